@@ -205,7 +205,7 @@ class Access(ServerCase):
         self.assertIn("192.0.2.77 is listed by list.test", told)
         self.assertNotIn("relay", told)
         told = self.run_mailrace("explain", "eve@elsewhere.test", "--client", "192.0.2.1")
-        self.assertIn("a client at 192.0.2.1 may not relay: 550 5.7.1 at RCPT", told)
+        self.assertIn("a client at 192.0.2.1 may not relay without login: 550 5.7.1 at RCPT", told)
 
     def test_behind_a_balancer_the_address_that_it_names_counts(self):
         fields = socket.inet_aton("192.0.2.66") + socket.inet_aton("192.0.2.5") + struct.pack("!2H", 4711, 25)

@@ -136,7 +136,7 @@ class Limits(NoticeCase):
         """These messages, and no others, are told to nobody, and the log and the metrics say so."""
         told = {fact.id: fact.bounce for fact in facts(server, "bounced")}
         self.assertEqual({identity for identity, bounce in told.items() if not bounce}, set(dropped))
-        lines = [line for line in server.log.read_text().splitlines() if "a notice is not sent" in line]
+        lines = [line for line in server.log.read_text().splitlines() if "no notice sent: too many" in line]
         self.assertEqual(len(lines), len(dropped))
         for identity in dropped:
             (line,) = (line for line in lines if f"id={identity} " in line)

@@ -36,14 +36,14 @@ class Copy(TablesCase):
     def test_a_copy_answers_as_its_master_and_without_it(self):
         slapd, server = self.pair()
         self.assertTrue(stats(server, "people")["replica"]["live"])
-        self.assertIn("in the copy, which is as its master now", server.table("get", "people", user(1)).stderr)
+        self.assertIn("in the replica, which is up to date", server.table("get", "people", user(1)).stderr)
         slapd.kill()
         await_that(lambda: not stats(server, "people")["replica"]["live"], "the loss", server)
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, "USER2@Bench.Test", 250)
         self.assert_reply(server, NOBODY, 550, "5.1.1")
         self.assert_logged(server, "people", "lost its master")
-        self.assertIn("in the copy, which was as its master", server.table("get", "people", user(1)).stderr)
+        self.assertIn("in the replica, as of", server.table("get", "people", user(1)).stderr)
 
     def test_changes_arrive_within_a_second(self):
         slapd, server = self.pair()

@@ -91,7 +91,7 @@ class Stop(unittest.TestCase):
                 self.assertEqual(process.wait(30), 0)
             finally:
                 os.close(writer)
-            self.assertIn("told to stop during the start", process.stderr.read())
+            self.assertIn("stopped during the start", process.stderr.read())
 
     def begin_data(self, client):
         """A transaction of which the first 40 bytes of data are sent."""

@@ -105,7 +105,7 @@ class ByTable(OutboundCase):
         await_that(lambda: letters(place), "a letter at the place that the table names", server)
         fact = await_fact(server, "deferred", to="<carol@bench.test>")
         self.assertIn("4.3.5", fact.reason)
-        self.assertIn("the place of carol@bench.test is '../../carol', not below", fact.reason)
+        self.assertIn("the path of carol@bench.test is '../../carol', which is not below", fact.reason)
         self.assertEqual(list(root.rglob("carol")), [])
 
     def test_a_mailbox_without_a_place_puts_off_nobody_who_gets_the_same_letter(self):

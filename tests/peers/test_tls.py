@@ -233,11 +233,11 @@ class Tls(ServerCase):
         self.assertEqual(self.seen("changing.test"), before)
         other = issue(pathlib.Path(self.folder.name), "other", "changing.test")
         chain.write_text(other[0].read_text())
-        self.await_log(r"error .*a certificate has changed and cannot be used.*does not match", since)
+        self.await_log(r"error .*cannot use a changed certificate.*does not fit", since)
         self.assertEqual(self.seen("changing.test"), before)
         self.renewed_beside()
         key.write_text(other[1].read_text())
-        self.await_log(r"info .*a certificate has changed and was read anew.*changing\.test", since)
+        self.await_log(r"info .*reloaded a changed certificate.*changing\.test", since)
         self.assertEqual(self.seen("changing.test"), fingerprint(other[0]))
 
     def renewed_beside(self):
@@ -246,12 +246,12 @@ class Tls(ServerCase):
         other = issue(pathlib.Path(self.folder.name), "another", "beside.test")
         for old, new in zip(self.beside, other):
             old.write_text(new.read_text())
-        self.await_log(r"info .*a certificate has changed and was read anew.*beside\.test", since)
+        self.await_log(r"info .*reloaded a changed certificate.*beside\.test", since)
         self.assertEqual(self.seen("beside.test"), fingerprint(other[0]))
 
     @unittest.skipIf(os.geteuid(), "needs root, who alone may read what the server then may not")
     def test_what_the_server_may_not_look_at_is_told_once(self):
-        pattern = r"error .*cannot be read to see whether it was renewed.*hidden\.pem.*Permission denied"
+        pattern = r"error .*cannot read the files of a certificate.*hidden\.pem.*Permission denied"
         self.await_log(pattern)
         self.renewed_beside()
         self.assertEqual(len(re.findall(pattern, self.server.log.read_text())), 1)

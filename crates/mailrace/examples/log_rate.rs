@@ -1,4 +1,4 @@
-//! How much a log line costs the thread that states the fact, at full speed and at 25,000 lines a second.
+//! The cost of a log line for the thread that logs it, at full speed and at 25,000 lines a second.
 //!
 //! `cargo run --release -p mailrace --example log_rate -- FILE`
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Time spent in the log's own calls.
+/// The time spent in calls of the log.
 fn run(log: &Log, paced: bool) -> Result<Duration, Box<dyn Error>> {
     let mut spent = Duration::ZERO;
     for burst in 0..LINES / LINES_PER_MS {

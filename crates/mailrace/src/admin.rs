@@ -1,25 +1,26 @@
-//! The control socket: the running server answers questions of the operator, and obeys him. One line asks: a word, and
-//! an object of JSON behind it where there is more to say. Lines answer, and the last of them is `done`; or `no: ` and
-//! why, where the answer is no; or `failed: ` and why. An answer that ends otherwise was cut short, and is none.
+//! The control socket: the running server answers requests of the operator. A request is one line:
+//! a word, followed by a JSON object if it has parameters. The answer ends with a line `done`; with
+//! `no: ` and the reason if the request is refused; or with `failed: ` and the reason. An answer
+//! without such a line was truncated, and is discarded.
 //!
-//! | question | answer |
+//! | request | answer |
 //! |---|---|
-//! | `count {FILTER}` | a number: recipients that wait |
-//! | `list {FILTER}` | an object of JSON for each recipient that waits |
+//! | `count {FILTER}` | a number: queued recipients |
+//! | `list {FILTER}` | a JSON object for each queued recipient |
 //! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
-//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients that were chosen |
+//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
 //! | `pause`, `resume` `{"queue": NAME}` | nothing |
-//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | sentences |
-//! | `explain-message {"id": QUEUE-ID}` | sentences |
-//! | `verify {"address": ADDRESS}` | an object: a verdict, and why |
-//! | `show {"id": QUEUE-ID}` | an object of the message, and one for each recipient |
-//! | `content {"id": QUEUE-ID, "from": 0}` | an object with the number of bytes and the whole size; the bytes, and a line end |
-//! | `table-get {"table": NAME, "key": KEY}` | an object: what the table says, which layer of it, after how long |
-//! | `table-stats {"table": NAME}` | an object for each table, or for this one |
+//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
+//! | `explain-message {"id": QUEUE-ID}` | text |
+//! | `verify {"address": ADDRESS}` | an object: verdict and reason |
+//! | `show {"id": QUEUE-ID}` | an object for the message, and one for each recipient |
+//! | `content {"id": QUEUE-ID, "from": 0}` | an object with the number of bytes and the total size; the bytes, and a line end |
+//! | `table-get {"table": NAME, "key": KEY}` | an object: the table's answer, the layer that gave it, and the time it took |
+//! | `table-stats {"table": NAME}` | an object for each table, or for this table |
 //! | `table-accept {"table": NAME}` | nothing |
-//! | `load` | gauges, limits and refusals, for people |
-//! | `status` | metrics in the text format of Prometheus |
-//! | `reload` | an object: the exit code of the command, and its text |
+//! | `load` | gauges, limits and refusals, as text |
+//! | `status` | metrics in the Prometheus text format |
+//! | `reload` | an object: the command's exit code and its output |
 
 mod clerk;
 mod client;
@@ -67,11 +68,11 @@ pub use server::Server;
 pub use tables::{table_accept, table_get, table_stats};
 pub use text::{NotASize, NotASpan, Size, Span, Text};
 
-/// A question with its line end.
+/// The longest request, with its line end.
 const QUESTION_OCTETS_MAX: u64 = 64 * 1024;
 
 impl Server {
-    /// Starts to answer on the socket of the configuration.
+    /// Starts to answer on the configured socket.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl Server {
 }
 
 impl Clerk {
-    /// One who knows this configuration.
+    /// A handler for this configuration.
     pub fn new(
         config: &Config,
         counter: Counter,
@@ -97,17 +98,17 @@ impl Clerk {
     }
 }
 
-/// What clerks have in common, whichever configuration they know.
+/// What all handlers share, whatever their configuration.
 #[derive(Clone)]
 pub struct Counter {
     /// The queues.
     pub mailbag: Mailbag,
-    /// Where orders are written down.
+    /// Operator actions are logged here.
     pub log: Arc<Log>,
-    /// Outcomes.
+    /// Counters of outcomes.
     pub attempts: Arc<Attempts>,
-    /// Where the order goes to read the configuration again.
+    /// Where reload requests go.
     pub orders: Orders,
-    /// Set when they are to leave off.
+    /// Set when handlers are to stop.
     pub stopping: Arc<AtomicBool>,
 }

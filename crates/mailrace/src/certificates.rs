@@ -1,5 +1,5 @@
-//! Certificates change while the server runs: whoever renews them writes the files, and nobody has to tell the server. Files
-//! that are wrong change nothing but the log, which tells of each certificate by itself, and once.
+//! Reloads certificates while the server runs: whoever renews them only writes the files. Invalid
+//! files change nothing and are logged, each certificate once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -9,24 +9,24 @@ use net::{Acceptor, Certificate, CertificateError};
 use crate::line::Level;
 use crate::log::Log;
 
-/// Looks at the files of whoever makes sessions secure now, every so often, for ever, and has them read anew where they
-/// changed. The disk is waited for on a thread that does nothing else.
+/// Checks the files of the current acceptor at intervals, forever, and reloads them if they
+/// changed. The disk is read on a blocking thread.
 pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
     loop {
         tokio::time::sleep(watched.now().every).await;
         let (Some(acceptor), log) = (watched.now().acceptor, log.clone()) else { continue };
-        // It ends early only where the process does.
+        // It fails only if the process ends.
         let _ = tokio::task::spawn_blocking(move || look(&acceptor, &log)).await;
     }
 }
 
-/// Has files read anew where they changed and are left alone since.
+/// Reloads files that changed and have not been written to since.
 fn look(acceptor: &Acceptor, log: &Log) {
     let now = SystemTime::now();
     acceptor.reload_changed(now).iter().for_each(|found| tell(found, now, log));
 }
 
-/// The same at the word of somebody who has written them, perhaps just now. Whether any was exchanged.
+/// Reloads changed files immediately, after they were written. Returns whether any was replaced.
 pub fn look_at_once(acceptor: &Acceptor, log: &Log) -> bool {
     let now = SystemTime::now();
     let found = acceptor.reload_ready();
@@ -34,26 +34,26 @@ pub fn look_at_once(acceptor: &Acceptor, log: &Log) -> bool {
     found.iter().any(Result::is_ok)
 }
 
-/// What is looked at, which may become something else.
+/// The files to watch; they can be exchanged.
 #[derive(Clone)]
 pub struct Watched(Arc<Mutex<Fresh>>);
 
-/// Who is to have fresh certificates.
+/// The acceptor whose certificates are reloaded.
 #[derive(Clone)]
 pub struct Fresh {
-    /// Who makes sessions secure; None where that is not done.
+    /// The acceptor; None without TLS.
     pub acceptor: Option<Arc<Acceptor>>,
-    /// The time between looks.
+    /// The interval between checks.
     pub every: Duration,
 }
 
 impl Watched {
-    /// Looks at these first.
+    /// Watches this acceptor first.
     pub fn new(fresh: Fresh) -> Watched {
         Watched(Arc::new(Mutex::new(fresh)))
     }
 
-    /// Looks at these from the next time on.
+    /// Watches this acceptor from the next check on.
     pub fn change(&self, fresh: Fresh) {
         // The lock guards one assignment.
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
@@ -68,22 +68,18 @@ fn tell(found: &Result<Certificate, CertificateError>, now: SystemTime, log: &Lo
     match found {
         Ok(certificate) => {
             let names = certificate.names().join(",");
-            log.event(Level::Info, "a certificate has changed and was read anew", &[("names", &names)]);
+            log.event(Level::Info, "reloaded a changed certificate", &[("names", &names)]);
             if let Some(doubt) = certificate.doubt(now) {
                 log.event(Level::Warning, &format!("a certificate {doubt}"), &[("names", &names)]);
             }
         }
-        // It may be only the right to read them that has changed: root's was given up after the start.
+        // Perhaps only the permission is missing: root privileges were dropped after the start.
         Err(error @ CertificateError::Unreadable { .. }) => {
-            let text = "a certificate's files cannot be read to see whether it was renewed: the one in force stays";
+            let text = "cannot read the files of a certificate to see whether it changed; the current one stays in use";
             log.event(Level::Error, text, &[("error", error)]);
         }
         Err(error) => {
-            log.event(
-                Level::Error,
-                "a certificate has changed and cannot be used: the old one stays",
-                &[("error", error)],
-            );
+            log.event(Level::Error, "cannot use a changed certificate; the old one stays in use", &[("error", error)]);
         }
     }
 }

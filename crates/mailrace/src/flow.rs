@@ -1,17 +1,17 @@
-//! The path of a message after its 250, wired. One thread schedules; couriers bring mail to mailboxes here, carriers to
-//! other hosts; the spool is told of every outcome before the queue learns of it.
+//! The path of a message after its 250. One thread schedules; other threads deliver to local
+//! mailboxes and to other hosts. The spool records each outcome before the queue learns of it.
 //!
 //! ```text
-//! spool --Committed--> scheduler --Attempt--> courier > delivery::local  > mailbox
-//!   ^                   |  ^  ^ \             carrier > delivery::remote > next hop
-//!   |    [notary] <-----'  |  |  `-Question-> navigator > route
+//! spool --Committed--> scheduler --attempt--> local deliverer > delivery::local  > mailbox
+//!   ^                   |  ^  ^ \             SMTP deliverer  > delivery::remote > next hop
+//!   |  [DSN sender] <---'  |  |  `--query---> route resolver  > route
 //!   '---- submit ----------'  |                   |
-//!          Recorded           '------ Routed -----'        Ended comes back from couriers and carriers
+//!          Recorded           '------ Routed -----'     deliverers answer with Ended
 //! ```
 //!
-//! What goes between them are [`Note`]s to the scheduler, which alone owns the queues. Threads that may wait for a disk or
-//! a directory stand beside it: the sorter for messages whose envelope does not say where they belong, the notary for
-//! attempts of which somebody is to be told.
+//! The parts send [`Note`]s to the scheduler, which alone owns the queues. Work that may wait for a
+//! disk or a directory has threads of its own: the classifier, for messages whose envelope does not
+//! determine the queue, and the DSN sender, for attempts that may need a notice.
 
 mod carrier;
 mod courier;
@@ -69,105 +69,105 @@ use sorting::SortingRoom;
 pub use submission::Desk as DropDesk;
 pub use way::Way;
 
-/// The queues, which carry ways.
+/// The queues; each destination carries its route.
 pub type Queues = queue::Queues<Arc<Way>>;
 type Attempt = queue::Attempt<Arc<Way>>;
 
-/// Threads of each carrier that may wait for a disk: for bodies as many as the whole process has places for, since one
-/// carrier may need them all and a place without a thread would be kept from the others; the rest fetch messages, which
-/// so need not wait for bodies.
+/// Blocking threads of each SMTP delivery thread. Bodies may need all disk reads that the process
+/// allows; a permit without a thread would block other readers. The extra threads read messages, so
+/// that these need not wait for bodies.
 const BLOCKING_THREADS_MAX: usize = net::DISK_READS_MAX + 8;
-/// What is under way when the server stops has so long to come to its end.
+/// At shutdown, attempts in progress may take this long to finish.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What the scheduler is told.
+/// A message to the scheduler.
 enum Note {
-    /// These messages are durable in the spool.
+    /// Messages that are now durable in the spool.
     Committed(Vec<Live>),
-    /// A message whose envelope did not say all, sorted by these rules.
+    /// A message whose envelope was not enough, classified by these rules.
     Sorted(Arc<Rules>, Sorted),
-    /// The recipients of this attempt, which is void, belong elsewhere by these rules.
+    /// The recipients of this attempt belong elsewhere by these rules; the attempt is void.
     Resorted(Arc<Rules>, Attempt, Sorted),
-    /// Where mail for a destination goes, by this edition of the ways.
+    /// The route of a destination, by this edition of the routing.
     Routed(u32, Destination, Routed<Arc<Way>>),
-    /// Attempts that are over.
+    /// Finished attempts.
     Ended(Vec<Ended>),
-    /// An attempt at this next hop waits for an answer, and that for long.
+    /// An attempt at this next hop has waited a long time for an answer.
     Slow(Arc<NextHop>),
-    /// The spool's answer to a record of verdicts.
+    /// The spool's answer to a record of outcomes.
     Recorded(Vec<Judged>, Result<(), CommitError>),
-    /// These could not be brought to the spool now, and why.
+    /// Outcomes that cannot be recorded now, and why.
     Unrecorded(Vec<Judged>, &'static str),
-    /// The message of this attempt is gone or set aside: nothing is left to record.
+    /// The message of this attempt is gone or set aside: nothing is recorded.
     Void(Attempt),
-    /// The message of this attempt could not be read now, and why.
+    /// The message of this attempt cannot be read now, and why.
     Unread(Attempt, String),
-    /// Which deliveries may start.
+    /// Which deliveries may start, by load.
     Load(Delivery),
-    /// Something to ask of the queues, or to change there.
+    /// Runs on the scheduler's thread, to read or change the queues.
     Ask(Box<dyn FnOnce(&mut Queues) + Send>),
-    /// Go by something else from now on.
+    /// Switches to another configuration.
     Change(Box<scheduler::Change>),
-    /// Come to an end; said at this moment.
+    /// Stops; sent at this time.
     Stop(Timestamp),
 }
 
-/// An attempt that is over.
+/// A finished attempt.
 struct Ended {
     attempt: Attempt,
-    /// None where it could not be read.
+    /// None if it could not be read.
     message: Option<Arc<Message>>,
     ending: Ending,
     contact: Contact,
-    /// Who answered.
+    /// The host that answered.
     peer: Option<Box<str>>,
 }
 
-/// An attempt and what it means.
+/// A finished attempt with a verdict for each recipient.
 struct Judged {
     attempt: Attempt,
-    /// None where nobody has read it yet.
+    /// None if it has not been read yet.
     message: Option<Arc<Message>>,
     verdicts: Vec<Verdict>,
-    /// It takes so long that the sender is told; when we give up.
+    /// Set if a delay notice is due: when we stop retrying.
     late_until: Option<Timestamp>,
-    /// Who answered.
+    /// The host that answered.
     peer: Option<Box<str>>,
-    /// What the sender is told.
+    /// The notice to the sender.
     notice: Option<Told>,
-    /// How far the telling has come, where it takes several tries.
+    /// Progress of the notice, which may take several tries.
     telling: Telling,
 }
 
-/// The tries to tell a sender.
+/// The tries to send a notice.
 #[derive(Default)]
 struct Telling {
-    /// Since when nobody knows who he is.
+    /// Since when the sender's address cannot be resolved.
     unaddressed_since: Option<Instant>,
-    /// Whether the notice is sent, once that was decided.
+    /// Whether the notice is sent, once decided.
     decision: Option<bool>,
 }
 
-/// A notice that was made of an attempt.
+/// A notice made for an attempt.
 struct Told {
     id: QueueId,
-    /// Of whom it tells.
+    /// The recipients that it reports.
     ordinals: Vec<u32>,
-    /// To how many it goes.
+    /// How many recipients the notice has.
     recipients: usize,
     size: u64,
-    /// What the log shows of its header.
+    /// The header fields for the log.
     header: LoggedHeader,
 }
 
 impl Told {
     fn by(letter: &Letter, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> Told {
-        // A subject would be of our own making.
+        // The subject would be our own text.
         let header = intake::logged_header(&letter.content, false);
         Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64, header }
     }
 
-    /// What the log says of it.
+    /// The log event for the notice.
     fn received(&self, hostname: &str) -> Fact {
         Fact::Received {
             id: self.id,
@@ -184,84 +184,84 @@ impl Told {
     }
 }
 
-/// A way to tell the scheduler.
+/// A handle to the scheduler.
 #[derive(Clone)]
 pub struct Mailbag(Sender<Note>);
 
-/// What the scheduler will be told, kept until it starts.
+/// The messages for the scheduler, kept until it starts.
 pub struct Notes(Receiver<Note>);
 
-/// What the flow is made of.
+/// What the flow starts with.
 pub struct Parts {
     /// The messages.
     pub spool: Arc<Spool>,
-    /// With what was recovered already in it.
+    /// The queues, with the recovered messages already in them.
     pub queues: Queues,
-    /// What it goes by at first.
+    /// The first configuration.
     pub course: Course,
-    /// Threads that bring mail to other hosts.
+    /// Threads that deliver to other hosts.
     pub carriers: usize,
-    /// Where outcomes are counted.
+    /// Counters of outcomes.
     pub attempts: Arc<Attempts>,
-    /// Facts and events.
+    /// The log.
     pub log: Arc<Log>,
 }
 
-/// What the flow goes by: it can be exchanged while mail is under way ([`Flow::prepare`]).
+/// The part of the configuration that can change while mail is being delivered ([`Flow::prepare`]).
 pub struct Course {
-    /// Who stands for whom, and who stores which mailbox.
+    /// Resolves addresses and names the host of each mailbox.
     pub directory: Arc<Directory>,
-    /// What the rules of the router name.
+    /// The tables that the routing rules use.
     pub tables: Tables,
-    /// Which queue a message belongs to.
+    /// The rules that choose the queue of a message.
     pub rules: Arc<Rules>,
-    /// Where mail goes.
+    /// How mail is routed.
     pub router: route::Config,
-    /// How it is brought there.
+    /// All transports.
     pub fleet: Fleet,
-    /// The transports to mailboxes here.
+    /// The local (Maildir) transports.
     pub transports: Vec<Transport>,
-    /// What senders are told.
+    /// When senders get notices.
     pub notices: Notices,
-    /// The name of this server.
+    /// The hostname of this server.
     pub hostname: Box<str>,
 }
 
-/// How another course differs from the one before.
+/// What a new configuration changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
-    /// Mail may go elsewhere, or by other settings. Otherwise the router stays, and all that it has learned.
+    /// Routes or transport settings differ. Otherwise the router stays, with its cache.
     pub ways: bool,
-    /// What each sender may be told. Otherwise what they have had still counts.
+    /// The limit on notices differs. Otherwise the notices already sent still count.
     pub cap: bool,
 }
 
-/// Another course, ready to be taken: nothing of that can fail.
+/// A configuration that is ready to apply; applying it cannot fail.
 pub struct Change(Box<scheduler::Change>);
 
 /// The running threads.
 pub struct Flow {
     mailbag: Mailbag,
     workshop: Workshop,
-    /// Each thread holds the other end until it ends.
+    /// Every thread holds a sender; the channel closes when the last thread ends.
     ended: Receiver<()>,
 }
 
-/// What more threads are made with.
+/// What it takes to start more threads.
 struct Workshop {
     shelf: Shelf,
     shipyard: Shipyard,
     alive: Sender<()>,
 }
 
-/// A way to tell the scheduler, and what it will read: made first, since the spool needs the one before the
-/// queues are full enough to start.
+/// The channel to the scheduler. It is created first, because the spool needs the sender before the
+/// queues are recovered.
 pub fn mailbag() -> (Mailbag, Notes) {
     let (sender, receiver) = mpsc::channel();
     (Mailbag(sender), Notes(receiver))
 }
 
-/// Takes what a start finds in the spool into the queues, or leaves it to the sorter.
+/// Adds a recovered message to the queues, or leaves it to the classifier.
 pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message: Live) {
     let (sorter, now) = (Sorter::new(rules.clone()), SystemTime::now().into());
     match sorter.knows(&message) {
@@ -307,11 +307,11 @@ impl Flow {
         Ok(Flow { mailbag, workshop, ended })
     }
 
-    /// Makes ready for another course; nothing goes by it yet. What is not taken up leaves nothing behind.
+    /// Prepares another configuration without using it yet. Dropping the result undoes it.
     ///
     /// # Errors
     ///
-    /// A thread cannot be started, or the system names no servers of the DNS.
+    /// A thread cannot be started, or the system configures no DNS servers.
     pub fn prepare(&self, queues: queue::Config, course: Course, differs: Difference) -> io::Result<Change> {
         let Course { directory, tables, rules, router, fleet, transports, notices, hostname } = course;
         let ways = differs.ways.then(|| self.workshop.shipyard.ways(router, &tables, fleet)).transpose()?;
@@ -323,13 +323,13 @@ impl Flow {
         Ok(Change(Box::new(change)))
     }
 
-    /// Takes the other course. What is under way ends as it began.
+    /// Applies the prepared configuration. Attempts in progress finish with the old one.
     pub fn change(&self, change: Change) {
         self.mailbag.tell(Note::Change(change.0));
     }
 
-    /// Lets what is under way come to its end, and starts nothing more. False if that took too long: a disk or a
-    /// mailbox hangs, and the threads that wait for it are left behind.
+    /// Finishes the attempts in progress and starts no others. Returns false on timeout: a disk or
+    /// a mailbox hangs, and the threads that wait for it are abandoned.
     pub fn stop(self) -> bool {
         let Flow { mailbag, workshop, ended } = self;
         drop(workshop);
@@ -339,7 +339,7 @@ impl Flow {
 }
 
 impl Workshop {
-    /// A thread for each transport to mailboxes here.
+    /// Starts a thread for each local transport.
     fn couriers(
         &self,
         transports: Vec<Transport>,
@@ -354,27 +354,26 @@ impl Workshop {
 
 impl Mailbag {
     fn tell(&self, note: Note) {
-        // Nobody listens only when the flow has come to its end; then there is nothing to tell.
+        // Only fails after the flow has ended, when nothing needs the message.
         drop(self.0.send(note));
     }
 
-    /// Which deliveries may start from now on.
+    /// Sets which deliveries may start.
     pub fn set_delivery(&self, delivery: Delivery) {
         self.tell(Note::Load(delivery));
     }
 
-    /// Asks something of the queues, or changes something there, between two steps of the scheduler, which waits for it.
-    /// None if the flow has stopped.
+    /// Runs `question` on the scheduler's thread, which waits for it. None if the flow has stopped.
     pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Queues) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = mpsc::channel();
-        // Whoever asked may have gone away.
+        // The caller may be gone.
         self.tell(Note::Ask(Box::new(move |queues| drop(sender.send(question(queues))))));
         receiver.recv().ok()
     }
 }
 
 impl Note {
-    /// What the scheduler is told of a message that was not given.
+    /// The message for an attempt whose message could not be read.
     fn unread(attempt: Attempt, error: ReadError) -> Note {
         match error {
             ReadError::Unknown => Note::Void(attempt),
@@ -391,7 +390,7 @@ impl Note {
 }
 
 impl Judged {
-    /// Whether somebody may have to be told, or the message has to be read first: the notary finds out.
+    /// Whether a notice may be due, or the message has to be read to find out.
     fn may_need_notice(&self) -> bool {
         let Some(message) = &self.message else { return true };
         let envelope = &message.envelope;
@@ -407,9 +406,9 @@ impl Judged {
     }
 }
 
-/// What the spool tells of itself goes to the scheduler and to the log.
+/// Forwards the spool's events to the scheduler and to the log.
 pub fn hear(mailbag: Mailbag, log: Arc<Log>) -> impl Fn(spool::Event) + Send + Sync {
-    // A channel's sender may be used by one thread at a time; the spool has several.
+    // An mpsc sender is used by one thread at a time; the spool has several.
     let mailbag = Mutex::new(mailbag);
     move |event| match event {
         spool::Event::Committed(messages) => {
@@ -419,11 +418,11 @@ pub fn hear(mailbag: Mailbag, log: Arc<Log>) -> impl Fn(spool::Event) + Send + S
         spool::Event::SetAside { id, what } => log.write(Fact::SetAside { id, what }),
         spool::Event::BatchFailed { lane, segment, error } => log.event(
             Level::Error,
-            "the spool could not be written; nothing of the batch was acknowledged",
+            "writing to the spool failed; nothing in the batch was acknowledged",
             &[("lane", &lane), ("segment", &segment), ("error", &error)],
         ),
         spool::Event::NoSegment { lane, error } => {
-            log.event(Level::Error, "the spool has no room", &[("lane", &lane), ("error", &error)]);
+            log.event(Level::Error, "the spool is full", &[("lane", &lane), ("error", &error)]);
         }
     }
 }

@@ -1,14 +1,12 @@
-//! The binary's own rooms, as a library so that tests and fuzz targets can reach them.
+//! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
-//! `command` does what `cli` was asked for; `config` is the configuration file and `check` its summary; `serve` starts
-//! the server, `flow` is the path of a message in it, `admin` its control socket and `metrics` what it counts; `inject`
-//! takes mail from programs here, and `maildrop` is the folder where it leaves them; `log` makes lines of facts, and
-//! `log_summary` counts them; `say` is for whoever started the process, `output` for results, `terminal` for text of
-//! strangers; `privileges` are the process's rights; `quota` knows which mailboxes are full; `tables`
-//! opens what the directory is asked of, and `logins` who may log in; `password` makes what a table keeps of a password;
-//! `plan` makes of the configuration what the rooms want, `desk` what sessions go by and `workers` their threads; `reload`
-//! exchanges all of it; `import` reads what Postfix was told; `service` is what systemd hears, `manual` the pages that are
-//! made of the definitions, `exit` the codes; `spool_tools` look into a spool at rest. What `bench` does is a room of its own.
+//! `cli` and `command` are the command line, `config` the configuration file. `serve` starts the
+//! server and `reload` changes its configuration; `flow` delivers accepted messages, `workers` run
+//! the sessions with what `desk` gives them, `admin` is the control socket. `plan`, `tables`,
+//! `logins`, `certificates` and `quota` translate or open what the configuration names; `log`,
+//! `line` and `metrics` report. `inject` takes mail from local programs and leaves it in
+//! `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and `spool_tools` are
+//! commands; `privileges`, `service`, `exit`, `output`, `say` and `terminal` concern the process.
 
 pub mod admin;
 pub mod certificates;

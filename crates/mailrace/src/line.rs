@@ -1,13 +1,13 @@
-//! One log line from one fact or event, as text or as JSON.
+//! Writes a log line for a mail event or a server event, as text or JSON.
 //!
 //! ```text
 //! 2026-11-20T17:46:16.123Z received id=0-0-1 client=192.0.2.1 helo=mx.example from=<a@example.org> ...
 //! {"time":"2026-11-20T17:46:16.123Z","event":"received","id":"0-0-1","client":"192.0.2.1", ...}
 //! ```
 //!
-//! A line is always one line: control characters, those that turn the direction of writing or end a line in
-//! Unicode, and those that cannot be seen are escaped ([`crate::terminal`]), so that a client can neither forge lines nor
-//! play with the operator's terminal.
+//! A line is always a single line. Control characters, characters that change the writing direction
+//! or end a line in Unicode, and invisible characters are escaped ([`crate::terminal`]), so that a
+//! client can neither forge lines nor harm the operator's terminal.
 
 use std::fmt::{Display, Write};
 use std::net::IpAddr;
@@ -21,18 +21,18 @@ pub(crate) mod events;
 
 use events::Event;
 
-/// How much an event matters.
+/// The severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// The operator may want to do something.
+    /// The operator may have to act.
     Warning,
     /// Something is broken.
     Error,
 }
 
-/// What becomes a line.
+/// The content of a line.
 pub(crate) enum Line {
     Fact(Fact),
     Event { level: Level, text: String, fields: Vec<(&'static str, String)> },
@@ -80,7 +80,7 @@ fn event(fact: &Fact) -> Event {
     }
 }
 
-/// What came in, and from whom.
+/// Writes an accepted message and its client.
 fn received(pen: &mut Pen<'_>, fact: &Fact) {
     let Fact::Received { id, client, helo, sender, recipients, size, protocol, security, user, header } = fact else {
         return;
@@ -159,7 +159,7 @@ fn fields(pen: &mut Pen<'_>, fact: &Fact) {
 struct Pen<'a> {
     out: &'a mut String,
     format: LogFormat,
-    /// Which fields there may be; None: any.
+    /// Limits the fields to those of this event; None: any.
     event: Option<Event>,
 }
 
@@ -184,7 +184,7 @@ impl Pen<'_> {
         self.push(format_args!("{value}"));
     }
 
-    /// A value made here, of which we know that it needs no escapes.
+    /// Writes a value of our own that needs no escapes.
     fn plain(&mut self, name: &str, value: &dyn Display) {
         self.key(name);
         match self.format {
@@ -199,20 +199,20 @@ impl Pen<'_> {
         }
     }
 
-    /// Which message, from whom and to whom.
+    /// Writes the message id, the sender and the recipient.
     fn recipient(&mut self, id: &QueueId, sender: Option<&Address>, recipient: &Address) {
         self.plain("id", id);
         self.address("from", sender);
         self.address("to", Some(recipient));
     }
 
-    /// Who it was, and what he calls himself.
+    /// Writes the client's address and HELO name.
     fn client(&mut self, client: Option<&IpAddr>, helo: &str) {
         self.optional("client", client);
         self.text("helo", helo);
     }
 
-    /// A path as SMTP has it; `<>` is the null sender.
+    /// Writes an address as in SMTP; `<>` is the null sender.
     fn address(&mut self, name: &str, address: Option<&Address>) {
         let text = address.map_or("", Address::as_str);
         match self.format {
@@ -268,7 +268,7 @@ impl Pen<'_> {
     }
 }
 
-/// Whether a value can stand in a text line without quotes.
+/// Whether a value needs no quotes in a text line.
 fn is_word(value: &str) -> bool {
     let wants_quotes = |c: char| matches!(c, '"' | '\\' | '=') || c.is_whitespace() || must_escape(c);
     !value.is_empty() && !value.contains(wants_quotes)
@@ -334,7 +334,7 @@ mod tests {
         lines
     }
 
-    /// What becomes of recipients.
+    /// The outcomes of recipients.
     fn outcomes(id: QueueId, gone: &Reply, full: &Reply) -> Vec<Fact> {
         let bob: Address = "bob@example.org".parse().unwrap();
         let (sender, transport) = (Some(bob.clone()), Box::<str>::from("smtp"));

@@ -1,12 +1,12 @@
-//! The log: one line for each fact about mail, and for what happens to the server itself.
+//! The log: a line for each mail event, and for each event of the server itself.
 //!
-//! Writing a line never blocks and never waits for the disk: [`Log`] puts it into memory, and a thread of its own
-//! takes all that has gathered, formats it and writes it at once. What does not fit into memory is dropped and
-//! counted, and the count becomes a line of its own as soon as there is room. A target that fails costs the lines
-//! that it failed on, which are counted in the same way; it never stops the server. A file that was renamed is
-//! written on until [`Log::reopen`].
+//! Logging never blocks and never waits for the disk: [`Log`] keeps the line in memory, and a
+//! thread takes all gathered lines, formats them and writes them together. Lines that do not fit
+//! are dropped and counted, and the count is logged when there is room again. If the target fails,
+//! the lines of that write are lost and counted too; the server never stops because of its log. A
+//! renamed file is written to until [`Log::reopen`].
 //!
-//! Nothing that a client said reaches the target as it came: see [`crate::line`].
+//! Text from clients is escaped: see [`crate::line`].
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -22,28 +22,30 @@ use mail::{Fact, Journal, Timestamp};
 use crate::config::{self, LogFormat, LogTarget};
 use crate::line::{self, Level, Line};
 
-/// Lines gather for so long before they are written together; the caller wakes nobody meanwhile.
+/// How long lines gather before they are written together; callers do not wake the thread
+/// meanwhile.
 const GATHER_TIME: Duration = Duration::from_millis(5);
-/// Events that are held when no more facts are: few, and they say why.
+/// Additional room for server events when the buffer is full of mail events: they are few, and
+/// explain why.
 const EVENTS_RESERVED: usize = 1024;
-/// Memory for lines that is kept from one turn to the next; a burst's is given back.
+/// Line capacity kept between writes; more, after a burst, is freed.
 const LINES_KEPT_MAX: usize = 4096;
-/// Formatted text is handed on in pieces of about this size.
+/// Formatted text is written in pieces of about this size.
 const PIECE_OCTETS: usize = 64 << 10;
 
 /// Where the log goes.
 pub type Target = Box<dyn Write + Send>;
 
-/// The log. Share it by `Arc`; it is closed when the last one is dropped, or by [`Log::close`].
+/// The log. Share it by `Arc`; it is closed by [`Log::close`], or when the last one is dropped.
 pub struct Log {
     shared: Arc<Shared>,
-    /// The target, where it is a file.
+    /// The target, if it is a file.
     file: Option<PathBuf>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Log {
-    /// Opens the target and starts the thread that writes.
+    /// Opens the target and starts the writer thread.
     pub fn open(config: &config::Log) -> io::Result<Log> {
         match &config.to {
             LogTarget::Stderr => Log::start(Box::new(io::stderr()), config.format, config.queue),
@@ -55,7 +57,7 @@ impl Log {
         }
     }
 
-    /// Starts the thread that writes to `target`; at most `lines_max` facts wait for it.
+    /// Starts the thread that writes to `target`; at most `lines_max` mail events wait for it.
     pub fn start(target: Target, format: LogFormat, lines_max: usize) -> io::Result<Log> {
         let shared = Arc::new(Shared {
             gathered: Mutex::default(),
@@ -68,8 +70,8 @@ impl Log {
         Ok(Log { shared, file: None, writer: Mutex::new(Some(thread)) })
     }
 
-    /// Opens the file by its name again, for it may have been renamed, and lets go of the one that was open. Where
-    /// that fails, the log goes on as it was. Without a file there is nothing to do.
+    /// Opens the file again by its name, after it was renamed, and closes the old one. If that
+    /// fails, the old file stays in use. Does nothing without a file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.file {
             let target = append(path)?;
@@ -79,25 +81,25 @@ impl Log {
         Ok(())
     }
 
-    /// Logs something that happened to the server.
+    /// Logs a server event.
     pub fn event(&self, level: Level, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
         let line = Line::Event { level, text: text.to_owned(), fields };
         self.shared.put(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
 
-    /// Lines that were lost so far, for want of memory or because the target failed.
+    /// The lines lost so far, for lack of memory or because the target failed.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Writes what has gathered and stops; lines that come later are dropped.
+    /// Writes the gathered lines and stops; later lines are dropped.
     pub fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.arrived.notify_one();
         let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It panics only if formatting does; then there is nothing left to write.
+            // The thread panics only if formatting does; then there is nothing left to write.
             let _ = thread.join();
         }
     }
@@ -116,11 +118,12 @@ impl Drop for Log {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("opening the log {}: {error}", path.display()));
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()));
     OpenOptions::new().append(true).create(true).open(path).map_err(named)
 }
 
-/// What the callers and the thread share.
+/// Shared by callers and the thread.
 struct Shared {
     gathered: Mutex<Gathered>,
     arrived: Condvar,
@@ -131,9 +134,9 @@ struct Shared {
 #[derive(Default)]
 struct Gathered {
     lines: Vec<(Timestamp, Line)>,
-    /// Where lines go from now on.
+    /// The new target after a reopen.
     target: Option<Target>,
-    /// The thread sleeps until somebody wakes it.
+    /// The thread sleeps until it is notified.
     asleep: bool,
     closed: bool,
 }
@@ -154,8 +157,8 @@ impl Shared {
         }
     }
 
-    /// Waits for lines and swaps them into `lines`, which comes empty, and takes a new target if there is one; false
-    /// when the log is closed and all is written.
+    /// Waits for lines, swaps them into the empty `lines`, and takes a new target if there is one;
+    /// false when the log is closed and everything is written.
     fn take(&self, lines: &mut Vec<(Timestamp, Line)>, target: &mut Target) -> bool {
         let mut gathered = self.lock();
         while gathered.lines.is_empty() && gathered.target.is_none() && !gathered.closed {
@@ -169,26 +172,26 @@ impl Shared {
         !(gathered.closed && lines.is_empty())
     }
 
-    /// Lets lines gather; ends early when the log is closed.
+    /// Waits for more lines; ends early when the log is closed.
     fn gather(&self) {
         let gathered = self.lock();
         let open = |gathered: &mut Gathered| !gathered.closed;
         drop(self.arrived.wait_timeout_while(gathered, GATHER_TIME, open).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// A panic elsewhere leaves whole lines behind, so the log goes on.
+    /// A panic elsewhere leaves only whole lines behind, so the log continues.
     fn lock(&self) -> MutexGuard<'_, Gathered> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The thread's own: where text goes, and how it is made.
+/// The writer thread.
 struct Writer {
     target: Target,
     format: LogFormat,
     text: String,
     shared: Arc<Shared>,
-    /// How many of the dropped lines the log has told of.
+    /// How many dropped lines have been reported.
     told: u64,
 }
 
@@ -202,7 +205,7 @@ impl Writer {
         }
     }
 
-    /// Writes the lines, then how many are missing.
+    /// Writes the lines, then the number of dropped ones.
     fn write_all(&mut self, lines: &mut Vec<(Timestamp, Line)>) {
         let mut unwritten = 0;
         for (time, line) in lines.drain(..) {
@@ -224,7 +227,7 @@ impl Writer {
         }
     }
 
-    /// Gives the text, which holds `lines` lines, to the target; they count as dropped where it fails.
+    /// Writes the text, which holds `lines` lines; they count as dropped if that fails.
     fn hand_on(&mut self, lines: u64) -> bool {
         let result = self.target.write_all(self.text.as_bytes()).and_then(|()| self.target.flush());
         self.text.clear();
@@ -241,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// A target that keeps what it gets.
+    /// A target that keeps what is written.
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -261,7 +264,8 @@ mod tests {
         }
     }
 
-    /// A target that tells of each write and waits for a permit, which may be an error; without a giver all may pass.
+    /// A target that reports each write and waits for a permit, which may be an error; without a
+    /// sender, all writes pass.
     struct Gate {
         entered: mpsc::Sender<()>,
         permits: mpsc::Receiver<io::Result<()>>,
@@ -305,14 +309,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_the_count_is_a_line() {
-        // Declared first and so dropped last: where the test fails, the thread finds its permit gone and ends.
+        // Declared first and so dropped last: if the test fails, the thread finds its permit gone
+        // and ends.
         let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
         let kept = Kept::default();
         log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
         log.write(fact());
-        // The thread is inside its first write: nothing is taken out until it gets its permit.
+        // The thread is in its first write and takes no lines until it gets its permit.
         writes.recv().unwrap();
         (0..15).for_each(|_| log.write(fact()));
         log.event(Level::Info, "stop", &[]);
@@ -328,7 +333,8 @@ mod tests {
 
     #[test]
     fn a_target_that_fails_for_a_while_loses_only_the_lines_of_that_while() {
-        // Declared first and so dropped last: where the test fails, the thread finds its permit gone and ends.
+        // Declared first and so dropped last: if the test fails, the thread finds its permit gone
+        // and ends.
         let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
@@ -338,7 +344,7 @@ mod tests {
         log.write(fact());
         writes.recv().unwrap();
         drop(permit);
-        // The count of the lost line is the next write.
+        // The next write is the count of the lost line.
         writes.recv_timeout(Duration::from_secs(10)).unwrap();
         log.write(fact());
         log.close();

@@ -1,7 +1,7 @@
-//! Who may log in, opened from the configuration: the checker of passwords, and the secret that the server keeps for it.
+//! Opens the credential checker of `[auth]`, and the server's secret for it.
 //!
-//! The secret makes the salts that users seem to have whom nobody knows, which must be the same ones after a restart. It is
-//! made at the first start, for the server's user alone, and nobody has to know of it.
+//! The secret produces the salts of unknown users, which must stay the same after a restart. It is
+//! created at the first start, readable by the server's user only.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -19,10 +19,10 @@ use crate::tables::{self, Tables};
 const SECRET_FILE: &str = "auth.secret";
 const SECRET_OCTETS: usize = 32;
 
-/// What the server keeps to itself.
+/// A random secret of the server.
 pub type Secret = [u8; SECRET_OCTETS];
 
-/// The secret, where anybody may log in at all. It is made where it is missing.
+/// The secret, if `[auth]` is configured. Creates it if it is missing.
 pub fn secret(config: &Config) -> anyhow::Result<Option<Secret>> {
     let path = config.data_dir.join(SECRET_FILE);
     let kept = || kept(&path).with_context(|| format!("the secret {}", path.display()));
@@ -36,11 +36,11 @@ fn kept(path: &Path) -> anyhow::Result<Secret> {
     };
     let length = octets.len();
     let secret = octets.try_into().ok();
-    ensure!(secret.is_some(), "it has {length} octets, expected {SECRET_OCTETS}; remove it, and another one is made");
+    ensure!(secret.is_some(), "it has {length} octets, expected {SECRET_OCTETS}; remove it to create a new one");
     Ok(secret.unwrap_or_default())
 }
 
-/// By another name first: half a secret would be taken for one.
+/// Writes a temporary file first, so that a partial secret is never used.
 fn make(path: &Path) -> anyhow::Result<Secret> {
     let mut secret = Secret::default();
     getrandom(&mut secret, GetRandomFlags::empty())?;
@@ -52,23 +52,24 @@ fn make(path: &Path) -> anyhow::Result<Secret> {
     Ok(secret)
 }
 
-/// The checker that is replaced, and what it was opened from.
+/// The checker in force, and what it was opened from.
 #[derive(Clone, Copy)]
 pub struct Before<'a> {
-    /// What was configured.
+    /// Its configuration.
     pub auth: &'a Auth,
-    /// The tables of then.
+    /// Its tables.
     pub tables: &'a Tables,
-    /// The checker itself.
+    /// The checker.
     pub credentials: &'a Credentials,
 }
 
-/// The checker, where anybody may log in. One that would be the same goes on with all that it remembers; another one goes on
-/// with the counts, and as long as the throttle is set to the same with those who have failed.
+/// The checker, if `[auth]` is configured. If nothing about it has changed, the one in force stays,
+/// with its cache. Otherwise the new one takes over the counters and, if the throttle settings are
+/// the same, the failed logins.
 ///
 /// # Errors
 ///
-/// A directory cannot be asked so, or the system has no room for threads.
+/// The LDAP settings are invalid, or a thread cannot be created.
 pub fn open(
     config: &Config,
     tables: &Tables,
@@ -89,7 +90,8 @@ pub fn open(
 }
 
 impl Before<'_> {
-    /// Whether passwords are checked as this has it. A table that is the same one is of the same description and content.
+    /// Whether passwords are checked in the same way. The same table object means the same
+    /// description and content.
     fn checks_as(&self, auth: &Auth, tables: &Tables) -> bool {
         let (AuthSource::Passwords(name) | AuthSource::Bind(name)) = &auth.source;
         let is_same_table = match (self.tables.find(name), tables.find(name)) {
@@ -112,7 +114,7 @@ fn source(config: &Config, auth: &Auth, tables: &Tables) -> anyhow::Result<Sourc
         }
         AuthSource::Bind(name) => match config.table(name).map(|table| &table.kind) {
             Some(TableKind::Ldap(ldap)) => Source::Ldap(Box::new(tables::directory(ldap)?)),
-            _ => anyhow::bail!("the table {name:?} is no directory"),
+            _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
     })
 }

@@ -1,15 +1,16 @@
-//! The drop: the folder in which local programs leave mail for the server, whether it runs or not, and the form of a
-//! file there. Both sides use it: `inject` writes, the flow empties.
+//! The drop folder, where local programs leave mail for the server, whether it runs or not, and the
+//! format of its files. Both sides use this: `inject` writes the files, the flow takes them out.
 //!
-//! | name in the folder | what it is |
+//! | name | meaning |
 //! |---|---|
-//! | `t-` and 32 digits | under way: nobody has been told that it is kept |
-//! | `m-`, 16 digits of milliseconds, `-`, 32 digits | a message, durable since its name is |
-//! | anything else | none of ours |
+//! | `t-` and 32 digits | being written, and not yet accepted |
+//! | `m-`, 16 digits of milliseconds, `-`, 32 digits | a message; durable as soon as it has this name |
+//! | anything else | foreign |
 //!
-//! Whoever can reach the folder can leave mail in it, and nobody but its owner can see what is there (mode 1733). The
-//! server may be another user than the writer, so files have mode 0644; what keeps others from reading them is that their
-//! names cannot be guessed. Whose a message is, its owner tells, and nothing that is in it.
+//! Any local user can leave mail in the folder, but only its owner can list it (mode 1733). The
+//! server may be another user than the writer, so files have mode 0644; other users cannot read
+//! them because the names cannot be guessed. The file's owner, not its content, tells who sent a
+//! message.
 
 mod parcel;
 mod place;
@@ -21,15 +22,15 @@ pub use parcel::{NotAParcel, PARCEL_HEAD_OCTETS_MAX, Parcel};
 pub(crate) use place::secret;
 pub use place::{Place, is_message_name, is_temporary_name};
 
-/// Who may do what in the folder.
+/// The mode of the folder.
 pub const FOLDER_MODE: u32 = 0o1733;
 
-/// The folder of messages.
+/// The folder for messages.
 pub fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join("drop")
 }
 
-/// Where the server puts what it cannot understand. Beside the folder of messages, since in that anybody may write.
+/// The folder for invalid files: beside the drop folder, in which any user may write.
 pub fn rejected(data_dir: &Path) -> PathBuf {
     data_dir.join("drop-rejected")
 }

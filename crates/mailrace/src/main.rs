@@ -1,8 +1,9 @@
-//! The `mailrace` binary; everything is in the library beside it.
+//! The `mailrace` binary; the code is in the library.
 
 use std::process::ExitCode;
 
-/// One thread frees what another one made: bodies, envelopes, answers of tables. This allocator is made for that.
+/// Bodies, envelopes and table answers are often freed by another thread than the one that
+/// allocated them. This allocator is made for that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,5 @@
-//! What the server counts of itself, in the text format of Prometheus. No label's value comes from outside: there are the
-//! names of queues, tables, access rules and disks, which are the configuration's, and words that stand in the code.
+//! The metrics of the server, in the Prometheus text format. No label value comes from outside:
+//! they are names of queues, tables, access rules and disks in the configuration, or fixed words.
 
 mod tables;
 mod text;
@@ -14,7 +14,7 @@ use spool::Stats;
 
 use text::Text;
 
-/// What became of recipients, counted when it is durable.
+/// Counts the durable outcomes of recipients.
 #[derive(Debug, Default)]
 pub struct Attempts {
     delivered: AtomicU64,
@@ -25,7 +25,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Counts what one recipient was told to have become. What the operator did is no outcome.
+    /// Counts one recipient's outcome. Operator actions are not outcomes.
     pub fn count(&self, verdict: &Verdict) {
         let counter = match verdict {
             Verdict::Delivered => &self.delivered,
@@ -37,7 +37,7 @@ impl Attempts {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Counts a notice that is not sent, because its sender, who may be forged, has had too many.
+    /// Counts a notice that is not sent because its possibly forged sender has had too many.
     pub fn count_dropped_notice(&self) {
         self.notices_dropped.fetch_add(1, Relaxed);
     }
@@ -47,7 +47,7 @@ impl Attempts {
         self.notices_dropped.load(Relaxed)
     }
 
-    /// How many of each there were.
+    /// The count of each outcome.
     pub fn counted(&self) -> [(&'static str, u64); 4] {
         [
             ("delivered", self.delivered.load(Relaxed)),
@@ -58,7 +58,7 @@ impl Attempts {
     }
 }
 
-/// What the queues say of themselves; their numbers are at hand.
+/// The state of the queues.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     lanes: Vec<Lane>,
@@ -66,7 +66,7 @@ pub struct Census {
     messages: usize,
     destinations: usize,
     unrecorded: usize,
-    /// Next hops by what is the matter with them.
+    /// Next hops by state.
     next_hops: [(&'static str, usize); 3],
 }
 
@@ -82,7 +82,7 @@ struct Lane {
 }
 
 impl Census {
-    /// Reads them.
+    /// Reads the state of the queues.
     pub fn of<R: Clone>(queues: &Queues<R>) -> Census {
         let lane = |view: queue::QueueView<'_>| Lane {
             name: view.name.into(),
@@ -113,62 +113,62 @@ impl Census {
     }
 }
 
-/// What the metrics tell, read at one moment.
+/// Everything that the metrics show, read at one time.
 pub struct Reading {
-    /// Sessions.
+    /// Open sessions.
     pub sessions: usize,
     /// The queues.
     pub census: Census,
     /// Recipients by outcome.
     pub attempts: [(&'static str, u64); 4],
-    /// Notices that are not sent, by `bounce.per_sender`.
+    /// Notices not sent, by `bounce.per_sender`.
     pub notices_dropped: u64,
-    /// Clients that were refused, by what there was too little of.
+    /// Refused clients, by the resource that was short.
     pub refusals: Vec<(&'static str, u64)>,
     /// How often each access rule decided, by name.
     pub access: Vec<(Box<str>, u64)>,
-    /// Questions to lists in the DNS that had no answer.
+    /// DNS list queries without an answer.
     pub lists_unanswered: u64,
-    /// Handshakes of TLS, by the version that was agreed upon, or failed.
+    /// TLS handshakes, by version, or failed.
     pub handshakes: [(&'static str, u64); 3],
-    /// Who logged in and who did not, where anybody may.
+    /// Logins, if `[auth]` is configured.
     pub logins: Option<CredentialStats>,
-    /// Gauges, and limits in force.
+    /// Gauges, and the limits in force.
     pub load: Arc<Report>,
-    /// Log lines that were lost.
+    /// Lost log lines.
     pub log_lines_dropped: u64,
     /// A 250 does not wait for the disk.
     pub relaxed: bool,
-    /// What the spool counts.
+    /// The spool's counters.
     pub spool: Stats,
-    /// What those tables count that do, by name.
+    /// The counters of tables that have any, by name.
     pub tables: Vec<(Box<str>, lookup::Stats)>,
 }
 
-/// All metrics.
+/// Renders all metrics.
 pub fn text(reading: &Reading) -> String {
     let mut out = Text::default();
-    out.gauge("mailrace_sessions", "Sessions now", reading.sessions as u64);
+    out.gauge("mailrace_sessions", "Open sessions", reading.sessions as u64);
     tell_queues(&reading.census, &mut out);
     tell_next_hops(&reading.census, &mut out);
-    out.family("mailrace_outcomes_total", "Recipients by what an attempt came to", "counter");
+    out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
     reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
     let help = "Notices not sent: too many to one sender for mail from untrusted clients";
     out.counter("mailrace_notices_dropped_total", help, reading.notices_dropped);
-    out.family("mailrace_refusals_total", "Clients refused for want of something", "counter");
+    out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
     reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
     if !reading.access.is_empty() {
         out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
         reading.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
-        let help = "Questions to lists in the DNS that had no answer";
+        let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, reading.lists_unanswered);
     }
-    out.family("mailrace_tls_handshakes_total", "Handshakes of TLS by the version agreed upon, or failed", "counter");
+    out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     reading.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     reading.logins.iter().for_each(|logins| tell_logins(logins, &mut out));
     tell_load(&reading.load, &mut out);
-    out.counter("mailrace_log_lines_dropped_total", "Log lines that were lost", reading.log_lines_dropped);
-    out.gauge("mailrace_spool_relaxed", "Whether a power loss may take accepted mail", u64::from(reading.relaxed));
+    out.counter("mailrace_log_lines_dropped_total", "Log lines lost", reading.log_lines_dropped);
+    out.gauge("mailrace_spool_relaxed", "Whether a power loss may lose accepted mail", u64::from(reading.relaxed));
     tell_spool(&reading.spool, &mut out);
     tables::tell(&reading.tables, &mut out);
     out.into()
@@ -176,33 +176,33 @@ pub fn text(reading: &Reading) -> String {
 
 fn tell_logins(logins: &CredentialStats, out: &mut Text) {
     let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
-    out.family("mailrace_auth_logins_total", "Passwords and proofs of users by what became of them", "counter");
+    out.family("mailrace_auth_logins_total", "Login attempts by result", "counter");
     let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
     results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
-    out.counter("mailrace_auth_remembered_total", "Passwords that had been right a moment ago", remembered);
-    out.counter("mailrace_auth_repeated_total", "Passwords that had been wrong a moment ago", repeated);
-    out.gauge("mailrace_auth_waiting", "Passwords that wait to be checked", waiting);
+    out.counter("mailrace_auth_remembered_total", "Logins accepted from the cache", remembered);
+    out.counter("mailrace_auth_repeated_total", "Logins refused from the cache", repeated);
+    out.gauge("mailrace_auth_waiting", "Passwords waiting to be checked", waiting);
 }
 
 fn tell_queues(census: &Census, out: &mut Text) {
-    out.gauge("mailrace_queue_recipients", "Recipients that wait or are in flight", census.recipients as u64);
-    out.gauge("mailrace_queue_messages", "Messages that wait or are in flight", census.messages as u64);
-    out.gauge("mailrace_queue_destinations", "Destinations that have recipients", census.destinations as u64);
-    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended and are not recorded", census.unrecorded as u64);
+    out.gauge("mailrace_queue_recipients", "Recipients queued or in flight", census.recipients as u64);
+    out.gauge("mailrace_queue_messages", "Messages queued or in flight", census.messages as u64);
+    out.gauge("mailrace_queue_destinations", "Destinations with recipients", census.destinations as u64);
+    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended but are not recorded", census.unrecorded as u64);
     out.family("mailrace_queue_depth", "Recipients by queue and state", "gauge");
     for lane in &census.lanes {
         lane.depth.iter().for_each(|(state, count)| out.sample(&[("queue", &lane.name), ("state", state)], count));
     }
-    out.family("mailrace_queue_attempts", "Attempts under way by the queue that serves them", "gauge");
+    out.family("mailrace_queue_attempts", "Attempts in progress, by the queue that serves them", "gauge");
     census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.attempts));
-    out.family("mailrace_queue_concurrency", "Attempts that may be under way", "gauge");
+    out.family("mailrace_queue_concurrency", "Limit on attempts in progress", "gauge");
     census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.concurrency));
-    out.family("mailrace_queue_paused", "Whether the operator lets nothing leave", "gauge");
+    out.family("mailrace_queue_paused", "Whether the operator has paused the queue", "gauge");
     census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], u8::from(lane.paused)));
 }
 
 fn tell_next_hops(census: &Census, out: &mut Text) {
-    out.family("mailrace_next_hops", "Next hops that are known, and those of them in trouble", "gauge");
+    out.family("mailrace_next_hops", "Next hops by state", "gauge");
     census.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
 }
 
@@ -222,13 +222,13 @@ fn tell_load(report: &Report, out: &mut Text) {
 }
 
 fn tell_spool(stats: &Stats, out: &mut Text) {
-    out.gauge("mailrace_spool_messages", "Messages with recipients left", stats.messages_live);
+    out.gauge("mailrace_spool_messages", "Messages with unfinished recipients", stats.messages_live);
     out.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
-    out.counter("mailrace_spool_copied_total", "Messages copied forward", stats.messages_copied);
+    out.counter("mailrace_spool_copied_total", "Messages copied to another segment", stats.messages_copied);
     out.counter("mailrace_spool_set_aside_total", "Damaged places set aside", stats.set_aside);
     out.counter("mailrace_spool_batches_failed_total", "Batches that failed", stats.batches_failed);
     out.gauge("mailrace_spool_segments", "Segment files", stats.segments);
-    out.gauge("mailrace_spool_segments_free", "Segment files that are free", stats.segments_free);
+    out.gauge("mailrace_spool_segments_free", "Free segment files", stats.segments_free);
     out.histogram("mailrace_spool_batch_records", "Records in a batch", &stats.batch_records, 1.0);
     out.histogram("mailrace_spool_sync_seconds", "Time to write and sync a batch", &stats.sync_micros, 1e6);
 }

@@ -1,5 +1,6 @@
-//! From the configuration to what each room of the flow goes by: queues, rules, routes, transports. Translation; the
-//! configuration has checked every value and every name. The system is asked only for its own addresses.
+//! Translates the configuration into the settings of each part: queues, rules, routes, transports.
+//! The configuration has already checked every value and name. Of the system, only its own
+//! addresses are read.
 
 mod access;
 
@@ -34,10 +35,10 @@ use crate::tables::Tables;
 
 pub use access::{Lists, access};
 
-/// Recipients of one attempt where no next hop says otherwise.
+/// Recipients per attempt if no next hop has another limit.
 const RECIPIENTS_PER_ATTEMPT: usize = 100;
 
-/// What a client may do in one session.
+/// The limits of a client's session.
 pub fn session_limits(config: &Config) -> smtp::Limits {
     let limits = &config.limits;
     smtp::Limits {
@@ -56,7 +57,7 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
     }
 }
 
-/// What sessions take beyond RFC 5321.
+/// What sessions accept beyond RFC 5321.
 pub fn session_tolerance(config: &Config) -> smtp::Tolerance {
     smtp::Tolerance {
         strict_addresses: config.smtp.strict_addresses,
@@ -66,7 +67,7 @@ pub fn session_tolerance(config: &Config) -> smtp::Tolerance {
     }
 }
 
-/// Who makes clients' sessions secure, where any listener has TLS. Reads the certificates.
+/// The TLS acceptor for clients, if any listener uses TLS. Reads the certificates.
 pub fn acceptor(config: &Config) -> Result<Option<Acceptor>, AcceptorError> {
     if !has_tls(config) {
         return Ok(None);
@@ -75,12 +76,12 @@ pub fn acceptor(config: &Config) -> Result<Option<Acceptor>, AcceptorError> {
     Acceptor::new(files, config.tls.version_min, config.tls.handshake_time_max).map(Some)
 }
 
-/// Whether any listener has TLS.
+/// Whether any listener uses TLS.
 pub fn has_tls(config: &Config) -> bool {
     config.listeners.iter().any(|listener| listener.tls != ListenerTls::None)
 }
 
-/// What TLS is to the sessions of a listener.
+/// How the sessions of a listener use TLS.
 pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
     match listener.tls {
         ListenerTls::None => smtp::Tls::Never,
@@ -90,13 +91,13 @@ pub fn session_tls(listener: &config::Listener) -> smtp::Tls {
     }
 }
 
-/// Tells whether an address is in one of these.
+/// Tells whether an address is in one of these networks.
 pub fn networks(networks: &[Network]) -> Networks {
     let networks = networks.to_vec();
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
-/// Who may log in to the sessions of a listener. `secret` is the server's own.
+/// The login settings of a listener's sessions. `secret` is the server's own.
 pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 32]) -> Option<smtp::Auth> {
     let auth = config.auth.as_ref().filter(|_| listener.auth)?;
     Some(smtp::Auth {
@@ -107,24 +108,26 @@ pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 3
     })
 }
 
-/// Who gets mail for `<postmaster>`: the server's own, if its name is a domain of ours, else the first domain's.
+/// The address of `<postmaster>`: at the server's hostname if that is one of our domains, else at
+/// the first domain.
 pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
     let domain = own_domain(config);
     Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
 }
 
-/// The domain of addresses that name none.
+/// The domain for addresses without one.
 pub fn origin(config: &Config) -> Box<str> {
     config.origin.clone().unwrap_or_else(|| own_domain(config).into())
 }
 
-/// The domain that has the host's name, else the first of ours.
+/// The domain with the hostname, else the first domain.
 fn own_domain(config: &Config) -> &str {
     let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
     own.map_or(&*config.hostname, |domain| &*domain.name)
 }
 
-/// A route leads to a domain that it names, and to any if it has a next hop of its own.
+/// The domains that routes name. A route with a next hop of its own covers every domain that it
+/// matches.
 pub fn routed(config: &Config) -> Domains {
     let routes = config.routes.clone();
     Arc::new(move |domain: &str| {
@@ -135,7 +138,7 @@ pub fn routed(config: &Config) -> Domains {
     })
 }
 
-/// Where the load begins to count.
+/// The load limits.
 pub fn load_limits(config: &Config) -> load::Limits {
     let load = &config.load;
     load::Limits {
@@ -156,7 +159,7 @@ pub fn load_limits(config: &Config) -> load::Limits {
 pub fn queues(config: &Config) -> queue::Config {
     let usual = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
     let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message_max);
-    // What a next hop may take counts only as far as its queue lets it.
+    // A next hop's limit counts only as far as its queue allows.
     let recipients = usual.chain(exceptional).fold(RECIPIENTS_PER_ATTEMPT, usize::max);
     queue::Config {
         queues: config.queues.iter().map(|queue| one_queue(queue, recipients)).collect(),
@@ -166,8 +169,8 @@ pub fn queues(config: &Config) -> queue::Config {
     }
 }
 
-/// The same for a configuration that follows on another: queues keep their numbers, so those that are gone keep their
-/// places, and new ones come last. None where there have been more than have numbers.
+/// The queues of a configuration that follows another one. Queues keep their numbers: removed
+/// queues keep their places, and new ones come last. None if there are more queues than numbers.
 pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Config> {
     let after = queues(config);
     let mut rest = after.queues;
@@ -203,14 +206,14 @@ fn one_queue(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueCo
     }
 }
 
-/// Connections to other hosts that deliveries may have at once, with so many carriers.
+/// The most connections to other hosts, with this many delivery threads.
 pub fn connections(config: &Config, carriers: usize) -> usize {
     let slots: usize = config.queues.iter().filter(|queue| &*queue.name != Queue::LOCAL).map(|q| q.concurrency).sum();
     let waiting = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.idle_connections_max).max().unwrap_or(0);
     slots + carriers * waiting
 }
 
-/// Which queue mail belongs to; `queues` have their numbers.
+/// The rules that choose queues; `queues` have their numbers.
 pub fn rules(config: &Config, tables: &Tables, queues: &queue::Config) -> Rules {
     let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
     let number_of = |name: &str| number_of(name).map(|(number, _)| number);
@@ -234,7 +237,7 @@ pub fn rules(config: &Config, tables: &Tables, queues: &queue::Config) -> Rules 
     }
 }
 
-/// Where mail goes.
+/// The routing.
 pub fn routes(config: &Config) -> route::Config {
     let home = |domain: &config::Domain| route::Home {
         transport: domain.transport.clone(),
@@ -258,13 +261,15 @@ pub fn routes(config: &Config) -> route::Config {
     }
 }
 
-/// A domain in the form in which names are compared. One that the DNS cannot hold stands for itself.
+/// A domain in the form used to compare names. A name that DNS does not allow is compared
+/// literally.
 fn pattern(domain: &config::Domain) -> Pattern {
     domain.name.parse().unwrap_or_else(|_| Pattern::Exact(domain.name.clone()))
 }
 
-/// Addresses that lead back to us. Those of the loopback are everybody's. Who listens at all addresses of a family has
-/// those that the machine has by now; where it does not tell, loops are still found by name.
+/// The addresses of this host, except loopback, to detect mail loops. A listener on all addresses
+/// of a family has all addresses of the machine; if they cannot be read, loops are still detected
+/// by name.
 fn own_addresses(config: &Config) -> Vec<IpAddr> {
     let listened: Vec<IpAddr> = config.listeners.iter().map(|listener| listener.address.ip()).collect();
     let is_meant =
@@ -304,7 +309,7 @@ fn reach(smtp: &SmtpTransport) -> route::Reach {
     }
 }
 
-/// How mail is brought where it goes.
+/// The transports.
 pub fn fleet(config: &Config) -> anyhow::Result<Fleet> {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
     let ship = |transport: &config::Transport| {
@@ -350,7 +355,7 @@ fn remote_ship(smtp: &SmtpTransport, slower_than: Duration) -> anyhow::Result<Sh
     };
     let remote = remote::Config {
         client: Arc::new(client),
-        // Whoever insists on TLS gets it encrypted; whose certificate it is nobody has asked for yet.
+        // If TLS is required, any certificate is accepted: certificates are not verified yet.
         trust: Some(Trust::anyone()),
         source_v4: smtp.source_v4,
         source_v6: smtp.source_v6,
@@ -396,7 +401,7 @@ fn rate(rate: config::Rate) -> queue::Rate {
     queue::Rate { messages: rate.count, per: rate.per }
 }
 
-/// Who counts what mailboxes hold, where any has a quota: those that count already, or threads that are started.
+/// Counts mailboxes, if any has a quota: the one in use, or a new one.
 pub fn counter(config: &Config, before: Option<&Counter>) -> io::Result<Option<Counter>> {
     let has_quota = config.transports.iter().filter_map(maildir_of).any(|maildir| maildir.quota.is_some());
     match before {
@@ -406,7 +411,7 @@ pub fn counter(config: &Config, before: Option<&Counter>) -> io::Result<Option<C
     }
 }
 
-/// The transports to mailboxes here. Where one has a quota there is who counts.
+/// The local transports. With a quota there is a counter.
 pub fn maildirs(config: &Config, tables: &Tables, counter: Option<&Counter>) -> Vec<Transport> {
     let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
     maildirs.map(|(name, maildir)| one_maildir(name, maildir, tables, counter)).collect()
@@ -447,12 +452,12 @@ fn allowance(quota: &config::Quota, tables: &Tables, counter: &Counter) -> Allow
     }
 }
 
-/// The folders whose disks must have room: those of the lanes, and where everything else is kept.
+/// The folders whose disks need free space: the lanes, and `data_dir`.
 pub fn disks(config: &Config) -> Vec<PathBuf> {
     config.spool.lanes.iter().chain([&config.data_dir]).cloned().collect()
 }
 
-/// What senders are told. `seed` keeps strangers from knowing which senders share a bucket.
+/// The settings for notices. `seed` keeps outsiders from finding senders that share a bucket.
 pub fn notices(config: &Config, seed: u64) -> Notices {
     let limits = |rate: config::Rate| CapLimits { letters: rate.count, per: rate.per, ..CapLimits::default() };
     Notices {
@@ -462,7 +467,7 @@ pub fn notices(config: &Config, seed: u64) -> Notices {
     }
 }
 
-/// Whose mail is ours, and who stands for whom.
+/// The directory: our domains, aliases and mailboxes.
 pub fn directory(config: &Config, tables: &Tables) -> Directory {
     let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| tables.find(name)).cloned();
     let domain = |domain: &config::Domain| directory::Domain {

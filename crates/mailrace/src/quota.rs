@@ -1,14 +1,15 @@
-//! Quotas: what mailboxes may hold, and who finds out whether there is room. Asked at RCPT, by the sessions, and again at
-//! delivery, by the couriers; both believe the same files (see [`mailbox::quota`]).
+//! Quotas: what mailboxes may hold, and whether a message fits. They are checked at RCPT by the
+//! sessions, and again at delivery; both trust the same files (see [`mailbox::quota`]).
 //!
-//! | who asks | what is waited for | who cannot say |
+//! | check | waits for | if unknown |
 //! |---|---|---|
-//! | a session | an answer of the last 5 seconds, at once; else the tables, and a thread that reads the file, and counts where it must | takes the message |
-//! | a courier | the table; its own look at the file; a thread that counts | delivers |
+//! | at RCPT | nothing, if the last answer is less than 5 seconds old; else the tables, and a thread that reads the file or counts the mailbox | accepts the message |
+//! | at delivery | the table, reading the file, a thread that counts the mailbox | delivers |
 //!
-//! Nobody waits for longer than [`PATIENCE`], nor a courier for a count that has been asked for that long ago, be it by
-//! somebody else: what is counted is counted to its end, and known to the next who asks. So a mailbox may come to hold more
-//! than it may by what is under way at the moment, and by what comes while nobody can say.
+//! No check waits longer than [`PATIENCE`], and no delivery waits for a count that was requested
+//! longer ago than that, even by another caller; the count continues, and later checks use it. So a
+//! mailbox may exceed its quota by the mail in progress, and by what arrives while its usage is
+//! unknown.
 
 mod counter;
 mod rooms;
@@ -32,50 +33,50 @@ pub use rooms::Rooms;
 /// How long a message waits for tables and counts together.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the mailboxes of a transport may hold.
+/// The quota of a transport's mailboxes.
 pub struct Allowance {
-    /// Each,
+    /// The limits of each mailbox,
     pub usual: Limits,
-    /// unless a table says otherwise, keyed by address.
+    /// unless this table has others, keyed by address.
     pub table: Option<Arc<dyn Table>>,
-    /// What becomes of mail for those that are full.
+    /// What happens to mail for full mailboxes.
     pub when_full: WhenFull,
-    /// Who counts.
+    /// Counts the mailboxes.
     pub counter: Counter,
 }
 
-/// A letter that looks for room.
+/// A message to check against a quota.
 pub struct Letter<'a> {
-    /// The Maildir, if that is known.
+    /// The Maildir, if known.
     pub folder: Option<&'a Path>,
-    /// What it may hold, if that is known.
+    /// The limits of the mailbox, if known.
     pub limits: Option<Limits>,
-    /// Bytes of the letter.
+    /// The size of the message in bytes.
     pub octets: u64,
 }
 
-/// What is known of a Maildir to which letters of one turn go.
+/// The usage of a Maildir during one batch.
 struct Account {
     limits: Limits,
-    /// All that the letters bring.
+    /// The total of the batch's messages for it.
     wanted: Usage,
-    /// What it holds, with the letters that found room; None if nobody can say.
+    /// The usage, including the messages that fit; None if unknown.
     used: Option<Usage>,
-    /// What is brought to it.
+    /// The messages delivered to it.
     added: Usage,
 }
 
 impl Allowance {
-    /// What each of the mailboxes may hold, or why that cannot be said before the deadline; a table is asked once for all
-    /// of them.
+    /// The limits of each mailbox, or why they are unknown at the deadline; a table gets one query
+    /// for all.
     pub async fn limits(&self, mailboxes: &[&Address], deadline: Instant) -> Vec<Result<Limits, String>> {
         let Some(table) = &self.table else { return self.usual_limits(mailboxes.len()) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
         let Ok(answers) = timeout_at(deadline.into(), table.lookup(&keys)).await else {
-            return vec![Err(format!("table '{}' does not answer in time", table.name())); mailboxes.len()];
+            return vec![Err(format!("table '{}' did not answer in time", table.name())); mailboxes.len()];
         };
         let limits = |(mailbox, answer): (&&Address, Answer)| match answer {
-            // A text that has commas is several values to some tables.
+            // Some tables split a text with commas into several values.
             Answer::Found(values) if !values.is_empty() => {
                 let wrong = |error: NoLimits| format!("table '{}': {mailbox}: {error}", table.name());
                 values.join(",").parse().map_err(wrong)
@@ -91,8 +92,8 @@ impl Allowance {
         vec![Ok(self.usual); count]
     }
 
-    /// What the quota of its mailbox means to each letter, if those before it are delivered. Waits for the disk, and until
-    /// the deadline for counts.
+    /// Checks each message against the quota of its mailbox, assuming that those before it are
+    /// delivered. Waits for the disk, and until the deadline for counts.
     pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime, deadline: Instant) -> Vec<Quota> {
         let mut accounts: HashMap<&Path, Account> = HashMap::new();
         for (folder, limits, octets) in letters.iter().filter_map(Letter::limited) {
@@ -102,7 +103,7 @@ impl Allowance {
         self.open(&mut accounts, now, deadline);
         let mut seat = |letter: &Letter<'_>| match letter.limited().and_then(|(folder, ..)| accounts.get_mut(folder)) {
             Some(account) => account.seat(letter.octets),
-            // Where nobody knows whether there is a quota, there may be one that counts.
+            // If the limits are unknown there may be a quota, so the usage is updated.
             None if letter.limits.is_none() => Quota::Counted,
             None => Quota::None,
         };
@@ -111,19 +112,19 @@ impl Allowance {
         seats
     }
 
-    /// Finds out what the Maildirs hold; those that have to be counted are counted side by side.
+    /// Gets the usage of the Maildirs; those that must be counted are counted in parallel.
     fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime, deadline: Instant) {
         let (sender, counted) = mpsc::channel();
         let mut awaited: HashMap<PathBuf, Instant> = HashMap::new();
         for (folder, account) in accounts.iter_mut() {
-            // A file that cannot be read is as good as none.
+            // An unreadable file is treated as missing.
             match recorded(folder, account.limits, now).ok().flatten() {
                 Some(standing) if standing.decides(account.limits, account.wanted) => {
                     account.used = Some(standing.usage);
                 }
                 _ => {
                     let (sender, whose) = (sender.clone(), folder.to_path_buf());
-                    // Nobody listens any more to who took too long.
+                    // The receiver is gone if the count took too long.
                     let done = move |usage| drop(sender.send((whose, usage)));
                     let since = self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
                     awaited.insert(folder.to_path_buf(), deadline.min(since + PATIENCE));
@@ -142,7 +143,7 @@ impl Allowance {
 }
 
 impl Letter<'_> {
-    /// Where a quota limits what there may be.
+    /// The mailbox and its limits, if it has any.
     fn limited(&self) -> Option<(&Path, Limits, u64)> {
         let limits = self.limits.filter(|limits| !limits.is_none())?;
         Some((self.folder?, limits, self.octets))
@@ -178,7 +179,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
 
-    /// A table whose server has fallen silent.
+    /// A table whose server does not answer.
     pub(super) struct Silent;
 
     impl Table for Silent {
@@ -221,7 +222,7 @@ mod tests {
         let expected = [Counted, Counted, Full, Counted, Full, Quota::None, Counted];
         let allowance = allowance(None);
         assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
-        // From the files, as it is from counting.
+        // The second time from the files instead of counting.
         assert!(full.join("maildirsize").exists());
         assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
     }
@@ -244,7 +245,7 @@ mod tests {
         assert!(limits[0].as_ref().is_err_and(|why| why.contains("bob@example.org")), "{limits:?}");
     }
 
-    /// Mail for all mailboxes of a transport used to wait for as long as its table.
+    /// Regression: a silent table delayed the mail for all mailboxes of a transport.
     #[tokio::test]
     async fn a_table_that_does_not_answer_holds_nobody_up() {
         let bob: Address = "bob@example.org".parse().unwrap();
@@ -252,7 +253,7 @@ mod tests {
         let twice = [&bob, &bob];
         let limits = allowance.limits(&twice, Instant::now() + Duration::from_millis(10));
         let limits = tokio::time::timeout(Duration::from_secs(5), limits).await.unwrap();
-        assert_eq!(limits, vec![Err("table 'silent' does not answer in time".to_owned()); 2]);
+        assert_eq!(limits, vec![Err("table 'silent' did not answer in time".to_owned()); 2]);
     }
 
     #[test]
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!(seats(&[30, 20, 1]), [Quota::Full, Quota::Counted, Quota::Full]);
     }
 
-    /// Each turn of a courier used to wait anew for a count that takes long.
+    /// Regression: each batch waited again for a count that takes long.
     #[test]
     fn a_count_holds_mail_up_once() {
         let (counter, _jobs) = Counter::stuck();

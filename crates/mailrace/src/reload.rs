@@ -1,28 +1,28 @@
-//! Another configuration for a server that runs.
+//! Replaces the configuration of a running server.
 //!
-//! What a server goes by stands in few places, each of which holds all of it as one value that is never changed, only
-//! exchanged:
+//! The configuration is held in a few places. Each holds all of its part as one value that is never
+//! modified, only replaced:
 //!
-//! | who | holds | how it is exchanged |
+//! | part | holds | replaced by |
 //! |---|---|---|
-//! | the workers | a shift: the desk, the doors, who makes TLS | each accepted connection looks which one is on |
-//! | the scheduler | queues, rules, couriers, and through it the sorter, the navigator, the notary and the carriers | a note |
-//! | clerks of the control socket | tables, the guide, the desk | the next connection gets the next clerk |
-//! | the emptier of the drop | the desk | at its next round |
-//! | the monitor | limits | a message |
+//! | workers | a shift: the intake context, the listeners, the TLS acceptor | each new connection uses the current one |
+//! | scheduler | queues, rules, local deliverers; through it the classifier, the route resolver, the DSN sender and the SMTP deliverers | a message |
+//! | control socket | tables, the explainer, the intake context | new connections use the new handler |
+//! | drop folder scanner | the intake context | its next scan |
+//! | load monitor | limits | a message |
 //!
-//! A reload has two halves. In the first one the next configuration is read, checked and *built*: tables are opened,
-//! certificates read, addresses bound, threads started, while nothing goes by it. All that can fail is in this half,
-//! and when anything does all of it is dropped: the server is as it was. The second half exchanges, and cannot fail.
+//! A reload has two steps. The first reads and checks the new configuration and *builds*
+//! everything: it opens tables, reads certificates, binds addresses and starts threads, while
+//! nothing uses them. Only this step can fail, and then everything is dropped and the server
+//! continues unchanged. The second step replaces the values, and cannot fail.
 //!
-//! A session ends by the desk that it began with, a delivery by the courier, the hosts and the connection that it began
-//! with. Both hold what they need by its count, so it lives as long as they do. What differs in nothing is not built
-//! anew: tables and lists in the DNS keep what they have in memory, sockets those who wait to be accepted, and the
-//! router what it knows of the DNS. What counts (sessions, rates, refusals, access rules, failed logins) goes on from one
-//! desk to the next.
+//! A session keeps the context that it began with; a delivery keeps its deliverer, hosts and
+//! connection. What is unchanged is not rebuilt: tables and DNS lists keep their caches, sockets
+//! their waiting clients, the router its DNS cache. Counters (sessions, rates, refusals, access
+//! rules, failed logins) continue.
 //!
-//! What folders, threads and the process were made of cannot be exchanged: a configuration in which that differs is
-//! refused whole, with the keys ([`difference`]).
+//! Settings that folders, threads or the process depend on cannot be replaced: a configuration that
+//! changes them is refused as a whole, with the keys ([`difference`]).
 
 mod difference;
 
@@ -57,76 +57,76 @@ use crate::{check, plan, privileges, serve};
 
 use difference::{Difference, differences, is_same_tls, ways_differ};
 
-/// Tables that are gone are looked at so often, whether anybody still uses them.
+/// How often to check whether removed tables are still in use.
 const BURIAL_EVERY: Duration = Duration::from_secs(1);
 
-/// Where orders go to read the configuration again.
+/// The channel for reload requests.
 pub type Orders = UnboundedSender<Wish>;
 
-/// Somebody wants the configuration read again, and waits for what comes of it.
+/// A request to reload, with a channel for the answer.
 pub struct Wish {
     answer: mpsc::Sender<Answer>,
 }
 
-/// What came of it, as the command has it.
+/// The result of a reload, as the command prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
-    /// The exit code; 0: it is in force.
+    /// The exit code; 0: the configuration is in force.
     pub code: u8,
-    /// What there is to say, in lines.
+    /// The output, in lines.
     pub text: String,
 }
 
 impl Wish {
-    /// One, and where its answer comes. None comes where the server ends before.
+    /// A request, and the receiver of its answer. No answer comes if the server ends first.
     pub fn new() -> (Self, Receiver<Answer>) {
         let (answer, answered) = mpsc::channel();
         (Wish { answer }, answered)
     }
 
-    /// Answers it.
+    /// Answers the request.
     pub fn answer(self, answer: Answer) {
-        // Whoever asked may have gone.
+        // The caller may be gone.
         drop(self.answer.send(answer));
     }
 }
 
-/// The server that runs: what is exchanged, and what that is done with.
+/// The running server: the parts that a reload replaces.
 pub struct Running {
     /// The configuration in force.
     pub loaded: Loaded,
-    /// How many files the process may have.
+    /// The limit on open files.
     pub files: u64,
-    /// The tables in force.
+    /// The tables in use.
     pub tables: Tables,
-    /// The lists in the DNS in force.
+    /// The DNS lists in use.
     pub lists: Lists,
-    /// All queues that there have been, by number.
+    /// All queues since the start, by number.
     pub queues: queue::Config,
-    /// Who counts what mailboxes hold, where any has a quota.
+    /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<quota::Counter>,
-    /// Those that drive sessions.
+    /// The threads that run sessions.
     pub workers: Workers,
-    /// How many of them, and of those that bring mail to other hosts.
+    /// The number of session threads, and of threads that deliver to other hosts.
     pub threads: usize,
-    /// What brings mail further.
+    /// The message flow.
     pub flow: Flow,
-    /// Those that answer the operator.
+    /// The control socket.
     pub clerks: admin::Server,
-    /// What they have in common.
+    /// What its handlers share.
     pub counter: admin::Counter,
-    /// What takes the mail of local programs.
+    /// The drop folder scanner.
     pub emptier: Emptier,
-    /// What looks at the load.
+    /// The load monitor.
     pub gauges: load::Running,
-    /// Who makes sessions secure, for the task that looks whether certificates have changed.
+    /// The acceptor that the certificate task watches.
     pub watched: Watched,
-    /// What is told goes here.
+    /// The log.
     pub log: Arc<Log>,
 }
 
-/// All that can fail on the way to another configuration, done.
+/// Everything that the second step needs.
 struct Next {
     loaded: Loaded,
     tables: Tables,
@@ -142,19 +142,18 @@ struct Next {
 }
 
 impl Running {
-    /// Reads the configuration again, and goes by it from then on; or refuses it whole, and goes on as before. Both are
-    /// logged.
+    /// Reloads the configuration, or refuses it and continues unchanged. Both are logged.
     pub fn reload(&mut self) -> Answer {
         match self.try_to_reload() {
             Ok(lines) => {
                 let changed = lines.join("; ");
-                self.log.event(Level::Info, "the configuration was read again", &[("outcome", &changed)]);
+                self.log.event(Level::Info, "reloaded the configuration", &[("outcome", &changed)]);
                 Answer { code: 0, text: format!("{}: {changed}\n", self.loaded.source) }
             }
             Err(error) => {
                 let Page { code, text } = Page::of(&error);
                 let text_in_short = in_short(&text);
-                let event = "the configuration was refused: the server goes on as it was";
+                let event = "the configuration is refused; the old one stays in force";
                 self.log.event(Level::Error, event, &[("error", &text_in_short)]);
                 Answer { code, text }
             }
@@ -188,10 +187,10 @@ impl Running {
         Ok(told)
     }
 
-    /// Builds the next world beside the one in force.
+    /// Builds everything for the next configuration beside the one in force.
     fn prepare(&self, loaded: Loaded, tables: Tables) -> anyhow::Result<Next> {
         let (old, new) = (&self.loaded.config, &loaded.config);
-        let too_many = || Exit { code: exit::NO, text: "there were too many queues: that needs a restart".into() };
+        let too_many = || Exit { code: exit::NO, text: "too many queues since the start: this needs a restart".into() };
         let queues = plan::queues_after(new, &self.queues).ok_or_else(too_many)?;
         let sessions_max =
             privileges::sessions(new.limits.sessions_max, plan::connections(new, self.threads), self.files)?;
@@ -230,7 +229,7 @@ impl Running {
         Ok(Next { loaded, tables, lists, queues, quota_counter, policy, doors, acceptor, change, guide, drop_runtime })
     }
 
-    /// Who checks passwords: whoever does so now, if nothing of that has changed.
+    /// The credential checker: the one in use, if nothing about it has changed.
     fn logins(&self, new: &Config, tables: &Tables, secret: Option<Secret>) -> anyhow::Result<Option<Logins>> {
         let desk = self.workers.shift().desk.clone();
         let (auth, logins) = (self.loaded.config.auth.as_ref(), desk.logins.as_ref());
@@ -240,7 +239,8 @@ impl Running {
         logins::open(new, tables, secret, before)
     }
 
-    /// Takes the next world; nothing here can fail. Who takes mail comes last: what he takes is for the new queues.
+    /// Switches to the next configuration; nothing here can fail. Listeners come last, since their
+    /// mail goes to the new queues.
     fn switch(&mut self, next: Next) {
         let Next { loaded, tables, lists, queues, quota_counter, policy, doors, acceptor, change, guide, drop_runtime } =
             next;
@@ -256,12 +256,13 @@ impl Running {
         }
         self.watched.change(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
         if let Some(acceptor) = &acceptor {
-            // They have been examined; where one was spoilt since, the old ones stay, and the log tells.
+            // They have been checked; if one was damaged since, the old one stays, and this is
+            // logged.
             certificates::look_at_once(acceptor, &self.log);
         }
         let before = self.workers.shift();
         doors.iter().filter(|door| !before.doors.iter().any(|old| old.is_where(door))).for_each(Door::announce);
-        // Doors that are closed are waited for: this may not be what keeps one.
+        // Closing listeners are waited for; this reference must not keep them open.
         drop(before);
         self.workers.change(Shift { desk, acceptor, doors });
         bury(self.tables.iter().map(|(_, table)| table), |table| tables.iter().any(|(_, new)| Arc::ptr_eq(new, table)));
@@ -273,12 +274,12 @@ impl Running {
     fn widen(&self, door: &Door, backlog: u32) {
         if let Err(error) = door.set_backlog(backlog) {
             let fields: &[(&'static str, &dyn Display)] = &[("address", &door.address()), ("error", &error)];
-            self.log.event(Level::Warning, "limits.backlog stays as it was at a listener", fields);
+            self.log.event(Level::Warning, "cannot change the backlog of a listener", fields);
         }
     }
 }
 
-/// What the flow goes by.
+/// The configuration of the message flow.
 pub fn course(
     config: &Config,
     tables: &Tables,
@@ -311,18 +312,18 @@ fn told(differences: &[Difference], old: &Tables, new: &Tables) -> String {
     let keys = differences.iter().map(|it| it.key.to_owned());
     let is_new = |table: &&Arc<dyn Table>| !old.find(table.name()).is_some_and(|before| Arc::ptr_eq(before, table));
     let opened = new.iter().map(|(_, table)| table).filter(is_new);
-    let opened = opened.map(|table| format!("opened the table {:?}", table.name()));
+    let opened = opened.map(|table| format!("opened table {:?}", table.name()));
     keys.chain(opened).collect::<Vec<_>>().join(", ")
 }
 
-/// A page in one line, for the log: what is the matter, and where.
+/// The first two lines of an error page in one line, for the log.
 fn in_short(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.take(2).collect::<Vec<_>>().join(" ").trim_start_matches("mailrace: ").into()
 }
 
-/// Tables that are gone end after their last user, on a thread that may wait for theirs: the last user may be a
-/// session, whose thread may not.
+/// Drops removed tables after their last user, on a thread that may wait for theirs: the last user
+/// may be a session, whose thread may not wait.
 fn bury<'a>(old: impl Iterator<Item = &'a Arc<dyn Table>>, stays: impl Fn(&Arc<dyn Table>) -> bool) {
     let mut gone: Vec<Arc<dyn Table>> = old.filter(|table| !stays(table)).cloned().collect();
     if gone.is_empty() {
@@ -334,7 +335,7 @@ fn bury<'a>(old: impl Iterator<Item = &'a Arc<dyn Table>>, stays: impl Fn(&Arc<d
             gone.retain(|table| Arc::strong_count(table) > 1);
         }
     };
-    // Without that thread they end with their last user.
+    // Without that thread, they end with their last user.
     drop(thread::Builder::new().name("burial".into()).spawn(wait));
 }
 

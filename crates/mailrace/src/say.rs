@@ -1,12 +1,12 @@
-//! What the process says to whoever started it: lines on standard error, with what strangers wrote made harmless. Where
-//! that is closed nobody is left to be told, and the work goes on.
+//! Messages to standard error, with control characters escaped. If standard error is closed, they
+//! are dropped.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use crate::terminal::printable;
 
-/// Says it.
+/// Prints lines to standard error.
 pub(crate) fn say(text: impl Display) {
     let text = text.to_string();
     let lines: Vec<_> = text.split('\n').map(printable).collect();

@@ -1,7 +1,7 @@
-//! `mailrace serve`: opens everything in the order in which it can fail without loss, becomes the configured
-//! user after binding, works until SIGTERM or SIGINT, and closes everything in the opposite order; told a second
-//! time, or before it works, it ends at once. SIGKILL at any moment is as correct, only less polite. SIGUSR1 opens the
-//! log's file again; SIGHUP does that too, and has the configuration read again ([`crate::reload`]).
+//! `mailrace serve`: opens everything in an order in which failures lose nothing, drops privileges
+//! after binding, runs until SIGTERM or SIGINT, and closes everything in reverse order. A second
+//! signal, or one during the start, ends the process at once. SIGKILL is safe at any time. SIGUSR1
+//! reopens the log file; SIGHUP does too, and reloads the configuration ([`crate::reload`]).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -42,10 +42,10 @@ use crate::tables::{self, Tables};
 use crate::workers::{self, Door, Doorman, Shift, Workers, runtime};
 use crate::{check, maildrop, plan};
 
-/// Sessions that are in the middle of a message when the server stops have so long to end it.
+/// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Serves until it is told to stop.
+/// Runs the server until it is told to stop.
 pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
@@ -57,7 +57,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let sessions_max =
         privileges::sessions(config.limits.sessions_max, plan::connections(config, threads(config)), files)?;
     let identity = Identity::of(loaded)?;
-    // Keys are root's to read, so this comes before its rights are given up.
+    // Only root may be able to read the keys, so this comes before dropping privileges.
     let doubts = config::examine(loaded, SystemTime::now())?;
     let acceptor = plan::acceptor(config)?.map(Arc::new);
     let inherited = Inherited::from_environment()?;
@@ -66,7 +66,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     let log = Arc::new(Log::open(&config.log)?);
     identity.assume()?;
     if identity == Identity::UnaskedRoot {
-        log.event(Level::Warning, "running as root; set `user` to become somebody else after binding", &[]);
+        log.event(Level::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
     warn(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
@@ -78,7 +78,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     works.store(true, Relaxed);
     announce(loaded, &running.workers.shift().doors, &log);
     tell(&manager, State::Ready, &log);
-    // It works as long as this thread waits for the word.
+    // This runs while the thread waits for a command.
     runtime.spawn(certificates::keep_fresh(running.watched.clone(), log.clone()));
     loop {
         match runtime.block_on(next_word(&mut heard, &mut ordered)) {
@@ -95,7 +95,7 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
             }
         }
     }
-    // Whoever waits for an answer hears that there will be none.
+    // Callers that wait for a reload learn that there is no answer.
     drop(ordered);
     log.event(Level::Info, "stopping", &[]);
     tell(&manager, State::Stopping, &log);
@@ -105,27 +105,27 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets everything come to its end, from the front to the back.
+/// Stops everything, from the listeners to the spool.
 fn stop(running: Running, runtime: &Runtime, log: &Log) {
     let Running { workers, flow, clerks, counter, emptier, gauges, .. } = running;
     let spool = workers.shift().desk.spool.clone();
     workers.close();
     let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.all_gone()).await.is_ok() });
     if !all_gone {
-        log.event(Level::Warning, "sessions were cut off: they took too long", &[]);
+        log.event(Level::Warning, "closed sessions that took too long to finish", &[]);
     }
     workers.end();
     emptier.stop();
     if !flow.stop() {
-        log.event(Level::Warning, "deliveries were cut off: they took too long", &[]);
+        log.event(Level::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     clerks.stop();
     drop((counter, gauges));
     close(spool, log);
 }
 
-/// A server with half of its threads would take mail and not deliver it, or worse; one that is gone is started
-/// again, and has lost nothing.
+/// A server with half of its threads could accept mail and not deliver it, or worse. An aborted one
+/// is restarted and has lost nothing.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -134,14 +134,14 @@ fn abort_on_panic() {
     }));
 }
 
-/// Whoever started the server waits for this; where it does not hear, mail goes on.
+/// Reports the state to the service manager; a failure is only logged.
 fn tell(manager: &Manager, state: State, log: &Log) {
     if let Err(error) = manager.tell(state) {
-        log.event(Level::Warning, "the service manager could not be told", &[("error", &error)]);
+        log.event(Level::Warning, "cannot notify the service manager", &[("error", &error)]);
     }
 }
 
-/// Makes what only root may be able to make, and the user is to have.
+/// Creates folders and files that may need root, for the user of the server.
 fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesError> {
     let log = match &config.log.to {
         LogTarget::File(path) => Some(path.as_path()),
@@ -156,7 +156,7 @@ fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesErr
     log.map_or(Ok(()), |log| identity.make_file(log))
 }
 
-/// The files in which copies of directories are kept.
+/// The files of LDAP replicas.
 fn copies(config: &Config) -> impl Iterator<Item = &Path> {
     config.tables.iter().filter_map(|table| match &table.kind {
         TableKind::Ldap(ldap) => ldap.replica.as_ref().map(|replica| replica.file.as_path()),
@@ -164,25 +164,25 @@ fn copies(config: &Config) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// Tells of what is no fault of a configuration, but what an operator should know who has it taken up.
+/// Logs warnings about settings that are valid, but that the operator should know of.
 pub fn warn(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
-        let text = "limits.sessions is more than the open files (RLIMIT_NOFILE) suffice for";
+        let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
         log.event(Level::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
     }
     check::cautions(config).iter().for_each(|caution| log.event(Level::Warning, caution, &[]));
 }
 
-/// Everybody who used it has come to an end, unless a disk hangs.
+/// All users of the spool have ended, unless a disk hangs.
 fn close(spool: Arc<Spool>, log: &Log) {
     match Arc::into_inner(spool) {
         Some(spool) => spool.close(),
-        None => log.event(Level::Error, "the spool is in use after the end and was not closed", &[]),
+        None => log.event(Level::Error, "the spool is still in use and was not closed", &[]),
     }
 }
 
-/// The spool with the queue that was in it, and the threads of the flow.
+/// The spool with its queue, and the threads of the flow.
 struct House {
     spool: Arc<Spool>,
     tables: Tables,
@@ -197,7 +197,7 @@ struct House {
     log: Arc<Log>,
 }
 
-/// What the house has of the outside.
+/// What was opened before privileges were dropped.
 struct Entry {
     doors: Vec<Door>,
     acceptor: Option<Arc<Acceptor>>,
@@ -234,7 +234,7 @@ impl House {
         Ok(House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log })
     }
 
-    /// Opens the doors.
+    /// Starts the listeners and everything around them.
     fn live_in(self, loaded: &Loaded, entry: Entry) -> anyhow::Result<Running> {
         let House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log } =
             self;
@@ -306,7 +306,7 @@ fn open_spool(
     spool::open(lanes, settings, random(), sink).context("opening the spool")
 }
 
-/// Where local programs leave mail, and what is done with it. Lookups are waited for on the runtime.
+/// The settings of the drop folder. Lookups run on this runtime.
 pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: Runtime) -> DropFolder {
     let desk = DropDesk {
         desk: desk.clone(),
@@ -326,8 +326,8 @@ pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: R
     }
 }
 
-/// Looks at the machine and at the disks of the lanes and of `data_dir`, and tells the scheduler and the operator of each
-/// limit that comes into force or is left.
+/// Watches the load and the disks of the lanes and of `data_dir`, and tells the scheduler and the
+/// log when a limit enters or leaves force.
 fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
     let disks = plan::disks(config);
     Monitor::new(Machine::open(&disks), plan::load_limits(config), move |before, after| {
@@ -336,21 +336,21 @@ fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
             log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
         }
         for reason in after.left(before) {
-            log.event(Level::Info, "a load limit is left", &[("reason", &reason)]);
+            log.event(Level::Info, "a load limit is no longer in force", &[("reason", &reason)]);
         }
     })
 }
 
-/// Threads that drive sessions, and as many that bring mail to other hosts.
+/// Threads that run sessions; as many deliver to other hosts.
 fn threads(config: &Config) -> usize {
     match config.threads {
-        // The spool, the scheduler and the network itself need processors too.
+        // The spool, the scheduler and the network need processors too.
         0 => thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2)),
         count => count,
     }
 }
 
-/// The signals that the server obeys.
+/// The signals that the server handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -358,16 +358,16 @@ struct Signals {
     user: Signal,
 }
 
-/// What the server is told.
+/// A command to the main thread.
 enum Word {
     Stop,
-    /// Perhaps by somebody who waits for the answer.
+    /// With the caller that waits for the answer, if any.
     Reload(Option<Wish>),
     OpenLog,
 }
 
 impl Signals {
-    /// From here on they end the process no more.
+    /// From here on these signals do not end the process by themselves.
     fn hear() -> io::Result<Signals> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
@@ -377,7 +377,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them. SIGHUP also opens the log again: whoever rotates it has always sent that.
+    /// Waits for a signal. SIGHUP also reopens the log, as log rotation expects.
     async fn next(&mut self) -> Word {
         tokio::select! {
             _ = self.terminate.recv() => Word::Stop,
@@ -387,30 +387,30 @@ impl Signals {
         }
     }
 
-    /// Hands on what they say, for ever. Who says stop twice does not want to wait; and before the server works nothing
-    /// has to be brought to its end.
+    /// Forwards signals, forever. A second stop ends the process at once, and so does one during
+    /// the start, when nothing has to be finished.
     async fn hand_on(mut self, works: &AtomicBool, words: &UnboundedSender<Word>) {
         let mut is_stopping = false;
         loop {
             let word = self.next().await;
             if matches!(word, Word::Stop) {
                 if !works.load(Relaxed) {
-                    say("mailrace: told to stop during the start: ended at once");
+                    say("mailrace: stopped during the start");
                     std::process::exit(0);
                 }
                 if is_stopping {
-                    say("mailrace: told to stop again: ended at once");
+                    say("mailrace: stopped by a second signal");
                     std::process::exit(i32::from(exit::SOFTWARE));
                 }
                 is_stopping = true;
             }
-            // At the end nobody listens any more.
+            // Only fails at shutdown.
             drop(words.send(word));
         }
     }
 }
 
-/// Hears signals from now on, with a thread and a runtime of their own: the main ones may be busy, or hang.
+/// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
 fn hear_signals(works: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<Word>> {
     let runtime = runtime()?;
     let signals = runtime.block_on(async { Signals::hear() })?;
@@ -420,29 +420,29 @@ fn hear_signals(works: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<Word>> {
     Ok(heard)
 }
 
-/// Waits for a signal, or for an order on the control socket.
+/// Waits for a signal, or for a reload request on the control socket.
 async fn next_word(heard: &mut UnboundedReceiver<Word>, ordered: &mut UnboundedReceiver<Wish>) -> Word {
     tokio::select! {
         Some(word) = heard.recv() => word,
         Some(order) = ordered.recv() => Word::Reload(Some(order)),
-        // Neither happens: who hears signals never ends, and who takes orders holds a sender.
+        // Never happens: the signal thread does not end, and the control socket holds a sender.
         else => Word::Stop,
     }
 }
 
 fn reopen(log: &Log) {
     match log.reopen() {
-        Ok(()) => log.event(Level::Info, "the log was opened again", &[]),
-        Err(error) => log.event(Level::Error, "the log goes on as it was", &[("error", &error)]),
+        Ok(()) => log.event(Level::Info, "reopened the log", &[]),
+        Err(error) => log.event(Level::Error, "cannot reopen the log; the old file stays in use", &[("error", &error)]),
     }
 }
 
-/// Says on standard error where it listens; a newcomer with no configuration is told how to send a message.
+/// Prints the listeners to standard error, and without a configuration how to send a first message.
 fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
     doors.iter().for_each(Door::announce);
     if loaded.config.spool.durability != Durability::Commit {
-        let text = "durability is relaxed: a power loss takes what was accepted since the last sync";
+        let text = "durability is relaxed: a power loss may lose mail accepted since the last sync";
         log.event(Level::Warning, text, &[]);
     }
     if let (Source::BuiltIn, Some(door)) = (&loaded.source, doors.first()) {
@@ -454,7 +454,7 @@ fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
     }
 }
 
-/// What a newcomer types next.
+/// The commands for a first message.
 fn first_message(address: SocketAddr, folder: &str) -> String {
     format!(
         "\nSend a first message from another terminal, with curl or with swaks:\n\
@@ -467,7 +467,7 @@ fn first_message(address: SocketAddr, folder: &str) -> String {
     )
 }
 
-/// A number that nobody can guess.
+/// A random number that outsiders cannot guess.
 pub fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

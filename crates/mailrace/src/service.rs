@@ -1,7 +1,7 @@
-//! What a service manager is told of the server's state, as sd_notify(3) has it: datagrams to the socket that
-//! NOTIFY_SOCKET names, a path or, after '@', an abstract name. Without that variable nobody is told.
+//! Reports the server's state to a service manager as in sd_notify(3): datagrams to the socket in
+//! NOTIFY_SOCKET, a path or, after '@', an abstract name. Without that variable nothing is sent.
 //!
-//! A datagram that cannot be sent stops nothing: mail is worth more than its report. The manager will say so itself.
+//! A datagram that cannot be sent is not an error for the server.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,28 +9,28 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What can be told.
+/// The states to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// All listeners are bound and served.
     Ready,
-    /// The configuration is read again: begun at this many microseconds of the monotonic clock. [`State::Ready`] ends
-    /// it.
+    /// The configuration is being reloaded, since this many microseconds of the monotonic clock.
+    /// [`State::Ready`] ends it.
     Reloading(u128),
-    /// The end has begun.
+    /// Shutdown has begun.
     Stopping,
 }
 
 impl State {
     fn text(self) -> String {
         match self {
-            State::Ready => "READY=1\nSTATUS=Takes mail".into(),
-            State::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}\nSTATUS=Reads its configuration again"),
-            State::Stopping => "STOPPING=1\nSTATUS=Finishes what is under way".into(),
+            State::Ready => "READY=1\nSTATUS=Accepting mail".into(),
+            State::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}\nSTATUS=Reloading the configuration"),
+            State::Stopping => "STOPPING=1\nSTATUS=Shutting down".into(),
         }
     }
 
-    /// One that begins now.
+    /// A reload that starts now.
     pub(crate) fn reloading() -> State {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         State::Reloading(
@@ -39,23 +39,23 @@ impl State {
     }
 }
 
-/// Who started the server and wants to know.
+/// The service manager that started the server.
 #[derive(Debug)]
 pub(crate) struct Manager {
     address: Option<OsString>,
 }
 
 impl Manager {
-    /// The one that the environment names.
+    /// The manager named by the environment.
     pub(crate) fn of_environment() -> Manager {
         Manager { address: std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty()) }
     }
 
-    /// Tells it.
+    /// Reports the state.
     ///
     /// # Errors
     ///
-    /// There is a manager, and it could not be told.
+    /// There is a manager, and the datagram cannot be sent.
     pub(crate) fn tell(&self, state: State) -> io::Result<()> {
         let Some(address) = &self.address else { return Ok(()) };
         let address = match address.as_bytes() {

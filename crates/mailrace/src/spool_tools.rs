@@ -1,4 +1,4 @@
-//! `mailrace spool`: looks into the lanes of a server that does not run. Nothing is changed.
+//! `mailrace spool`: inspects the lanes of a stopped server, without changing anything.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use spool::{Disk, Folder, Inspection};
 use crate::exit::{self, Exit};
 use crate::output::output;
 
-/// Shows what each segment holds.
+/// Shows the content of each segment.
 pub fn inspect(lanes: &[PathBuf]) -> anyhow::Result<()> {
     let mut out = output();
     for lane in lanes {
@@ -33,7 +33,7 @@ pub fn inspect(lanes: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads everything and checks every checksum.
+/// Reads everything and verifies every checksum.
 pub fn verify(lanes: &[PathBuf]) -> anyhow::Result<()> {
     let mut out = output();
     let mut damaged = 0;

@@ -1,5 +1,6 @@
-//! Tables of the configuration: opening them, each once, for all who ask (the directory, the sorter, the navigator, the
-//! control socket), and making them (`mailrace table build`). What they have to tell goes to the log.
+//! The tables of the configuration: opens them, each once for all users (the directory, the
+//! classifier, the router, the control socket), and builds them (`mailrace table build`). Their
+//! events go to the log.
 
 mod events;
 mod kept;
@@ -31,19 +32,19 @@ pub struct Tables {
 /// What tables are opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The server, to which they belong: what has a file of its own here writes it.
+    /// The server, which owns the replica files and writes them.
     Serve,
-    /// Somebody who asks or checks, perhaps beside a running server: nothing is written, nothing is kept up to date, and
-    /// what has a copy here is asked where the original is.
+    /// A command that queries or checks, perhaps beside a running server: nothing is written or
+    /// kept up to date, and a replica is queried at its master.
     Ask,
 }
 
-/// Opens tables, each once, those of which another one is made before it.
+/// Opens tables, each once, and the parts of a table before it.
 pub struct Opener<'a> {
     config: &'a Config,
     purpose: Purpose,
     events: Events,
-    /// Those that are open.
+    /// The tables already open.
     before: Tables,
     opened: HashMap<&'a str, Held>,
 }
@@ -53,52 +54,52 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// The first one that cannot be used, in its own words.
+    /// The first table that cannot be used, with its own error.
     pub fn open(config: &Config, events: Events) -> Result<Tables, Exit> {
         Tables::default().changed(config, events)
     }
 
-    /// The tables of another configuration. Those that it describes as they are, and whose files have not changed since,
-    /// are the same ones, with what they have in memory; all others are opened, beside those that they replace.
+    /// Opens the tables of another configuration. Tables whose settings and files are unchanged
+    /// stay open, with what they have in memory; the others are opened again.
     ///
     /// # Errors
     ///
-    /// The first one that cannot be used, in its own words. Nothing has become of those that are open.
+    /// The first table that cannot be used, with its own error. The open tables are unchanged.
     pub fn changed(&self, config: &Config, events: Events) -> Result<Tables, Exit> {
         let mut opener = Opener { before: self.clone(), ..Opener::new(config, Purpose::Serve, events) };
         let tables = config.tables.iter().map(|table| opener.held(&table.name));
         Ok(Tables { tables: tables.collect::<Result<_, _>>()? })
     }
 
-    /// Whether all are the same ones, in the same order.
+    /// Whether both have the same tables, in the same order.
     pub fn are(&self, others: &Tables) -> bool {
         let is_same = |(one, other): (&Held, &Held)| Arc::ptr_eq(&one.table, &other.table);
         self.tables.len() == others.tables.len() && self.tables.iter().zip(&*others.tables).all(is_same)
     }
 
-    /// The table of this name.
+    /// The table with this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
         self.tables.iter().map(|held| &held.table).find(|table| table.name() == name)
     }
 
-    /// All of them with their types, in the order of the configuration.
+    /// All tables with their types, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Table>)> {
         self.tables.iter().map(|held| (held.described.kind.word(), &held.table))
     }
 }
 
 impl<'a> Opener<'a> {
-    /// Has opened nothing yet.
+    /// Creates an opener with nothing opened yet.
     pub fn new(config: &'a Config, purpose: Purpose, events: Events) -> Self {
         Opener { config, purpose, events, before: Tables::default(), opened: HashMap::new() }
     }
 
-    /// The table of this name, which is opened if nobody asked for it before. That tables are not made of each other in a
-    /// circle is the configuration's to know.
+    /// The table with this name; opens it if necessary. The configuration has checked that chains
+    /// have no cycles.
     ///
     /// # Errors
     ///
-    /// There is none of this name, or it cannot be used, in its own words.
+    /// There is no such table, or it cannot be used, with its own error.
     pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, Exit> {
         self.held(name).map(|held| held.table)
     }
@@ -122,7 +123,7 @@ impl<'a> Opener<'a> {
         Ok(held)
     }
 
-    /// Whether the tables that it is made of are those that it was made of.
+    /// Whether its parts are still the same tables.
     fn is_made_of_the_same(&mut self, held: &Held) -> Result<bool, Exit> {
         let TableKind::Chain { tables } = &held.described.kind else { return Ok(true) };
         for name in tables {
@@ -134,43 +135,45 @@ impl<'a> Opener<'a> {
         Ok(true)
     }
 
-    /// The copy of a directory is one file, and belongs to the table that has it open.
+    /// The file of a replica belongs to the table that has it open.
     fn copy_is_free(&self, described: &config::Table) -> Result<(), Exit> {
         let Some(file) = copy(described) else { return Ok(()) };
         match self.before.tables.iter().find(|held| copy(&held.described) == Some(file)) {
             None => Ok(()),
             Some(_) => {
-                let text =
-                    format!("table '{}': what it has a copy of has changed: that needs a restart", described.name);
+                let text = format!(
+                    "table '{}': the settings of its replica have changed: this needs a restart",
+                    described.name
+                );
                 Err(Exit { code: exit::NO, text })
             }
         }
     }
 
-    /// What for.
+    /// The purpose of opening.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// Who is told what happens to a table.
+    /// Receives the events of tables.
     pub fn events(&self) -> Events {
         self.events.clone()
     }
 }
 
-/// Makes the cdb table `cdb` of the text table `text`, and says how many keys it has.
+/// Builds the cdb table `cdb` from the text table `text`, and prints the number of keys.
 pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
     let keys = cdb::build(text, cdb).map_err(failed)?;
     writeln!(output(), "{}: {keys} {}", cdb.display(), if keys == 1 { "key" } else { "keys" })?;
     Ok(())
 }
 
-/// What is told to somebody who asks for another one.
+/// The error for an unknown table.
 pub fn no_such_table(config: &Config, name: &str) -> Exit {
     let names: Vec<_> = config.tables.iter().map(|table| &*table.name).collect();
     let text = match names[..] {
-        [] => format!("there is no table {name:?}: the configuration has no tables"),
-        _ => format!("there is no table {name:?}, expected one of: {}", names.join(", ")),
+        [] => format!("no such table: {name:?}; the configuration has no tables"),
+        _ => format!("no such table: {name:?}, expected one of: {}", names.join(", ")),
     };
     Exit { code: exit::USAGE, text }
 }
@@ -179,7 +182,7 @@ pub fn no_such_table(config: &Config, name: &str) -> Exit {
 mod tests {
     use super::*;
 
-    /// A table that nobody touched keeps what it has in memory; a chain is made anew where one of its parts is.
+    /// An unchanged table keeps what it has in memory; a chain is rebuilt if one of its parts is.
     #[test]
     fn of_another_configuration_only_what_is_changed_is_opened() {
         let folder = tempfile::tempdir().unwrap();
@@ -227,7 +230,7 @@ mod tests {
 
         let mut opener = Opener::new(&config, Purpose::Ask, Arc::new(|_| {}));
         let people = opener.table("people").unwrap();
-        // Whoever opened it again would not find it.
+        // Opening it again would fail.
         std::fs::remove_file(&path).unwrap();
         assert!(opener.table("all").is_ok());
         assert!(Arc::ptr_eq(&people, &opener.table("people").unwrap()));

@@ -1,10 +1,10 @@
-//! The threads that drive sessions, and the doors at which they take them: one thread and one runtime a worker, so that
-//! a session never leaves its thread, and its wake-ups are cheap.
+//! The threads that run sessions, and their listeners. Each worker is one thread with one runtime,
+//! so a session never leaves its thread, and wake-ups are cheap.
 //!
-//! What new sessions go by is a [`Shift`], which is exchanged as a whole. A session keeps that of the moment at which
-//! it was accepted. A door that the next shift has as well goes on with its socket: who waits there to be accepted does
-//! not notice. One that it has not is closed, and its sessions go on; the exchange is over when it is closed in all
-//! threads, so that its address can be bound again.
+//! New sessions use the current [`Shift`], which is replaced as a whole. A session keeps the one
+//! that it was accepted with. A listener that is also in the next one keeps its socket: waiting
+//! clients do not notice. A removed listener is closed, and its sessions continue; the change waits
+//! until it is closed in all threads, so that its address can be bound again.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -31,53 +31,56 @@ use crate::say::say;
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
-/// A thread that is so busy that it has not closed a door after so long is not waited for.
+/// How long to wait for a busy thread to close a listener.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What new sessions go by.
+/// What new sessions use.
 #[derive(Clone)]
 pub struct Shift {
-    /// Whom they ask.
+    /// The directory, the spool and the other parts that sessions use.
     pub desk: Arc<Desk>,
-    /// Who makes them secure, where that is done.
+    /// The TLS acceptor, if any listener uses TLS.
     pub acceptor: Option<Arc<Acceptor>>,
-    /// Where they come in.
+    /// The listeners.
     pub doors: Vec<Door>,
 }
 
-/// A listening socket and what is spoken there.
+/// A listening socket and its protocol.
 #[derive(Clone)]
 pub struct Door {
     socket: Arc<Socket>,
-    /// What it is called in lines for people.
+    /// The protocol's name in messages.
     protocol: &'static str,
     machine: Arc<smtp::Config>,
-    /// What comes in there is from users, and no other server.
+    /// Missing header fields are added, since the clients are users and not servers.
     completes: bool,
-    /// Who says there for whom it has connected.
+    /// The proxies that may tell the client's address (PROXY protocol).
     balancers: Option<Networks>,
 }
 
-/// A listening socket. It is closed when the last door with it is gone: a thread drops its own handle before its door.
+/// A listening socket. It closes with the last listener that has it: a thread drops its own handle
+/// before its listener.
 struct Socket {
-    /// As the configuration has it.
+    /// The address in the configuration.
     wanted: SocketAddr,
-    /// With the port that it got.
+    /// The address with the actual port.
     address: SocketAddr,
     listener: TcpListener,
-    /// A handle for each worker that has not taken its own: whatever fails, fails before anybody is served.
+    /// A handle for each worker that has not taken its own yet; creating them early lets failures
+    /// happen before clients are served.
     handles: Mutex<Vec<TcpListener>>,
-    /// Who waits until it is closed hears by the end of this, which is last of all.
+    /// Dropped last of all, which tells the waiting thread that the socket is closed.
     closing: Mutex<Option<Sender<Infallible>>>,
 }
 
-/// Opens doors: each with the socket of a door that is there, with one that was passed, or with one that it binds.
+/// Opens listeners: each with the socket of an existing listener, an inherited socket, or a newly
+/// bound one.
 pub struct Doorman {
-    /// Sockets that may be used again.
+    /// Listeners whose sockets may be reused.
     pub before: Vec<Door>,
-    /// Sockets that were passed to the process.
+    /// Sockets passed to the process.
     pub inherited: Inherited,
-    /// So many will take sessions from each.
+    /// The number of workers.
     pub workers: usize,
 }
 
@@ -90,11 +93,11 @@ pub struct Workers {
 }
 
 impl Doorman {
-    /// The doors of a configuration, in its order. Nobody may log in there yet: see [`let_log_in`].
+    /// The listeners of a configuration, in its order, without logins: see [`let_log_in`].
     ///
     /// # Errors
     ///
-    /// An address cannot be bound, or a socket was passed that nobody asked for.
+    /// An address cannot be bound, or an inherited socket belongs to no listener.
     pub fn open(mut self, config: &Config) -> anyhow::Result<Vec<Door>> {
         let doors = config.listeners.iter().map(|listener| self.door(config, listener));
         let doors = doors.collect::<anyhow::Result<_>>()?;
@@ -137,8 +140,8 @@ impl Doorman {
     }
 }
 
-/// Lets users log in at the doors of a configuration. The secret can be read only by who the server becomes after it has
-/// bound.
+/// Enables logins at the listeners of a configuration. The secret can be read only after privileges
+/// are dropped.
 pub fn let_log_in(doors: &mut [Door], config: &Config, secret: Option<Secret>) {
     for (door, listener) in doors.iter_mut().zip(&config.listeners) {
         let auth = secret.and_then(|secret| plan::session_auth(config, listener, secret));
@@ -147,21 +150,21 @@ pub fn let_log_in(doors: &mut [Door], config: &Config, secret: Option<Secret>) {
 }
 
 impl Door {
-    /// Where it is, with the port that it got.
+    /// The address with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.socket.address
     }
 
-    /// Says on standard error that it is open.
+    /// Prints to standard error that it is open.
     pub fn announce(&self) {
         say(format_args!("mailrace: listening protocol={} address={}", self.protocol, self.address()));
     }
 
-    /// Lets so many wait there from now on.
+    /// Changes the backlog.
     ///
     /// # Errors
     ///
-    /// The system will not; as many wait as before.
+    /// The system refuses; the old backlog stays.
     pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
         net::set_backlog(&self.socket.listener, backlog)
     }
@@ -171,7 +174,7 @@ impl Door {
         Arc::ptr_eq(&self.socket, &other.socket)
     }
 
-    /// To be waited for by somebody who keeps no door with this socket.
+    /// To wait for the close; the caller must not keep a listener with this socket.
     fn closed(&self) -> Closed {
         let (sender, closed) = mpsc::channel();
         // The lock guards one assignment.
@@ -184,19 +187,19 @@ impl Door {
 struct Closed(Receiver<Infallible>);
 
 impl Closed {
-    /// Waits for it, but not for ever.
+    /// Waits until the socket is closed, or for this time.
     fn wait(self, longest: Duration) {
-        // Nothing is ever sent: either the socket is gone, or it took too long.
+        // Nothing is ever sent: either the socket is closed, or the time is up.
         let _ = self.0.recv_timeout(longest);
     }
 }
 
 impl Workers {
-    /// Starts so many threads with their first shift.
+    /// Starts the threads.
     ///
     /// # Errors
     ///
-    /// The system has no room for them.
+    /// The system cannot create them.
     pub fn start(count: usize, shift: Shift, log: &Arc<Log>) -> io::Result<Workers> {
         let (shifts, watch) = watch::channel(Arc::new(shift));
         let (stopper, stop) = Stopper::new();
@@ -212,13 +215,13 @@ impl Workers {
         Ok(Workers { shifts, stopper, ender, threads })
     }
 
-    /// What new sessions go by now.
+    /// What new sessions use now.
     pub fn shift(&self) -> Arc<Shift> {
         self.shifts.borrow().clone()
     }
 
-    /// New sessions go by this from now on. Waits until the doors that it has not are closed, unless that takes too long:
-    /// somebody may want to listen there again.
+    /// New sessions use this from now on. Waits until removed listeners are closed, with a time
+    /// limit, so that their addresses can be bound again.
     pub fn change(&self, shift: Shift) {
         let goes_on = |door: &Door| shift.doors.iter().any(|other| other.is_where(door));
         let gone: Vec<Closed> = self.shift().doors.iter().filter(|door| !goes_on(door)).map(Door::closed).collect();
@@ -226,7 +229,7 @@ impl Workers {
         gone.into_iter().for_each(|closed| closed.wait(CLOSE_TIME_MAX));
     }
 
-    /// Closes all doors: who comes after this is not left waiting. Sessions hear that they are to end.
+    /// Closes all listeners, so that later clients are refused, and asks sessions to end.
     pub fn close(&self) {
         self.shifts.send_modify(|shift| *shift = Arc::new(Shift { doors: Vec::new(), ..Shift::clone(shift) }));
         self.stopper.stop();
@@ -237,14 +240,14 @@ impl Workers {
         self.stopper.all_gone().await;
     }
 
-    /// Cuts off what is left, and waits for the threads.
+    /// Cuts off the remaining sessions, and waits for the threads.
     pub fn end(self) {
         self.ender.stop();
         self.threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-/// What a thread works with.
+/// What a worker thread needs.
 struct Worker {
     shifts: watch::Receiver<Arc<Shift>>,
     stop: Stop,
@@ -255,7 +258,7 @@ struct Worker {
 impl Worker {
     async fn work(mut self, mut end: Stop) {
         tokio::spawn(self.answers.clone().hand_on());
-        // Whoever drops a stopper says stop.
+        // Dropping a stopper stops its listener.
         let mut open: Vec<(Door, Stopper)> = Vec::new();
         while !self.stop.is_requested() {
             let shift = self.shifts.borrow_and_update().clone();
@@ -275,15 +278,16 @@ impl Worker {
         end.requested().await;
     }
 
-    /// Takes sessions at a door until the stopper is dropped. None where another door with this socket took the handle.
+    /// Accepts sessions until the stopper is dropped. None if another listener with this socket
+    /// took the handle.
     fn accept(&self, door: &Door) -> Option<Stopper> {
-        // Taking one out cannot panic half-way.
+        // Taking a handle cannot panic halfway.
         let handle = door.socket.handles.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let (stopper, closed) = Stopper::new();
         let (own, shifts, answers, stop) = (door.clone(), self.shifts.clone(), self.answers.clone(), self.stop.clone());
         let session = move |stream, peer: SocketAddr| {
             let shift = shifts.borrow().clone();
-            // Who was accepted at the moment at which the door was closed is served as he was to be.
+            // A client accepted just when the listener closes is served with the old settings.
             let now = shift.doors.iter().find(|other| other.is_where(&own)).unwrap_or(&own);
             let counter = Counter {
                 desk: shift.desk.clone(),
@@ -299,14 +303,14 @@ impl Worker {
         tokio::spawn(async move {
             if let Err(error) = accepting.await {
                 let fields: &[(&'static str, &dyn Display)] = &[("address", &address), ("error", &error)];
-                log.event(Level::Error, "a thread takes no sessions at a listener", fields);
+                log.event(Level::Error, "a worker cannot accept connections at a listener", fields);
             }
         });
         Some(stopper)
     }
 }
 
-/// A runtime of one thread.
+/// A runtime with a single thread.
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()
 }
@@ -315,8 +319,8 @@ pub fn runtime() -> io::Result<Runtime> {
 mod tests {
     use super::*;
 
-    /// Two reloads in quick succession, of which one took a listener away and the next brought it back, could meet a
-    /// thread that had not closed it yet: the address was in use.
+    /// Regression: two reloads in quick succession, one removing a listener and the next restoring
+    /// it, could find a thread that had not closed it yet: the address was in use.
     #[test]
     fn a_door_is_closed_with_the_last_handle_and_not_before() {
         let parse = |address: &str| {

@@ -117,7 +117,8 @@ fn a_table_is_made_of_a_text_and_answers() {
     };
     let (code, values, told) = get("aliases", "Sales@example.org");
     assert_eq!((code, &*values), (Some(0), "bob@example.org\ncarol@example.org\n"));
-    let said = "mailrace: configuration: ./mailrace.toml\naliases: no server runs, asked directly: found in memory; ";
+    let said =
+        "mailrace: configuration: ./mailrace.toml\naliases: no running server, queried directly: found in memory; ";
     assert!(told.starts_with(said) && told.ends_with("s\n"), "{told}");
     let (code, values, told) = get("aliases", "dave@example.org");
     assert_eq!((code, &*values), (Some(1), ""));
@@ -128,7 +129,7 @@ fn a_table_is_made_of_a_text_and_answers() {
     for of_the_server in [&["table", "stats"][..], &["table", "accept", "aliases"]] {
         let output = mailrace(folder.path(), of_the_server);
         assert_eq!(output.status.code(), Some(69));
-        assert!(stderr(&output).contains("the server does not answer on "));
+        assert!(stderr(&output).contains("cannot connect to the server at "));
     }
 }
 

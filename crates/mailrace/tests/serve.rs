@@ -1,7 +1,7 @@
-//! The server as a process, as its operator sees it from the first start to the end.
+//! The server as a process, as its operator sees it, from the first start to shutdown.
 //!
-//! Each test has its own server, on a port chosen by the system and in a temporary folder. Events
-//! without a notification are polled until [`WAIT_MAX`].
+//! Each test has a server of its own, on a port chosen by the system and in a temporary folder.
+//! Events that nothing reports are polled until [`WAIT_MAX`].
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,16 +18,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_mailrace");
-/// Gives the body of [`large`] a file of its own.
+/// Gives [`large`] a body file of its own.
 const SPILL: &str = "[limits]\nspill_above = \"64KiB\"";
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// A process that ends with its test, even if that fails.
+/// A process that ends with its test, even if the test fails.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Usually it has already ended.
+        // Usually it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -63,7 +63,7 @@ impl Server {
         kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
     }
 
-    /// The exit status and the complete output.
+    /// The exit status and everything on standard error.
     fn end(mut self) -> (ExitStatus, String) {
         let status = await_that("the end of the server", || self.process.0.try_wait().unwrap());
         (status, self.said.join().unwrap())
@@ -119,13 +119,13 @@ fn await_that<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < WAIT_MAX, "timeout: {what}");
+        assert!(begin.elapsed() < WAIT_MAX, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A folder with a configuration: a port chosen by the system and, unless `more` names another one,
-/// a held queue.
+/// A folder with a configuration: a port chosen by the system and, unless `more` names another, a
+/// local queue that delivers nothing.
 fn folder(more: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -193,7 +193,7 @@ fn the_operator_sums_up_what_waits() {
     assert_eq!(count(&["--older-than", "1h"]), (Some(0), "0\n".into()));
     let (code, said) = count(&["--queue", "lists"]);
     assert_eq!(code, Some(1));
-    assert!(said.contains("there is no queue \"lists\"; there are: local, standard, lame"), "{said}");
+    assert!(said.contains("no such queue: \"lists\"; expected one of: local, standard, lame"), "{said}");
     server.stop();
 }
 
@@ -217,7 +217,7 @@ fn the_operator_decides_about_what_waits() {
     until("to <bob@localhost>: ready");
     assert_eq!(queue(&["remove", "--larger-than", "4kB"]), (Some(0), "1 recipient to be removed\n".into()));
     recipients("1\n");
-    // The sender of the bounced message gets a notice, which is queued too.
+    // The sender of the bounced message gets a notice, which waits here too.
     assert_eq!(queue(&["bounce", "--sender", "joe@localhost"]), (Some(0), "1 recipient to be bounced\n".into()));
     until("<> to <joe@localhost>: ready");
     recipients("1\n");
@@ -238,7 +238,7 @@ fn the_operator_is_told_what_holds_a_message() {
     assert!(said.starts_with(&format!("{id} from <a@client.test> to 1 recipient\n")) && said.contains(held), "{said}");
     let (code, said) = ask(&["explain", "bob@localhost", "--sender", "a@client.test"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("route: into mailboxes here, by transport maildir") && said.contains(held), "{said}");
+    assert!(said.contains("route: local mailbox, transport maildir") && said.contains(held), "{said}");
     assert_eq!(ask(&["explain", "0-0-0"]).0, Some(1));
 
     assert_eq!(ask(&["queue", "pause", "standard"]), (Some(0), String::new()));
@@ -258,7 +258,7 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
     let folder = folder("[[table]]\nname = \"people\"\ntype = \"text\"\npath = \"people\"\n");
     std::fs::write(folder.path().join("people"), "bob@localhost bob, robert\n").unwrap();
     let server = Server::start(folder.path());
-    // The server answers from the table that it opened, even if the file has changed.
+    // The server answers from what it has opened, not from the changed file.
     std::fs::write(folder.path().join("people"), "amy@localhost amy\n").unwrap();
     let get = |key| {
         let output = mailrace(folder.path(), &["table", "get", "people", key]);
@@ -277,16 +277,16 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
     let (code, counted) = told(&mailrace(folder.path(), &["table", "stats", "people", "--json"]));
     assert_eq!((code, &*counted), (Some(0), "{\"table\":\"people\",\"type\":\"text\"}\n"));
     let (code, said) = told(&mailrace(folder.path(), &["table", "stats", "lists"]));
-    assert!(code == Some(1) && said.contains("there is no table \"lists\""), "{said}");
+    assert!(code == Some(1) && said.contains("no such table: \"lists\""), "{said}");
     let (code, said) = told(&mailrace(folder.path(), &["table", "accept", "people"]));
-    assert!(code == Some(1) && said.contains("holds nothing back"), "{said}");
+    assert!(code == Some(1) && said.contains("has no removals held back"), "{said}");
 
-    // A missing key is distinguished from an unknown table.
+    // A missing key differs from a table that the server does not know.
     let config = std::fs::read_to_string(folder.path().join("mailrace.toml")).unwrap();
     std::fs::write(folder.path().join("mailrace.toml"), config.replace("name = \"people\"", "name = \"lists\""))
         .unwrap();
     let (code, said) = told(&mailrace(folder.path(), &["table", "get", "lists", "bob@localhost"]));
-    assert!(code == Some(64) && said.contains("the running server: there is no table \"lists\""), "{said}");
+    assert!(code == Some(64) && said.contains("the running server: no such table: \"lists\""), "{said}");
     server.stop();
 }
 
@@ -304,12 +304,12 @@ fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
     };
     let refused = "127.0.0.1:1/mail: error connecting to server: Connection refused";
     let said = get();
-    assert!(said.contains("\npeople: no server runs, asked directly: no answer from the backend; "), "{said}");
+    assert!(said.contains("\npeople: no running server, queried directly: no answer from the backend; "), "{said}");
     let server = Server::start(folder.path());
     let said = get();
     assert!(said.contains("\npeople: no answer from the backend; ") && said.contains(refused), "{said}");
     let said = get();
-    assert!(said.contains("\npeople: no answer: the backend is down and was not asked; "), "{said}");
+    assert!(said.contains("\npeople: no answer: the backend is down and was not queried; "), "{said}");
 
     let (_, counted) = ask(&["table", "stats", "people"]);
     assert!(counted.contains(" down for ") && counted.contains(refused), "{counted}");
@@ -320,7 +320,7 @@ fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
     server.signal(Signal::SIGTERM);
     let (status, said) = server.end();
     assert!(status.success(), "{status}: {said}");
-    for event in ["warning message=\"a table could not be asked\" table=people", "error message=\"a table is down: "] {
+    for event in ["warning message=\"a table lookup failed\" table=people", "error message=\"a table is down: "] {
         assert!(said.contains(event), "{said}");
     }
 }
@@ -339,8 +339,8 @@ fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
         let (code, said) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
         (code == Some(69)).then_some(said)
     });
-    assert!(refused.contains("8 others are asking"), "{refused}");
-    // Stopping the server does not wait for them either.
+    assert!(refused.contains("too many requests in progress (8)"), "{refused}");
+    // Shutdown does not wait for them either.
     server.stop();
     drop((silent, more));
 }
@@ -359,7 +359,7 @@ fn told_to_stop_a_second_time_it_ends_at_once() {
     server.signal(Signal::SIGINT);
     let (status, said) = server.end();
     assert_eq!(status.code(), Some(70));
-    assert!(said.contains("told to stop again"), "{said}");
+    assert!(said.contains("stopped by a second signal"), "{said}");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn sighup_and_sigusr1_open_the_log_again() {
     for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
         std::fs::rename(&log, &rotated).unwrap();
         server.signal(signal);
-        await_that("the new log", || says("the log was opened again"));
+        await_that("the new log", || says("reopened the log"));
     }
     server.stop();
     assert!(says("message=stopped").is_some());
@@ -461,7 +461,7 @@ fn verify_does_not_miss_the_body_of_a_message_that_is_delivered() {
     let server = Server::start(folder.path());
     server.deliver(&large());
     await_that("the delivery", || body_file(folder.path()).is_none().then_some(()));
-    // A clean stop would remove it.
+    // A clean stop would remove the file.
     server.signal(Signal::SIGKILL);
     server.end();
     let (code, verified) = told(&mailrace(folder.path(), &["spool", "verify"]));

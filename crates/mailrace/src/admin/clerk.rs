@@ -1,6 +1,6 @@
-//! The clerk answers questions. What is asked of the queues is one short pass on the scheduler's thread; letters, the
-//! directory and the DNS are asked on the clerk's own, which may wait for them. He carries out orders in the same way,
-//! writes each of them into the log, and changes nothing but what they say.
+//! Handles requests. What concerns the queues is one short pass on the scheduler's thread;
+//! messages, the directory and the DNS are read on the handler's own thread, which may wait.
+//! Actions run the same way, are logged, and change nothing but what they name.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ use crate::plan::Lists;
 use crate::reload::{Answer, Orders, Wish};
 use crate::tables::Tables;
 
-/// Answers questions.
+/// Handles requests.
 pub struct Clerk {
     pub(super) mailbag: Mailbag,
     pub(super) desk: Arc<Desk>,
@@ -48,14 +48,14 @@ pub struct Clerk {
     pub(super) stopping: Arc<AtomicBool>,
 }
 
-/// Why there is no answer, or none to the end.
+/// Why there is no answer, or only part of one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unanswered {
     #[error("the server is stopping")]
     Stopping,
-    #[error("it does not understand: {0}")]
+    #[error("invalid request: {0}")]
     Unknown(#[from] NotAQuestion),
-    /// It was understood, and the answer is no.
+    /// The request is valid, and refused.
     #[error("{0}")]
     No(String),
     #[error(transparent)]
@@ -71,16 +71,16 @@ impl From<NoSuchQueue> for Unanswered {
 type Answered<T> = Result<T, Unanswered>;
 
 impl Clerk {
-    /// Set when he is to leave off.
+    /// The flag that stops the handlers.
     pub(super) fn stopping(&self) -> Arc<AtomicBool> {
         self.stopping.clone()
     }
 
-    /// Answers one question.
+    /// Handles one request.
     pub(super) fn answer(&self, line: &str, out: &mut impl Write) -> Answered<()> {
         let question: Question = line.parse()?;
         if question.is_order() {
-            self.log.event(Level::Info, "the operator gives an order", &[("order", &question)]);
+            self.log.event(Level::Info, "operator action", &[("order", &question)]);
         }
         match question {
             Question::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
@@ -137,8 +137,8 @@ impl Clerk {
         })
     }
 
-    /// Shows everyone whom the filter means with his letter, oldest first. What was delivered since the question, or
-    /// cannot be read, is left out.
+    /// Shows each selected recipient with its message, oldest first. Recipients that were delivered
+    /// since, or whose message cannot be read, are left out.
     fn each(
         &self,
         filter: Filter,
@@ -166,7 +166,7 @@ impl Clerk {
         Ok((filter, found))
     }
 
-    /// Reading a million letters takes a while; the server is not to wait for that when it stops.
+    /// Reading a million messages takes long; shutdown does not wait for it.
     fn go_on(&self) -> Answered<()> {
         if self.stopping.load(Relaxed) { Err(Unanswered::Stopping) } else { Ok(()) }
     }
@@ -174,9 +174,7 @@ impl Clerk {
     fn summary(&self, by: By, filter: Filter) -> Answered<Vec<Value>> {
         match by {
             By::NextHop if filter.is_empty() => self.ask(|queues| summary::by_next_hop(queues, now())),
-            By::NextHop => {
-                Err(Unanswered::No("next hops are listed all or not at all: a filter chooses recipients".into()))
-            }
+            By::NextHop => Err(Unanswered::No("a filter selects recipients and does not apply to next hops".into())),
             By::Destination => Ok(summary::by_destination(self.places(filter)?, now())),
             By::Queue => {
                 let places = self.places(filter)?;
@@ -186,7 +184,8 @@ impl Clerk {
         }
     }
 
-    /// Counts by destination: where that needs no letters, by the scheduler's thread and without a copy of anybody.
+    /// Counts by destination; on the scheduler's thread and without copies if no message has to be
+    /// read.
     fn places(&self, filter: Filter) -> Answered<HashMap<Place, Tally>> {
         if !filter.needs_letters() {
             return Ok(self.ask(move |queues| tally_places(queues, &filter))??);
@@ -218,7 +217,7 @@ impl Clerk {
         Ok(writeln!(out, "{chosen}")?)
     }
 
-    /// Those whom an act may choose by their letters.
+    /// The recipients that an action selects by their messages.
     fn choose(&self, act: Act, filter: &Filter) -> Answered<HashSet<Whom>> {
         let asked = filter.clone();
         let mut candidates = self.ask(move |queues| found::candidates(queues, act, &asked, now()))??;
@@ -275,7 +274,7 @@ impl Clerk {
         Ok(self.guide.tell([address, &meant], &journey, &situations, now(), out)?)
     }
 
-    /// The way of mail for an address, by the functions that sessions use.
+    /// The route of mail for an address, by the functions that sessions use.
     fn journey(&self, address: &Address, sender: Option<&Address>) -> Answered<(Address, Journey)> {
         let journey = async {
             let meant = self.desk.meant(address, None).await.into_owned();
@@ -308,14 +307,14 @@ impl Clerk {
     fn stored(&self, id: QueueId) -> Answered<Stored> {
         self.desk.spool.message(id).map_err(|error| match error {
             spool::ReadError::Unknown => Unanswered::No(format!(
-                "there is no message {id}: all its mail is done, or it was never here; the log has its history"
+                "no message {id} in the queue: it is finished or never existed; see the log for its history"
             )),
-            error => Unanswered::No(format!("{id} cannot be read: {error}")),
+            error => Unanswered::No(format!("cannot read {id}: {error}")),
         })
     }
 
     fn table(&self, name: &str) -> Answered<&Arc<dyn lookup::Table>> {
-        self.tables.find(name).ok_or_else(|| Unanswered::No(format!("there is no table {name:?}")))
+        self.tables.find(name).ok_or_else(|| Unanswered::No(format!("no such table: {name:?}")))
     }
 
     fn table_get(&self, name: &str, key: &str) -> Answered<Told> {
@@ -332,7 +331,8 @@ impl Clerk {
         }
     }
 
-    /// All that is looked up in, with types. A list in the DNS has the name of its zone, unless a table has that.
+    /// All tables and DNS lists, with their types. A DNS list has the name of its zone, unless a
+    /// table has that name.
     fn tables_and_lists(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn lookup::Table>)> {
         let lists = self.lists.iter().filter(|list| self.tables.find(list.name()).is_none());
         self.tables.iter().chain(lists.map(|list| ("dnsbl", list)))
@@ -341,11 +341,11 @@ impl Clerk {
     fn table_accept(&self, name: &str) -> Answered<()> {
         match self.table(name)?.accept_removals() {
             true => Ok(()),
-            false => Err(Unanswered::No(format!("the table {name:?} holds nothing back"))),
+            false => Err(Unanswered::No(format!("table {name:?} has no removals held back"))),
         }
     }
 
-    /// Whoever keeps the server does it, one after the other.
+    /// The main thread reloads, one request at a time.
     fn reload(&self, out: &mut impl Write) -> Answered<()> {
         let (wish, answered) = Wish::new();
         self.orders.send(wish).map_err(|_| Unanswered::Stopping)?;

@@ -1,5 +1,6 @@
-//! The client's side of the control socket: what the command line asks of a running server, and how its answers are
-//! shown. An answer is read whole before any of it is shown: the server waits for nobody who pages through a list.
+//! The client side of the control socket: what the commands ask of a running server, and how they
+//! show its answers. An answer is read whole before it is shown, so that the server does not wait
+//! for a pager.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -44,7 +45,7 @@ pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
 /// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
 pub fn act(config: &Config, act: Act, how: &QueueAct) -> anyhow::Result<()> {
     if how.filter.is_empty() && !how.all {
-        let text = "nobody is meant: name at least one filter, or --all".into();
+        let text = "no recipients selected: give a filter or --all".into();
         return Err(Exit { code: exit::USAGE, text }.into());
     }
     let question = Question::act(act, Order { filter: how.filter.clone(), dry_run: how.dry_run });
@@ -97,7 +98,7 @@ pub fn reload(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Prints lines, in which strangers may have written.
+/// Prints lines, which may contain text from strangers.
 pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(output());
     lines.into_iter().try_for_each(|line| writeln!(out, "{}", printable(line.as_ref())))?;
@@ -107,9 +108,9 @@ pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow:
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Unasked {
-    /// Nobody listens on the socket, or not to us: there may be no server.
+    /// Nothing listens on the socket, or we may not connect: the server may not be running.
     NoServer(io::Error),
-    /// It was asked.
+    /// The server was asked, and failed or refused.
     Exit(Exit),
 }
 
@@ -119,14 +120,14 @@ impl From<Exit> for Unasked {
     }
 }
 
-/// `sendmail -q`: what waits for a later attempt, and passes, is tried now. Says how many recipients that is.
+/// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
 pub fn retry_now(config: &Config, filter: Filter) -> anyhow::Result<usize> {
     let answer = ask(&config.admin.socket, &Question::Retry(Order { filter, dry_run: false }))?;
     Ok(answer.trim_end().parse()?)
 }
 
-/// `sendmail -bv`: a line for each address with what would become of its mail. The exit code is that of Exim: 2 if mail for
-/// one of them would come back, else 1 if of one of them that cannot be said now.
+/// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit
+/// codes are those of Exim: 2 if any address is undeliverable, else 1 if any is unknown now.
 pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     let mut worst = Verdict::Deliverable;
     for address in addresses {
@@ -137,7 +138,7 @@ pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     }
     let (code, text) = match worst {
         Verdict::Deliverable => return Ok(()),
-        Verdict::Unknown => (exit::NO, "of some addresses it cannot be said now"),
+        Verdict::Unknown => (exit::NO, "some addresses cannot be verified now"),
         Verdict::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
     };
     Err(Exit { code, text: text.into() }.into())
@@ -154,7 +155,7 @@ pub(super) fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> 
     put(socket, question).map_err(|error| told(socket, error))
 }
 
-/// The same where it need not be text.
+/// The same, for answers that are not text.
 pub(super) fn ask_octets(socket: &Path, question: &Question) -> anyhow::Result<Vec<u8>> {
     put_octets(socket, question).map_err(|error| told(socket, error))
 }
@@ -163,17 +164,18 @@ fn told(socket: &Path, error: Unasked) -> anyhow::Error {
     match error {
         Unasked::Exit(exit) => exit.into(),
         Unasked::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let text = format!("only the server's user and root may use {}: {error}", socket.display());
+            let text =
+                format!("permission denied: only the server's user and root may use {}: {error}", socket.display());
             Exit { code: exit::PERMISSION, text }.into()
         }
         Unasked::NoServer(error) => {
-            let text = format!("the server does not answer on {}: {error}", socket.display());
+            let text = format!("cannot connect to the server at {}: {error}", socket.display());
             Exit { code: exit::UNAVAILABLE, text }.into()
         }
     }
 }
 
-/// The same, for those who can do without a server.
+/// The same, for callers that can do without a server.
 pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked> {
     let answer = put_octets(socket, question)?;
     let cut = |_| Exit { code: exit::IO, text: "the server's answer is not text".into() };
@@ -184,10 +186,15 @@ fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
     let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
     let line = format!("{question}\n");
     if line.len() as u64 > QUESTION_OCTETS_MAX {
-        return Err(Exit { code: exit::USAGE, text: format!("more than {QUESTION_OCTETS_MAX} bytes to ask") }.into());
+        return Err(Exit {
+            code: exit::USAGE,
+            text: format!("the request is longer than {QUESTION_OCTETS_MAX} bytes"),
+        }
+        .into());
     }
     let stream = UnixStream::connect(socket).map_err(Unasked::NoServer)?;
-    // One that refuses has hung up before it was asked; what it said is there to read.
+    // A server that refuses may close before it reads the request; its answer is still there to
+    // read.
     let asked = (&stream).write_all(line.as_bytes());
     let mut answer = Vec::new();
     let read = (&stream).read_to_end(&mut answer);
@@ -199,11 +206,11 @@ fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
         return Err(Exit { code: exit::NO, text: printable(why).into() }.into());
     }
     if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
-        return Err(unavailable(format!("the server does not answer: {}", printable(why))).into());
+        return Err(unavailable(format!("the server failed: {}", printable(why))).into());
     }
     if last != "done" || !is_whole {
         let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
-        let text = format!("the server's answer was cut short{error}");
+        let text = format!("the server's answer is truncated{error}");
         return Err(Exit { code: exit::IO, text }.into());
     }
     answer.truncate(start);
@@ -218,7 +225,7 @@ mod tests {
     use super::super::server::{bind, read_question};
     use super::*;
 
-    /// What the client makes of an answer of these bytes.
+    /// The client's result for an answer of these bytes.
     fn answered(bytes: &'static [u8]) -> Result<String, (u8, String)> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
@@ -241,14 +248,14 @@ mod tests {
         assert_eq!(answered(b"a\nb\ndone\n").unwrap(), "a\nb\n");
         assert_eq!(answered(b"done\n").unwrap(), "");
         for cut in [&b""[..], b"a\n", b"a\nb", b"a\ndone", b"a\nfailed: x", b"a\nno: x", b"done\na\n"] {
-            assert_eq!(answered(cut).unwrap_err(), (74, "the server's answer was cut short".into()), "{cut:?}");
+            assert_eq!(answered(cut).unwrap_err(), (74, "the server's answer is truncated".into()), "{cut:?}");
         }
     }
 
     #[test]
     fn a_no_is_told_apart_from_a_failure() {
-        assert_eq!(answered(b"a\nfailed: x\n").unwrap_err(), (69, "the server does not answer: x".into()));
-        assert_eq!(answered(b"no: there is no queue\n").unwrap_err(), (1, "there is no queue".into()));
+        assert_eq!(answered(b"a\nfailed: x\n").unwrap_err(), (69, "the server failed: x".into()));
+        assert_eq!(answered(b"no: unknown queue\n").unwrap_err(), (1, "unknown queue".into()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `mailrace explain`: how mail for an address would go, how it stands with a message, and what holds it now. Answers
-//! are sentences, for people; each obstacle that the queue names has one.
+//! `mailrace explain`: how mail for an address would be routed, the state of a message, and what
+//! holds it now. The answers are text for people; each obstacle of the queue has a sentence.
 
 pub(super) mod access;
 mod address;
@@ -14,41 +14,35 @@ pub(super) use message::Account;
 
 use super::text::{brief, counted};
 
-/// What an obstacle says, as a sentence without its period. Queues are called by what `name` says.
+/// An obstacle as a sentence without period; `name` gives the names of queues.
 fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
     match obstacle {
-        Obstacle::Stopped => "the load is too high: no delivery starts (see `mailrace load`)".into(),
+        Obstacle::Stopped => "deliveries are stopped because of high load (see `mailrace load`)".into(),
         Obstacle::Unrecorded { attempts, most } => {
-            format!(
-                "{} ended and not yet recorded, of {most} that may be: the disk is slow",
-                counted(*attempts, "attempt")
-            )
+            format!("{} ended but not recorded (limit {most}): the disk is slow", counted(*attempts, "attempt"))
         }
         Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
-        Obstacle::NoRoute => "nobody has asked yet where it goes".into(),
+        Obstacle::NoRoute => "the route is not resolved yet".into(),
         Obstacle::Dead { probe_at, error } => {
-            format!(
-                "the next hop is in back-off: it cannot be reached ({error}); next attempt {}",
-                moment(*probe_at, now)
-            )
+            format!("the next hop is unreachable ({error}); next attempt {}", moment(*probe_at, now))
         }
         Obstacle::Suspect { messages, resume_at, error } => format!(
-            "the next hop broke off {} in a row ({error}); one message at a time is tried, the next one {}",
+            "the next hop interrupted {} in a row ({error}); trying one message at a time, the next {}",
             counted(*messages as usize, "message"),
             moment(*resume_at, now)
         ),
         Obstacle::Rate { until } => {
-            format!("the next hop has had as much as its rate allows; more may leave {}", moment(*until, now))
+            format!("the rate limit of the next hop is reached; next message {}", moment(*until, now))
         }
         Obstacle::NextHopFull { attempts, most } => {
-            format!("the next hop has {}, as many as it may have now ({most})", counted(*attempts, "attempt"))
+            format!("the next hop has {}, its current limit ({most})", counted(*attempts, "attempt"))
         }
         Obstacle::QueueFull { queue, attempts, most } => {
-            format!("the queue {} has {}, as many as it may have ({most})", name(*queue), counted(*attempts, "attempt"))
+            format!("the queue {} has {}, its limit ({most})", name(*queue), counted(*attempts, "attempt"))
         }
         Obstacle::Adopted { queue, release_after, since } => format!(
-            "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it has \
-             given no trouble for {}",
+            "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it \
+             has worked well for {}",
             brief(now.since(*since)),
             name(*queue),
             brief(*release_after)
@@ -56,28 +50,29 @@ fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) 
     }
 }
 
-/// All that mail for a destination waits for, a line each; or that it waits for nothing. "Held" is what the operator holds.
+/// What mail for a destination waits for, one line each, or that nothing holds it. "Held" is only
+/// what the operator holds.
 fn obstacle_lines<'a>(
     obstacles: &[Obstacle],
     now: Timestamp,
     name: impl Fn(QueueNumber) -> &'a str + Copy,
 ) -> Vec<String> {
     match obstacles {
-        [] => vec!["the destination is free: mail that is due leaves at its turn".into()],
+        [] => vec!["nothing holds this destination: mail leaves when it is due".into()],
         _ => obstacles.iter().map(|obstacle| format!("waits: {}", sentence(obstacle, now, name))).collect(),
     }
 }
 
-/// What a next hop does now.
+/// The current load of a next hop.
 fn busy(hop: &NextHopView<'_>) -> String {
-    let attempts = format!("{} under way of {} that may be now", counted(hop.attempts, "attempt"), hop.concurrency);
+    let attempts = format!("{} in progress, limit {} now", counted(hop.attempts, "attempt"), hop.concurrency);
     match hop.failures {
         0 => attempts,
         failures => format!("{attempts}, {} since it last answered", counted(failures as usize, "failure")),
     }
 }
 
-/// A moment, absolute and from now.
+/// A time, absolute and relative to now.
 fn moment(at: Timestamp, now: Timestamp) -> String {
     match at.since(now) {
         left if left.is_zero() => "now".into(),

@@ -1,12 +1,13 @@
-//! Who is meant: the conditions of an operator, all of which must hold. They are options of the command line and
-//! members of a question, by the same definition.
+//! Filters select recipients; all conditions of a filter must hold. One definition serves the
+//! command line options and the members of a request.
 //!
-//! | condition | what has to be known |
+//! | condition | needs |
 //! |---|---|
-//! | queue, destination, state, age, error, id, the domain of the recipient | what the queue knows: the [`Sieve`] |
-//! | sender, local part of the recipient, size | the letter: its envelope and its length, from the spool |
+//! | queue, destination, state, age, error, id, the recipient's domain | the queue: the [`Sieve`] |
+//! | sender, local part of the recipient, size | the message: its envelope and size, from the spool |
 //!
-//! A condition that says nothing (an empty text, an empty list, `null`) is refused: it would mean more than it says.
+//! An empty condition (an empty text or list, or `null`) is refused: it would select more than it
+//! says.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -40,7 +41,8 @@ pub struct Filter {
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub queue: Option<String>,
-    /// In one of these states: held, waiting (for a later attempt), active (ready or in flight), ready, in-flight
+    /// In one of these states: held, waiting (for a later attempt), active (ready or in flight),
+    /// ready, in-flight
     #[arg(long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
     pub state: Vec<StateName>,
@@ -48,7 +50,7 @@ pub struct Filter {
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub older_than: Option<Text<Span>>,
-    /// Accepted less long ago than this
+    /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub younger_than: Option<Text<Span>>,
@@ -60,7 +62,7 @@ pub struct Filter {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub smaller_than: Option<Text<Size>>,
-    /// Whose last error has this text in it
+    /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
     pub error: Option<Text<Part>>,
@@ -70,7 +72,7 @@ pub struct Filter {
     pub id: Vec<Text<QueueId>>,
 }
 
-/// A state, as an operator names it.
+/// A state, as the operator names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateName {
@@ -78,11 +80,11 @@ pub enum StateName {
     Held,
     /// Waits for a later attempt
     Waiting,
-    /// Its time has come: ready or in flight
+    /// Ready or in flight
     Active,
-    /// Waits for its turn
+    /// Due, and waiting for its turn
     Ready,
-    /// Its attempt, or an act of the operator, has begun and is not recorded
+    /// An attempt or an action has begun and is not recorded yet
     InFlight,
 }
 
@@ -98,18 +100,18 @@ impl StateName {
 }
 
 impl Filter {
-    /// Whether everybody is meant.
+    /// Whether the filter selects everything.
     pub fn is_empty(&self) -> bool {
         *self == Filter::default()
     }
 
-    /// Whether what the queue knows does not suffice.
+    /// Whether the filter needs more than the queue knows.
     pub(super) fn needs_letters(&self) -> bool {
         let needs_recipient = self.recipient.as_ref().is_some_and(|pattern| !pattern.0.is_domain());
         self.sender.is_some() || needs_recipient || self.larger_than.is_some() || self.smaller_than.is_some()
     }
 
-    /// Whether a letter fulfils the conditions on letters, for one of its recipients.
+    /// Whether a message passes the conditions on messages, for one of its recipients.
     pub(super) fn passes_letter(&self, envelope: &Envelope, size: u64, ordinal: u32) -> bool {
         let recipient = envelope.recipients.get(ordinal as usize).map(|recipient| &recipient.address);
         self.sender.as_ref().is_none_or(|pattern| pattern.0.matches(envelope.sender.as_ref()))
@@ -137,26 +139,26 @@ impl Filter {
     }
 }
 
-/// Reads a condition that is there. Derived code takes a `null` as well, for one that is not.
+/// Reads a condition that is present. Derived code would accept `null` as absent.
 fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads a list of at least one: none at all would be no condition.
+/// Reads a list with at least one element: an empty list would be no condition.
 fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let list = Vec::deserialize(deserializer)?;
     if list.is_empty() { Err(de::Error::invalid_length(0, &"at least one")) } else { Ok(list) }
 }
 
-/// No queue has this name.
+/// No such queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no queue {name:?}; there are: {others}")]
+#[error("no such queue: {name:?}; expected one of: {others}")]
 pub(super) struct NoSuchQueue {
     name: String,
     others: String,
 }
 
-/// The number of the queue of this name.
+/// The number of the queue with this name.
 pub(super) fn queue_named<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, NoSuchQueue> {
     let there = || queues.queues().filter(|queue| !queue.is_gone());
     there().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
@@ -165,15 +167,15 @@ pub(super) fn queue_named<R: Clone>(queues: &Queues<R>, name: &str) -> Result<Qu
     })
 }
 
-/// The conditions on what the queue knows, made ready for one pass over a million: each destination and each error is
-/// looked at once.
+/// The conditions on what the queue knows, prepared for one pass over a million entries: each
+/// destination and each error text is checked once.
 pub(super) struct Sieve<'a> {
     filter: &'a Filter,
     now: Timestamp,
-    /// None: all.
+    /// None: any.
     destinations: Option<HashSet<Destination>>,
     ids: HashSet<QueueId>,
-    /// By the place of the text in memory, whether it has the one that is looked for.
+    /// By address of the error text in memory: whether it contains the wanted text.
     errors: HashMap<usize, bool>,
 }
 
@@ -198,7 +200,7 @@ impl<'a> Sieve<'a> {
         })
     }
 
-    /// Whether an entry fulfils them.
+    /// Whether an entry passes.
     pub(super) fn passes(&mut self, entry: &Entry) -> bool {
         self.destinations.as_ref().is_none_or(|meant| meant.contains(&entry.destination))
             && (self.ids.is_empty() || self.ids.contains(&entry.id))
@@ -210,7 +212,7 @@ impl<'a> Sieve<'a> {
     fn passes_error(&mut self, entry: &Entry) -> bool {
         let Some(wanted) = &self.filter.error else { return true };
         let Some(error) = &entry.error else { return false };
-        // The queue keeps each text once for as long as this pass lasts.
+        // The queue keeps each text once, and does not move it during this pass.
         let place = error.as_ptr().addr();
         *self.errors.entry(place).or_insert_with(|| wanted.0.is_in(error))
     }
@@ -221,7 +223,7 @@ mod tests {
     use super::super::sample::{self, HOUR, NOW};
     use super::*;
 
-    /// Whom a filter means among those of the sample, by the ordinal that each of them has.
+    /// The recipients of the sample that a filter selects, by their number there.
     fn meant(options: &[&str]) -> Vec<u32> {
         let filter = sample::filter(options);
         let sample = sample::queues();
@@ -302,6 +304,6 @@ mod tests {
     fn a_queue_that_does_not_exist_is_told_with_those_that_do() {
         let (filter, sample) = (sample::filter(&["--queue", "list"]), sample::queues());
         let error = Sieve::new(&filter, &sample.queues, NOW + HOUR).err().unwrap();
-        assert_eq!(error.to_string(), "there is no queue \"list\"; there are: standard, lists, lame");
+        assert_eq!(error.to_string(), "no such queue: \"list\"; expected one of: standard, lists, lame");
     }
 }

@@ -1,5 +1,6 @@
-//! Those whom a filter means: what the queue knows of them is copied in one pass on the scheduler's thread; their
-//! letters are read afterwards, by whoever asked. Each letter is read once where its recipients come one after another.
+//! The recipients that a filter selects. The queue's part is copied in one pass on the scheduler's
+//! thread; the handler reads the messages afterwards, each once if its recipients come one after
+//! another.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,19 +11,19 @@ use spool::Spool;
 use super::filter::{Filter, NoSuchQueue, Sieve};
 use super::question::Order;
 
-/// A recipient of a message, by his place in the envelope.
+/// A recipient: the message and the ordinal in its envelope.
 pub(super) type Whom = (QueueId, u32);
 
-/// Who passes the conditions on what the queue knows.
+/// The recipients that pass the conditions on what the queue knows.
 #[derive(Default)]
 pub(super) struct Found {
     /// Oldest first, recipients of one message together.
     pub(super) entries: Vec<Entry>,
-    /// All destinations that are named there.
+    /// The destinations of the entries.
     pub(super) places: HashMap<Destination, Place>,
 }
 
-/// A destination by name.
+/// The names of a destination and its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
     pub(super) name: Box<str>,
@@ -36,7 +37,7 @@ impl Place {
     }
 }
 
-/// Finds them.
+/// Selects recipients.
 pub(super) fn find<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestamp) -> Result<Found, NoSuchQueue> {
     let mut sieve = Sieve::new(filter, queues, now)?;
     let mut found = Found::default();
@@ -48,13 +49,13 @@ pub(super) fn find<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestamp
 }
 
 impl Found {
-    /// Brings them into their order. It takes long for many, and needs no queue.
+    /// Sorts the entries. This takes long for many, and is not done on the scheduler's thread.
     pub(super) fn sort(&mut self) {
         self.entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
     }
 }
 
-/// How many pass the conditions on what the queue knows.
+/// Counts the recipients that pass the conditions on what the queue knows.
 pub(super) fn count<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestamp) -> Result<usize, NoSuchQueue> {
     if filter.is_empty() {
         return Ok(queues.len());
@@ -63,8 +64,8 @@ pub(super) fn count<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestam
     Ok(queues.entries().filter(|entry| sieve.passes(entry)).count())
 }
 
-/// Those whom an act could choose, for whoever has to read their letters first. The queue alone knows whom an act can
-/// choose, and so it is asked to, and chooses nobody.
+/// The recipients that an action may apply to, so that the caller can read their messages first.
+/// Only the queue knows which these are: it is asked to pick, and every pick is declined.
 pub(super) fn candidates<R: Clone>(
     queues: &mut Queues<R>,
     act: Act,
@@ -82,8 +83,8 @@ pub(super) fn candidates<R: Clone>(
     Ok(candidates)
 }
 
-/// Chooses for an act whoever passes, and is among those whose letters do where that was asked; says how many. A dry run
-/// counts them and chooses nobody.
+/// Applies an action to the recipients that pass, limited to `letters` if given, and returns how
+/// many. A dry run only counts.
 pub(super) fn pick<R: Clone>(
     queues: &mut Queues<R>,
     act: Act,
@@ -102,10 +103,10 @@ pub(super) fn pick<R: Clone>(
     Ok(count)
 }
 
-/// A letter: its envelope and how many bytes it has.
+/// A message: its envelope and its size in bytes.
 pub(super) type Letter = (Envelope, u64);
 
-/// Reads letters, and keeps the last one.
+/// Reads messages, and keeps the last one.
 pub(super) struct Letters<'a> {
     spool: &'a Spool,
     last: Option<(QueueId, Option<Letter>)>,
@@ -116,7 +117,7 @@ impl<'a> Letters<'a> {
         Letters { spool, last: None }
     }
 
-    /// None if it is not there any more, or cannot be read.
+    /// None if the message is gone or cannot be read.
     pub(super) fn letter(&mut self, id: QueueId) -> Option<&Letter> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
             let stored = self.spool.message(id).ok();

@@ -1,4 +1,5 @@
-//! The list of recipients: an object of JSON for each of them from the server, a line for people from that.
+//! The list of recipients: a JSON object for each from the server, and a line for people made from
+//! it.
 
 use mail::Envelope;
 use queue::{Entry, Progress};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::found::Place;
 use super::text::counted;
 
-/// A recipient that waits, as JSON; None if the envelope has no such recipient.
+/// A queued recipient as JSON; None if the envelope has no such recipient.
 pub(super) fn object(entry: &Entry, place: &Place, envelope: &Envelope, size: u64) -> Option<Value> {
     let recipient = envelope.recipients.get(entry.ordinal as usize)?;
     let (state, until) = state(entry.progress);

@@ -1,5 +1,5 @@
-//! `mailrace load`: what the gauges say and where they are read, which limits there are, which are in force and why,
-//! which can never be, and who was refused for it.
+//! `mailrace load`: the gauges and their sources; the limits, which are in force and why, and which
+//! cannot work; and how many clients were refused.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use mail::Timestamp;
 
 use super::text::brief;
 
-/// The whole report, as lines.
+/// The whole report as text.
 pub(super) fn text(report: &Report, refusals: &Refusals, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -52,7 +52,7 @@ fn named(limit: &Limit) -> String {
     format!("{} {bound}, {}", limit.gauge, limit.measure)
 }
 
-/// Whether it is in force, since when and why; or that it cannot be.
+/// Whether a limit is in force, since when and why; or that it cannot work.
 fn standing(report: &Report, limit: &Limit, now: Timestamp) -> String {
     if let Some(reason) = report.state.reasons.iter().find(|reason| reason.limit == *limit) {
         let (since, ago) = (reason.since.rfc3339_date(), brief(now.since(reason.since)));
@@ -64,7 +64,7 @@ fn standing(report: &Report, limit: &Limit, now: Timestamp) -> String {
     }
 }
 
-/// A value in the unit of its gauge, for people.
+/// A value in the unit of its gauge.
 fn amount(gauge: &Gauge, value: f64) -> String {
     match gauge {
         Gauge::LoadAverage => format!("{value:.2}"),

@@ -1,4 +1,4 @@
-//! `mailq`: the queue as operators of other servers know it, a message with its recipients beneath.
+//! `mailq`: lists the queue like other mail servers, each message with its recipients below.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use super::question::Question;
 use crate::config::Config;
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
-/// Where the column of recipients begins.
+/// The column of recipients.
 const INDENT: usize = 57;
 
-/// Lists what waits.
+/// Lists the queue.
 ///
 /// # Errors
 ///
@@ -22,7 +22,7 @@ pub fn mailq(config: &Config) -> anyhow::Result<()> {
     print(lines(&rows))
 }
 
-/// Recipients of a message stand together in the server's list.
+/// The server lists the recipients of a message together.
 fn lines(rows: &[Value]) -> Vec<String> {
     if rows.is_empty() {
         return vec!["Mail queue is empty".into()];
@@ -41,7 +41,7 @@ fn lines(rows: &[Value]) -> Vec<String> {
     lines
 }
 
-/// `*` is being delivered, `!` is held, as Postfix has them.
+/// As in Postfix, `*` marks messages in delivery and `!` those on hold.
 fn message(row: &Value) -> String {
     let mark = match text(row, "state") {
         "in flight" => '*',

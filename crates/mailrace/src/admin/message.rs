@@ -1,9 +1,9 @@
-//! `mailrace queue show`: one message as the server keeps it. Its envelope is an object of JSON, and so is each recipient;
-//! its bytes come in pieces, a question each, so that no answer is large and a client that pages through a message holds
-//! nothing here.
+//! `mailrace queue show`: one message as the server stores it. The envelope and each recipient are
+//! JSON objects. The bytes come in chunks, one per request, so that no answer is large and a client
+//! that pages through a message holds no resources here.
 //!
-//! What is known of earlier attempts is how many there were, and the last reply since the server started. All replies are
-//! in the log.
+//! Of earlier attempts, only their number and the last reply since the server's start are known.
+//! The log has all replies.
 
 mod client;
 mod text;
@@ -22,7 +22,7 @@ pub use client::show;
 /// Bytes of a message in one answer.
 const PIECE_OCTETS_MAX: usize = 256 << 10;
 
-/// The message, and a line for each of its recipients.
+/// Writes the message, and a line for each recipient.
 pub(super) fn write(account: &Account, stored: &Stored, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", message(account, stored, now))?;
     let recipients = (0..).zip(&stored.envelope.recipients);
@@ -32,7 +32,7 @@ pub(super) fn write(account: &Account, stored: &Stored, now: Timestamp, out: &mu
     Ok(())
 }
 
-/// A piece of the body: how long it is and the body's length, then the bytes themselves and the end of their line.
+/// Writes a chunk of the body: its length and the total size, then the bytes and a line end.
 pub(super) fn write_content(body: &Body, from: u64, out: &mut impl Write) -> io::Result<()> {
     let left = usize::try_from(body.len().saturating_sub(from)).unwrap_or(usize::MAX);
     let mut piece = vec![0; left.min(PIECE_OCTETS_MAX)];
@@ -89,17 +89,17 @@ fn one(account: &Account, stored: &Stored, ordinal: u32, recipient: &Recipient) 
     })
 }
 
-/// The state of a recipient that is in no queue, by the spool.
+/// The state of a recipient that is in no queue.
 fn settled(state: Option<&State>) -> &'static str {
     match state {
         Some(State::Delivered) => "delivered",
         Some(State::Failed) => "failed or removed",
         Some(State::SetAside) => "set aside",
-        Some(State::Waiting { .. } | State::Held { .. }) | None => "on its way into the queue, or out of it",
+        Some(State::Waiting { .. } | State::Held { .. }) | None => "entering or leaving the queue",
     }
 }
 
-/// As NOTIFY has it (RFC 3461 section 4.1); None where nothing was asked.
+/// The words of NOTIFY (RFC 3461 section 4.1); None if it was not given.
 fn notify(notify: Notify) -> Option<String> {
     let words = [
         (Notify::NEVER, "NEVER"),
@@ -120,7 +120,8 @@ pub(super) mod tests {
     use super::super::sample::{self, NOW};
     use super::*;
 
-    /// The lines of the first message of the sample, to which a recipient is added who has got it.
+    /// The lines for the first message of the sample, with an additional recipient that is
+    /// delivered.
     pub(super) fn answer() -> String {
         let sample = sample::queues();
         let id = QueueId::new(SpoolId::new(7), 0, 1);

@@ -1,24 +1,24 @@
-//! Patterns of addresses and names, as an operator types them: `*` stands for anything, capital and small letters are
-//! the same. An address may be left at its domain (`@example.org`). Pure; what is no pattern is refused when it is read:
-//! so is an empty text, which would mean everything, or the wrong thing.
+//! Patterns for addresses and names: `*` matches anything, and case is ignored. An address pattern
+//! may be a domain alone (`@example.org`). Invalid patterns are refused when they are read, and so
+//! is an empty text, which would match everything or the wrong thing.
 
 use std::fmt;
 use std::str::FromStr;
 
 use mail::Address;
 
-/// A text in which `*` stands for any characters, none included.
+/// A text in which `*` matches any characters, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Glob(Box<str>);
 
 impl Glob {
-    /// Whether the whole of `text` is meant.
+    /// Whether the pattern matches the whole text.
     fn matches(&self, text: &str) -> bool {
         let text = text.to_lowercase();
         let Some((start, rest)) = self.0.split_once('*') else { return *self.0 == *text };
         let Some(mut text) = text.strip_prefix(start) else { return false };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-        // The leftmost place is as good as any other: what follows has the more room.
+        // The leftmost match is as good as any: it leaves the most text for the rest.
         for piece in middle.split('*') {
             let Some(at) = text.find(piece) else { return false };
             text = &text[at + piece.len()..];
@@ -33,12 +33,12 @@ impl From<&str> for Glob {
     }
 }
 
-/// The text is not a pattern.
+/// The text is not a valid pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub struct NotAPattern(&'static str);
 
-/// A pattern of names: of destinations.
+/// A pattern for destination names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePattern {
     text: Box<str>,
@@ -46,7 +46,7 @@ pub struct NamePattern {
 }
 
 impl NamePattern {
-    /// Whether a destination is meant: by its name, or where that is `host!domain` by the domain.
+    /// Whether it matches a destination: its name, or the domain of a name `host!domain`.
     pub fn matches(&self, destination: &str) -> bool {
         self.glob.matches(destination) || self.glob.matches(domain_of(destination))
     }
@@ -74,7 +74,7 @@ pub(super) fn domain_of(destination: &str) -> &str {
     destination.rsplit_once('!').map_or(destination, |(_, domain)| domain)
 }
 
-/// A pattern of addresses.
+/// A pattern for addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     text: Box<str>,
@@ -83,16 +83,16 @@ pub struct AddressPattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Meant {
-    /// The sender of bounces, `<>`.
+    /// The null sender, `<>`.
     Null,
-    /// Both parts; no local part: any.
+    /// Both parts; None matches any local part.
     Parts { local: Option<Glob>, domain: Glob },
-    /// Without an `@`: the address as a whole.
+    /// Without `@`: matches the address as a whole.
     Whole(Glob),
 }
 
 impl AddressPattern {
-    /// Whether an address is meant; None is the null sender.
+    /// Whether it matches an address; None is the null sender.
     pub fn matches(&self, address: Option<&Address>) -> bool {
         match (&self.meant, address) {
             (Meant::Null, address) => address.is_none(),
@@ -104,7 +104,7 @@ impl AddressPattern {
         }
     }
 
-    /// Whether an address of this domain can be meant.
+    /// Whether it can match an address of this domain.
     pub fn reaches(&self, name: &str) -> bool {
         match &self.meant {
             Meant::Null => false,
@@ -113,7 +113,7 @@ impl AddressPattern {
         }
     }
 
-    /// Whether all addresses of those domains are meant that it reaches.
+    /// Whether it matches every address of the domains that it can match.
     pub fn is_domain(&self) -> bool {
         matches!(self.meant, Meant::Parts { local: None, .. })
     }
@@ -144,16 +144,16 @@ impl fmt::Display for AddressPattern {
     }
 }
 
-/// A text that is looked for in others.
+/// A text to search for in other texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     text: Box<str>,
-    /// The same in small letters.
+    /// The text in lower case.
     small: Box<str>,
 }
 
 impl Part {
-    /// Whether `whole` has it.
+    /// Whether `whole` contains it.
     pub fn is_in(&self, whole: &str) -> bool {
         whole.to_lowercase().contains(&*self.small)
     }

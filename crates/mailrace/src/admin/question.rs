@@ -1,6 +1,6 @@
-//! What can be asked on the control socket, as a line: a word, and behind a space an object of JSON where there is more
-//! to say. Both sides read and write questions by this one definition. A member that is not known is refused: a filter
-//! that was misspelt must not mean everybody.
+//! The requests on the control socket. A request is a line: a word, and after a space a JSON object
+//! if there are parameters. Client and server share this definition. Unknown members are refused: a
+//! misspelt filter must not select everything.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use serde_json::{Map, Value};
 use super::filter::Filter;
 use super::text::Text;
 
-/// A question, or an order.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Question {
-    /// How many recipients there are.
+    /// Counts recipients.
     Count(Filter),
-    /// Each of them.
+    /// Lists recipients.
     List(Filter),
-    /// How many of each kind.
+    /// Counts recipients by a key.
     Summary {
         by: By,
         #[serde(default, deserialize_with = "object")]
@@ -35,70 +35,70 @@ pub(super) enum Question {
     Retry(Order),
     Remove(Order),
     Bounce(Order),
-    /// Nothing leaves this queue.
+    /// Stops deliveries from this queue.
     Pause {
         queue: String,
     },
     Resume {
         queue: String,
     },
-    /// How mail for this address would go.
+    /// Explains how mail for this address would be routed.
     ExplainAddress {
         address: Text<Address>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sender: Option<Text<Address>>,
-        /// What access rules say of this client is told first.
+        /// Explain the access rules for this client first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<IpAddr>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         helo: Option<String>,
     },
-    /// How it stands with this message.
+    /// Explains the state of this message.
     ExplainMessage {
         id: Text<QueueId>,
     },
-    /// What would become of mail for this address.
+    /// Tells whether mail for this address would be delivered.
     Verify {
         address: Text<Address>,
     },
-    /// The envelope of this message, and how it stands with its recipients.
+    /// Shows the envelope of this message and the state of its recipients.
     Show {
         id: Text<QueueId>,
     },
-    /// A piece of its bytes.
+    /// Returns a chunk of its bytes.
     Content {
         id: Text<QueueId>,
-        /// How many bytes come before it.
+        /// The offset of the chunk.
         #[serde(default)]
         from: u64,
     },
-    /// What the table says of this key.
+    /// Looks up a key in a table.
     TableGet {
         table: String,
         key: String,
     },
-    /// What each table counts, or this one.
+    /// Shows the counters of all tables, or of one.
     TableStats {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         table: Option<String>,
     },
-    /// A copy of a directory may let go of what it held back.
+    /// Lets a replica apply the removals that it held back.
     TableAccept {
         table: String,
     },
-    /// Gauges and limits.
+    /// Shows gauges and limits.
     Load,
-    /// Metrics.
+    /// Shows metrics.
     Status,
-    /// Read the configuration again.
+    /// Reloads the configuration.
     Reload,
 }
 
-/// Whom an act is for.
+/// The recipients of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// Always there, so that nobody is meant by leaving it out.
+    /// Always required, so that omitting it does not select everything.
     #[serde(deserialize_with = "object")]
     pub(super) filter: Filter,
     /// Only count them.
@@ -106,22 +106,22 @@ pub(super) struct Order {
     pub(super) dry_run: bool,
 }
 
-/// What recipients are summed up by.
+/// What to summarize recipients by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
-    /// Where they are
+    /// By destination
     Destination,
-    /// The hosts that take their mail, with limits and troubles
+    /// By next hop, with limits and errors
     NextHop,
-    /// The queue in which they wait
+    /// By queue
     Queue,
-    /// Who writes to them
+    /// By sender
     Sender,
 }
 
 impl Question {
-    /// The question for an act.
+    /// The request for an action.
     pub(super) fn act(act: Act, order: Order) -> Question {
         match act {
             Act::Hold => Question::Hold(order),
@@ -146,7 +146,7 @@ impl Question {
     }
 }
 
-/// The line is no question.
+/// The line is not a valid request.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotAQuestion(#[from] serde_json::Error);
@@ -166,7 +166,8 @@ impl FromStr for Question {
     }
 }
 
-/// Reads a filter from an object alone. Derived code takes an array as well, and an empty one for everybody.
+/// Reads a filter from an object only. Derived code would accept an array too, and an empty one
+/// would select everything.
 fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
     let members = Map::deserialize(deserializer)?;
     serde_json::from_value(Value::Object(members)).map_err(de::Error::custom)

@@ -1,4 +1,5 @@
-//! Queues with five recipients in them, for tests: one in each state and one that has never been tried.
+//! Queues with five recipients in them, for tests: one in each state and one that has never been
+//! tried.
 //!
 //! | number | message | from | to | queue | size | age | state |
 //! |---|---|---|---|---|---|---|---|
@@ -25,7 +26,7 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// 2026-11-20T17:46:16.123Z.
 pub(crate) const NOW: Timestamp = Timestamp(1_795_196_776_123);
 
-/// The queues, and the letters with their sizes.
+/// The queues, and the messages with their sizes.
 pub(crate) struct Sample {
     pub(crate) queues: Queues<()>,
     pub(crate) letters: HashMap<QueueId, (Envelope, u64)>,
@@ -43,7 +44,7 @@ impl Sample {
     }
 }
 
-/// The filter that these options make.
+/// Parses a filter from command line options.
 pub(crate) fn filter(options: &[&str]) -> Filter {
     let command = Filter::augment_args(clap::Command::new("filter").no_binary_name(true));
     Filter::from_arg_matches(&command.try_get_matches_from(options).unwrap()).unwrap()
@@ -80,7 +81,7 @@ pub(crate) fn queues() -> Sample {
     Sample { queues, letters, attempt: attempt.unwrap() }
 }
 
-/// Routes all that ask.
+/// Answers all route requests.
 fn answer(queues: &mut Queues<()>, now: Timestamp) {
     while let Some(destination) = queues.next_question() {
         let next_hop = format!("smtp:{}", queues.destination_name(destination)).into();
@@ -90,7 +91,7 @@ fn answer(queues: &mut Queues<()>, now: Timestamp) {
     }
 }
 
-/// Everybody is told to come again.
+/// Defers every recipient.
 fn greylist(queues: &mut Queues<()>) {
     while let Some(mut attempt) = queues.next(NOW - HOUR) {
         queues.ended(NOW - HOUR, &mut attempt, Contact::Answered { slowest: Duration::ZERO });

@@ -1,5 +1,5 @@
-//! The server's side of the control socket: binds it, takes connections, and gives each to a clerk's thread. Whoever may
-//! open the socket may ask: it is made with mode 0600. No client holds up another one, nor the end of the server.
+//! The server side of the control socket: binds it, accepts connections, and handles each on a
+//! thread of its own. The socket has mode 0600. No client delays another one, nor the shutdown.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
@@ -17,14 +17,15 @@ use super::QUESTION_OCTETS_MAX;
 use super::clerk::{Clerk, Unanswered};
 use crate::line::Level;
 
-/// How long the server waits for one client in all: for the question, and again while it reads the answer.
+/// How long the server waits for a client in total: for the request, and again while it reads the
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Questions that are answered at once.
+/// Concurrent requests.
 const CLERKS_MAX: usize = 8;
-/// After a connection could not be taken, for want of files perhaps.
+/// The delay after a failed accept, perhaps for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers the operator, until it is stopped.
+/// The running control socket.
 pub struct Server {
     socket: PathBuf,
     listener: UnixListener,
@@ -34,7 +35,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the socket, in place of one that a dead server left, and lets the clerk answer on threads of its own.
+    /// Binds the socket, replacing one left by a dead server, and handles requests on its own
+    /// threads.
     pub(super) fn open(socket: &Path, clerk: Clerk) -> anyhow::Result<Server> {
         let listener = bind(socket).with_context(|| format!("the control socket {}", socket.display()))?;
         let stopping = clerk.stopping();
@@ -49,26 +51,28 @@ impl Server {
         Ok(Server { socket: socket.into(), listener, stopping, thread, clerk })
     }
 
-    /// From now on this one answers. Answers under way are those of the one before.
+    /// New requests use this handler; requests in progress keep the old one.
     pub fn change(&self, clerk: Clerk) {
         // The lock guards one assignment.
         *self.clerk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(clerk);
     }
 
-    /// Cuts off who is asking, takes the socket away, and returns when nothing here holds the desk any more.
+    /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
+    /// context.
     pub fn stop(self) {
         self.stopping.store(true, Relaxed);
-        // Whoever waits in `accept` gets an error (unix(7) does not say so, but Linux has always done it).
+        // This makes `accept` fail (unix(7) does not say so, but Linux has always done it).
         if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok() {
-            // A thread that panicked has said so already.
+            // A panic has already been reported.
             drop(self.thread.join());
         }
-        // A leftover is replaced at the next start.
+        // A leftover socket is replaced at the next start.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// The lanes are locked by now, so a socket that is there belongs to nobody who lives. What is no socket is left.
+/// The lanes are locked by now, so an existing socket belongs to a dead server. Other files are not
+/// replaced.
 pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
     if socket.symlink_metadata().is_ok_and(|there| there.file_type().is_socket()) {
         std::fs::remove_file(socket)?;
@@ -78,12 +82,12 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
     Ok(bound)
 }
 
-/// Takes connections, and gives each to a clerk's thread.
+/// Accepts connections, and starts a thread for each.
 struct Office {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
     clerk: Arc<Mutex<Arc<Clerk>>>,
-    /// The threads, and by what they can be cut off.
+    /// The threads, with a handle to shut each connection down.
     busy: Vec<(JoinHandle<()>, UnixStream)>,
 }
 
@@ -100,7 +104,7 @@ impl Office {
             }
         }
         for (thread, stream) in self.busy {
-            // It may have come to its end by itself.
+            // The connection may have ended already.
             let _ = stream.shutdown(Shutdown::Both);
             drop(thread.join());
         }
@@ -113,8 +117,8 @@ impl Office {
     fn hand_on(&mut self, stream: UnixStream) -> io::Result<()> {
         self.busy.retain(|(thread, _)| !thread.is_finished());
         if self.busy.len() >= CLERKS_MAX {
-            // A few bytes into an empty socket never wait.
-            return writeln!(&stream, "failed: {CLERKS_MAX} others are asking");
+            // A few bytes fit into an empty socket buffer without waiting.
+            return writeln!(&stream, "failed: too many requests in progress ({CLERKS_MAX})");
         }
         let (clerk, rope) = (self.clerk(), stream.try_clone()?);
         let thread = thread::Builder::new().name("clerk".into()).spawn(move || serve(&clerk, &stream))?;
@@ -137,17 +141,18 @@ fn serve(clerk: &Clerk, stream: &UnixStream) {
     if let Err(error) = answered {
         complain(clerk, &error);
     }
-    // The office holds it too, so dropping it does not end the answer. The client may be gone.
+    // The listener holds a handle too, so dropping this one does not close the connection. The
+    // client may be gone.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// On one line, whatever somebody wrote into his question.
+/// Keeps the answer on one line, whatever the request contained.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
 fn complain(clerk: &Clerk, error: &io::Error) {
-    clerk.log.event(Level::Warning, "a question on the control socket", &[("error", error)]);
+    clerk.log.event(Level::Warning, "a request on the control socket failed", &[("error", error)]);
 }
 
 pub(super) fn read_question(stream: &UnixStream) -> io::Result<String> {
@@ -155,11 +160,11 @@ pub(super) fn read_question(stream: &UnixStream) -> io::Result<String> {
     BufReader::new(Patient::new(stream)).take(QUESTION_OCTETS_MAX).read_line(&mut question)?;
     match question.strip_suffix('\n') {
         Some(line) => Ok(line.trim_end().to_owned()),
-        None => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a line, or too long")),
+        None => Err(io::Error::new(io::ErrorKind::InvalidData, "the request is not a line, or too long")),
     }
 }
 
-/// A stream for which one waits no longer than [`PATIENCE`] in all.
+/// A stream with a total time limit of [`PATIENCE`].
 struct Patient<'a> {
     stream: &'a UnixStream,
     left: Duration,
@@ -211,7 +216,7 @@ mod tests {
             let asking = thread::spawn(move || client.write_all(&question));
             let read = read_question(&server).map_err(|error| error.kind());
             drop(server);
-            // Who says too much is cut off.
+            // The server closes the connection if a request is too long.
             let _ = asking.join().unwrap();
             read
         };
@@ -232,7 +237,7 @@ mod tests {
         });
         let mut patient = Patient { stream: &server, left: Duration::from_millis(50) };
         let mut octet = [0];
-        // Each octet comes in time; all of them together do not.
+        // Each octet arrives in time, but not all of them together.
         let error = (0..1000).find_map(|_| patient.read(&mut octet).err()).unwrap();
         assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
         drop(server);

@@ -1,4 +1,4 @@
-//! Summaries for people: tables of the objects that the server answers.
+//! Summaries for people: tables made from the objects in the server's answer.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const COUNTS: [(&str, &str); 5] = [
     ("HELD", "held"),
 ];
 
-/// How many are in each state, and what comes next.
+/// Recipients in each state, and the next attempt.
 fn tallies(names: &[(&'static str, &str)], rows: &[Value]) -> Table {
     let columns = names.iter().map(|(name, _)| (*name, Side::Left));
     let counts = COUNTS.iter().map(|(name, _)| (*name, Side::Right));
@@ -44,7 +44,7 @@ fn tallies(names: &[(&'static str, &str)], rows: &[Value]) -> Table {
     table
 }
 
-/// The same with what the queue has and may.
+/// The same, with the queue's attempts and limits.
 fn queues(rows: &[Value]) -> Table {
     let columns = [("QUEUE", Side::Left), ("STATE", Side::Left), ("ATTEMPTS", Side::Right), ("MOST", Side::Right)];
     let counts = COUNTS.iter().map(|(name, _)| (*name, Side::Right));
@@ -67,7 +67,7 @@ fn tally(row: &Value) -> impl Iterator<Item = String> {
     counts.chain([span(&row["oldest_age_seconds"]), next, word(&row["error"])])
 }
 
-/// How old they are, as qshape(1) shows it: up to so many minutes, and beyond.
+/// Recipients by age, like qshape(1): up to each number of minutes, and beyond.
 fn shape(names: &[(&'static str, &str)], rows: &[Value]) -> Table {
     const HEADINGS: [&str; AGES.len() + 1] =
         ["5m", "10m", "20m", "40m", "80m", "160m", "320m", "640m", "1280m", "MORE"];
@@ -102,7 +102,7 @@ fn next_hops(rows: &[Value]) -> Table {
     table
 }
 
-/// A text or a number; what is not there is a dash.
+/// A text or a number; a missing value is a dash.
 fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),

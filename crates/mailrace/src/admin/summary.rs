@@ -1,6 +1,6 @@
-//! The queue summed up: how many recipients are in which state, how old they are, and what went wrong, for each
-//! destination, queue or sender. Counting is one pass that keeps a few numbers for each of these; next hops have a list
-//! of their own, since recipients do not know theirs.
+//! Summaries of the queue: how many recipients are in each state, their age, and the most common
+//! error, for each destination, queue or sender. One pass keeps a few numbers for each. Next hops
+//! have a list of their own, since recipients do not know theirs.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::found::Place;
 
-/// The minutes at which ages are parted, as qshape(1) has them. Beyond the last there is a part more.
+/// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
 pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
-/// Different errors of one destination that are told apart; more are left out.
+/// Different errors that are counted for one destination; more are left out.
 const ERRORS_MAX: usize = 16;
 
-/// What is known of several recipients.
+/// What is known of a group of recipients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     ready: usize,
@@ -32,7 +32,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Counts one recipient.
     pub(super) fn count(&mut self, entry: &Entry, now: Timestamp) {
         match entry.progress {
             Progress::Ready => self.ready += 1,
@@ -51,7 +51,7 @@ impl Tally {
         }
     }
 
-    /// Counts those of another one too.
+    /// Adds the counts of another group.
     fn merge(&mut self, other: Tally) {
         self.ready += other.ready;
         self.in_flight += other.in_flight;
@@ -63,7 +63,7 @@ impl Tally {
         other.errors.iter().for_each(|(error, count)| self.count_error(error, *count));
     }
 
-    /// How many were counted.
+    /// How many recipients were counted.
     pub(super) fn recipients(&self) -> usize {
         self.ready + self.in_flight + self.waiting + self.held
     }
@@ -75,7 +75,7 @@ impl Tally {
         }
     }
 
-    /// What is ready is due now.
+    /// Ready recipients are due now.
     fn next_attempt(&self, now: Timestamp) -> Option<Timestamp> {
         if self.ready > 0 { Some(now) } else { self.due_first }
     }
@@ -104,7 +104,7 @@ fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> 
     one.into_iter().chain(other).min()
 }
 
-/// Counts all entries, each for what `key` says of it.
+/// Counts all entries, grouped by `key`.
 pub(super) fn tally<K: Eq + Hash>(
     entries: impl Iterator<Item = Entry>,
     now: Timestamp,
@@ -117,7 +117,7 @@ pub(super) fn tally<K: Eq + Hash>(
     tallies
 }
 
-/// A row of a summary for each destination, those with the most recipients first.
+/// A row for each destination, those with the most recipients first.
 pub(super) fn by_destination(tallies: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
     let row = |(place, tally): &(Place, Tally)| {
         let names = [("destination", json!(place.name)), ("queue", json!(place.queue))];
@@ -131,7 +131,7 @@ pub(super) fn by_sender(tallies: HashMap<String, Tally>, now: Timestamp) -> Vec<
     sorted(tallies).iter().map(|(sender, tally)| object([("sender", json!(sender))], tally.members(now))).collect()
 }
 
-/// What a queue is, beside its recipients.
+/// A queue, without its recipients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Lane {
     name: Box<str>,
@@ -140,7 +140,7 @@ pub(super) struct Lane {
     paused: bool,
 }
 
-/// All queues, in the order of the settings.
+/// All queues, in the order of the configuration.
 pub(super) fn lanes<R: Clone>(queues: &Queues<R>) -> Vec<Lane> {
     let lane = |view: queue::QueueView<'_>| Lane {
         name: view.name.into(),
@@ -151,7 +151,7 @@ pub(super) fn lanes<R: Clone>(queues: &Queues<R>) -> Vec<Lane> {
     queues.queues().filter(|view| !view.is_gone()).map(lane).collect()
 }
 
-/// A row for each queue, those without recipients included.
+/// A row for each queue, including empty ones.
 pub(super) fn by_queue(lanes: Vec<Lane>, places: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
     let mut tallies: HashMap<Box<str>, Tally> = HashMap::new();
     for (place, tally) in places {
@@ -173,7 +173,7 @@ pub(super) fn by_queue(lanes: Vec<Lane>, places: HashMap<Place, Tally>, now: Tim
     sorted(lanes.into_iter().map(with_tally)).iter().map(row).collect()
 }
 
-/// A row for each next hop that is known, the busiest first.
+/// A row for each known next hop, the busiest first.
 pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<Value> {
     let queue_name = |number: queue::QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
     let later = |at: Option<Timestamp>| at.filter(|at| *at > now);

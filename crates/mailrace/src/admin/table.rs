@@ -1,14 +1,15 @@
-//! Columns for people: as wide as what is in them, numbers to the right. The last one is as long as it is.
+//! Text tables: columns as wide as their content, numbers aligned right. The last column is not
+//! padded.
 
 use crate::terminal::printable;
 
-/// Rows under a heading.
+/// Rows with a heading.
 pub(crate) struct Table {
     columns: Vec<(&'static str, Side)>,
     rows: Vec<Vec<String>>,
 }
 
-/// Where a column's texts stand.
+/// The alignment of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Left,
@@ -20,12 +21,13 @@ impl Table {
         Table { columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Adds a row: a text for each column. What is printed otherwise than it is written must have its width now.
+    /// Adds a row: a text for each column. The texts are escaped here, so that the widths are
+    /// right.
     pub(crate) fn row(&mut self, row: Vec<String>) {
         self.rows.push(row.iter().map(|text| printable(text).into()).collect());
     }
 
-    /// Its lines, the heading first.
+    /// The lines, the heading first.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let lengths = |row: &Vec<String>| row.iter().map(|text| text.chars().count()).collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! Tables, asked and counted: what the server answers about them, as objects of JSON, and what the command line makes of
-//! that. Each form is written and read by one definition.
+//! Lookups and counters of tables: the JSON objects in the server's answers, and what the commands
+//! make of them. One definition serves both sides.
 
 mod client;
 mod show;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub use client::{table_accept, table_get, table_stats};
 
-/// What a table said of one key, how it knew, and how long it took.
+/// The answer of a table for one key, the layer it came from, and the time it took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Told {
     answer: Said,
@@ -63,20 +63,20 @@ impl Told {
         Told { answer, layer, micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }
     }
 
-    /// Asks the table, and looks at the clock.
+    /// Looks a key up, and measures the time.
     pub(super) async fn ask(table: &dyn Table, key: &str) -> Told {
         let begin = Instant::now();
         let trace = table.trace(key).await;
         Told::new(trace, begin.elapsed())
     }
 
-    /// As a line of JSON.
+    /// Writes a line of JSON.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}", serde_json::to_string(self)?)
     }
 }
 
-/// A row of `table stats`: its name and type, and its counts if it has any.
+/// A row of `table stats`: name and type, and the counters if it has any.
 pub(super) fn row(name: &str, kind: &str, stats: Option<&Stats>) -> Value {
     let Some(stats) = stats else { return json!({ "table": name, "type": kind }) };
     let replica = stats.replica.as_ref().map(|replica| {
@@ -112,8 +112,8 @@ pub(super) fn row(name: &str, kind: &str, stats: Option<&Stats>) -> Value {
     })
 }
 
-/// What this share of the values is not above, to a factor of two; None where there are none, or where it is beyond the
-/// last bound.
+/// An upper bound for this share of the values, within a factor of two; None if there are no
+/// values, or beyond the last bucket.
 fn quantile(histogram: &Histogram, share: f64) -> Option<u64> {
     let wanted = (histogram.count() as f64 * share).ceil() as u64;
     let mut below = 0;
@@ -130,7 +130,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Of a table with counts of every kind.
+    /// A table with counts of every kind.
     pub(in super::super) fn stats() -> Stats {
         let mut request_micros = Histogram { sum: 4_000, ..Histogram::default() };
         (request_micros.buckets[9], request_micros.buckets[11]) = (3, 1);

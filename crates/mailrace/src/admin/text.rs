@@ -1,4 +1,4 @@
-//! Values that go through a command line and through JSON as the same text: one notation, one parser.
+//! Values that have the same text form on the command line and in JSON: one notation, one parser.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,13 +31,13 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     }
 }
 
-/// A span of time: `90s`, `2h`, `5d`.
+/// A duration: `90s`, `2h`, `5d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
 /// The text is not a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a span of time: 90s, 30m, 2h, 5d")]
+#[error("expected a duration: 90s, 30m, 2h, 5d")]
 pub struct NotASpan;
 
 impl FromStr for Span {
@@ -54,7 +54,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A number of bytes: `100kB`, `10MiB`.
+/// A size in bytes: `100kB`, `10MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -77,7 +77,8 @@ impl fmt::Display for Size {
     }
 }
 
-/// A span in its largest unit, for people: `45s`, `12m`, `3h`, `2d`. Up to twice a unit it is told in the smaller one.
+/// A duration in its largest unit, for people: `45s`, `12m`, `3h`, `2d`. Below two of a unit, the
+/// smaller one is used.
 pub(super) fn brief(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [(86_400, "d"), (3600, "h"), (60, "m")];
@@ -87,7 +88,7 @@ pub(super) fn brief(span: Duration) -> String {
     }
 }
 
-/// A number of things: `1 message`, `2 messages`.
+/// A count with its noun: `1 message`, `2 messages`.
 pub(super) fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
@@ -103,7 +104,9 @@ mod tests {
         let written = serde_json::to_string(&(&span, &size)).unwrap();
         assert_eq!(written, r#"["90000ms","10000B"]"#);
         assert_eq!(serde_json::from_str::<(Text<Span>, Text<Size>)>(&written).unwrap(), (span, size));
-        assert!(serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a span"));
+        assert!(
+            serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a duration")
+        );
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Waiting for somebody else's answer on a clerk's thread, as long as the server does not stop.
+//! Waits for a slow answer on a handler's thread, but not beyond shutdown.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often it is looked whether the server stops.
+/// How often the stop flag is checked.
 const STOPPING_EVERY: Duration = Duration::from_millis(100);
 
-/// What comes of `work`, which may ask the directory and the DNS. None if `stopping` was set meanwhile.
+/// Runs `work`, which may ask the directory and the DNS. None if `stopping` is set meanwhile.
 ///
 /// # Errors
 ///
-/// The system has nothing left for a runtime.
+/// A runtime cannot be created.
 pub(super) fn unless_stopping<T>(stopping: &AtomicBool, work: impl Future<Output = T>) -> io::Result<Option<T>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(async {

@@ -1,6 +1,6 @@
-//! A carrier: the thread that brings mail to other hosts. All connections to one next hop are on one carrier, so that
-//! their number is never more than the attempts that the queue lets out. It fetches each message from the spool: at
-//! once where it is in memory, else by a thread that may wait for the disk.
+//! An SMTP deliverer: a thread that delivers to other hosts. All connections to one next hop are on
+//! one thread, so their number never exceeds the attempts that the queue allows. A message that is
+//! in memory is used directly; otherwise a blocking thread reads it from the spool.
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,21 +21,21 @@ use super::shelf::{Message, Shelf};
 use super::sorter::Rules;
 use super::{Attempt, Ended, Mailbag, Note};
 
-/// At the end, those who are connected have so long to answer QUIT.
+/// At shutdown, connected hosts may take this long to answer QUIT.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// An attempt and the hosts that it is for.
+/// An attempt and the hosts to try.
 pub(super) struct Errand {
     pub(super) attempt: Attempt,
     pub(super) hop: Arc<NextHop>,
-    /// They say whose letters name their recipients.
+    /// Names the senders whose messages use VERP.
     pub(super) rules: Arc<Rules>,
 }
 
-/// The way to all carriers.
+/// Handles to all threads.
 pub(super) struct Carriers(Vec<UnboundedSender<Errand>>);
 
-/// What comes back with a report: the message is held for as long as an attempt of it is under way.
+/// Returned with the result. It keeps the message in memory while the attempt runs.
 struct Ticket {
     attempt: Attempt,
     message: Arc<Message>,
@@ -44,7 +44,8 @@ struct Ticket {
 type Reports = Rc<RefCell<Vec<Report<Ticket>>>>;
 
 impl Carriers {
-    /// Starts so many threads. They end when this is dropped, soon after; attempts that have not ended by then are cut off.
+    /// Starts `count` threads. They end soon after this is dropped; attempts still running are cut
+    /// off.
     pub(super) fn start(count: usize, shelf: &Shelf, mailbag: &Mailbag, alive: &Sender<()>) -> io::Result<Self> {
         let start = |number| {
             let (sender, errands) = mpsc::unbounded_channel();
@@ -56,7 +57,7 @@ impl Carriers {
             let alive = alive.clone();
             thread::Builder::new().name(format!("carrier-{number}")).spawn(move || {
                 LocalSet::new().block_on(&runtime, carrier.run(errands));
-                // A thread that waits for a disk is left behind.
+                // This does not wait: a thread that is blocked on a disk is abandoned.
                 runtime.shutdown_background();
                 drop(alive);
             })?;
@@ -65,7 +66,7 @@ impl Carriers {
         Ok(Carriers((0..count.max(1)).map(start).collect::<io::Result<_>>()?))
     }
 
-    /// Sends an errand to the carrier of its next hop; gives it back where that has ended.
+    /// Sends an attempt to the thread of its next hop, or returns it if that thread has ended.
     pub(super) fn send(&self, errand: Errand) -> Option<Errand> {
         let mut hasher = DefaultHasher::new();
         errand.hop.name.hash(&mut hasher);
@@ -98,7 +99,7 @@ impl Carrier {
                 Err(error) => carrier.mailbag.tell(Note::unread(errand.attempt, error)),
             }
         }
-        // Whatever is still under way was given up by whoever sent it.
+        // The scheduler has stopped, and with it everything that is still running.
         drop(timeout(LEAVE_TIME_MAX, remote.close()).await);
         telling.abort();
         tell(&carrier.mailbag, reports.take());
@@ -109,7 +110,7 @@ impl Carrier {
         match spawn_blocking(move || shelf.message(id)).await {
             Ok(Ok(message)) => remote.start(task(errand, message)),
             Ok(Err(error)) => self.mailbag.tell(Note::unread(errand.attempt, error)),
-            // The thread was not started: we are at our end, and the next start finds the message.
+            // The thread was not started because we are stopping; the next start finds the message.
             Err(_) => self.mailbag.tell(Note::Unread(errand.attempt, "stopping".into())),
         }
     }
@@ -128,7 +129,8 @@ fn task(errand: Errand, message: Arc<Message>) -> Task<Ticket> {
     }
 }
 
-/// Tells what has come together since the last time: one note for many attempts, one wake-up of the scheduler.
+/// Forwards the events gathered since the last time: many attempts need one message and one wake-up
+/// of the scheduler.
 async fn hand_on(reports: Reports, news: Rc<Notify>, mailbag: Mailbag) {
     loop {
         news.notified().await;

@@ -1,6 +1,6 @@
-//! A courier: the thread of one Maildir transport. It takes what waits for it, fetches each message from the
-//! spool, finds the mailboxes and whether they have room, and lets them go round together; the larger the crowd, the fewer
-//! the syncs for each.
+//! A local deliverer: the thread of one Maildir transport. It reads the waiting messages from the
+//! spool, finds the mailboxes, checks their quotas, and delivers a batch together: the larger the
+//! batch, the fewer syncs for each message.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ use super::places::{Places, shares};
 use super::shelf::{Message, Shelf};
 use super::{Attempt, Ended, Mailbag, Note};
 
-/// Letters that go round together. More share their syncs better and wait for each other longer.
+/// Recipients in one batch. A larger batch shares its syncs better, but each message waits longer.
 const TURN_LETTERS_MAX: usize = 1000;
 
 /// A Maildir transport.
 pub struct Transport {
-    /// Its name in the configuration.
+    /// The transport's name in the configuration.
     pub name: Box<str>,
-    /// Where mailboxes are.
+    /// Where the mailboxes are.
     pub places: Places,
-    /// How lines end in them.
+    /// The line endings in mailboxes.
     pub line_ends: LineEnds,
-    /// What they may hold; None where nothing limits them.
+    /// The quota of the mailboxes; None: no quota.
     pub allowance: Option<Arc<Allowance>>,
 }
 
@@ -41,27 +41,27 @@ pub(super) struct Courier {
     local: Local<Ticket>,
     places: Places,
     allowance: Option<Arc<Allowance>>,
-    /// On which tables are waited for, where there are any.
+    /// For table lookups; None if the transport uses no tables.
     runtime: Option<Runtime>,
     shelf: Shelf,
     mailbag: Mailbag,
 }
 
-/// Where a letter goes and what the quota there means to it, or why that cannot be said.
+/// The mailbox folder of a recipient and its quota, or why the folder is unknown.
 type Place = Result<(PathBuf, mailbox::Quota), String>;
 
-/// What goes round with a task.
+/// What a delivery task carries.
 struct Ticket {
     attempt: Attempt,
     message: Arc<Message>,
     begun_at: Instant,
-    /// In the order of the attempt's recipients, what became of those who do not go round.
+    /// In the order of the attempt's recipients: the outcome of each whose mailbox is unknown.
     misplaced: Vec<Option<Outcome>>,
 }
 
 impl Courier {
-    /// Starts the thread; gives the transport's name and where its attempts go. It ends when that is dropped
-    /// and everything is delivered.
+    /// Starts the thread; returns the transport's name and the sender for its attempts. The thread
+    /// ends when that sender is dropped and everything is delivered.
     pub(super) fn start(
         transport: Transport,
         hostname: &str,
@@ -118,7 +118,7 @@ impl Courier {
         }
     }
 
-    /// What can go round, and attempts that have ended since nobody can say where any of their mailboxes is.
+    /// Tasks to deliver, and attempts that ended because none of their mailboxes is known.
     fn place(&self, tickets: Vec<Ticket>) -> (Vec<Task<Ticket>>, Vec<Ended>) {
         let mailboxes: Vec<&Address> = tickets.iter().flat_map(Ticket::mailboxes).collect();
         let sizes = tickets.iter().map(|ticket| ticket.attempt.recipients.len());
@@ -138,7 +138,7 @@ impl Courier {
         (tasks, misplaced)
     }
 
-    /// With each place what the mailbox's quota means to its message, in the same order.
+    /// Adds to each mailbox what its quota means for the message, in the same order.
     fn seats(&self, tickets: &[Ticket], mailboxes: &[&Address], places: Vec<Result<PathBuf, String>>) -> Vec<Place> {
         let Some(allowance) = &self.allowance else {
             return places.into_iter().map(|place| place.map(|folder| (folder, mailbox::Quota::None))).collect();
@@ -160,7 +160,7 @@ impl Courier {
 }
 
 impl Ticket {
-    /// Of the message in each mailbox.
+    /// The message size in each mailbox.
     fn octets(&self) -> impl Iterator<Item = u64> {
         let Message { envelope, body } = &*self.message;
         self.attempt.recipients.iter().map(|ordinal| delivery::local::octets(envelope, *ordinal, body))
@@ -170,14 +170,14 @@ impl Ticket {
         self.attempt.recipients.iter().map(|ordinal| &self.message.envelope.recipients[*ordinal as usize].address)
     }
 
-    /// For those recipients whose mailboxes have a place.
+    /// Delivers to the recipients whose mailbox is known.
     fn task(self, places: Vec<Place>) -> Task<Ticket> {
         let attempt = &self.attempt;
         let (recipients, misplaced) = part(&attempt.recipients, places);
         Task {
             id: attempt.id,
             recipients,
-            // A second try may follow a first one that succeeded unseen: its sync failed.
+            // A retry may follow a delivery that succeeded although its sync failed.
             recovered: attempt.recovered || attempt.number > 1,
             envelope: self.message.envelope.clone(),
             body: self.message.body.clone(),
@@ -185,7 +185,7 @@ impl Ticket {
         }
     }
 
-    /// Of a task that is over, or of which nobody went round.
+    /// The end of a task, or of an attempt none of whose mailboxes is known.
     fn ended(self, ending: Ending) -> Ended {
         let contact = Contact::Answered { slowest: self.begun_at.elapsed() };
         let ending = match ending {
@@ -196,7 +196,8 @@ impl Ticket {
     }
 }
 
-/// Those whose mailboxes have a place, and for each in the order of the ordinals what became of it where it has none.
+/// Splits the recipients: those with a known mailbox, and in the order of the ordinals an outcome
+/// for each of the others.
 fn part(ordinals: &[u32], places: Vec<Place>) -> (Vec<Addressee>, Vec<Option<Outcome>>) {
     let (mut placed, mut misplaced) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
     for (ordinal, place) in ordinals.iter().zip(places) {
@@ -212,11 +213,11 @@ fn part(ordinals: &[u32], places: Vec<Place>) -> (Vec<Addressee>, Vec<Option<Out
 }
 
 fn nowhere(why: &str) -> Outcome {
-    let text = format!("the directory does not say where the mailbox is: {why}");
+    let text = format!("mailbox location unknown: {why}");
     Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text))
 }
 
-/// Undoes [`part`], for outcomes.
+/// The reverse of [`part`], for outcomes.
 fn joined(misplaced: Vec<Option<Outcome>>, placed: Vec<Outcome>) -> Vec<Outcome> {
     let mut placed = placed.into_iter();
     misplaced.into_iter().filter_map(|outcome| outcome.or_else(|| placed.next())).collect()
@@ -230,7 +231,7 @@ fn ended(ended: delivery::local::Ended<Ticket>) -> Ended {
 mod tests {
     use super::*;
 
-    /// One recipient without a place used to put off all others of the attempt, as long as nobody could say it.
+    /// Regression: one recipient without a known mailbox deferred all others of its attempt.
     #[test]
     fn a_mailbox_without_a_place_puts_off_nobody_else() {
         let (full, none) = (mailbox::Quota::Full, mailbox::Quota::None);

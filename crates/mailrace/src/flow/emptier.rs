@@ -1,16 +1,18 @@
-//! The emptier: the thread that brings what local programs left in the [drop](crate::maildrop) to the spool. A file is
-//! removed after the spool has its message, and not before: a crash in between makes of one message two, never none.
+//! The thread that moves mail from the [drop folder](crate::maildrop) to the spool. A file is
+//! removed only after the spool has its message: a crash in between delivers a message twice, never
+//! not at all.
 //!
 //! | in the folder | becomes |
 //! |---|---|
-//! | a message | a message of the spool, and a notice to its sender of recipients whom nobody is behind |
-//! | a message, while the directory, the disk or the spool fail | stays, and is looked at again |
-//! | a message whose recipients do not get it, while the sender cannot be told | set aside, and told of |
-//! | one that cannot be understood; whatever else has another name | set aside, and told of |
-//! | one under way | stays |
+//! | a message | committed to the spool, with a notice to its sender if recipients are unknown |
+//! | a message, while the directory, the disk or the spool fail | stays and is retried |
+//! | a message that cannot be delivered, and neither can a notice | set aside and logged |
+//! | an invalid message, or a file with another name | set aside and logged |
+//! | a file that is still being written | stays |
 //!
-//! Anybody may write in the folder. So nothing there is followed, only regular files are opened, none that has another
-//! name elsewhere is believed, all of a file is read before anything of it is used, and its owner alone says whose it is.
+//! Any local user may write to the folder. So symbolic links are not followed, only regular files
+//! with a single link are read, a file is read whole before it is used, and only its owner tells
+//! who sent the message.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -33,27 +35,29 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::maildrop::{self, PARCEL_HEAD_OCTETS_MAX, Parcel, is_message_name, is_temporary_name};
 
-/// The folder is looked at so often in any case: events can be lost, and what had to wait is tried again.
+/// The folder is scanned this often in any case: inotify can lose events, and kept files are
+/// retried.
 const ROUND_EVERY: Duration = Duration::from_secs(5);
-/// New files of one round, as many of those that had to stay, and as many that are no regular files: more are left to the
-/// next. They are counted apart, since what cannot leave must not stand before the rest.
+/// Files per scan: this many new ones, kept ones, and non-regular ones each. They are counted
+/// apart, so that files that cannot leave do not block the others.
 const ROUND_FILES_MAX: usize = 1000;
-/// What was set aside or had to stay is told of so often in a round; the rest is counted.
+/// Log lines per scan about files that are kept or set aside; the rest is counted.
 const ROUND_LINES_MAX: usize = 10;
-/// Names of what had to stay, each of which is told once; with more of them some are told again.
+/// Kept files whose names are remembered, so that each is logged once; beyond it some are logged
+/// again.
 const TOLD_MAX: usize = 100_000;
 
-/// What the emptier works with.
+/// The folder and what the thread needs.
 pub struct DropFolder {
     /// The folder.
     pub folder: PathBuf,
-    /// Where it puts what is no message; on the same file system.
+    /// Where invalid files are moved; on the same file system.
     pub rejected: PathBuf,
     /// The limit on messages, in bytes.
     pub message_octets_max: u64,
-    /// To whom messages are brought.
+    /// Submits the messages.
     pub desk: Desk,
-    /// What it tells goes here.
+    /// The log.
     pub log: Arc<Log>,
 }
 
@@ -68,48 +72,49 @@ pub struct Emptier {
 /// What a file turned out to be.
 enum Found {
     Message(Parcel, Left),
-    /// It is no message, and why.
+    /// Not a message, and why.
     Foreign(String),
-    /// It is gone.
+    /// No longer there.
     Gone,
 }
 
-/// What the system knows of a message.
+/// The file's owner and identity.
 #[derive(Clone, Copy)]
 struct Left {
     uid: u32,
     file: FileNumber,
 }
 
-/// The device, and the file on it.
+/// Device and inode.
 type FileNumber = (u64, u64);
 
-/// What a round came to, and what the next has to know of it.
+/// The result of a scan, and what the next one needs.
 #[derive(Debug, Default)]
 struct Round {
-    /// There are more than were looked at.
+    /// More files are waiting.
     is_full: bool,
     lines: usize,
-    /// Files left the folder.
+    /// Files have left the folder.
     is_changed: bool,
-    /// What had to stay, in this round or before.
+    /// Files that were kept, in this scan or before.
     told: HashSet<OsString>,
-    /// Messages that are in the spool, but still here: only their removal is tried again.
+    /// Messages that are in the spool, but whose files could not be removed: only the removal is
+    /// retried.
     committed: HashMap<OsString, FileNumber>,
     fresh: Window,
     waiting: Window,
     others: Window,
-    /// When those were looked at that may have to stay.
+    /// When kept files were last retried.
     retried_at: Option<Instant>,
 }
 
-/// As many names of a folder as are looked at in one round, in the order of names. It goes on where it ended, and begins
-/// again at the end.
+/// The names to look at in one scan, in order. Each scan continues where the last one ended, and
+/// starts over at the end.
 #[derive(Debug, Default)]
 struct Window {
-    /// The last that was looked at.
+    /// The last name looked at.
     after: OsString,
-    /// With whether they come only after the end.
+    /// With each name: whether it sorts before `after`.
     names: BTreeSet<(bool, OsString)>,
     is_full: bool,
 }
@@ -123,7 +128,7 @@ impl Window {
         }
     }
 
-    /// The names, and whether there were more. Then it is empty.
+    /// Returns the names and whether there were more; leaves the window empty.
     fn take(&mut self) -> (Vec<OsString>, bool) {
         let names: Vec<_> = std::mem::take(&mut self.names).into_iter().map(|(_, name)| name).collect();
         if let Some(last) = names.last() {
@@ -138,7 +143,7 @@ impl Emptier {
     ///
     /// # Errors
     ///
-    /// The system has no room for it.
+    /// The system cannot create an eventfd or a thread.
     pub fn start(folder: DropFolder) -> io::Result<Emptier> {
         let stopping = Arc::new(AtomicBool::new(false));
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -149,18 +154,18 @@ impl Emptier {
         Ok(Emptier { stopping, bell, next, thread })
     }
 
-    /// From the next round on it works with this; the folder is the same.
+    /// Uses these settings from the next scan on; the folder stays the same.
     pub fn change(&self, folder: DropFolder) {
         // The lock guards one assignment.
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
     }
 
-    /// Lets it end after the message that it is about.
+    /// Ends the thread after its current message.
     pub fn stop(self) {
         self.stopping.store(true, Relaxed);
-        // The bell is full only if it rang before.
+        // The write fails only if a notification is already pending.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        // A thread that panicked has said so already.
+        // A panic has already been reported.
         let _ = self.thread.join();
     }
 }
@@ -169,7 +174,7 @@ impl DropFolder {
     fn work(mut self, stopping: &AtomicBool, bell: &OwnedFd, next: &Mutex<Option<DropFolder>>) {
         let events = self.watch();
         if let Err(error) = &events {
-            let text = "the drop folder is looked at every few seconds: it cannot be watched";
+            let text = "cannot watch the drop folder: scanning it every few seconds instead";
             self.log.event(Level::Warning, text, &[("error", error)]);
         }
         let events = events.ok();
@@ -182,7 +187,7 @@ impl DropFolder {
                 Ok(()) if round.is_full => {}
                 Ok(()) => wait(events.as_ref(), bell),
                 Err(error) => {
-                    self.log.event(Level::Error, "the drop folder cannot be read", &[("error", &error)]);
+                    self.log.event(Level::Error, "cannot read the drop folder", &[("error", &error)]);
                     wait(None, bell);
                 }
             }
@@ -195,7 +200,7 @@ impl DropFolder {
         Ok(events)
     }
 
-    /// Looks at the folder once: at what is new, and from time to time at what had to stay.
+    /// Scans the folder once: new files, and at intervals the kept ones.
     fn round(&self, stopping: &AtomicBool, round: &mut Round) -> io::Result<()> {
         (round.is_full, round.lines, round.is_changed) = (false, 0, false);
         if round.told.len() > TOLD_MAX {
@@ -206,7 +211,7 @@ impl DropFolder {
         let known = round.told.len();
         let (names, more) = round.fresh.take();
         let moved = self.all(&folder, &names, stopping, round);
-        // Where nothing changed, another look at once would be in vain.
+        // If nothing changed, an immediate second scan would find the same.
         round.is_full = more && (moved > 0 || round.told.len() > known);
         if round.retried_at.is_none_or(|at| at.elapsed() >= ROUND_EVERY) {
             round.retried_at = Some(Instant::now());
@@ -219,12 +224,16 @@ impl DropFolder {
         if round.is_changed
             && let Err(error) = folder.sync_all()
         {
-            let text = "the drop folder cannot be synced: what left it may come again after a crash";
+            let text = "cannot sync the drop folder: after a crash, removed files may be delivered again";
             self.log.event(Level::Warning, text, &[("error", &error)]);
         }
         if round.lines > ROUND_LINES_MAX {
             let left_out = round.lines - ROUND_LINES_MAX;
-            self.log.event(Level::Warning, "there is more to tell of the drop", &[("left_out", &left_out)]);
+            self.log.event(
+                Level::Warning,
+                "more files in the drop folder had errors; not logged one by one",
+                &[("left_out", &left_out)],
+            );
         }
         Ok(())
     }
@@ -251,7 +260,7 @@ impl DropFolder {
         Ok(())
     }
 
-    /// How many left the folder.
+    /// Returns how many files left the folder.
     fn all(&self, folder: &File, names: &[OsString], stopping: &AtomicBool, round: &mut Round) -> usize {
         let names = names.iter().take_while(|_| !stopping.load(Relaxed));
         let left = names.filter(|name| {
@@ -266,20 +275,20 @@ impl DropFolder {
         left.count()
     }
 
-    /// Whether it left the folder.
+    /// Returns whether the file left the folder.
     fn one(&self, folder: &File, name: &OsStr, stopping: &AtomicBool, round: &mut Round) -> bool {
         if let Some(committed) = round.committed.get(name).copied() {
             match self.folder.join(name).symlink_metadata() {
                 Ok(now) if (now.dev(), now.ino()) == committed => return self.remove(name, committed, round),
                 Err(error) if error.kind() != ErrorKind::NotFound => return false,
-                // Another file by the same name.
+                // Another file with the same name.
                 _ => round.committed.remove(name),
             };
         }
         let found = match self.read(folder, name) {
             Ok(found) => found,
             Err(error) => {
-                self.stays(round, "a file of the drop cannot be read", name, &error.to_string());
+                self.stays(round, "cannot read a file in the drop folder", name, &error.to_string());
                 return false;
             }
         };
@@ -292,72 +301,76 @@ impl DropFolder {
             Ok(Kept) => self.remove(name, left.file, round),
             Err(_) if stopping.load(Relaxed) => false,
             Err(Unkept::Later(why)) => {
-                self.stays(round, "a message stays in the drop", name, &why);
+                self.stays(round, "a message stays in the drop folder", name, &why);
                 false
             }
             Err(Unkept::Never(why)) => {
-                // A message that was promised to be kept: told of however much there is to tell.
+                // The message was accepted for delivery, so this is logged despite the limit.
                 if !round.told.contains(name) {
                     let file = name.to_string_lossy();
                     let facts: [(&str, &dyn std::fmt::Display); 2] = [("file", &file), ("why", &why)];
-                    self.log.event(Level::Error, "a message of the drop is not delivered", &facts);
+                    self.log.event(Level::Error, "a message from the drop folder cannot be delivered", &facts);
                 }
                 self.set_aside(name, &why, round)
             }
         }
     }
 
-    /// Reads all of a file, if it is one.
+    /// Reads the whole file.
     fn read(&self, folder: &File, name: &OsStr) -> io::Result<Found> {
         if !is_message_name(name.as_bytes()) {
-            return Ok(Found::Foreign("its name is not that of a message".into()));
+            return Ok(Found::Foreign("its name is not a message name".into()));
         }
-        // Without NONBLOCK a FIFO would hold the thread up.
+        // Without NONBLOCK, opening a FIFO would block the thread.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(rustix::io::Errno::LOOP) => return Ok(Found::Foreign("it is a symbolic link".into())),
             Err(rustix::io::Errno::NXIO) => return Ok(Found::Foreign("it is a socket".into())),
-            Err(rustix::io::Errno::ACCESS) => return Ok(Found::Foreign("the server may not read it".into())),
+            Err(rustix::io::Errno::ACCESS) => {
+                return Ok(Found::Foreign("the server has no permission to read it".into()));
+            }
             Err(error) if io::Error::from(error).kind() == ErrorKind::NotFound => return Ok(Found::Gone),
             Err(error) => return Err(error.into()),
         };
         let metadata = file.metadata()?;
         let octets_max = self.message_octets_max + PARCEL_HEAD_OCTETS_MAX;
         if !metadata.is_file() {
-            return Ok(Found::Foreign("it is no regular file".into()));
+            return Ok(Found::Foreign("it is not a regular file".into()));
         }
         if metadata.nlink() != 1 {
-            return Ok(Found::Foreign("it has another name elsewhere, so its owner need not be who left it".into()));
+            return Ok(Found::Foreign("it has other hard links, so its owner may not be the sender".into()));
         }
         if metadata.len() > octets_max {
-            return Ok(Found::Foreign(format!("it is larger than a message may be: {} bytes", metadata.len())));
+            return Ok(Found::Foreign(format!("it is larger than limits.message: {} bytes", metadata.len())));
         }
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
-        // It may grow while it is read.
+        // The file may grow while it is read.
         file.take(octets_max).read_to_end(&mut bytes)?;
         Ok(match Parcel::decode(&bytes, self.desk.desk.expanded_recipients_max) {
             Ok(parcel) if parcel.content.len() as u64 <= self.message_octets_max => {
                 Found::Message(parcel, Left { uid: metadata.uid(), file: (metadata.dev(), metadata.ino()) })
             }
-            Ok(_) => Found::Foreign("its message is larger than one may be".into()),
+            Ok(_) => Found::Foreign("its message is larger than limits.message".into()),
             Err(fault) => Found::Foreign(fault.to_string()),
         })
     }
 
-    /// The spool has it. Where it can neither be removed nor set aside it is remembered, lest it is delivered again.
+    /// Removes a committed file. If it can neither be removed nor set aside it is remembered, so
+    /// that it is not delivered again.
     fn remove(&self, name: &OsStr, file: FileNumber, round: &mut Round) -> bool {
         match std::fs::remove_file(self.folder.join(name)) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::NotFound => true,
             Err(error) => {
                 round.committed.insert(name.to_owned(), file);
-                self.set_aside(name, &format!("it was delivered, but cannot be removed: {error}"), round)
+                self.set_aside(name, &format!("it is in the spool, but cannot be removed: {error}"), round)
             }
         }
     }
 
-    /// Under a name of our own, since whoever left it has chosen his to be in the way; the log has both.
+    /// Moves the file to a name of our own, because its owner may have chosen a name to get in the
+    /// way; the log shows both.
     fn set_aside(&self, name: &OsStr, why: &str, round: &mut Round) -> bool {
         let renamed = maildrop::secret().and_then(|secret| {
             let target = format!("r-{secret}");
@@ -365,18 +378,23 @@ impl DropFolder {
         });
         match renamed {
             Ok(target) => {
-                self.tell(round, "a file of the drop was set aside", name, &format!("{why}; it is now {target}"));
+                self.tell(
+                    round,
+                    "a file from the drop folder was set aside",
+                    name,
+                    &format!("{why}; it is now {target}"),
+                );
                 true
             }
             Err(error) => {
-                let why = format!("{why}; setting it aside: {error}");
-                self.stays(round, "a file of the drop cannot be set aside", name, &why);
+                let why = format!("{why}; cannot set it aside: {error}");
+                self.stays(round, "cannot set aside a file in the drop folder", name, &why);
                 false
             }
         }
     }
 
-    /// Told once for each.
+    /// Logs a kept file once.
     fn stays(&self, round: &mut Round, what: &str, name: &OsStr, why: &str) {
         if round.told.insert(name.to_owned()) {
             self.tell(round, what, name, why);
@@ -392,15 +410,15 @@ impl DropFolder {
     }
 }
 
-/// Until there may be something to do: a new file, the end, or that it is time to look.
+/// Waits for a new file, the stop signal, or the next scan.
 fn wait(events: Option<&OwnedFd>, bell: &OwnedFd) {
     let limit = Timespec { tv_sec: ROUND_EVERY.as_secs() as i64, tv_nsec: 0 };
     let mut waited: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
     waited.extend(events.map(|events| PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN)));
-    // Interrupted or not, the folder is looked at.
+    // The folder is scanned even if poll is interrupted.
     let _ = poll(&mut waited, Some(&limit));
     let mut buffer = [0u8; 4096];
-    // What happened does not matter: all of the folder is looked at.
+    // The events themselves do not matter: the whole folder is scanned.
     while events.is_some_and(|events| rustix::io::read(events, &mut buffer).is_ok_and(|count| count > 0)) {}
 }
 

@@ -1,8 +1,9 @@
-//! The navigator: the thread that finds out where a destination's mail goes, and with what limits.
+//! The thread that resolves the route of a destination, with its limits.
 //!
-//! Many questions are under way at once; the router bounds how many of them ask the DNS. An answer is a next hop with
-//! its hosts, or how each attempt is to end where there is none. It says by which edition of the ways it was found: when
-//! they change, questions under way end by the old ones, and whoever asked asks again.
+//! Many queries run concurrently; the router limits how many use the DNS. The answer is a next hop
+//! with its hosts, or the outcome of each attempt if there is no route. It carries the edition of
+//! the routing that produced it: when the routing changes, running queries finish with the old one,
+//! and the scheduler asks again.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,78 +26,78 @@ use super::way::Way;
 use super::{Mailbag, Note};
 use crate::tables::Tables;
 
-/// Attempts that contact nobody outside, at once.
+/// Concurrent attempts that contact no host.
 const INSIDE_CONCURRENCY: usize = 100_000;
-/// The next hop of those that have none.
+/// The next hop of destinations without a route.
 const NOWHERE: &str = "nowhere";
-/// The next hop of those of whom the directory does not say where they are.
+/// The next hop of destinations whose mailbox host the directory does not tell.
 const UNSORTED: &str = "unsorted";
-/// That answer costs nothing, and does not change.
+/// How long that answer is valid. It costs nothing and does not change.
 const UNSORTED_FOR: Duration = Duration::from_secs(3600);
 
-/// What the thread is told.
+/// A request to the thread.
 pub(super) enum Request {
-    /// Where is this destination?
+    /// Resolves a destination.
     Question(Question),
-    /// The ways are others from now on; this is their edition.
+    /// Switches to this routing, with this edition.
     Change(Ways, u32),
 }
 
-/// Where is this destination?
+/// A destination to resolve.
 pub(super) struct Question {
     pub(super) destination: Destination,
     pub(super) name: Box<str>,
 }
 
-/// How ways are found.
+/// The router and the transports.
 pub(super) struct Ways {
     router: Box<Router>,
     fleet: Fleet,
 }
 
-/// The thread.
+/// A handle to the thread.
 #[derive(Clone)]
 pub(super) struct Navigation {
     requests: UnboundedSender<Request>,
 }
 
-/// Where routers are made for the thread.
+/// Creates routers on the thread's runtime.
 pub(super) struct Shipyard(Handle);
 
-/// What a transport does with its next hops.
+/// The settings of a transport.
 #[derive(Clone)]
 pub struct Ship {
-    /// How mail is brought there; None where it goes into mailboxes here.
+    /// How to reach other hosts; None for a local transport.
     pub remote: Option<Arc<delivery::remote::Config>>,
-    /// How much at once.
+    /// Limits for each of its next hops.
     pub limits: Limits,
 }
 
-/// What one peer gets beside its transport's settings.
+/// Settings for one next hop that override those of its transport.
 #[derive(Clone)]
 pub struct Exception {
-    /// Whether a host is meant.
+    /// Whether the override applies to a host.
     pub is_for: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: Option<usize>,
-    /// Messages in a time.
+    /// Messages per time.
     pub rate: Option<queue::Rate>,
-    /// Messages over one connection.
+    /// Messages per connection.
     pub messages_per_connection: Option<u32>,
-    /// Recipients of one message.
+    /// Recipients per message.
     pub recipients_per_message: Option<usize>,
 }
 
-/// All transports by name, and the peers that are treated differently.
+/// All transports by name, and the overrides for single next hops.
 #[derive(Clone)]
 pub struct Fleet {
-    /// By the name of the transport.
+    /// By name of the transport.
     pub ships: HashMap<Box<str>, Ship>,
-    /// The first one that is for a host of the set counts.
+    /// The first override that applies to any host of a next hop counts.
     pub exceptions: Vec<Exception>,
 }
 
-/// The identity of a next hop, the way there, and how much at once.
+/// The name of a next hop, the route to it, and its limits.
 type Found = (Box<str>, Way, Limits);
 
 struct Navigator {
@@ -105,7 +106,7 @@ struct Navigator {
     mailbag: Mailbag,
 }
 
-/// Starts the thread. It ends when all of the first are dropped; questions that are open then are not answered.
+/// Starts the thread. It ends when all handles are dropped; open queries are then not answered.
 pub(super) fn start(
     config: route::Config,
     tables: &Tables,
@@ -139,7 +140,7 @@ async fn run(navigator: Navigator, mut requests: UnboundedReceiver<Request>) {
 
 impl Navigation {
     pub(super) fn tell(&self, request: Request) {
-        // Nobody listens only at the end.
+        // Only fails at shutdown.
         drop(self.requests.send(request));
     }
 }
@@ -147,7 +148,7 @@ impl Navigation {
 impl Shipyard {
     /// # Errors
     ///
-    /// The router cannot be made: the system names no servers of the DNS.
+    /// The router cannot be created: the system configures no DNS servers.
     pub(super) fn ways(&self, config: route::Config, tables: &Tables, fleet: Fleet) -> io::Result<Ways> {
         let _entered = self.0.enter();
         let router = Router::new(config).map_err(io::Error::other)?;
@@ -219,7 +220,7 @@ impl Navigator {
     }
 }
 
-/// Every address of a host is a target of its own, in the order in which they are to be tried.
+/// Each address of a host is a target of its own, in the order to try.
 fn targets(host: route::Host) -> impl Iterator<Item = Target> {
     let endpoint = |endpoint| match endpoint {
         route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
@@ -237,7 +238,7 @@ fn unsorted() -> Found {
     (UNSORTED.into(), Way::Unsorted, inside())
 }
 
-/// For attempts that contact nobody outside: they are only bounded by what may be unrecorded.
+/// For attempts that contact no host: only the limit on unrecorded attempts applies.
 fn inside() -> Limits {
     let concurrency = Concurrency {
         start: INSIDE_CONCURRENCY,
@@ -250,5 +251,5 @@ fn inside() -> Limits {
 }
 
 fn no_transport() -> Reply {
-    Reply::new(451, Enhanced(4, 3, 5), "no transport leads to this destination")
+    Reply::new(451, Enhanced(4, 3, 5), "no transport for this destination")
 }

@@ -1,15 +1,16 @@
-//! The notary: the thread that tells senders what became of their messages. It reads the message where nobody has, asks
-//! the directory where the sender's mail goes, writes the notice, and submits it together with the outcome that causes
-//! it: there is never the one without the other.
+//! The thread that sends delivery status notices. It reads the message if that has not been done,
+//! asks the directory where the sender's mail goes, composes the notice, and submits it together
+//! with the outcome that causes it: never one without the other.
 //!
-//! A notice goes to whom the sender's address stands for here, or to that address elsewhere. What nobody can be told is
-//! in the log. Nothing here is fatal; while the directory does not answer, attempts go back to be recorded later.
+//! A notice goes to the mailboxes that the sender's address resolves to, or to that address at
+//! another host. Notices that cannot be sent are logged. Nothing here is fatal; while the directory
+//! does not answer, attempts go back to be recorded later.
 //!
 //! | the message came from | and its sender | notices |
 //! |---|---|---|
-//! | a user, a relay network, a program here | any | all are sent |
+//! | a user, a relay network, a local program | any | all are sent |
 //! | anyone else | is in `bounce.verp` | all are sent |
-//! | anyone else | any other | `bounce.per_sender`; what goes beyond is logged with the message, and counted |
+//! | anyone else | any other | limited by `bounce.per_sender`; the rest is logged and counted |
 
 use std::fmt::Display;
 use std::io;
@@ -34,28 +35,29 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
 
-/// A delay notice is not sent before this share of its time is over, however many attempts there were.
+/// A delay notice is not sent before this share of its time has passed, whatever the number of
+/// attempts.
 const LATE_SHARE_MIN: f64 = 0.75;
 
-/// While the directory cannot say who a sender is, he is asked for so long; then the outcome is recorded, and the log
-/// alone tells.
+/// How long the sender's address is looked up while the directory fails. After that the outcome is
+/// recorded without a notice, and logged.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(300);
 
-/// What senders are told.
+/// When senders get notices.
 pub struct Notices {
-    /// A message that waits for so long is told to be late, once; None: never.
+    /// After this time, one delay notice is sent; None: never.
     pub delay_after: Option<Duration>,
-    /// Who gets bounces that fail themselves; None: nobody.
+    /// The recipient of bounces that themselves fail; None: they are dropped.
     pub double_bounces_to: Option<Address>,
-    /// How many notices a sender gets of mail that may be forged; None: as many as there are.
+    /// Limits the notices for mail with a possibly forged sender; None: no limit.
     pub cap: Option<Cap>,
 }
 
-/// When a message is late: at the attempt that the retry schedule makes after so long. Counting attempts needs no memory
-/// of who was told, and survives a restart.
+/// When to send a delay notice: at the attempt that the retry schedule makes after this time.
+/// Counting attempts needs no record of sent notices, and survives a restart.
 pub(super) struct Patience {
     after: Option<Duration>,
-    /// By the number of the queue: the attempt whose deferral is told, and how long the queue goes on trying.
+    /// By queue number: the attempt whose deferral triggers the notice, and the queue's lifetime.
     queues: Vec<(u16, Duration)>,
 }
 
@@ -66,7 +68,8 @@ impl Notices {
         Patience { after: self.delay_after, queues: queues.queues.iter().map(of).collect() }
     }
 
-    /// Whether this notice is sent. Only one to a sender who may be forged counts against what senders are sent.
+    /// Whether this notice is sent. Only notices to a possibly forged sender count towards the
+    /// limit.
     fn allow(&mut self, now: Timestamp, report: &Report<'_>, is_verp: bool) -> bool {
         let is_limited = !report.is_of_trusted_client() && !is_verp;
         !is_limited || self.cap.as_mut().is_none_or(|cap| cap.allows(now, report.to()))
@@ -74,7 +77,7 @@ impl Notices {
 }
 
 impl Patience {
-    /// Whether a deferral of this attempt is to be told; then it says when we give up.
+    /// If a delay notice is due for this deferral: when we stop retrying.
     pub(super) fn ends_with(&self, queue: QueueNumber, attempt: &Attempt, now: Timestamp) -> Option<Timestamp> {
         let (after, (number, lifetime)) = (self.after?, self.queues.get(usize::from(queue.0))?);
         let is_late = attempt.number == *number
@@ -84,7 +87,7 @@ impl Patience {
     }
 }
 
-/// The first attempt that the schedule, jitter aside, makes so long after the first one.
+/// The first attempt that the schedule, without jitter, makes after `span`.
 fn attempt_after(span: Duration, retry: &queue::Retry) -> u16 {
     let mut wait = retry.first.min(retry.longest);
     let (mut elapsed, mut number) = (Duration::ZERO, 1);
@@ -97,47 +100,47 @@ fn attempt_after(span: Duration, retry: &queue::Retry) -> u16 {
     number
 }
 
-/// What the notary is asked for.
+/// A request to the thread.
 pub(super) enum Commission {
-    /// Verdicts of which somebody may have to be told.
+    /// Records outcomes that may need a notice.
     Record(Vec<Judged>),
-    /// To take the message of this attempt out of the spool: it is damaged, and how.
+    /// Sets aside the damaged message of this attempt; the text says what is wrong.
     SetAside(Attempt, String),
-    /// To go by these from now on.
+    /// Switches to this configuration.
     Change(Box<Terms>),
 }
 
-/// What it goes by, and what may change.
+/// The part of the configuration that can change.
 pub(super) struct Terms {
     pub(super) notices: Notices,
-    /// What senders have had counts on, as their limit is the same.
+    /// The limit is unchanged: notices already sent still count.
     pub(super) keeps_cap: bool,
     pub(super) rules: Arc<Rules>,
     pub(super) directory: Arc<Directory>,
     pub(super) hostname: Box<str>,
 }
 
-/// What the notary works with.
+/// What the thread works with.
 pub(super) struct Office {
     pub(super) registrar: Registrar,
     pub(super) shelf: Shelf,
     pub(super) directory: Arc<Directory>,
-    /// They say which senders' letters name their recipients.
+    /// Names the senders whose messages use VERP.
     pub(super) rules: Arc<Rules>,
-    /// Where notices that are not sent are counted.
+    /// Counts the notices that are not sent.
     pub(super) attempts: Arc<Attempts>,
 }
 
 struct Notary {
     office: Office,
     notices: Notices,
-    /// Lookups may wait; this thread waits with them.
+    /// Runs lookups; the thread waits for them.
     runtime: Runtime,
     hostname: Box<str>,
     log: Arc<Log>,
 }
 
-/// Nobody knows now where the sender's mail goes.
+/// The directory cannot say now where the sender's mail goes.
 struct Unaddressed;
 
 impl Office {
@@ -154,7 +157,7 @@ impl Office {
         let (sender, commissions) = mpsc::channel();
         thread::Builder::new().name("notary".into()).spawn(move || {
             notary.run(&commissions);
-            // What it holds of the spool first: whoever hears of the end closes that.
+            // The spool reference goes first: the spool is closed when `alive` ends.
             drop((notary, alive));
         })?;
         Ok(sender)
@@ -196,7 +199,7 @@ impl Notary {
         }
         self.office.registrar.submit(done.into_iter());
         if !rest.is_empty() {
-            self.hand_back(rest, "the directory does not say who gets the notice");
+            self.hand_back(rest, "cannot look up the recipient of the notice");
         }
     }
 
@@ -204,8 +207,8 @@ impl Notary {
         self.office.registrar.mailbag.tell(Note::Unrecorded(judged, why));
     }
 
-    /// The message that an attempt is about, read where nobody has. What became of the attempt is kept while it cannot
-    /// be read.
+    /// The message of an attempt, read if necessary. If it cannot be read now, the attempt goes
+    /// back.
     fn read(&self, judged: Judged) -> Option<(Judged, Arc<Message>)> {
         if let Some(message) = judged.message.clone() {
             return Some((judged, message));
@@ -213,7 +216,7 @@ impl Notary {
         match self.office.shelf.message(judged.attempt.id) {
             Ok(message) => Some((Judged { message: Some(message.clone()), ..judged }, message)),
             Err(ReadError::Unavailable(_)) => {
-                self.hand_back(vec![judged], "the message cannot be read now");
+                self.hand_back(vec![judged], "cannot read the message now");
                 None
             }
             Err(error) => {
@@ -223,21 +226,21 @@ impl Notary {
         }
     }
 
-    /// Takes a damaged message out of the spool. If that fails, the queue lets go of it all the same, and the next start
+    /// Sets a damaged message aside. If that fails, the queue drops it anyway, and the next start
     /// finds it again.
     fn set_aside(&self, attempt: Attempt, what: &str) {
         let Registrar { spool, mailbag } = self.office.registrar.clone();
         let (log, id) = (self.log.clone(), attempt.id);
         let done = move |result: Result<(), CommitError>| {
             if let Err(error) = result {
-                log.event(Level::Error, "a damaged message could not be set aside", &[("id", &id), ("error", &error)]);
+                log.event(Level::Error, "cannot set aside a damaged message", &[("id", &id), ("error", &error)]);
             }
             mailbag.tell(Note::Void(attempt));
         };
         spool.set_aside(id, what, Box::new(done));
     }
 
-    /// The letter about those recipients of whom somebody wants to know, if he can be told.
+    /// The notice for those recipients that need one, if it can be sent.
     fn notice(
         &mut self,
         judged: &Judged,
@@ -272,8 +275,8 @@ impl Notary {
         Ok(Some((told, Entry::Message { id, envelope, content, flags })))
     }
 
-    /// The report, and who gets it: by the sender's own path for the recipient, if it leads to somebody, else by the sender's
-    /// address.
+    /// The report and its recipients: the sender's VERP address for the recipient if that resolves,
+    /// else the sender's address.
     fn address_report<'a>(
         &self,
         report: Report<'a>,
@@ -289,13 +292,13 @@ impl Notary {
         }
         let recipients = self.address(report.to(), telling, &mut unavailable)?;
         if let Some(why) = unavailable.filter(|_| recipients.is_empty()) {
-            let text = "nobody is told: the directory does not say who the sender is";
+            let text = "no notice sent: cannot look up the sender's address";
             self.log.event(Level::Warning, text, &[("sender", report.to()), ("error", &why)]);
         }
         Ok((report, recipients))
     }
 
-    /// Whether a notice is sent. What was decided once holds when the same attempt is recorded again.
+    /// Whether a notice is sent. The decision holds when the same attempt is recorded again.
     fn may_tell(
         &mut self,
         now: Timestamp,
@@ -308,7 +311,7 @@ impl Notary {
             let is_sent = self.notices.allow(now, report, is_verp);
             if !is_sent {
                 self.office.attempts.count_dropped_notice();
-                let text = "a notice is not sent: too many to this sender for mail from untrusted clients";
+                let text = "no notice sent: too many to this sender for mail from untrusted clients";
                 let facts: [(&str, &dyn Display); 3] =
                     [("id", &id), ("sender", report.to()), ("recipients", &report.recipients())];
                 self.log.event(Level::Warning, text, &facts);
@@ -317,8 +320,8 @@ impl Notary {
         })
     }
 
-    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user, and where the directory has
-    /// been silent for too long; `unavailable` says why then.
+    /// The recipients of a notice, as RCPT would resolve the sender. None if there is no such user,
+    /// or after the directory has failed for too long; `unavailable` then says why.
     fn address(
         &self,
         sender: &Address,
@@ -344,7 +347,7 @@ impl Notary {
     }
 }
 
-/// What there is to tell of an attempt.
+/// The results of an attempt to report.
 fn findings(judged: &Judged) -> impl Iterator<Item = Finding<'_>> {
     let peer = judged.peer.as_deref();
     judged.attempt.recipients.iter().zip(&judged.verdicts).filter_map(move |(ordinal, verdict)| {
@@ -359,7 +362,8 @@ fn findings(judged: &Judged) -> impl Iterator<Item = Finding<'_>> {
     })
 }
 
-/// As much of the message as comes back at the most. What cannot be read is left out: the sender is told all the same.
+/// The part of the message that a notice returns. A message that cannot be read is left out; the
+/// notice is sent anyway.
 fn original(message: &Message) -> Vec<u8> {
     let mut bytes = vec![0; message.body.len().min(ORIGINAL_OCTETS_MAX) as usize];
     let read = message.body.read_at(&mut bytes, 0).unwrap_or(0);
@@ -374,7 +378,7 @@ mod tests {
 
     use super::*;
 
-    /// Of 1,022 refused recipients of one sender 922 were told to nobody.
+    /// Regression: of 1,022 refused recipients of one sender, 922 were never reported.
     #[test]
     fn only_notices_to_a_sender_who_may_be_forged_are_limited() {
         for (trusted, is_verp, sent) in
@@ -398,7 +402,7 @@ mod tests {
             };
             let reason = Reply::new(550, Enhanced(5, 1, 1), "who is that");
             let finding = Finding { ordinal: 0, fate: Fate::Failed(&reason), peer: None };
-            let report = Report::of(&envelope, None, [finding]).expect("there is something to tell");
+            let report = Report::of(&envelope, None, [finding]).expect("a failed recipient is reported");
             let cap = Some(Cap::new(CapLimits::default(), 7));
             let mut notices = Notices { delay_after: None, double_bounces_to: None, cap };
             let allowed = (0..1022).filter(|_| notices.allow(Timestamp(1_700_000_000_000), &report, is_verp)).count();

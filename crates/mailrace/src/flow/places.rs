@@ -1,7 +1,7 @@
-//! Where mailboxes are: by the pattern of their transport, or where a table of places says.
+//! Where mailboxes are: by the pattern of their transport, or by a table.
 //!
-//! A place of a table is a path below the transport's root, or one that begins with it. Nothing that a table says leads
-//! out of there: a directory is written by more people than the configuration.
+//! A table gives a path below the transport's root, relative or absolute. Paths outside the root
+//! are rejected: more people can write to a directory than to the configuration.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use mail::Address;
 /// The Maildir of a mailbox, by a pattern.
 pub type Folders = Arc<dyn Fn(&Address) -> PathBuf + Send + Sync>;
 
-/// A table of places.
+/// A table of mailbox paths.
 #[derive(Clone)]
 pub struct PlaceTable {
-    /// Keyed by address; a mailbox that is not in it is where the pattern says.
+    /// Keyed by address; a mailbox that is not in it uses the pattern.
     pub table: Arc<dyn Table>,
-    /// All places are below this folder.
+    /// All paths must be below this folder.
     pub root: PathBuf,
 }
 
-/// Knows where the mailboxes of a transport are.
+/// Finds the mailboxes of a transport.
 #[derive(Clone)]
 pub struct Places {
-    /// Where mailboxes are,
+    /// The path of a mailbox,
     pub folders: Folders,
-    /// unless a table says where.
+    /// unless this table has one.
     pub table: Option<PlaceTable>,
 }
 
 impl Places {
-    /// The folder of each mailbox, or why that cannot be said now; a table is asked once for all of them. Without a table
-    /// nothing is awaited.
+    /// The folder of each mailbox, or why it is unknown now; a table gets one query for all.
+    /// Without a table this does not wait.
     pub async fn of(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
         let Some(PlaceTable { table, root }) = &self.table else { return self.by_pattern(mailboxes) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
@@ -40,9 +40,13 @@ impl Places {
         let place = |(mailbox, answer): (&&Address, Answer)| match answer {
             Answer::Found(values) => match &values[..] {
                 [one] => below(root, one).ok_or_else(|| {
-                    format!("table '{}': the place of {mailbox} is '{one}', not below {}", table.name(), root.display())
+                    format!(
+                        "table '{}': the path of {mailbox} is '{one}', which is not below {}",
+                        table.name(),
+                        root.display()
+                    )
                 }),
-                _ => Err(format!("table '{}': {mailbox} has {} places", table.name(), values.len())),
+                _ => Err(format!("table '{}': {mailbox} has {} paths, expected one", table.name(), values.len())),
             },
             Answer::NotFound => Ok((self.folders)(mailbox)),
             Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
@@ -50,20 +54,20 @@ impl Places {
         mailboxes.iter().zip(answers).map(place).collect()
     }
 
-    /// The folders where no table says otherwise.
+    /// The folders by the pattern alone.
     pub(super) fn by_pattern(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {
         mailboxes.iter().map(|mailbox| Ok((self.folders)(mailbox))).collect()
     }
 }
 
-/// The places of several attempts, asked together, dealt out again: so many to each. Whatever became of one, each attempt
-/// gets its own: a place that went astray would bring mail into somebody else's mailbox.
+/// Divides the paths for several attempts, looked up together, among the attempts: `size` paths to
+/// each. A shifted path would deliver mail to someone else's mailbox.
 pub(super) fn shares<T>(places: Vec<T>, sizes: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
     let mut places = places.into_iter();
     sizes.map(|size| places.by_ref().take(size).collect()).collect()
 }
 
-/// The folder that the text names, if that is below the root.
+/// The folder named by the text, if it is below the root.
 fn below(root: &Path, text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     let relative = if path.is_absolute() { path.strip_prefix(root).ok()? } else { path };
@@ -76,8 +80,8 @@ fn below(root: &Path, text: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Whoever came behind a mailbox without a place, within one attempt, used to shift the places of all attempts behind
-    /// it: their mail went into mailboxes of others.
+    /// Regression: a recipient without a known mailbox shifted the paths of all attempts behind it,
+    /// and their mail went to the wrong mailboxes.
     #[test]
     fn a_mailbox_without_a_place_shifts_nobody_elses() {
         let (known, unknown) = (|text: &str| Ok(PathBuf::from(text)), || Err("it is down".to_owned()));

@@ -1,7 +1,8 @@
-//! What attempts come to, on its way to the registrar, and into the log when the spool has it.
+//! Sends outcomes to the spool, and writes them to the log once they are durable.
 //!
-//! Nearly all verdicts go there straight, many at once. Those of which somebody is to be told, and those whose message
-//! nobody has read yet, go by way of the notary (`notary.rs`), who may wait for disks and directories.
+//! Most outcomes go there directly, many at once. Those that may need a notice, or whose message is
+//! not yet read, go by way of the DSN sender (`notary.rs`), which may wait for disks and
+//! directories.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,7 +17,7 @@ use crate::line::Level;
 use crate::log::Log;
 use crate::metrics::Attempts;
 
-/// Brings verdicts to the spool, and to the log when they are there.
+/// Records outcomes in the spool, then in the log.
 pub(super) struct Recorder {
     registrar: Registrar,
     notary: Sender<Commission>,
@@ -36,30 +37,30 @@ impl Recorder {
         Recorder { registrar, notary, hostname, attempts, log }
     }
 
-    /// Goes by other terms from now on.
+    /// Switches to another configuration.
     pub(super) fn change(&mut self, terms: Terms) {
         self.hostname = terms.hostname.clone();
-        // Nobody listens only at the end.
+        // Only fails at shutdown.
         drop(self.notary.send(Commission::Change(Box::new(terms))));
     }
 
-    /// Submits verdicts, many of a lane together.
+    /// Submits outcomes, those of a lane together.
     pub(super) fn record(&self, judged: Vec<Judged>) {
         let (told, plain): (Vec<_>, Vec<_>) = judged.into_iter().partition(Judged::may_need_notice);
         self.registrar.submit(plain.into_iter().map(|judged| (judged, None)));
         if !told.is_empty() {
-            // Nobody listens only at the end; the next start finds them as they were before.
+            // Only fails at shutdown; the next start finds the recipients as they were.
             drop(self.notary.send(Commission::Record(told)));
         }
     }
 
-    /// Has a damaged message taken out of the spool.
+    /// Sets a damaged message aside.
     pub(super) fn set_aside(&self, attempt: Attempt, what: String) {
-        // Nobody listens only at the end; the next start finds it again.
+        // Only fails at shutdown; the next start finds the message again.
         drop(self.notary.send(Commission::SetAside(attempt, what)));
     }
 
-    /// Writes what is durable now into the log.
+    /// Logs outcomes that are now durable.
     pub(super) fn tell(&self, judged: &Judged, now: Timestamp) {
         if !is_release(judged) {
             judged.verdicts.iter().for_each(|verdict| self.attempts.count(verdict));
@@ -76,11 +77,11 @@ impl Recorder {
     }
 
     pub(super) fn complain(&self, attempts: usize, why: &str) {
-        self.log.event(Level::Error, "outcomes could not be recorded", &[("attempts", &attempts), ("error", &why)]);
+        self.log.event(Level::Error, "cannot record outcomes", &[("attempts", &attempts), ("error", &why)]);
     }
 
     pub(super) fn complain_of_reading(&self, id: QueueId, why: &str) {
-        self.log.event(Level::Warning, "a message could not be read; it waits", &[("id", &id), ("error", &why)]);
+        self.log.event(Level::Warning, "cannot read a message; it is retried later", &[("id", &id), ("error", &why)]);
     }
 }
 
@@ -89,7 +90,7 @@ fn is_release(judged: &Judged) -> bool {
     judged.attempt.purpose == Purpose::Act(Act::Release)
 }
 
-/// What the log says of one recipient.
+/// The log event of one recipient.
 fn fact(judged: &Judged, envelope: &Envelope, ordinal: u32, verdict: &Verdict, now: Timestamp) -> Option<Fact> {
     let (id, delay) = (judged.attempt.id, now.since(envelope.accepted_at));
     let (sender, recipient) = (envelope.sender.clone(), envelope.recipients.get(ordinal as usize)?.address.clone());

@@ -1,5 +1,5 @@
-//! The registrar: submits to the spool what attempts came to, many outcomes of a lane together, and each notice in one
-//! submission with the outcome that causes it. The answers come to the scheduler as [`Note::Recorded`].
+//! Submits outcomes to the spool, those of a lane together, and each notice in one submission with
+//! its outcome. The spool's answer goes to the scheduler as [`Note::Recorded`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use spool::{Entry, Spool, State};
 
 use super::{Attempt, Judged, Mailbag, Note};
 
-/// What an outcome and each of its recipients take in the log, about.
+/// Approximate bytes that an outcome and each of its recipients take in the spool.
 const OUTCOME_BYTES: usize = 128;
 const RECIPIENT_BYTES: usize = 16;
-/// Bytes of outcomes and notices in one submission, about: it must fit into any segment.
+/// Approximate bytes of outcomes and notices in one submission; it must fit into any segment.
 const SUBMISSION_BYTES: usize = 256 * 1024;
 
-/// Submits verdicts.
+/// Submits outcomes.
 #[derive(Clone)]
 pub(super) struct Registrar {
     pub(super) spool: Arc<Spool>,
     pub(super) mailbag: Mailbag,
 }
 
-/// What goes to the spool together.
+/// The outcomes and notices of one submission.
 #[derive(Default)]
 struct Sheaf {
     entries: Vec<Entry>,
@@ -31,7 +31,7 @@ struct Sheaf {
 }
 
 impl Registrar {
-    /// Submits verdicts with the notices that they cause, so that there is never the one without the other.
+    /// Submits outcomes with their notices: never one without the other.
     pub(super) fn submit(&self, judged: impl Iterator<Item = (Judged, Option<Entry>)>) {
         let mut lanes: BTreeMap<u16, Sheaf> = BTreeMap::new();
         for (judged, notice) in judged {

@@ -1,5 +1,6 @@
-//! The thread that owns the queues: it admits what the spool has committed, sends out what is due, and learns
-//! outcomes when the spool has them. It opens no file and waits for nobody but its notes.
+//! The thread that owns the queues: it admits committed messages, dispatches what is due, and
+//! reports outcomes to the queues once the spool has them. It opens no file and waits only for its
+//! messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,43 +23,43 @@ use super::strays::Strays;
 use super::way::Way;
 use super::{Attempt, Directory, Ended, Judged, Note, Queues, STOP_TIME_MAX, Telling};
 
-/// After a failure to record, the spool is asked again so much later.
+/// After a failed record, the next try follows this much later.
 const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// A message that could not be read is tried again so much later.
+/// A message that could not be read is retried this much later.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// New mail waits so long for its first attempt while load says "queue only".
+/// While the load allows queueing only, new mail waits this long for its first attempt.
 const QUEUE_ONLY_WAIT: Duration = Duration::from_secs(60);
-/// Sleep no longer than this, so that a clock that was set is noticed.
+/// The longest sleep, so that a clock change is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// Mail that came back from attempts to queues that are gone, or to where other rules had put it, is looked for so often:
-/// each look is a pass over everybody.
+/// The interval for reclassifying mail that returned from attempts to retired queues or outdated
+/// destinations. Each pass looks at every recipient.
 const RETIRE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// Attempts that are sent out before notes are read again.
+/// Attempts dispatched before the next messages are read.
 const DISPATCHES_MAX: usize = 1000;
 
-/// Those who do what the scheduler decides.
+/// The workers that carry out what the scheduler decides.
 pub(super) struct Crew {
-    /// Deliver to mailboxes, by the name of the transport.
+    /// The local deliverers, by name of the transport.
     pub(super) couriers: HashMap<Box<str>, Sender<Attempt>>,
     /// Deliver to other hosts.
     pub(super) carriers: Carriers,
-    /// Finds ways.
+    /// Resolves routes.
     pub(super) navigator: Navigation,
-    /// Finds out which destination and queue a message is for, where that takes more than a look at its envelope.
+    /// Classifies messages whose envelope is not enough to do so.
     pub(super) sorter: Sender<Puzzle>,
-    /// Brings verdicts to the spool.
+    /// Writes outcomes to the spool.
     pub(super) recorder: Recorder,
-    /// When a sender is told that it takes long.
+    /// When to send delay notices.
     pub(super) patience: Patience,
 }
 
-/// What the crew goes by from now on: all of it is there, so that nothing can fail on the way.
+/// A new configuration. Everything in it is ready, so that applying it cannot fail.
 pub(super) struct Change {
     pub(super) queues: queue::Config,
     pub(super) rules: Arc<Rules>,
     pub(super) directory: Arc<Directory>,
     pub(super) couriers: HashMap<Box<str>, Sender<Attempt>>,
-    /// None where all lead where they led.
+    /// None if the routing is unchanged.
     pub(super) ways: Option<Ways>,
     pub(super) patience: Patience,
     pub(super) terms: Terms,
@@ -69,18 +70,18 @@ pub(super) struct Scheduler {
     sorter: Sorter,
     crew: Crew,
     delivery: Delivery,
-    /// Ended since they were last recorded.
+    /// Outcomes that are not yet submitted.
     fresh: Vec<Judged>,
-    /// Verdicts that the spool could not take, and when it is asked again.
+    /// Outcomes that the spool could not take, and when to submit them again.
     unrecorded: Vec<Judged>,
     record_again_at: Option<Instant>,
-    /// Of the ways that hold now.
+    /// The edition of the routing in force.
     edition: u32,
-    /// When queues that are gone may be looked into again.
+    /// When to look for retired recipients again.
     retire_again_at: Option<Instant>,
-    /// Who may come back to where the rules of now do not put him.
+    /// Recipients whose attempts may return them to outdated destinations.
     strays: Strays,
-    /// Since when we are to stop.
+    /// Since when we are stopping.
     stopping: Option<Timestamp>,
 }
 
@@ -101,12 +102,12 @@ impl Scheduler {
         }
     }
 
-    /// Works until it was told to stop and nothing is under way.
+    /// Runs until it is told to stop and nothing is in progress.
     pub(super) fn run(mut self, notes: &Receiver<Note>) {
         while !self.is_over() {
             let is_through = self.dispatch();
-            // Before the sleep: what has become due may lead where no way is known, and what contacts nobody has ended. No
-            // note tells of either.
+            // Before sleeping: dispatch may have found destinations without a route, and ended
+            // attempts that contact no host. No message reports either.
             self.ask_ways();
             self.record();
             self.retire();
@@ -122,7 +123,7 @@ impl Scheduler {
         }
     }
 
-    /// Told to stop, and nothing is under way or it took too long.
+    /// We are stopping, and nothing is in progress or the time is up.
     fn is_over(&self) -> bool {
         let is_idle = self.queues.in_flight() == 0 && self.queues.unrecorded() == 0;
         self.stopping.is_some_and(|since| is_idle || now().since(since) >= STOP_TIME_MAX)
@@ -133,7 +134,7 @@ impl Scheduler {
             Some(since) => Some(since + STOP_TIME_MAX),
             None => self.queues.next_deadline(),
         };
-        // A millisecond more: the queue's clock has whole ones.
+        // One millisecond more, since the queue's clock counts whole ones.
         let until_due = due.map_or(SLEEP_MAX, |at| at.since(now()) + Duration::from_millis(1));
         let until_again = self.record_again_at.map_or(SLEEP_MAX, |at| at.saturating_duration_since(Instant::now()));
         let until_retired = match self.has_some_to_sort() {
@@ -146,7 +147,7 @@ impl Scheduler {
     fn read(&mut self, note: Note) {
         match note {
             Note::Committed(messages) => messages.into_iter().for_each(|message| self.admit(message)),
-            // Where the rules have changed meanwhile it is sorted by those of now.
+            // If the rules have changed meanwhile, classify it again.
             Note::Sorted(rules, sorted) => match self.goes_by(&rules) {
                 true => self.enter(&sorted),
                 false => self.admit(sorted.live),
@@ -161,7 +162,7 @@ impl Scheduler {
             Note::Routed(edition, destination, routed) if edition == self.edition => {
                 self.queues.routed(now(), destination, routed);
             }
-            // It led there before the ways changed.
+            // Resolved before the routing changed.
             Note::Routed(_, destination, _) => self.ask_way(destination),
             Note::Ended(ended) => ended.into_iter().for_each(|ended| self.end(ended)),
             Note::Slow(hop) => {
@@ -182,7 +183,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes in a message that the spool has, at once where its envelope says all.
+    /// Admits a message from the spool; directly if its envelope is enough.
     fn admit(&mut self, message: Live) {
         if self.sorter.knows(&message) {
             self.enter(&Sorted::by_envelope(message));
@@ -192,7 +193,7 @@ impl Scheduler {
     }
 
     fn sort(&self, puzzle: Puzzle) {
-        // Nobody listens only at the end; the next start finds the message again.
+        // Only fails at shutdown; the next start finds the message again.
         drop(self.crew.sorter.send(puzzle));
     }
 
@@ -222,7 +223,8 @@ impl Scheduler {
         self.crew.navigator.tell(Request::Question(Question { destination, name }));
     }
 
-    /// What is under way ends as it began: its courier, its hosts and its connection are there until then.
+    /// Attempts in progress finish with the deliverer, the hosts and the connection that they began
+    /// with.
     fn change(&mut self, change: Change) {
         let Change { queues, rules, directory, couriers, ways, patience, terms } = change;
         let now = now();
@@ -240,8 +242,8 @@ impl Scheduler {
         self.retire_again_at = None;
     }
 
-    /// Who waits in a queue that is gone is sorted by the rules that hold now; who comes back from an attempt to where
-    /// they do not put him, too.
+    /// Reclassifies recipients in retired queues, and those whose attempts return them to an
+    /// outdated destination.
     fn retire(&mut self) {
         let is_too_early = self.retire_again_at.is_some_and(|at| Instant::now() < at);
         if !is_too_early && self.has_some_to_sort() {
@@ -257,7 +259,7 @@ impl Scheduler {
         self.stopping.is_none() && (self.queues.has_retired() || self.strays.are_some())
     }
 
-    /// Sends out what is due and has room; false if there may be more.
+    /// Dispatches what is due and within limits; false if there may be more.
     fn dispatch(&mut self) -> bool {
         let now = now();
         for _ in 0..DISPATCHES_MAX {
@@ -304,11 +306,11 @@ impl Scheduler {
         }
     }
 
-    /// An attempt that contacts nobody ends for all its recipients in the same way. If that is only another wait it is
-    /// not worth a record: after a restart they are tried at once, which harms nobody.
+    /// Ends an attempt that contacts no host, with the same outcome for all recipients. A mere
+    /// deferral is not recorded: after a restart it is simply retried.
     fn settle(&mut self, mut attempt: Attempt, outcome: &Outcome) {
         let now = now();
-        // A way that leads nowhere is always open; of others nothing is known by this.
+        // NoRoute is always reachable; for others this says nothing about the next hop.
         let contact = match attempt.route.as_deref() {
             Some(Way::Nowhere { .. }) => Contact::Answered { slowest: Duration::ZERO },
             _ => Contact::None,
@@ -335,7 +337,7 @@ impl Scheduler {
         Judged { attempt, message: None, verdicts, late_until, peer: None, notice: None, telling: Telling::default() }
     }
 
-    /// Nothing happened to the message, and nothing is recorded of it.
+    /// The message is unchanged, and nothing is recorded.
     fn postpone(&mut self, attempt: Attempt, why: String) {
         self.crew.recorder.complain_of_reading(attempt.id, &why);
         let (now, reason) = (now(), Reply::new(451, Enhanced(4, 3, 0), why));
@@ -357,7 +359,7 @@ impl Scheduler {
         }
     }
 
-    /// Brings what has ended to the spool, all at once.
+    /// Submits all new outcomes to the spool.
     fn record(&mut self) {
         if self.record_again_at.is_some_and(|at| at <= Instant::now()) {
             self.record_again_at = None;
@@ -368,7 +370,7 @@ impl Scheduler {
         }
     }
 
-    /// The spool has it: the queue may know, and the log.
+    /// The spool has the outcomes: report them to the queue and log them.
     fn learn(&mut self, judged: Vec<Judged>) {
         let now = now();
         for judged in judged {
@@ -377,35 +379,35 @@ impl Scheduler {
         }
     }
 
-    /// Nothing is forgotten while the spool cannot take it: the recipients stay where they are.
+    /// Keeps outcomes that the spool cannot take now; the recipients stay in flight.
     fn keep(&mut self, judged: Vec<Judged>, why: &str) {
         if self.stopping.is_some() {
             return self.give_up(judged);
         }
         self.crew.recorder.complain(judged.len(), why);
         self.unrecorded.extend(judged);
-        // Those that come later wait no longer than the first.
+        // Later failures do not postpone the retry.
         self.record_again_at.get_or_insert_with(|| Instant::now() + RECORD_AGAIN_AFTER);
     }
 
-    /// The next start finds them in the spool as they were before this attempt.
+    /// The next start finds the recipients in the spool as they were before this attempt.
     fn give_up(&mut self, judged: Vec<Judged>) {
-        self.crew.recorder.complain(judged.len(), "given up until the next start");
+        self.crew.recorder.complain(judged.len(), "they are retried after the next start");
         judged.into_iter().for_each(|judged| self.forget(judged.attempt));
     }
 
-    /// The queue lets go of recipients of whom the spool keeps nothing any more.
+    /// Drops recipients that the spool no longer has.
     fn forget(&mut self, attempt: Attempt) {
         let verdicts = vec![Verdict::Removed; attempt.recipients.len()];
         self.queues.report(now(), attempt, &verdicts);
     }
 }
 
-/// The reply of an act of the operator. Only the one of a bounce is told to anybody.
+/// The outcome of an operator's action. Only that of a bounce reaches a sender.
 fn outcome_of(act: Act) -> Outcome {
     match act {
         Act::Bounce => {
-            Outcome::Failed(Reply::new(554, Enhanced(5, 0, 0), "the operator of the server gave this message up"))
+            Outcome::Failed(Reply::new(554, Enhanced(5, 0, 0), "the postmaster returned this message as undeliverable"))
         }
         Act::Hold | Act::Release | Act::Retry | Act::Remove => Outcome::Delivered,
     }

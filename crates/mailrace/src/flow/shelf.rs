@@ -1,5 +1,6 @@
-//! Messages under way. One with many recipients is attempted at many destinations at once: it is read from the spool
-//! by the first attempt and shared by all that begin before the last one of them has ended.
+//! Messages in delivery. A message with many recipients is attempted at many destinations at once:
+//! the first attempt reads it from the spool, and all attempts that start before the last one ends
+//! share it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,19 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use mail::{Body, Envelope, QueueId};
 use spool::{ReadError, Spool, Stored};
 
-/// A message with fewer recipients is read anew for each attempt, which costs less than to look for it here.
+/// Messages with fewer recipients are read for each attempt, which is cheaper than the lookup here.
 const SHARED_RECIPIENTS_MIN: usize = 16;
 
-/// A message of which an attempt is made.
+/// A message in delivery.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// To whom it goes.
+    /// The envelope.
     pub(crate) envelope: Arc<Envelope>,
-    /// Its bytes, leased.
+    /// Its bytes, leased from the spool.
     pub(crate) body: Body,
 }
 
-/// Where attempts find their messages.
+/// Reads messages, and shares those with many recipients.
 #[derive(Clone)]
 pub(crate) struct Shelf {
     spool: Arc<Spool>,
@@ -31,7 +32,7 @@ impl Shelf {
         Shelf { spool, shared: Arc::default() }
     }
 
-    /// The message; waits for the disk where it must.
+    /// The message; may wait for the disk.
     pub(crate) fn message(&self, id: QueueId) -> Result<Arc<Message>, ReadError> {
         match self.shared_one(id) {
             Some(message) => Ok(message),
@@ -39,7 +40,7 @@ impl Shelf {
         }
     }
 
-    /// The message, unless it would have to come from the disk.
+    /// The message, or None if it has to be read from the disk.
     pub(crate) fn message_at_once(&self, id: QueueId) -> Result<Option<Arc<Message>>, ReadError> {
         match self.shared_one(id) {
             Some(message) => Ok(Some(message)),
@@ -47,7 +48,7 @@ impl Shelf {
         }
     }
 
-    /// The message, and how it stands with each recipient; waits for the disk where it must.
+    /// The message with the state of each recipient; may wait for the disk.
     pub(crate) fn stored(&self, id: QueueId) -> Result<Stored, ReadError> {
         self.spool.message(id)
     }
@@ -68,7 +69,7 @@ impl Shelf {
     }
 
     fn shared(&self) -> MutexGuard<'_, HashMap<QueueId, Weak<Message>>> {
-        // A map that somebody panicked over ended the process.
+        // A panic with the lock held has already aborted the process.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,18 +1,18 @@
-//! Which queue and which destination a message is for, by the rules of the configuration.
+//! Chooses the queue and the destination of a message, by the rules of the configuration.
 //!
-//! | a queue is named by | precedence | what has to be known |
+//! | rule | precedence | needs |
 //! |---|---|---|
-//! | nothing: what goes into mailboxes here is in `local` | first | the envelope; the directory, where tables name domains |
-//! | a header field | second | the message's header: a read from the spool |
+//! | mailbox on this host: queue `local` | first | the envelope; the directory, if tables name domains |
+//! | a header field | second | the message's header, read from the spool |
 //! | the sender | third | the envelope |
-//! | the sender, by a table | fourth | the table; where that cannot say, the next rule counts |
+//! | a table of senders | fourth | the table; if it fails, the next rule applies |
 //! | the client's address | fifth | the envelope |
 //! | the recipient's domain | sixth | the envelope |
-//! | nothing: `standard` | last | the envelope |
+//! | none: queue `standard` | last | the envelope |
 //!
-//! A destination is a recipient's domain, or `host!domain` where the directory says which machine stores the mailbox;
-//! `?!domain` where it should and does not: there the directory is asked again at each attempt. The scheduler sorts by
-//! itself what the envelope alone decides; for the rest there is a thread that may wait.
+//! A destination is a recipient's domain, or `host!domain` if the directory names the host of the
+//! mailbox, or `?!domain` if it should and does not: each attempt there asks the directory again.
+//! The scheduler classifies by the envelope alone; a separate thread does the rest.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,37 +27,39 @@ use spool::{Live, State};
 use super::Queues;
 use crate::config::{HeaderRule, Network, Pattern, SenderRule};
 
-/// Stands for the machine of a mailbox of which the directory does not say who stores it. No host bears the name.
+/// Replaces the host of a mailbox whose host the directory does not tell. No real host has this
+/// name.
 pub(super) const UNKNOWN_HOST: &str = "?";
 
-/// The rules.
+/// The rules that choose queues and destinations.
 pub struct Rules {
-    /// Queues by header field; the first match counts.
+    /// Queues by header field; the first match wins.
     pub headers: Vec<(HeaderRule, QueueNumber)>,
-    /// Queues by sender; the first match counts.
+    /// Queues by sender; the first match wins.
     pub senders: Vec<(SenderRule, QueueNumber)>,
-    /// Queues by a table of senders; the first that has the sender counts.
+    /// Queues by table of senders; the first table that has the sender wins.
     pub sender_tables: Vec<(Arc<dyn Table>, QueueNumber)>,
-    /// Queues by the client's address; the first match counts.
+    /// Queues by client address; the first match wins.
     pub clients: Vec<(Network, QueueNumber)>,
-    /// Queues by the recipient's domain; the first match counts.
+    /// Queues by recipient domain; the first match wins.
     pub domains: Vec<(Pattern, QueueNumber)>,
-    /// Domains whose mail goes to mailboxes here, and their queue.
+    /// Domains with mailboxes on this host, and their queue.
     pub local: (HashSet<Box<str>>, QueueNumber),
-    /// The queue of everything else.
+    /// The queue when no rule matches.
     pub standard: QueueNumber,
-    /// Domains of ours that the configuration names.
+    /// Our domains that the configuration names.
     pub configured: HashSet<Box<str>>,
-    /// Whether tables name others.
+    /// Whether tables name more of our domains.
     pub tabled: bool,
-    /// Domains of which several machines store the mailboxes.
+    /// Domains whose mailboxes are spread over several hosts.
     pub shared: Vec<Pattern>,
-    /// Senders whose letters go out one by one, so that each bears its recipient in the sender's name (VERP).
+    /// Senders whose messages go out one recipient at a time, with the recipient in the return path
+    /// (VERP).
     pub verp: HashSet<Box<str>>,
 }
 
 impl Rules {
-    /// Rules that name nothing.
+    /// Rules without any entry.
     #[cfg(test)]
     pub(super) fn plain() -> Self {
         Rules {
@@ -75,33 +77,33 @@ impl Rules {
         }
     }
 
-    /// Whether only the directory says where the domain's mailboxes are: several machines store them, or a table may
-    /// say that it is ours.
+    /// Whether only the directory knows where the domain's mailboxes are: they are on several
+    /// hosts, or a table may name the domain.
     pub(crate) fn is_open(&self, domain: &str) -> bool {
         self.tabled && !self.configured.contains(domain) || self.shared.iter().any(|pattern| pattern.fits(domain))
     }
 
-    /// Whether [`Rules::is_open`] says the same of every domain, as far as can be seen without one.
+    /// Whether [`Rules::is_open`] gives the same result for every domain, as far as the rules show.
     pub(super) fn asks_of_the_same(&self, others: &Rules) -> bool {
         self.shared == others.shared
             && self.tabled == others.tabled
             && (!self.tabled || self.configured == others.configured)
     }
 
-    /// The queue of a sender, by the lists of senders.
+    /// The queue of a sender, by the configured lists.
     pub(crate) fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
         self.senders.iter().find(|(rule, _)| rule.matches(sender))
     }
 
-    /// The queue of a client.
+    /// The queue of a client address.
     pub(crate) fn by_client(&self, client: IpAddr) -> Option<&(Network, QueueNumber)> {
         self.clients.iter().find(|(network, _)| network.contains(client))
     }
 
-    /// The queues of these senders, by the first table that has each; by none, where one that comes first cannot say.
-    /// Each table is asked once at the most, for all whom none before it had.
+    /// The queues of these senders, by the first table that has each; None also if an earlier table
+    /// fails. Each table gets at most one query, for the senders that no earlier table had.
     pub(crate) async fn by_sender_tables(&self, senders: &[&Address]) -> Vec<Option<&(Arc<dyn Table>, QueueNumber)>> {
-        // A sender who was in none before an outage is in none.
+        // A sender that was not in the table before an outage is taken as absent.
         let is_none = |answer: &&Answer| matches!(answer, Answer::NotFound | Answer::Unconfirmed(_));
         let mut queues = vec![None; senders.len()];
         let mut open: Vec<usize> = (0..senders.len()).collect();
@@ -125,37 +127,37 @@ impl Rules {
         queues
     }
 
-    /// Whether the sender's letters go out one by one.
+    /// Whether the sender's messages go out one recipient at a time.
     pub(super) fn is_verp(&self, sender: Option<&Address>) -> bool {
         !self.verp.is_empty() && sender.is_some_and(|sender| self.verp.contains(&*sender.as_str().to_lowercase()))
     }
 }
 
-/// What a message needs beside its envelope, found out.
+/// A message with what its envelope does not tell.
 pub(crate) struct Sorted {
     pub(super) live: Live,
-    /// By a header field, or by a table of senders.
+    /// By a header field or a table of senders.
     pub(super) queue: Option<QueueNumber>,
-    /// By ordinal, where the mailbox is, as far as the directory was asked.
+    /// By ordinal: the host of the mailbox, for those that were looked up.
     pub(super) places: HashMap<u32, Place>,
 }
 
-/// Where a mailbox is, as the directory says.
+/// The host of a mailbox, as the directory says.
 pub(super) enum Place {
-    /// On this machine.
+    /// This host.
     Here,
-    /// On that one.
+    /// Another host.
     Host(Box<str>),
 }
 
 impl Sorted {
-    /// One of which the envelope says all.
+    /// A message whose envelope is enough.
     pub(crate) fn by_envelope(live: Live) -> Self {
         Sorted { live, queue: None, places: HashMap::new() }
     }
 }
 
-/// Sorts what the envelope alone decides.
+/// Classifies by the envelope alone.
 #[derive(Clone)]
 pub(crate) struct Sorter(Arc<Rules>);
 
@@ -164,12 +166,12 @@ impl Sorter {
         Sorter(rules)
     }
 
-    /// The rules by which it sorts.
+    /// The rules in use.
     pub(crate) fn rules(&self) -> &Arc<Rules> {
         &self.0
     }
 
-    /// Whether the envelope of a message says all.
+    /// Whether the envelope of a message is enough.
     pub(crate) fn knows(&self, live: &Live) -> bool {
         let rules = &self.0;
         let sender_is_open = |sender: &Address| !rules.sender_tables.is_empty() && rules.by_sender(sender).is_none();
@@ -179,7 +181,8 @@ impl Sorter {
             && ((rules.shared.is_empty() && !rules.tabled) || !live.envelope.recipients.iter().any(is_open))
     }
 
-    /// Takes a message into its queues. What was never tried is not due before `not_before`.
+    /// Adds a message to the queues. Recipients that were never tried are not due before
+    /// `not_before`.
     pub(crate) fn enter(&self, queues: &mut Queues, sorted: &Sorted, now: Timestamp, not_before: Timestamp) {
         let Live { id, envelope, states, recovered } = &sorted.live;
         let by_sender = || Some(self.0.by_sender(envelope.sender.as_ref()?)?.1);
@@ -234,7 +237,7 @@ impl Sorter {
     }
 }
 
-/// A sender is in a table by his address, or by his domain.
+/// A table of senders may have the address or the domain.
 fn sender_keys(sender: &Address) -> [String; 2] {
     [sender.as_str().to_owned(), format!("@{}", sender.domain())]
 }
@@ -253,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// Has some keys, and keeps what it was asked.
+    /// Has some keys, and records its queries.
     struct Script(&'static [&'static str], Mutex<Vec<String>>);
 
     impl Table for Script {
@@ -273,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Each message used to ask them for itself, and to wait for the answers before the next was looked at.
+    /// Regression: each message used to query the tables by itself, one after the other.
     #[test]
     fn a_table_of_senders_is_asked_once_for_all_whom_none_before_it_had() {
         let script = |keys| Arc::new(Script(keys, Mutex::default()));

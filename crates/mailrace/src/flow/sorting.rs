@@ -1,14 +1,14 @@
-//! The thread for messages whose envelope does not say all: it may wait for the disk and for the directory, and asks that
-//! for all messages of a turn together. A question costs a round trip; a message must not cost one.
+//! The thread that classifies messages whose envelope is not enough. It may wait for the disk and
+//! for the directory, and does one lookup for all messages of a batch: a lookup costs a round trip.
 //!
-//! Recipients of whom the directory does not say which machine stores their mailboxes wait at `?!domain`. An attempt there
-//! is a turn of this thread:
+//! Recipients whose mailbox host is unknown wait at `?!domain`. Each attempt there comes to this
+//! thread:
 //!
-//! | the directory says it | then |
+//! | the directory knows the host of | then |
 //! |---|---|
-//! | of none of the attempt | all are deferred, like others whom a host defers |
-//! | of some | they go where they belong; the others come back at once, as an attempt of their own |
-//! | of all | they go where they belong |
+//! | none of the attempt's recipients | all are deferred, as by a host |
+//! | some | these are requeued at their hosts; the others return at once as a new attempt |
+//! | all | all are requeued at their hosts |
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,27 +30,28 @@ use super::sorter::{Place, Rules, Sorted, UNKNOWN_HOST};
 use super::{Attempt, Ended, Mailbag, Note};
 use crate::config::HeaderRule;
 
-/// Messages of one turn.
+/// Messages in one batch.
 const TURN_MESSAGES_MAX: usize = 1000;
-/// A turn takes up no message more once so many recipients are in the envelopes of those it has: each is a copy.
+/// A batch takes no more messages once their envelopes have this many recipients: each envelope is
+/// copied.
 const TURN_RECIPIENTS_MAX: usize = 10_000;
-/// No more of a message is searched for its header.
+/// How much of a message is searched for its header.
 const HEADER_OCTETS_MAX: usize = 64 << 10;
 
-/// What the thread is asked.
+/// A request to the thread.
 pub(super) enum Puzzle {
-    /// A message whose envelope does not say all.
+    /// A message whose envelope is not enough.
     Fresh(Live),
-    /// Recipients of whom nobody knew which machine stores their mailboxes, when they were sorted last.
+    /// Recipients whose mailbox host was unknown when they were last classified.
     Again(Attempt),
-    /// Recipients whose queue is there no more, or who were put where they are by other rules: they keep what the spool
-    /// says of them.
+    /// Recipients whose queue is retired or whose rules have changed; they keep their state in the
+    /// spool.
     Moved(Attempt),
-    /// From now on these hold.
+    /// Switches to these rules.
     Change(Arc<Rules>, Arc<Directory>),
 }
 
-/// The thread.
+/// What the thread works with.
 pub(super) struct SortingRoom {
     rules: Arc<Rules>,
     shelf: Shelf,
@@ -59,18 +60,18 @@ pub(super) struct SortingRoom {
     mailbag: Mailbag,
 }
 
-/// A message to sort: its open recipients.
+/// A message to classify: the recipients that are not final.
 struct Case {
     live: Live,
     again: Again,
 }
 
-/// Whether it was sorted before.
+/// Where the message comes from.
 enum Again {
     No,
-    /// It has come to an attempt.
+    /// From an attempt at an unknown host.
     Unplaced(Attempt, Arc<Message>),
-    /// Its queue is gone, or the rules are others.
+    /// From a retired queue, or classified by other rules.
     Moved(Attempt),
 }
 
@@ -91,7 +92,7 @@ impl SortingRoom {
                 let turn = turn(iter::once(first).chain(puzzles.try_iter()).filter_map(|puzzle| room.case(puzzle)));
                 room.solve(turn);
             }
-            // What it holds of the spool first: whoever hears of the end closes that.
+            // The spool reference goes first: the spool is closed when `alive` ends.
             drop((room, alive));
         })?;
         Ok(sender)
@@ -128,7 +129,7 @@ impl SortingRoom {
         }
     }
 
-    /// By a header field; or else by a table of senders, which are asked only where no list of senders has him.
+    /// By a header field, else by a table of senders unless a configured list has the sender.
     fn queues(&self, turn: &[Case]) -> Vec<Option<QueueNumber>> {
         let mut queues: Vec<_> = turn.iter().map(|case| self.by_header(&case.live)).collect();
         let is_listed = |sender: &&Address| self.rules.by_sender(sender).is_some();
@@ -147,7 +148,7 @@ impl SortingRoom {
         if self.rules.headers.is_empty() {
             return None;
         }
-        // A message that cannot be read goes where its envelope says; the attempt finds out what is wrong with it.
+        // A message that cannot be read goes by its envelope; the attempt will report the error.
         let body = self.shelf.message(live.id).ok()?.body.clone();
         let mut bytes = vec![0; HEADER_OCTETS_MAX.min(usize::try_from(body.len()).unwrap_or(usize::MAX))];
         let read = body.read_at(&mut bytes, 0).ok()?;
@@ -158,7 +159,7 @@ impl SortingRoom {
 }
 
 impl Case {
-    /// Only the recipients of the attempt are open, and this attempt is none.
+    /// Only the attempt's recipients are open, and this attempt does not count.
     fn again(attempt: Attempt, message: Arc<Message>) -> Self {
         let mut states = vec![State::Delivered; message.envelope.recipients.len()];
         for ordinal in &attempt.recipients {
@@ -169,7 +170,7 @@ impl Case {
         Case { live, again: Again::Unplaced(attempt, message) }
     }
 
-    /// Only the recipients of the attempt are open, as the spool has them.
+    /// Only the attempt's recipients are open, with their state in the spool.
     fn moved(attempt: Attempt, stored: Stored) -> Self {
         let Stored { envelope, states, body: _ } = stored;
         let is_meant: HashSet<u32> = attempt.recipients.iter().copied().collect();
@@ -179,7 +180,7 @@ impl Case {
         Case { live, again: Again::Moved(attempt) }
     }
 
-    /// The open recipients of whom only the directory says where their mailboxes are.
+    /// The open recipients whose mailbox host only the directory knows.
     fn asked<'a>(&'a self, rules: &'a Rules) -> impl Iterator<Item = (u32, &'a Address)> {
         let Live { envelope, states, .. } = &self.live;
         let open = (0..).zip(&envelope.recipients).zip(states).filter(|(_, state)| !state.is_final());
@@ -207,7 +208,7 @@ impl Case {
     }
 }
 
-/// As many of these messages as make a turn; the others are left where they are.
+/// Takes messages up to the size of a batch; the rest stays in the iterator.
 fn turn(cases: impl Iterator<Item = Case>) -> Vec<Case> {
     let (mut turn, mut recipients) = (Vec::new(), 0);
     for case in cases {
@@ -220,14 +221,14 @@ fn turn(cases: impl Iterator<Item = Case>) -> Vec<Case> {
     turn
 }
 
-/// For each message, where the mailboxes are of which only the directory says it.
+/// For each message, the mailbox hosts that only the directory knows.
 async fn stores(rules: &Rules, directory: &Directory, turn: &[Case]) -> Vec<Vec<(u32, Store)>> {
     let addresses: Vec<Address> = turn.iter().flat_map(|case| case.asked(rules)).map(|(_, it)| it.clone()).collect();
     let mut found = directory.stores(&addresses).await.into_iter();
     turn.iter().map(|case| case.asked(rules).map(|(ordinal, _)| ordinal).zip(found.by_ref()).collect()).collect()
 }
 
-/// Those of whom the directory does not say who stores them wait where it is asked again at each attempt.
+/// Recipients whose host is unknown go to a destination whose attempts ask again.
 fn sorted(live: Live, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> Sorted {
     let place = |store| match store {
         Store::Here => Some(Place::Here),
@@ -239,7 +240,7 @@ fn sorted(live: Live, stores: Vec<(u32, Store)>, queue: Option<QueueNumber>) -> 
     Sorted { live, queue, places }
 }
 
-/// What becomes of the recipients of an attempt of whom still nobody knows where they are; None where that is known of one.
+/// If no recipient's host is known: the outcomes of the attempt. None if any is.
 fn unplaced(recipients: &[u32], stores: &[(u32, Store)]) -> Option<Vec<Outcome>> {
     let whys: HashMap<u32, &str> = stores.iter().filter_map(|(ordinal, store)| Some((*ordinal, why(store)?))).collect();
     recipients.iter().map(|ordinal| whys.get(ordinal).map(|why| nowhere(why))).collect()
@@ -253,7 +254,7 @@ fn why(store: &Store) -> Option<&str> {
 }
 
 fn nowhere(why: &str) -> Outcome {
-    let text = format!("the directory does not say which machine stores the mailbox: {why}");
+    let text = format!("mailbox host unknown: {why}");
     Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 5), text))
 }
 
@@ -291,14 +292,14 @@ mod tests {
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
-    /// The attempt was deferred as a whole as long as the machine of one mailbox was not known.
+    /// Regression: one unknown mailbox host deferred the whole attempt.
     #[test]
     fn a_mailbox_of_an_unknown_machine_holds_up_none_of_a_known_one() {
         let unknown = |why: &str| Store::Unavailable(why.into());
         let stores = [(2, unknown("odd")), (5, unknown("down"))];
         assert_eq!(unplaced(&[5, 2], &stores), Some(vec![nowhere("down"), nowhere("odd")]));
         assert_eq!(unplaced(&[5, 2], &[(2, unknown("odd")), (5, Store::At("a.x.org".into()))]), None);
-        // Only the envelope is asked about the other.
+        // The second recipient is classified by its envelope.
         assert_eq!(unplaced(&[5, 2], &stores[..1]), None);
     }
 
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!((turn(&mut large).len(), large.count()), (2, 1));
     }
 
-    /// Says of every mailbox that `store` has it, and keeps what it was asked.
+    /// Answers every key with `store`, and records its queries.
     #[derive(Default)]
     struct Hosts(Mutex<Vec<String>>);
 
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Each message used to cost a round trip to the table of hosts, one after the other.
+    /// Regression: each message used to cost a round trip to the table of hosts.
     #[test]
     fn a_table_of_hosts_is_asked_once_for_all_messages_of_a_turn() {
         let hosts = Arc::new(Hosts::default());

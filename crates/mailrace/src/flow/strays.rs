@@ -1,8 +1,9 @@
-//! Mail that waits where the rules of before have put it, while those of now would ask the directory for its place, or
-//! not ask it any more: that of domains whose `hosts` were added or removed, or that tables may name now. It is picked
-//! to be sorted anew, as that of a queue that is gone.
+//! Finds mail whose destination is outdated after a reload: the new rules would look up its mailbox
+//! host, or no longer look it up. This happens when a domain gains or loses `hosts`, or when tables
+//! may now name it. Such mail is reclassified like that of a retired queue.
 //!
-//! Who is in flight at that moment ends as he began. Where he comes back he is picked then: until that he is remembered.
+//! Attempts in flight finish first. Their recipients are remembered, and reclassified if they
+//! return.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,17 +13,18 @@ use queue::Progress;
 use super::Queues;
 use super::sorter::Rules;
 
-/// Those who were in flight: the message, and the recipient's place in its envelope.
+/// Recipients that were in flight: the message, and the ordinal in its envelope.
 #[derive(Debug, Default)]
 pub(super) struct Strays(HashSet<(QueueId, u32)>);
 
 impl Strays {
-    /// Whether somebody may come back.
+    /// Whether recipients may still return.
     pub(super) fn are_some(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Picks all who wait where `before` put them and `now` may not, in one pass over everybody if there can be any.
+    /// Picks all recipients that `before` classified and `now` may not, in one pass, if the rules
+    /// differ.
     pub(super) fn pick(&mut self, queues: &mut Queues, before: &Rules, now: &Rules) {
         if before.asks_of_the_same(now) {
             return;
@@ -41,7 +43,7 @@ impl Strays {
         });
     }
 
-    /// Picks those who came back, and forgets those who will not.
+    /// Picks recipients that have returned, and forgets those that will not.
     pub(super) fn pick_returned(&mut self, queues: &mut Queues) {
         if self.0.is_empty() {
             return;
@@ -89,7 +91,7 @@ mod tests {
         );
     }
 
-    /// The next attempt, with a way for whoever needs one.
+    /// The next attempt; routes every destination that needs it.
     fn next(queues: &mut Queues) -> Option<Attempt> {
         while let Some(destination) = queues.next_question() {
             let (route, until) = (Arc::new(Way::Unsorted), NOW + Duration::from_secs(1_000));
@@ -131,7 +133,7 @@ mod tests {
         assert_eq!((sorted(&mut queues), strays.are_some()), (vec![], false));
         strays.pick(&mut queues, &before, &now);
         assert_eq!((sorted(&mut queues), strays.are_some()), (vec![2, 3, 4], true));
-        // Put there by the rules of now, he is no stray.
+        // Classified by the new rules, so not picked.
         admit(&mut queues, 6, "new.test", later);
         strays.pick_returned(&mut queues);
         assert_eq!((sorted(&mut queues), strays.are_some()), (vec![], true));

@@ -1,6 +1,7 @@
-//! A message from the drop on its way to the spool: what `intake` does for a client, for one who has gone. Whoever cannot
-//! get it is told of in a notice to the sender, which is committed together with the message. These notices have no limit:
-//! who left the message is a user of this machine.
+//! Submits messages from the drop folder to the spool: what `intake` does for a connected client,
+//! for one that has gone. Recipients that cannot get the message are reported in a notice to the
+//! sender, committed together with the message. These notices are not limited, since the sender is
+//! a local user.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,54 +21,55 @@ use crate::config::NulPolicy;
 use crate::log::Log;
 use crate::maildrop::Parcel;
 
-/// How mail from the drop comes in, as Received lines and the log name it.
+/// The protocol of these messages in Received lines and in the log.
 const PROTOCOL: &str = "local";
 
-/// Whom the emptier asks.
+/// Submits messages from the drop folder.
 pub struct Desk {
-    /// Whose mail is ours, and all else that sessions ask.
+    /// The context that sessions use: directory, spool, limits.
     pub desk: Arc<intake::Desk>,
-    /// Lookups may wait; the emptier's thread waits with them.
+    /// Runs lookups; the scanner's thread waits for them.
     pub runtime: Runtime,
-    /// A message larger than this goes to a file of its own, in bytes.
+    /// Messages larger than this many bytes go to a file of their own.
     pub spill_above: u64,
-    /// Received lines of a message; one with more goes round in a loop.
+    /// The most Received lines of a message; one with more is in a mail loop.
     pub received_max: u32,
-    /// What is done about a NUL in a message, as in sessions.
+    /// How to treat NUL in a message, as in sessions.
     pub nul: NulPolicy,
-    /// Who gets notices of messages that have no sender.
+    /// Gets notices for messages without a sender.
     pub double_bounces_to: Option<Address>,
-    /// Facts.
+    /// The log.
     pub log: Arc<Log>,
 }
 
-/// It is in the spool.
+/// The message is in the spool.
 pub struct Kept;
 
 /// Why it is not.
 pub enum Unkept {
-    /// The same may succeed later.
+    /// A later try may succeed.
     Later(String),
-    /// It never will.
+    /// No try will.
     Never(String),
 }
 
-/// Recipients as the directory has them.
+/// Recipients after the directory lookup.
 #[derive(Default)]
 struct Sorted {
     good: Vec<Recipient>,
-    /// No more than were named.
+    /// At most one for each named recipient.
     bad: Vec<(Recipient, Reply)>,
-    /// The addresses of the good.
+    /// The addresses of the accepted recipients.
     seen: HashSet<Address>,
 }
 
 impl Desk {
-    /// Brings a message to the spool. When this returns it is durable there, or it is not there: so it is where nobody gets
-    /// it and nobody can be told, and where the server stops before all recipients were looked up.
+    /// Submits a message. On success it is durable in the spool. It is not there if the lookup of
+    /// any recipient fails, if the server stops meanwhile, or if neither message nor notice has a
+    /// recipient.
     pub fn submit(&self, mut parcel: Parcel, uid: u32, now: Timestamp, stopping: &AtomicBool) -> Result<Kept, Unkept> {
         if self.desk.load.measures().shortage.is_some() {
-            return Err(Unkept::Later("room or memory is short".into()));
+            return Err(Unkept::Later("disk space or memory is low".into()));
         }
         if self.nul == NulPolicy::Strip {
             parcel.content.retain(|octet| *octet != 0);
@@ -93,7 +95,10 @@ impl Desk {
         };
         let notice = self.notice(id, &envelope, &bad, &content, now)?;
         if let (true, None, [(to, reply), ..]) = (envelope.recipients.is_empty(), &notice, &*bad) {
-            return Err(Unkept::Never(format!("nobody gets it, and nobody is told: <{}>: {reply}", to.address)));
+            return Err(Unkept::Never(format!(
+                "no valid recipient, and no notice can be sent: <{}>: {reply}",
+                to.address
+            )));
         }
         let header = intake::logged_header(&content, self.desk.logs_subjects);
         let (size, mut entries) = (content.len() as u64, Vec::new());
@@ -112,21 +117,21 @@ impl Desk {
         Ok(Kept)
     }
 
-    /// Why nobody gets a message.
+    /// Why the message is refused for all recipients.
     fn fault(&self, content: &[u8]) -> Option<Reply> {
         if received_lines(content) > self.received_max as usize {
-            return Some(failure(Enhanced(5, 4, 6), "Too many Received lines: the message goes round in a loop"));
+            return Some(failure(Enhanced(5, 4, 6), "Mail loop detected: too many Received lines"));
         }
         let has_nul = self.nul == NulPolicy::Refuse && content.contains(&0);
-        has_nul.then(|| failure(Enhanced(5, 6, 0), "The message has a NUL"))
+        has_nul.then(|| failure(Enhanced(5, 6, 0), "The message contains NUL"))
     }
 
-    /// Whom the recipients stand for. That one cannot be looked up now holds up the message.
+    /// Looks up the recipients. A failing lookup holds up the whole message.
     fn sort(&self, recipients: Vec<Recipient>, stopping: &AtomicBool) -> Result<Sorted, Unkept> {
         let (mut sorted, mut named) = (Sorted::default(), HashSet::new());
         for recipient in recipients {
             if stopping.load(Relaxed) {
-                return Err(Unkept::Later("the server stops".into()));
+                return Err(Unkept::Later("the server is stopping".into()));
             }
             if !named.insert(recipient.address.clone()) {
                 continue;
@@ -140,18 +145,20 @@ impl Desk {
                     continue;
                 }
                 Resolution::Unavailable(why) => {
-                    return Err(Unkept::Later(format!("the directory cannot say who <{asked}> is: {why}")));
+                    return Err(Unkept::Later(format!("cannot look up <{asked}>: {why}")));
                 }
                 Resolution::Unknown => {
                     sorted.bad.push((recipient, failure(Enhanced(5, 1, 1), "No such user here")));
                     continue;
                 }
                 Resolution::TooDeep => {
-                    sorted.bad.push((recipient, failure(Enhanced(5, 4, 6), "Aliases lead in a circle")));
+                    sorted.bad.push((recipient, failure(Enhanced(5, 4, 6), "Alias loop")));
                     continue;
                 }
                 Resolution::TooMany => {
-                    sorted.bad.push((recipient, failure(Enhanced(5, 5, 3), "Aliases lead to too many addresses")));
+                    sorted
+                        .bad
+                        .push((recipient, failure(Enhanced(5, 5, 3), "Too many addresses after alias expansion")));
                     continue;
                 }
             };
@@ -160,7 +167,7 @@ impl Desk {
         Ok(sorted)
     }
 
-    /// The letter that tells the sender, if somebody can be told.
+    /// The notice for the sender, if it can be sent.
     fn notice(
         &self,
         id: QueueId,
@@ -195,7 +202,7 @@ impl Desk {
         Ok(Some((told, Entry::Message { id: notice_id, envelope, content, flags })))
     }
 
-    /// Whom an address means here, and who gets mail for that.
+    /// Normalizes an address, and resolves it.
     fn resolve(&self, address: &Address) -> (Address, Resolution) {
         self.runtime.block_on(async {
             let asked = self.desk.meant(address, None).await.into_owned();
@@ -204,20 +211,19 @@ impl Desk {
         })
     }
 
-    /// Who gets a notice: the sender as RCPT would have it. Nobody where there is no such user: then the log alone tells.
+    /// The recipients of a notice, as RCPT would resolve the sender. None if there is no such user;
+    /// then the failure is only logged.
     fn address(&self, sender: &Address) -> Result<Vec<Recipient>, Unkept> {
         let recipient = |address, original| Recipient { address, original, notify: Notify::NEVER, orcpt: None };
         match self.resolve(sender).1 {
             Resolution::Local(finals) => Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect()),
             Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
-            Resolution::Unavailable(why) => {
-                Err(Unkept::Later(format!("the directory cannot say who the sender <{sender}> is: {why}")))
-            }
+            Resolution::Unavailable(why) => Err(Unkept::Later(format!("cannot look up the sender <{sender}>: {why}"))),
             Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
         }
     }
 
-    /// The Received line (RFC 5321 section 4.4). Who left it is what the system says.
+    /// The Received line (RFC 5321 section 4.4). The operating system tells the sender's user id.
     fn trace(&self, id: QueueId, uid: u32, envelope: &Envelope, now: Timestamp) -> String {
         let recipient = match &*envelope.recipients {
             [only] => format!("\r\n\tfor <{}>", only.original.as_ref().unwrap_or(&only.address)),
@@ -237,7 +243,7 @@ impl Desk {
             spill.append(&bytes)?;
             spill.finish()
         });
-        spilled.map(Content::Spilled).map_err(|error| Unkept::Later(format!("writing it to a file: {error}")))
+        spilled.map(Content::Spilled).map_err(|error| Unkept::Later(format!("cannot write it to a file: {error}")))
     }
 
     fn commit(&self, entries: Vec<Entry>) -> Result<(), Unkept> {
@@ -246,7 +252,7 @@ impl Desk {
         }
         let (done, answer) = mpsc::channel();
         let spool: &Arc<Spool> = &self.desk.spool;
-        // Whoever waits for the answer is this thread.
+        // This thread waits for the answer.
         spool.submit(entries, Box::new(move |result| drop(done.send(result))));
         match answer.recv().unwrap_or(Err(CommitError::Closed)) {
             Ok(()) => Ok(()),
@@ -287,8 +293,8 @@ impl Desk {
 }
 
 impl Sorted {
-    /// Adds those for whom a recipient stands and who do not get it yet: all of them, or nobody if that makes more than
-    /// `count_max`.
+    /// Adds the addresses that a recipient resolves to, without duplicates: all of them, or none if
+    /// that exceeds `count_max`.
     fn add(&mut self, finals: Vec<Final>, recipient: Recipient, count_max: usize) {
         let before = self.good.len();
         for Final { address, original, .. } in finals {
@@ -300,7 +306,7 @@ impl Sorted {
             for refused in self.good.drain(before..) {
                 self.seen.remove(&refused.address);
             }
-            self.bad.push((recipient, failure(Enhanced(5, 5, 3), "Aliases make too many recipients of it")));
+            self.bad.push((recipient, failure(Enhanced(5, 5, 3), "Too many recipients after alias expansion")));
         }
     }
 }
@@ -314,7 +320,8 @@ fn failure(enhanced: Enhanced, text: &'static str) -> Reply {
     Reply::new(550, enhanced, text)
 }
 
-/// A message as a notice quotes it. Where NULs are refused, the notice must not bring them back.
+/// The part of a message that a notice returns. If NULs are refused, the notice contains none
+/// either.
 fn quoted(original: &[u8], nul: NulPolicy) -> Cow<'_, [u8]> {
     if nul == NulPolicy::Refuse && original.contains(&0) {
         return Cow::Owned(original.iter().copied().filter(|octet| *octet != 0).collect());
@@ -322,7 +329,7 @@ fn quoted(original: &[u8], nul: NulPolicy) -> Cow<'_, [u8]> {
     Cow::Borrowed(original)
 }
 
-/// Of the header.
+/// Counts the Received lines of the header.
 fn received_lines(message: &[u8]) -> usize {
     let lines = message.split_inclusive(|byte| *byte == b'\n').take_while(|line| *line != b"\r\n");
     let is_trace = |line: &&[u8]| line.get(..9).is_some_and(|name| name.eq_ignore_ascii_case(b"received:"));

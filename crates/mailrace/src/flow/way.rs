@@ -1,30 +1,30 @@
-//! Where a destination's mail goes: what the navigator found out, as the queue carries it to the attempt.
+//! The route of a destination: the resolver's answer, which the queue gives to each attempt.
 
 use std::sync::Arc;
 
 use delivery::remote::NextHop;
 use mail::Outcome;
 
-/// A way for the mail of a destination.
+/// The route of a destination.
 #[derive(Debug)]
 pub enum Way {
-    /// Into mailboxes here.
+    /// To local mailboxes.
     Mailboxes {
-        /// By the courier of this name.
+        /// The name of the transport.
         transport: Box<str>,
     },
-    /// To another host.
+    /// To other hosts.
     Remote {
         /// The name of the transport.
         transport: Box<str>,
         /// The hosts.
         hop: Arc<NextHop>,
     },
-    /// The directory did not say which machine stores the mailbox: it is asked again.
+    /// The mailbox host is unknown: each attempt asks the directory again.
     Unsorted,
-    /// There is none: every attempt ends so.
+    /// No route: every attempt ends like this.
     Nowhere {
-        /// How it ends.
+        /// The outcome of each attempt.
         outcome: Outcome,
     },
 }

@@ -1,8 +1,8 @@
-//! What lines there are about mail, and which fields each may have: the one definition that the writer of lines, their
-//! summary and docs/logs.md go by. A field that is not here cannot be written in a debug build, and a test holds the page
-//! against this file in both directions.
+//! The log events about mail, and the fields of each: the definition for the writer of lines, for
+//! their summary, and for docs/logs.md. Debug builds refuse to write other fields, and a test
+//! compares the page with this file in both directions.
 
-/// What a line about mail is about.
+/// The kind of a log line about mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Received,
@@ -33,12 +33,12 @@ impl Event {
         Event::SetAside,
     ];
 
-    /// The event of this name.
+    /// The event with this name.
     pub(crate) fn named(name: &str) -> Option<Event> {
         Event::ALL.into_iter().find(|event| event.name() == name)
     }
 
-    /// As lines have it.
+    /// The name in log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Event::Received => "received",
@@ -55,7 +55,7 @@ impl Event {
         }
     }
 
-    /// The fields that its lines may have, in their order.
+    /// The fields that its lines may have, in order.
     pub(crate) fn fields(self) -> &'static [&'static str] {
         match self {
             Event::Received => &[
@@ -90,7 +90,8 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../../docs/logs.md");
 
-    /// The names in the first column of the tables below a heading: each is the only thing in backquotes there.
+    /// The names in the first column of the tables below a heading: each is the only text in
+    /// backquotes there.
     fn documented(heading: &str) -> Option<Vec<&'static str>> {
         let (_, section) = PAGE.split_once(&format!("\n### {heading}\n"))?;
         let section = section.split("\n#").next()?;

@@ -1,5 +1,5 @@
-//! A message on its way to the server, as a file: a line that says what it is, the envelope as lines, an empty line, and
-//! the message.
+//! The format of a message in the drop folder: a header line, the envelope as lines, an empty line,
+//! and the message.
 //!
 //! ```text
 //! mailrace drop 1 9ae0daaf 1234
@@ -16,18 +16,19 @@
 //! Subject: hello
 //! ```
 //!
-//! The first line has the CRC-32C of all that follows it, and how many bytes that is. Every other line ends in LF, those
-//! of the message in CRLF. Only `from` and one `to` must be there; `from` alone is the null sender. `notify` and `orcpt`
-//! are about the recipient that follows.
+//! The first line has the CRC-32C and the length of all that follows. The other lines end in LF,
+//! those of the message in CRLF. Only `from` and one `to` are required; `from` alone is the null
+//! sender. `notify` and `orcpt` apply to the recipient that follows.
 
 use std::fmt::Write as _;
 
 use mail::{Address, BodyFlags, BodyType, Notify, Recipient, Return};
 
 const MAGIC: &str = "mailrace drop 1 ";
-/// The first line with its end: the sum has 8 digits, the length at most 20.
+/// The first line with its end: 8 digits of checksum, and at most 20 of length.
 const FIRST_LINE_OCTETS_MAX: usize = MAGIC.len() + 8 + 1 + 20 + 1;
-/// What may stand before the message, which the limit on messages does not count: ten thousand long addresses.
+/// The most bytes before the message, which the message limit does not count: room for ten thousand
+/// long addresses.
 pub const PARCEL_HEAD_OCTETS_MAX: u64 = 4 << 20;
 /// RFC 3461 section 4.4.
 const ENVID_OCTETS_MAX: usize = 100;
@@ -39,43 +40,43 @@ const ORCPT_OCTETS_MAX: usize = 500;
 pub struct Parcel {
     /// The envelope sender; None is the null sender.
     pub sender: Option<Address>,
-    /// Whom it is for, before any alias is looked at; at least one.
+    /// The recipients, before alias expansion; at least one.
     pub recipients: Vec<Recipient>,
-    /// How much of the message a report brings back.
+    /// RET: how much of the message a notice returns (RFC 3461).
     pub ret: Option<Return>,
-    /// The sender's name for the message, in xtext.
+    /// ENVID: the sender's name for the message, in xtext.
     pub envid: Option<Box<str>>,
-    /// What the message was said to be.
+    /// The declared body type.
     pub body_type: BodyType,
-    /// It was said to need SMTPUTF8 (RFC 6531).
+    /// Whether SMTPUTF8 was requested (RFC 6531).
     pub smtputf8: bool,
-    /// The message: no CR without LF, no LF without CR, and CRLF at its end.
+    /// The message. Every line ends in CRLF, and CR and LF occur nowhere else.
     pub content: Vec<u8>,
 }
 
-/// Why bytes are no parcel.
+/// Why a file is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAParcel {
-    /// Not our first line.
-    #[error("it does not begin as a dropped message does")]
+    /// The first line is not ours.
+    #[error("it does not start with a drop file header")]
     Foreign,
-    /// Fewer bytes than it was written with, or more.
-    #[error("it has not the length that it was written with")]
+    /// The length is wrong.
+    #[error("its length does not match its header")]
     Length,
-    /// Other bytes.
-    #[error("its checksum is wrong")]
+    /// The checksum is wrong.
+    #[error("its checksum does not match its header")]
     Sum,
-    /// A line of the envelope has a name or a value that is not known.
-    #[error("line {0} of its envelope has a fault")]
+    /// An envelope line has an unknown name or an invalid value.
+    #[error("line {0} of its envelope is invalid")]
     Line(usize),
     /// The envelope is larger than [`PARCEL_HEAD_OCTETS_MAX`].
     #[error("its envelope is too large")]
     Head,
-    /// It names more recipients than a message may have.
-    #[error("its envelope names too many recipients")]
+    /// More recipients than a message may have.
+    #[error("its envelope has too many recipients")]
     Recipients,
-    /// No sender, or nobody to get it.
-    #[error("its envelope is not complete")]
+    /// No sender or no recipient.
+    #[error("its envelope is incomplete")]
     Incomplete,
     /// A bare CR or LF, or no line end at the end.
     #[error("a line of the message does not end in CRLF")]
@@ -83,7 +84,7 @@ pub enum NotAParcel {
 }
 
 impl Parcel {
-    /// As a file.
+    /// Encodes the file.
     pub fn encode(&self) -> Vec<u8> {
         let mut rest = self.envelope().into_bytes();
         rest.extend_from_slice(&self.content);
@@ -103,7 +104,7 @@ impl Parcel {
             None => {}
         }
         if let Some(envid) = &self.envid {
-            // Writing to a string never fails.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "envid {envid}");
         }
         if self.body_type == BodyType::EightBitMime {
@@ -125,11 +126,11 @@ impl Parcel {
         text
     }
 
-    /// Reads a file, whose recipients may be so many.
+    /// Decodes a file with at most `recipients_max` recipients.
     ///
     /// # Errors
     ///
-    /// The bytes are not what [`Parcel::encode`] makes, whoever made them, or the envelope is over a bound.
+    /// The bytes are not what [`Parcel::encode`] writes, or the envelope exceeds a limit.
     pub fn decode(file: &[u8], recipients_max: usize) -> Result<Parcel, NotAParcel> {
         let rest = sealed(file)?;
         let (mut parcel, mut wishes) = (Parcel::empty(), Wishes::default());
@@ -176,7 +177,7 @@ impl Parcel {
         }
     }
 
-    /// Takes a line of the envelope, and says whether it named the sender. None: it has a fault.
+    /// Parses an envelope line, and returns whether it is the sender. None if the line is invalid.
     fn take(&mut self, line: &str, wishes: &mut Wishes) -> Option<bool> {
         let (name, value) = line.split_once(' ').unwrap_or((line, ""));
         match (name, value) {
@@ -198,7 +199,7 @@ impl Parcel {
         Some(name == "from")
     }
 
-    /// What is known of the message's bytes.
+    /// The body flags of the message.
     pub fn flags(&self) -> BodyFlags {
         let content = &self.content;
         BodyFlags {
@@ -209,26 +210,26 @@ impl Parcel {
     }
 }
 
-/// What was said about the recipient that follows.
+/// Parameters of the recipient that follows.
 #[derive(Default)]
 struct Wishes {
     notify: Notify,
     orcpt: Option<Box<str>>,
 }
 
-/// NEVER stands alone (RFC 3461 section 4.1).
+/// NEVER excludes the other keywords (RFC 3461 section 4.1).
 fn notify(bits: u8) -> Option<Notify> {
     let sound = bits != 0 && bits < 16 && (bits & 1 == 0 || bits == 1);
     sound.then(|| Notify::from_bits(bits))
 }
 
-/// Whether it can be given on as ENVID= is: xtext of RFC 3461 section 4 without what would end the word.
+/// Whether the text is a valid ENVID value: xtext of RFC 3461 section 4.
 pub(crate) fn is_envid(text: &str) -> bool {
     !text.is_empty() && text.len() <= ENVID_OCTETS_MAX && is_xtext(text)
 }
 
-/// Whether it can be given on as ORCPT= is: a type, a semicolon, and xtext, in which the type utf-8 may have letters
-/// beyond ASCII (RFC 6533 section 3).
+/// Whether the text is a valid ORCPT value: a type, a semicolon, and xtext; with the type utf-8,
+/// non-ASCII characters too (RFC 6533 section 3).
 fn is_orcpt(text: &str) -> bool {
     let Some((kind, address)) = text.split_once(';') else { return false };
     let is_atom = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -255,7 +256,7 @@ fn escapes_are_sound(text: &str) -> bool {
     })
 }
 
-/// What stands behind the first line, if that tells the truth.
+/// The bytes after the first line, if its length and checksum match.
 fn sealed(file: &[u8]) -> Result<&[u8], NotAParcel> {
     let (first, _) = line(&file[..file.len().min(FIRST_LINE_OCTETS_MAX)]).ok_or(NotAParcel::Foreign)?;
     let rest = &file[first.len() + 1..];
@@ -271,13 +272,13 @@ fn sealed(file: &[u8]) -> Result<&[u8], NotAParcel> {
     Ok(rest)
 }
 
-/// The first line without its LF, and what stands behind it.
+/// The first line without its LF, and the bytes after it.
 fn line(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     Some((std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
 }
 
-/// Whether lines end in CRLF, and CR and LF stand nowhere else.
+/// Whether every line ends in CRLF, and CR and LF occur nowhere else.
 fn has_wire_lines(content: &[u8]) -> bool {
     let mut before = b'\n';
     for byte in content {
@@ -322,7 +323,7 @@ mod tests {
         Parcel::decode(file, 10)
     }
 
-    /// A file that says the truth of itself, whatever is in it.
+    /// A file with a correct first line, whatever follows.
     fn seal(rest: &[u8]) -> Vec<u8> {
         let mut file = format!("{MAGIC}{:08x} {}\n", crc32c::crc32c(rest), rest.len()).into_bytes();
         file.extend_from_slice(rest);

@@ -1,5 +1,5 @@
-//! Leaving a message in the folder. It is written under a temporary name, synced, renamed, and the folder is synced: from
-//! then on it is kept, and not before.
+//! Writes messages to the drop folder: a file is written under a temporary name, synced and
+//! renamed, and the folder is synced. Only then is the message accepted.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -13,33 +13,34 @@ const MESSAGE: &str = "m-";
 const TIME_DIGITS: usize = 16;
 const SECRET_DIGITS: usize = 32;
 
-/// The folder, for writers.
+/// Writes to the drop folder.
 #[derive(Clone, Debug)]
 pub struct Place {
     folder: PathBuf,
 }
 
 impl Place {
-    /// The folder at this path, which the server makes.
+    /// Writes to the folder at this path, which the server creates.
     pub fn new(folder: PathBuf) -> Place {
         Place { folder }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Leaves a file there. When this returns it is durable.
+    /// Writes a message file. On success it is durable.
     ///
     /// # Errors
     ///
-    /// The folder is not there or nobody may write there, the disk is full, or it failed. Then nothing is kept.
+    /// The folder does not exist or is not writable, the disk is full, or it fails. Then no message
+    /// is left.
     pub fn leave(&self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
         let temporary = self.folder.join(format!("{TEMPORARY}{}", secret()?));
         let left = self.write(&temporary, bytes, now);
         if left.is_err() {
-            // It is nobody's message. Where it cannot be removed it stays, and is none.
+            // If it cannot be removed, the temporary file stays, and is ignored.
             let _ = std::fs::remove_file(&temporary);
         }
         left
@@ -48,21 +49,21 @@ impl Place {
     fn write(&self, temporary: &Path, bytes: &[u8], now: Timestamp) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
         file.write_all(bytes)?;
-        // The server may be another user; nobody else knows the name.
+        // The server may be another user; other users do not know the name.
         file.set_permissions(Permissions::from_mode(0o644))?;
         file.sync_all()?;
         let name = self.folder.join(format!("{MESSAGE}{:016x}-{}", now.millis(), secret()?));
         std::fs::rename(temporary, &name)?;
         let synced = self.sync(&file);
         if synced.is_err() {
-            // Whoever is told that it failed will try again.
+            // The caller reports the failure and will try again.
             let _ = std::fs::remove_file(&name);
         }
         synced
     }
 
-    /// A writer may not read the folder, and without that it cannot be opened and synced alone: then all of the file
-    /// system that `file` is on is synced.
+    /// Writers may not read the folder, and so cannot open and sync it. Then the whole file system
+    /// of `file` is synced.
     fn sync(&self, file: &File) -> io::Result<()> {
         match File::open(&self.folder) {
             Ok(folder) => folder.sync_all(),
@@ -72,7 +73,7 @@ impl Place {
     }
 }
 
-/// Whether a file of this name is a message.
+/// Whether this is the name of a message.
 pub fn is_message_name(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(MESSAGE.as_bytes()) else { return false };
     rest.len() == TIME_DIGITS + 1 + SECRET_DIGITS
@@ -80,7 +81,7 @@ pub fn is_message_name(name: &[u8]) -> bool {
         && rest.iter().enumerate().all(|(place, byte)| place == TIME_DIGITS || is_digit(*byte))
 }
 
-/// Whether a file of this name is under way.
+/// Whether this is the name of a file that is being written.
 pub fn is_temporary_name(name: &[u8]) -> bool {
     let rest = name.strip_prefix(TEMPORARY.as_bytes());
     rest.is_some_and(|rest| rest.len() == SECRET_DIGITS && rest.iter().all(|byte| is_digit(*byte)))
@@ -90,7 +91,7 @@ fn is_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// Digits that nobody can guess: from the system's source of randomness.
+/// Digits that cannot be guessed, from the system's random source.
 pub(crate) fn secret() -> io::Result<String> {
     let mut bytes = [0u8; SECRET_DIGITS / 2];
     let mut filled = 0;

@@ -1,50 +1,57 @@
-//! What tables count. One that is in memory as a whole counts nothing and is left out.
+//! The counters of tables. A table that is entirely in memory has none and is left out.
 
 use lookup::{ReplicaStats, Stats};
 
 use super::text::Text;
 
-/// A count or a value of a table.
+/// A counter or value of a table.
 type Reading = fn(&Stats) -> u64;
 
-/// Families with one sample a table, before and behind the histograms.
+/// Metrics with one sample for each table, before and after the histograms.
 const CACHE: [(&str, &str, &str, Reading); 6] = [
-    ("mailrace_table_cache_hits_total", "Keys that the cache answered in their time", "counter", |stats| stats.hits),
-    ("mailrace_table_stale_total", "Keys answered beyond it, since the backend failed", "counter", |stats| stats.stale),
+    ("mailrace_table_cache_hits_total", "Keys answered from the cache before expiry", "counter", |stats| stats.hits),
+    (
+        "mailrace_table_stale_total",
+        "Keys answered from the cache after expiry, because the backend failed",
+        "counter",
+        |stats| stats.stale,
+    ),
     ("mailrace_table_cached", "Entries in the cache", "gauge", |stats| stats.cached),
-    ("mailrace_table_joined_total", "Keys that somebody else had asked for", "counter", |stats| stats.joined),
-    ("mailrace_table_waiting", "Keys that wait for the backend", "gauge", |stats| stats.waiting),
-    ("mailrace_table_down", "Whether the backend is down and not asked", "gauge", |stats| {
+    ("mailrace_table_joined_total", "Keys that joined a pending request", "counter", |stats| stats.joined),
+    ("mailrace_table_waiting", "Keys waiting for the backend", "gauge", |stats| stats.waiting),
+    ("mailrace_table_down", "Whether the backend is down and not queried", "gauge", |stats| {
         u64::from(stats.down.is_some())
     }),
 ];
 
 const REQUESTS: [(&str, &str, &str, Reading); 2] = [
     ("mailrace_table_requests_total", "Requests to the backend", "counter", |stats| stats.requests),
-    ("mailrace_table_request_failures_total", "Those of them that failed", "counter", |stats| stats.failures),
+    ("mailrace_table_request_failures_total", "Requests to the backend that failed", "counter", |stats| stats.failures),
 ];
 
-/// What a copy is, where there is one; what it does not know has no sample.
+/// A value of a replica; None has no sample.
 type ReplicaReading = fn(&ReplicaStats) -> Option<u64>;
 
 const REPLICA: [(&str, &str, ReplicaReading); 4] = [
-    ("mailrace_table_replica_entries", "Entries in the copy of a directory", |copy| Some(copy.entries)),
-    ("mailrace_table_replica_age_seconds", "Since the copy was as its master", |copy| match copy.live {
+    ("mailrace_table_replica_entries", "Entries in the replica", |copy| Some(copy.entries)),
+    ("mailrace_table_replica_age_seconds", "Time since the replica was up to date", |copy| match copy.live {
         true => Some(0),
         false => copy.age.map(|age| age.as_secs()),
     }),
-    ("mailrace_table_replica_live", "Whether changes arrive as they are made", |copy| Some(u64::from(copy.live))),
-    ("mailrace_table_replica_held_back", "Removals that wait for the operator", |copy| {
+    ("mailrace_table_replica_live", "Whether the replica receives changes as they happen", |copy| {
+        Some(u64::from(copy.live))
+    }),
+    ("mailrace_table_replica_held_back", "Removals that wait for `mailrace table accept`", |copy| {
         Some(copy.held_back.unwrap_or_default())
     }),
 ];
 
-/// All of it, in families that have a sample for each table.
+/// Writes all table metrics, each with a sample for each table.
 pub(super) fn tell(tables: &[(Box<str>, Stats)], out: &mut Text) {
     if tables.is_empty() {
         return;
     }
-    out.family("mailrace_table_answers_total", "Keys by what callers were told of them", "counter");
+    out.family("mailrace_table_answers_total", "Keys by answer", "counter");
     for (table, stats) in tables {
         let answers = [("found", stats.found), ("not_found", stats.not_found), ("unavailable", stats.unavailable)];
         answers.iter().for_each(|(answer, count)| out.sample(&[("table", table), ("answer", answer)], count));
@@ -53,9 +60,9 @@ pub(super) fn tell(tables: &[(Box<str>, Stats)], out: &mut Text) {
         out.family(name, help, kind);
         tables.iter().for_each(|(table, stats)| out.sample(&[("table", table)], read(stats)));
     }
-    out.family("mailrace_table_request_seconds", "Time of a request", "histogram");
+    out.family("mailrace_table_request_seconds", "Time of a request to the backend", "histogram");
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_micros, 1e6));
-    out.family("mailrace_table_request_keys", "Keys in a request", "histogram");
+    out.family("mailrace_table_request_keys", "Keys in a request to the backend", "histogram");
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_keys, 1.0));
     tell_copies(tables, out);
 }

@@ -1,49 +1,49 @@
-//! The text format of Prometheus: families of samples, each with its help and type once.
+//! The Prometheus text format: metrics with their help, type and samples.
 
 use std::fmt::{Arguments, Display, Write};
 
 use mail::Histogram;
 
-/// A text in the making.
+/// The text being written.
 #[derive(Default)]
 pub(super) struct Text {
     text: String,
-    /// The family of the samples that follow.
+    /// The metric of the samples that follow.
     family: &'static str,
 }
 
 impl Text {
-    /// Begins a family.
+    /// Begins a metric.
     pub(super) fn family(&mut self, name: &'static str, help: &str, kind: &str) {
         self.family = name;
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
     }
 
-    /// A sample of the family that was begun last.
+    /// Writes a sample of the current metric.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         let (family, labels) = (self.family, labelled(labels));
         self.line(format_args!("{family}{{{labels}}} {value}"));
     }
 
-    /// A gauge without labels.
+    /// Writes a gauge without labels.
     pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: u64) {
         self.family(name, help, "gauge");
         self.line(format_args!("{name} {value}"));
     }
 
-    /// A counter without labels.
+    /// Writes a counter without labels.
     pub(super) fn counter(&mut self, name: &'static str, help: &str, value: u64) {
         self.family(name, help, "counter");
         self.line(format_args!("{name} {value}"));
     }
 
-    /// A histogram without labels. Values are stored in units of which `scale` make one of the metric's.
+    /// Writes a histogram without labels. `scale` stored units are one unit of the metric.
     pub(super) fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram, scale: f64) {
         self.family(name, help, "histogram");
         self.distribution(&[], histogram, scale);
     }
 
-    /// The samples of a histogram in the family that was begun last.
+    /// Writes the samples of a histogram for the current metric.
     pub(super) fn distribution(&mut self, labels: &[(&str, &str)], histogram: &Histogram, scale: f64) {
         let (name, own) = (self.family, labelled(labels));
         let (before, set) = match &*own {
@@ -73,13 +73,13 @@ impl From<Text> for String {
     }
 }
 
-/// Labels with their values, as they stand between the braces.
+/// The labels with their values, as written between the braces.
 fn labelled(labels: &[(&str, &str)]) -> String {
     let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     labels.join(",")
 }
 
-/// A label's value between its quotes.
+/// Escapes a label's value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,5 +1,5 @@
-//! From the access rules of the configuration to those that sessions ask. Each list in the DNS is a table of its own,
-//! with a thread and a cache, however many rules name it.
+//! Translates the access rules of the configuration for the sessions. Each DNS list is a table with
+//! its own thread and cache, however many rules use it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,37 +15,39 @@ use mail::Address;
 use crate::config::{AccessRule, Config, Dns, Network, Pattern, WhoPattern};
 use crate::tables::Tables;
 
-/// An answer is kept no longer, whatever `[dns]` allows: who is taken off a list writes again soon.
+/// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
+/// from a list will soon try again.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
-/// Requests to one list at once, each with as many addresses as have gathered.
+/// Concurrent requests to one list, each with all addresses that have gathered.
 const REQUESTS_MAX: usize = 16;
-/// How long a client waits for a list at the most; without an answer it is not listed.
+/// How long a client waits for a list; without an answer it counts as not listed.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The lists in the DNS that the rules of a configuration name, open.
+/// The DNS lists that the rules of a configuration use.
 #[derive(Clone, Default)]
 pub struct Lists {
-    /// How they are asked.
+    /// The DNS settings in use.
     dns: Option<Dns>,
     /// By zone.
     open: BTreeMap<Box<str>, Arc<dyn Table>>,
 }
 
 impl Lists {
-    /// Opens those of a configuration.
+    /// Opens the lists of a configuration.
     ///
     /// # Errors
     ///
-    /// There is no name server, or the system has no room for a thread.
+    /// The system configures no name server, or cannot create a thread.
     pub fn open(config: &Config, events: &Events) -> anyhow::Result<Lists> {
         Lists::default().changed(config, events)
     }
 
-    /// Those of another configuration. Which are asked as before are the same ones, with the answers that they keep.
+    /// Opens the lists of another configuration. Lists with unchanged settings stay open, with
+    /// their cache.
     ///
     /// # Errors
     ///
-    /// As with [`Lists::open`]. Nothing has become of those that are open.
+    /// As with [`Lists::open`]. The open lists are unchanged.
     pub fn changed(&self, config: &Config, events: &Events) -> anyhow::Result<Lists> {
         let dns = &config.dns;
         let are_asked_as_before = self.dns.as_ref() == Some(dns);
@@ -63,7 +65,7 @@ impl Lists {
         Ok(Lists { dns: Some(dns.clone()), open })
     }
 
-    /// All of them.
+    /// All lists.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Table>> {
         self.open.values()
     }
@@ -77,7 +79,7 @@ fn open_list(zone: &str, dns: &Dns, events: &Events) -> anyhow::Result<Arc<dyn T
     Ok(Arc::new(table.with_context(|| format!("the list {zone}: starting its thread"))?))
 }
 
-/// The rules, None where there are none; tables and lists are those of the same configuration.
+/// The rules; None if there are none. Tables and lists must belong to the same configuration.
 pub fn access(config: &Config, tables: &Tables, lists: &Lists) -> Option<Access> {
     Access::new(config.access.iter().map(|rule| one_rule(rule, tables, lists)).collect())
 }
@@ -93,7 +95,7 @@ fn one_rule(rule: &AccessRule, tables: &Tables, lists: &Lists) -> Rule {
     conditions.extend(in_table(Subject::Sender, "senders_in", &rule.senders_in));
     conditions.extend(in_table(Subject::Recipient, "recipients_in", &rule.recipients_in));
     if let Some(zone) = &rule.dnsbl {
-        let table = lists.open.get(&zone.zone).expect("the lists are those that these rules name").clone();
+        let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
         let test = Test::Listed(Zone { name: zone.zone.clone(), table, codes });
         conditions.push(Condition { text: format!("dnsbl {}", zone.zone).into(), test });
@@ -106,14 +108,14 @@ fn settings(dns: &Dns) -> Settings {
     let cache = CacheSettings {
         ttl: dns.ttl_max.min(ANSWER_TIME_MAX),
         negative_ttl: dns.negative_ttl_max.min(ANSWER_TIME_MAX),
-        // Who was on a list that cannot be asked any more is not held to it.
+        // A client is not kept on a list that no longer answers.
         stale_if_error: Duration::ZERO,
         entries: dns.cache_entries as u64,
     };
     Settings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..Settings::default() }
 }
 
-/// What the rule itself names.
+/// The conditions that the rule itself names.
 fn named(rule: &AccessRule) -> Vec<Condition> {
     let mut conditions = Vec::new();
     let mut add = |key: &str, list: &[String], test: Test| {
@@ -142,8 +144,8 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What a list has said is not asked for again because a rule was changed; nor is one asked as it was no more to
-    /// be.
+    /// Regression: changing a rule closed the cache of its list. But a list with changed DNS
+    /// settings is opened again.
     #[test]
     fn of_another_configuration_only_lists_that_are_asked_otherwise_are_opened() {
         let config = |text: &str| Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));

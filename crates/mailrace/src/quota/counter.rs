@@ -1,6 +1,7 @@
-//! The threads that wait for the disk so that nobody else has to: some look at the files of Maildirs, others count, so that
-//! who only needs a look is not behind who counts a hundred thousand letters. A Maildir is counted once at a time, for all
-//! who want to know; one that took long is left alone for a while (see [`Slow`]). They end when nobody can ask any more.
+//! Threads that wait for the disk so that sessions and deliveries need not. Some read the usage
+//! files, others count Maildirs, so that a quick read does not wait behind a long count. A Maildir
+//! is counted once at a time, for all callers; one that took long is not recounted soon (see
+//! [`Slow`]). The threads end when nothing can request a count any more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,33 +16,33 @@ use mailbox::quota::{self, Limits, Standing, Usage};
 
 use super::slow::Slow;
 
-/// Of each kind. More would only be in each other's way on a disk.
+/// Threads of each kind. More would only compete for the disk.
 const THREADS: usize = 2;
-/// Looks that wait, counts that wait, and those who wait for counts; who comes when there are more is told that nobody can
-/// say.
+/// The most waiting checks, counts, and callers that wait for counts; beyond it, the answer is
+/// "unknown".
 const WAITING_MAX: usize = 10_000;
 
-/// Told what a Maildir holds; None if nobody can say.
+/// Called with the usage of a Maildir; None if unknown.
 pub(super) type Done = Box<dyn FnOnce(Option<Usage>) + Send>;
 
-/// A way to ask the threads.
+/// A handle to the threads.
 #[derive(Clone)]
 pub struct Counter {
     looks: SyncSender<Look>,
     counts: Counts,
 }
 
-/// Whether there is room in a Maildir.
+/// Asks whether a Maildir has room.
 pub(super) struct Look {
     pub(super) folder: PathBuf,
     pub(super) limits: Limits,
-    /// What is to be added.
+    /// The additional usage.
     pub(super) more: Usage,
-    /// Told what is known; None if nobody can say.
+    /// Called with what is known; None if unknown.
     pub(super) done: Box<dyn FnOnce(Option<Standing>) + Send>,
 }
 
-/// Counts that wait or are under way.
+/// Counts that are waiting or running.
 #[derive(Clone)]
 struct Counts {
     jobs: SyncSender<(PathBuf, Limits)>,
@@ -50,14 +51,14 @@ struct Counts {
 
 #[derive(Default)]
 struct Desk {
-    /// Counts that wait or are under way.
+    /// Counts that are waiting or running.
     asked: HashMap<PathBuf, Asked>,
-    /// All who wait for them.
+    /// All callers that wait for them.
     waiting: usize,
     slow: Slow,
 }
 
-/// A count that waits or is under way.
+/// A count that is waiting or running.
 struct Asked {
     since: Instant,
     waiting: Vec<Done>,
@@ -68,7 +69,7 @@ impl Counter {
     ///
     /// # Errors
     ///
-    /// The system has none.
+    /// The system cannot create a thread.
     pub fn start() -> io::Result<Counter> {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
         let (looks, questions) = mpsc::sync_channel(WAITING_MAX);
@@ -80,7 +81,7 @@ impl Counter {
         Ok(counter)
     }
 
-    /// Looks at the file, and counts where that does not tell whether there is room.
+    /// Reads the usage file, and counts if that does not decide the question.
     pub(super) fn look(&self, question: Look) {
         if let Err(mpsc::TrySendError::Full(question) | mpsc::TrySendError::Disconnected(question)) =
             self.looks.try_send(question)
@@ -89,19 +90,19 @@ impl Counter {
         }
     }
 
-    /// Counts the Maildir, or tells of the count that is under way, or of one that took long and is not old. Gives the
-    /// moment since when the count has been asked for.
+    /// Counts the Maildir, joins a running count, or returns a recent slow count. Returns when the
+    /// count was first requested.
     pub(super) fn recount(&self, folder: PathBuf, limits: Limits, done: Done) -> Instant {
         self.counts.ask(folder, limits, done, Instant::now())
     }
 
-    /// So much is brought to these Maildirs.
+    /// Adds delivered messages to the usage of these Maildirs.
     pub(super) fn add<'a>(&self, added: impl Iterator<Item = (&'a Path, Usage)>) {
         let mut desk = lock(&self.counts.desk);
         added.for_each(|(folder, usage)| desk.slow.add(folder, usage));
     }
 
-    /// One whose threads never come to an end, as long as its jobs are kept.
+    /// For tests: counts never finish while the job queue is kept.
     #[cfg(test)]
     pub(super) fn stuck() -> (Counter, Receiver<(PathBuf, Limits)>) {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
@@ -109,7 +110,7 @@ impl Counter {
         (Counter { looks: mpsc::sync_channel(1).0, counts }, folders)
     }
 
-    /// As if a count that took long had just found so much.
+    /// For tests: as if a slow count had just finished.
     #[cfg(test)]
     pub(super) fn recall(&self, folder: &Path, usage: Usage) {
         lock(&self.counts.desk).slow.learn(folder, usage, super::PATIENCE, Instant::now());
@@ -127,7 +128,7 @@ impl Counts {
         now
     }
 
-    /// Begins to count, unless somebody has. Who is to be told waits, unless too many do.
+    /// Starts a count unless one is pending. The callback is queued, unless too many are waiting.
     fn begin(&self, folder: PathBuf, limits: Limits, mut done: Option<Done>, now: Instant) -> Instant {
         let mut desk = lock(&self.desk);
         if desk.waiting >= WAITING_MAX
@@ -157,7 +158,7 @@ impl Counts {
 
 fn look(counts: &Counts, question: Look) {
     let Look { folder, limits, more, done } = question;
-    // A file that cannot be read is as good as none.
+    // An unreadable file is treated as missing.
     match quota::recorded(&folder, limits, SystemTime::now()).ok().flatten() {
         Some(standing) if standing.decides(limits, more) => done(Some(standing)),
         _ => {
@@ -183,7 +184,7 @@ fn answer(desk: &Mutex<Desk>, folder: &Path, usage: Option<Usage>) {
 }
 
 impl Desk {
-    /// Those who wait for a count that is over.
+    /// The callers that wait for a finished count.
     fn take(&mut self, folder: &Path) -> Vec<Done> {
         let waiting = self.asked.remove(folder).map(|asked| asked.waiting).unwrap_or_default();
         self.waiting -= waiting.len();
@@ -192,11 +193,11 @@ impl Desk {
 }
 
 fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    // One that somebody panicked over ended the process.
+    // A panic with the lock held has already aborted the process.
     desk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that do the jobs as they come.
+/// Starts threads that process jobs in order.
 fn spawn<T: Send + 'static>(
     name: &str,
     jobs: Receiver<T>,
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [("b", None)]);
     }
 
-    /// There used to be no bound on those who waited for one count.
+    /// Regression: the number of callers waiting for one count was not limited.
     #[test]
     fn who_comes_when_too_many_wait_for_one_count_is_told_the_same() {
         let (jobs, folders) = mpsc::sync_channel(1);
@@ -276,7 +277,8 @@ mod tests {
         assert_eq!(lock(&counts.desk).waiting, 0);
     }
 
-    /// One that changed during each count was counted without end, and never limited.
+    /// Regression: a mailbox that changed during each count was counted again and again, and never
+    /// limited.
     #[test]
     fn a_maildir_that_took_long_to_count_is_left_alone_for_a_while_and_nobody_waits_for_it() {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
@@ -297,8 +299,8 @@ mod tests {
             ask(later);
             assert_eq!(told.try_recv(), Ok(Some(held)));
         }
-        assert!(folders.try_recv().is_ok(), "it is counted anew");
-        assert!(folders.try_recv().is_err(), "but once, and nobody waits");
+        assert!(folders.try_recv().is_ok(), "it is counted again");
+        assert!(folders.try_recv().is_err(), "but only once");
     }
 
     #[test]
@@ -324,7 +326,7 @@ mod tests {
         };
         fs::write(root.path().join("maildirsize"), "100S\n60 1\n-20 -1\n").unwrap();
         assert_eq!(standing(60), Some((40, false)));
-        assert_eq!(standing(61), Some((0, true)), "there would be no room, so it was counted");
+        assert_eq!(standing(61), Some((0, true)), "it would not fit, so the mailbox was counted");
         assert_eq!(fs::read_to_string(root.path().join("maildirsize")).unwrap(), "100S\n0 0\n");
     }
 }

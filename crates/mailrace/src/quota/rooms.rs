@@ -1,6 +1,6 @@
-//! Room in mailboxes, for sessions at RCPT: which transport delivers to a mailbox, what that may hold, and whether a
-//! message fits. What was found out is remembered for a few seconds, so that a crowd of messages for one mailbox costs one
-//! look at its file. Nobody waits for longer than [`PATIENCE`], whatever it is that does not answer.
+//! Quota checks for sessions at RCPT: which transport delivers to a mailbox, its limits, and
+//! whether a message fits. Results are cached for a few seconds, so that many messages for one
+//! mailbox read its file once. No check takes longer than [`PATIENCE`].
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,19 +20,19 @@ use super::counter::Look;
 use super::{Allowance, PATIENCE};
 use crate::flow::{Places, Transport};
 
-/// For so long what was found out counts.
+/// How long a result is cached.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
-/// Mailboxes that are remembered.
+/// The most cached mailboxes.
 const KNOWN_MAX: usize = 65_536;
-/// When there are so many, the old ones are looked for no more often than this: all sessions wait meanwhile.
+/// The minimum time between sweeps of a full cache: a sweep blocks all sessions.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
-/// Knows which mailboxes are full.
+/// Checks the quotas of mailboxes.
 pub struct Rooms {
     directory: Arc<Directory>,
-    /// Those of transports that have a quota.
+    /// The transports with a quota.
     houses: HashMap<Box<str>, House>,
-    /// Where the operator hears why nobody could say.
+    /// Logs why a usage is unknown.
     troubles: Troubles,
     memory: RwLock<Memory>,
 }
@@ -43,14 +43,14 @@ struct House {
     allowance: Arc<Allowance>,
 }
 
-/// The account of a mailbox, as the tables have it.
+/// A mailbox and its limits.
 struct Entry<'a> {
     allowance: &'a Allowance,
     limits: Limits,
     folder: PathBuf,
 }
 
-/// What was found out a short time ago.
+/// Recent results.
 #[derive(Default)]
 struct Memory {
     known: HashMap<Box<str>, Known>,
@@ -62,19 +62,19 @@ struct Known {
     what: Found,
 }
 
-/// What is known of a mailbox.
+/// The state of a mailbox.
 #[derive(Clone, Copy)]
 enum Found {
-    /// Nothing limits it.
+    /// It has no limits.
     Free,
-    /// It holds so much of what it may.
+    /// Its limits and usage.
     Limited(Limits, Standing, WhenFull),
-    /// Nobody can say.
+    /// Unknown.
     Unknown,
 }
 
 impl Rooms {
-    /// Of these transports; None if none of them has a quota.
+    /// For these transports; None if none of them has a quota.
     pub fn of(transports: &[Transport], directory: &Arc<Directory>, troubles: Troubles) -> Option<Rooms> {
         let house = |transport: &Transport| {
             let house = House { places: transport.places.clone(), allowance: transport.allowance.clone()? };
@@ -85,14 +85,14 @@ impl Rooms {
         (!houses.is_empty()).then_some(Rooms { directory, houses, troubles, memory })
     }
 
-    /// For the operator: what the mailbox may hold and does hold; None where nothing limits it.
+    /// For the operator: the limits and usage of a mailbox; None if it has no limits.
     pub async fn account(&self, mailbox: &Address) -> Option<String> {
         match self.looked_up(mailbox, Usage::default()).await {
             Ok(Found::Limited(limits, Standing { usage: Usage { bytes, messages }, .. }, _)) => {
                 Some(format!("{limits}; the mailbox holds {bytes} bytes in {messages} messages"))
             }
             Ok(Found::Free | Found::Unknown) => None,
-            Err(why) => Some(format!("nobody can say now: {why}")),
+            Err(why) => Some(format!("unknown now: {why}")),
         }
     }
 
@@ -100,8 +100,7 @@ impl Rooms {
         match self.looked_up(mailbox, more).await {
             Ok(found) => found,
             Err(why) => {
-                let what =
-                    format_args!("mail for <{mailbox}> is taken, since nobody can say whether there is room: {why}");
+                let what = format_args!("cannot check the quota of <{mailbox}>, accepting mail for it: {why}");
                 self.troubles.report(what);
                 Found::Unknown
             }
@@ -110,23 +109,23 @@ impl Rooms {
 
     async fn looked_up(&self, mailbox: &Address, more: Usage) -> Result<Found, String> {
         let deadline = Instant::now() + PATIENCE;
-        let untold = |_| "the tables do not answer in time".to_owned();
+        let untold = |_| "the tables did not answer in time".to_owned();
         let entry = timeout_at(deadline.into(), self.entry(mailbox, deadline)).await.map_err(untold)??;
         let Some(Entry { allowance, limits, folder }) = entry else { return Ok(Found::Free) };
         let (sender, told) = oneshot::channel();
         let done = Box::new(move |standing| {
-            // Who asked may have lost patience.
+            // The caller may have timed out.
             let _ = sender.send(standing);
         });
         allowance.counter.look(Look { folder, limits, more, done });
         match timeout_at(deadline.into(), told).await {
             Ok(Ok(Some(standing))) => Ok(Found::Limited(limits, standing, allowance.when_full)),
-            Ok(_) => Err("it could not be counted".to_owned()),
-            Err(_) => Err("it is still being counted".to_owned()),
+            Ok(_) => Err("cannot count the mailbox".to_owned()),
+            Err(_) => Err("the mailbox is still being counted".to_owned()),
         }
     }
 
-    /// What the tables say of the mailbox; None where nothing limits it.
+    /// The mailbox and its limits; None if it has none.
     async fn entry(&self, mailbox: &Address, deadline: Instant) -> Result<Option<Entry<'_>>, String> {
         let Some(House { places, allowance }) = self.house(mailbox).await? else { return Ok(None) };
         let unanswered = || "no answer".to_owned();
@@ -138,7 +137,7 @@ impl Rooms {
         Ok(Some(Entry { allowance, limits, folder }))
     }
 
-    /// Where the mailbox is, if it is here and there are quotas.
+    /// The transport of the mailbox, if the mailbox is local and its transport has a quota.
     async fn house(&self, mailbox: &Address) -> Result<Option<&House>, String> {
         let Some(domain) = self.directory.domain(mailbox.domain()).await? else { return Ok(None) };
         let Some(house) = self.houses.get(&domain.transport) else { return Ok(None) };
@@ -191,7 +190,7 @@ impl Known {
 }
 
 impl Found {
-    /// Whether so much fits; None where that has to be found out.
+    /// Whether the message fits; None if this has to be counted.
     fn fit(self, more: Usage) -> Option<Fit> {
         match self {
             Found::Free => Some(Fit::Fits),
@@ -230,7 +229,7 @@ mod tests {
         assert_eq!(fit(Found::Unknown, 1), Some(Fit::Unknown));
     }
 
-    /// Rooms in the mailboxes of x.org, with tables for the hosts, the quotas and the places of them.
+    /// Quotas of the mailboxes of x.org, with tables for hosts, quotas and paths.
     fn rooms(hosts: Option<Silent>, quotas: Option<Silent>, places: Option<Silent>) -> Rooms {
         let table = |silent: Option<Silent>| silent.map(|silent| -> Arc<dyn Table> { Arc::new(silent) });
         let domain = Domain {
@@ -257,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A session used to wait for as long as the table, while only the count had an end.
+    /// Regression: a session waited for a silent table; only counting had a time limit.
     #[tokio::test]
     async fn no_table_holds_a_session_up_for_long() {
         let bob: Address = "bob@x.org".parse().unwrap();
@@ -272,7 +271,7 @@ mod tests {
         assert_eq!(fits, (Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Unknown), Ok(Fit::Fits)));
     }
 
-    /// Each new one used to look through all of them, where none of them was old.
+    /// Regression: each new entry swept the whole cache even if no entry was old.
     #[test]
     fn a_full_memory_is_swept_once_a_second() {
         let (mut memory, start) = (Memory::default(), Instant::now());
@@ -285,8 +284,8 @@ mod tests {
         };
         let almost = KNOWN_FOR - Duration::from_millis(500);
         assert!(!is_kept("a", almost), "all are fresh");
-        assert!(!is_kept("a", KNOWN_FOR), "nobody looks so soon");
-        assert!(is_kept("1", KNOWN_FOR), "it has a place");
+        assert!(!is_kept("a", KNOWN_FOR), "there is no sweep so soon");
+        assert!(is_kept("1", KNOWN_FOR), "it has an entry already");
         assert!(is_kept("a", almost + SWEEP_PAUSE));
         assert_eq!(memory.known.len(), 2);
     }

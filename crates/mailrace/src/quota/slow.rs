@@ -1,12 +1,12 @@
-//! Maildirs that take long to count. What they held is remembered for some minutes, with what was brought to them since, so
-//! that one that changes all the time, and whose file is therefore taken away again and again, is limited all the same and
-//! costs a small share of the time of those who count. Pure.
+//! Remembers the usage of Maildirs that take long to count, with the messages delivered since. So a
+//! mailbox whose usage file is removed again and again by constant changes is still limited, and
+//! counting it takes only a small share of the time.
 //!
-//! | age of a count that took long | what is said | whether it is counted anew |
+//! | age of a slow count | answer | recount |
 //! |---|---|---|
-//! | a hundred times what it took, or less; 5 minutes at the most | what is remembered | no |
-//! | beyond that, up to 15 minutes | what is remembered | yes |
-//! | older | nothing | yes |
+//! | up to 100 times its duration, at most 5 minutes | the remembered usage | no |
+//! | above, up to 15 minutes | the remembered usage | yes |
+//! | older | none | yes |
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,29 +14,29 @@ use std::time::{Duration, Instant};
 
 use mailbox::quota::Usage;
 
-/// A count that takes less may come as often as it likes.
+/// Faster counts are not remembered.
 const SLOW_MIN: Duration = Duration::from_millis(50);
-/// A Maildir is left alone for so many times what its count took,
+/// A Maildir is not recounted for this many times the duration of its count,
 const REST_RATIO: u32 = 100;
-/// but not for longer than this.
+/// but at most for this long.
 const REST_MAX: Duration = Duration::from_secs(5 * 60);
-/// For so long a count is believed; as long as the file of a mailbox that is full.
+/// How long a count is valid: as long as the usage file of a full mailbox.
 const BELIEVED_FOR: Duration = Duration::from_secs(15 * 60);
-/// Maildirs that are remembered.
+/// The most Maildirs remembered.
 const KNOWN_MAX: usize = 10_000;
 
-/// What is remembered.
+/// The remembered counts.
 #[derive(Default)]
 pub(super) struct Slow {
     known: HashMap<PathBuf, Counted>,
 }
 
-/// What is known of a Maildir without counting it.
+/// The usage of a Maildir known without counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// What it held, and what was brought since.
+    /// The counted usage, and what was delivered since.
     pub(super) usage: Usage,
-    /// It has had its rest.
+    /// A recount is due.
     pub(super) is_due: bool,
 }
 
@@ -47,13 +47,13 @@ struct Counted {
 }
 
 impl Slow {
-    /// What is remembered of the Maildir.
+    /// The remembered usage of the Maildir.
     pub(super) fn find(&self, folder: &Path, now: Instant) -> Option<Known> {
         let counted = self.known.get(folder).filter(|counted| counted.is_believed(now))?;
         Some(Known { usage: counted.usage, is_due: counted.age(now) > counted.rest })
     }
 
-    /// Remembers what a count has found that is over now, if it took long; else forgets the Maildir.
+    /// Remembers a count that has just finished if it took long; else forgets the Maildir.
     pub(super) fn learn(&mut self, folder: &Path, usage: Usage, took: Duration, now: Instant) {
         if took < SLOW_MIN {
             self.known.remove(folder);
@@ -68,7 +68,7 @@ impl Slow {
         }
     }
 
-    /// Something is brought to the Maildir.
+    /// Adds what is delivered to the Maildir.
     pub(super) fn add(&mut self, folder: &Path, added: Usage) {
         if let Some(counted) = self.known.get_mut(folder) {
             counted.usage = counted.usage + added;

@@ -1,14 +1,14 @@
-//! What differs between two configurations, by the sections that an operator knows, and what of that a running server
-//! cannot take up.
+//! Compares two configurations by section, and tells which changes a running server cannot take
+//! over.
 
 use crate::config::{Certificate, Config};
 
-/// A section, or a key of one, that is not what it was.
+/// A section or key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// As the file has it.
+    /// As in the file.
     pub key: &'static str,
-    /// The server was built on it.
+    /// Changing it needs a restart.
     pub needs_restart: bool,
 }
 
@@ -20,7 +20,7 @@ pub(super) fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all.map(|(key, needs_restart, _)| Difference { key, needs_restart }).collect()
 }
 
-/// What folders, threads and the process itself were made of.
+/// Settings that folders, threads or the process depend on.
 fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
     let (spool, other) = (&old.spool, &new.spool);
     [
@@ -39,7 +39,7 @@ fn unchangeable(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
     ]
 }
 
-/// Everything else. Where a field is new in the configuration this does not compile until it is decided about.
+/// All other settings. A new field of the configuration does not compile here until it is handled.
 fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
     let Config {
         data_dir: _,
@@ -48,7 +48,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         threads: _,
         log,
         admin: _,
-        // Only programs that leave mail go by it, and they read the file themselves.
+        // Only programs that submit mail use it, and they read the file themselves.
         hostname,
         origin,
         listeners,
@@ -78,7 +78,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         ("hostname", *hostname != old.hostname),
         ("origin", *origin != old.origin),
         ("[[listener]]", *listeners != old.listeners),
-        // Where in the text they are does not matter.
+        // Their position in the file does not matter.
         ("[[certificate]]", files(certificates) != files(&old.certificates)),
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
@@ -102,7 +102,7 @@ fn changeable(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
     ]
 }
 
-/// Whether mail may go elsewhere, or by other settings.
+/// Whether routes or transport settings differ.
 pub(super) fn ways_differ(old: &Config, new: &Config) -> bool {
     let slow = |config: &Config| config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|it| it.slower_than);
     old.hostname != new.hostname
@@ -116,7 +116,7 @@ pub(super) fn ways_differ(old: &Config, new: &Config) -> bool {
         || slow(old) != slow(new)
 }
 
-/// Whether TLS for clients is made of the same.
+/// Whether TLS for clients uses the same files and settings.
 pub(super) fn is_same_tls(old: &Config, new: &Config) -> bool {
     let files = |config: &Config| config.certificates.iter().map(Certificate::files).collect::<Vec<_>>();
     let settings = |config: &Config| (config.tls.version_min, config.tls.handshake_time_max);

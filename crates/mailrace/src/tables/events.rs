@@ -1,8 +1,8 @@
-//! What tables tell of themselves, as lines of the log.
+//! Writes the events of tables to the log.
 //!
-//! A failure is a warning: what is in a copy, or in a cache and may be stale, goes on being answered, and mail that needs
-//! more is put off. A list in the DNS may not: without it nobody is on it.
-//! What keeps a table from being asked at all, or waits for the operator, is an error.
+//! A failure is a warning: replicas and stale cache entries still answer, and other mail is
+//! deferred; without an answer of a DNS list, clients count as not listed. A table that is not
+//! queried at all, or that waits for the operator, is an error.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,30 +13,28 @@ use lookup::{Event, Events};
 use crate::line::Level;
 use crate::log::Log;
 
-/// Takes what tables tell, and writes it to the log.
+/// Writes the events of tables to the log.
 pub fn tell(log: Arc<Log>) -> Events {
     Arc::new(move |event| said(&event, |level, text, fields| log.event(level, text, fields)))
 }
 
-/// Says what happened to `line`.
+/// Passes an event to `line` as level, message and fields.
 fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)])) {
     match event {
-        Event::Failed { table, error, left_out } => line(
-            Level::Warning,
-            "a table could not be asked",
-            &[("table", table), ("error", error), ("left_out", left_out)],
-        ),
+        Event::Failed { table, error, left_out } => {
+            line(Level::Warning, "a table lookup failed", &[("table", table), ("error", error), ("left_out", left_out)])
+        }
         Event::Down { table, error } => line(
             Level::Error,
-            "a table is down: until it answers again it is not asked, and what it said before is told while it may be stale",
+            "a table is down: it is not queried until it recovers; cached answers are used while they may be stale",
             &[("table", table), ("error", error)],
         ),
         Event::Up { table, after } => {
-            line(Level::Info, "a table is back", &[("table", table), ("after", &seconds(*after))]);
+            line(Level::Info, "a table has recovered", &[("table", table), ("after", &seconds(*after))]);
         }
         Event::Loaded { table, entries, changed, removed, took } => line(
             Level::Info,
-            "the copy of a directory is as its master",
+            "a replica is up to date",
             &[
                 ("table", table),
                 ("entries", entries),
@@ -47,12 +45,12 @@ fn said(event: &Event, line: impl Fn(Level, &str, &[(&'static str, &dyn Display)
         ),
         Event::HeldBack { table, removals, entries } => line(
             Level::Error,
-            "a refresh would remove so much of a copy that it is held back: if it is right, say `mailrace table accept`",
+            "a refresh would remove too much of a replica and is held back: if it is correct, run `mailrace table accept`",
             &[("table", table), ("removals", removals), ("entries", entries)],
         ),
         Event::Lost { table, error } => line(
             Level::Warning,
-            "the copy of a directory lost its master, and goes on with what it has",
+            "a replica lost its master and continues with the entries it has",
             &[("table", table), ("error", error)],
         ),
     }

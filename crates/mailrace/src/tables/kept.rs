@@ -1,5 +1,5 @@
-//! What tells whether a table that is open is still the one that the configuration describes: its description, and the
-//! files that are read when it is opened.
+//! Tells whether an open table still matches the configuration: its settings, and the files that
+//! are read when it is opened.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,42 +10,43 @@ use lookup::Table;
 
 use crate::config::{self, TableKind};
 
-/// A table that is open.
+/// An open table.
 #[derive(Clone)]
 pub(super) struct Held {
-    /// As the configuration describes it.
+    /// Its settings in the configuration.
     pub(super) described: config::Table,
     pub(super) table: Arc<dyn Table>,
     stamps: Vec<Option<Stamp>>,
 }
 
-/// What tells one content of a file from another without reading it: the file, its size, and when it was changed.
+/// Identifies the content of a file without reading it: device and inode, size, and time of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     inode: (u64, u64),
     octets: u64,
-    /// Its content, and anything about it; in seconds and nanoseconds.
+    /// Modification and status change, in seconds and nanoseconds.
     changed_at: [(i64, i64); 2],
 }
 
 impl Held {
-    /// `stamps` were taken before it was opened: what changes meanwhile is seen the next time.
+    /// `stamps` are taken before the table is opened, so that a change meanwhile is seen the next
+    /// time.
     pub(super) fn new(described: config::Table, table: Arc<dyn Table>, stamps: Vec<Option<Stamp>>) -> Held {
         Held { described, table, stamps }
     }
 
-    /// Whether it would be the same if it was opened now. Tables that it is made of are not looked at.
+    /// Whether opening it now would give the same table. Its parts are not compared.
     pub(super) fn is(&self, described: &config::Table, stamps: &[Option<Stamp>]) -> bool {
         self.described == *described && self.stamps == stamps
     }
 }
 
-/// Of the files that are read when the table is opened, and not again.
+/// The stamps of the files that are read only when the table is opened.
 pub(super) fn stamps(table: &config::Table) -> Vec<Option<Stamp>> {
     files(&table.kind).into_iter().map(stamp).collect()
 }
 
-/// The file in which a copy is kept, which only one table at a time can write.
+/// The file of a replica, which only one table at a time can write.
 pub(super) fn copy(table: &config::Table) -> Option<&PathBuf> {
     match &table.kind {
         TableKind::Ldap(ldap) => ldap.replica.as_ref().map(|replica| &replica.file),

@@ -1,7 +1,7 @@
-//! From a table of the configuration to the table itself. Whatever cannot be used is told with its own error, and with
-//! the exit code that says whose fault it is.
+//! Opens a table of the configuration. An error keeps the table's own text, with an exit code that
+//! tells its cause.
 //!
-//! Nothing is asked of anybody: a server that is down is no reason not to start.
+//! No server is contacted: one that is down does not prevent the start.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -28,7 +28,7 @@ use super::{Opener, Purpose};
 use crate::config::{self, TableKind};
 use crate::exit::{self, Exit};
 
-/// Opens a table as the configuration has it. Those that it is made of come from `opener`, who opens each once.
+/// Opens a table. Its parts come from `opener`, which opens each once.
 pub(super) fn open(table: &config::Table, opener: &mut Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
     let name = &*table.name;
     match &table.kind {
@@ -85,7 +85,7 @@ fn open_ldap(name: &str, table: &config::Ldap, opener: &Opener<'_>) -> Result<Ar
     }
 }
 
-/// How a directory is asked, with the password that is in a file of its own.
+/// The LDAP settings, with the password from its file.
 pub fn directory(table: &config::Ldap) -> Result<ldap::Config, Exit> {
     let mut directory = table.directory.clone();
     if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
@@ -99,14 +99,14 @@ fn layered(name: &str, backend: impl Backend, settings: Settings, events: Events
         .map_err(|error| Exit { code: exit::IO, text: format!("table '{name}': starting its thread: {error}") })
 }
 
-/// The password in a file: all of it, but for the end of its last line.
+/// The password in a file: the whole text without its last line end.
 fn password(file: &Path) -> Result<Box<str>, Exit> {
     let fault = |code, what: &dyn Display| Exit { code, text: format!("{}: {what}", file.display()) };
     let text = fs::read(file).map_err(|error| fault(exit::IO, &error))?;
     let text = String::from_utf8(text).map_err(|_| fault(exit::DATA, &"the password is not UTF-8"))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     match line.strip_suffix('\r').unwrap_or(line) {
-        "" => Err(fault(exit::DATA, &"there is no password in it")),
+        "" => Err(fault(exit::DATA, &"it contains no password")),
         password => Ok(password.into()),
     }
 }
@@ -115,13 +115,13 @@ fn shared<T: Table + 'static>(opened: Result<T, impl Error>) -> Result<Arc<dyn T
     opened.map(|table| Arc::new(table) as Arc<dyn Table>).map_err(failed)
 }
 
-/// An error that does not say which table it is about.
+/// Names the table in an error that does not.
 fn of_table(name: &str, error: impl Error) -> Exit {
     let Exit { code, text } = failed(error);
     Exit { code, text: format!("table '{name}': {text}") }
 }
 
-/// Errors of tables tell their causes themselves, so their text is all there is to say.
+/// Errors of tables include their causes, so their text is complete.
 pub(super) fn failed(error: impl Error) -> Exit {
     let unread = error.source().is_some_and(|source| source.is::<io::Error>());
     Exit { code: if unread { exit::IO } else { exit::DATA }, text: error.to_string() }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// One table of each type, in a folder.
+    /// A configuration with one table of each type, in a folder.
     fn every_type(folder: &Path) -> Config {
         let text = "[[table]]\nname = \"all\"\ntype = \"chain\"\ntables = [\"people\", \"hops\", \"rest\"]\n\
              [[table]]\nname = \"people\"\ntype = \"text\"\npath = \"{data_dir}/people\"\n\

@@ -1,19 +1,19 @@
-//! What access rules say of a client: at each stage which of them are asked, in their order, what was found of each,
-//! and what comes of it; and whether the client may relay. Nothing is counted.
+//! What the access rules do with a client: at each stage the rules that apply, in order, what each
+//! found, and the result; and whether the client may relay. Nothing is counted.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use intake::access::{Access, Stage, Told, Visit};
 
-/// All of it, a line each.
+/// The whole text, one line each.
 pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -> String {
     let mut out = String::new();
-    let Some(access) = access else { return "access: there are no rules\n".into() };
+    let Some(access) = access else { return "access: no rules\n".into() };
     for stage in Stage::ALL {
-        // A text cannot fail to be written to.
+        // Writing to a String cannot fail.
         if stage == Stage::Helo && visit.helo.is_none() && access.asks_at(stage) {
-            let _ = writeln!(out, "{}: not asked: --helo does not say what the client calls itself", stage.word());
+            let _ = writeln!(out, "{}: not checked: give --helo", stage.word());
             continue;
         }
         let rules = access.explain(stage, visit).await;
@@ -21,36 +21,37 @@ pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -
             let _ = writeln!(out, "{}", line(stage, rule));
         }
         match rules.last() {
-            None => drop(writeln!(out, "{}: no rule is asked", stage.word())),
+            None => drop(writeln!(out, "{}: no rules", stage.word())),
             Some(last) if last.accepts => {
-                let _ = writeln!(out, "{}: accepted, so no rule is asked later", stage.word());
+                let _ = writeln!(out, "{}: accepted; later stages are skipped", stage.word());
                 break;
             }
             Some(last) if last.decides => {
-                let _ = writeln!(out, "{}: it ends here", stage.word());
+                let _ = writeln!(out, "{}: decided here", stage.word());
                 break;
             }
-            Some(_) => drop(writeln!(out, "{}: goes on", stage.word())),
+            Some(_) => drop(writeln!(out, "{}: continues", stage.word())),
         }
     }
     out
 }
 
-/// Whether a client that does not log in may send to an address that is not ours: by `networks` and `others` of `[relay]`.
+/// Whether a client without login may send to other domains, by `networks` and `others` of
+/// `[relay]`.
 pub(in super::super) fn relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> String {
     match (is_in_networks, is_deferred) {
         (true, _) => format!("relay: a client at {client} may relay, by relay.networks\n"),
         (false, false) => {
-            format!("relay: a client at {client} may not relay: 550 5.7.1 at RCPT, unless it has logged in\n")
+            format!("relay: a client at {client} may not relay without login: 550 5.7.1 at RCPT\n")
         }
         (false, true) => {
-            format!("relay: a client at {client} may not relay: 454 4.7.1 at RCPT, unless it has logged in\n")
+            format!("relay: a client at {client} may not relay without login: 454 4.7.1 at RCPT\n")
         }
     }
 }
 
 fn line(stage: Stage, rule: &Told) -> String {
-    let conditions = if rule.conditions.is_empty() { "for all".into() } else { rule.conditions.join("; ") };
+    let conditions = if rule.conditions.is_empty() { "always".into() } else { rule.conditions.join("; ") };
     let says = rule.says.as_deref().unwrap_or("does not match");
     format!("{}: {:?} ({conditions}): {says}", stage.word(), rule.rule)
 }
@@ -69,8 +70,8 @@ mod tests {
     fn who_may_not_relay_is_told_the_reply() {
         for (is_in_networks, is_deferred, told) in [
             (true, false, "192.0.2.1 may relay, by relay.networks"),
-            (false, false, "192.0.2.1 may not relay: 550 5.7.1 at RCPT"),
-            (false, true, "192.0.2.1 may not relay: 454 4.7.1 at RCPT"),
+            (false, false, "192.0.2.1 may not relay without login: 550 5.7.1 at RCPT"),
+            (false, true, "192.0.2.1 may not relay without login: 454 4.7.1 at RCPT"),
         ] {
             let line = relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
             assert!(line.contains(told) && line.ends_with('\n'), "{line}");
@@ -108,6 +109,6 @@ mod tests {
         let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];
         insta::assert_snapshot!("access", accounts.join("---\n"));
         let nothing = runtime.block_on(super::told(None, &Visit::default()));
-        assert_eq!(nothing, "access: there are no rules\n");
+        assert_eq!(nothing, "access: no rules\n");
     }
 }

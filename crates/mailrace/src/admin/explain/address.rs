@@ -1,6 +1,6 @@
-//! How mail for an address would go: what the directory says of it, which queue it would wait in and by which rule,
-//! which hosts would take it, and what holds their mail now. The router is one of its own, with nothing in its cache:
-//! what it says is what the DNS says now.
+//! How mail for an address would be routed: what the directory says, which queue it would enter and
+//! by which rule, which hosts would take it, and what holds their mail now. It uses a router of its
+//! own with an empty cache, so the answer is what the DNS says now.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::plan;
 use crate::quota::Rooms;
 use crate::tables::Tables;
 
-/// Of the addresses that one stands for, so many are followed.
+/// How many of the addresses that an alias resolves to are traced.
 const LEGS_MAX: usize = 20;
 
-/// Knows what the flow knows of addresses, rules and routes.
+/// Knows the flow's directory, rules and routes.
 pub struct Guide {
     directory: Arc<Directory>,
     rules: Rules,
@@ -32,18 +32,19 @@ pub struct Guide {
     rooms: Option<Arc<Rooms>>,
 }
 
-/// What became of the question, before the queues are asked.
+/// The result, before the queues are asked.
 pub(in super::super) struct Journey {
     /// What the directory says.
     resolution: String,
-    /// Where that decides it.
+    /// Set if the directory alone decides.
     verdict: Option<Verdict>,
     pub(in super::super) legs: Vec<Leg>,
-    /// Addresses that are not followed.
+    /// Addresses that are not traced.
     more: usize,
 }
 
-/// What would become of mail for an address, as far as it can be said without sending any. The worst counts last.
+/// Whether mail for an address would be delivered, as far as this can be told without sending any.
+/// The last is the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in super::super) enum Verdict {
@@ -53,20 +54,20 @@ pub(in super::super) enum Verdict {
     Undeliverable,
 }
 
-/// The way to one address.
+/// The route to one address.
 #[derive(Clone)]
 pub(in super::super) struct Leg {
     address: Address,
-    /// As the queue calls it.
+    /// The destination's name in the queue.
     destination: String,
     queue: QueueNumber,
     rule: String,
     route: Result<Route, String>,
-    /// What its mailbox may hold, if that is here and limited.
+    /// The mailbox's quota, if it is local and has one.
     quota: Option<String>,
 }
 
-/// What the queues know of a leg.
+/// What the queues know of a route.
 pub(in super::super) struct Situation {
     queue: Box<str>,
     obstacles: Vec<Obstacle>,
@@ -75,11 +76,12 @@ pub(in super::super) struct Situation {
 }
 
 impl Guide {
-    /// What a configuration says; `queues` have their numbers, and `rooms` are of the same configuration.
+    /// For this configuration; `queues` have their numbers, and `rooms` belong to the same
+    /// configuration.
     ///
     /// # Errors
     ///
-    /// Something that it names cannot be used.
+    /// A setting cannot be used.
     pub fn new(
         config: &Config,
         tables: &Tables,
@@ -91,8 +93,8 @@ impl Guide {
         Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)?, rooms })
     }
 
-    /// Asks tables and the DNS where mail goes for an address, of which the directory has said who gets it. That may take
-    /// its time.
+    /// Resolves the routes to an address that the directory has resolved, by tables and the DNS.
+    /// This may take long.
     pub(in super::super) async fn follow(&self, resolution: Resolution, sender: Option<&Address>) -> Journey {
         let Told { resolution, verdict, finals } = told(resolution);
         let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
@@ -120,7 +122,7 @@ impl Guide {
         };
         let (queue, rule) = self.queue(sender, domain, is_here).await;
         let route = match (store, router) {
-            (Some(Store::Unavailable(why)), _) => Err(format!("the directory does not say who stores it: {why}")),
+            (Some(Store::Unavailable(why)), _) => Err(format!("mailbox host unknown: {why}")),
             (_, Ok(router)) => Ok(router.route(&destination).await),
             (_, Err(why)) => Err(why.clone()),
         };
@@ -131,39 +133,39 @@ impl Guide {
         Leg { address: address.clone(), destination, queue, rule, route, quota }
     }
 
-    /// The queue and the rule that names it, in the order of precedence that the sorter has.
+    /// The queue and the rule that chooses it, with the classifier's precedence.
     async fn queue(&self, sender: Option<&Address>, domain: &str, is_here: bool) -> (QueueNumber, String) {
         if is_here {
-            return (self.rules.local.1, "since it goes into mailboxes here".into());
+            return (self.rules.local.1, "because the mailbox is local".into());
         }
         let clients = self.rules.clients.len();
         let unless_client = |rule: String| match clients {
             0 => rule,
-            _ => format!("{rule}; unless the client says otherwise ({})", counted(clients, "rule")),
+            _ => format!("{rule}; unless a client rule matches ({})", counted(clients, "rule")),
         };
         let (queue, rule) = match self.by_sender(sender).await {
             Some(named) => named,
             None => match self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain)) {
-                Some((pattern, queue)) => (*queue, unless_client(format!("by the domain, {pattern}"))),
-                None => (self.rules.standard, unless_client("since no rule names another".into())),
+                Some((pattern, queue)) => (*queue, unless_client(format!("by domain {pattern}"))),
+                None => (self.rules.standard, unless_client("because no rule matches".into())),
             },
         };
         match self.rules.headers.len() {
             0 => (queue, rule),
-            headers => (queue, format!("{rule}; unless a header says otherwise ({})", counted(headers, "rule"))),
+            headers => (queue, format!("{rule}; unless a header rule matches ({})", counted(headers, "rule"))),
         }
     }
 
     async fn by_sender(&self, sender: Option<&Address>) -> Option<(QueueNumber, String)> {
         let sender = sender?;
         if let Some((rule, queue)) = self.rules.by_sender(sender) {
-            return Some((*queue, format!("by the sender, {rule}")));
+            return Some((*queue, format!("by sender {rule}")));
         }
         let (table, queue) = self.rules.by_sender_tables(&[sender]).await.pop()??;
-        Some((*queue, format!("by the sender, who is in the table '{}'", table.name())))
+        Some((*queue, format!("by sender table '{}'", table.name())))
     }
 
-    /// Tells it all; `meant` is the address that stands for `address` on this host.
+    /// Writes everything; `meant` is the normalized form of `address`.
     pub(in super::super) fn tell(
         &self,
         [address, meant]: [&Address; 2],
@@ -173,18 +175,18 @@ impl Guide {
         out: &mut impl Write,
     ) -> io::Result<()> {
         if address != meant {
-            writeln!(out, "{address}: the postmaster of this host, whose address is {meant}")?;
+            writeln!(out, "{address}: the postmaster of this host, {meant}")?;
         }
         writeln!(out, "{meant}: {}", journey.resolution)?;
         for (leg, situation) in journey.legs.iter().zip(situations) {
             writeln!(out, "{}", leg.address)?;
             writeln!(out, "  queue: {}, {}", situation.queue, leg.rule)?;
             if leg.destination != leg.address.domain() {
-                writeln!(out, "  destination: {}, as the directory says", leg.destination)?;
+                writeln!(out, "  destination: {}, from the directory", leg.destination)?;
             }
             match &leg.route {
                 Ok(route) => self.tell_route(route, out)?,
-                Err(why) => writeln!(out, "  route: not known: {why}")?,
+                Err(why) => writeln!(out, "  route: unknown: {why}")?,
             }
             if let Some(quota) = &leg.quota {
                 writeln!(out, "  quota: {quota}")?;
@@ -199,7 +201,7 @@ impl Guide {
             obstacle_lines(&situation.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
         }
         if journey.more > 0 {
-            writeln!(out, "and {} addresses more", journey.more)?;
+            writeln!(out, "and {} more addresses", journey.more)?;
         }
         Ok(())
     }
@@ -207,19 +209,19 @@ impl Guide {
     fn tell_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
         match &route.answer {
             Answer::Local { transport } => {
-                writeln!(out, "  route: into mailboxes here, by transport {transport}")?;
+                writeln!(out, "  route: local mailbox, transport {transport}")?;
                 self.tell_limits(transport, None, out)
             }
             Answer::Hosts(hosts) => {
                 let good_for = brief(route.valid_for);
-                writeln!(out, "  route: to {}, by transport {}; good for {good_for}", hosts.next_hop, hosts.transport)?;
+                writeln!(out, "  route: to {}, transport {}; valid for {good_for}", hosts.next_hop, hosts.transport)?;
                 for (place, tier) in (1..).zip(&hosts.tiers) {
                     tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", listening(host)))?;
                 }
                 self.tell_limits(&hosts.transport, Some(hosts), out)
             }
-            Answer::Defer(reply) => writeln!(out, "  route: nobody can say now, so mail waits: {reply}"),
-            Answer::Fail(reply) => writeln!(out, "  route: there is none, so mail fails: {reply}"),
+            Answer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
+            Answer::Fail(reply) => writeln!(out, "  route: none, mail fails: {reply}"),
         }
     }
 
@@ -236,7 +238,7 @@ impl Guide {
             exception.messages_per_connection.map(|most| counted(most as usize, "message") + " a connection"),
             exception.recipients_per_message.map(|most| counted(most, "recipient") + " a message"),
         ];
-        writeln!(out, "  limits of this next hop alone: {}", told.into_iter().flatten().collect::<Vec<_>>().join(", "))
+        writeln!(out, "  limits for this next hop: {}", told.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -251,7 +253,7 @@ impl Verdict {
 }
 
 impl Journey {
-    /// What would become of mail, and why: the first of the worst of all ways.
+    /// The verdict and the reason: the first of the worst of all addresses.
     pub(in super::super) fn verdict(&self) -> (Verdict, String) {
         if let Some(verdict) = self.verdict {
             return (verdict, self.resolution.clone());
@@ -267,7 +269,7 @@ impl Leg {
         let (verdict, why) = match &self.route {
             Err(why) => (Verdict::Unknown, why.clone()),
             Ok(route) => match &route.answer {
-                Answer::Local { transport } => (Verdict::Deliverable, format!("mailbox here, transport {transport}")),
+                Answer::Local { transport } => (Verdict::Deliverable, format!("local mailbox, transport {transport}")),
                 Answer::Hosts(hosts) => {
                     (Verdict::Deliverable, format!("to {}, transport {}", hosts.next_hop, hosts.transport))
                 }
@@ -278,14 +280,16 @@ impl Leg {
         (verdict, format!("{}: {why}", self.address))
     }
 
-    /// What the queues know of it. The destination is named to them for that, and forgotten if nobody waits there.
+    /// The state in the queues. This creates the destination if needed; it is dropped again if no
+    /// recipient waits there.
     pub(in super::super) fn situation<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> Situation {
         let destination = queues.destination(self.queue, &self.destination);
         let mut obstacles = queues.explain(now, destination);
         let next_hop = self.next_hop();
         let view = queues.next_hops().find(|hop| Some(hop.name) == next_hop);
         if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == Obstacle::NoRoute) {
-            // Nobody has asked since nobody waits; what holds the next hop would hold them too.
+            // The route was not requested because no mail waits; what holds the next hop would hold
+            // this mail too.
             obstacles.splice(at..=at, view.iter().flat_map(|hop| troubles(hop, now)));
         }
         let names: Vec<_> = queues.config().queues.iter().map(|queue| queue.name.clone()).collect();
@@ -311,10 +315,10 @@ fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
     [dead, rate, full].into_iter().flatten().collect()
 }
 
-/// What the directory says, and who gets the mail in the end.
+/// What the directory says, and the final recipients.
 struct Told {
     resolution: String,
-    /// Where no way has to be known for it.
+    /// Set if no route is needed.
     verdict: Option<Verdict>,
     finals: Vec<Address>,
 }
@@ -323,21 +327,24 @@ fn told(resolution: Resolution) -> Told {
     let over = |verdict, resolution: String| Told { resolution, verdict: Some(verdict), finals: Vec::new() };
     let never = |resolution: &str| over(Verdict::Undeliverable, resolution.into());
     match resolution {
-        Resolution::Unknown => never("unknown: its domain is ours, and nobody is behind it"),
-        Resolution::TooDeep => never("aliases lead on and on, in a loop perhaps"),
-        Resolution::TooMany => never("it stands for too many addresses"),
-        Resolution::Unavailable(why) => over(Verdict::Unknown, format!("nobody can say now: {why}")),
+        Resolution::Unknown => never("unknown user in one of our domains"),
+        Resolution::TooDeep => never("too many alias steps, possibly an alias loop"),
+        Resolution::TooMany => never("it expands to too many addresses"),
+        Resolution::Unavailable(why) => over(Verdict::Unknown, format!("cannot be looked up now: {why}")),
         Resolution::Remote(address) => {
-            let resolution = "elsewhere: its domain is none of ours".into();
+            let resolution = "remote: not one of our domains".into();
             Told { resolution, verdict: None, finals: vec![address] }
         }
         Resolution::Local(finals) => {
             let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
             let is_alias = finals.iter().any(|found| found.original.is_some());
             let resolution = match is_alias {
-                false => "a mailbox of ours".into(),
+                false => "a local mailbox".into(),
                 true => {
-                    format!("ours; stands for {}", addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", "))
+                    format!(
+                        "local; expands to {}",
+                        addresses.iter().map(Address::as_str).collect::<Vec<_>>().join(", ")
+                    )
                 }
             };
             Told { resolution, verdict: None, finals: addresses }
@@ -363,7 +370,7 @@ fn limits(limits: &Limits) -> String {
         Some(rate) => format!("{} every {:?}", counted(rate.messages as usize, "message"), rate.per),
         None => "no rate".into(),
     };
-    format!("at most {most} at once{recipients}; {rate}")
+    format!("at most {most} concurrently{recipients}; {rate}")
 }
 
 #[cfg(test)]
@@ -419,7 +426,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// Queues of the names and in the order of the configuration.
+    /// Queues with the names and the order of the configuration.
     fn queues() -> Queues<()> {
         let queue = |name: &str| queue::QueueConfig { name: name.into(), ..queue::QueueConfig::default() };
         let queues = ["local", "standard", "lame", "lists"].map(queue).into();
@@ -437,7 +444,7 @@ mod tests {
         insta::assert_snapshot!("addresses", told.join("\n"));
     }
 
-    /// The name server is there and says nothing.
+    /// The name server exists but does not answer.
     #[test]
     fn nobody_waits_for_the_dns_when_the_server_stops() {
         let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -456,20 +463,20 @@ mod tests {
             runtime.block_on(guide.queue(sender.as_ref(), domain, is_here))
         };
         let expected = [
-            (Some("a@lists.example"), "here.example", true, 0, "since it goes into mailboxes here"),
-            (Some("a@lists.example"), "a.slow.example", false, 3, "by the sender, @lists.example"),
-            (Some("a@b.example"), "a.slow.example", false, 3, "by the domain, *.slow.example"),
-            (None, "here.example", false, 1, "since no rule names another"),
+            (Some("a@lists.example"), "here.example", true, 0, "because the mailbox is local"),
+            (Some("a@lists.example"), "a.slow.example", false, 3, "by sender @lists.example"),
+            (Some("a@b.example"), "a.slow.example", false, 3, "by domain *.slow.example"),
+            (None, "here.example", false, 1, "because no rule matches"),
         ];
         for (sender, domain, is_here, queue, rule) in expected {
             let (number, told) = name(sender, domain, is_here);
             assert_eq!(number, QueueNumber(queue), "{told}");
             assert!(told.starts_with(rule), "{told}");
         }
-        assert!(name(None, "b.example", false).1.ends_with("unless a header says otherwise (1 rule)"));
+        assert!(name(None, "b.example", false).1.ends_with("unless a header rule matches (1 rule)"));
     }
 
-    /// Its last mail is gone, but the next hop is remembered, and dead.
+    /// The next hop has no more mail, but is remembered as dead.
     #[test]
     fn where_nobody_waits_the_troubles_of_the_next_hop_are_told() {
         let mut sample = sample::queues();
@@ -488,7 +495,7 @@ mod tests {
         assert!(!situation.obstacles.contains(&Obstacle::NoRoute));
         assert_eq!(
             situation.busy.as_deref(),
-            Some("0 attempts under way of 1 that may be now, 1 failure since it last answered")
+            Some("0 attempts in progress, limit 1 now, 1 failure since it last answered")
         );
         let view = sample.queues.next_hops().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
         let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };

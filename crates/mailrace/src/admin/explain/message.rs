@@ -1,5 +1,5 @@
-//! How it stands with one message: each recipient by the spool's word, or by the queue's where he waits, and what holds
-//! the destinations of those who do.
+//! The state of one message: each recipient by the spool, or by the queue while it waits, and what
+//! holds the destinations of waiting recipients.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,24 +12,24 @@ use super::super::found::Place;
 use super::super::text::{brief, counted};
 use super::{moment, obstacle_lines, sentence};
 
-/// Recipients that are told of one by one.
+/// Recipients listed one by one.
 const RECIPIENTS_MAX: usize = 1000;
 
-/// What the queue knows of a message.
+/// What the queues know of a message.
 pub(in super::super) struct Account {
     pub(in super::super) id: QueueId,
     /// By ordinal.
     pub(in super::super) entries: BTreeMap<u32, Entry>,
     /// What holds each destination.
     obstacles: BTreeMap<Place, Vec<Obstacle>>,
-    /// The next hop of each destination, where it is known.
+    /// The next hop of each destination, if known.
     hops: BTreeMap<Place, Box<str>>,
     pub(in super::super) places: BTreeMap<queue::Destination, Place>,
     names: Vec<Box<str>>,
 }
 
 impl Account {
-    /// Collects it in one pass.
+    /// Collects the state in one pass.
     pub(in super::super) fn of<R: Clone>(queues: &Queues<R>, id: QueueId, now: Timestamp) -> Account {
         let theirs = queues.entries().filter(|entry| entry.id == id);
         let entries: BTreeMap<u32, Entry> = theirs.map(|entry| (entry.ordinal, entry)).collect();
@@ -50,7 +50,7 @@ impl Account {
         }
     }
 
-    /// What holds each destination, in sentences, and its next hop, where that is known.
+    /// The obstacles of each destination as sentences, and its next hop if known.
     pub(in super::super) fn destinations(
         &self,
         now: Timestamp,
@@ -62,7 +62,7 @@ impl Account {
         })
     }
 
-    /// Tells it, with what the spool knows.
+    /// Writes the state, with what the spool knows.
     pub(in super::super) fn tell(&self, stored: &Stored, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
         let envelope = &stored.envelope;
         let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
@@ -91,13 +91,7 @@ impl Account {
         let here = |entry: &&Entry| self.places.get(&entry.destination) == Some(place);
         let waiting = self.entries.values().filter(here).count();
         let hop = self.hops.get(place).map(|hop| format!(", next hop {hop}")).unwrap_or_default();
-        writeln!(
-            out,
-            "destination {}, queue {}{hop}: {} of it",
-            place.name,
-            place.queue,
-            counted(waiting, "recipient")
-        )?;
+        writeln!(out, "destination {}, queue {}{hop}: {}", place.name, place.queue, counted(waiting, "recipient"))?;
         let name = |number: QueueNumber| &*self.names[usize::from(number.0)];
         obstacle_lines(obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))
     }
@@ -113,26 +107,26 @@ impl Account {
 /// What a recipient waits for.
 fn waits(entry: &Entry, now: Timestamp) -> String {
     let state = match entry.progress {
-        Progress::Ready => "ready, waits for its turn".into(),
+        Progress::Ready => "ready, waiting for its turn".into(),
         Progress::InFlight => "in flight".into(),
         Progress::Held => "held by the operator".into(),
         Progress::Waiting(until) if entry.attempts == 0 => {
-            format!("waits for its first attempt {}", moment(until, now))
+            format!("waiting for its first attempt {}", moment(until, now))
         }
-        Progress::Waiting(until) => format!("in back-off until its next attempt {}", moment(until, now)),
+        Progress::Waiting(until) => format!("waiting for its next attempt {}", moment(until, now)),
     };
     let attempts = counted(usize::from(entry.attempts), "attempt");
     let error = entry.error.as_ref().map(|error| format!("; last error: {error}")).unwrap_or_default();
     format!("{state}; {attempts} so far{error}")
 }
 
-/// What became of one whom the queue does not know.
+/// The state of a recipient that is in no queue.
 fn over(state: Option<&State>) -> &'static str {
     match state {
         Some(State::Delivered) => "delivered",
         Some(State::Failed) => "failed, or removed by the operator",
         Some(State::SetAside) => "set aside: the message is damaged",
-        Some(State::Waiting { .. } | State::Held { .. }) | None => "on its way into the queue, or out of it",
+        Some(State::Waiting { .. } | State::Held { .. }) | None => "entering or leaving the queue",
     }
 }
 
@@ -145,7 +139,7 @@ mod tests {
     use super::super::super::sample::{self, NOW};
     use super::*;
 
-    /// Of the first message one recipient is held and two wait; a fourth is delivered.
+    /// Of the first message, one recipient is held and two wait; a fourth is delivered.
     #[test]
     fn a_message_is_told_by_its_recipients_and_by_what_holds_them() {
         let sample = sample::queues();

@@ -1,5 +1,5 @@
-//! The client's side of `mailrace queue show`. A header or a whole message is printed piece by piece as it comes, byte for
-//! byte; to a terminal line by line, with what strangers wrote made harmless.
+//! The client side of `mailrace queue show`. A header or a whole message is printed chunk by chunk,
+//! byte for byte; on a terminal it is printed by lines, with control characters escaped.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -21,7 +21,7 @@ use mail::QueueId;
 ///
 /// # Errors
 ///
-/// There is no such message, it was done while it was read, or the server does not answer.
+/// The message does not exist, it was finished while it was read, or the server does not answer.
 pub fn show(config: &Config, how: &QueueShow) -> anyhow::Result<()> {
     let pieces = Pieces { config, id: how.id, from: 0 };
     if how.message {
@@ -41,7 +41,7 @@ pub fn show(config: &Config, how: &QueueShow) -> anyhow::Result<()> {
     }
 }
 
-/// Prints bytes as they are, or to a terminal as lines.
+/// Prints bytes unchanged, or escaped by lines on a terminal.
 fn copy(pieces: impl Iterator<Item = anyhow::Result<Vec<u8>>>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(output());
     let mut screen = io::stdout().is_terminal().then(Screen::default);
@@ -57,10 +57,10 @@ fn copy(pieces: impl Iterator<Item = anyhow::Result<Vec<u8>>>) -> anyhow::Result
     Ok(out.flush()?)
 }
 
-/// Makes lines for a terminal of the bytes of a message.
+/// Splits the bytes of a message into lines for a terminal.
 #[derive(Default)]
 struct Screen {
-    /// The start of a line whose end has not come.
+    /// The start of an incomplete line.
     line: Vec<u8>,
 }
 
@@ -78,7 +78,7 @@ impl Screen {
     fn end(&mut self, out: &mut impl Write) -> io::Result<()> {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
-        // A tab moves no more than the place where the line goes on.
+        // A tab is harmless: it only moves the cursor.
         let cells: Vec<_> = line.split('\t').map(printable).collect();
         writeln!(out, "{}", cells.join("\t"))?;
         self.line.clear();
@@ -90,14 +90,14 @@ impl Screen {
     }
 }
 
-/// What stands before the bytes of a piece.
+/// Precedes the bytes of a chunk.
 #[derive(Deserialize)]
 struct Head {
     octets: usize,
     size: u64,
 }
 
-/// The bytes of a message, as long as it is there.
+/// The bytes of a message, while it exists.
 struct Pieces<'a> {
     config: &'a Config,
     id: QueueId,
@@ -126,12 +126,12 @@ impl Pieces<'_> {
     }
 }
 
-/// The head of an answer, and its bytes.
+/// Splits an answer into its head and its bytes.
 fn parted(mut answer: Vec<u8>) -> anyhow::Result<(Head, Vec<u8>)> {
     let end = answer.iter().position(|octet| *octet == b'\n').ok_or_else(cut)?;
     let head: Head = serde_json::from_slice(&answer[..end])?;
     answer.drain(..=end);
-    // A message may have a line `done` in it, so the end of an answer alone proves nothing.
+    // The message may contain a line `done`, so the end of the answer alone proves nothing.
     match answer.pop() {
         Some(b'\n') if answer.len() == head.octets => Ok((head, answer)),
         _ => Err(cut().into()),
@@ -139,13 +139,13 @@ fn parted(mut answer: Vec<u8>) -> anyhow::Result<(Head, Vec<u8>)> {
 }
 
 fn cut() -> Exit {
-    Exit { code: exit::IO, text: "the server's answer was cut short".into() }
+    Exit { code: exit::IO, text: "the server's answer is truncated".into() }
 }
 
-/// The header of a message, with the empty line behind it where it has one (RFC 5322 section 2.1).
+/// The header of a message, with the empty line after it if present (RFC 5322 section 2.1).
 struct Header<I> {
     pieces: I,
-    /// What came last: the empty line may begin in one piece and end in the next.
+    /// The last bytes: the empty line may span two chunks.
     tail: Vec<u8>,
     ended: bool,
 }
@@ -184,7 +184,7 @@ impl<I: Iterator<Item = anyhow::Result<Vec<u8>>>> Iterator for Header<I> {
 mod tests {
     use super::*;
 
-    /// The header of a message that comes in pieces of this size.
+    /// The header of a message that comes in chunks of this size.
     fn header(message: &str, size: usize) -> String {
         let pieces = message.as_bytes().chunks(size).map(|piece| Ok(piece.to_vec()));
         let header = Header::new(pieces).collect::<anyhow::Result<Vec<_>>>().unwrap().concat();

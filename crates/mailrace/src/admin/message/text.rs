@@ -1,4 +1,4 @@
-//! A message for people and for programs, made of the objects that the server answers.
+//! Shows a message for people and for programs, from the objects in the server's answer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::text::{brief, counted};
 use crate::config::LogTarget;
 
-/// One object of all of it.
+/// One JSON object for everything.
 pub(super) fn json(mut message: Value, recipients: Vec<Value>, header: &str) -> Value {
     message["recipients"] = recipients.into();
     message["header"] = header.into();
@@ -23,10 +23,9 @@ pub(super) fn lines(message: &Value, recipients: &[Value], header: &str, log: &L
         push_destination(destination, &mut lines);
     }
     let place = place(log, text(message, "id"));
-    lines.push(format!("history: its attempts and their replies are in the log: {place}"));
+    lines.push(format!("history: for its attempts and their replies, see the log: {place}"));
     lines.push(
-        "  while its next hop cannot be reached it waits without attempts, and without lines: see mailrace explain"
-            .into(),
+        "  while its next hop is unreachable it is not attempted, and nothing is logged: see mailrace explain".into(),
     );
     lines.push("header".into());
     lines.extend(header.lines().filter(|line| !line.is_empty()).map(|line| format!("  {}", line.replace('\t', " "))));
@@ -42,7 +41,7 @@ fn envelope(message: &Value) -> Vec<String> {
     let client = match (message["client"].as_str(), text(message, "helo")) {
         (Some(address), "") => address.to_owned(),
         (Some(address), helo) => format!("{address}, HELO {helo}"),
-        (None, _) => "none: from this machine".into(),
+        (None, _) => "none: submitted locally".into(),
     };
     lines.push(format!("  client: {client}"));
     let utf8 = if message["smtputf8"] == true { " SMTPUTF8" } else { "" };
@@ -83,11 +82,11 @@ fn push_destination(destination: &Value, lines: &mut Vec<String>) {
     lines.extend(waits.map(|why| format!("  waits: {why}")));
 }
 
-/// Where the log is, as far as the configuration says.
+/// How to find the message in the log, as far as the configuration tells.
 fn place(log: &LogTarget, id: &str) -> String {
     match log {
         LogTarget::File(path) => format!("grep {id} {}", path.display()),
-        LogTarget::Stderr => format!("look for {id} where the server's standard error goes"),
+        LogTarget::Stderr => format!("look for {id} in the server's standard error"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The commands about tables. A key is asked of the running server, so that its cache, its copies and its breaker speak;
-//! where none runs the table is asked from here, and that is said.
+//! The table commands. A lookup goes to the running server, to include its cache, replica and
+//! breaker; without a server, the table is queried directly, and the output says so.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::exit::{self, Exit};
 use crate::say::say;
 use crate::tables::{self, Opener, Purpose};
 
-/// `mailrace table get`: the values of `key`, one a line; on standard error who said so.
+/// `mailrace table get`: prints the values of `key`, one per line; standard error says which layer
+/// answered.
 pub fn table_get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
     if config.table(name).is_none() {
         return Err(tables::no_such_table(config, name).into());
@@ -25,7 +26,7 @@ pub fn table_get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
     let (told, direct) = match put(&config.admin.socket, &question) {
         Ok(answer) => (serde_json::from_str(&answer).context("reading the server's answer")?, None),
         Err(Unasked::NoServer(error)) => (directly(config, name, key)?, Some(absence(&error))),
-        // It has another configuration, which says nothing of the key.
+        // The server's configuration differs, so its answer says nothing about the key.
         Err(Unasked::Exit(no)) if no.code == exit::NO => {
             return Err(Exit { code: exit::USAGE, text: format!("the running server: {}", no.text) }.into());
         }
@@ -39,7 +40,7 @@ pub fn table_get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What there is of the server may be at work, so nothing of its own is opened here.
+/// The server's own files may be in use, so nothing of them is opened.
 fn directly(config: &Config, name: &str, key: &str) -> anyhow::Result<Told> {
     let table = Opener::new(config, Purpose::Ask, Arc::new(|_| {})).table(name)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
@@ -49,8 +50,8 @@ fn directly(config: &Config, name: &str, key: &str) -> anyhow::Result<Told> {
 /// Why the server was not asked.
 fn absence(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "no server runs".into(),
-        _ => format!("the server cannot be asked ({error})"),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "no running server".into(),
+        _ => format!("cannot ask the server ({error})"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tables for people: who answered and how fast, in a sentence; counts in columns.
+//! Tables for people: a sentence for a lookup, columns for counters.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::super::table::{Side, Table};
 use super::super::text::brief;
 use super::{Said, Source, Told};
 
-/// `people: found in the cache, said 12s ago; 14 us`. `direct` says why the server was not asked.
+/// `people: found in the cache, from 12s ago; 14 us`. `direct` says why the server was not asked.
 pub(super) fn sentence(table: &str, told: &Told, direct: Option<&str>) -> String {
     let verdict = match &told.answer {
         Said::Found(_) => "found",
@@ -19,15 +19,15 @@ pub(super) fn sentence(table: &str, told: &Told, direct: Option<&str>) -> String
     let is_unavailable = matches!(told.answer, Said::Unavailable(_));
     let source = match told.layer {
         Source::Memory => " in memory".into(),
-        Source::Cache(age) => format!(" in the cache, said {}", ago(age)),
-        Source::Stale(age) => format!(" in the cache, said {} and kept since the backend fails", ago(age)),
+        Source::Cache(age) => format!(" in the cache, from {}", ago(age)),
+        Source::Stale(age) => format!(" in the cache, from {}, because the backend fails", ago(age)),
         Source::Backend if is_unavailable => " from the backend".into(),
-        Source::Backend => " by asking the backend".into(),
-        Source::Breaker => ": the backend is down and was not asked".into(),
-        Source::Replica(0) => " in the copy, which is as its master now".into(),
-        Source::Replica(age) => format!(" in the copy, which was as its master {}", ago(age)),
+        Source::Backend => " in the backend".into(),
+        Source::Breaker => ": the backend is down and was not queried".into(),
+        Source::Replica(0) => " in the replica, which is up to date".into(),
+        Source::Replica(age) => format!(" in the replica, as of {}", ago(age)),
     };
-    let direct = direct.map_or_else(String::new, |why| format!("{why}, asked directly: "));
+    let direct = direct.map_or_else(String::new, |why| format!("{why}, queried directly: "));
     format!("{table}: {direct}{verdict}{source}; {}", time(told.micros))
 }
 
@@ -84,7 +84,7 @@ fn dashed(cell: Option<impl ToString>) -> String {
     cell.map_or("-".into(), |cell| cell.to_string())
 }
 
-/// What there is to know beside the numbers. A table that counts nothing is in memory: it has no state.
+/// The state beyond the numbers. A table without counters is in memory and has no state.
 fn state(row: &Value) -> String {
     if !row["requests"].is_u64() {
         return String::new();
@@ -106,12 +106,12 @@ fn state(row: &Value) -> String {
             (Some(age), ..) => format!("as of {} ago", brief(age)),
             (None, ..) => "of unknown age".into(),
         };
-        told.push(format!("a copy of {entries} entries, {age}"));
+        told.push(format!("a replica of {entries} entries, {age}"));
     }
     if told.is_empty() { "up".into() } else { told.join("; ") }
 }
 
-/// A time of microseconds, for people.
+/// A time in microseconds, for people.
 fn time(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),
