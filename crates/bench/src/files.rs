@@ -181,7 +181,11 @@ fn bias() -> RangedI64ValueParser<u8> {
 fn size(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (min, max) = text.split_once("..").ok_or("expected two sizes: 500..10000")?;
     let sizes = octets(min)?..=octets(max)?;
-    if sizes.is_empty() { Err("the first size is larger than the second; expected 500..10000".into()) } else { Ok(sizes) }
+    if sizes.is_empty() {
+        Err("the first size is larger than the second; expected 500..10000".into())
+    } else {
+        Ok(sizes)
+    }
 }
 
 /// Parses the size of one read or write.

@@ -148,7 +148,11 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} readings of the load average with each method, medians of {} rounds:", self.readings, self.rounds)?;
+        writeln!(
+            f,
+            "{} readings of the load average with each method, medians of {} rounds:",
+            self.readings, self.rounds
+        )?;
         for cost in &self.ways {
             write!(f, "  {:<22} {:>8.0} ns ", cost.way, cost.ns_per_reading)?;
             writeln!(f, "{:>8.0} ns of CPU {:>7.2} x", cost.cpu_ns_per_reading, cost.ratio_to_cheapest)?;

@@ -289,7 +289,7 @@ fn percent(part: f64, whole: f64) -> f64 {
 
 impl fmt::Display for Meanwhile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "meanwhile, in {:.1} s:", self.seconds)?;
+        writeln!(f, "use of the machine in {:.1} s:", self.seconds)?;
         line(f, "processors", self.cpu.as_ref())?;
         line(f, "this process", self.own_cpu.as_ref())?;
         line(f, "disk", self.disk.as_ref())?;
@@ -426,7 +426,7 @@ mod tests {
     fn people_read_a_line_for_each_gauge() {
         let (first, last) = two_readings();
         insta::assert_snapshot!(Meanwhile::between(&first, &last, "/proc/loadavg".to_owned()), @"
-        meanwhile, in 10.0 s:
+        use of the machine in 10.0 s:
           processors         80 % of 2 busy: user 8.0 s, system 4.0 s, interrupts 4.0 s; iowait 0.0 s, stolen 0.0 s
           this process       user 3.00 s, system 0.50 s
           disk               vda 50 % busy, await 3.82 ms, 10 reads/s (0.0 MB/s), 100 writes/s (1.0 MB/s), 50 flushes/s

@@ -17,7 +17,7 @@ const RATE_MAX: f64 = 1e9;
 
 /// The amount of load, its duration and its source.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "How much load, and for how long")]
+#[command(next_help_heading = "Load and duration")]
 pub struct LoadOptions {
     /// Owned targets.
     #[command(flatten)]

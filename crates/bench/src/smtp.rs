@@ -54,7 +54,7 @@ pub struct Options {
 
 /// All options except the targets.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "What is sent, and how")]
+#[command(next_help_heading = "Messages and protocol")]
 pub struct Sending {
     /// End after this many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -223,7 +223,8 @@ impl Source {
 
     /// Closes the ledger after all connections have ended.
     fn close(self: Arc<Self>) -> Result<(), Fault> {
-        let source = Arc::into_inner(self).expect("the engine has joined all threads, so no connection holds a reference");
+        let source =
+            Arc::into_inner(self).expect("the engine has joined all threads, so no connection holds a reference");
         source.ledger.map_or(Ok(()), Ledger::close)
     }
 

@@ -165,6 +165,10 @@ mod tests {
         let Identity { began, .. } = look_up(id).unwrap().identity;
         send(Signal::TERM, Identity { id, began: began + 1 }).unwrap();
         send(Signal::KILL, Identity { id, began }).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()), "the first signal must not reach the process");
+        assert_eq!(
+            child.wait().unwrap().signal(),
+            Some(Signal::KILL.as_raw()),
+            "the first signal must not reach the process"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Chooses the next file and operation. The choices follow from the seed alone.
 //!
 //! ```text
-//! transaction = one of { read a file whole, append to a file } and then one of { create a file, delete a file }
+//! transaction = one of { read a file, append to a file }, then one of { create a file, delete a file }
 //! ```
 //!
 //! The pool size is a random walk within limits: the last file is never deleted, and at most

@@ -11,7 +11,7 @@
 //!          | drop                           closes the connection without a reply
 //!          | garbage                        answers with bytes that are not SMTP, and closes
 //!          | slow 100B/s                    limits the rate of reading from now on
-//!          | stall 1s every 10s             stops the whole sink for 1 s in every 10 s; no WHO, no STAGE
+//!          | stall 1s every 10s             the whole sink stalls for 1 s in every 10 s; only after *
 //! ```
 //!
 //! A rule has a share, a WHO, or both. The default stage is `rcpt` with a domain and `connect`

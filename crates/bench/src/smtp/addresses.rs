@@ -139,7 +139,9 @@ impl Addresses {
         let mut found = HashSet::new();
         match count <= 1 || self.all().any(|address| found.insert(address) && found.len() == count as usize) {
             true => Ok(()),
-            false => Err(Fault::Usage(format!("{count} recipients in each message, but only {} addresses", found.len()))),
+            false => {
+                Err(Fault::Usage(format!("{count} recipients in each message, but only {} addresses", found.len())))
+            }
         }
     }
 
