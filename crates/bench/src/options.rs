@@ -25,8 +25,7 @@ pub struct LoadOptions {
     /// Number of concurrent connections
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// Start this many a second, regardless of the server (open loop); by default, as fast as the
-    /// connections can
+    /// Start this many per second (open loop); by default, as fast as the connections can
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
     /// Stop after this time; work in progress is finished
