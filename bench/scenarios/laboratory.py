@@ -1,10 +1,10 @@
-"""The laboratory beside the tools that people know: does it cost less, and does it find the same?
+"""`mailrace bench` compared with well-known tools: is it cheaper, and does it measure the same?
 
-    lab-smtp-many, lab-smtp-one  our source into our sink, smtp-source into smtp-sink: the rate, and the CPU of each end
-    lab-agree                    Postfix, measured by our source and by smtp-source as fast as they can
-    lab-postal                   Postfix at a fixed rate for a minute: what our source and postal count
-    lab-http                     nginx, measured by ours and by wrk as fast as they can
-    lab-files                    the work of postmark on files, done by ours and by postmark
+    lab-smtp-many, lab-smtp-one  our source and sink, smtp-source and smtp-sink: the rate, and the CPU of each end
+    lab-agree                    Postfix, measured by our source and by smtp-source at full speed
+    lab-postal                   Postfix at a fixed rate for a minute: the counts of our source and of postal
+    lab-http                     nginx, measured by ours and by wrk at full speed
+    lab-files                    the file operations of postmark, done by ours and by postmark
 """
 
 import contest
@@ -20,13 +20,13 @@ from peers.wrk import Wrk
 from .accept import MESSAGE_DISK_OCTETS, postfix_tuned
 
 AGREES = {"least": 0.9, "most": 1.1}
-RATE = 500  # messages a second, for a minute
+RATE = 500  # messages per second, for a minute
 PAGES = {"page": 10_000}
 
 
 def _smtp(how, reuse, count):
     return Contest(
-        f"Our source and sink beside smtp-source and smtp-sink: {how}",
+        f"Our source and sink compared with smtp-source and smtp-sink: {how}",
         {
             "smtp-source": Side(smtp.Sink, Load(count, reuse=reuse)),
             "mailrace": Side(laboratory.Sink, Source(count, reuse=reuse)),
@@ -38,7 +38,7 @@ def _smtp(how, reuse, count):
         ),
         (
             "100 sessions, 6,000 bytes, one recipient, each command after the reply to the one before.",
-            "Each source sends into the sink that comes with it: the server is that sink.",
+            "Each source sends to its own sink; the server is that sink.",
             contest.REST_NOTE,
         ),
     )
@@ -51,7 +51,7 @@ AGREE = Contest(
         "mailrace": Side(postfix_tuned, Source(10_000), MESSAGE_DISK_OCTETS),
     },
     (pairs.Target("mailrace", "smtp-source", "rate", **AGREES),),
-    ("100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards.", contest.REST_NOTE),
+    ("100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue.", contest.REST_NOTE),
 )
 
 POSTAL = Contest(
@@ -62,13 +62,13 @@ POSTAL = Contest(
     },
     (pairs.Target("mailrace", "postal", "messages", least=0.99, most=1.01),),
     (
-        f"{RATE} messages a second of about 6,000 bytes to Postfix, which holds them; what counts are the messages of "
-        "one minute, by each tool's own count. Afterwards Postfix held exactly ours, and more than postal's, which "
-        "began before that minute.",
-        f"{Postal(60 * RATE).processes} postals side by side, since one alone does not reach the rate. They take "
-        "minutes to find their pace and are killed in the end; the last whole minute counts, by the lines that they "
-        "wrote when it ended. So CPU cannot be compared here: Postfix's covers all those minutes, and so does theirs.",
-        "Ours counts what is answered of the minute's messages, and none of them was missed or left unfinished.",
+        f"{RATE} messages of about 6,000 bytes per second go to Postfix, which holds them; the messages of "
+        "one minute count, as each tool reports them. Afterwards Postfix held exactly ours, and more than postal's, which "
+        "starts before that minute.",
+        f"{Postal(60 * RATE).processes} processes of postal run, since one does not reach the rate. They take "
+        "minutes to reach their rate and are killed at the end; the last whole minute counts, by the lines that they "
+        "wrote when it ended. CPU cannot be compared here, since that of Postfix and postal covers all minutes.",
+        "Ours counts the acknowledged messages of the minute; none of them was missed or unfinished.",
         contest.REST_NOTE,
     ),
     versions={"postal": machine.package("postal")},
@@ -96,7 +96,7 @@ FILES = Contest(
     (
         f"{Work.files:,} files in {Work.subfolders} folders, {Work.low:,} to {Work.high:,} bytes each, blocks of "
         f"{Work.block}, seed {Work.seed}; nothing is synced.",
-        "postmark's clock has whole seconds: the time is that of the whole run, by a clock outside.",
+        "postmark reports whole seconds, so the whole run is timed from outside.",
         contest.REST_NOTE,
     ),
     unit="transaction",
