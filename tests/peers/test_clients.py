@@ -12,7 +12,7 @@ BODY = "first line\r\n.a line that begins with a dot\r\n..\r\nlast line\r\n"
 
 
 def run(*argv, text=None):
-    """Runs a client, and fails with what it said."""
+    """Runs a client; fails with its output."""
     done = subprocess.run(argv, input=text, capture_output=True, timeout=60)
     if done.returncode:
         raise AssertionError(f"{argv[0]} ended with {done.returncode}: {(done.stdout + done.stderr).decode()}")
@@ -57,7 +57,7 @@ class Clients(ServerCase):
         self.server.wait_until_empty(30)
         self.assertEqual(len(self.await_letters("source", 50)), 50)
 
-    def test_a_message_to_two_users_comes_to_both_with_the_trace_in_front(self):
+    def test_a_message_to_two_users_is_delivered_to_both_with_trace_fields(self):
         with smtplib.SMTP("127.0.0.1", self.server.port) as client:
             client.sendmail("a@client.test", ["first@bench.test", "second@bench.test"], letter("to two"))
         for user in ("first", "second"):
@@ -66,12 +66,12 @@ class Clients(ServerCase):
             self.assertIn(f"Delivered-To: {user}@bench.test\r\n", head)
             self.assertIn("Received: from ", head)
 
-    def test_a_tag_after_a_plus_sign_reaches_the_user_before_it(self):
+    def test_a_plus_tag_is_delivered_to_the_user(self):
         with smtplib.SMTP("127.0.0.1", self.server.port) as client:
             client.sendmail("a@client.test", ["plus+list@bench.test"], letter("tagged"))
         self.assertIn(b"Subject: tagged", self.the_letter("plus"))
 
-    def test_the_file_name_tells_both_sizes(self):
+    def test_the_file_name_has_both_sizes(self):
         with smtplib.SMTP("127.0.0.1", self.server.port) as client:
             client.sendmail("a@client.test", ["sizes@bench.test"], letter("sizes"))
         for path in self.await_letters("sizes", 1):

@@ -1,6 +1,6 @@
-"""Disks that are full or read-only: mail waits, senders are told to come back, and all recovers by itself.
+"""Full or read-only disks: mail waits, senders get a temporary error, and everything recovers.
 
-Each test has a small tmpfs of its own, so all of them need root; elsewhere they are skipped.
+Each test has a small tmpfs, so all of them need root; otherwise they are skipped.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ class Disks(unittest.TestCase):
         self.folder = pathlib.Path(made.name)
 
     def mount(self, megabytes):
-        """A tmpfs that the server may write to."""
+        """A tmpfs that the server can write to."""
         place = self.folder / "small"
         place.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(place)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            self.skipTest(f"nothing can be mounted here: {done.stderr.strip()}")
+            self.skipTest(f"mount failed: {done.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", str(place)], check=False)
         return place
 
@@ -66,7 +66,7 @@ class Disks(unittest.TestCase):
         await_letters(server, "alice", 1)
         server.wait_until_empty(30)
 
-    def test_a_full_spool_says_come_back_and_takes_mail_again_when_there_is_space(self):
+    def test_a_full_spool_defers_mail_and_accepts_it_again_when_there_is_space(self):
         small = self.mount(48)
         shutil.chown(small, "nobody")
         server = self.serve(data=small, concurrency=0, extra=_SMALL_SPOOL)
@@ -74,14 +74,14 @@ class Disks(unittest.TestCase):
         large = letter("large", ("x" * 78 + "\r\n") * 6000)
         while (reply := self.send(server, large)).code == 250:
             accepted += 1
-            self.assertLess(accepted, 200, "the disk never fills")
+            self.assertLess(accepted, 200, "the disk is not full")
         self.assertIn(reply.code, (451, 452), reply)
         self.assertEqual(server.queued(), accepted)
         subprocess.run(["mount", "-o", "remount,size=96m", str(small)], check=True)
-        await_that(lambda: self.send(server, large).code == 250, "mail is taken again", server)
+        await_that(lambda: self.send(server, large).code == 250, "mail is accepted again", server)
         self.assertEqual(server.queued(), accepted + 1)
 
-    def test_a_spool_that_fills_in_the_middle_of_a_burst_keeps_what_it_said_250_to(self):
+    def test_a_spool_that_fills_during_a_burst_keeps_acknowledged_mail(self):
         small = self.mount(48)
         shutil.chown(small, "nobody")
         server = self.serve(data=small, concurrency=0, extra=_SMALL_SPOOL)
@@ -100,13 +100,13 @@ class Disks(unittest.TestCase):
         self.assertGreater(accepted, 0)
 
     def await_deferral(self, server):
-        """The log says that an attempt was deferred; the message is still queued."""
+        """Waits until the log has a deferral; the message is still queued."""
         await_that(lambda: b"deferred" in server.log.read_bytes(), "an attempt is deferred", server)
         self.assertEqual(server.queued(), 1)
 
 
 def fill(place):
-    """Takes all the space there is; gives the file that takes it."""
+    """Fills the free space; returns the file that uses it."""
     ballast = place / "ballast"
     with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -1,5 +1,6 @@
-"""Each folder of examples/ is a configuration that `mailrace check` accepts and that does what it says: it is started with
-its paths, ports, names of hosts and certificates replaced, all else as it stands, and a message goes through it.
+"""Each folder in examples/ has a configuration that `mailrace check` accepts and that works: it is
+started with its paths, ports, host names and certificates replaced, and a message is sent through
+it.
 """
 
 import base64
@@ -28,7 +29,7 @@ def path(argument):
 
 
 class ExampleMailrace(TlsMailrace):
-    """A server of one example, whose files are copied to a folder of the test."""
+    """A server with an example configuration, copied to a folder of the test."""
 
     def __init__(self, at, role, replaced=(), added="", moved_to="example.org"):
         super().__init__(at)
@@ -49,7 +50,7 @@ class ExampleMailrace(TlsMailrace):
         self.config.write_text(text + added)
 
     def check(self):
-        """What `mailrace check` says of the configuration."""
+        """The output of `mailrace check`."""
         argv = [str(self.binary), "check", "--config", str(self.config)]
         return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
 
@@ -62,7 +63,7 @@ class Examples(unittest.TestCase):
         (self.folder / "issued").mkdir()
 
     def start(self, role, **named):
-        """The server of an example, which `check` has accepted."""
+        """The server of an example that `check` has accepted."""
         server = ExampleMailrace(self.folder, role, **named)
         self.addCleanup(server.stop)
         done = server.check()
@@ -71,13 +72,13 @@ class Examples(unittest.TestCase):
         return server
 
     def host(self, **named):
-        """A host that mail is sent to; it ends before the servers, so that none waits for it."""
+        """A host that receives mail; it ends before the servers, so that none waits for it."""
         host = Host(**named)
         self.addCleanup(host.stop)
         return host
 
     def everything_to(self, host):
-        """A route that stands for the Internet."""
+        """A route for all domains."""
         return f'\n[[route]]\ndomain = "*"\nnext_hop = "{host.target}"\n'
 
     def client(self, server):
@@ -93,7 +94,7 @@ class Examples(unittest.TestCase):
         roles = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
         self.assertEqual(roles, {"mx-ldap", "relay", "null-client", "submission", "mass-sender"})
 
-    def test_an_mx_with_ldap_delivers_to_those_who_are_in_the_directory(self):
+    def test_an_mx_with_ldap_delivers_to_users_of_the_directory(self):
         directory = LdapServer(users(1, 2, 3))
         self.addCleanup(directory.stop)
         password = self.folder / "ldap.password"
@@ -115,7 +116,7 @@ class Examples(unittest.TestCase):
 
     def test_a_relay_passes_mail_in_and_out_and_nothing_else(self):
         inside, outside = self.host(), self.host()
-        # The client of the test is inside only where the network says so.
+        # The client of the test is internal only if the network is configured so.
         replaced = [("mail.internal.example.org:25", inside.target), ("10.0.0.0/24", "127.0.0.9/32")]
         server = self.start("relay", replaced=replaced, added=self.everything_to(outside))
         client = self.client(server)
@@ -163,9 +164,9 @@ class Examples(unittest.TestCase):
             self.assertEqual(code, 535)
             self.assertEqual(client.docmd("MAIL", "FROM:<bob@example.org>")[0], 530)
 
-    def test_a_mass_sender_makes_a_letter_of_its_own_for_each_recipient_and_takes_the_bounces(self):
+    def test_a_bulk_sender_sends_each_recipient_a_separate_message_and_gets_the_bounces(self):
         provider = self.host()
-        # The machine that runs tests may be busy.
+        # The machine may be busy during tests.
         replaced = [("10.0.0.0/24", "127.0.0.0/8"), ("queue_only_above = 20.0", "queue_only_above = 1000.0")]
         server = self.start("mass-sender", replaced=replaced, added=self.everything_to(provider))
         client = self.client(server)

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or are merely broken: each meets its limit, and the others notice nothing."""
+"""Hostile and broken clients: each meets a limit, and others are not affected."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ import unittest
 
 from harness import Client, ServerCase, letter, letters
 
-_LIMIT_OCTETS = 64 << 20  # what any of these clients may cost the server in memory
+_LIMIT_OCTETS = 64 << 20  # how much memory any of these clients may use in the server
 
 
 class Hostile(ServerCase):
@@ -17,7 +17,7 @@ class Hostile(ServerCase):
 
     def tearDown(self):
         super().tearDown()
-        self.assertLess(self.server.resident_bytes() - self.resident, _LIMIT_OCTETS, "the server kept too much")
+        self.assertLess(self.server.resident_bytes() - self.resident, _LIMIT_OCTETS, "the server uses too much memory")
 
     def ready(self):
         client = Client(self.server.port)
@@ -25,7 +25,7 @@ class Hostile(ServerCase):
         client.greet()
         return client
 
-    def test_a_client_that_sends_byte_by_byte_holds_nobody_up(self):
+    def test_a_client_that_sends_byte_by_byte_does_not_delay_others(self):
         finished = threading.Event()
         slow, codes = self.ready(), []
 
@@ -44,11 +44,11 @@ class Hostile(ServerCase):
             quick.greet()
             for _ in range(5):
                 self.assertEqual(quick.deliver(letter("quick"), "alice@bench.test").code, 250)
-        self.assertFalse(finished.is_set(), "the slow client was not slow enough to show anything")
+        self.assertFalse(finished.is_set(), "the slow client was not slow enough")
         crawler.join()
         self.assertEqual(codes, [250, 250, 354, 250])
 
-    def test_a_command_line_without_end_is_refused_and_costs_no_memory(self):
+    def test_an_endless_command_line_is_refused_and_needs_no_memory(self):
         client = self.ready()
         try:
             for _ in range(256):
@@ -57,9 +57,9 @@ class Hostile(ServerCase):
             self.assertTrue(client.read().is_a(500, "5.5.2"))
             self.assertEqual(client.say("NOOP").code, 250)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # closing on it is an answer too; that others are served is seen in tearDown
+            pass  # a closed connection is also correct; tearDown checks that others are served
 
-    def test_a_header_without_end_is_refused_after_the_data(self):
+    def test_an_endless_header_is_refused_after_the_data(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         self.assertEqual(client.say("DATA").code, 354)
@@ -71,11 +71,11 @@ class Hostile(ServerCase):
         self.assertTrue(reply.is_a(552, "5.3.4"), reply)
         self.assertEqual(client.deliver(letter("after"), "bob@bench.test").code, 250)
 
-    def test_a_message_that_is_too_large_by_its_own_word_is_refused_at_mail(self):
+    def test_a_message_with_a_too_large_declared_size_is_refused_at_mail(self):
         reply = self.ready().say("MAIL FROM:<s@client.test> SIZE=99000000000")
         self.assertTrue(reply.is_a(552, "5.3.4"), reply)
 
-    def test_recipients_beyond_the_limit_are_put_off_and_the_others_served(self):
+    def test_recipients_beyond_the_limit_are_deferred_and_the_others_accepted(self):
         client = self.ready()
         client.say("MAIL FROM:<s@client.test>")
         client.write(b"RCPT TO:<alice@bench.test>\r\n" * 1001)
@@ -123,9 +123,9 @@ class Hostile(ServerCase):
             client.write(b"Subject: outer\r\n\r\nbody" + smuggled + b"MAIL FROM:<evil@client.test>\r\n.\r\n")
             reply = client.read()
             self.assertTrue(reply.is_a(550, "5.6.0"), f"{smuggled}: {reply}")
-            self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: what followed was taken for commands")
+            self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: the rest was executed as commands")
 
-    def test_a_client_that_sends_before_the_354_is_cut_off(self):
+    def test_a_client_that_sends_before_the_354_is_disconnected(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
         client.write(commands + letter("too early") + b".\r\n")
@@ -133,7 +133,7 @@ class Hostile(ServerCase):
         self.assertTrue(client.read().is_a(554, "5.5.0"))
         self.assertTrue(client.is_closed())
 
-    def test_a_client_that_only_errs_is_shown_the_door(self):
+    def test_a_client_with_too_many_errors_is_disconnected(self):
         client = self.ready()
         replies = []
         try:
@@ -146,7 +146,7 @@ class Hostile(ServerCase):
 
 
 class Strict(ServerCase):
-    """Where the operator wants what Postfix does by other settings."""
+    """The strict settings, where Postfix has them too."""
 
     SERVER = {
         "users": ["alice", "bob"],
@@ -165,19 +165,19 @@ class Strict(ServerCase):
         self.assertTrue(client.deliver(letter("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
         self.assertEqual(client.deliver(letter("none"), "bob@bench.test").code, 250)
 
-    def test_an_address_needs_its_brackets(self):
+    def test_an_address_needs_angle_brackets(self):
         client = self.ready()
         self.assertTrue(client.say("MAIL FROM:a@client.test").is_a(501, "5.5.4"))
         self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 250)
         self.assertTrue(client.say("RCPT TO:<bob@bench.test.>").is_a(501, "5.1.3"))
 
-    def test_a_client_may_send_before_the_354_where_nobody_minds(self):
+    def test_a_client_may_send_before_the_354_if_configured(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
         client.write(commands + letter("early") + b".\r\n")
         self.assertEqual([client.read().code for _ in range(4)], [250, 250, 354, 250])
 
-    def test_a_slow_message_gives_its_memory_to_another(self):
+    def test_a_slow_message_yields_its_memory_to_another(self):
         slow, quick = self.ready(), self.ready()
         slow.envelope("bob@bench.test")
         self.assertEqual(slow.say("DATA").code, 354)

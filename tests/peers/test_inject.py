@@ -1,12 +1,11 @@
-"""Mail from programs on this machine: the binary by the name of sendmail, the folder where it leaves mail, and the server
-that empties it.
+"""Mail from local programs: the binary as sendmail, the drop folder, and the server that scans it.
 
-    sendmail     what programs say to it, and what comes out at the other end
+    sendmail     its options and input, and the delivered message
     sessions     -bs and -bS
     programs     git send-email and mutt
     operators    mailq, newaliases, exit codes
-    strangers    an unprivileged user; files that are no messages, or are there to do harm
-    endings      a server that does not run, or is killed while it empties the folder
+    strangers    an unprivileged user; invalid and malicious files
+    endings      a server that is down, or killed while it scans the folder
 """
 
 import os
@@ -27,7 +26,7 @@ STRANGER = 1  # daemon; the server itself is nobody
 
 
 class InjectCase(unittest.TestCase):
-    """A server of its own, and links to the binary by the old names."""
+    """A server, and links to the binary with the traditional names."""
 
     SERVER = {"users": ["alice", "bob", "carol", "root", "daemon"]}
 
@@ -45,7 +44,7 @@ class InjectCase(unittest.TestCase):
         return self.server
 
     def call(self, name, *words, text="", code=0, **options):
-        """Calls the binary by this name, and returns what it did, after a look at its exit code."""
+        """Runs the binary under this name and checks its exit code."""
         argv = [str(self.folder / name), "-C", str(self.server.config), *words]
         data = text.encode() if isinstance(text, str) else text
         done = subprocess.run(argv, input=data, capture_output=True, timeout=60, **options)
@@ -74,7 +73,7 @@ class Sendmail(InjectCase):
         super().setUp()
         self.start()
 
-    def test_a_message_gets_what_it_lacks_and_keeps_what_it_has(self):
+    def test_missing_header_fields_are_added_and_others_kept(self):
         self.sendmail("bob@bench.test", text="Subject:  odd   spaces \n\n.dot\n\xe4\nend\n.\nnot this\n")
         letter = self.letter()
         head, body = letter.split(b"\r\n\r\n", 1)
@@ -86,7 +85,7 @@ class Sendmail(InjectCase):
         self.assertRegex(head, rb"Received: by mx\.bench\.test \(Mailrace, from userid %d\)" % os.getuid())
         await_that(lambda: not self.dropped(), "an empty folder", self.server)
 
-    def test_recipients_are_taken_from_the_header_and_some_stay_unseen(self):
+    def test_recipients_are_taken_from_the_header_and_bcc_is_removed(self):
         text = "To: Bob <bob@bench.test>,\n \"x, y\" <alice@bench.test>\nBcc: carol@bench.test\nFrom: me@x.test\n\nx\n"
         self.sendmail("-t", "root@bench.test", text=text)
         for user in ("alice", "bob", "carol", "root"):
@@ -95,27 +94,27 @@ class Sendmail(InjectCase):
             self.assertNotIn(b"Bcc", letter)
             self.assertEqual(letter.count(b"From: "), 1)
 
-    def test_cron_speaks_to_it(self):
+    def test_mail_of_cron_is_delivered(self):
         text = "From: root (Cron Daemon)\nTo: root\nSubject: Cron <root@host> true\n\nout\n.\nput\n"
         self.sendmail("-FCronDaemon", "-i", "-odi", "-oem", "-oi", "-t", "-f", "root", text=text)
         letter = self.letter("root")
         self.assertTrue(letter.endswith(b"out\r\n.\r\nput\r\n"), letter)
         self.assertTrue(letter.startswith(b"Return-Path: <root@bench.test>\r\n"), letter)
 
-    def test_whoever_is_not_here_is_told_of_to_the_sender_and_the_others_get_it(self):
+    def test_an_unknown_recipient_bounces_and_the_others_get_the_message(self):
         self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", "bob", text="Subject: x\n\nx\n")
         self.letter("bob")
         notice = self.letter("alice")
         self.assertIn(b"no-such-user@bench.test", notice)
         self.assertIn(b"Status: 5.1.1", notice)
 
-    def test_what_nobody_gets_and_nobody_is_told_of_is_set_aside(self):
+    def test_a_message_without_valid_recipient_and_sender_is_set_aside(self):
         self.sendmail("-f", "no-such-user@bench.test", "neither@bench.test", text="Subject: x\n\nx\n")
         await_that(lambda: len(self.rejected()) == 1, "it set aside", self.server)
         self.assertIn(b"\r\nSubject: x\r\n", self.rejected()[0].read_bytes())
         self.assertIn("nobody is told: <neither@bench.test>", self.server.log.read_text())
 
-    def test_a_forgotten_comma_loses_nobody_and_a_return_makes_no_field(self):
+    def test_a_missing_comma_loses_no_recipient_and_a_cr_starts_no_field(self):
         text = b"To: Bob <bob@bench.test> Alice <alice@bench.test>\nSubject: hi\rBcc: carol@bench.test\n\nx\n"
         self.sendmail("-t", text=text)
         for user in ("alice", "bob"):
@@ -123,13 +122,13 @@ class Sendmail(InjectCase):
         self.assertEqual(letters(self.server.maildir("carol") / "new"), [])
         self.sendmail("-t", text="To: Bob <bob@bench.test> Alice\n\nx\n", code=65)
 
-    def test_a_message_that_is_too_large_is_refused_whole(self):
+    def test_a_message_that_is_too_large_is_refused(self):
         text = b"Subject: x\n\n" + b"x" * 70 + b"\n"
         done = self.sendmail("bob", text=text * 800_000, code=65)
         self.assertIn(b"limits.message", done.stderr)
         self.assertEqual(self.dropped(), [])
 
-    def test_a_large_message_comes_whole(self):
+    def test_a_large_message_is_delivered_completely(self):
         line = b"y" * 70 + b"\n"
         self.sendmail("bob", text=b"Subject: x\n\n" + line * 60_000)
         self.assertTrue(self.letter().endswith(line.replace(b"\n", b"\r\n") * 60_000))
@@ -173,23 +172,23 @@ class Bounds(InjectCase):
         super().setUp()
         self.start()
 
-    def test_too_many_behind_an_alias_are_told_of_to_the_sender(self):
+    def test_too_many_recipients_of_an_alias_bounce_to_the_sender(self):
         self.sendmail("-f", "alice@bench.test", "all@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
         self.assertIn(b"Status: 5.5.3", self.letter("alice"))
         self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
         self.assertEqual(self.rejected(), [])
 
-    def test_the_postmaster_gets_his_mail_where_his_aliases_lead_nowhere(self):
+    def test_the_postmaster_gets_mail_even_with_an_alias_loop(self):
         self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
         self.assertIn(b"\r\nSubject: x\r\n", self.letter("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
         self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
 
-    def test_the_postmaster_of_this_host_is_told_like_every_other_sender(self):
+    def test_the_postmaster_of_this_host_gets_bounces_like_any_sender(self):
         self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
         self.assertIn(b"Status: 5.1.1", self.letter("postmaster"))
 
-    def test_a_user_of_this_machine_is_told_of_every_failure(self):
+    def test_a_local_user_gets_a_notice_for_every_failure(self):
         for _ in range(3):
             self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
         await_letters(self.server, "alice", 3)
@@ -198,7 +197,7 @@ class Bounds(InjectCase):
 
 
 class Nul(InjectCase):
-    """What is done about a NUL is the same as for clients."""
+    """A NUL is treated as in mail of clients."""
 
     def test_a_nul_is_stripped_from_a_message(self):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "strip"\n')
@@ -228,11 +227,11 @@ class Sessions(InjectCase):
                          [b"220", b"250", b"250", b"250", b"354", b"250", b"221"])  # fmt: skip
         self.assertTrue(self.letter().endswith(b"\r\n\r\n.x\r\n"))
 
-    def test_a_batch_that_ends_too_early(self):
+    def test_an_incomplete_batch_is_an_error(self):
         done = self.sendmail("-bS", text="MAIL FROM:<a@b>\nRCPT TO:<bob@bench.test>\nDATA\nSubject: x\n", code=65)
         self.assertIn(b"the input ends within a message", done.stderr)
 
-    def test_a_batch_of_commands(self):
+    def test_a_batch_is_delivered(self):
         batch = "MAIL FROM:<alice@bench.test>\nRCPT TO:<bob@bench.test>\nRCPT TO:<@>\nDATA\nSubject: x\n\nx\n.\n"
         done = self.sendmail("-bS", text=batch, code=65)
         self.assertEqual(done.stdout, b"")
@@ -244,7 +243,7 @@ class Programs(InjectCase):
     def setUp(self):
         super().setUp()
         self.start()
-        # Programs can be told to call it with more words.
+        # Some programs can be told to add options.
         self.command = f"{self.folder / 'sendmail'} -C {self.server.config}"
         self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test",
                             "GIT_AUTHOR_NAME": "Alice", "GIT_COMMITTER_NAME": "Alice"}  # fmt: skip
@@ -263,25 +262,25 @@ class Programs(InjectCase):
         self.assertIn(b"Subject: [PATCH] x", self.letter())
 
     @unittest.skipUnless(shutil.which("mutt"), "mutt is not installed")
-    def test_mutt_sends_a_letter(self):
+    def test_mutt_sends_a_message(self):
         self.program("mutt", "-e", f'set sendmail="{self.command} -oem -oi"', "-e", "set copy=no",
                      "-s", "hello", "bob@bench.test", text=b"line\n.\nend\n")  # fmt: skip
         self.assertTrue(self.letter().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
 
 
 class Operators(InjectCase):
-    def test_the_queue_is_listed_as_it_always_was(self):
+    def test_mailq_lists_the_queue_as_sendmail_does(self):
         self.start()
         self.assertEqual(self.call("mailq").stdout, b"Mail queue is empty\n")
         self.server._queue("pause", "local")
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
-        await_that(lambda: self.server.queued() == 1, "one in the queue", self.server)
+        await_that(lambda: self.server.queued() == 1, "one message in the queue", self.server)
         for listed in (self.call("mailq").stdout, self.sendmail("-bp").stdout):
             self.assertIn(b"  alice@bench.test\n", listed)
             self.assertIn(b" bob@bench.test\n", listed)
             self.assertIn(b"in 1 Request.", listed)
 
-    def test_the_queue_is_run_at_once(self):
+    def test_q_runs_the_queue(self):
         host = Host(script={"RCPT": "450 4.2.1 later"})
         self.addCleanup(host.stop)
         with open(self.server.config, "a") as config:
@@ -291,7 +290,7 @@ class Operators(InjectCase):
         await_that(lambda: self.waiting() == 2, "two that wait", self.server)
         host.script.clear()
         self.assertIn(b"1 to be tried now", self.sendmail("-qRone.test", "-v").stderr)
-        await_that(lambda: self.server.queued() == 1, "one in the queue", self.server)
+        await_that(lambda: self.server.queued() == 1, "one message in the queue", self.server)
         self.assertIn(b"recipients do not go with -q", self.sendmail("-q", "bob", code=64).stderr)
         done = self.sendmail("-q")
         self.assertEqual((done.stdout, done.stderr), (b"", b""))
@@ -324,11 +323,11 @@ class Operators(InjectCase):
         self.assertIn(b"eve@silent.test: unknown now: ", unsure.stdout)
         self.assertEqual(self.dropped(), [])
 
-    def test_aliases_need_nothing(self):
+    def test_newaliases_does_nothing(self):
         self.assertIn(b"table build", self.call("newaliases").stdout)
 
-    @unittest.skipIf(pathlib.Path("/etc/mailrace/mailrace.toml").exists(), "there is a configuration of this machine")
-    def test_a_configuration_in_the_working_folder_is_not_looked_at(self):
+    @unittest.skipIf(pathlib.Path("/etc/mailrace/mailrace.toml").exists(), "this machine has a configuration")
+    def test_a_configuration_in_the_working_folder_is_ignored(self):
         self.start()
         shutil.copy(self.server.config, self.folder / "mailrace.toml")
         for argv in (["sendmail", "bob"], ["mailq"], ["sendmail", "-bs"]):
@@ -338,7 +337,7 @@ class Operators(InjectCase):
             self.assertIn(b"/etc/mailrace/mailrace.toml", done.stderr)
         self.assertEqual(self.dropped(), [])
 
-    def test_what_is_wrong_is_told_by_the_exit_code(self):
+    def test_the_exit_code_tells_the_error(self):
         self.assertIn(b"no option -Z", self.sendmail("-Z", code=64).stderr)
         self.assertIn(b"mailrace serve", self.sendmail("-bd", code=64).stderr)
         self.assertIn(b"no recipients", self.sendmail(code=64).stderr)
@@ -353,7 +352,7 @@ class Operators(InjectCase):
 class Strangers(InjectCase):
     def setUp(self):
         super().setUp()
-        # The way to the binary may be closed to others, as it is below /root.
+        # Other users may not reach the binary, for instance below /root.
         for name in ("sendmail", "mailq"):
             (self.folder / name).unlink()
             shutil.copy(self.server.binary, self.folder / name)
@@ -368,7 +367,7 @@ class Strangers(InjectCase):
                               cwd=self.folder, capture_output=True, timeout=60)  # fmt: skip
         return done.returncode
 
-    def test_any_user_may_leave_mail_and_is_named_in_it(self):
+    def test_any_user_may_submit_mail_and_is_named_in_it(self):
         self.as_stranger("bob", text="Subject: x\n\nx\n")
         letter = self.letter()
         self.assertIn(b"from userid 1)", letter)
@@ -379,7 +378,7 @@ class Strangers(InjectCase):
             done = self.as_stranger(*words, code=77)
             self.assertIn(b"only the server's user and root", done.stderr)
 
-    def test_nobody_sees_what_others_left(self):
+    def test_users_cannot_read_mail_of_others(self):
         self.server.terminate()
         self.sendmail("bob", text="x\n")
         [name] = self.dropped()
@@ -387,23 +386,23 @@ class Strangers(InjectCase):
         self.assertNotEqual(self.touch_as_stranger('rm "$1"', str(name)), 0)
         self.assertNotEqual(self.touch_as_stranger('echo x >> "$1"', str(name)), 0)
 
-    def test_a_user_who_may_not_read_the_configuration_is_told(self):
+    def test_a_user_who_cannot_read_the_configuration_gets_an_error(self):
         self.server.config.chmod(0o600)
         self.assertIn(b"reading the configuration", self.as_stranger("bob", text="x\n", code=77).stderr)
 
-    def test_a_user_who_may_not_reach_the_folder_is_told(self):
+    def test_a_user_who_cannot_reach_the_folder_gets_an_error(self):
         self.server.data.chmod(0o700)
         self.assertIn(b"mode 711", self.as_stranger("bob", text="x\n", code=75).stderr)
 
-    def test_a_user_cannot_make_the_folder_and_is_told_who_does(self):
+    def test_a_user_cannot_create_the_folder_and_gets_an_explanation(self):
         self.server.terminate()
         shutil.rmtree(self.drop)
         self.assertIn(b"drop folder missing", self.as_stranger("bob", text="x\n", code=75).stderr)
 
-    def test_what_cannot_be_removed_is_not_delivered_again(self):
+    def test_a_file_that_cannot_be_removed_is_not_delivered_again(self):
         owner = self.drop.stat()
         os.chown(self.drop, 0, 0)
-        self.drop.chmod(0o1777)  # of what lies there the server may read all, and remove only its own
+        self.drop.chmod(0o1777)  # the server may read all files here, and remove only its own
         self.sendmail("bob", text="Subject: first\n\nx\n")
         await_letters(self.server, "bob", 1)
         for number in range(2, 4):
@@ -417,7 +416,7 @@ class Strangers(InjectCase):
                    "the last", self.server)  # fmt: skip
         self.assertEqual(len(letters(self.server.maildir("bob") / "new")), 4)
 
-    def test_what_is_no_message_does_no_harm_and_is_set_aside(self):
+    def test_invalid_files_do_no_harm_and_are_set_aside(self):
         secret = "0123456789abcdef0123456789abcdef"
         (self.folder / "secret").write_text("of root")
         names = [f"m-{number:016x}-{secret}" for number in range(6)]
@@ -436,7 +435,7 @@ class Strangers(InjectCase):
             listener.bind(str(self.drop / "s"))
         self.as_stranger("bob", text="Subject: after all that\n\nx\n")
         self.letter("bob")
-        await_that(lambda: len(self.rejected()) >= 8, "all but the folder set aside", self.server)
+        await_that(lambda: len(self.rejected()) >= 8, "all entries but the folder are set aside", self.server)
         left = {path.name for path in self.drop.iterdir()} - {pathlib.Path(inner).name}
         self.assertEqual(left, set(), self.server.log_tail())
         self.assertEqual(aside.read_text(), "x")
@@ -455,7 +454,7 @@ class Endings(InjectCase):
         found = letters(self.server.maildir("bob") / "new")
         return {line for path in found for line in path.read_bytes().split(b"\r\n") if line.startswith(b"Subject: ")}
 
-    def test_what_was_left_while_it_did_not_run_is_delivered_when_it_does(self):
+    def test_mail_submitted_while_the_server_is_down_is_delivered_at_the_start(self):
         self.start()
         self.server.terminate()
         told = self.sendmail("-v", "bob@bench.test", text="Subject: first\n\nx\n").stderr
@@ -467,7 +466,7 @@ class Endings(InjectCase):
         self.assertEqual(len(self.subjects()), 21)
         self.assertEqual(self.dropped(), [])
 
-    def test_what_was_left_before_the_first_start_is_delivered_at_it(self):
+    def test_mail_submitted_before_the_first_start_is_delivered(self):
         self.leave(3)
         self.assertEqual(len(self.dropped()), 3)
         self.start()
@@ -476,14 +475,14 @@ class Endings(InjectCase):
         await_letters(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
 
-    def test_nothing_is_left_in_a_folder_that_is_not_the_servers(self):
-        """It may be a mount point whose disk comes later: what is in it would be gone."""
+    def test_no_mail_is_written_to_a_folder_that_does_not_belong_to_the_server(self):
+        """It may be a mount point whose disk is mounted later, which would hide the mail."""
         os.chown(self.server.data, 0, 0)
         told = self.sendmail("bob@bench.test", text="Subject: x\n\nx\n", code=75).stderr
         self.assertIn(b"drop folder missing", told)
         self.assertEqual(list(self.server.data.iterdir()), [])
 
-    def test_none_is_lost_when_the_server_is_killed_in_the_middle(self):
+    def test_no_mail_is_lost_when_the_server_is_killed(self):
         self.start()
         self.server.terminate()
         self.leave(60)

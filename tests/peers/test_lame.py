@@ -1,6 +1,7 @@
-"""Lame next hops: those that stall move to a queue of their own, and the others notice nothing of them.
+"""Slow next hops: those that stall are moved to a queue of their own, and others are not delayed.
 
-The queue that all start in has as many slots as there are lame next hops. Were they not adopted, nothing would leave.
+The initial queue has as many slots as there are slow next hops, so without the move nothing would
+be delivered.
 """
 
 import time
@@ -24,13 +25,13 @@ _SLOWER_SECONDS = 0.5
 
 class Lame(OutboundCase):
     def sink(self, *rules):
-        """A sink at all of 127.0.0.0/8, that ends with the test."""
+        """A sink on all of 127.0.0.0/8 that ends with the test."""
         sink = self.ending(Sink(self.folder, everywhere=True, records=True, rules=rules))
         sink.start()
         return sink
 
     def seconds(self, place, server, sink, domains):
-        """How long it takes until all mail to the quick ones has come; the lame ones get as much each."""
+        """The time until all mail to the quick next hops has arrived; each slow one gets as much."""
         addresses = self.folder / f"{place}.addresses"
         addresses.write_text("".join(f"user@{domain}\n" for domain in domains))
         count = MESSAGES * len(domains) // QUICK
@@ -53,8 +54,9 @@ class Lame(OutboundCase):
         )  # fmt: skip
         without, _ = self.seconds("without", server, quick, [name for name in domains if name.startswith("quick")])
         beside, left = self.seconds("beside", server, quick, list(domains))
-        print(f"{without:.1f} s without the lame ones, {beside:.1f} s beside them")
-        # They wait once until the lame ones have shown what they are; a busy machine is not what this is about.
+        print(f"{without:.1f} s without slow next hops, {beside:.1f} s with them")
+        # The quick ones wait once until the slow ones are detected; the limit allows for a busy
+        # machine.
         self.assertLess(beside, without * 1.5 + _SLOWER_SECONDS + 1)
         self.assertEqual(server.queued(), left)
         said = metrics(server)
@@ -78,7 +80,7 @@ class Lame(OutboundCase):
         self.await_letters(host, 1, server)
         await_that(lambda: metrics(server)[adopted] == 0, "the release", server)
 
-    def test_a_next_hop_that_cannot_be_reached_is_left_alone_for_a_while(self):
+    def test_an_unreachable_next_hop_is_not_tried_for_some_time(self):
         (place,) = hosts.neighbours(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
@@ -89,15 +91,15 @@ class Lame(OutboundCase):
         )  # fmt: skip
         self.send(server, "bob@one.test")
         dead = 'mailrace_next_hops{state="dead"}'
-        await_that(lambda: metrics(server)[dead] == 1, "a dead next hop", server)
-        # A line comes when the outcome is durable, and the next hop is dead before that.
+        await_that(lambda: metrics(server)[dead] == 1, "one dead next hop", server)
+        # The log line is written when the outcome is durable; the next hop is dead before that.
         await_that(lambda: len(facts(server, "deferred")) == 3, "three attempts, and no more", server)
         host = self.ending(hosts.replaced(place))
         self.await_letters(host, 1, server)
-        await_that(lambda: metrics(server)[dead] == 0, "a next hop that lives again", server)
+        await_that(lambda: metrics(server)[dead] == 0, "no dead next hop", server)
 
 
-    def test_mail_for_a_dead_next_hop_is_told_to_be_late_and_comes_back_in_time(self):
+    def test_mail_for_a_dead_next_hop_gets_a_delay_notice_and_bounces_in_time(self):
         (place,) = hosts.neighbours(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
@@ -107,7 +109,7 @@ class Lame(OutboundCase):
             extra=route("one.test", f"[{address}]:{port}") + '\n[bounce]\ndelay_notice_after = "800ms"\n',
         )  # fmt: skip
         self.send(server, "bob@one.test")
-        await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "a dead next hop", server)
+        await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "one dead next hop", server)
         self.send(server, "carol@one.test")
         for recipient in ("<bob@one.test>", "<carol@one.test>"):
             reason = await_fact(server, "bounced", to=recipient).reason
@@ -118,7 +120,7 @@ class Lame(OutboundCase):
 
 
 def arrived(sink):
-    """How many letters a sink has recorded."""
+    """The number of messages that a sink has recorded."""
     with open(sink.record, "rb") as record:
         return sum(block.count(b"\n") for block in iter(lambda: record.read(1 << 20), b""))
 

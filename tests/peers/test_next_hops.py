@@ -1,6 +1,7 @@
-"""Real servers as next hops: Postfix and its smtp-sink, Dovecot's LMTP, and other servers of our own.
+"""Real servers as next hops: Postfix and its smtp-sink, Dovecot's LMTP, and other servers of our
+own.
 
-Needs root where the other server does; what is not installed is skipped, and says so.
+Needs root if the other server does; servers that are not installed are skipped.
 """
 
 import collections
@@ -66,12 +67,12 @@ service lmtp {{
 
 
 class Sinks(OutboundCase):
-    """smtp-sink, which wrote each message to a file by the envelope that it came with."""
+    """smtp-sink, which writes each message to a file with its envelope."""
 
     def sink(self, where, *argv):
-        """Its dump; it ends with the test."""
+        """Its dump folder; it ends with the test."""
         dump = self.folder / "dump"
-        # As root it wants to be told whom to become, and nobody else may become anyone.
+        # As root it needs the user to run as; other users cannot change theirs.
         user = [] if os.geteuid() else ["-u", "root"]
         command = ["smtp-sink", *user, *argv, "-D", str(dump), where, "1024"]
         sink = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -102,7 +103,7 @@ class Sinks(OutboundCase):
 
 
 class Dovecots(OutboundCase):
-    """Dovecot's mailboxes as the transport of a domain of ours; it knows alice and not bob."""
+    """Dovecot's mailboxes as the transport of one of our domains; it knows alice and not bob."""
 
     def setUp(self):
         super().setUp()
@@ -141,22 +142,22 @@ class Dovecots(OutboundCase):
         self.assertIn(b"Subject: hello", path.read_bytes())
         self.assertIn(b"Final-Recipient: rfc822; bob@store.test", await_letters(server, "alice", 1)[0].read_bytes())
 
-    def test_dovecot_takes_mail_over_a_unix_socket_and_refuses_one_mailbox(self):
+    def test_dovecot_accepts_mail_over_a_unix_socket_and_refuses_one_mailbox(self):
         self.assert_delivers(f"unix:{self.home}/lmtp")
 
-    def test_dovecot_takes_mail_over_tcp_and_refuses_one_mailbox(self):
+    def test_dovecot_accepts_mail_over_tcp_and_refuses_one_mailbox(self):
         self.assert_delivers(f"[127.0.0.1]:{self.port}")
 
 
 class Postfixes(OutboundCase):
-    def test_postfix_takes_mail_and_delivers_it(self):
+    def test_postfix_accepts_mail_and_delivers_it(self):
         if not shutil.which("postfix") or os.geteuid() != 0:
             self.skipTest("postfix is not installed, or this is not root")
         users, maildirs = self.folder / "users", self.folder / "postfix-mail"
         maildirs.mkdir()
         shutil.chown(maildirs, "nobody")
         users.write_text("bob@dest.test bob/\n")
-        # Programs of Postfix read a main.cf, and the machine need not have one.
+        # Postfix's programs read a main.cf, which the machine may not have.
         (self.folder / "main.cf").write_text("compatibility_level = 3.6\n")
         subprocess.run(["postmap", "-c", str(self.folder), f"hash:{users}"], check=True, timeout=60)
         nobody = pwd.getpwnam("nobody")
@@ -175,7 +176,7 @@ class Postfixes(OutboundCase):
 
 
 class Fellows(OutboundCase):
-    """Two of our own share a domain, and each knows which of them stores which mailbox."""
+    """Two of our servers share a domain; each knows which of them stores a mailbox."""
 
     HOSTS = {"alice": 0, "bob": 1}
 
@@ -204,7 +205,7 @@ class Fellows(OutboundCase):
     def stored(self, number, user):
         return letters(self.servers[number].maildir(user, "shared.test") / "new")
 
-    def test_each_keeps_its_own_and_hands_the_others_over(self):
+    def test_each_stores_its_own_mailboxes_and_forwards_the_others(self):
         for entrance in self.servers:
             self.send(entrance, "alice@shared.test", "bob@shared.test", sender="stranger@client.test")
         for user, home in self.HOSTS.items():
@@ -213,16 +214,16 @@ class Fellows(OutboundCase):
         self.assertEqual(facts(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
         self.assertEqual(facts(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
 
-    def test_mail_waits_for_the_fellow_that_is_down(self):
+    def test_mail_waits_for_the_server_that_is_down(self):
         self.servers[1].terminate()
         self.send(self.servers[0], "bob@shared.test", sender="stranger@client.test")
         self.assertRegex(await_fact(self.servers[0], "deferred", to="<bob@shared.test>").reason, r"^451 4\.4\.1 ")
         self.servers[1].start()
-        await_that(lambda: self.stored(1, "bob"), "a letter for bob", self.servers[0])
+        await_that(lambda: self.stored(1, "bob"), "a message for bob", self.servers[0])
 
 
 class _Mute:
-    """A server that has no log."""
+    """A server without a log."""
 
     @staticmethod
     def log_tail():

@@ -1,5 +1,6 @@
-"""How mail leaves: which recipients and messages share a transaction and a connection, in which dialect, and what of
-it the next hop must be able to do."""
+"""Outbound delivery: how recipients and messages share transactions and connections, protocol
+variants, and required extensions.
+"""
 
 import threading
 import time
@@ -14,7 +15,7 @@ ROUTE = '\n[[route]]\ndomain = "{}"\nnext_hop = "{}"\n'
 
 
 def routed(*hosts_, domain="*.test"):
-    """Sections that lead a domain to the first host, or d1.test, d2.test ... to each of several."""
+    """Sections that route a domain to the first host, or d1.test, d2.test ... to one host each."""
     if len(hosts_) == 1:
         return ROUTE.format(domain, _hop(hosts_[0]))
     return "".join(ROUTE.format(f"d{number}.test", _hop(host)) for number, host in enumerate(hosts_, 1))
@@ -46,21 +47,21 @@ class Transactions(OutboundCase):
         self.send_in_turn(server, host, 5)
         self.assertEqual(len(host.sessions), 1)
 
-    def test_a_connection_carries_no_more_messages_than_it_may(self):
+    def test_a_connection_carries_no_more_messages_than_configured(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"\nmessages_per_connection = 2')
         self.send_in_turn(server, host, 5)
         self.assertEqual(len(host.sessions), 3)
         self.assertEqual([session.commands[-1] for session in host.sessions[:2]], ["QUIT", "QUIT"])
 
-    def test_an_unused_connection_is_ended_politely(self):
+    def test_an_idle_connection_is_closed_with_quit(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "100ms"')
         self.send_in_turn(server, host, 1)
         await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
         self.assertEqual(host.sessions[0].commands[-1], "QUIT")
 
-    def test_a_connection_that_the_next_hop_has_ended_meanwhile_costs_nothing(self):
+    def test_a_connection_that_the_next_hop_closed_causes_no_deferral(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"')
         self.send_in_turn(server, host, 1)
@@ -69,7 +70,7 @@ class Transactions(OutboundCase):
         self.assertEqual(len(host.sessions), 2)
         self.assertEqual(facts(server, "deferred"), [])
 
-    def test_a_connection_that_the_next_hop_takes_leave_of_meanwhile_costs_nothing(self):
+    def test_a_connection_that_the_next_hop_ended_with_421_causes_no_deferral(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"')
         self.send_in_turn(server, host, 1)
@@ -78,7 +79,7 @@ class Transactions(OutboundCase):
         self.send_in_turn(server, host, 1)
         self.assertEqual((len(host.sessions), facts(server, "deferred")), (2, []))
 
-    def test_a_server_that_stops_takes_leave_of_its_next_hops(self):
+    def test_a_server_that_stops_sends_quit(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "10m"')
         self.send_in_turn(server, host, 1)
@@ -86,7 +87,7 @@ class Transactions(OutboundCase):
         await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
         self.assertEqual(host.sessions[0].commands[-1], "QUIT")
 
-    def test_limits_that_the_next_hop_announces_are_obeyed(self):
+    def test_limits_that_the_next_hop_announces_are_respected(self):
         host = self.host(extensions=(*EXTENSIONS, "LIMITS RCPTMAX=2 MAILMAX=2"))
         server = self.start(extra=routed(host), smtp='idle = "30s"\nconnections = 1')
         self.send(server, *(f"user{number}@one.test" for number in range(5)))
@@ -96,7 +97,7 @@ class Transactions(OutboundCase):
         self.assertEqual(mails, [2, 1])
         self.assertEqual(facts(server, "deferred"), [])
 
-    def test_a_next_hop_may_get_settings_of_its_own(self):
+    def test_a_next_hop_may_have_its_own_settings(self):
         names = self.names()
         host = self.host("127.0.0.2")
         names.domain("big.test", "127.0.0.2")
@@ -112,20 +113,20 @@ class Transactions(OutboundCase):
         server = self.start(extra=routed(host), smtp="connections = 3\nconcurrency = { start = 3 }")
         for number in range(20):
             self.send(server, f"user{number}@d{number}.test")
-        # The first connection is alone until it has had its first answer.
+        # The first connection is the only one until it has had its first reply.
         await_that(lambda: host.letters, "a first letter", server)
         go.set()
         self.await_letters(host, 20, server)
         self.assertEqual(host.open_most, 3)
 
-    def test_a_rate_holds_messages_back(self):
+    def test_a_rate_limits_messages(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='rate = "2/s"')
         begin = time.monotonic()
         for number in range(5):
             self.send(server, f"user{number}@one.test")
         self.await_letters(host, 5, server)
-        self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two a second take more than a second")
+        self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two per second take more than a second")
 
     def test_each_recipient_gets_the_outcome_that_the_next_hop_gave_it(self):
         later = hosts.once("450 4.2.1 busy")
@@ -140,7 +141,7 @@ class Transactions(OutboundCase):
         for recipient in ("<now@one.test>", "<later@one.test>"):
             await_fact(server, "delivered", to=recipient)
 
-    def test_aliases_that_lead_elsewhere_are_forwarded(self):
+    def test_aliases_to_other_domains_are_forwarded(self):
         host, table = self.host(), self.folder / "aliases"
         table.write_text("team@lists.test alice@bench.test, bob@one.test\n")
         extra = f'\n[[table]]\nname = "aliases"\ntype = "text"\npath = "{table}"\n'
@@ -152,7 +153,7 @@ class Transactions(OutboundCase):
         await_fact(server, "delivered", to="<alice@bench.test>", transport="maildir")
 
     def send_in_turn(self, server, host, count):
-        """Messages of which each is sent when the one before has left, and its outcome is known."""
+        """Sends messages one after the other, each after the outcome of the one before is known."""
         for _ in range(count):
             before = len(host.accepted)
             identity = self.send(server, "user@one.test")
@@ -165,7 +166,7 @@ def _kind(_session, _argument):
 
 
 class Content(OutboundCase):
-    """What arrives is what was sent, whichever way it went."""
+    """A message arrives unchanged by any transport."""
 
     BODY = ("." + "x" * 70 + "\r\n" + "..\r\n" + "y" * 900 + "\r\n") * 400
 
@@ -188,18 +189,18 @@ class Content(OutboundCase):
         letter = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
         self.assertTrue(any(command.startswith("BDAT ") for command in letter.session.commands))
 
-    def test_a_large_message_arrives_as_it_was_sent_in_cipher(self):
+    def test_a_large_message_arrives_as_it_was_sent_with_tls(self):
         tls = hosts.certificate(self.folder)
         letter = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
         self.assertTrue(letter.session.is_secure)
 
-    def test_a_next_hop_without_extensions_gets_it_all_the_same(self):
+    def test_a_next_hop_without_extensions_gets_it_too(self):
         letter = self.assert_arrives(self.host(extensions=()))
         self.assertEqual(letter.sender, "FROM:<alice@bench.test>")
 
 
 class Unsendable(OutboundCase):
-    """What the next hop cannot take comes back at once, for it would not be able to tomorrow."""
+    """Messages that the next hop cannot accept bounce right away, since a retry would not help."""
 
     def bounce(self, lacks, **message):
         host = self.host(extensions=[word for word in EXTENSIONS if not word.startswith(lacks)])
@@ -211,12 +212,12 @@ class Unsendable(OutboundCase):
         return bounced
 
     def test_an_international_address_needs_smtputf8(self):
-        # Without 8BITMIME, too, it is the address that counts: the message itself may be plain.
+        # Without 8BITMIME the address still decides: the message itself may be ASCII.
         for lacks in ("SMTPUTF8", ("SMTPUTF8", "8BITMIME")):
             bounced = self.bounce(lacks, recipient="j\u00fcrgen@one.test", mail="SMTPUTF8")
             self.assertRegex(bounced.reason, r"^553 5\.6\.7 ")
 
-    def test_an_international_address_is_sent_where_the_next_hop_knows_it(self):
+    def test_an_international_address_is_sent_if_the_next_hop_supports_it(self):
         host = self.host()
         server = self.start(extra=routed(host))
         self.send(server, "j\u00fcrgen@one.test", mail="SMTPUTF8")
@@ -241,13 +242,13 @@ class Unsendable(OutboundCase):
 
 
 class Secrecy(OutboundCase):
-    """STARTTLS, offered by servers whose certificate nobody has signed, or that break it."""
+    """STARTTLS with self-signed certificates and failing handshakes."""
 
     def setUp(self):
         super().setUp()
         self.tls = hosts.certificate(self.folder)
 
-    def test_tls_is_used_where_it_is_offered_whoever_signed_the_certificate(self):
+    def test_tls_is_used_if_offered_with_any_certificate(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host))
         self.send(server, "bob@one.test")
@@ -256,7 +257,7 @@ class Secrecy(OutboundCase):
         verbs = [command.split()[0] for command in letter.session.commands]
         self.assertEqual(verbs[:4], ["EHLO", "STARTTLS", "EHLO", "MAIL"])
 
-    def test_a_broken_handshake_leads_to_clear_text(self):
+    def test_a_failed_handshake_falls_back_to_clear_text(self):
         for break_ in (hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n"), hosts.hangup(), "454 4.7.0 not now"):
             host = self.host(tls=self.tls, script={"STARTTLS": break_})
             server = self.start(place=str(id(host)), extra=routed(host))
@@ -265,7 +266,7 @@ class Secrecy(OutboundCase):
             self.assertFalse(letter.session.is_secure)
             self.assertEqual(facts(server, "deferred"), [])
 
-    def test_where_tls_is_required_mail_waits_rather_than_go_in_clear_text(self):
+    def test_required_tls_defers_mail_instead_of_clear_text(self):
         broken = {"STARTTLS": hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n")}
         for host in (self.host(), self.host(tls=self.tls, script=broken)):
             server = self.start(place=str(id(host)), extra=routed(host), smtp='tls = "required"')
@@ -275,14 +276,14 @@ class Secrecy(OutboundCase):
             commands = [command for session in host.sessions for command in session.commands]
             self.assertFalse(any(command.startswith("MAIL") for command in commands))
 
-    def test_where_tls_is_required_and_works_mail_leaves(self):
+    def test_required_tls_delivers_if_tls_works(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "required"')
         self.send(server, "bob@one.test")
         (letter,) = self.await_letters(host, 1, server)
         self.assertTrue(letter.session.is_secure)
 
-    def test_where_tls_is_not_wanted_none_is_used(self):
+    def test_disabled_tls_is_not_used(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "never"')
         self.send(server, "bob@one.test")
@@ -291,7 +292,7 @@ class Secrecy(OutboundCase):
 
 
 class Lmtp(OutboundCase):
-    """A transport of our own domain that leads to a server of mailboxes."""
+    """An LMTP transport of a local domain to a mailbox server."""
 
     def serving(self, host, **settings):
         extra = f'\n[transport.store]\ntype = "lmtp"\nnext_hop = "{_hop(host)}"\n'
@@ -326,7 +327,7 @@ class Lmtp(OutboundCase):
     def test_each_recipient_has_an_outcome_of_its_own_over_a_unix_socket(self):
         self.assert_each_has_an_outcome(self.host(path=self.folder / "lmtp", lmtp=True, script=self.script()))
 
-    def test_a_socket_that_is_not_there_yet_is_waited_for(self):
+    def test_a_missing_socket_defers_mail(self):
         path = self.folder / "lmtp"
         absent = self.host(path=path, lmtp=True)
         absent.stop()
@@ -338,7 +339,7 @@ class Lmtp(OutboundCase):
 
 
 class Relaying(OutboundCase):
-    def test_who_may_not_relay_is_refused(self):
+    def test_relaying_is_refused_without_permission(self):
         server = self.start(networks=[])
         with Client(server.port) as client:
             client.greet()
@@ -352,7 +353,7 @@ class Relaying(OutboundCase):
             client.greet()
             self.assertTrue(client.envelope("bob@one.test").is_a(550, "5.7.1"))
 
-    def test_a_domain_of_ours_that_another_host_keeps_takes_mail_from_everybody(self):
+    def test_a_domain_stored_on_another_host_accepts_mail_from_all_clients(self):
         host = self.host()
         extra = f'\n[transport.onward]\ntype = "smtp"\nnext_hop = "{_hop(host)}"\n'
         extra += '\n[[domain]]\nname = "backed.test"\ntransport = "onward"\n'
@@ -365,14 +366,16 @@ class Relaying(OutboundCase):
 
 
 class Queues(OutboundCase):
-    """Named queues: which mail is in which, seen by holding some of them."""
+    """Named queues: which mail is in which, tested by holding some of them."""
 
     def serving(self, host, rules):
         extra = f'\n[[queue]]\nname = "held"\nconcurrency = 0\n{rules}\n'
         return self.start(extra=routed(host) + extra)
 
     def assert_holds(self, server, host, held, free):
-        """Of two messages, each the arguments of `send`, one is held and one leaves."""
+        """Checks that of two messages, each given as arguments of `send`, one is held and one is
+        delivered.
+        """
         (to_held, more_held), (to_free, more_free) = held, free
         kept = self.send(server, to_held, **more_held)
         self.send(server, to_free, **more_free)
@@ -398,7 +401,7 @@ class Queues(OutboundCase):
         held = ("bob@one.test", {"message": b"List-Id: <news.test>\r\n" + text_message()})
         self.assert_holds(server, host, held, ("carol@one.test", {}))
 
-    def test_a_header_counts_more_than_a_sender_and_a_sender_more_than_a_domain(self):
+    def test_header_rules_precede_sender_rules_and_those_precede_domain_rules(self):
         host = self.host()
         free = '\n[[queue]]\nname = "{}"\n{}\n'
         rules = 'senders = ["news@example.test"]\n' + free.format("bulk", 'headers = ["Precedence: bulk"]')
@@ -408,7 +411,7 @@ class Queues(OutboundCase):
             server, host, ("bob@one.test", {"sender": "news@example.test"}), ("carol@one.test", by_header)
         )  # fmt: skip
 
-    def test_what_was_held_leaves_when_the_queue_has_room_again(self):
+    def test_held_mail_is_delivered_when_the_queue_has_slots_again(self):
         host = self.host()
         server = self.serving(host, 'domains = ["slow.test"]')
         self.assert_holds(server, host, ("bob@slow.test", {}), ("bob@one.test", {}))

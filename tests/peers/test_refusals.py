@@ -1,4 +1,4 @@
-"""Who is refused, and by which reply."""
+"""Refused recipients and their replies."""
 
 import pathlib
 import unittest
@@ -16,7 +16,7 @@ class Refusals(ServerCase):
         reply = self.reply_to("nobody-here@bench.test")
         self.assertTrue(reply.is_a(550, "5.1.1"), reply)
 
-    def test_a_stranger_may_not_relay(self):
+    def test_an_unknown_client_may_not_relay(self):
         reply = self.reply_to("someone@elsewhere.test")
         self.assertTrue(reply.is_a(550, "5.7.1"), reply)
 
@@ -25,7 +25,7 @@ class Refusals(ServerCase):
             reply = self.reply_to(recipient)
             self.assertEqual(reply.code, 250, f"{recipient}: {reply}")
 
-    def test_a_refused_recipient_does_not_spoil_the_others(self):
+    def test_a_refused_recipient_does_not_affect_the_others(self):
         with Client(self.server.port) as client:
             client.greet()
             self.assertEqual(client.envelope("alice@bench.test").code, 250)
@@ -35,7 +35,7 @@ class Refusals(ServerCase):
             self.assertEqual(client.read().code, 250)
         self.assertEqual(len(self.await_letters("alice", 1)), 1)
 
-    def test_an_address_is_taken_as_devices_write_it(self):
+    def test_common_address_syntax_errors_are_accepted(self):
         for recipient in ("alice@bench.test", "<alice@bench.test.>"):
             with Client(self.server.port) as client:
                 client.greet()
@@ -45,11 +45,11 @@ class Refusals(ServerCase):
 
 
 class Ours(ServerCase):
-    """A client of the relay networks."""
+    """A client in the relay networks."""
 
     SERVER = {"users": ["alice"], "networks": ["127.0.0.1"]}
 
-    def test_an_address_without_a_domain_has_ours(self):
+    def test_an_address_without_a_domain_gets_ours(self):
         with Client(self.server.port) as client:
             client.greet()
             self.assertEqual(client.deliver(letter("to a name"), "alice", sender="root").code, 250)
@@ -58,7 +58,7 @@ class Ours(ServerCase):
 
 
 class Deferred(unittest.TestCase):
-    def test_a_stranger_that_wants_to_relay_is_put_off(self):
+    def test_relaying_by_an_unknown_client_is_deferred(self):
         made = folder()
         self.addCleanup(made.cleanup)
         server = Mailrace(pathlib.Path(made.name), users=["alice"])

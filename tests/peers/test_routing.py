@@ -1,11 +1,11 @@
-"""Where mail goes: by the DNS, whatever that says or does not say, and by what the configuration fixes.
+"""Routing: by DNS, with and without answers, and by configuration.
 
-    MX           the hosts in their order; the next one where one refuses, is busy, or has no address
+    MX           hosts in order of preference; the next one if one refuses, is busy, or has no address
     no MX        the domain's own address
-    never        null MX, no such domain, nothing but ourselves: the sender hears of it at once
+    never        null MX, no such domain, only ourselves: bounces right away
     soon         mail hosts that stay without addresses
-    not now      SERVFAIL, silence: the mail stays
-    fixed        routes and literals ask no DNS about the domain
+    not now      SERVFAIL, no answer: the mail waits
+    fixed        routes and literals need no DNS for the domain
 """
 
 import socket
@@ -20,7 +20,7 @@ QUICK = 'first = "300ms", factor = 1.0, jitter = 0.0'
 
 
 class ByName(OutboundCase):
-    """One server, a name server and three addresses with the same port, as mail hosts have it."""
+    """A server, a DNS server and three addresses with the same port, as mail hosts have."""
 
     def setUp(self):
         super().setUp()
@@ -35,7 +35,7 @@ class ByName(OutboundCase):
         return self.start(smtp=f"port = {self.port}", names=self.zone, **settings)
 
     def host_at(self, number, **named):
-        """A host at one of the addresses; number 0 is 127.0.0.2."""
+        """A host on one of the addresses; number 0 is 127.0.0.2."""
         return self.ending(hosts.replaced(self.places[number], **named))
 
     def test_the_preferred_host_gets_the_mail(self):
@@ -62,14 +62,14 @@ class ByName(OutboundCase):
         for number in range(100):
             self.send(server, f"user{number}@dest.test")
         await_that(lambda: sum(len(host.accepted) for host in both) == 100, "100 letters", server)
-        # Each connection chooses anew. That all of some ten choose the same happens once in hundreds of runs, so that a
-        # second load may decide.
+        # Each connection chooses a host. The probability that about ten choose the same is some
+        # tenths of a per cent, so a second load may decide.
         for host in (host for host in both if not host.accepted):
             for number in range(100):
                 self.send(server, f"user{number}@dest.test")
             self.await_letters(host, 1, server)
 
-    def test_a_host_that_refuses_connections_leads_to_the_next(self):
+    def test_after_a_refused_connection_the_next_host_is_used(self):
         self.zone.domain("dest.test", self.addresses[0], self.addresses[1])
         second = self.host_at(1)
         server = self.serving()
@@ -78,7 +78,7 @@ class ByName(OutboundCase):
         await_fact(server, "delivered", relay="mx2.dest.test[127.0.0.3]")
         self.assertEqual(facts(server, "deferred"), [])
 
-    def test_a_host_that_is_busy_leads_to_the_next(self):
+    def test_after_a_busy_host_the_next_host_is_used(self):
         self.zone.domain("dest.test", self.addresses[0], self.addresses[1], self.addresses[2])
         busy = self.host_at(0, script={"connect": hosts.hangup(b"421 4.3.2 not now\r\n")})
         closed = self.host_at(1, script={"connect": "554 5.3.2 never"})
@@ -89,7 +89,7 @@ class ByName(OutboundCase):
         self.assertTrue(busy.sessions and closed.sessions)
         self.assertEqual(facts(server, "deferred") + facts(server, "bounced"), [])
 
-    def test_a_host_without_an_address_leads_to_the_next(self):
+    def test_after_a_host_without_an_address_the_next_host_is_used(self):
         self.zone.mx("dest.test", 10, "nowhere.test")
         self.zone.mx("dest.test", 20, "second.test")
         self.zone.a("second.test", self.addresses[1])
@@ -116,7 +116,7 @@ class ByName(OutboundCase):
         self.send(server, "bob@dest.test")
         self.await_letters(host, 1, server)
 
-    def test_mail_to_a_domain_that_takes_none_comes_back_at_once(self):
+    def test_mail_to_a_domain_with_a_null_mx_bounces_right_away(self):
         self.zone.null_mx("none.test")
         server = self.serving()
         self.send(server, "bob@none.test")
@@ -124,14 +124,14 @@ class ByName(OutboundCase):
         self.assertTrue(bounced.reason.startswith("556 5.1.10 "), bounced)
         self.await_notice(server, bounced, b"Status: 5.1.10\r\n")
 
-    def test_mail_to_a_domain_that_does_not_exist_comes_back_at_once(self):
+    def test_mail_to_a_domain_that_does_not_exist_bounces_right_away(self):
         server = self.serving()
         self.send(server, "bob@nowhere.test")
         bounced = await_fact(server, "bounced", to="<bob@nowhere.test>")
         self.assertTrue(bounced.reason.startswith("550 5.1.2 "), bounced)
         self.await_notice(server, bounced, b"Final-Recipient: rfc822; bob@nowhere.test\r\n")
 
-    def test_mail_to_mail_hosts_that_stay_without_addresses_comes_back_after_a_few_lookups(self):
+    def test_mail_to_mail_hosts_that_stay_without_addresses_bounces_after_a_few_lookups(self):
         self.zone.mx("gone.test", 10, "mx1.gone.test")
         self.zone.mx("gone.test", 20, "mx2.gone.test")
         server = self.serving(retry=QUICK, extra='ttl_max = "500ms"\nnegative_ttl_max = "500ms"\n'
@@ -142,11 +142,11 @@ class ByName(OutboundCase):
         self.assertTrue(facts(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
         self.await_notice(server, bounced, b"Status: 5.4.4\r\n")
 
-    def test_later_attempts_go_on_with_the_hosts_that_were_not_tried(self):
-        """The first few were tried for ever."""
+    def test_later_attempts_continue_with_untried_hosts(self):
+        """Every attempt used to try the same first hosts."""
         for number in range(1, 8):
             self.zone.mx("dest.test", number, f"mx{number}.dest.test")
-            self.zone.a(f"mx{number}.dest.test", self.addresses[1])  # nobody listens there
+            self.zone.a(f"mx{number}.dest.test", self.addresses[1])  # nothing listens there
         self.zone.mx("dest.test", 8, "mx8.dest.test")
         self.zone.a("mx8.dest.test", self.addresses[0])
         last = self.host_at(0)
@@ -158,8 +158,8 @@ class ByName(OutboundCase):
         self.assertEqual(len(reasons), 2, reasons)
         self.assertTrue(all("(4 of 8 addresses tried" in reason for reason in reasons), reasons)
 
-    def test_mail_that_would_come_back_to_us_is_not_sent(self):
-        # Those of our own name and worse do not count (RFC 5321 section 5.1).
+    def test_mail_that_would_loop_back_to_us_is_not_sent(self):
+        # Hosts of our own and worse preference are not used (RFC 5321 section 5.1).
         host = self.host_at(0)
         self.zone.mx("dest.test", 10, "mx.bench.test")
         self.zone.mx("dest.test", 20, "backup.test")
@@ -181,7 +181,7 @@ class ByName(OutboundCase):
         self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
         self.assertEqual((server.queued(), host.sessions), (1, []))
         self.zone.broken.clear()
-        server.terminate()  # a failure is remembered for half a minute, but not beyond the process
+        server.terminate()  # a failure is cached for half a minute, but only in memory
         server.start()
         self.await_letters(host, 1, server)
 
@@ -195,19 +195,19 @@ class ByName(OutboundCase):
             self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
         self.assertEqual(server.queued(), 2)
 
-    def test_a_silent_domain_does_not_hold_up_the_others(self):
+    def test_a_domain_without_answers_does_not_delay_others(self):
         self.zone.silent.add("dest.test")
         self.zone.domain("quick.test", self.addresses[0])
         host = self.host_at(0)
         server = self.serving(dns_timeout="60s")
         self.send(server, "bob@dest.test")
-        await_that(lambda: ("dest.test", MX) in self.zone.asked, "a question about the silent domain", server)
+        await_that(lambda: ("dest.test", MX) in self.zone.asked, "a query for the silent domain", server)
         self.send(server, "bob@quick.test")
         self.await_letters(host, 1, server)
         self.assertEqual(facts(server, "deferred"), [])
 
     def await_notice(self, server, bounced, line):
-        """The letter that tells the sender is in his mailbox, and has this line."""
+        """Waits for the notice in the sender's mailbox, which must have this line."""
         await_fact(server, "delivered", id=bounced.bounce)
         (path,) = (server.maildir("alice") / "new").iterdir()
         self.assertIn(line, path.read_bytes())
@@ -226,7 +226,7 @@ class Fixed(OutboundCase):
         self.assertEqual(letter.recipients, ["TO:<bob@sales.partner.test>"])
         self.assertEqual(zone.asked, [])
 
-    def test_a_route_to_a_name_takes_its_address_and_not_its_mx(self):
+    def test_a_route_to_a_name_uses_its_address_and_not_its_mx(self):
         zone, host = self.names(), self.host("127.0.0.2")
         zone.mx("relay.test", 10, "wrong.test")
         zone.a("relay.test", "127.0.0.2")

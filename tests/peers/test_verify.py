@@ -1,4 +1,4 @@
-"""What is missing is missed: one lost, one doubled and one damaged message are found, and so is what a crash took."""
+"""Lost mail is found: one lost, one doubled and one damaged message, and messages lost in a crash."""
 
 import pathlib
 import shlex
@@ -36,7 +36,7 @@ class Verify(FolderCase):
 class Maildirs(ServerCase):
     SERVER = {"users": [f"user{n}" for n in range(1, 21)]}
 
-    def test_what_this_server_delivers_is_what_was_sent_until_somebody_touches_it(self):
+    def test_delivered_mail_is_sound_until_it_is_modified(self):
         made = folder()
         self.addCleanup(made.cleanup)
         ledger = pathlib.Path(made.name) / "ledger"
@@ -60,7 +60,7 @@ class Maildirs(ServerCase):
 
 
 class Crash(FolderCase):
-    def test_this_server_keeps_its_250s_when_the_laboratory_kills_it(self):
+    def test_this_server_loses_no_acknowledged_mail_in_bench_crash(self):
         users = [f"user{n}" for n in range(1, 11)]
         server, port = Mailrace(self.folder, users=users, retry_first="1s"), free_port()
         self.addCleanup(server.stop)
