@@ -12,8 +12,8 @@ from test_auth import PASSWORD, SubmissionCase, stored
 _MODULES = "/usr/share/nodejs"
 _NODEMAILER = """
 const settings = JSON.parse(process.argv[1]);
-const letter = {from: "bob@bench.test", to: settings.to, subject: "sent by node", text: "It works, \\u00e4 ja."};
-require("nodemailer").createTransport(settings.transport).sendMail(letter)
+const message = {from: "bob@bench.test", to: settings.to, subject: "sent by node", text: "It works, \\u00e4 ja."};
+require("nodemailer").createTransport(settings.transport).sendMail(message)
   .then((said) => console.log(said.response), (error) => { console.error(error); process.exit(1); });
 """
 
@@ -36,10 +36,10 @@ class UserAgents(SubmissionCase):
         self.assertEqual(done.returncode, 0, f"{done.stdout}{done.stderr}\n{self.server.log_tail()}")
         return done.stdout
 
-    def await_letter(self, subject):
+    def await_message(self, subject):
         """The only message with this subject."""
-        letters = [path.read_text() for path in self.await_letters("bob", 4)]
-        (found,) = (text for text in letters if f"Subject: {subject}\n" in text)
+        messages = [path.read_text() for path in self.await_messages("bob", 4)]
+        (found,) = (text for text in messages if f"Subject: {subject}\n" in text)
         self.assertIn("with ESMTPSA\n", found)
         return found
 
@@ -67,8 +67,8 @@ class UserAgents(SubmissionCase):
             self.assertRegex(said, r"^250 2\.\d\.0 ")
             self.mutt(where, f"sent by mutt to {where}")
         for subject in ("sent by mutt to submission", "sent by mutt to submissions"):
-            self.assertIn("It works.", self.await_letter(subject))
-        self.assertEqual(sum("Subject: sent by node" in path.read_text() for path in self.await_letters("bob", 4)), 2)
+            self.assertIn("It works.", self.await_message(subject))
+        self.assertEqual(sum("Subject: sent by node" in path.read_text() for path in self.await_messages("bob", 4)), 2)
 
     def test_a_wrong_password_is_an_error(self):
         argv = ["node", "-e", _NODEMAILER, "--", self.settings("submissions", "wrong")]

@@ -43,23 +43,23 @@ class ServerCase(unittest.TestCase):
             client.greet()
             self.assertEqual(client.say("NOOP").code, 250, "the server does not answer after the test")
 
-    def await_letters(self, user, count):
+    def await_messages(self, user, count):
         """Waits until the user's new/ has `count` messages, and returns their paths."""
-        return await_letters(self.server, user, count)
+        return await_messages(self.server, user, count)
 
 
-def await_letters(server, user, count, seconds_max=WAIT_SECONDS_MAX, domain="bench.test"):
+def await_messages(server, user, count, seconds_max=WAIT_SECONDS_MAX, domain="bench.test"):
     """Waits until the user's new/ has at least `count` messages, and returns their paths."""
     new = server.maildir(user, domain) / "new"
 
     def enough():
-        found = letters(new)
+        found = mail_files(new)
         return found if len(found) >= count else None
 
     return await_that(enough, f"{count} messages for {user}", server, seconds_max)
 
 
-def letters(new):
+def mail_files(new):
     """The messages in a folder; none if the folder does not exist yet."""
     return sorted(new.iterdir()) if new.is_dir() else []
 
@@ -163,6 +163,6 @@ def stuffed(message):
     return first + message.replace(b"\r\n.", b"\r\n..")
 
 
-def letter(subject, body="Hello.\r\n"):
+def make_message(subject, body="Hello.\r\n"):
     """A small message."""
     return f"From: sender@client.test\r\nTo: alice@bench.test\r\nSubject: {subject}\r\n\r\n{body}".encode()

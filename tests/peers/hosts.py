@@ -27,7 +27,7 @@ class Over(Exception):
 
 
 @dataclasses.dataclass
-class Letter:
+class ReceivedMessage:
     """A message that was received completely, with its replies."""
 
     sender: str  # the argument of MAIL with its parameters
@@ -49,7 +49,7 @@ class Host:
                  tls=None):  # fmt: skip
         self.script = dict(script or {})
         self.extensions, self.lmtp, self.tls = list(extensions), lmtp, tls
-        self.sessions, self.letters = [], []
+        self.sessions, self.messages = [], []
         self.open_most = 0  # highest number of concurrent connections
         self.was_heard_out = False  # the client read all of an endless reply
         self.stopped = threading.Event()
@@ -81,7 +81,7 @@ class Host:
     @property
     def accepted(self):
         """The messages that were accepted for any recipient."""
-        return [letter for letter in list(self.letters) if letter.accepted]
+        return [received for received in list(self.messages) if received.accepted]
 
     def _accept(self):
         while not self.stopped.is_set():
@@ -210,11 +210,11 @@ class _Session:
         self._take(content)
 
     def _take(self, content):
-        letter = Letter(self._sender, list(self._recipients), content, self)
-        self.host.letters.append(letter)
+        received = ReceivedMessage(self._sender, list(self._recipients), content, self)
+        self.host.messages.append(received)
         for recipient in self._recipients if self.host.lmtp else [""]:
             reply = self._scripted("message", recipient, "250 2.0.0 taken")
-            letter.replies.append(reply)
+            received.replies.append(reply)
             self.say(reply)
         self._sender, self._recipients = None, []
 

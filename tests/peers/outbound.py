@@ -33,7 +33,7 @@ attempts = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
+class MailEvent:
     """A log line about a message."""
 
     name: str
@@ -43,7 +43,7 @@ class Fact:
         return self.fields.get(field, "")
 
 
-def facts(server, name, **having):
+def mail_events(server, name, **having):
     """The events of this name in the log whose fields begin with these texts."""
     found = []
     for line in server.log.read_text(errors="replace").splitlines():
@@ -51,7 +51,7 @@ def facts(server, name, **having):
         if rest.startswith(f"{name} "):
             fields = {key: _plain(value) for key, value in _FIELD.findall(rest)}
             if all(fields.get(key, "").startswith(value) for key, value in having.items()):
-                found.append(Fact(name, fields))
+                found.append(MailEvent(name, fields))
     return found
 
 
@@ -67,9 +67,9 @@ def metrics(server):
     return {name: float(value) for name, _, value in pairs}
 
 
-def await_fact(server, name, **having):
+def await_event(server, name, **having):
     """Waits for the first such event."""
-    return await_that(lambda: facts(server, name, **having), f"{name} {having}", server)[0]
+    return await_that(lambda: mail_events(server, name, **having), f"{name} {having}", server)[0]
 
 
 def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout="1s",
@@ -133,9 +133,9 @@ class OutboundCase(unittest.TestCase):
         """Sends a message; returns its queue id."""
         return send(server, *recipients, sender=sender, message=message, mail=mail, rcpt=rcpt)
 
-    def await_letters(self, host, count, server):
+    def await_messages(self, host, count, server):
         """Waits until the host has accepted this many messages, and returns them."""
-        return await_that(lambda: len(host.accepted) >= count and host.accepted, f"{count} letters", server)
+        return await_that(lambda: len(host.accepted) >= count and host.accepted, f"{count} messages", server)
 
 
 def text_message(subject="hello", body="Hello.\r\n", sender=SENDER):

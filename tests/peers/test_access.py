@@ -10,7 +10,7 @@ import struct
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, await_that, folder, letter
+from harness import Client, ServerCase, await_that, folder, make_message
 from names import Names
 from outbound import metrics
 from peers.mailrace import Mailrace
@@ -185,15 +185,15 @@ class Access(ServerCase):
     def test_mail_is_held_on_arrival_and_released(self):
         with Client(self.server.port) as client:
             client.greet()
-            reply = client.deliver(letter("held"), "erin@bench.test", sender="hold@client.test")
+            reply = client.deliver(make_message("held"), "erin@bench.test", sender="hold@client.test")
             self.assertEqual(reply.code, 250)
             # Mail that arrives later and is not held has been delivered before.
-            self.assertEqual(client.deliver(letter("free"), "erin@bench.test").code, 250)
-        self.assertEqual(len(self.await_letters("erin", 1)), 1)
+            self.assertEqual(client.deliver(make_message("free"), "erin@bench.test").code, 250)
+        self.assertEqual(len(self.await_messages("erin", 1)), 1)
         listed = self.run_mailrace("queue", "list", "--sender", "hold@client.test", "--json")
         self.assertEqual([json.loads(line)["state"] for line in listed.splitlines()], ["held"])
         self.run_mailrace("queue", "release", "--sender", "hold@client.test")
-        self.assertEqual(len(self.await_letters("erin", 2)), 2)
+        self.assertEqual(len(self.await_messages("erin", 2)), 2)
 
     def test_explain_shows_the_decisions_of_rules(self):
         told = self.run_mailrace(
@@ -221,8 +221,8 @@ class Access(ServerCase):
         with Client(self.server.port, source=BALANCER) as client:
             client.write(b"PROXY TCP6 2001:db8::1 ::1 4711 25\r\n")
             client.greet()
-            self.assertEqual(client.deliver(letter("proxied"), "bob@bench.test").code, 250)
-        found = self.await_letters("bob", 1)[0].read_bytes()
+            self.assertEqual(client.deliver(make_message("proxied"), "bob@bench.test").code, 250)
+        found = self.await_messages("bob", 1)[0].read_bytes()
         self.assertIn(b"([IPv6:2001:db8::1])", found)
 
     def test_a_load_balancer_without_a_header_is_disconnected_and_other_clients_need_none(self):
@@ -243,7 +243,7 @@ class Access(ServerCase):
             # It is no longer in the relay networks.
             self.assertEqual(client.envelope("someone@elsewhere.test").code, 550)
             self.assertEqual(client.say("RSET").code, 250)
-            self.assertEqual(client.deliver(letter("by proxy"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("by proxy"), "alice@bench.test").code, 250)
             # From here on the commands may come from the client itself.
             self.assertTrue(client.say("XCLIENT ADDR=127.0.0.1").is_a(550, "5.7.0"))
             self.assertNotIn("XCLIENT", client.say("EHLO client.test").text)
@@ -252,7 +252,7 @@ class Access(ServerCase):
             self.assertEqual(client.say("XCLIENT HELO=real.test").code, 220)
             self.assertEqual(repr(client.say("XCLIENT ADDR=192.0.2.66")), "554 5.7.1 not from here")
             self.assertTrue(client.is_closed())
-        found = self.await_letters("alice", 1)[0].read_bytes()
+        found = self.await_messages("alice", 1)[0].read_bytes()
         self.assertIn(b"Received: from real.test ([192.0.2.1])", found)
         with Client(self.server.port) as client:
             self.assertNotIn("XCLIENT", client.greet().text)

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, await_that, folder, letter
+from harness import Client, ServerCase, await_that, folder, make_message
 from outbound import metrics
 from peers import people
 from peers.mailrace import BINARY
@@ -80,8 +80,8 @@ class SubmissionCase(ServerCase):
         done = subprocess.run([str(word) for word in argv], input=text, capture_output=True, timeout=60)
         return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
-    def the_letter(self, user):
-        (path,) = self.await_letters(user, 1)
+    def the_message(self, user):
+        (path,) = self.await_messages(user, 1)
         return path.read_bytes().decode()
 
     def await_log(self, words):
@@ -141,7 +141,7 @@ class Logins(SubmissionCase):
                 code, said = self.swaks("submission", [], mechanism, "bob", PASSWORD)
                 self.assertEqual(code, _SWAKS_AUTH_FAILED, said)
                 self.assertNotIn("AUTH ", said)
-        for path in self.await_letters("swaks", 4):
+        for path in self.await_messages("swaks", 4):
             self.assertIn("with ESMTPSA\r\n", path.read_bytes().decode())
         self.await_log("protocol=ESMTPSA tls=TLSv1.3")
 
@@ -151,9 +151,9 @@ class Logins(SubmissionCase):
                 "msmtp", "--file=/dev/null", "--host=127.0.0.1", f"--port={self.server.at['submission']}", "--tls=on",
                 "--tls-starttls=on", "--tls-certcheck=off", f"--auth={mechanism}", "--user=carol",
                 f"--passwordeval=echo '{PASSWORD}'", "--from=carol@bench.test", "msmtp@bench.test",
-                text=letter(mechanism))  # fmt: skip
+                text=make_message(mechanism))  # fmt: skip
             self.assertEqual(code, 0, said)
-        self.await_letters("msmtp", 2)
+        self.await_messages("msmtp", 2)
         self.await_log("login result=ok client=127.0.0.1 helo=localhost mechanism=SCRAM-SHA-256 user=carol")
 
     def test_curl_logs_in(self):
@@ -161,9 +161,9 @@ class Logins(SubmissionCase):
             code, said = self.run_client(
                 "curl", "-sS", "-k", f"smtps://127.0.0.1:{self.server.at['submissions']}", "--login-options",
                 f"AUTH={mechanism}", "-u", f"bob:{PASSWORD}", "--mail-from", "bob@bench.test", "--mail-rcpt",
-                "curl@bench.test", "-T", "-", text=letter("from curl"))  # fmt: skip
+                "curl@bench.test", "-T", "-", text=make_message("from curl"))  # fmt: skip
             self.assertEqual(code, 0, said)
-        self.await_letters("curl", 2)
+        self.await_messages("curl", 2)
 
     def test_a_wrong_password_and_an_unknown_user_get_the_same_reply(self):
         for user, password in (("bob", "wrong"), ("nobody", PASSWORD), ("bob", "")):
@@ -246,31 +246,31 @@ class Logins(SubmissionCase):
     def test_missing_header_fields_are_added_once(self):
         client, _, _ = self.login("carol")
         client.sendmail("carol@bench.test", ["lacks@bench.test"], b"Subject: x\r\n\r\nHello.\r\n")
-        head = self.the_letter("lacks").split("\r\n\r\n")[0]
+        head = self.the_message("lacks").split("\r\n\r\n")[0]
         self.assertRegex(head, r"\r\nDate: \w{3}, .* \+0000\r\nMessage-ID: <\S+@\S+>\r\nSubject: x$")
         own = b"date: Mon, 1 Jan 2024 00:00:00 +0000\r\nmessage-id: <own@c.test>\r\nSubject: x\r\n\r\nHello.\r\n"
         client.sendmail("carol@bench.test", ["has@bench.test"], own)
-        self.assertTrue(self.the_letter("has").endswith(own.decode()))
-        self.assertEqual(self.the_letter("has").lower().count("\r\ndate:"), 1)
+        self.assertTrue(self.the_message("has").endswith(own.decode()))
+        self.assertEqual(self.the_message("has").lower().count("\r\ndate:"), 1)
         client.docmd("MAIL", "FROM:<carol@bench.test>")
         client.docmd("RCPT", "TO:<chunks@bench.test>")
         client.send(b"BDAT 9\r\nSubject: ")
         self.assertEqual(client.getreply()[0], 250)
         client.send(b"BDAT 10 LAST\r\nx\r\n\r\nDay\r\n")
         self.assertEqual(client.getreply()[0], 250)
-        self.assertRegex(self.the_letter("chunks"), r"\+0000\r\nMessage-ID: <\S+>\r\nSubject: x\r\n\r\nDay\r\n$")
+        self.assertRegex(self.the_message("chunks"), r"\+0000\r\nMessage-ID: <\S+>\r\nSubject: x\r\n\r\nDay\r\n$")
 
     def test_no_header_fields_are_added_to_mail_of_other_servers(self):
         with self.client("smtp") as client:
             client.greet()
             self.assertEqual(client.deliver(b"Subject: x\r\n\r\nHello.\r\n", "out@bench.test").code, 250)
-        self.assertNotIn("Date:", self.the_letter("out").split("\r\n\r\n")[0])
+        self.assertNotIn("Date:", self.the_message("out").split("\r\n\r\n")[0])
 
     def test_smtplib_logs_in_after_starttls(self):
         client = self.session("submission")
         client.login("dora", PASSWORD)
-        client.sendmail("dora@bench.test", ["dora@bench.test"], letter("from smtplib"))
-        head = self.the_letter("dora").split("\r\n\r\n")[0]
+        client.sendmail("dora@bench.test", ["dora@bench.test"], make_message("from smtplib"))
+        head = self.the_message("dora").split("\r\n\r\n")[0]
         self.assertIn("with ESMTPSA\r\n", head)
         self.assertNotIn("authenticated as", head)
 
@@ -297,8 +297,8 @@ class Binds(SubmissionCase):
     def test_a_user_of_the_directory_logs_in_and_is_named_in_received_if_configured(self):
         client, code, text = self.login("trusted", "open sesame")
         self.assertEqual(code, 235, text)
-        client.sendmail("trusted@bench.test", ["trusted@bench.test"], letter("bound"))
-        self.assertIn("\r\n\t(authenticated as trusted) id ", self.the_letter("trusted"))
+        client.sendmail("trusted@bench.test", ["trusted@bench.test"], make_message("bound"))
+        self.assertIn("\r\n\t(authenticated as trusted) id ", self.the_message("trusted"))
 
     def test_wrong_empty_and_unknown_are_refused(self):
         for user, password in (("trusted", "wrong"), ("trusted", ""), ("nobody", "open sesame"), ("*", "open sesame")):

@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 from harness import Client
-from outbound import OutboundCase, await_fact, facts, text_message
+from outbound import OutboundCase, await_event, mail_events, text_message
 from peers.mailrace import route
 
 RESERVED = "127.0.0.5"
@@ -40,7 +40,7 @@ class Load(OutboundCase):
         with Client(server.port, source=RESERVED) as client:
             client.greet()
             self.assertEqual(client.deliver(text_message(), "alice@bench.test").code, 250)
-        await_fact(server, "delivered", to="<alice@bench.test>")
+        await_event(server, "delivered", to="<alice@bench.test>")
 
     def test_open_sessions_continue(self):
         server = self.serving("refuse_above = 0.0001")
@@ -56,14 +56,14 @@ class Load(OutboundCase):
         self.assertIn(kept, listed)
         self.assertIn("waiting until", listed)
         server._queue("retry", "--id", kept)
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
 
     def test_nothing_is_delivered_above_the_limit(self):
         server = self.serving("no_delivery_above = 0.0001\nqueue_only_above = 0.0001")
         kept = self.send(server, "bob@one.test", "alice@bench.test")
         server._queue("retry", "--id", kept)
         self.assertEqual(server.queued(), 2)
-        self.assertEqual((facts(server, "delivered"), self.one.sessions), ([], []))
+        self.assertEqual((mail_events(server, "delivered"), self.one.sessions), ([], []))
 
     def test_limits_in_force_are_logged_and_shown(self):
         server = self.serving("refuse_above = 0.0001")

@@ -21,7 +21,7 @@ import threading
 import time
 import unittest
 
-from harness import Client, Mailrace, folder, letters
+from harness import Client, Mailrace, folder, mail_files
 
 ROUNDS = int(os.environ.get("MAILRACE_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("MAILRACE_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -124,7 +124,7 @@ class Crash(unittest.TestCase):
     def compare(self, server, ledger):
         came = collections.Counter()
         for user in USERS:
-            for path in letters(server.maildir(user) / "new"):
+            for path in mail_files(server.maildir(user) / "new"):
                 content = path.read_bytes()
                 message = content[content.index(_NAME) :]
                 number = int(message[len(_NAME) : message.index(b"\r\n")])

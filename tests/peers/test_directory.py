@@ -9,7 +9,7 @@
 import time
 import unittest
 
-from harness import Client, await_letters, await_that, letter
+from harness import Client, await_messages, await_that, make_message
 from tables import (
     QUICK,
     SHORT,
@@ -89,8 +89,8 @@ class Known(TablesCase):
     def test_a_user_with_an_entry_is_accepted_and_gets_the_message(self):
         with Client(self.server_.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("hello"), user(7)).code, 250)
-        await_letters(self.server_, "user7", 1)
+            self.assertEqual(client.deliver(make_message("hello"), user(7)).code, 250)
+        await_messages(self.server_, "user7", 1)
 
     def test_a_user_without_an_entry_is_unknown(self):
         self.assert_reply(self.server_, NOBODY, 550, "5.1.1")
@@ -102,12 +102,12 @@ class Known(TablesCase):
     def test_an_alias_with_several_values_expands_to_all(self):
         self.deliver("both")
         for name in ("user1", "user2"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
 
     def test_a_group_expands_to_its_members_and_those_of_nested_groups(self):
         self.deliver("mill")  # which is a member of its own member
         for name in ("user3", "user4"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
         self.assertEqual(sorted(values(self.server_, "aliases", "mill@bench.test")), [user(3), user(4)])
 
     def test_an_empty_group_is_unknown(self):
@@ -153,7 +153,7 @@ class Known(TablesCase):
     def deliver(self, local):
         with Client(self.server_.port) as client:
             client.greet()
-            said = client.deliver(letter("hello"), f"{local}@bench.test")
+            said = client.deliver(make_message("hello"), f"{local}@bench.test")
             self.assertEqual(said.code, 250, f"{said!r}\n{self.server_.log_tail()}")
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import Client, Mailrace, await_letters, await_that, folder, letter, letters
+from harness import Client, Mailrace, await_messages, await_that, folder, mail_files, make_message
 
 _SMALL_SPOOL = '\n[spool]\nsegment = "4MiB"\nspare_segments = 2\nspace_min = "2MiB"\ninodes_min = 10\n'
 
@@ -48,11 +48,11 @@ class Disks(unittest.TestCase):
         small = self.mount(2)
         server = self.serve(maildirs=small)
         ballast = fill(small)
-        self.assertEqual(self.send(server, letter("waits", "x" * 70 + "\r\n" * 1000)).code, 250)
+        self.assertEqual(self.send(server, make_message("waits", "x" * 70 + "\r\n" * 1000)).code, 250)
         self.await_deferral(server)
-        self.assertEqual(letters(server.maildir("alice") / "new"), [])
+        self.assertEqual(mail_files(server.maildir("alice") / "new"), [])
         ballast.unlink()
-        (path,) = await_letters(server, "alice", 1)
+        (path,) = await_messages(server, "alice", 1)
         self.assertIn(b"Subject: waits\r\n", path.read_bytes())
         server.wait_until_empty(30)
 
@@ -60,10 +60,10 @@ class Disks(unittest.TestCase):
         small = self.mount(2)
         server = self.serve(maildirs=small)
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        self.assertEqual(self.send(server, letter("waits")).code, 250)
+        self.assertEqual(self.send(server, make_message("waits")).code, 250)
         self.await_deferral(server)
         subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True)
-        await_letters(server, "alice", 1)
+        await_messages(server, "alice", 1)
         server.wait_until_empty(30)
 
     def test_a_full_spool_defers_mail_and_accepts_it_again_when_there_is_space(self):
@@ -71,7 +71,7 @@ class Disks(unittest.TestCase):
         shutil.chown(small, "nobody")
         server = self.serve(data=small, concurrency=0, extra=_SMALL_SPOOL)
         accepted = 0
-        large = letter("large", ("x" * 78 + "\r\n") * 6000)
+        large = make_message("large", ("x" * 78 + "\r\n") * 6000)
         while (reply := self.send(server, large)).code == 250:
             accepted += 1
             self.assertLess(accepted, 200, "the disk is not full")
@@ -91,7 +91,7 @@ class Disks(unittest.TestCase):
             for number in range(400):
                 spilled = number % 5 == 0
                 text = ("x" * 78 + "\r\n") * (20_000 if spilled else 4000)
-                reply = client.deliver(letter("burst", text), "alice@bench.test")
+                reply = client.deliver(make_message("burst", text), "alice@bench.test")
                 accepted += reply.code == 250
         self.assertEqual(server.terminate(), 0)
         subprocess.run(["mount", "-o", "remount,size=96m", str(small)], check=True)

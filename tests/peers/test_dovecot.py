@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, letter
+from harness import Client, ServerCase, make_message
 
 CONFIG = """\
 base_dir = {home}/run
@@ -26,11 +26,11 @@ log_path = {home}/dovecot.log
 """
 
 MESSAGES = [
-    letter("small"),
-    letter("empty body", ""),
-    letter("dots", ".\r\n..\r\n.x\r\n"),
-    letter("eight bits", "gr\u00fc\u00dfe\r\n" * 20),
-    letter("long", ("x" * 990 + "\r\n") * 500),
+    make_message("small"),
+    make_message("empty body", ""),
+    make_message("dots", ".\r\n..\r\n.x\r\n"),
+    make_message("eight bits", "gr\u00fc\u00dfe\r\n" * 20),
+    make_message("long", ("x" * 990 + "\r\n") * 500),
 ]
 
 

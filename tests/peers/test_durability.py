@@ -7,7 +7,7 @@ import threading
 import unittest
 
 import syscalls
-from harness import Client, Mailrace, folder, letter
+from harness import Client, Mailrace, folder, make_message
 
 CONNECTIONS, MESSAGES = 8, 5
 
@@ -45,7 +45,7 @@ class Durability(unittest.TestCase):
                     body = "x" * 70 + "\r\n"
                     body *= 20_000 if (number, count) == (0, 2) else 20
                     # The token also ends the message, so that its last write is recognized.
-                    reply = connection.deliver(letter(token, f"{body}{token}\r\n"), "alice@bench.test")
+                    reply = connection.deliver(make_message(token, f"{body}{token}\r\n"), "alice@bench.test")
                     assert reply.code == 250, reply
                     with lock:
                         tokens.append(token)

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import unittest
 
-from harness import Client, await_letters, await_that, folder, letter
+from harness import Client, await_messages, await_that, folder, make_message
 from hosts import Host
 from ldap_server import LdapServer, users
 from peers import people
@@ -88,7 +88,7 @@ class Examples(unittest.TestCase):
         return client
 
     def awaited(self, host, count, server):
-        return await_that(lambda: len(host.letters) >= count and host.letters, f"{count} letters", server)
+        return await_that(lambda: len(host.messages) >= count and host.messages, f"{count} messages", server)
 
     def test_every_example_is_tested(self):
         roles = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
@@ -109,9 +109,9 @@ class Examples(unittest.TestCase):
         client = self.client(server)
         self.assertEqual(client.envelope("user4@bench.test").code, 550)
         client.say("RSET")
-        self.assertEqual(client.deliver(letter("x"), "user3@bench.test", "sales@bench.test").code, 250)
+        self.assertEqual(client.deliver(make_message("x"), "user3@bench.test", "sales@bench.test").code, 250)
         for user in ("user1", "user2", "user3"):
-            await_letters(server, user, 1)
+            await_messages(server, user, 1)
         self.assertTrue(all(search.base == "ou=people,dc=example,dc=org" for search in directory.searches))
 
     def test_a_relay_passes_mail_in_and_out_and_nothing_else(self):
@@ -124,11 +124,11 @@ class Examples(unittest.TestCase):
         client.say("RSET")
         self.assertEqual(client.envelope("victim@elsewhere.example").code, 550)
         client.say("RSET")
-        self.assertEqual(client.deliver(letter("in"), "user1@example.org").code, 250)
+        self.assertEqual(client.deliver(make_message("in"), "user1@example.org").code, 250)
         self.assertEqual(len(self.awaited(inside, 1, server)), 1)
         with Client(server.ports["smtp"], source="127.0.0.9") as friend:
             friend.greet()
-            self.assertEqual(friend.deliver(letter("out"), "you@elsewhere.example").code, 250)
+            self.assertEqual(friend.deliver(make_message("out"), "you@elsewhere.example").code, 250)
         self.assertEqual(len(self.awaited(outside, 1, server)), 1)
 
     def test_a_null_client_sends_all_mail_to_its_relay(self):
@@ -138,10 +138,10 @@ class Examples(unittest.TestCase):
         relay = self.host(tls=context)
         server = self.start("null-client", replaced=[("relay.example.org:25", relay.target)])
         client = self.client(server)
-        self.assertEqual(client.deliver(letter("x"), "you@elsewhere.example", "root@web1.example.org").code, 250)
+        self.assertEqual(client.deliver(make_message("x"), "you@elsewhere.example", "root@web1.example.org").code, 250)
         recipients = {path(to) for one in self.awaited(relay, 2, server) for to in one.recipients}
         self.assertEqual(recipients, {"you@elsewhere.example", "admin@example.org"})
-        self.assertTrue(all(one.session.is_secure for one in relay.letters))
+        self.assertTrue(all(one.session.is_secure for one in relay.messages))
         client.say("RSET")
         self.assertEqual(client.envelope("nobody@web1.example.org").code, 550)
 
@@ -152,9 +152,9 @@ class Examples(unittest.TestCase):
         implicit, starttls = server.at.values()
         with smtplib.SMTP_SSL("127.0.0.1", implicit, context=credulous()) as client:
             client.login("bob", "change-me")
-            client.sendmail("bob@example.org", ["carol@example.org", "you@elsewhere.example"], letter("x"))
+            client.sendmail("bob@example.org", ["carol@example.org", "you@elsewhere.example"], make_message("x"))
             with self.assertRaises(smtplib.SMTPSenderRefused):
-                client.sendmail("carol@example.org", ["you@elsewhere.example"], letter("x"))
+                client.sendmail("carol@example.org", ["you@elsewhere.example"], make_message("x"))
         for host in (mx, internet):
             self.assertIn(b"Message-ID: ", self.awaited(host, 1, server)[0].content)
         with smtplib.SMTP("127.0.0.1", starttls) as client:
@@ -170,13 +170,13 @@ class Examples(unittest.TestCase):
         replaced = [("10.0.0.0/24", "127.0.0.0/8"), ("queue_only_above = 20.0", "queue_only_above = 1000.0")]
         server = self.start("mass-sender", replaced=replaced, added=self.everything_to(provider))
         client = self.client(server)
-        mailing = b"List-Id: <news.example.org>\r\n" + letter("news")
+        mailing = b"List-Id: <news.example.org>\r\n" + make_message("news")
         to = [f"user{n}@dest.example" for n in range(3)]
         self.assertEqual(client.deliver(mailing, *to, sender="news@example.org").code, 250)
         senders = {path(one.sender) for one in self.awaited(provider, 3, server)}
         self.assertEqual(senders, {f"news+user{n}=dest.example@example.org" for n in range(3)})
-        self.assertEqual(client.deliver(letter("bounce"), min(senders), sender="").code, 250)
-        await_letters(server, "news", 1, domain="example.org")
+        self.assertEqual(client.deliver(make_message("bounce"), min(senders), sender="").code, 250)
+        await_messages(server, "news", 1, domain="example.org")
 
 
 if __name__ == "__main__":

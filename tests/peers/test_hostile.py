@@ -4,7 +4,7 @@ import socket
 import threading
 import unittest
 
-from harness import Client, ServerCase, letter, letters
+from harness import Client, ServerCase, mail_files, make_message
 
 _LIMIT_OCTETS = 64 << 20  # how much memory any of these clients may use in the server
 
@@ -31,7 +31,7 @@ class Hostile(ServerCase):
 
         def crawl():
             commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-            for part, replies in ((commands, 3), (letter("slow") + b".\r\n", 1)):
+            for part, replies in ((commands, 3), (make_message("slow") + b".\r\n", 1)):
                 for byte in part:
                     slow.write(bytes([byte]))
                     finished.wait(0.005)
@@ -43,7 +43,7 @@ class Hostile(ServerCase):
         with Client(self.server.port) as quick:
             quick.greet()
             for _ in range(5):
-                self.assertEqual(quick.deliver(letter("quick"), "alice@bench.test").code, 250)
+                self.assertEqual(quick.deliver(make_message("quick"), "alice@bench.test").code, 250)
         self.assertFalse(finished.is_set(), "the slow client was not slow enough")
         crawler.join()
         self.assertEqual(codes, [250, 250, 354, 250])
@@ -69,7 +69,7 @@ class Hostile(ServerCase):
         client.write(b"\r\nbody\r\n.\r\n")
         reply = client.read()
         self.assertTrue(reply.is_a(552, "5.3.4"), reply)
-        self.assertEqual(client.deliver(letter("after"), "bob@bench.test").code, 250)
+        self.assertEqual(client.deliver(make_message("after"), "bob@bench.test").code, 250)
 
     def test_a_message_with_a_too_large_declared_size_is_refused_at_mail(self):
         reply = self.ready().say("MAIL FROM:<s@client.test> SIZE=99000000000")
@@ -92,26 +92,26 @@ class Hostile(ServerCase):
 
     def test_a_nul_in_a_message_is_kept(self):
         client = self.ready()
-        self.assertEqual(client.deliver(letter("nul", "a\0b\r\n"), "nul@bench.test").code, 250)
-        (path,) = self.await_letters("nul", 1)
+        self.assertEqual(client.deliver(make_message("nul", "a\0b\r\n"), "nul@bench.test").code, 250)
+        (path,) = self.await_messages("nul", 1)
         self.assertTrue(path.read_bytes().endswith(b"\r\n\r\na\0b\r\n"))
 
     def test_a_client_that_stops_in_the_middle_of_its_data_leaves_nothing_behind(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         client.say("DATA")
-        client.write(letter("unfinished"))
+        client.write(make_message("unfinished"))
         client.socket.shutdown(socket.SHUT_WR)
         self.assertTrue(client.is_closed())
         self.server.wait_until_empty(30)
-        for path in letters(self.server.maildir("alice") / "new"):
+        for path in mail_files(self.server.maildir("alice") / "new"):
             self.assertNotIn(b"unfinished", path.read_bytes())
 
     def test_a_client_that_closes_its_side_after_the_last_dot_still_reads_its_250(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         client.say("DATA")
-        client.write(letter("half closed") + b".\r\nQUIT\r\n")
+        client.write(make_message("half closed") + b".\r\nQUIT\r\n")
         client.socket.shutdown(socket.SHUT_WR)
         self.assertEqual([client.read().code for _ in range(2)], [250, 221])
 
@@ -128,7 +128,7 @@ class Hostile(ServerCase):
     def test_a_client_that_sends_before_the_354_is_disconnected(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-        client.write(commands + letter("too early") + b".\r\n")
+        client.write(commands + make_message("too early") + b".\r\n")
         self.assertEqual([client.read().code for _ in range(2)], [250, 250])
         self.assertTrue(client.read().is_a(554, "5.5.0"))
         self.assertTrue(client.is_closed())
@@ -162,8 +162,8 @@ class Strict(ServerCase):
 
     def test_a_nul_in_a_message_is_refused(self):
         client = self.ready()
-        self.assertTrue(client.deliver(letter("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
-        self.assertEqual(client.deliver(letter("none"), "bob@bench.test").code, 250)
+        self.assertTrue(client.deliver(make_message("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
+        self.assertEqual(client.deliver(make_message("none"), "bob@bench.test").code, 250)
 
     def test_an_address_needs_angle_brackets(self):
         client = self.ready()
@@ -174,7 +174,7 @@ class Strict(ServerCase):
     def test_a_client_may_send_before_the_354_if_configured(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-        client.write(commands + letter("early") + b".\r\n")
+        client.write(commands + make_message("early") + b".\r\n")
         self.assertEqual([client.read().code for _ in range(4)], [250, 250, 354, 250])
 
     def test_a_slow_message_yields_its_memory_to_another(self):
@@ -182,7 +182,7 @@ class Strict(ServerCase):
         slow.envelope("bob@bench.test")
         self.assertEqual(slow.say("DATA").code, 354)
         slow.write(b"Subject: slow\r\n")
-        message = letter("quick", "A line of a message that comes at once.\r\n" * 5000)
+        message = make_message("quick", "A line of a message that comes at once.\r\n" * 5000)
         self.assertEqual(quick.deliver(message, "alice@bench.test").code, 250)
         self.assertTrue(slow.read().is_a(421, "4.4.2"))
         self.assertTrue(slow.is_closed())

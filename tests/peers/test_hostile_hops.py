@@ -12,9 +12,9 @@ import threading
 import unittest
 
 import hosts
-from harness import Client, await_that, letters
+from harness import Client, await_that, mail_files
 from laboratory import bench
-from outbound import SENDER, OutboundCase, await_fact, facts, metrics, text_message
+from outbound import SENDER, OutboundCase, await_event, mail_events, metrics, text_message
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -49,9 +49,9 @@ class Faults(OutboundCase):
         for fault, stage in cases:
             self.send(server, f"bob@{fault}-{stage.lower()}.test")
         await_that(lambda: server.queued() == 0, "an empty queue", server)
-        self.assertEqual(facts(server, "bounced"), [])
-        for fact in facts(server, "deferred"):
-            self.assertRegex(fact.reason, _REASON)
+        self.assertEqual(mail_events(server, "bounced"), [])
+        for event in mail_events(server, "deferred"):
+            self.assertRegex(event.reason, _REASON)
         self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server read an endless reply")
         return cases, server
 
@@ -59,17 +59,17 @@ class Faults(OutboundCase):
         cases, server = self.run_all(EARLY)
         for (fault, stage), host in cases.items():
             with self.subTest(fault=fault, stage=stage):
-                self.assertEqual(len(host.letters), 1)
+                self.assertEqual(len(host.messages), 1)
                 self.assertEqual(len(host.accepted), 1)
                 self.assertEqual(len(host.sessions), 2)
-                self.assertLessEqual(len(facts(server, "deferred", to=f"<bob@{fault}-{stage.lower()}.test>")), 1)
+                self.assertLessEqual(len(mail_events(server, "deferred", to=f"<bob@{fault}-{stage.lower()}.test>")), 1)
 
     def test_a_failure_after_the_message_was_sent_causes_one_duplicate(self):
         cases, server = self.run_all(["message"])
         for (fault, stage), host in cases.items():
             with self.subTest(fault=fault, stage=stage):
-                self.assertEqual((len(host.letters), len(host.accepted)), (2, 1))
-                deferred = facts(server, "deferred", to=f"<bob@{fault}-message.test>")
+                self.assertEqual((len(host.messages), len(host.accepted)), (2, 1))
+                deferred = mail_events(server, "deferred", to=f"<bob@{fault}-message.test>")
                 self.assertEqual(len(deferred), 1)
 
     def test_a_250_that_comes_too_late_costs_exactly_one_duplicate(self):
@@ -77,20 +77,20 @@ class Faults(OutboundCase):
         host = self.host(script={"message": hosts.once(hosts.before(second, "250 2.0.0 taken, at last"))})
         server = self.start(extra=route("late.test", f"[127.0.0.1]:{host.port}"), smtp=IMPATIENT, retry=QUICK)
         self.send(server, "bob@late.test")
-        deferred = await_fact(server, "deferred", to="<bob@late.test>")
+        deferred = await_event(server, "deferred", to="<bob@late.test>")
         self.assertIn("may have arrived", deferred.reason)
-        await_fact(server, "delivered", to="<bob@late.test>")
+        await_event(server, "delivered", to="<bob@late.test>")
         second.set()
         await_that(lambda: len(host.accepted) == 2, "the late answer", server)
-        self.assertEqual((server.queued(), len(host.letters)), (0, 2))
-        self.assertEqual(len(facts(server, "delivered")), 1)
+        self.assertEqual((server.queued(), len(host.messages)), (0, 2))
+        self.assertEqual(len(mail_events(server, "delivered")), 1)
 
     def test_a_message_is_sent_again_only_to_recipients_that_failed(self):
         later = hosts.once("452 4.2.2 full")
         host = self.host(script={"RCPT": lambda session, to: later(session, to) if "<c@" in to else None})
         server = self.start(extra=route("some.test", f"[127.0.0.1]:{host.port}"), retry=QUICK)
         self.send(server, *(f"{name}@some.test" for name in "abcd"))
-        first, second = self.await_letters(host, 2, server)
+        first, second = self.await_messages(host, 2, server)
         self.assertEqual((len(first.recipients), second.recipients), (3, ["TO:<c@some.test>"]))
 
     def test_a_host_that_never_answers_does_not_delay_others(self):
@@ -100,7 +100,7 @@ class Faults(OutboundCase):
         for number in range(50):
             self.send(server, f"user{number}@silent.test")
             self.send(server, f"user{number}@quick.test")
-        self.await_letters(quick, 50, server)
+        self.await_messages(quick, 50, server)
         self.assertEqual(server.queued(), 50)
         self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
 
@@ -121,35 +121,35 @@ class Poison(OutboundCase):
             self.send(server, f"user{number}@poison.test")
         for number in range(self.GOOD):
             self.send(server, f"user{number}@good.test")
-            await_fact(server, "delivered", to=f"<user{number}@good.test>")
-            self.assertLessEqual(len(facts(server, "deferred")), self.POISON, "an attempt for each poison message")
-        self.assertEqual(facts(server, "deferred", to="<user0@good.test>"), [])
-        self.assertEqual(len(facts(server, "delivered")), self.GOOD)
+            await_event(server, "delivered", to=f"<user{number}@good.test>")
+            self.assertLessEqual(len(mail_events(server, "deferred")), self.POISON, "an attempt for each poison message")
+        self.assertEqual(mail_events(server, "deferred", to="<user0@good.test>"), [])
+        self.assertEqual(len(mail_events(server, "delivered")), self.GOOD)
         said = metrics(server)
         self.assertEqual([said[f'mailrace_next_hops{{state="{state}"}}'] for state in ("adopted", "dead")], [0, 0])
-        await_that(lambda: len(facts(server, "deferred")) == self.POISON, "an attempt for each poison message", server)
-        self.assertEqual({fact.to for fact in facts(server, "deferred")},
+        await_that(lambda: len(mail_events(server, "deferred")) == self.POISON, "an attempt for each poison message", server)
+        self.assertEqual({event.to for event in mail_events(server, "deferred")},
                          {f"<user{number}@poison.test>" for number in range(self.POISON)})  # fmt: skip
         self.assertEqual(server.queued(), self.POISON)
         return server
 
     def test_messages_at_which_the_next_hop_disconnects_stop_no_other_mail(self):
         server = self.run_beside("*@poison.test rcpt drop")
-        for fact in facts(server, "deferred"):
-            self.assertIn("the server ended the connection", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("the server ended the connection", event.reason)
 
     def test_messages_at_which_the_next_hop_sends_garbage_stop_no_other_mail(self):
         self.run_beside("*@poison.test rcpt garbage")
 
     def test_messages_at_which_the_next_hop_falls_silent_stop_no_other_mail(self):
         server = self.run_beside("*@poison.test rcpt delay 10m")
-        for fact in facts(server, "deferred"):
-            self.assertIn("no answer in time", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("no answer in time", event.reason)
 
     def test_messages_that_may_have_arrived_are_not_sent_again_at_once(self):
         server = self.run_beside("*@poison.test message drop")
-        for fact in facts(server, "deferred"):
-            self.assertIn("may have arrived", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("may have arrived", event.reason)
 
 
 class Stop(OutboundCase):
@@ -166,7 +166,7 @@ class Stop(OutboundCase):
         self.assertNotIn("was not closed", said)
         host.script.clear()
         server.start()
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
 
 class Load(OutboundCase):
@@ -207,10 +207,10 @@ class Load(OutboundCase):
         ledger, count = self.folder / "ledger", 2000
         self.load(server, count, 10, ledger)
         await_that(lambda: server.queued() == 0, "an empty queue", server, 90)
-        self.assertEqual(facts(server, "bounced"), [])
+        self.assertEqual(mail_events(server, "bounced"), [])
         # A sink that closes instead of replying may have the message, so each such case may cause a
         # duplicate.
-        in_doubt = len([fact for fact in facts(server, "deferred") if "may have arrived" in fact.reason])
+        in_doubt = len([event for event in mail_events(server, "deferred") if "may have arrived" in event.reason])
         sink.stop()
         held = self.held(ledger, sink)
         print(f"{count} messages, {held['doubled']} duplicates, {in_doubt} in doubt")
@@ -241,7 +241,7 @@ class Load(OutboundCase):
         )  # fmt: skip
         print(f"{_MESSAGES} messages, {in_flight} in flight at the kill, {doubled} duplicates")
         self.assertLessEqual(doubled, KILL_ROUNDS * (concurrency + unrecorded))
-        outcomes = collections.Counter((fact.id, fact.to) for fact in facts(server, "delivered"))
+        outcomes = collections.Counter((event.id, event.to) for event in mail_events(server, "delivered"))
         again = [outcome for outcome, count in outcomes.items() if count > 1]
         self.assertEqual(again, [], "a recorded delivery was attempted again")
 
@@ -265,7 +265,7 @@ class Load(OutboundCase):
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(server.terminate(), 0)
         told = collections.Counter()
-        for path in letters(server.maildir("alice") / "new"):
+        for path in mail_files(server.maildir("alice") / "new"):
             told.update(_FINAL.findall(path.read_text()))
         self.assertEqual(told, collections.Counter(acknowledged))
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 
 from harness import Client, Mailrace, await_that
-from outbound import OutboundCase, await_fact, text_message
+from outbound import OutboundCase, await_event, text_message
 
 MASTER = "127.0.0.1:2525 inet n - n - - smtpd\nsmtp unix - - n - - smtp\nmailman unix - n n - - pipe flags=FR\n"
 
@@ -47,8 +47,8 @@ class NullClient(ImportCase):
         server, told = self.serve(main, 0)
         self.assertNotIn("otherwise", told)
         self.inject(server, "root")
-        letter = self.await_letters(relay, 1, server)[0]
-        self.assertIn("root@example.com", letter.recipients[0])
+        received = self.await_messages(relay, 1, server)[0]
+        self.assertIn("root@example.com", received.recipients[0])
         self.assertFalse(list((server.data / "drop").glob("*rejected*/*")))
 
 
@@ -77,14 +77,14 @@ transport_maps = hash:$folder/transport
         self.inject(self.server, "list@example.com")
         self.inject(self.server, "bob@example.com")
         new = pathlib.Path(self.server.data) / "mail/example.com"
-        await_that(lambda: (new / "bob/new").is_dir() and list((new / "bob/new").iterdir()), "bob's letter", self.server)
+        await_that(lambda: (new / "bob/new").is_dir() and list((new / "bob/new").iterdir()), "bob's message", self.server)
         self.assertFalse((new / "list").exists())
 
     def test_mail_that_postfix_discarded_stays_in_the_queue(self):
         self.assertIn("Mail to thrown.example waits in the queue (451)", self.told)
         self.send(self.server, "eve@thrown.example")
-        fact = await_fact(self.server, "deferred")
-        self.assertIn("discard", str(fact))
+        event = await_event(self.server, "deferred")
+        self.assertIn("discard", str(event))
         listed = subprocess.run(
             [str(self.server.binary), "--config", str(self.server.config), "queue", "list"],
             capture_output=True, text=True, timeout=60, check=True,
@@ -93,4 +93,4 @@ transport_maps = hash:$folder/transport
 
     def test_mail_that_postfix_refused_bounces_with_its_text(self):
         self.send(self.server, "eve@gone.example")
-        self.assertIn("gone for good", str(await_fact(self.server, "bounced")))
+        self.assertIn("gone for good", str(await_event(self.server, "bounced")))

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import unittest
 
-from harness import Mailrace, await_letters, await_that, folder, letters
+from harness import Mailrace, await_messages, await_that, folder, mail_files
 from hosts import Host
 from names import Names
 from peers.mailrace import route
@@ -54,8 +54,8 @@ class InjectCase(unittest.TestCase):
     def sendmail(self, *words, **options):
         return self.call("sendmail", *words, **options)
 
-    def letter(self, user="bob", count=1):
-        return await_letters(self.server, user, count)[-1].read_bytes()
+    def delivered(self, user="bob", count=1):
+        return await_messages(self.server, user, count)[-1].read_bytes()
 
     @property
     def drop(self):
@@ -75,8 +75,8 @@ class Sendmail(InjectCase):
 
     def test_missing_header_fields_are_added_and_others_kept(self):
         self.sendmail("bob@bench.test", text="Subject:  odd   spaces \n\n.dot\n\xe4\nend\n.\nnot this\n")
-        letter = self.letter()
-        head, body = letter.split(b"\r\n\r\n", 1)
+        received = self.delivered()
+        head, body = received.split(b"\r\n\r\n", 1)
         self.assertIn(b"\r\nSubject:  odd   spaces ", head)
         self.assertEqual(body, b".dot\r\n\xc3\xa4\r\nend\r\n")
         us = pwd.getpwuid(os.getuid()).pw_name.encode()
@@ -89,22 +89,22 @@ class Sendmail(InjectCase):
         text = "To: Bob <bob@bench.test>,\n \"x, y\" <alice@bench.test>\nBcc: carol@bench.test\nFrom: me@x.test\n\nx\n"
         self.sendmail("-t", "root@bench.test", text=text)
         for user in ("alice", "bob", "carol", "root"):
-            letter = self.letter(user)
-            self.assertNotIn(b"carol", letter.split(b"Received: by", 1)[1].split(b";", 1)[1])
-            self.assertNotIn(b"Bcc", letter)
-            self.assertEqual(letter.count(b"From: "), 1)
+            received = self.delivered(user)
+            self.assertNotIn(b"carol", received.split(b"Received: by", 1)[1].split(b";", 1)[1])
+            self.assertNotIn(b"Bcc", received)
+            self.assertEqual(received.count(b"From: "), 1)
 
     def test_mail_of_cron_is_delivered(self):
         text = "From: root (Cron Daemon)\nTo: root\nSubject: Cron <root@host> true\n\nout\n.\nput\n"
         self.sendmail("-FCronDaemon", "-i", "-odi", "-oem", "-oi", "-t", "-f", "root", text=text)
-        letter = self.letter("root")
-        self.assertTrue(letter.endswith(b"out\r\n.\r\nput\r\n"), letter)
-        self.assertTrue(letter.startswith(b"Return-Path: <root@bench.test>\r\n"), letter)
+        received = self.delivered("root")
+        self.assertTrue(received.endswith(b"out\r\n.\r\nput\r\n"), received)
+        self.assertTrue(received.startswith(b"Return-Path: <root@bench.test>\r\n"), received)
 
     def test_an_unknown_recipient_bounces_and_the_others_get_the_message(self):
         self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", "bob", text="Subject: x\n\nx\n")
-        self.letter("bob")
-        notice = self.letter("alice")
+        self.delivered("bob")
+        notice = self.delivered("alice")
         self.assertIn(b"no-such-user@bench.test", notice)
         self.assertIn(b"Status: 5.1.1", notice)
 
@@ -118,8 +118,8 @@ class Sendmail(InjectCase):
         text = b"To: Bob <bob@bench.test> Alice <alice@bench.test>\nSubject: hi\rBcc: carol@bench.test\n\nx\n"
         self.sendmail("-t", text=text)
         for user in ("alice", "bob"):
-            self.assertIn(b"\r\nSubject: hi Bcc: carol@bench.test\r\n", self.letter(user))
-        self.assertEqual(letters(self.server.maildir("carol") / "new"), [])
+            self.assertIn(b"\r\nSubject: hi Bcc: carol@bench.test\r\n", self.delivered(user))
+        self.assertEqual(mail_files(self.server.maildir("carol") / "new"), [])
         self.sendmail("-t", text="To: Bob <bob@bench.test> Alice\n\nx\n", code=65)
 
     def test_a_message_that_is_too_large_is_refused(self):
@@ -131,7 +131,7 @@ class Sendmail(InjectCase):
     def test_a_large_message_is_delivered_completely(self):
         line = b"y" * 70 + b"\n"
         self.sendmail("bob", text=b"Subject: x\n\n" + line * 60_000)
-        self.assertTrue(self.letter().endswith(line.replace(b"\n", b"\r\n") * 60_000))
+        self.assertTrue(self.delivered().endswith(line.replace(b"\n", b"\r\n") * 60_000))
 
     def test_many_messages_of_a_mailbox_and_of_a_maildir(self):
         mbox = self.folder / "mbox"
@@ -141,14 +141,14 @@ class Sendmail(InjectCase):
         done = subprocess.run([*binary, "--mbox", str(mbox)], capture_output=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (65, b"2 kept, 1 not\n"), done.stderr)
         self.assertIn(b"message 3: there is no recipient", done.stderr)
-        self.assertTrue(self.letter("bob").endswith(b"\r\n\r\nFrom here\r\n"))
+        self.assertTrue(self.delivered("bob").endswith(b"\r\n\r\nFrom here\r\n"))
         for name in ("new/1", "cur/2:2,S"):
             path = self.folder / "md" / name
             path.parent.mkdir(parents=True)
             path.write_text("Subject: x\n\nx\n")
         done = subprocess.run([*binary, "--folder", str(self.folder / "md"), "carol"], capture_output=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, b"2 kept, 0 not\n"), done.stderr)
-        await_letters(self.server, "carol", 2)
+        await_messages(self.server, "carol", 2)
 
 
 class Bounds(InjectCase):
@@ -174,24 +174,24 @@ class Bounds(InjectCase):
 
     def test_too_many_recipients_of_an_alias_bounce_to_the_sender(self):
         self.sendmail("-f", "alice@bench.test", "all@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"Status: 5.5.3", self.letter("alice"))
-        self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
+        self.assertIn(b"Status: 5.5.3", self.delivered("alice"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.delivered("bob"))
         self.assertEqual(self.rejected(), [])
 
     def test_the_postmaster_gets_mail_even_with_an_alias_loop(self):
         self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"\r\nSubject: x\r\n", self.letter("postmaster"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.delivered("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
         self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
 
     def test_the_postmaster_of_this_host_gets_bounces_like_any_sender(self):
         self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"Status: 5.1.1", self.letter("postmaster"))
+        self.assertIn(b"Status: 5.1.1", self.delivered("postmaster"))
 
     def test_a_local_user_gets_a_notice_for_every_failure(self):
         for _ in range(3):
             self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
-        await_letters(self.server, "alice", 3)
+        await_messages(self.server, "alice", 3)
         await_that(lambda: self.dropped() == [], "an empty drop", self.server)
         self.assertEqual(self.rejected(), [])
 
@@ -203,13 +203,13 @@ class Nul(InjectCase):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "strip"\n')
         self.start()
         self.sendmail("bob@bench.test", text="Subject: x\n\na\0b\n\0.c\n")
-        self.assertTrue(self.letter().endswith(b"\r\n\r\nab\r\n.c\r\n"))
+        self.assertTrue(self.delivered().endswith(b"\r\n\r\nab\r\n.c\r\n"))
 
     def test_a_message_with_a_nul_is_returned_to_its_sender(self):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "refuse"\n')
         self.start()
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\na\0b\n")
-        notice = self.letter("alice")
+        notice = self.delivered("alice")
         self.assertIn(b"The message has a NUL", notice)
         self.assertIn(b"\r\n\r\nab\r\n", notice)
         self.assertNotIn(b"\0", notice)
@@ -225,7 +225,7 @@ class Sessions(InjectCase):
         done = self.sendmail("-bs", text=commands)
         self.assertEqual([line[:3] for line in done.stdout.splitlines() if line[3:4] == b" "],
                          [b"220", b"250", b"250", b"250", b"354", b"250", b"221"])  # fmt: skip
-        self.assertTrue(self.letter().endswith(b"\r\n\r\n.x\r\n"))
+        self.assertTrue(self.delivered().endswith(b"\r\n\r\n.x\r\n"))
 
     def test_an_incomplete_batch_is_an_error(self):
         done = self.sendmail("-bS", text="MAIL FROM:<a@b>\nRCPT TO:<bob@bench.test>\nDATA\nSubject: x\n", code=65)
@@ -236,7 +236,7 @@ class Sessions(InjectCase):
         done = self.sendmail("-bS", text=batch, code=65)
         self.assertEqual(done.stdout, b"")
         self.assertIn(b"RCPT", done.stderr)
-        self.letter()
+        self.delivered()
 
 
 class Programs(InjectCase):
@@ -259,13 +259,13 @@ class Programs(InjectCase):
         self.program("git", "init", "-q")
         self.program("git", "send-email", "--quiet", "--confirm=never", "--from=alice@bench.test", "--to=bob@bench.test",
                      f"--sendmail-cmd={self.command}", str(patch))  # fmt: skip
-        self.assertIn(b"Subject: [PATCH] x", self.letter())
+        self.assertIn(b"Subject: [PATCH] x", self.delivered())
 
     @unittest.skipUnless(shutil.which("mutt"), "mutt is not installed")
     def test_mutt_sends_a_message(self):
         self.program("mutt", "-e", f'set sendmail="{self.command} -oem -oi"', "-e", "set copy=no",
                      "-s", "hello", "bob@bench.test", text=b"line\n.\nend\n")  # fmt: skip
-        self.assertTrue(self.letter().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
+        self.assertTrue(self.delivered().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
 
 
 class Operators(InjectCase):
@@ -369,9 +369,9 @@ class Strangers(InjectCase):
 
     def test_any_user_may_submit_mail_and_is_named_in_it(self):
         self.as_stranger("bob", text="Subject: x\n\nx\n")
-        letter = self.letter()
-        self.assertIn(b"from userid 1)", letter)
-        self.assertIn(b"From: daemon@bench.test\r\n", letter)
+        received = self.delivered()
+        self.assertIn(b"from userid 1)", received)
+        self.assertIn(b"From: daemon@bench.test\r\n", received)
 
     def test_no_user_may_see_or_run_the_queue(self):
         for words in (["-q"], ["-bp"], ["-bv", "bob"]):
@@ -404,17 +404,17 @@ class Strangers(InjectCase):
         os.chown(self.drop, 0, 0)
         self.drop.chmod(0o1777)  # the server may read all files here, and remove only its own
         self.sendmail("bob", text="Subject: first\n\nx\n")
-        await_letters(self.server, "bob", 1)
+        await_messages(self.server, "bob", 1)
         for number in range(2, 4):
             self.sendmail("bob", text="Subject: another\n\nx\n")
-            await_letters(self.server, "bob", number)
+            await_messages(self.server, "bob", number)
         self.assertEqual(len(self.dropped()), 3)
         os.chown(self.drop, owner.st_uid, owner.st_gid)
         await_that(lambda: not self.dropped(), "an empty folder", self.server)
         self.sendmail("bob", text="Subject: last\n\nx\n")
-        await_that(lambda: any(b"Subject: last" in path.read_bytes() for path in letters(self.server.maildir("bob") / "new")),
+        await_that(lambda: any(b"Subject: last" in path.read_bytes() for path in mail_files(self.server.maildir("bob") / "new")),
                    "the last", self.server)  # fmt: skip
-        self.assertEqual(len(letters(self.server.maildir("bob") / "new")), 4)
+        self.assertEqual(len(mail_files(self.server.maildir("bob") / "new")), 4)
 
     def test_invalid_files_do_no_harm_and_are_set_aside(self):
         secret = "0123456789abcdef0123456789abcdef"
@@ -434,7 +434,7 @@ class Strangers(InjectCase):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.drop / "s"))
         self.as_stranger("bob", text="Subject: after all that\n\nx\n")
-        self.letter("bob")
+        self.delivered("bob")
         await_that(lambda: len(self.rejected()) >= 8, "all entries but the folder are set aside", self.server)
         left = {path.name for path in self.drop.iterdir()} - {pathlib.Path(inner).name}
         self.assertEqual(left, set(), self.server.log_tail())
@@ -451,7 +451,7 @@ class Endings(InjectCase):
             self.sendmail("bob@bench.test", text=f"Subject: {number}\n\nx\n")
 
     def subjects(self):
-        found = letters(self.server.maildir("bob") / "new")
+        found = mail_files(self.server.maildir("bob") / "new")
         return {line for path in found for line in path.read_bytes().split(b"\r\n") if line.startswith(b"Subject: ")}
 
     def test_mail_submitted_while_the_server_is_down_is_delivered_at_the_start(self):
@@ -462,7 +462,7 @@ class Endings(InjectCase):
         self.leave(20)
         self.assertEqual(len(self.dropped()), 21)
         self.start()
-        await_letters(self.server, "bob", 21)
+        await_messages(self.server, "bob", 21)
         self.assertEqual(len(self.subjects()), 21)
         self.assertEqual(self.dropped(), [])
 
@@ -470,9 +470,9 @@ class Endings(InjectCase):
         self.leave(3)
         self.assertEqual(len(self.dropped()), 3)
         self.start()
-        await_letters(self.server, "bob", 3)
+        await_messages(self.server, "bob", 3)
         self.leave(1, first=3)
-        await_letters(self.server, "bob", 4)
+        await_messages(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
 
     def test_no_mail_is_written_to_a_folder_that_does_not_belong_to_the_server(self):

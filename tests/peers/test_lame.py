@@ -8,9 +8,9 @@ import time
 import unittest
 
 import hosts
-from harness import await_letters, await_that
+from harness import await_messages, await_that
 from laboratory import bench
-from outbound import OutboundCase, await_fact, facts, metrics
+from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -41,7 +41,7 @@ class Lame(OutboundCase):
         expected = int(server._queue("list", "--count", "--destination", "quick*"))
         begin, before = time.monotonic(), arrived(sink)
         server._queue("resume", "standard")
-        await_that(lambda: arrived(sink) - before >= expected, f"{expected} letters", server)
+        await_that(lambda: arrived(sink) - before >= expected, f"{expected} messages", server)
         return time.monotonic() - begin, count - expected
 
     def test_a_tenth_of_the_next_hops_that_stalls_does_not_slow_the_others(self):
@@ -63,7 +63,7 @@ class Lame(OutboundCase):
         self.assertEqual(said['mailrace_next_hops{state="adopted"}'], LAME)
         self.assertLessEqual(said['mailrace_queue_attempts{queue="lame"}'], 2 * LAME)
         self.assertEqual(said['mailrace_queue_attempts{queue="standard"}'], 0)
-        self.assertEqual(facts(server, "bounced"), [])
+        self.assertEqual(mail_events(server, "bounced"), [])
 
     def test_a_next_hop_that_has_recovered_is_released(self):
         refuses = {"connect": hosts.hangup()}
@@ -77,7 +77,7 @@ class Lame(OutboundCase):
         await_that(lambda: metrics(server)[adopted] == 1, "the adoption", server)
         refuses.clear()
         host.script.clear()
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         await_that(lambda: metrics(server)[adopted] == 0, "the release", server)
 
     def test_an_unreachable_next_hop_is_not_tried_for_some_time(self):
@@ -93,9 +93,9 @@ class Lame(OutboundCase):
         dead = 'mailrace_next_hops{state="dead"}'
         await_that(lambda: metrics(server)[dead] == 1, "one dead next hop", server)
         # The log line is written when the outcome is durable; the next hop is dead before that.
-        await_that(lambda: len(facts(server, "deferred")) == 3, "three attempts, and no more", server)
+        await_that(lambda: len(mail_events(server, "deferred")) == 3, "three attempts, and no more", server)
         host = self.ending(hosts.replaced(place))
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         await_that(lambda: metrics(server)[dead] == 0, "no dead next hop", server)
 
 
@@ -112,9 +112,9 @@ class Lame(OutboundCase):
         await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "one dead next hop", server)
         self.send(server, "carol@one.test")
         for recipient in ("<bob@one.test>", "<carol@one.test>"):
-            reason = await_fact(server, "bounced", to=recipient).reason
+            reason = await_event(server, "bounced", to=recipient).reason
             self.assertIn("Connection refused", reason)
-        contents = [path.read_text() for path in await_letters(server, "alice", 4)]
+        contents = [path.read_text() for path in await_messages(server, "alice", 4)]
         for action in ("delayed", "failed"):
             self.assertEqual(sum(f"Action: {action}" in content for content in contents), 2)
 

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import unittest
 
-from harness import await_letters, await_that, letters
-from outbound import OutboundCase, await_fact, facts
+from harness import await_messages, await_that, mail_files
+from outbound import OutboundCase, await_event, mail_events
 from peers.mailrace import route
 from peers.postfix import Postfix
 from peers.smtp import free_port
@@ -83,7 +83,7 @@ class Sinks(OutboundCase):
     def assert_arrive(self, server, dump, domain):
         for number in range(COUNT):
             self.send(server, f"user{number}@{domain}")
-        await_that(lambda: len(facts(server, "delivered")) == COUNT, f"{COUNT} delivered", server)
+        await_that(lambda: len(mail_events(server, "delivered")) == COUNT, f"{COUNT} delivered", server)
         came = collections.Counter(re.findall(r"^X-Rcpt-Args: <(\S+)>", dump.read_text(), re.M))
         self.assertEqual(came, {f"user{number}@{domain}": 1 for number in range(COUNT)})
 
@@ -135,12 +135,12 @@ class Dovecots(OutboundCase):
     def assert_delivers(self, next_hop):
         server = self.start(extra=_STORE.format(next_hop), networks=[], retry='first = "200ms", factor = 1.0')
         self.send(server, "alice@store.test", "bob@store.test", sender="alice@bench.test")
-        bounced = await_fact(server, "bounced", to="<bob@store.test>")
+        bounced = await_event(server, "bounced", to="<bob@store.test>")
         self.assertRegex(bounced.reason, "^550 5.1.1 ")
-        await_fact(server, "delivered", to="<alice@store.test>", transport="store")
-        (path,) = letters(self.home / "mail/alice/new")
+        await_event(server, "delivered", to="<alice@store.test>", transport="store")
+        (path,) = mail_files(self.home / "mail/alice/new")
         self.assertIn(b"Subject: hello", path.read_bytes())
-        self.assertIn(b"Final-Recipient: rfc822; bob@store.test", await_letters(server, "alice", 1)[0].read_bytes())
+        self.assertIn(b"Final-Recipient: rfc822; bob@store.test", await_messages(server, "alice", 1)[0].read_bytes())
 
     def test_dovecot_accepts_mail_over_a_unix_socket_and_refuses_one_mailbox(self):
         self.assert_delivers(f"unix:{self.home}/lmtp")
@@ -169,9 +169,9 @@ class Postfixes(OutboundCase):
         postfix.start()
         server = self.start(extra=route("dest.test", f"[127.0.0.1]:{postfix.port}"))
         self.send(server, "bob@dest.test", "nobody-here@dest.test")
-        self.assertRegex(await_fact(server, "delivered", to="<bob@dest.test>").reply, "^250 2.0.0 Ok: .*queued as ")
-        self.assertRegex(await_fact(server, "bounced", to="<nobody-here@dest.test>").reason, "^550 5.1.1 ")
-        (path,) = await_that(lambda: letters(maildirs / "bob/new"), "a letter", server)
+        self.assertRegex(await_event(server, "delivered", to="<bob@dest.test>").reply, "^250 2.0.0 Ok: .*queued as ")
+        self.assertRegex(await_event(server, "bounced", to="<nobody-here@dest.test>").reason, "^550 5.1.1 ")
+        (path,) = await_that(lambda: mail_files(maildirs / "bob/new"), "a message", server)
         self.assertIn(b"Subject: hello", path.read_bytes())
 
 
@@ -203,21 +203,21 @@ class Fellows(OutboundCase):
         return server
 
     def stored(self, number, user):
-        return letters(self.servers[number].maildir(user, "shared.test") / "new")
+        return mail_files(self.servers[number].maildir(user, "shared.test") / "new")
 
     def test_each_stores_its_own_mailboxes_and_forwards_the_others(self):
         for entrance in self.servers:
             self.send(entrance, "alice@shared.test", "bob@shared.test", sender="stranger@client.test")
         for user, home in self.HOSTS.items():
-            await_letters(self.servers[home], user, 2, domain="shared.test")
+            await_messages(self.servers[home], user, 2, domain="shared.test")
             self.assertEqual(self.stored(1 - home, user), [])
-        self.assertEqual(facts(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
-        self.assertEqual(facts(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
+        self.assertEqual(mail_events(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
+        self.assertEqual(mail_events(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
 
     def test_mail_waits_for_the_server_that_is_down(self):
         self.servers[1].terminate()
         self.send(self.servers[0], "bob@shared.test", sender="stranger@client.test")
-        self.assertRegex(await_fact(self.servers[0], "deferred", to="<bob@shared.test>").reason, r"^451 4\.4\.1 ")
+        self.assertRegex(await_event(self.servers[0], "deferred", to="<bob@shared.test>").reason, r"^451 4\.4\.1 ")
         self.servers[1].start()
         await_that(lambda: self.stored(1, "bob"), "a message for bob", self.servers[0])
 

@@ -12,9 +12,9 @@ import email.policy
 import subprocess
 import unittest
 
-from harness import Client, await_letters, await_that, letters
+from harness import Client, await_messages, await_that, mail_files
 from hosts import EXTENSIONS
-from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from peers.mailrace import route
 
 QUICK = 'first = "200ms", factor = 1.0, jitter = 0.0'
@@ -43,13 +43,13 @@ class NoticeCase(OutboundCase):
 
     def notices(self, server, count=1, user="alice"):
         """This many notices in a local mailbox, oldest first."""
-        paths = sorted(await_letters(server, user, count), key=lambda path: path.stat().st_mtime_ns)
+        paths = sorted(await_messages(server, user, count), key=lambda path: path.stat().st_mtime_ns)
         return [Notice(path.read_bytes()) for path in paths]
 
     def assert_no_notice(self, server, user="alice"):
         """Checks that no notice is queued or delivered for this user."""
         await_that(lambda: server.queued() == 0, "an empty queue", server)
-        self.assertEqual(letters(server.maildir(user) / "new"), [])
+        self.assertEqual(mail_files(server.maildir(user) / "new"), [])
 
 
 class Failures(NoticeCase):
@@ -69,7 +69,7 @@ class Failures(NoticeCase):
         self.assertEqual(recipient["Diagnostic-Code"], "smtp; 550 5.1.1 who is that")
         self.assertIn("127.0.0.1", recipient["Remote-MTA"])
         self.assertIn("Subject: important", notice.original.as_string())
-        self.assertTrue(await_fact(server, "bounced", id=identity).bounce)
+        self.assertTrue(await_event(server, "bounced", id=identity).bounce)
 
     def test_one_notice_has_all_recipients_that_failed_in_one_attempt(self):
         server = self.serving(script=self.REFUSES)
@@ -81,15 +81,15 @@ class Failures(NoticeCase):
         home = self.host()
         server = self.serving(script=self.REFUSES, extra=route("home.test", f"[127.0.0.1]:{home.port}"))
         self.send(server, "bob@one.test", sender="carol@home.test")
-        (letter,) = self.await_letters(home, 1, server)
-        self.assertEqual(letter.sender.split()[0], "FROM:<>")
-        self.assertEqual([recipient.split()[0] for recipient in letter.recipients], ["TO:<carol@home.test>"])
-        self.assertEqual(Notice(letter.content).actions, {"bob@one.test": "failed"})
+        (received,) = self.await_messages(home, 1, server)
+        self.assertEqual(received.sender.split()[0], "FROM:<>")
+        self.assertEqual([recipient.split()[0] for recipient in received.recipients], ["TO:<carol@home.test>"])
+        self.assertEqual(Notice(received.content).actions, {"bob@one.test": "failed"})
 
     def test_a_failed_message_with_the_null_sender_causes_no_notice(self):
         server = self.serving(script=self.REFUSES)
         self.send(server, "bob@one.test", sender="")
-        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assertEqual(await_event(server, "bounced", to="<bob@one.test>").bounce, "")
         self.assertEqual(server.queued(), 0)
 
     def test_a_bounce_that_fails_goes_to_the_postmaster(self):
@@ -106,7 +106,7 @@ class Failures(NoticeCase):
         home = self.host(script=self.REFUSES)
         server = self.serving(script=self.REFUSES, extra=route("home.test", f"[127.0.0.1]:{home.port}"))
         self.send(server, "bob@one.test", sender="carol@home.test")
-        self.assertEqual(await_fact(server, "bounced", to="<carol@home.test>").bounce, "")
+        self.assertEqual(await_event(server, "bounced", to="<carol@home.test>").bounce, "")
         self.assert_no_notice(server, "postmaster")
 
     def test_mail_that_is_not_delivered_within_its_lifetime_bounces(self):
@@ -115,7 +115,7 @@ class Failures(NoticeCase):
         (notice,) = self.notices(server)
         self.assertEqual(notice.actions, {"bob@one.test": "failed"})
         self.assertIn("450 4.3.2 later", notice.of_recipients[0]["Diagnostic-Code"])
-        self.assertTrue(facts(server, "deferred", to="<bob@one.test>"))
+        self.assertTrue(mail_events(server, "deferred", to="<bob@one.test>"))
 
 
 class Limits(NoticeCase):
@@ -135,7 +135,7 @@ class Limits(NoticeCase):
 
     def assert_dropped(self, server, dropped, sender="alice@bench.test"):
         """Checks that exactly these messages cause no notice, and that log and metrics report it."""
-        told = {fact.id: fact.bounce for fact in facts(server, "bounced")}
+        told = {event.id: event.bounce for event in mail_events(server, "bounced")}
         self.assertEqual({identity for identity, bounce in told.items() if not bounce}, set(dropped))
         lines = [line for line in server.log.read_text().splitlines() if "a notice is not sent" in line]
         self.assertEqual(len(lines), len(dropped))
@@ -170,10 +170,10 @@ class Limits(NoticeCase):
     def test_an_untrusted_client_gets_a_limited_number_of_notices_and_the_rest_is_logged(self):
         server = self.forwarding()
         sent = [self.send(server, "away@bench.test") for _ in range(5)]
-        await_that(lambda: len(facts(server, "bounced")) == 5, "five failures", server)
+        await_that(lambda: len(mail_events(server, "bounced")) == 5, "five failures", server)
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(len(self.notices(server, 2)), 2)
-        told = {fact.id for fact in facts(server, "bounced") if fact.bounce}
+        told = {event.id for event in mail_events(server, "bounced") if event.bounce}
         self.assertEqual(len(told), 2)
         self.assert_dropped(server, set(sent) - told)
 
@@ -188,9 +188,9 @@ class Limits(NoticeCase):
         server.kill()
         server.config.write_text(text.replace("concurrency = 0", ""))
         server.start()
-        await_that(lambda: len(facts(server, "bounced")) == 8, "eight failures", server)
+        await_that(lambda: len(mail_events(server, "bounced")) == 8, "eight failures", server)
         await_that(lambda: server.queued() == 0, "an empty queue", server)
-        told = {fact.id for fact in facts(server, "bounced") if fact.bounce}
+        told = {event.id for event in mail_events(server, "bounced") if event.bounce}
         self.assertEqual((len(told & set(strangers)), len(told & set(known))), (2, 4))
         self.assertEqual(len(self.notices(server, 6)), 6)
         self.assert_dropped(server, set(strangers) - told)
@@ -216,7 +216,7 @@ class Delays(NoticeCase):
         self.assertEqual(delayed.of_recipients[0]["Status"], "4.3.2")
         self.assertIsNotNone(delayed.of_recipients[0]["Will-Retry-Until"])
         await_that(lambda: server.queued() == 0, "an empty queue", server)
-        self.assertEqual(len(letters(server.maildir("alice") / "new")), 2)
+        self.assertEqual(len(mail_files(server.maildir("alice") / "new")), 2)
 
     def test_without_notify_delay_there_is_no_delay_notice(self):
         server = self.serving(
@@ -235,13 +235,13 @@ class Wishes(NoticeCase):
     def test_notify_never_causes_no_notice(self):
         server = self.serving(script=self.REFUSES)
         self.send(server, "bob@one.test", rcpt="NOTIFY=NEVER")
-        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assertEqual(await_event(server, "bounced", to="<bob@one.test>").bounce, "")
         self.assert_no_notice(server)
 
     def test_notify_success_alone_causes_no_bounce(self):
         server = self.serving(script=self.REFUSES)
         self.send(server, "bob@one.test", rcpt="NOTIFY=SUCCESS")
-        self.assertEqual(await_fact(server, "bounced", to="<bob@one.test>").bounce, "")
+        self.assertEqual(await_event(server, "bounced", to="<bob@one.test>").bounce, "")
         self.assert_no_notice(server)
 
     def test_success_of_a_local_delivery_is_reported(self):
@@ -255,9 +255,9 @@ class Wishes(NoticeCase):
         server = self.serving()
         wish = "NOTIFY=SUCCESS ORCPT=rfc822;Bob@one.test"
         self.send(server, "bob@one.test", mail="RET=HDRS ENVID=QQ314159", rcpt=wish)
-        (letter,) = self.await_letters(self.one, 1, server)
-        self.assertEqual({"RET=HDRS", "ENVID=QQ314159"} - set(letter.sender.split()), set())
-        (recipient,) = letter.recipients
+        (received,) = self.await_messages(self.one, 1, server)
+        self.assertEqual({"RET=HDRS", "ENVID=QQ314159"} - set(received.sender.split()), set())
+        (recipient,) = received.recipients
         self.assertEqual({"NOTIFY=SUCCESS", "ORCPT=rfc822;Bob@one.test"} - set(recipient.split()), set())
         self.assert_no_notice(server)
 
@@ -266,7 +266,7 @@ class Wishes(NoticeCase):
         self.send(server, "bob@one.test", mail="RET=HDRS", rcpt="NOTIFY=SUCCESS")
         (notice,) = self.notices(server)
         self.assertEqual(notice.actions, {"bob@one.test": "relayed"})
-        self.assertEqual(self.one.letters[0].recipients, ["TO:<bob@one.test>"])
+        self.assertEqual(self.one.messages[0].recipients, ["TO:<bob@one.test>"])
 
     def test_a_bounce_has_the_original_recipient_and_envelope_id(self):
         server = self.serving(script=self.REFUSES)
@@ -293,7 +293,7 @@ class Verp(NoticeCase):
     def test_each_recipient_gets_a_sender_address_of_its_own(self):
         server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')
         self.send(server, "bob@one.test", "carol@one.test")
-        came = {letter.sender.split()[0]: letter.recipients for letter in self.await_letters(self.one, 2, server)}
+        came = {received.sender.split()[0]: received.recipients for received in self.await_messages(self.one, 2, server)}
         expected = {
             "FROM:<alice+bob=one.test@bench.test>": ["TO:<bob@one.test>"],
             "FROM:<alice+carol=one.test@bench.test>": ["TO:<carol@one.test>"],
@@ -308,10 +308,10 @@ class Verp(NoticeCase):
             extra=route("home.test", f"[127.0.0.1]:{home.port}") + '\n[bounce]\nverp = ["news@home.test"]\n',
         )
         self.send(server, "bob@one.test", "carol@one.test", sender="news@home.test")
-        came = {letter.recipients[0].split()[0]: letter for letter in self.await_letters(home, 2, server)}
+        came = {received.recipients[0].split()[0]: received for received in self.await_messages(home, 2, server)}
         expected = {f"TO:<news+{name}=one.test@home.test>": f"{name}@one.test" for name in ("bob", "carol")}
         self.assertEqual(
-            {to: Notice(letter.content).actions for to, letter in came.items()},
+            {to: Notice(received.content).actions for to, received in came.items()},
             {to: {name: "failed"} for to, name in expected.items()},
         )
 
@@ -340,8 +340,8 @@ class Verp(NoticeCase):
     def test_other_senders_are_unchanged(self):
         server = self.serving(extra='\n[bounce]\nverp = ["alice@bench.test"]\n')
         self.send(server, "bob@one.test", "carol@one.test", sender="bob@bench.test")
-        (letter,) = self.await_letters(self.one, 1, server)
-        self.assertEqual(letter.sender.split()[0], "FROM:<bob@bench.test>")
+        (received,) = self.await_messages(self.one, 1, server)
+        self.assertEqual(received.sender.split()[0], "FROM:<bob@bench.test>")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import pty
 import subprocess
 import unittest
 
-from harness import await_letters, await_that
-from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from harness import await_messages, await_that
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from peers.mailrace import route
 
 
@@ -24,14 +24,14 @@ class Operator(OutboundCase):
             extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + route("two.test", f"[127.0.0.1]:{self.one.port}")
         )
         self.kept = self.send(self.server, "bob@one.test", "carol@two.test")
-        await_that(lambda: len(facts(self.server, "deferred")) == 2, "two deferred", self.server)
+        await_that(lambda: len(mail_events(self.server, "deferred")) == 2, "two deferred", self.server)
         self.one.script.clear()
 
     def queue(self, *words):
         return self.server._queue(*words)
 
     def came(self, count=1):
-        return [letter.recipients for letter in self.await_letters(self.one, count, self.server)]
+        return [received.recipients for received in self.await_messages(self.one, count, self.server)]
 
     def test_retry_sends_selected_mail_now(self):
         self.queue("retry", "--destination", "one.test")
@@ -48,7 +48,7 @@ class Operator(OutboundCase):
 
     def test_held_mail_stays_until_it_is_released(self):
         self.queue("hold", "--recipient", "carol@two.test")
-        await_fact(self.server, "held", to="<carol@two.test>")
+        await_event(self.server, "held", to="<carol@two.test>")
         self.queue("retry", "--all")
         self.came()
         self.server.terminate()
@@ -56,49 +56,49 @@ class Operator(OutboundCase):
         self.assertEqual(self.server.queued(), 1)
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
-        await_fact(self.server, "released", to="<carol@two.test>")
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "a release is no deferral")
+        await_event(self.server, "released", to="<carol@two.test>")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "a release is no deferral")
 
     def test_a_release_is_logged_as_a_release_and_not_as_a_deferral(self):
         before = metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}']
         self.queue("hold", "--all")
-        await_fact(self.server, "held", to="<bob@one.test>")
+        await_event(self.server, "held", to="<bob@one.test>")
         self.queue("release", "--recipient", "bob@one.test")
-        await_fact(self.server, "released", to="<bob@one.test>")
+        await_event(self.server, "released", to="<bob@one.test>")
         self.came()
         self.queue("release", "--recipient", "carol@two.test")
-        await_fact(self.server, "released", to="<carol@two.test>")
+        await_event(self.server, "released", to="<carol@two.test>")
         self.came(2)
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "only the first attempts are deferrals")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "only the first attempts are deferrals")
         self.assertEqual(metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}'], before)
 
     def test_a_retry_is_no_deferral_either(self):
         self.queue("retry", "--all")
         self.came(2)
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "only the first attempts are deferrals")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "only the first attempts are deferrals")
 
     def test_removed_mail_is_gone_without_a_notice(self):
         self.queue("remove", "--sender", "alice@bench.test")
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
-        await_that(lambda: len(facts(self.server, "removed")) == 2, "two removals in the log", self.server)
+        await_that(lambda: len(mail_events(self.server, "removed")) == 2, "two removals in the log", self.server)
         self.server.terminate()
         self.server.start()
-        self.assertEqual((self.server.queued(), self.one.letters), (0, []))
+        self.assertEqual((self.server.queued(), self.one.messages), (0, []))
 
     def test_failed_mail_bounces_to_the_sender(self):
         self.queue("bounce", "--id", self.kept)
-        content = b"".join(path.read_bytes() for path in await_letters(self.server, "alice", 2))
+        content = b"".join(path.read_bytes() for path in await_messages(self.server, "alice", 2))
         for recipient in (b"bob@one.test", b"carol@two.test"):
             self.assertIn(b"Final-Recipient: rfc822; " + recipient, content)
-        self.assertEqual(self.one.letters, [])
+        self.assertEqual(self.one.messages, [])
 
     def test_a_queue_that_is_paused_keeps_its_mail(self):
         self.queue("pause", "standard")
         self.queue("retry", "--all")
         self.send(self.server, "dave@one.test", "alice@bench.test")
-        await_fact(self.server, "delivered", to="<alice@bench.test>")
-        self.assertEqual(self.one.letters, [])
+        await_event(self.server, "delivered", to="<alice@bench.test>")
+        self.assertEqual(self.one.messages, [])
         self.assertEqual(metrics(self.server)['mailrace_queue_paused{queue="standard"}'], 1)
         self.queue("resume", "standard")
         self.came(3)
@@ -111,19 +111,19 @@ class Operator(OutboundCase):
         self.assertIn("<bob@one.test>: in back-off until its next attempt at ", self.explain(self.kept))
         self.assertNotIn("held", self.explain(self.kept))
         self.queue("hold", "--recipient", "bob@one.test")
-        await_fact(self.server, "held", to="<bob@one.test>")
+        await_event(self.server, "held", to="<bob@one.test>")
         self.assertIn("<bob@one.test>: held by the operator", self.explain(self.kept))
 
     def test_explain_follows_the_route_of_mail_for_the_postmaster(self):
         self.send(self.server, "postmaster@mx.bench.test")
-        await_fact(self.server, "delivered", to="<postmaster@bench.test>")
+        await_event(self.server, "delivered", to="<postmaster@bench.test>")
         told = self.explain("postmaster@mx.bench.test")
         self.assertIn("postmaster@mx.bench.test: the postmaster of this host, whose address is postmaster@bench.test", told)
         self.assertIn("route: into mailboxes here", told)
 
     def test_recipients_are_selected_by_their_state(self):
         self.queue("hold", "--recipient", "carol@two.test")
-        await_fact(self.server, "held", to="<carol@two.test>")
+        await_event(self.server, "held", to="<carol@two.test>")
         self.assertIn("<carol@two.test>", self.queue("list", "--state", "held"))
         self.assertIn("<bob@one.test>", self.queue("list", "--state", "waiting"))
         counts = [int(self.queue("list", "--count", "--state", state)) for state in ("held", "waiting,held", "active")]
@@ -132,7 +132,7 @@ class Operator(OutboundCase):
         self.send(self.server, "dave@one.test")
         await_that(lambda: int(self.queue("list", "--count", "--state", "ready")) == 1, "one ready recipient", self.server)
         self.queue("remove", "--state", "active")
-        await_fact(self.server, "removed", to="<dave@one.test>")
+        await_event(self.server, "removed", to="<dave@one.test>")
         self.assertEqual(self.server.queued(), 2)
 
     def test_a_message_is_shown_with_its_recipients_and_its_header(self):
@@ -173,7 +173,7 @@ class Operator(OutboundCase):
         hostile = self.send(self.server, "c\u202ed\u200b\U000e0041@one.test", sender="a\u2028b@bench.test",
                             message=header.encode() + b"hello\r\n", mail="SMTPUTF8")  # fmt: skip
         self.queue("retry", "--all")
-        await_that(lambda: len(facts(self.server, "deferred")) >= 4, "two more deferred", self.server)
+        await_that(lambda: len(mail_events(self.server, "deferred")) >= 4, "two more deferred", self.server)
         self.queue("pause", "standard")
         self.send(self.server, "e\u202ef@one.test", mail="SMTPUTF8")
         said = [self.mailrace(*words) for words in (

@@ -9,7 +9,7 @@ import unittest
 import hosts
 from harness import Client, await_that, stuffed
 from hosts import EXTENSIONS
-from outbound import OutboundCase, await_fact, facts, text_message
+from outbound import OutboundCase, await_event, mail_events, text_message
 
 ROUTE = '\n[[route]]\ndomain = "{}"\nnext_hop = "{}"\n'
 
@@ -30,16 +30,16 @@ class Transactions(OutboundCase):
         host = self.host()
         server = self.start(extra=routed(host))
         self.send(server, "a@one.test", "b@one.test", "c@one.test", "d@two.test")
-        letters = self.await_letters(host, 2, server)
-        together = sorted(sorted(letter.recipients) for letter in letters)
+        messages = self.await_messages(host, 2, server)
+        together = sorted(sorted(received.recipients) for received in messages)
         self.assertEqual(together, [["TO:<a@one.test>", "TO:<b@one.test>", "TO:<c@one.test>"], ["TO:<d@two.test>"]])
 
     def test_a_transaction_has_no_more_recipients_than_the_transport_allows(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp="recipients_per_message = 2")
         self.send(server, *(f"user{number}@one.test" for number in range(5)))
-        letters = self.await_letters(host, 3, server)
-        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+        messages = self.await_messages(host, 3, server)
+        self.assertEqual(sorted(len(received.recipients) for received in messages), [1, 2, 2])
 
     def test_messages_share_a_connection(self):
         host = self.host()
@@ -68,7 +68,7 @@ class Transactions(OutboundCase):
         host.sessions[0].close()
         self.send_in_turn(server, host, 1)
         self.assertEqual(len(host.sessions), 2)
-        self.assertEqual(facts(server, "deferred"), [])
+        self.assertEqual(mail_events(server, "deferred"), [])
 
     def test_a_connection_that_the_next_hop_ended_with_421_causes_no_deferral(self):
         host = self.host()
@@ -77,7 +77,7 @@ class Transactions(OutboundCase):
         host.sessions[0].say("421 4.4.2 you take too long")
         host.sessions[0].close()
         self.send_in_turn(server, host, 1)
-        self.assertEqual((len(host.sessions), facts(server, "deferred")), (2, []))
+        self.assertEqual((len(host.sessions), mail_events(server, "deferred")), (2, []))
 
     def test_a_server_that_stops_sends_quit(self):
         host = self.host()
@@ -91,11 +91,11 @@ class Transactions(OutboundCase):
         host = self.host(extensions=(*EXTENSIONS, "LIMITS RCPTMAX=2 MAILMAX=2"))
         server = self.start(extra=routed(host), smtp='idle = "30s"\nconnections = 1')
         self.send(server, *(f"user{number}@one.test" for number in range(5)))
-        letters = self.await_letters(host, 3, server)
-        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+        messages = self.await_messages(host, 3, server)
+        self.assertEqual(sorted(len(received.recipients) for received in messages), [1, 2, 2])
         mails = [sum(command.startswith("MAIL") for command in session.commands) for session in host.sessions]
         self.assertEqual(mails, [2, 1])
-        self.assertEqual(facts(server, "deferred"), [])
+        self.assertEqual(mail_events(server, "deferred"), [])
 
     def test_a_next_hop_may_have_its_own_settings(self):
         names = self.names()
@@ -104,7 +104,7 @@ class Transactions(OutboundCase):
         extra = '\n[[next_hop]]\nhost = "*.big.test"\nmessages_per_connection = 1\nrecipients_per_message = 1\n'
         server = self.start(names=names, smtp=f"port = {host.port}", extra=extra)
         self.send(server, "a@big.test", "b@big.test")
-        self.await_letters(host, 2, server)
+        self.await_messages(host, 2, server)
         self.assertEqual(len(host.sessions), 2)
 
     def test_no_more_connections_than_allowed_are_open_at_once(self):
@@ -114,9 +114,9 @@ class Transactions(OutboundCase):
         for number in range(20):
             self.send(server, f"user{number}@d{number}.test")
         # The first connection is the only one until it has had its first reply.
-        await_that(lambda: host.letters, "a first letter", server)
+        await_that(lambda: host.messages, "a first message", server)
         go.set()
-        self.await_letters(host, 20, server)
+        self.await_messages(host, 20, server)
         self.assertEqual(host.open_most, 3)
 
     def test_a_rate_limits_messages(self):
@@ -125,7 +125,7 @@ class Transactions(OutboundCase):
         begin = time.monotonic()
         for number in range(5):
             self.send(server, f"user{number}@one.test")
-        self.await_letters(host, 5, server)
+        self.await_messages(host, 5, server)
         self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two per second take more than a second")
 
     def test_each_recipient_gets_the_outcome_that_the_next_hop_gave_it(self):
@@ -134,12 +134,12 @@ class Transactions(OutboundCase):
         host = self.host(script={"RCPT": lambda session, argument: replies.get(argument, _kind)(session, argument)})
         server = self.start(extra=routed(host), retry='first = "200ms", jitter = 0.0')
         self.send(server, "never@one.test", "later@one.test", "now@one.test")
-        first, second = self.await_letters(host, 2, server)
+        first, second = self.await_messages(host, 2, server)
         self.assertEqual((first.recipients, second.recipients), (["TO:<now@one.test>"], ["TO:<later@one.test>"]))
-        self.assertEqual(await_fact(server, "deferred", to="<later@one.test>").reason, "450 4.2.1 busy")
-        self.assertEqual(await_fact(server, "bounced", to="<never@one.test>").reason, "550 5.1.1 who")
+        self.assertEqual(await_event(server, "deferred", to="<later@one.test>").reason, "450 4.2.1 busy")
+        self.assertEqual(await_event(server, "bounced", to="<never@one.test>").reason, "550 5.1.1 who")
         for recipient in ("<now@one.test>", "<later@one.test>"):
-            await_fact(server, "delivered", to=recipient)
+            await_event(server, "delivered", to=recipient)
 
     def test_aliases_to_other_domains_are_forwarded(self):
         host, table = self.host(), self.folder / "aliases"
@@ -148,16 +148,16 @@ class Transactions(OutboundCase):
         extra += '\n[[domain]]\nname = "lists.test"\naliases = "aliases"\ntransport = "maildir"\n'
         server = self.start(extra=routed(host) + extra, networks=[])
         self.send(server, "team@lists.test", sender="stranger@client.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<bob@one.test>"])
-        await_fact(server, "delivered", to="<alice@bench.test>", transport="maildir")
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<bob@one.test>"])
+        await_event(server, "delivered", to="<alice@bench.test>", transport="maildir")
 
     def send_in_turn(self, server, host, count):
         """Sends messages one after the other, each after the outcome of the one before is known."""
         for _ in range(count):
             before = len(host.accepted)
             identity = self.send(server, "user@one.test")
-            await_fact(server, "delivered", id=identity)
+            await_event(server, "delivered", id=identity)
             self.assertEqual(len(host.accepted), before + 1)
 
 
@@ -174,29 +174,29 @@ class Content(OutboundCase):
         server = self.start(extra=routed(host), **settings)
         message = text_message(body=self.BODY + ".\r\n")
         self.send(server, "bob@one.test", message=stuffed(message))
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.content.endswith(b"\r\n" + message))
-        return letter
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.content.endswith(b"\r\n" + message))
+        return received
 
     def test_a_large_message_arrives_as_it_was_sent_by_data_and_sendfile(self):
-        letter = self.assert_arrives(self.host(), smtp='sendfile_above = "1KiB"')
-        self.assertIn("DATA", letter.session.commands)
+        received = self.assert_arrives(self.host(), smtp='sendfile_above = "1KiB"')
+        self.assertIn("DATA", received.session.commands)
 
     def test_a_large_message_arrives_as_it_was_sent_by_data_and_copying(self):
         self.assert_arrives(self.host(), smtp="sendfile = false")
 
     def test_a_large_message_arrives_as_it_was_sent_by_bdat(self):
-        letter = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
-        self.assertTrue(any(command.startswith("BDAT ") for command in letter.session.commands))
+        received = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
+        self.assertTrue(any(command.startswith("BDAT ") for command in received.session.commands))
 
     def test_a_large_message_arrives_as_it_was_sent_with_tls(self):
         tls = hosts.certificate(self.folder)
-        letter = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
-        self.assertTrue(letter.session.is_secure)
+        received = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
+        self.assertTrue(received.session.is_secure)
 
     def test_a_next_hop_without_extensions_gets_it_too(self):
-        letter = self.assert_arrives(self.host(extensions=()))
-        self.assertEqual(letter.sender, "FROM:<alice@bench.test>")
+        received = self.assert_arrives(self.host(extensions=()))
+        self.assertEqual(received.sender, "FROM:<alice@bench.test>")
 
 
 class Unsendable(OutboundCase):
@@ -207,8 +207,8 @@ class Unsendable(OutboundCase):
         server = self.start(place=str(id(host)), extra=routed(host))
         recipient = message.pop("recipient", "bob@one.test")
         self.send(server, recipient, **message)
-        bounced = await_fact(server, "bounced")
-        self.assertEqual(host.letters, [])
+        bounced = await_event(server, "bounced")
+        self.assertEqual(host.messages, [])
         return bounced
 
     def test_an_international_address_needs_smtputf8(self):
@@ -221,9 +221,9 @@ class Unsendable(OutboundCase):
         host = self.host()
         server = self.start(extra=routed(host))
         self.send(server, "j\u00fcrgen@one.test", mail="SMTPUTF8")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<j\u00fcrgen@one.test>"])
-        self.assertIn(" SMTPUTF8", letter.sender)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<j\u00fcrgen@one.test>"])
+        self.assertIn(" SMTPUTF8", received.sender)
 
     def test_eight_bits_need_8bitmime(self):
         message = text_message(body="gr\u00fc\u00dfe\r\n")
@@ -234,11 +234,11 @@ class Unsendable(OutboundCase):
         host = self.host(extensions=["SIZE 2000", "ENHANCEDSTATUSCODES"])
         server = self.start(extra=routed(host))
         self.send(server, "bob@one.test", message=text_message(body=("x" * 70 + "\r\n") * 100))
-        bounced = await_fact(server, "bounced", to="<bob@one.test>")
+        bounced = await_event(server, "bounced", to="<bob@one.test>")
         self.assertRegex(bounced.reason, r"^552 5\.3\.4 ")
         self.assertFalse(any(command.startswith("MAIL") for command in host.sessions[0].commands))
         self.send(server, "carol@one.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
 
 class Secrecy(OutboundCase):
@@ -252,9 +252,9 @@ class Secrecy(OutboundCase):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host))
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.session.is_secure)
-        verbs = [command.split()[0] for command in letter.session.commands]
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.session.is_secure)
+        verbs = [command.split()[0] for command in received.session.commands]
         self.assertEqual(verbs[:4], ["EHLO", "STARTTLS", "EHLO", "MAIL"])
 
     def test_a_failed_handshake_falls_back_to_clear_text(self):
@@ -262,16 +262,16 @@ class Secrecy(OutboundCase):
             host = self.host(tls=self.tls, script={"STARTTLS": break_})
             server = self.start(place=str(id(host)), extra=routed(host))
             self.send(server, "bob@one.test")
-            (letter,) = self.await_letters(host, 1, server)
-            self.assertFalse(letter.session.is_secure)
-            self.assertEqual(facts(server, "deferred"), [])
+            (received,) = self.await_messages(host, 1, server)
+            self.assertFalse(received.session.is_secure)
+            self.assertEqual(mail_events(server, "deferred"), [])
 
     def test_required_tls_defers_mail_instead_of_clear_text(self):
         broken = {"STARTTLS": hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n")}
         for host in (self.host(), self.host(tls=self.tls, script=broken)):
             server = self.start(place=str(id(host)), extra=routed(host), smtp='tls = "required"')
             self.send(server, "bob@one.test")
-            deferred = await_fact(server, "deferred", to="<bob@one.test>")
+            deferred = await_event(server, "deferred", to="<bob@one.test>")
             self.assertRegex(deferred.reason, r"^451 4\.7\.5 ")
             commands = [command for session in host.sessions for command in session.commands]
             self.assertFalse(any(command.startswith("MAIL") for command in commands))
@@ -280,15 +280,15 @@ class Secrecy(OutboundCase):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "required"')
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.session.is_secure)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.session.is_secure)
 
     def test_disabled_tls_is_not_used(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "never"')
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertNotIn("STARTTLS", letter.session.commands)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertNotIn("STARTTLS", received.session.commands)
 
 
 class Lmtp(OutboundCase):
@@ -302,14 +302,14 @@ class Lmtp(OutboundCase):
     def assert_each_has_an_outcome(self, host):
         server = self.serving(host, retry='first = "200ms", jitter = 0.0')
         self.send(server, "full@store.test", "gone@store.test", "here@store.test", sender="stranger@client.test")
-        letters = self.await_letters(host, 2, server)
-        self.assertEqual(len(letters[0].recipients), 3)
-        self.assertEqual(letters[1].recipients, ["TO:<full@store.test>"])
-        self.assertTrue(letters[0].session.commands[0].startswith("LHLO "))
-        self.assertRegex(await_fact(server, "deferred", to="<full@store.test>").reason, "^452 4.2.2 ")
-        self.assertRegex(await_fact(server, "bounced", to="<gone@store.test>").reason, "^550 5.1.1 ")
+        messages = self.await_messages(host, 2, server)
+        self.assertEqual(len(messages[0].recipients), 3)
+        self.assertEqual(messages[1].recipients, ["TO:<full@store.test>"])
+        self.assertTrue(messages[0].session.commands[0].startswith("LHLO "))
+        self.assertRegex(await_event(server, "deferred", to="<full@store.test>").reason, "^452 4.2.2 ")
+        self.assertRegex(await_event(server, "bounced", to="<gone@store.test>").reason, "^550 5.1.1 ")
         for recipient in ("<here@store.test>", "<full@store.test>"):
-            await_fact(server, "delivered", to=recipient, transport="store")
+            await_event(server, "delivered", to=recipient, transport="store")
 
     def script(self):
         later = hosts.once("452 4.2.2 full")
@@ -334,8 +334,8 @@ class Lmtp(OutboundCase):
         path.unlink()
         server = self.serving(absent, retry='first = "200ms", factor = 1.0, jitter = 0.0')
         self.send(server, "here@store.test", sender="stranger@client.test")
-        self.assertRegex(await_fact(server, "deferred", to="<here@store.test>").reason, r"^451 4\.4\.1 ")
-        self.await_letters(self.host(path=path, lmtp=True), 1, server)
+        self.assertRegex(await_event(server, "deferred", to="<here@store.test>").reason, r"^451 4\.4\.1 ")
+        self.await_messages(self.host(path=path, lmtp=True), 1, server)
 
 
 class Relaying(OutboundCase):
@@ -359,7 +359,7 @@ class Relaying(OutboundCase):
         extra += '\n[[domain]]\nname = "backed.test"\ntransport = "onward"\n'
         server = self.start(extra=extra, networks=[])
         self.send(server, "bob@backed.test", sender="stranger@client.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         with Client(server.port) as client:
             client.greet()
             self.assertTrue(client.envelope("bob@elsewhere.test").is_a(550, "5.7.1"))
@@ -379,10 +379,10 @@ class Queues(OutboundCase):
         (to_held, more_held), (to_free, more_free) = held, free
         kept = self.send(server, to_held, **more_held)
         self.send(server, to_free, **more_free)
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         await_that(lambda: server.queued() == 1, "one recipient left", server)
         self.assertIn(kept, server._queue("list"))
-        self.assertEqual(facts(server, "delivered", to=f"<{to_held}>"), [])
+        self.assertEqual(mail_events(server, "delivered", to=f"<{to_held}>"), [])
 
     def test_a_queue_by_domain(self):
         host = self.host()
@@ -419,7 +419,7 @@ class Queues(OutboundCase):
         text = server.config.read_text()
         server.config.write_text(text.replace("concurrency = 0", "concurrency = 1"))
         server.start()
-        self.await_letters(host, 2, server)
+        self.await_messages(host, 2, server)
 
 
 if __name__ == "__main__":

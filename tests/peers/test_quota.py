@@ -11,8 +11,8 @@ import pwd
 import subprocess
 import unittest
 
-from harness import Client, await_letters, await_that, letters
-from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from harness import Client, await_messages, await_that, mail_files
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from test_dovecot import CONFIG
 from test_reload import edit, reload
 
@@ -100,7 +100,7 @@ class Quotas(OutboundCase):
         server = self.serve('quota = { bytes = "4KiB" }')
         self.send(server, "bob@bench.test", mail="SIZE=200")
         self.send(server, "bob@bench.test", message=text_message(body=("x" * 70 + "\r\n") * 40))
-        first, second = await_letters(server, "bob", 2)
+        first, second = await_messages(server, "bob", 2)
         self.assertEqual(self.sum_of(server, "bob"), self.held(server, "bob"))
         self.await_reply(server, 452, "bob", 3000)
         large = max(first, second, key=lambda path: path.stat().st_size)
@@ -114,7 +114,7 @@ class Quotas(OutboundCase):
         server = self.serve('quota = { messages = 2 }\nquota_full = "refuse"')
         for _ in range(2):
             self.send(server, "bob@bench.test")
-        await_letters(server, "bob", 2)
+        await_messages(server, "bob", 2)
         self.assertEqual(self.await_reply(server, 552, "bob").text, "5.2.2 <bob@bench.test>: Mailbox full")
         self.assertEqual(self.rcpt(server, "alice").code, 250)
         argv = [str(server.binary), "explain", "bob@bench.test", "--config", str(server.config)]
@@ -133,16 +133,16 @@ class Quotas(OutboundCase):
         self.assertEqual(told, {"alice": (452, 452), "bob": (250, 250), "carol": (250, 250), "postmaster": (250, 452)})
         self.send(server, "carol@bench.test")
         self.send(server, "bob@bench.test")
-        await_letters(server, "carol", 1)
+        await_messages(server, "carol", 1)
         self.await_reply(server, 452, "carol")
-        await_letters(server, "bob", 1)
+        await_messages(server, "bob", 1)
         self.assertFalse(self.maildirsize(server, "bob").exists(), "a mailbox without a limit is not counted")
         self.assertTrue(self.maildirsize(server, "carol").read_text().startswith("100000S,1C\n"))
 
     def test_a_full_mailbox_is_recounted(self):
         server = self.serve('quota = { bytes = "4KiB" }')
         self.send(server, "bob@bench.test")
-        await_letters(server, "bob", 1)
+        await_messages(server, "bob", 1)
         self.write_maildirsize(server, "bob", "4096S\n3000 1\n3000 1\n")
         counted = "4096S\n{} {}\n".format(*self.held(server, "bob"))
 
@@ -154,7 +154,7 @@ class Quotas(OutboundCase):
     def test_a_recount_is_trusted_for_15_minutes(self):
         server = self.serve('quota = { bytes = "4KiB" }')
         self.send(server, "bob@bench.test")
-        await_letters(server, "bob", 1)
+        await_messages(server, "bob", 1)
         self.write_maildirsize(server, "bob", "4096S\n4096 1\n")
         self.await_reply(server, 452, "bob")
         old = self.maildirsize(server, "bob").stat().st_mtime - 16 * 60
@@ -165,37 +165,37 @@ class Quotas(OutboundCase):
         server = self.serve('quota = { bytes = "8KiB" }', retry_first="500ms")
         large = text_message(body=("x" * 70 + "\r\n") * 70)
         self.send(server, "bob@bench.test", message=large)
-        (first,) = await_letters(server, "bob", 1)
+        (first,) = await_messages(server, "bob", 1)
         # No size is declared, so RCPT is accepted.
         identity = self.send(server, "bob@bench.test", "alice@bench.test", message=large)
-        fact = await_fact(server, "deferred", to="<bob@bench.test>")
-        self.assertIn("452 4.2.2", fact.reason)
-        await_letters(server, "alice", 1)
+        event = await_event(server, "deferred", to="<bob@bench.test>")
+        self.assertIn("452 4.2.2", event.reason)
+        await_messages(server, "alice", 1)
         size = first.stat().st_size
         first.unlink()
         with open(self.maildirsize(server, "bob"), "a") as file:
             file.write(f"-{size} -1\n")
-        (second,) = await_letters(server, "bob", 1)
+        (second,) = await_messages(server, "bob", 1)
         self.assertIn(identity, second.name)
         self.assertEqual(self.sum_of(server, "bob"), self.held(server, "bob"))
         # A smaller message fits.
         self.send(server, "bob@bench.test")
-        await_letters(server, "bob", 2)
+        await_messages(server, "bob", 2)
         server.wait_until_empty(30)
 
     def test_mail_for_a_full_mailbox_bounces_if_configured(self):
         server = self.serve('quota = { bytes = "4KiB" }\nquota_full = "refuse"')
         self.send(server, "bob@bench.test", message=text_message(body=("x" * 70 + "\r\n") * 70), mail="RET=HDRS")
-        fact = await_fact(server, "bounced", to="<bob@bench.test>")
-        self.assertIn("552 5.2.2", fact.reason)
-        (notice,) = await_letters(server, "alice", 1)
+        event = await_event(server, "bounced", to="<bob@bench.test>")
+        self.assertIn("552 5.2.2", event.reason)
+        (notice,) = await_messages(server, "alice", 1)
         self.assertIn(b"Status: 5.2.2", notice.read_bytes())
-        self.assertEqual(letters(server.maildir("bob") / "new"), [])
+        self.assertEqual(mail_files(server.maildir("bob") / "new"), [])
 
     def test_without_a_quota_nothing_is_counted(self):
         server = self.serve("")
         self.send(server, "bob@bench.test")
-        await_letters(server, "bob", 1)
+        await_messages(server, "bob", 1)
         self.assertFalse(self.maildirsize(server, "bob").exists())
         self.assertEqual(self.rcpt(server, "bob", 1_000_000).code, 250)
 
@@ -204,7 +204,7 @@ class Quotas(OutboundCase):
         server = self.serve(f"quota = {{ bytes = {octets}, messages = {messages} }}")
         for number in range(messages):
             self.send(server, "bob@bench.test", message=text_message(body=("x" * 70 + "\r\n") * 20 * number))
-        await_letters(server, "bob", messages)
+        await_messages(server, "bob", messages)
         self.await_reply(server, 452, "bob")
         doveadm = self.dovecot(server, "bob", octets, messages)
         before = self.maildirsize(server, "bob").read_text()
@@ -217,12 +217,12 @@ class Quotas(OutboundCase):
         self.assertEqual(self.sum_of(server, "bob"), held)
 
         doveadm("expunge", "mailbox", "INBOX", "1:2")
-        await_that(lambda: self.held(server, "bob")[1] == 2, "two letters fewer", server)
+        await_that(lambda: self.held(server, "bob")[1] == 2, "two messages fewer", server)
         self.assertEqual(self.sum_of(server, "bob"), self.held(server, "bob"))
         self.await_reply(server, 250, "bob")
         self.send(server, "bob@bench.test")
-        await_that(lambda: self.held(server, "bob")[1] == 3, "one letter more", server)
-        await_that(lambda: facts(server, "delivered", to="<bob@bench.test>")[messages:], "its outcome", server)
+        await_that(lambda: self.held(server, "bob")[1] == 3, "one message more", server)
+        await_that(lambda: mail_events(server, "delivered", to="<bob@bench.test>")[messages:], "its outcome", server)
         self.assertEqual(quota(doveadm)["MESSAGE"], (3, messages))
         self.assertEqual(self.sum_of(server, "bob"), self.held(server, "bob"))
 

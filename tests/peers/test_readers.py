@@ -143,7 +143,7 @@ class Readers(unittest.TestCase):
         target = ["--pop3", f"127.0.0.1:{self.dovecot.port}", "--users", 3, "--password", "secret"]
         return self.bench("verify", "--ledger", self.ledger, *target, code=code)
 
-    def letters(self):
+    def mail_files(self):
         """All delivered messages."""
         folders = [self.server.maildir(user) / part for user in USERS for part in ("new", "cur")]
         return sorted(path for place in folders for path in place.iterdir())
@@ -152,12 +152,12 @@ class Readers(unittest.TestCase):
         report = self.read("--sessions", 9)
         self.assertEqual((report["done"], report["failed"], report["errors"]), (9, 0, {}))
         self.assertEqual(report["parts"], 3 * MESSAGES)
-        self.assertEqual(report["octets"], 3 * sum(letter.stat().st_size for letter in self.letters()))
+        self.assertEqual(report["octets"], 3 * sum(received.stat().st_size for received in self.mail_files()))
         held = self.verify()
         self.assertEqual((held["messages"], held["found"], held["lost"]), (MESSAGES, MESSAGES, 0))
 
     def test_a_damaged_a_lost_and_a_doubled_message_are_reported(self):
-        damaged, lost, doubled, *_ = self.letters()
+        damaged, lost, doubled, *_ = self.mail_files()
         text = bytearray(damaged.read_bytes())
         text[-3] ^= 1
         damaged.write_bytes(text)
@@ -173,7 +173,7 @@ class Readers(unittest.TestCase):
     def test_what_readers_delete_is_gone_when_they_leave(self):
         report = self.read("--sessions", 3, "--retrieve", "0%", "--delete", "100%")
         self.assertEqual((report["done"], report["parts"]), (3, 0))
-        self.assertEqual(self.letters(), [])
+        self.assertEqual(self.mail_files(), [])
 
     def test_a_wrong_password_is_an_error_with_the_text_of_the_server(self):
         report = self.read("--sessions", 2, password="wrong", code=1)

@@ -3,7 +3,7 @@
 import pathlib
 import unittest
 
-from harness import Client, Mailrace, ServerCase, folder, letter
+from harness import Client, Mailrace, ServerCase, folder, make_message
 
 
 class Refusals(ServerCase):
@@ -31,9 +31,9 @@ class Refusals(ServerCase):
             self.assertEqual(client.envelope("alice@bench.test").code, 250)
             self.assertEqual(client.say("RCPT TO:<nobody-here@bench.test>").code, 550)
             self.assertEqual(client.say("DATA").code, 354)
-            client.write(letter("for one") + b".\r\n")
+            client.write(make_message("for one") + b".\r\n")
             self.assertEqual(client.read().code, 250)
-        self.assertEqual(len(self.await_letters("alice", 1)), 1)
+        self.assertEqual(len(self.await_messages("alice", 1)), 1)
 
     def test_common_address_syntax_errors_are_accepted(self):
         for recipient in ("alice@bench.test", "<alice@bench.test.>"):
@@ -52,8 +52,8 @@ class Ours(ServerCase):
     def test_an_address_without_a_domain_gets_ours(self):
         with Client(self.server.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("to a name"), "alice", sender="root").code, 250)
-        [path] = self.await_letters("alice", 1)
+            self.assertEqual(client.deliver(make_message("to a name"), "alice", sender="root").code, 250)
+        [path] = self.await_messages("alice", 1)
         self.assertIn(b"Return-Path: <root@bench.test>", path.read_bytes())
 
 

@@ -11,8 +11,8 @@ import subprocess
 import threading
 import unittest
 
-from harness import Client, Mailrace, await_letters, await_that, folder, letter
-from outbound import OutboundCase, await_fact, facts, metrics
+from harness import Client, Mailrace, await_messages, await_that, folder, make_message
+from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.mailrace import route
 from test_tls import issue
 from test_tls import section as certificate
@@ -65,7 +65,7 @@ class Reload(unittest.TestCase):
         self.assertEqual((ended.returncode, ended.stdout), (code, ""), ended.stderr)
         with Client(self.server.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("still there"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("still there"), "alice@bench.test").code, 250)
         return ended.stderr
 
     def test_open_sessions_keep_their_limits_and_new_ones_have_others(self):
@@ -73,10 +73,10 @@ class Reload(unittest.TestCase):
             client.greet()
             edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
             self.assertIn("[limits]", self.taken_up())
-            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("large", "x\r\n" * 1000), "alice@bench.test").code, 250)
         with Client(self.server.port) as client:
             self.assertIn("SIZE 1024", client.greet().text)
-            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 552)
+            self.assertEqual(client.deliver(make_message("large", "x\r\n" * 1000), "alice@bench.test").code, 552)
 
     def test_new_sessions_accept_a_new_domain_and_refuse_a_removed_one(self):
         section = '\n[[domain]]\nname = "new.test"\nmailboxes = "people"\n'
@@ -88,8 +88,8 @@ class Reload(unittest.TestCase):
         self.assertIn('opened the table "people"', said)
         with Client(self.server.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("new"), "bob@new.test").code, 250)
-        await_letters(self.server, "bob", 1, domain="new.test")
+            self.assertEqual(client.deliver(make_message("new"), "bob@new.test").code, 250)
+        await_messages(self.server, "bob", 1, domain="new.test")
         edit(self.server, section, "")
         edit(self.server, 'networks = ["127.0.0.0/8"]', "networks = []")
         self.taken_up()
@@ -142,7 +142,7 @@ class Reload(unittest.TestCase):
             client.greet()
             edit(self.server, section, "")
             self.taken_up()
-            self.assertEqual(client.deliver(letter("goes on"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("goes on"), "alice@bench.test").code, 250)
 
             def closed():
                 try:
@@ -196,7 +196,7 @@ class Reload(unittest.TestCase):
             client.greet()
             self.server.config.write_text(self.server.config.read_text() + rule)
             self.assertIn("[[access]]", self.taken_up())
-            self.assertEqual(client.deliver(letter("was there before"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("was there before"), "alice@bench.test").code, 250)
         self.assertEqual(told(STRANGER), "554 5.7.1 not from here")
         self.assertEqual(metrics(self.server)[counted], 1)
         await_that(lambda: 'rule="not them"' in self.server.log.read_text(), "the rule in the log", self.server)
@@ -256,7 +256,7 @@ class Reload(unittest.TestCase):
                 try:
                     with Client(self.server.port) as client:
                         client.greet()
-                        replies = [client.deliver(letter("load"), "alice@bench.test") for _ in range(3)]
+                        replies = [client.deliver(make_message("load"), "alice@bench.test") for _ in range(3)]
                     sent[number] += sum(reply.code == 250 for reply in replies)
                     refusals.extend(reply for reply in replies if reply.code != 250)
                 except (AssertionError, EOFError, OSError) as error:
@@ -278,7 +278,7 @@ class Reload(unittest.TestCase):
             [thread.join() for thread in threads]
         self.assertEqual(refusals, [])
         self.assertGreater(min(sent), 0)
-        await_letters(self.server, "alice", sum(sent))
+        await_messages(self.server, "alice", sum(sent))
         self.assertEqual(len(list((self.server.maildir("alice") / "new").iterdir())), sum(sent))
 
 
@@ -416,12 +416,12 @@ class Ways(OutboundCase):
     def test_mail_for_a_dead_host_uses_the_new_route(self):
         server = self.start(extra=route("one.test", f"[127.0.0.1]:{free_port()}"))
         self.send(server, "bob@one.test")
-        await_fact(server, "deferred", to="<bob@one.test>")
+        await_event(server, "deferred", to="<bob@one.test>")
         text = server.config.read_text()
         server.config.write_text(re.sub(r"\[127\.0\.0\.1\]:\d+", f"[127.0.0.1]:{self.one.port}", text))
         self.taken_up(server)
         server._queue("retry", "--all")
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
 
     def test_mail_with_a_new_next_hop_is_due_now_without_the_old_error(self):
         # It used to wait as long as the old next hop required, an hour here, with its error.
@@ -431,15 +431,15 @@ class Ways(OutboundCase):
             extra=route("one.test", f"[127.0.0.1]:{later.port}") + route("two.test", f"[127.0.0.1]:{free_port()}"),
         )  # fmt: skip
         self.send(server, "bob@one.test", "carol@two.test")
-        await_that(lambda: len(facts(server, "deferred")) == 2, "two deferred", server)
+        await_that(lambda: len(mail_events(server, "deferred")) == 2, "two deferred", server)
         self.one.script["RCPT"] = "450 4.2.1 not yet"
         edit(server, f"[127.0.0.1]:{later.port}", f"[127.0.0.1]:{self.one.port}")
         self.taken_up(server)
-        await_fact(server, "deferred", to="<bob@one.test>", reason="450 4.2.1 not yet")
+        await_event(server, "deferred", to="<bob@one.test>", reason="450 4.2.1 not yet")
         listed = await_that(lambda: self.errors(server, "not yet"), "the new error", server)
         self.assertEqual([line for line in listed if "4.2.1 later" in line], [])
         self.assertEqual(len([line for line in listed if "Connection refused" in line]), 1, "carol's stays")
-        self.assertEqual(len(facts(server, "deferred", to="<carol@two.test>")), 1)
+        self.assertEqual(len(mail_events(server, "deferred", to="<carol@two.test>")), 1)
 
     @staticmethod
     def errors(server, text):
@@ -463,13 +463,13 @@ class Ways(OutboundCase):
         self.assertEqual(server.queued(), 2)
         edit(server, alone, alone + 'hosts = "hosts"\n')
         self.taken_up(server)
-        letters = self.await_letters(self.one, 1, server)
-        self.assertEqual(letters[0].recipients, ["TO:<bob@shared.test>"])
-        await_fact(server, "deferred", to="<carol@shared.test>")
+        messages = self.await_messages(self.one, 1, server)
+        self.assertEqual(messages[0].recipients, ["TO:<bob@shared.test>"])
+        await_event(server, "deferred", to="<carol@shared.test>")
         edit(server, alone + 'hosts = "hosts"\n', alone)
         self.taken_up(server)
         server._queue("resume", "local")
-        await_letters(server, "carol", 1, domain="shared.test")
+        await_messages(server, "carol", 1, domain="shared.test")
         self.assertFalse((server.maildir("bob", "shared.test") / "new").exists())
 
     def test_a_queue_that_is_no_longer_held_delivers(self):
@@ -478,7 +478,7 @@ class Ways(OutboundCase):
         self.assertEqual(server.queued(), 1)
         edit(server, "concurrency = 0", "concurrency = 5")
         self.taken_up(server)
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
         listed = server._queue("list", "--by", "queue", "--json")
         self.assertRegex(listed, r'"concurrency":5\b.*"queue":"standard"|"queue":"standard".*"concurrency":5\b')
 
@@ -489,8 +489,8 @@ class Ways(OutboundCase):
         await_that(lambda: server._queue("list", "--count", "--queue", "slow").split()[0] == "2", "two wait", server)
         edit(server, section, "")
         self.taken_up(server)
-        letters = self.await_letters(self.one, 1, server)
-        self.assertEqual(sorted(letters[0].recipients), ["TO:<bob@one.test>", "TO:<carol@one.test>"])
+        messages = self.await_messages(self.one, 1, server)
+        self.assertEqual(sorted(messages[0].recipients), ["TO:<bob@one.test>", "TO:<carol@one.test>"])
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertNotIn("slow", server._queue("list", "--by", "queue", "--json"))
 

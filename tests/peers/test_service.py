@@ -13,7 +13,7 @@ import time
 import unittest
 import unittest.mock
 
-from harness import Client, Mailrace, await_letters, folder, letter
+from harness import Client, Mailrace, await_messages, folder, make_message
 
 # LISTEN_PID must be the process that gets the sockets, so a shell sets it to its own id and becomes
 # the server.
@@ -76,8 +76,8 @@ class Service(unittest.TestCase):
         self.start_with(passed)
         with Client(passed.getsockname()[1]) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("passed"), "alice@bench.test").code, 250)
-        await_letters(self.server, "alice", 1)
+            self.assertEqual(client.deliver(make_message("passed"), "alice@bench.test").code, 250)
+        await_messages(self.server, "alice", 1)
 
     def test_clients_that_connected_before_the_start_are_served(self):
         passed = self.listening()

@@ -5,7 +5,7 @@ with other writers.
 import sqlite3
 import unittest
 
-from harness import Client, await_letters, await_that, letter
+from harness import Client, await_messages, await_that, make_message
 from tables import QUICK, SHORT, TablesCase, ending, place_for, server_for, replies_at_once, stats, table, values
 from peers.postgresql import Postgresql
 
@@ -56,9 +56,9 @@ class InPostgresql(TablesCase):
     def test_an_alias_with_several_rows_expands_to_all(self):
         with Client(self.server_.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("hello"), "all@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("hello"), "all@bench.test").code, 250)
         for name in ("alice", "bob"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
 
     def test_every_kind_of_connection_works(self):
         for name in ("people", "by_socket", "second"):

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import Client, Mailrace, await_that, folder, letter
+from harness import Client, Mailrace, await_that, folder, make_message
 
 
 def opened(pipe):
@@ -43,7 +43,7 @@ class Stop(unittest.TestCase):
             self.begin_data(client)
             self.server.process.send_signal(signal.SIGTERM)
             self.assertEqual(idle.read().code, 421)
-            client.write(letter("half")[40:] + b".\r\n")
+            client.write(make_message("half")[40:] + b".\r\n")
             self.assertEqual(client.read().code, 250)
         self.assertEqual(self.server.process.wait(30), 0)
         self.server.start()
@@ -70,7 +70,7 @@ class Stop(unittest.TestCase):
         with Client(self.server.port) as client:
             client.greet()
             for number in range(20):
-                self.assertEqual(client.deliver(letter(str(number)), "alice@bench.test").code, 250)
+                self.assertEqual(client.deliver(make_message(str(number)), "alice@bench.test").code, 250)
         self.assertEqual(self.server.terminate(), 0)
         self.server.start()
         self.assertEqual(self.server.queued(), 20)
@@ -99,7 +99,7 @@ class Stop(unittest.TestCase):
         client.greet()
         client.envelope("alice@bench.test")
         self.assertEqual(client.say("DATA").code, 354)
-        client.write(letter("half")[:40])
+        client.write(make_message("half")[:40])
 
 
 if __name__ == "__main__":

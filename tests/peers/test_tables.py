@@ -10,8 +10,8 @@ import contextlib
 import sqlite3
 import unittest
 
-from harness import Client, await_letters, await_that, letters
-from outbound import OutboundCase, await_fact, metrics
+from harness import Client, await_messages, await_that, mail_files
+from outbound import OutboundCase, await_event, metrics
 
 TABLE = """
 [[table]]
@@ -43,8 +43,8 @@ class ByTable(OutboundCase):
         extra += '\n[[domain]]\nnames = "domains"\nmailboxes = "inhabitants"\n'
         server = self.start(extra=extra)
         self.send(server, "dora@hosted.test", "Emil@xn--mller-kva.test")
-        await_letters(server, "dora", 1, domain="hosted.test")
-        await_letters(server, "emil", 1, domain="xn--mller-kva.test")
+        await_messages(server, "dora", 1, domain="hosted.test")
+        await_messages(server, "emil", 1, domain="xn--mller-kva.test")
         self.assertTrue(self.refusal(server, "nobody@hosted.test").is_a(550, "5.1.1"))
         self.assertEqual(metrics(server)['mailrace_outcomes_total{outcome="delivered"}'], 2)
 
@@ -55,8 +55,8 @@ class ByTable(OutboundCase):
         extra += '\n[[domain]]\nnames = "domains"\ntransport = "inside"\n'
         server = self.start(extra=extra)
         self.send(server, "Dora@hosted.test")
-        (letter,) = self.await_letters(inside, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<Dora@hosted.test>"])
+        (received,) = self.await_messages(inside, 1, server)
+        self.assertEqual(received.recipients, ["TO:<Dora@hosted.test>"])
         self.assertTrue(self.refusal(server, "victim%elsewhere.test@hosted.test").code == 250, "the client is trusted")
 
     def test_a_table_has_next_hops(self):
@@ -68,13 +68,13 @@ class ByTable(OutboundCase):
         recipients = ["a@one.test", "b@x.y.above.test", "c@above.test", "d@other.test", "e@wrong.test"]
         self.send(server, *recipients)
         for host, taken in ((first, ["a@one.test"]), (second, ["b@x.y.above.test"])):
-            (letter,) = self.await_letters(host, 1, server)
-            self.assertEqual(letter.recipients, [f"TO:<{recipient}>" for recipient in taken])
-        letters = self.await_letters(rest, 2, server)
-        recipients = sorted(recipient for letter in letters for recipient in letter.recipients)
+            (received,) = self.await_messages(host, 1, server)
+            self.assertEqual(received.recipients, [f"TO:<{recipient}>" for recipient in taken])
+        messages = self.await_messages(rest, 2, server)
+        recipients = sorted(recipient for received in messages for recipient in received.recipients)
         self.assertEqual(recipients, ["TO:<c@above.test>", "TO:<d@other.test>"])
-        fact = await_fact(server, "deferred", to="<e@wrong.test>")
-        self.assertIn("4.3.5 The table 'hops' names 'a b'", fact.reason)
+        event = await_event(server, "deferred", to="<e@wrong.test>")
+        self.assertIn("4.3.5 The table 'hops' names 'a b'", event.reason)
 
     def test_a_sender_table_selects_the_queue(self):
         extra = self.table("mailers", ["news@bench.test", "@lists.test"])
@@ -85,8 +85,8 @@ class ByTable(OutboundCase):
         self.send(server, "a@out.test", sender="news@bench.test")
         self.send(server, "b@out.test", sender="any@lists.test")
         self.send(server, "c@out.test", sender="alice@bench.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<c@out.test>"])
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<c@out.test>"])
         self.assertEqual(metrics(server)['mailrace_queue_depth{queue="mailings",state="ready"}'], 2)
 
     def test_a_table_has_the_paths_of_mailboxes(self):
@@ -100,12 +100,12 @@ class ByTable(OutboundCase):
         server.start()
         for user in ("alice", "bob", "carol"):
             self.send(server, f"{user}@bench.test")
-        await_letters(server, "bob", 1)
+        await_messages(server, "bob", 1)
         place = root / "stores/7/alice/Maildir/new"
-        await_that(lambda: letters(place), "a message at the path in the table", server)
-        fact = await_fact(server, "deferred", to="<carol@bench.test>")
-        self.assertIn("4.3.5", fact.reason)
-        self.assertIn("the place of carol@bench.test is '../../carol', not below", fact.reason)
+        await_that(lambda: mail_files(place), "a message at the path in the table", server)
+        event = await_event(server, "deferred", to="<carol@bench.test>")
+        self.assertIn("4.3.5", event.reason)
+        self.assertIn("the place of carol@bench.test is '../../carol', not below", event.reason)
         self.assertEqual(list(root.rglob("carol")), [])
 
     def test_a_mailbox_without_a_path_does_not_defer_other_recipients_of_the_message(self):
@@ -117,9 +117,9 @@ class ByTable(OutboundCase):
         server.config.write_text(text)
         server.start()
         self.send(server, "carol@bench.test", "alice@bench.test", "bob@bench.test")
-        await_letters(server, "bob", 1)
-        await_that(lambda: letters(root / "a/new"), "a message at the path in the table", server)
-        await_fact(server, "deferred", to="<carol@bench.test>")
+        await_messages(server, "bob", 1)
+        await_that(lambda: mail_files(root / "a/new"), "a message at the path in the table", server)
+        await_event(server, "deferred", to="<carol@bench.test>")
         self.assertEqual(metrics(server)['mailrace_outcomes_total{outcome="deferred"}'], 1)
 
     def test_a_mailbox_with_an_invalid_host_does_not_defer_recipients_with_a_valid_one(self):
@@ -138,14 +138,14 @@ class ByTable(OutboundCase):
         extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "inhabitants"\nhosts = "hosts"\n'
         server = self.start(extra=extra, retry='first = "200ms", factor = 1.0, jitter = 0.0')
         self.send(server, "alice@shared.test", "bob@shared.test")
-        fact = await_fact(server, "deferred", to="<alice@shared.test>")
-        self.assertIn("the host of alice@shared.test is 'a!b'", fact.reason)
+        event = await_event(server, "deferred", to="<alice@shared.test>")
+        self.assertIn("the host of alice@shared.test is 'a!b'", event.reason)
         execute("DELETE FROM hosts WHERE address = 'alice@shared.test'")
-        await_letters(server, "alice", 1, domain="shared.test")
+        await_messages(server, "alice", 1, domain="shared.test")
         execute("DELETE FROM hosts")
-        await_letters(server, "bob", 1, domain="shared.test")
-        fact = await_fact(server, "deferred", to="<bob@shared.test>")
-        self.assertIn("the host of bob@shared.test is 'c!d'", fact.reason)
+        await_messages(server, "bob", 1, domain="shared.test")
+        event = await_event(server, "deferred", to="<bob@shared.test>")
+        self.assertIn("the host of bob@shared.test is 'c!d'", event.reason)
 
 
 if __name__ == "__main__":

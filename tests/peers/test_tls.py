@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from harness import WAIT_SECONDS_MAX, Client, ServerCase, await_that, folder, letter
+from harness import WAIT_SECONDS_MAX, Client, ServerCase, await_that, folder, make_message
 from outbound import metrics
 from peers.mailrace import BINARY, Mailrace
 
@@ -91,8 +91,8 @@ class Tls(ServerCase):
     def client(self, where="starttls"):
         return Client(self.server.at[where])
 
-    def the_letter(self, user):
-        (path,) = self.await_letters(user, 1)
+    def the_message(self, user):
+        (path,) = self.await_messages(user, 1)
         return path.read_bytes().decode()
 
     def await_log(self, pattern, since=0):
@@ -118,19 +118,19 @@ class Tls(ServerCase):
     def test_swaks_delivers_by_starttls_and_the_trace_and_the_log_show_it(self):
         said = self.swaks("swaks", "starttls", "--tls")
         self.assertIn("STARTTLS", said)
-        head = self.the_letter("swaks").split("\r\n\r\n")[0]
+        head = self.the_message("swaks").split("\r\n\r\n")[0]
         self.assertRegex(head, r"with ESMTPS\r\n\t\(using TLSv1\.3 with cipher TLS_\w+\) id ")
         self.await_log(r"received .*protocol=ESMTPS tls=TLSv1\.3 cipher=TLS_\w+")
 
     def test_swaks_delivers_with_implicit_tls(self):
         self.swaks("tlsc", "implicit", "--tls-on-connect")
-        self.assertIn("with ESMTPS\r\n", self.the_letter("tlsc"))
+        self.assertIn("with ESMTPS\r\n", self.the_message("tlsc"))
 
     def test_msmtp_delivers_by_starttls_and_trusts_the_certificate(self):
         self.run_client("msmtp", "--file=/dev/null", "--host=127.0.0.1", f"--port={self.server.at['required']}", "--tls=on",
                         "--tls-starttls=on", "--tls-certcheck=off", "--auth=off", "--from=a@c.test", "msmtp@bench.test",
-                        text=letter("from msmtp"))  # fmt: skip
-        self.assertIn("with ESMTPS\r\n", self.the_letter("msmtp"))
+                        text=make_message("from msmtp"))  # fmt: skip
+        self.assertIn("with ESMTPS\r\n", self.the_message("msmtp"))
 
     def test_smtplib_delivers_by_starttls_and_verifies_the_certificate(self):
         context = ssl.create_default_context(cafile=self.first[0])
@@ -140,14 +140,14 @@ class Tls(ServerCase):
             client.starttls(context=context)
             client.ehlo()
             self.assertFalse(client.has_extn("starttls"))
-            client.sendmail("a@c.test", ["smtplib@bench.test"], letter("from smtplib"))
-        self.assertIn("with ESMTPS\r\n", self.the_letter("smtplib"))
+            client.sendmail("a@c.test", ["smtplib@bench.test"], make_message("from smtplib"))
+        self.assertIn("with ESMTPS\r\n", self.the_message("smtplib"))
 
     def test_smtplib_delivers_with_tls_1_2(self):
         context = credulous(ssl.TLSVersion.TLSv1_2)
         with smtplib.SMTP_SSL("127.0.0.1", self.server.at["implicit"], context=context) as client:
-            client.sendmail("a@c.test", ["implicit@bench.test"], letter("from smtplib"))
-        self.assertRegex(self.the_letter("implicit"), r"\(using TLSv1\.2 with cipher TLS_ECDHE_\w+\)")
+            client.sendmail("a@c.test", ["implicit@bench.test"], make_message("from smtplib"))
+        self.assertRegex(self.the_message("implicit"), r"\(using TLSv1\.2 with cipher TLS_ECDHE_\w+\)")
 
     def test_openssl_makes_its_handshake_by_starttls(self):
         said = self.run_client("openssl", "s_client", "-starttls", "smtp", "-connect",
@@ -167,9 +167,9 @@ class Tls(ServerCase):
                 secure.sendall(b"".join(line + b"\r\n" for line in lines))
                 while not replies.readline().startswith(b"354"):
                     pass
-                secure.sendall(letter("by lmtp") + b".\r\n")
+                secure.sendall(make_message("by lmtp") + b".\r\n")
                 self.assertEqual(replies.readline()[:3], b"250")
-        self.assertIn("with LMTPS\r\n", self.the_letter("lmtp"))
+        self.assertIn("with LMTPS\r\n", self.the_message("lmtp"))
 
     def test_required_starttls_refuses_mail_in_clear_text(self):
         with self.client("required") as client:
@@ -178,14 +178,14 @@ class Tls(ServerCase):
                 self.assertTrue(client.say(command).is_a(530, "5.7.0 Must issue a STARTTLS command first"), command)
             self.assertEqual(client.say("NOOP").code, 250)
         self.swaks("required", "required", "--tls")
-        self.the_letter("required")
+        self.the_message("required")
 
     def test_without_tls_starttls_is_not_offered(self):
         with self.client("none") as client:
             self.assertNotIn("STARTTLS", client.greet().text)
             self.assertEqual(client.say("STARTTLS").code, 502)
-            self.assertEqual(client.deliver(letter("in clear text"), "none@bench.test").code, 250)
-        self.assertIn("with ESMTP id", self.the_letter("none"))
+            self.assertEqual(client.deliver(make_message("in clear text"), "none@bench.test").code, 250)
+        self.assertIn("with ESMTP id", self.the_message("none"))
 
     def test_input_after_starttls_is_discarded(self):
         for where in ("starttls", "required"):

@@ -48,8 +48,8 @@ class Maildirs(ServerCase):
         held = bench(*look, "--wait", "30s")
         self.assertEqual((held["messages"], held["recipients"], held["found"], held["copies"]), (200, 400, 400, 400))
         users = self.SERVER["users"]
-        letters = [path for user in users for path in harness.letters(self.server.maildir(user) / "new")]
-        big = [path for path in letters if path.stat().st_size > 2000]
+        messages = [path for user in users for path in harness.mail_files(self.server.maildir(user) / "new")]
+        big = [path for path in messages if path.stat().st_size > 2000]
         big[0].unlink()
         (big[1].parent / "copy").write_bytes(big[1].read_bytes())
         content = bytearray(big[2].read_bytes())
