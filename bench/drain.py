@@ -8,7 +8,7 @@ once. The receiver is `mailrace bench sink` for all servers; it examines and rec
 import dataclasses
 
 import pairs
-from contest import Side
+from comparison import Side
 from peers import exim, machine, outbound, postfix
 from peers.mailrace import Mailrace, route
 from peers.postfix import Postfix
@@ -35,10 +35,10 @@ class Drain(Side):
     of_middle: bool = True  # report the rate of the middle 80 %
     seconds_max: int = 900
 
-    def shrunk(self, divisor):
+    def for_trial(self, divisor):
         """The same side with the smaller loads of a trial."""
-        others = tuple(Side(self.server, load).shrunk(divisor).load for load in self.others)
-        return dataclasses.replace(super().shrunk(divisor), others=others)
+        others = tuple(Side(self.server, load).for_trial(divisor).load for load in self.others)
+        return dataclasses.replace(super().for_trial(divisor), others=others)
 
     def disk_octets(self):
         """The disk space that one round needs."""

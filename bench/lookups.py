@@ -11,7 +11,7 @@ import json
 import socket
 import time
 
-from contest import Side
+from comparison import Side
 from peers import load, machine, people, postfix
 from peers.laboratory import Source
 from peers.mailrace import BINARY, Mailrace
@@ -43,7 +43,7 @@ _LIMITS = "recipients          = 1000\ncommands            = 1000000"
 
 
 @dataclasses.dataclass(frozen=True)
-class Lookups(Source):
+class LookupSource(Source):
     """A source that continues after a refused recipient and keeps the replies."""
 
     refusals: list = dataclasses.field(default_factory=list)  # per round: replies other than 250 and their counts
@@ -55,11 +55,11 @@ class Lookups(Source):
         if summary["missed"] or summary["unfinished"] or not summary["done"]:
             raise RuntimeError(f"not all messages were sent: {summary['errors']}")
         self.refusals.append(summary["errors"])
-        return load.Done(summary["done"], ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
-class Asking(Side):
+class LookupSide(Side):
     """A side that also measures its directory."""
 
     costs: list = dataclasses.field(default_factory=list)  # per round: CPU seconds of slapd for 1,000 messages
@@ -75,7 +75,7 @@ class Asking(Side):
         return figures
 
 
-class Asker:
+class LookupServer:
     """A mail server with its directory, if it has one; `prepare` is called before the load."""
 
     def __init__(self, name, server, slapd=None, prepare=None):
@@ -91,11 +91,11 @@ class Asker:
         if self._slapd:
             self._slapd.start()
             self._slapd_runs = True
-        self.start_unprepared()
+        self.start_server()
         if self._prepare:
             self._prepare(self._server)
 
-    def start_unprepared(self):
+    def start_server(self):
         """Starts only the server."""
         self._server.start()
 
@@ -150,38 +150,38 @@ class Users:
 
     def local_postfix(self, kind, place):
         """Postfix with a table in a file."""
-        return Asker(kind, _postfix(place, f"{kind}:{self._postmap}"))
+        return LookupServer(kind, _postfix(place, f"{kind}:{self._postmap}"))
 
-    def asking_postfix(self, name, kind, place):
+    def ldap_postfix(self, name, kind, place):
         """Postfix with the directory."""
-        return Asker(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
+        return LookupServer(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
 
     def cdb(self, place):
         """Mailrace with a table in a file."""
-        return Asker("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
+        return LookupServer("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
 
     def cold(self, place):
         """Mailrace with the directory and an empty cache."""
-        return Asker("cold", _mailrace(place, self._asking()), self.slapd)
+        return LookupServer("cold", _mailrace(place, self._ldap_table()), self.slapd)
 
     def warm(self, place):
         """Mailrace with the directory and all users in the cache."""
         cache = f'cache  = {{ ttl = "1h", entries = {2 * self.count} }}\n'
-        return Asker("warm", _mailrace(place, self._asking() + cache), self.slapd, self._ask_for_all)
+        return LookupServer("warm", _mailrace(place, self._ldap_table() + cache), self.slapd, self._fill_cache)
 
     def replica(self, place):
         """Mailrace with a copy of the directory."""
-        return Asker("replica", _mailrace(place, self._asking() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
+        return LookupServer("replica", _mailrace(place, self._ldap_table() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
 
-    def _asking(self):
+    def _ldap_table(self):
         return _LDAP.format(url=self.slapd.url)
 
-    def _ask_for_all(self, server):
+    def _fill_cache(self, server):
         starts = range(1, self.count + 1, _WARM_RECIPIENTS)
         blocks = [range(start, min(start + _WARM_RECIPIENTS, self.count + 1)) for start in starts]
         parts = [blocks[first::_WARM_CONNECTIONS] for first in range(_WARM_CONNECTIONS)]
         with concurrent.futures.ThreadPoolExecutor(_WARM_CONNECTIONS) as pool:
-            list(pool.map(functools.partial(_ask_for, server.port), parts))
+            list(pool.map(functools.partial(_send_rcpt, server.port), parts))
         if (cached := _stats(server)["cached"]) < self.count:
             raise RuntimeError(f"{cached} of {self.count} users are in the cache")
 
@@ -208,7 +208,7 @@ def _stats(server):
     return json.loads(said.stdout)
 
 
-def _ask_for(port, blocks):
+def _send_rcpt(port, blocks):
     """Sends RCPT for each user of the blocks on one connection, without sending a message."""
     with socket.create_connection(("127.0.0.1", port), _WARM_SECONDS_MAX) as connection:
         replies = connection.makefile("rb")

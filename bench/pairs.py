@@ -94,7 +94,7 @@ class Target:
 
 
 def measure(server, work):
-    """Runs `work`, which returns a `load.Done`, against a started server."""
+    """Runs `work`, which returns a `load.LoadResult`, against a started server."""
     cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
     done = work()
     machine = accounting.machine_busy_seconds() - machine

@@ -68,7 +68,7 @@ class Source:
         if self.count not in (None, summary["done"]):
             raise RuntimeError(f"{summary['done']} of {self.count} messages were accepted")
         seconds = ran.seconds if self.count is not None else self.seconds
-        return load.Done(summary["done"], seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds)
 
 
 class Sink:
@@ -148,7 +148,7 @@ class Fetch:
         """Fetches until the time is over."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
         summary = _summary(ran)
-        return load.Done(summary["done"], summary["seconds"], ran.cpu_seconds)
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Files(postmark.Work):
     def run(self, _port, folder):
         """Creates the pool, works on it, and removes it; timed from outside, like postmark."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
-        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 each answer.
 
 Encoded values are bytes: `element` makes one from a tag and its contents, `elements` splits
-contents. A client raises `Refused` if the result is not success, and OSError when the connection
+contents. A client raises `LdapError` if the result is not success, and OSError when the connection
 ends.
 """
 
@@ -21,7 +21,7 @@ SUCCESS_DONE = bytes([SEARCH_DONE, 7, ENUMERATED, 1, 0, OCTETS, 0, OCTETS, 0])  
 _CONNECT_SECONDS_MAX = 10
 
 
-class Refused(RuntimeError):
+class LdapError(RuntimeError):
     """A result other than success."""
 
     def __init__(self, code, text):
@@ -30,7 +30,7 @@ class Refused(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class LdapEntry:
     """An entry of a search result."""
 
     dn: str
@@ -161,7 +161,7 @@ class Client:
         """Adds values."""
         self._modify(dn, _ADD_VALUES, attributes)
 
-    def withdraw(self, dn, **attributes):
+    def remove_values(self, dn, **attributes):
         """Removes values."""
         self._modify(dn, _DELETE_VALUES, attributes)
 
@@ -183,7 +183,7 @@ class Client:
             elif tag != REFERENCE:
                 (_, code), _, (_, text), *_ = elements(content)
                 if code := int.from_bytes(code):
-                    raise Refused(code, text.decode())
+                    raise LdapError(code, text.decode())
                 return
 
 
@@ -193,7 +193,7 @@ def _entry(content):
     for _, attribute in elements(attributes):
         (_, name), (_, values) = elements(attribute)
         found[name.decode()] = [value.decode() for _, value in elements(values)]
-    return Entry(dn.decode(), found)
+    return LdapEntry(dn.decode(), found)
 
 
 def _attributes(attributes):

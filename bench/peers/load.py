@@ -15,7 +15,7 @@ _END_SECONDS_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
+class LoadResult:
     """The result of a load."""
 
     count: int  # messages, requests or transactions that succeeded
@@ -24,7 +24,7 @@ class Done:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
+class ProgramResult:
     """The output, time and CPU of programs."""
 
     outputs: tuple
@@ -35,12 +35,12 @@ class Ran:
 
 def run(*commands, seconds_max, folder=None, codes=(0,)):
     """Runs commands in parallel in `folder` until all have ended with one of `codes`."""
-    return _run(commands, folder, lambda programs: _await(programs, seconds_max, codes))
+    return _run(commands, folder, lambda programs: _wait_for_end(programs, seconds_max, codes))
 
 
 def run_endless(*commands, seconds, folder=None):
     """Runs commands that do not end on their own for this long; one that ends earlier has failed."""
-    return _run(commands, folder, lambda programs: _cut(programs, seconds))
+    return _run(commands, folder, lambda programs: _run_for(programs, seconds))
 
 
 def _run(commands, folder, listen):
@@ -57,7 +57,7 @@ def _run(commands, folder, listen):
             _end(program)
     seconds, cpu = time.monotonic() - begin, _children_cpu_seconds() - cpu
     outputs, complaints = zip(*said, strict=True)
-    return Ran(outputs, complaints, seconds, cpu)
+    return ProgramResult(outputs, complaints, seconds, cpu)
 
 
 def _started(command, folder):
@@ -65,7 +65,7 @@ def _started(command, folder):
     return subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
 
 
-def _await(programs, seconds_max, codes):
+def _wait_for_end(programs, seconds_max, codes):
     """The output of each program until it ended with an allowed code."""
     deadline = time.monotonic() + seconds_max
     said = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
@@ -75,7 +75,7 @@ def _await(programs, seconds_max, codes):
     return said
 
 
-def _cut(programs, seconds):
+def _run_for(programs, seconds):
     """The output of each program until its time was over; then it is killed."""
     deadline, said = time.monotonic() + seconds, []
     for program in programs:

@@ -81,7 +81,7 @@ class Outbound:
             self.server.release()
             seconds = arrivals.wait_for(count, seconds_max) - begin
             seconds = count / arrivals.rate_of_middle(count) if of_middle else seconds
-            return load.Done(count, seconds, sink.group.cpu_seconds() - cpu)
+            return load.LoadResult(count, seconds, sink.group.cpu_seconds() - cpu)
         finally:
             arrivals.stop()
 

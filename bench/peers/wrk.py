@@ -39,4 +39,4 @@ class Wrk:
         if complaint := _COMPLAINT.search(told):
             raise RuntimeError(f"wrk: {complaint[0]}")
         count, time, unit = _DONE.search(told).groups()
-        return load.Done(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)
+        return load.LoadResult(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)

@@ -4,9 +4,9 @@ Both servers sync before their 250 and deliver nothing: Mailrace has `concurrenc
 HOLD action. After each run the number of queued messages is compared with the number sent.
 """
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import postfix
 from peers.mailrace import Mailrace
 from peers.smtp import Load, Sink
@@ -15,7 +15,7 @@ MESSAGE_DISK_OCTETS = 9000  # for 6,000 bytes, with header, file system blocks a
 
 NOTES = (
     "100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue.",
-    contest.REST_NOTE,
+    comparison.REST_NOTE,
     "Mailrace logs a line for each message; the tuned Postfix has no log file, and nothing reads its "
     "syslog messages.",
     "The counts differ with the rates, so that each side is busy for some seconds. The rate is compared, "
@@ -33,7 +33,7 @@ def postfix_tuned(place):
     return postfix.Postfix(place, "tuned", [postfix.HOLD])
 
 
-MANY = Contest(
+MANY = Comparison(
     "Accepting: many messages a connection",
     {
         "postfix": Side(postfix_tuned, Load(10_000), MESSAGE_DISK_OCTETS),
@@ -48,7 +48,7 @@ MANY = Contest(
     NOTES,
 )
 
-ONE = Contest(
+ONE = Comparison(
     "Accepting: one message a connection",
     {
         "postfix": Side(postfix_tuned, Load(10_000, reuse=False), MESSAGE_DISK_OCTETS),
@@ -62,4 +62,4 @@ ONE = Contest(
     NOTES,
 )
 
-SCENARIOS = contest.scenarios({"accept-many": MANY, "accept-one": ONE})
+SCENARIOS = comparison.scenarios({"accept-many": MANY, "accept-one": ONE})

@@ -24,7 +24,7 @@ _MINUTE_SECONDS, _MINUTE_SECONDS_MIN = 60, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class OfferedLoad:
     """The load of a server in messages per second: arriving, and allowed to leave."""
 
     server: object  # called with a folder; returns what to start
@@ -68,9 +68,9 @@ def _postfix(leaving):
     return drain.postfix_tuned(Hops(1, rules=(f"* message delay {pause}ms",)), held=False)
 
 
-PACES = {
-    "mailrace": Pace(_mailrace(1250), 5000, 1250, 3000),
-    "postfix": Pace(_postfix(125), 500, 125, 8000),
+OFFERED_LOADS = {
+    "mailrace": OfferedLoad(_mailrace(1250), 5000, 1250, 3000),
+    "postfix": OfferedLoad(_postfix(125), 500, 125, 8000),
 }
 NOTES = (
     "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a separate run of `bench smtp "
@@ -78,7 +78,7 @@ NOTES = (
     "waiting time.",
     "The waiting messages are those accepted and not yet at the sink at the end of the minute.",
     f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink delays each message, so "
-    f"that at most {PACES['postfix'].leaving} per second leave.",
+    f"that at most {OFFERED_LOADS['postfix'].leaving} per second leave.",
     "There is one round: the minutes are compared.",
 )
 
@@ -86,19 +86,19 @@ NOTES = (
 def scenario(options):
     """Runs both servers, one after the other."""
     seconds = max(_MINUTE_SECONDS_MIN, _MINUTE_SECONDS // options.shrink)
-    paces = {name: pace for name, pace in PACES.items() if options.sides is None or name in options.sides}
+    loads = {name: rates for name, rates in OFFERED_LOADS.items() if options.sides is None or name in options.sides}
     found, configurations, commands = {}, {}, {}
     with machine.run_folder("collapse") as folder:
-        octets = sum(pace.coming * pace.message_disk_octets for pace in paces.values())
+        octets = sum(rates.coming * rates.message_disk_octets for rates in loads.values())
         machine.require_space(folder, octets * seconds * MINUTES)
         facts = machine.describe(folder)
-        for name, pace in paces.items():
+        for name, rates in loads.items():
             machine.settle()
             (folder / name).mkdir()
-            server = pace.server(folder / name)
+            server = rates.server(folder / name)
             try:
                 server.start()
-                found[name], commands[name] = _minutes(folder / name, server, pace, seconds)
+                found[name], commands[name] = _minutes(folder / name, server, rates, seconds)
                 configurations[name] = server.configuration()
             finally:
                 server.stop()
@@ -109,19 +109,19 @@ def scenario(options):
         ).finish(options)  # fmt: skip
 
 
-def _minutes(folder, server, pace, seconds):
+def _minutes(folder, server, rates, seconds):
     """Runs the load minute by minute; returns the minutes and the command."""
     minutes, accepted, left, arrivals = [], 0, 0, server.arrivals()
     try:
         for number in range(1, MINUTES + 1):
             load = laboratory.bench(
                 folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
-                "--rate", str(pace.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
+                "--rate", str(rates.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
                 "--recipient", "user@d1.test", "--seed", str(number),
             )  # fmt: skip
             accepted, before, left = accepted + load.report["done"], left, arrivals.count
             p99 = load.report["latency"]["p99_us"] / 1000
-            offered, waiting = pace.coming * seconds, accepted - left
+            offered, waiting = rates.coming * seconds, accepted - left
             minutes.append(Minute(number, offered, load.report["done"], p99, left - before, waiting))
             print(f"{server.name:10} {minutes[-1]}", flush=True)
     finally:
@@ -144,7 +144,7 @@ def _checks(minutes):
 def _plot(found):
     def lines(value):
         return {
-            f"{name}, {PACES[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
+            f"{name}, {OFFERED_LOADS[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
             for name, minutes in found.items()
         }
 
@@ -159,4 +159,4 @@ def _plot(found):
     )
 
 
-SCENARIOS = {"collapse": Scenario(scenario, tuple(PACES))}
+SCENARIOS = {"collapse": Scenario(scenario, tuple(OFFERED_LOADS))}

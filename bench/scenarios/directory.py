@@ -17,10 +17,10 @@ import json
 import statistics
 import sys
 
-import contest
+import comparison
 import pairs
-from contest import Contest
-from lookups import Asking, Lookups, Users
+from comparison import Comparison
+from lookups import LookupSide, LookupSource, Users
 from peers import ldap_load, load, machine, people
 
 from . import Scenario
@@ -50,7 +50,7 @@ NOTES = (
     "query it. Its CPU time has a column of its own.",
     "`cold` begins with an empty cache; each message goes to a different recipient, in random order. The others draw from all "
     "users.",
-    contest.REST_NOTE,
+    comparison.REST_NOTE,
     "The tuned Postfix has no log file, and nothing reads its syslog messages. Mailrace logs a line for each message.",
     "An interval contains the true median with at least 95 % confidence; a few rounds are too few for one.",
     "The ceiling of the directory alone was measured once, before the rounds: OR filters with this many keys, each "
@@ -68,7 +68,7 @@ def scenario(options):
             sides = _sides(shared)
             shared.make_local(options.sides or SIDES)
             ceiling = list(_ceiling(shared))
-            one = Contest("Looking up recipients in a directory of half a million", sides, TARGETS, NOTES,
+            one = Comparison("Looking up recipients in a directory of half a million", sides, TARGETS, NOTES,
                           versions={"slapd": machine.package("slapd")})  # fmt: skip
             found = one.measure("directory", folder, options)
         finally:
@@ -90,13 +90,13 @@ def _sides(shared):
 
     def side(server, count, to=anyone):
         octets = _FILE_OCTETS if count == POSTFIX_COUNT else _RECORD_OCTETS
-        return Asking(server, Lookups(count, octets=0, per_connection=3, **to), octets)
+        return LookupSide(server, LookupSource(count, octets=0, per_connection=3, **to), octets)
 
     return {
         "hash": side(functools.partial(shared.local_postfix, "hash"), POSTFIX_COUNT),
         "lmdb": side(functools.partial(shared.local_postfix, "lmdb"), POSTFIX_COUNT),
-        "ldap": side(functools.partial(shared.asking_postfix, "ldap", "ldap"), POSTFIX_COUNT),
-        "proxy": side(functools.partial(shared.asking_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
+        "ldap": side(functools.partial(shared.ldap_postfix, "ldap", "ldap"), POSTFIX_COUNT),
+        "proxy": side(functools.partial(shared.ldap_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
         "cdb": side(shared.cdb, MAILRACE_COUNT),
         "warm": side(shared.warm, MAILRACE_COUNT),
         "cold": side(shared.cold, min(MAILRACE_COUNT, shared.count), each_once),

@@ -6,10 +6,10 @@
 
 import pathlib
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers import exim
 from peers.laboratory import Source
@@ -44,7 +44,7 @@ _NOTES = (
 def _contest(title, hops):
     uncached = drain.postfix_tuned(hops, name="postfix-uncached", settings=[_UNCACHED])
     loads = {side: Source(count, recipient="user@d{}.test", users=hops.count) for side, count in COUNTS.items()}
-    return Contest(
+    return Comparison(
         title,
         {
             "postfix": Drain(drain.postfix_tuned(hops), loads["postfix"], MESSAGE_DISK_OCTETS),
@@ -68,7 +68,7 @@ def _large(name, setting):
     return Drain(server, load, int(1.1 * LARGE_OCTETS))
 
 
-SENDFILE = Contest(
+SENDFILE = Comparison(
     "Sending with sendfile, and copying",
     {"copied": _large("copied", "false"), "sendfile": _large("sendfile", "true")},
     (pairs.Target("sendfile", "copied", "cpu_per_thousand", most=0.65),),
@@ -81,7 +81,7 @@ SENDFILE = Contest(
     ),
 )
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "drain-one": _contest("Draining to one next hop", Hops(1)),
         "drain-many": _contest("Draining to 1,000 next hops", Hops(1000)),

@@ -15,9 +15,9 @@ import json
 import statistics
 import sys
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import guesses, load, machine, people
 from peers.laboratory import Source
 from peers.mailrace import Mailrace
@@ -63,12 +63,12 @@ NOTES = (
     "The time of a message is from its scheduled time to its last reply.",
     "The CPU of the server includes the guesses: one thread with low priority computes as many hashes "
     "as it can.",
-    contest.REST_NOTE,
+    comparison.REST_NOTE,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside(Source):
+class SourceWithGuesses(Source):
     """The source, and at the same time the guessers, if any."""
 
     other: str | None = None  # what each of their sessions sends
@@ -90,7 +90,7 @@ class Beside(Source):
         summary, *others = map(json.loads, ran.outputs)
         self.latencies.append(summary["latency"] | {"missed": summary["missed"], "failed": summary["failed"]})
         self.counts.extend(others)
-        return load.Done(summary["done"], self.seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], self.seconds, ran.cpu_seconds)
 
 
 def scenario(options):
@@ -100,7 +100,7 @@ def scenario(options):
         stored.write_text("".join(f"user{number} {_STORED}\n" for number in range(1, USERS + 1)))
         stored.chmod(0o644)
         sides = {name: _side(stored, other) for name, other in _OTHERS.items()}
-        found = Contest("Wrong passwords and mail", sides, TARGETS, NOTES).measure("guessing", folder, options)
+        found = Comparison("Wrong passwords and mail", sides, TARGETS, NOTES).measure("guessing", folder, options)
         loads = {name: sides[name].load for name in found.rounds[0]}
         for name, one in loads.items():
             found.commands[name].extend([" ".join(one.other_command())] if one.other else [])
@@ -111,7 +111,7 @@ def scenario(options):
 
 
 def _side(stored, other):
-    beside = Beside(rate=MESSAGES_PER_SECOND, seconds=SECONDS, other=other)
+    beside = SourceWithGuesses(rate=MESSAGES_PER_SECOND, seconds=SECONDS, other=other)
 
     def server(place):
         beside.server.append(Mailrace(place, concurrency=0, extra=_AUTH.format(path=stored)))

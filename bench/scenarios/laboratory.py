@@ -7,9 +7,9 @@
     lab-files                    the file operations of postmark, done by ours and by postmark
 """
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Nobody, Side
+from comparison import Comparison, NullServer, Side
 from peers import laboratory, machine, nginx, smtp, wrk
 from peers.laboratory import Fetch, Files, Source
 from peers.postal import Postal
@@ -25,7 +25,7 @@ PAGES = {"page": 10_000}
 
 
 def _smtp(how, reuse, count):
-    return Contest(
+    return Comparison(
         f"Our source and sink compared with smtp-source and smtp-sink: {how}",
         {
             "smtp-source": Side(smtp.Sink, Load(count, reuse=reuse)),
@@ -39,22 +39,22 @@ def _smtp(how, reuse, count):
         (
             "100 sessions, 6,000 bytes, one recipient, each command after the reply to the one before.",
             "Each source sends to its own sink; the server is that sink.",
-            contest.REST_NOTE,
+            comparison.REST_NOTE,
         ),
     )
 
 
-AGREE = Contest(
+AGREE = Comparison(
     "Agreement with smtp-source",
     {
         "smtp-source": Side(postfix_tuned, Load(10_000), MESSAGE_DISK_OCTETS),
         "mailrace": Side(postfix_tuned, Source(10_000), MESSAGE_DISK_OCTETS),
     },
     (pairs.Target("mailrace", "smtp-source", "rate", **AGREES),),
-    ("100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue.", contest.REST_NOTE),
+    ("100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue.", comparison.REST_NOTE),
 )
 
-POSTAL = Contest(
+POSTAL = Comparison(
     "Agreement with postal",
     {
         "postal": Side(postfix_tuned, Postal(60 * RATE), MESSAGE_DISK_OCTETS, is_minute=True, is_part=True),
@@ -69,41 +69,41 @@ POSTAL = Contest(
         "minutes to reach their rate and are killed at the end; the last whole minute counts, by the lines that they "
         "wrote when it ended. CPU cannot be compared here, since that of Postfix and postal covers all minutes.",
         "Ours counts the acknowledged messages of the minute; none of them was missed or unfinished.",
-        contest.REST_NOTE,
+        comparison.REST_NOTE,
     ),
     versions={"postal": machine.package("postal")},
 )
 
-HTTP = Contest(
+HTTP = Comparison(
     "Agreement with wrk",
     {
         "wrk": Side(lambda place: nginx.Nginx(place, PAGES), Wrk("page")),
         "mailrace": Side(lambda place: nginx.Nginx(place, PAGES), Fetch("page")),
     },
     (pairs.Target("mailrace", "wrk", "rate", **AGREES),),
-    (f"A page of {PAGES['page']:,} bytes, 100 connections from one thread, one worker.", contest.REST_NOTE),
+    (f"A page of {PAGES['page']:,} bytes, 100 connections from one thread, one worker.", comparison.REST_NOTE),
     unit="request",
     versions={"nginx": nginx.version, "wrk": wrk.version},
 )
 
-FILES = Contest(
+FILES = Comparison(
     "Agreement with postmark",
     {
-        "postmark": Side(Nobody, Postmark()),
-        "mailrace": Side(Nobody, Files()),
+        "postmark": Side(NullServer, Postmark()),
+        "mailrace": Side(NullServer, Files()),
     },
     (pairs.Target("mailrace", "postmark", "rate", **AGREES),),
     (
         f"{Work.files:,} files in {Work.subfolders} folders, {Work.low:,} to {Work.high:,} bytes each, blocks of "
         f"{Work.block}, seed {Work.seed}; nothing is synced.",
         "postmark reports whole seconds, so the whole run is timed from outside.",
-        contest.REST_NOTE,
+        comparison.REST_NOTE,
     ),
     unit="transaction",
     versions={"postmark": machine.package("postmark")},
 )
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "lab-smtp-many": _smtp("many messages a connection", True, 100_000),
         "lab-smtp-one": _smtp("one message a connection", False, 40_000),

@@ -6,10 +6,10 @@ after 30 seconds, the other half never; as much mail waits for each of them as f
 The mail for the 900 is timed, from the release to the last message.
 """
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers.laboratory import Source
 from peers.outbound import Hops
@@ -34,7 +34,7 @@ def _side(name, *lame):
     return Drain(server, _load(GOOD), MESSAGE_DISK_OCTETS, others=others, of_middle=False)
 
 
-LAME = Contest(
+LAME = Comparison(
     "Draining with slow next hops",
     {"without": _side("without"), "with": _side("with", SLOW, MUTE)},
     (pairs.Target("with", "without", "rate", least=1 / SLOWER_MOST),),
@@ -46,4 +46,4 @@ LAME = Contest(
     ),
 )
 
-SCENARIOS = contest.scenarios({"lame": LAME})
+SCENARIOS = comparison.scenarios({"lame": LAME})

@@ -21,7 +21,7 @@ from . import Scenario
 
 USERS, SOURCES = 2000, 10
 _EMPTY_SECONDS_MAX = 600
-_LETTER_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
+_MESSAGE_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
 
 TARGETS = [
     pairs.Target("mailrace", "postfix", "rate", least=8),
@@ -55,14 +55,14 @@ def scenario(options):
                 figures = pairs.measure(server, lambda: _until_empty(server, load))
             finally:
                 server.stop()
-            _check_letters(maildirs / "bench.test", names, load.count)
+            _check_messages(maildirs / "bench.test", names, load.count)
             configurations[server.name] = server.configuration()
             return figures
 
         return run
 
     with machine.run_folder("maildir") as folder:
-        machine.require_space(folder, 2 * options.pairs * load.count * _LETTER_DISK_OCTETS)
+        machine.require_space(folder, 2 * options.pairs * load.count * _MESSAGE_DISK_OCTETS)
         facts = machine.describe(folder)
         found = pairs.rounds(options.pairs, {"postfix": side(_postfix), "mailrace": side(_mailrace)}, options.sides)
         return report.Report(
@@ -98,7 +98,7 @@ def _make_maildirs(parent, names):
             shutil.chown(folder, "nobody", "nogroup")
 
 
-def _check_letters(parent, names, count):
+def _check_messages(parent, names, count):
     found = sum(len(os.listdir(parent / name / "new")) for name in names)
     if found != count:
         raise RuntimeError(f"{found} messages were delivered, {count} were sent")

@@ -16,8 +16,8 @@ from peers.outbound import Hops
 
 from . import Scenario
 
-RECIPIENTS, DOMAINS, LETTERS = 200_000, 20_000, 1000
-LETTER_SECONDS_MAX = 2.0
+RECIPIENTS, DOMAINS, SINGLES = 200_000, 20_000, 1000
+SINGLE_SECONDS_MAX = 2.0
 HOPS = Hops(1000, "*.h{}.test", ("* message delay 500ms",))
 _DOMAINS_PER_HOP = DOMAINS // HOPS.count
 _SECONDS_MAX = 600
@@ -55,20 +55,20 @@ class Round:
 def scenario(options):
     """Runs each round on a new server."""
     recipients = [f"reader{number}@{_domain(number)}" for number in range(RECIPIENTS // options.shrink)]
-    letters = [f"friend{number}@{_domain(number * _DOMAINS_PER_HOP)}" for number in range(LETTERS // options.shrink)]
+    singles = [f"friend{number}@{_domain(number * _DOMAINS_PER_HOP)}" for number in range(SINGLES // options.shrink)]
     found, configuration = [], ""
     with machine.run_folder("mailing") as folder:
         machine.require_space(folder, options.pairs * _DISK_OCTETS)
         facts = machine.describe(folder)
         for number in range(options.pairs):
             machine.settle()
-            one, configuration = _round(folder / str(number), recipients, letters)
+            one, configuration = _round(folder / str(number), recipients, singles)
             found.append(one)
             print(f"round {number + 1}/{options.pairs}  {one}", flush=True)
         return report.Report(
             "mailing", "Single messages and bulk mail", facts, folder,
-            {"client": [f"one message to {len(recipients):,} recipients, then {len(letters):,} single messages"]},
-            NOTES, {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(letters))),
+            {"client": [f"one message to {len(recipients):,} recipients, then {len(singles):,} single messages"]},
+            NOTES, {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(singles))),
             tables={"Rounds": [one.row(number) for number, one in enumerate(found, 1)]},
         ).finish(options)  # fmt: skip
 
@@ -79,30 +79,30 @@ def _domain(number):
     return f"s{place + 1}.h{hop + 1}.test"
 
 
-def _round(folder, recipients, letters):
+def _round(folder, recipients, singles):
     folder.mkdir()
     limits = f"recipients          = {RECIPIENTS}\nexpanded_recipients = {RECIPIENTS}"
     server = drain.mailrace(HOPS, limits=limits, held=False)(folder)
     try:
         server.start()
-        return _send(server, recipients, letters), server.configuration()
+        return _send(server, recipients, singles), server.configuration()
     finally:
         server.stop()
 
 
-def _send(server, recipients, letters):
+def _send(server, recipients, singles):
     """Sends the bulk mail, then the single messages, and waits until all are delivered."""
     all_copies, friends = server.arrivals(), server.arrivals(b" friend")
     try:
         with smtplib.SMTP("127.0.0.1", server.port, timeout=_SECONDS_MAX) as client:
-            _accepted(client.sendmail("news@lists.test", recipients, _TEXT.format("a mailing")))
+            _accepted(client.sendmail("news@lists.test", recipients, _TEXT.format("bulk")))
             begin = time.monotonic()
-            for letter in letters:
-                _accepted(client.sendmail("anna@people.test", letter, _TEXT.format("a letter")))
+            for recipient in singles:
+                _accepted(client.sendmail("anna@people.test", recipient, _TEXT.format("single")))
             last = time.monotonic()
-        there = friends.wait_for(len(letters), _SECONDS_MAX)
+        there = friends.wait_for(len(singles), _SECONDS_MAX)
         left = len(recipients) - round(all_copies.count_at(there) - friends.count_at(there))
-        whole = all_copies.wait_for(len(recipients) + len(letters), _SECONDS_MAX)
+        whole = all_copies.wait_for(len(recipients) + len(singles), _SECONDS_MAX)
     finally:
         all_copies.stop()
         friends.stop()
@@ -120,9 +120,9 @@ def _accepted(refused):
 def _checks(found, count):
     slowest, left = max(one.seconds for one in found), min(one.left for one in found)
     yield (
-        f"in each of {len(found)} rounds the single messages are delivered within {LETTER_SECONDS_MAX:g} s",
+        f"in each of {len(found)} rounds the single messages are delivered within {SINGLE_SECONDS_MAX:g} s",
         f"{slowest:.2f} s at the most",
-        slowest <= LETTER_SECONDS_MAX,
+        slowest <= SINGLE_SECONDS_MAX,
     )
     yield "the bulk mail is still leaving then", f"{left:,} or more recipients still waiting", left > 0
     each = all((one.copies, one.addresses) == (count, count) for one in found)

@@ -7,10 +7,10 @@ that accepting, queueing, sending and removing all count, and the disk is used b
 import dataclasses
 import time
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers import load
 from peers.laboratory import Source
@@ -40,14 +40,14 @@ class Passing(Drain):
             seconds = arrivals.wait_for(self.load.count, self.seconds_max) - begin
         finally:
             arrivals.stop()
-        return load.Done(self.load.count, seconds, sent.cpu_seconds + sink.group.cpu_seconds() - cpu)
+        return load.LoadResult(self.load.count, seconds, sent.cpu_seconds + sink.group.cpu_seconds() - cpu)
 
 
 def _side(server, name):
     return Passing(server, Source(COUNTS[name], recipient=_RECIPIENT, users=1), MESSAGE_DISK_OCTETS)
 
 
-PASSING = Contest(
+PASSING = Comparison(
     "Passing through",
     {
         "postfix": _side(drain.postfix_tuned(Hops(1), held=False), "postfix"),
@@ -60,9 +60,9 @@ PASSING = Contest(
     (
         "100 sessions, 6,000 bytes, one recipient. Mail is delivered to `mailrace bench sink`, which checks that each "
         "message arrives intact and once. No DNS is used.",
-        contest.REST_NOTE,
+        comparison.REST_NOTE,
         "The CPU of the load is that of the source and the sink.",
     ),
 )
 
-SCENARIOS = contest.scenarios({"passing": PASSING})
+SCENARIOS = comparison.scenarios({"passing": PASSING})

@@ -17,7 +17,7 @@ from . import Scenario
 CONNECTIONS, CONNECTION_OCTETS_MAX = 10_000, 20_000
 MESSAGES = 1_000_000
 _MAILDIRS = 2000
-_LETTER_DISK_OCTETS = 6000  # the blocks and inode of a small message, and its share of folders and spool
+_MESSAGE_DISK_OCTETS = 6000  # the blocks and inode of a small message, and its share of folders and spool
 _SECONDS_MAX = 1800
 
 
@@ -67,7 +67,7 @@ def verify(options):
     """Delivers a million messages and changes three of them."""
     count = MESSAGES // options.shrink
     with machine.run_folder("lab-verify") as folder:
-        machine.require_space(folder, count * _LETTER_DISK_OCTETS)
+        machine.require_space(folder, count * _MESSAGE_DISK_OCTETS)
         facts = machine.describe(folder)
         server, ledger = Mailrace(folder, concurrency=400), folder / "ledger"
         try:
@@ -82,18 +82,18 @@ def verify(options):
             server.stop()
         look = ("verify", "--ledger", str(ledger), "--maildir", str(server.maildirs))
         whole = laboratory.bench(folder, *look)
-        _touch(server.maildirs)
-        touched = laboratory.bench(folder, *look)
+        _modify(server.maildirs)
+        modified = laboratory.bench(folder, *look)
         checks = [
-            ("unchanged: nothing is lost, doubled or damaged", _said(whole),
+            ("unchanged: nothing is lost, doubled or damaged", _counts_text(whole),
              _faults(whole) == (0, 0, 0) and whole.code == 0),
-            (f"1 lost, 1 doubled and 1 damaged among {count:,} are found", _said(touched),
-             _faults(touched) == (1, 1, 1) and touched.report["messages"] == count and touched.code == 1),
+            (f"1 lost, 1 doubled and 1 damaged among {count:,} are found", _counts_text(modified),
+             _faults(modified) == (1, 1, 1) and modified.report["messages"] == count and modified.code == 1),
         ]  # fmt: skip
         notes = [
             f"The server accepted {sent.report['rate']:,.0f} messages per second.",
-            f"Each check read all messages, in {whole.seconds:.0f} s and {touched.seconds:.0f} s with at most "
-            f"{max(whole.peak_octets, touched.peak_octets) / 1e6:.0f} MB of memory.",
+            f"Each check read all messages, in {whole.seconds:.0f} s and {modified.seconds:.0f} s with at most "
+            f"{max(whole.peak_octets, modified.peak_octets) / 1e6:.0f} MB of memory.",
         ]
         commands = {"source": [sent.line], "verify": [whole.line]}
         title = "Finding three messages in a million"
@@ -106,22 +106,22 @@ def _faults(command):
     return tuple(command.report[fault] for fault in ("lost", "doubled", "damaged"))
 
 
-def _said(command):
+def _counts_text(command):
     lost, doubled, damaged = _faults(command)
     return f"{command.report['messages']:,} messages: {lost} lost, {doubled} doubled, {damaged} damaged"
 
 
-def _touch(maildirs):
+def _modify(maildirs):
     """Removes one message, copies another one, and alters the third-last byte of a third."""
     folders = sorted(path for path in pathlib.Path(maildirs, "bench.test").iterdir())
     lost, doubled, damaged = (next((folder / "new").iterdir()) for folder in (folders[0], folders[1], folders[2]))
     lost.unlink()
     shutil.copy(doubled, doubled.with_name("copy"))
-    with open(damaged, "r+b") as letter:
-        letter.seek(-3, 2)
-        byte = letter.read(1)
-        letter.seek(-3, 2)
-        letter.write(bytes([byte[0] ^ 1]))
+    with open(damaged, "r+b") as file:
+        file.seek(-3, 2)
+        byte = file.read(1)
+        file.seek(-3, 2)
+        file.write(bytes([byte[0] ^ 1]))
 
 
 SCENARIOS = {"lab-connections": Scenario(connections), "lab-verify": Scenario(verify)}

@@ -52,7 +52,7 @@ def _round(place, shared, known):
     server = shared.replica(place)
     try:
         begin = time.monotonic()
-        server.start_unprepared()
+        server.start_server()
         peak = 0
         while not (copy := server.copy())["complete"] or copy["entries"] < known:
             peak = max(peak, server.resident_bytes())
@@ -87,7 +87,7 @@ def _change(slapd, server, number):
 def _restart(server, address):
     """Seconds from the start to the first answer."""
     begin = time.monotonic()
-    server.start_unprepared()
+    server.start_server()
     said = server.table("get", "directory", address)
     if said.returncode or "copy" not in said.stderr:
         raise RuntimeError(f"{address} is not in the copy: {said.stderr}")

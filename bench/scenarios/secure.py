@@ -10,9 +10,9 @@ The certificate is ECDSA on P-256. Both servers sync before their 250 and delive
 
 import dataclasses
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import machine, postfix
 from peers.laboratory import Source
 from peers.mailrace import Mailrace
@@ -25,7 +25,7 @@ _NOTES = (
     "bench smtp`, for both servers.",
     "The certificate is ECDSA on P-256, the same for both, and the load does not verify it.",
     "`clear` is Mailrace with the same load and without TLS; the difference is the cost of TLS.",
-    contest.REST_NOTE,
+    comparison.REST_NOTE,
 )
 
 
@@ -53,7 +53,7 @@ def _mailrace(place):
 
 def _contest(title, count, rate_least, price_most, **load):
     ours = Source(count, secure=True, **load)
-    return Contest(
+    return Comparison(
         title,
         {
             "postfix": Side(_postfix, dataclasses.replace(ours, count=_POSTFIX_COUNT), MESSAGE_DISK_OCTETS),
@@ -69,7 +69,7 @@ def _contest(title, count, rate_least, price_most, **load):
     )
 
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "secure-many": _contest("Accepting by STARTTLS: many messages a connection", 80_000, 7, 1.5),
         "secure-one": _contest("Accepting by STARTTLS: one message a connection", 20_000, 3, 6, reuse=False, resumes=False),

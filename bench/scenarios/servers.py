@@ -4,9 +4,9 @@ All three sync before their 250 and deliver nothing: Mailrace has `concurrency =
 action, Exim `queue_only`. After each run the queued messages are counted.
 """
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import exim
 from peers.exim import Exim
 from peers.laboratory import Source
@@ -22,7 +22,7 @@ def _notes(mailrace_count):
         f"Mailrace gets {mailrace_count:,} messages, Postfix and Exim {OTHERS_COUNT:,} each: with equal counts, the "
         "fastest would be done in a second. Each is busy for some seconds; the rate is compared, and "
         "the CPU for each message.",
-        contest.REST_NOTE,
+        comparison.REST_NOTE,
         "Mailrace logs a line for each message; the log of Exim is /dev/null, and the tuned Postfix has no "
         "log file, and nothing reads its syslog messages.",
     )
@@ -30,7 +30,7 @@ def _notes(mailrace_count):
 
 def _contest(title, reuse, mailrace_count):
     others, ours = Source(OTHERS_COUNT, reuse=reuse), Source(mailrace_count, reuse=reuse)
-    return Contest(
+    return Comparison(
         title,
         {
             "postfix": Side(postfix_tuned, others, MESSAGE_DISK_OCTETS),
@@ -48,7 +48,7 @@ def _contest(title, reuse, mailrace_count):
     )
 
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "servers-many": _contest("Three servers: many messages a connection", True, 100_000),
         "servers-one": _contest("Three servers: one message a connection", False, 40_000),

@@ -4,7 +4,7 @@ received.
 A script maps a stage to a reply: `connect`, a verb such as `RCPT`, `content` (in the middle of it),
 `message` (after it; for LMTP once for each recipient), `STARTTLS`. Stages that are not in the
 script succeed. A reply is text, or a function of the session and the command's argument, which
-returns the reply, returns None for success, or raises `Over` to close the connection. `hangup`,
+returns the reply, returns None for success, or raises `CloseConnection` to close the connection. `hangup`,
 `stall`, `endless`, `once` and `before` make such functions.
 """
 
@@ -22,7 +22,7 @@ _STOP_SECONDS_MAX = 10
 _ENDLESS_OCTETS_MAX = 64 << 20  # enough to count as endless
 
 
-class Over(Exception):
+class CloseConnection(Exception):
     """Closes the connection."""
 
 
@@ -51,7 +51,7 @@ class Host:
         self.extensions, self.lmtp, self.tls = list(extensions), lmtp, tls
         self.sessions, self.messages = [], []
         self.open_most = 0  # highest number of concurrent connections
-        self.was_heard_out = False  # the client read all of an endless reply
+        self.read_endless_reply = False  # the client read all of an endless reply
         self.stopped = threading.Event()
         self.path = path
         if path is None:
@@ -116,7 +116,7 @@ class _Session:
             self.connection.settimeout(5)
             while self.connection.recv(65536):  # unread input would reset the connection and lose the last reply
                 pass
-        except (Over, OSError, ValueError):
+        except (CloseConnection, OSError, ValueError):
             pass
         finally:
             self.ended.set()
@@ -190,7 +190,7 @@ class _Session:
             content, first = [], True
             while (line := self._lines.readline()) != b".\r\n":
                 if not line:
-                    raise Over
+                    raise CloseConnection
                 if first:
                     self._scripted("content", "", "")
                     first = False
@@ -201,7 +201,7 @@ class _Session:
         size, _, last = argument.partition(" ")
         chunk = self._lines.read(int(size))
         if len(chunk) < int(size):
-            raise Over
+            raise CloseConnection
         self._chunks += chunk
         if not last:
             self.say("250 2.0.0 more")
@@ -225,7 +225,7 @@ def hangup(says=b""):
     def act(session, _argument):
         session.connection.sendall(says)
         session.connection.shutdown(socket.SHUT_RDWR)
-        raise Over
+        raise CloseConnection
 
     return act
 
@@ -239,7 +239,7 @@ def stall(session, _argument):
                 break
         except TimeoutError:
             pass
-    raise Over
+    raise CloseConnection
 
 
 def endless(line):
@@ -250,8 +250,8 @@ def endless(line):
         while said < _ENDLESS_OCTETS_MAX:
             session.connection.sendall(block)
             said += len(block)
-        session.host.was_heard_out = True
-        raise Over
+        session.host.read_endless_reply = True
+        raise CloseConnection
 
     return act
 
@@ -279,7 +279,7 @@ def before(event, said=None):
     return act
 
 
-def neighbours(count, first=2):
+def reserved_addresses(count, first=2):
     """Sockets on 127.0.0.2, .3 and so on with the same port: bound, so that the port is reserved,
     and not listening until a `Host` replaces one.
     """
@@ -299,8 +299,8 @@ def neighbours(count, first=2):
     raise RuntimeError("no port is free on all addresses")
 
 
-def replaced(place, **named):
-    """A host in place of one of the `neighbours`."""
+def host_on(place, **named):
+    """A host in place of one of the `reserved_addresses`."""
     address, port = place.getsockname()
     place.close()
     return Host(address, port, **named)

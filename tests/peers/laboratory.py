@@ -49,7 +49,7 @@ class Sink:
         self._process.communicate()
 
 
-class Scripted:
+class ScriptedServer:
     """An SMTP server with one fault, in a stage of its `fault_message`th message, which records
     what it receives.
 
@@ -98,20 +98,20 @@ class Scripted:
                 pass
 
     def _converse(self, connection, lines):
-        if self._strikes("connect", connection):
+        if self._fails_at("connect", connection):
             return
         connection.sendall(b"220 scripted.test\r\n")
         while line := lines.readline():
             verb = line[:4].upper().decode()
             self._messages += verb == "MAIL"
-            if self._strikes(verb, connection):
+            if self._fails_at(verb, connection):
                 return
             if verb == "DATA":
                 connection.sendall(b"354 go on\r\n")
                 if not self._take(connection, lines):
                     return
             connection.sendall(self._answer(verb, line))
-            if verb == "QUIT" or verb == "DATA" and self._strikes("idle", connection):
+            if verb == "QUIT" or verb == "DATA" and self._fails_at("idle", connection):
                 return
 
     def _take(self, connection, lines):
@@ -119,19 +119,19 @@ class Scripted:
         content = b""
         while (line := lines.readline()) not in (b".\r\n", b""):
             content += line[1:] if line.startswith(b".") else line
-            if len(content) > _CONTENT_PART and self._strikes("content", connection):
+            if len(content) > _CONTENT_PART and self._fails_at("content", connection):
                 self.begun.append(_number(content))
                 return False
         number = _number(content)
         self.begun.append(number)
         self.answers.wait()
-        if self._strikes("message", connection):
+        if self._fails_at("message", connection):
             return False
         self.accepted.append(number)
         self.octets += len(content)
         return True
 
-    def _strikes(self, stage, connection):
+    def _fails_at(self, stage, connection):
         early = stage in ("connect", "EHLO", "QUIT")
         if stage != self.stage or not early and self._messages != self.fault_message:
             return False
@@ -172,7 +172,7 @@ class FolderCase(unittest.TestCase):
 
     def scripted(self, *args, **named):
         """A scripted server that ends with the test."""
-        server = Scripted(*args, **named)
+        server = ScriptedServer(*args, **named)
         self.addCleanup(server.stop)
         return server
 

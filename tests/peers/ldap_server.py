@@ -5,7 +5,7 @@ A script maps a stage to a function: `connect`, `bind`, `schema` (a search for t
 subschema), `search` (any other search), `entry` (before each entry of such a search). Stages that
 are not in the script succeed. A function gets the session and the request, may do anything with the
 connection, and returns True if it has handled the request, or None for the default answer; or it
-raises `Over` to close the connection. The functions below make such functions.
+raises `CloseConnection` to close the connection. The functions below make such functions.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _ATTRIBUTE_TYPES = (
 )
 
 
-class Over(Exception):
+class CloseConnection(Exception):
     """Closes the connection."""
 
 
@@ -107,7 +107,7 @@ class Session:
             self._staged("connect", None)
             while True:
                 self._answer(_request(*ldap.read_message(self._stream)))
-        except (Over, OSError, EOFError, ValueError):
+        except (CloseConnection, OSError, EOFError, ValueError):
             pass
         finally:
             self.close()
@@ -131,7 +131,7 @@ class Session:
 
     def _answer(self, request):
         if request.tag == ldap.UNBIND:
-            raise Over
+            raise CloseConnection
         if request.tag == ldap.BIND:
             if not self._staged("bind", request):
                 self.send(request, ldap.result(ldap.BIND_DONE, 0))
@@ -195,14 +195,14 @@ def saying(octets):
 
 def hanging_up(session, _request):
     """Closes the connection."""
-    raise Over
+    raise CloseConnection
 
 
 def breaking_off(session, request):
     """Closes the connection in the middle of an entry."""
     octets = ldap.message(request.number, ldap.entry(people.dn(1), people.attributes(1)))
     session.raw(octets[: len(octets) // 2])
-    raise Over
+    raise CloseConnection
 
 
 def misnumbered(session, request):
@@ -214,7 +214,7 @@ def misnumbered(session, request):
 def stalling(session, _request):
     """Sends nothing until the server stops."""
     session.server.stopped.wait()
-    raise Over
+    raise CloseConnection
 
 
 def slow(seconds):

@@ -8,7 +8,7 @@ import unittest
 
 from harness import Client, await_that, folder
 from hosts import Host
-from names import Names
+from name_server import NameServer
 from peers.mailrace import Mailrace
 
 EVERYONE = ["127.0.0.0/8"]
@@ -122,7 +122,7 @@ class OutboundCase(unittest.TestCase):
 
     def names(self, **named):
         """A DNS server that ends with the test."""
-        return self.ending(Names(**named))
+        return self.ending(NameServer(**named))
 
     def ending(self, one):
         """Stops it when the test ends."""

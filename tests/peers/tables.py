@@ -41,7 +41,7 @@ def ending(case, end):
     (case.addClassCleanup if isinstance(case, type) else case.addCleanup)(end)
 
 
-def place_for(case):
+def folder_for(case):
     """A folder that ends with the case."""
     made = folder()
     ending(case, made.cleanup)
@@ -50,7 +50,7 @@ def place_for(case):
 
 def slapd_for(case, users=20, **settings):
     """A directory that runs until the case ends."""
-    slapd = Slapd(place_for(case), users, **settings)
+    slapd = Slapd(folder_for(case), users, **settings)
     ending(case, slapd.stop)
     slapd.start()
     return slapd
@@ -60,7 +60,7 @@ def server_for(case, *tables, mailboxes="people", **settings):
     """A server with these tables that runs until the case ends; by default `people` are its
     mailboxes.
     """
-    server = Mailrace(place_for(case), mailboxes=mailboxes, extra="".join(tables), **settings)
+    server = Mailrace(folder_for(case), mailboxes=mailboxes, extra="".join(tables), **settings)
     ending(case, server.stop)
     server.start()
     return server
@@ -137,7 +137,7 @@ def counted(server, family, **labels):
     return metrics(server)[f"mailrace_{family}{{{text}}}"]
 
 
-def replies_at_once(server, addresses, sessions=100):
+def replies_in_parallel(server, addresses, sessions=100):
     """The replies to these recipients, over this many connections in parallel."""
     with concurrent.futures.ThreadPoolExecutor(sessions) as pool:
         return list(pool.map(lambda address: reply(server, address), addresses))

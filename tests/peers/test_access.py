@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 from harness import Client, ServerCase, await_that, folder, make_message
-from names import Names
+from name_server import NameServer
 from outbound import metrics
 from peers.mailrace import Mailrace
 
@@ -91,7 +91,7 @@ class Access(ServerCase):
     def setUpClass(cls):
         cls.folder = folder()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.names = Names()
+        cls.names = NameServer()
         cls.addClassCleanup(cls.names.stop)
         cls.names.a(reversed_(LISTED), "127.0.0.3")
         cls.names.a(reversed_("192.0.2.77"), "127.0.0.2")

@@ -14,7 +14,7 @@ from outbound import metrics
 from peers import people
 from peers.mailrace import BINARY
 from peers.slapd import Slapd
-from test_tls import TlsMailrace, credulous, issue, listener, section
+from test_tls import TlsMailrace, unverified_context, issue, listener, section
 
 # In the order of the configuration; every test server has the first.
 LISTENERS = ("smtp", "submission", "submissions")
@@ -63,10 +63,10 @@ class SubmissionCase(ServerCase):
     def session(self, where="submissions"):
         """A client with TLS after EHLO."""
         if where == "submissions":
-            client = smtplib.SMTP_SSL("127.0.0.1", self.server.at[where], context=credulous())
+            client = smtplib.SMTP_SSL("127.0.0.1", self.server.at[where], context=unverified_context())
         else:
             client = smtplib.SMTP("127.0.0.1", self.server.at[where])
-            client.starttls(context=credulous())
+            client.starttls(context=unverified_context())
         self.addCleanup(client.close)
         self.assertEqual(client.ehlo()[0], 250)
         return client

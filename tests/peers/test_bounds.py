@@ -74,7 +74,7 @@ class Load(OutboundCase):
         self.assertIn("a load limit is in force", server.log.read_text())
 
 
-class Room(OutboundCase):
+class LowSpace(OutboundCase):
     def assert_full(self, extra):
         server = self.start(extra=extra)
         with Client(server.port) as client:

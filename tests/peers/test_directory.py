@@ -18,9 +18,9 @@ from tables import (
     counted,
     ldap_table,
     logged,
-    place_for,
+    folder_for,
     reply,
-    replies_at_once,
+    replies_in_parallel,
     server_for,
     slapd_for,
     stats,
@@ -166,7 +166,7 @@ class Connections(TablesCase):
     def setUpClass(cls):
         cls.slapd_ = slapd = slapd_for(cls, 10, tls=True, private=True)
         admin = {"bind_dn": ADMIN, "password": PASSWORD}
-        file = place_for(cls) / "password"
+        file = folder_for(cls) / "password"
         file.write_text(f"{PASSWORD}\n")
         file.chmod(0o644)
         other = slapd_for(cls, 10, tls=True)  # with a certificate that is not trusted
@@ -246,7 +246,7 @@ class Outages(TablesCase):
     def test_kill_and_restart_under_load_makes_no_user_unknown_and_defers_no_cached_user(self):
         server = self.server(self.table(SHORT), concurrency=0)
         known = 100
-        self.assertEqual({one.code for one in replies_at_once(server, map(user, range(1, known + 1)), 20)}, {250})
+        self.assertEqual({one.code for one in replies_in_parallel(server, map(user, range(1, known + 1)), 20)}, {250})
         with Load(server, known, 4) as cached, Load(server, 200, 4) as anyone:
             await_that(lambda: stats(server, "people")["cached"] > 150, "the load has begun", server)
             rounds = 0
@@ -293,11 +293,11 @@ class Outages(TablesCase):
         self.assertEqual(stats(server, "people")["requests"], 3)
 
 
-class Crowds(TablesCase):
+class ManySessions(TablesCase):
     def test_a_hundred_sessions_with_a_slapd_that_gives_ten_entries_at_a_time(self):
         slapd = self.slapd(400, sizelimit=10)
         server = self.server(ldap_table("people", slapd.url, QUICK, "cache = false"))
-        replies = replies_at_once(server, map(user, range(1, 501)))
+        replies = replies_in_parallel(server, map(user, range(1, 501)))
         self.assertEqual([one.code for one in replies], [250] * 400 + [550] * 100, server.log_tail())
 
     def test_lookups_of_many_connections_are_batched(self):
@@ -310,7 +310,7 @@ class Crowds(TablesCase):
         self.assertLess(counts["requests"], counts["keys_asked"] / 2)
 
 
-class Chains(TablesCase):
+class TableChains(TablesCase):
     """Tables made of other tables, and tables without a backend."""
 
     def test_a_chain_ends_at_a_table_that_fails(self):
@@ -329,7 +329,7 @@ class Chains(TablesCase):
 
     def test_pattern_and_static_tables_with_a_directory(self):
         slapd = self.slapd(5)
-        patterns = place_for(self) / "patterns"
+        patterns = folder_for(self) / "patterns"
         patterns.write_text("# sensors\n/^sensor-([0-9]+)@bench\\.test$/ user$1@bench.test\n")
         patterns.chmod(0o644)
         server = self.server(

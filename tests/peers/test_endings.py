@@ -24,7 +24,7 @@ FILE_OCTETS_MAX = 1024  # of the ledger, by `ulimit -f` of the shell in blocks o
 IO_FAILED = 74  # EX_IOERR
 
 
-class Hangups(FolderCase):
+class Disconnects(FolderCase):
     def send(self, stage, says):
         """Sends a few messages to a server with this fault; returns the counts of server, source
         and ledger.
@@ -62,7 +62,7 @@ class Hangups(FolderCase):
                 self.assertTrue(all("421 4.3.2 going down" in text for text in sent["errors"]), sent["errors"])
 
 
-class Endings(FolderCase):
+class EndOfRun(FolderCase):
     def source(self, *argv):
         """A running source."""
         command = [str(BINARY), "bench", "smtp", *map(str, argv), "--json"]
@@ -75,7 +75,7 @@ class Endings(FolderCase):
         ledger = self.folder / "ledger"
         ledger.touch()
         source = self.source("--target", self.sink().target, "--rate", 50, "--ledger", ledger)
-        await_that(lambda: len(acknowledged(ledger)) >= 10, "ten messages in the ledger", _Mute)
+        await_that(lambda: len(acknowledged(ledger)) >= 10, "ten messages in the ledger", _NoLog)
         source.send_signal(signal.SIGINT)
         output, _ = source.communicate(timeout=60)
         summary = json.loads(output)
@@ -86,7 +86,7 @@ class Endings(FolderCase):
         server = self.scripted()
         server.answers.clear()
         source = self.source("--target", server.target, "--connections", 3, "--messages", 3)
-        await_that(lambda: len(server.begun) == 3, "three open messages", _Mute)
+        await_that(lambda: len(server.begun) == 3, "three open messages", _NoLog)
         source.send_signal(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired, msg="the source did not wait for open messages"):
             source.communicate(timeout=1)
@@ -119,7 +119,7 @@ class Endings(FolderCase):
         self.assertLessEqual(listed, came)
 
 
-class _Mute:
+class _NoLog:
     """A server without a log."""
 
     @staticmethod

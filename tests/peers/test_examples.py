@@ -17,7 +17,7 @@ from hosts import Host
 from ldap_server import LdapServer, users
 from peers import people
 from peers.mailrace import ROOT
-from test_tls import TlsMailrace, credulous, issue
+from test_tls import TlsMailrace, unverified_context, issue
 
 EXAMPLES = ROOT / "examples"
 _ADDRESS = re.compile(r'^address = "[^"]*"', re.M)
@@ -150,7 +150,7 @@ class Examples(unittest.TestCase):
         replaced = [("mx1.example.org:25", mx.target)]
         server = self.start("submission", replaced=replaced, added=self.everything_to(internet))
         implicit, starttls = server.at.values()
-        with smtplib.SMTP_SSL("127.0.0.1", implicit, context=credulous()) as client:
+        with smtplib.SMTP_SSL("127.0.0.1", implicit, context=unverified_context()) as client:
             client.login("bob", "change-me")
             client.sendmail("bob@example.org", ["carol@example.org", "you@elsewhere.example"], make_message("x"))
             with self.assertRaises(smtplib.SMTPSenderRefused):
@@ -158,7 +158,7 @@ class Examples(unittest.TestCase):
         for host in (mx, internet):
             self.assertIn(b"Message-ID: ", self.awaited(host, 1, server)[0].content)
         with smtplib.SMTP("127.0.0.1", starttls) as client:
-            client.starttls(context=credulous())
+            client.starttls(context=unverified_context())
             client.ehlo()
             code, _ = client.docmd("AUTH", "PLAIN " + base64.b64encode(b"\0bob\0wrong").decode())
             self.assertEqual(code, 535)

@@ -17,8 +17,8 @@ from peers.mailrace import ROOT
 FILTER = ROOT / "packaging/fail2ban/mailrace.conf"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 # The clients, each with an address of its own.
-GUESSER, RELAYER, REFUSED, LIAR, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
-NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, LIAR}, {GUESSER, RELAYER, REFUSED, LIAR, HARVESTER}
+GUESSER, RELAYER, REFUSED, FORGER, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
+NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, FORGER}, {GUESSER, RELAYER, REFUSED, FORGER, HARVESTER}
 VICTIM = "203.0.113.9"
 
 EXTRA = """
@@ -80,7 +80,7 @@ class Filter(ServerCase):
     def misbehave(cls):
         port, submission = cls.server.ports["smtp"], cls.server.ports["submission"]
         lie = f"x mailrace[1]: login result=refused client={VICTIM} "
-        for source, user in ((GUESSER, "bob"), (LIAR, lie)):
+        for source, user in ((GUESSER, "bob"), (FORGER, lie)):
             with Client(submission, source=source) as client:
                 client.greet()
                 client.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0wrong".encode()).decode())

@@ -29,7 +29,7 @@ class Hostile(ServerCase):
         finished = threading.Event()
         slow, codes = self.ready(), []
 
-        def crawl():
+        def send_slowly():
             commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
             for part, replies in ((commands, 3), (make_message("slow") + b".\r\n", 1)):
                 for byte in part:
@@ -38,7 +38,7 @@ class Hostile(ServerCase):
                 codes.extend(slow.read().code for _ in range(replies))
             finished.set()
 
-        crawler = threading.Thread(target=crawl)
+        crawler = threading.Thread(target=send_slowly)
         crawler.start()
         with Client(self.server.port) as quick:
             quick.greet()

@@ -52,7 +52,7 @@ class Faults(OutboundCase):
         self.assertEqual(mail_events(server, "bounced"), [])
         for event in mail_events(server, "deferred"):
             self.assertRegex(event.reason, _REASON)
-        self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server read an endless reply")
+        self.assertFalse(any(host.read_endless_reply for host in cases.values()), "the server read an endless reply")
         return cases, server
 
     def test_a_failure_before_the_message_was_accepted_causes_no_duplicate(self):
@@ -105,7 +105,7 @@ class Faults(OutboundCase):
         self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
 
 
-class Poison(OutboundCase):
+class PoisonMessages(OutboundCase):
     """Messages at which the next hop fails: it closes the connection in the middle. They used to
     stop all mail to that next hop for a minute and more.
     """

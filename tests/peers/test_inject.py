@@ -19,7 +19,7 @@ import unittest
 
 from harness import Mailrace, await_messages, await_that, folder, mail_files
 from hosts import Host
-from names import Names
+from name_server import NameServer
 from peers.mailrace import route
 
 STRANGER = 1  # daemon; the server itself is nobody
@@ -302,7 +302,7 @@ class Operators(InjectCase):
         return int(self.server._queue("list", "--count", "--state", "waiting"))
 
     def test_addresses_are_verified(self):
-        names = Names()
+        names = NameServer()
         self.addCleanup(names.stop)
         names.null_mx("takes-none.test")
         names.silent.add("silent.test")
@@ -349,7 +349,7 @@ class Operators(InjectCase):
 
 
 @unittest.skipUnless(os.getuid() == 0, "becomes another user")
-class Strangers(InjectCase):
+class UnprivilegedUsers(InjectCase):
     def setUp(self):
         super().setUp()
         # Other users may not reach the binary, for instance below /root.
@@ -445,7 +445,7 @@ class Strangers(InjectCase):
         self.assertIsNone(self.server.process.poll())
 
 
-class Endings(InjectCase):
+class ServerStops(InjectCase):
     def leave(self, count, first=0):
         for number in range(first, first + count):
             self.sendmail("bob@bench.test", text=f"Subject: {number}\n\nx\n")

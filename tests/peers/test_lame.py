@@ -81,7 +81,7 @@ class Lame(OutboundCase):
         await_that(lambda: metrics(server)[adopted] == 0, "the release", server)
 
     def test_an_unreachable_next_hop_is_not_tried_for_some_time(self):
-        (place,) = hosts.neighbours(1)
+        (place,) = hosts.reserved_addresses(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
         server = self.start(
@@ -94,13 +94,13 @@ class Lame(OutboundCase):
         await_that(lambda: metrics(server)[dead] == 1, "one dead next hop", server)
         # The log line is written when the outcome is durable; the next hop is dead before that.
         await_that(lambda: len(mail_events(server, "deferred")) == 3, "three attempts, and no more", server)
-        host = self.ending(hosts.replaced(place))
+        host = self.ending(hosts.host_on(place))
         self.await_messages(host, 1, server)
         await_that(lambda: metrics(server)[dead] == 0, "no dead next hop", server)
 
 
     def test_mail_for_a_dead_next_hop_gets_a_delay_notice_and_bounces_in_time(self):
-        (place,) = hosts.neighbours(1)
+        (place,) = hosts.reserved_addresses(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
         server = self.start(

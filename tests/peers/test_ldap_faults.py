@@ -23,7 +23,7 @@ from ldap_server import (
     times,
     users,
 )
-from tables import QUICK, TablesCase, ldap_table, replies_at_once, stats, user
+from tables import QUICK, TablesCase, ldap_table, replies_in_parallel, stats, user
 from peers import ldap, people
 
 NOBODY = f"nobody@{people.DOMAIN}"
@@ -160,7 +160,7 @@ class Batches(TablesCase):
         server = self.server(ldap_table("people", directory.url, UNCACHED, filter=pattern, **settings))
         addresses = [user(number) for number in range(1, self.COUNT + 1)]
         replies = []
-        asking = threading.Thread(target=lambda: replies.extend(replies_at_once(server, addresses)))
+        asking = threading.Thread(target=lambda: replies.extend(replies_in_parallel(server, addresses)))
         asking.start()
         await_that(lambda: stats(server, "people")["waiting"] >= self.COUNT, "everybody's question", server)
         self.held.set()
@@ -206,7 +206,7 @@ class Batches(TablesCase):
         directory = self.directory()
         server = self.server(ldap_table("people", directory.url, UNCACHED))
         replies = []
-        asking = threading.Thread(target=lambda: replies.extend(replies_at_once(server, [user(1)] * 50, 50)))
+        asking = threading.Thread(target=lambda: replies.extend(replies_in_parallel(server, [user(1)] * 50, 50)))
         asking.start()
         await_that(lambda: stats(server, "people")["joined"] >= 49, "everybody's question", server)
         self.held.set()
@@ -217,7 +217,7 @@ class Batches(TablesCase):
         directory = self.ldap_server(users(*range(1, self.COUNT + 1)), script={"search": slow(0.05)})
         server = self.server(ldap_table("people", directory.url, UNCACHED))
         addresses = [user(1 + number % (2 * self.COUNT)) for number in range(6 * self.COUNT)]
-        replies = replies_at_once(server, addresses)
+        replies = replies_in_parallel(server, addresses)
         expected = [250 if number % (2 * self.COUNT) < self.COUNT else 550 for number in range(6 * self.COUNT)]
         self.assertEqual([one.code for one in replies], expected, server.log_tail())
         self.assertGreater(max(self.keys(directory)), 1)

@@ -96,7 +96,7 @@ class Sinks(OutboundCase):
     def test_smtp_sink_gets_each_message_once_by_lmtp_over_a_unix_socket(self):
         socket = self.folder / "lmtp"
         dump = self.sink(f"unix:{socket}", "-L")
-        await_that(socket.exists, "the socket", _Mute)
+        await_that(socket.exists, "the socket", _NoLog)
         socket.chmod(0o666)
         server = self.start(extra=_STORE.format(f"unix:{socket}"), retry='first = "200ms", factor = 1.0')
         self.assert_arrive(server, dump, "store.test")
@@ -175,7 +175,7 @@ class Postfixes(OutboundCase):
         self.assertIn(b"Subject: hello", path.read_bytes())
 
 
-class Fellows(OutboundCase):
+class SharedDomain(OutboundCase):
     """Two of our servers share a domain; each knows which of them stores a mailbox."""
 
     HOSTS = {"alice": 0, "bob": 1}
@@ -190,9 +190,9 @@ class Fellows(OutboundCase):
         (self.folder / "users").write_text("".join(f"{user}@shared.test {user}\n" for user in self.HOSTS))
         for number in (0, 1):
             self.zone.a(f"host{number}.test", "127.0.0.1")
-        self.servers = [self.fellow(number) for number in (0, 1)]
+        self.servers = [self.shared_server(number) for number in (0, 1)]
 
-    def fellow(self, number):
+    def shared_server(self, number):
         table = '\n[[table]]\nname = "{0}"\ntype = "text"\npath = "{1}/{0}"\n'
         extra = "".join(table.format(name, self.folder) for name in ("hosts", "users"))
         extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "users"\nhosts = "hosts"\ntransport = "maildir"\n'
@@ -222,7 +222,7 @@ class Fellows(OutboundCase):
         await_that(lambda: self.stored(1, "bob"), "a message for bob", self.servers[0])
 
 
-class _Mute:
+class _NoLog:
     """A server without a log."""
 
     @staticmethod

@@ -227,7 +227,7 @@ class Delays(NoticeCase):
         self.assertEqual(notice.actions, {"bob@one.test": "failed"})
 
 
-class Wishes(NoticeCase):
+class RequestedNotices(NoticeCase):
     """Parameters of MAIL and RCPT (RFC 3461 section 4)."""
 
     REFUSES = Failures.REFUSES

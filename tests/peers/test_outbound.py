@@ -241,7 +241,7 @@ class Unsendable(OutboundCase):
         self.await_messages(host, 1, server)
 
 
-class Secrecy(OutboundCase):
+class OutboundTls(OutboundCase):
     """STARTTLS with self-signed certificates and failing handshakes."""
 
     def setUp(self):

@@ -44,7 +44,7 @@ class Refusals(ServerCase):
                 self.assertTrue(client.say("RCPT TO:<alice>").is_a(501, "5.1.3"))
 
 
-class Ours(ServerCase):
+class RelayNetworks(ServerCase):
     """A client in the relay networks."""
 
     SERVER = {"users": ["alice"], "networks": ["127.0.0.1"]}

@@ -402,7 +402,7 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
             self.assertEqual(self.login(client, "one"), 235)
 
 
-class Ways(OutboundCase):
+class ChangedRoutes(OutboundCase):
     """Changes for queued mail and next hops."""
 
     def setUp(self):

@@ -13,7 +13,7 @@ import unittest
 
 import hosts
 from harness import await_that
-from names import MX
+from name_server import MX
 from outbound import OutboundCase, await_event, mail_events
 
 QUICK = 'first = "300ms", factor = 1.0, jitter = 0.0'
@@ -25,7 +25,7 @@ class ByName(OutboundCase):
     def setUp(self):
         super().setUp()
         self.zone = self.names()
-        self.places = hosts.neighbours(3)
+        self.places = hosts.reserved_addresses(3)
         for place in self.places:
             self.addCleanup(place.close)
         self.port = self.places[0].getsockname()[1]
@@ -36,7 +36,7 @@ class ByName(OutboundCase):
 
     def host_at(self, number, **named):
         """A host on one of the addresses; number 0 is 127.0.0.2."""
-        return self.ending(hosts.replaced(self.places[number], **named))
+        return self.ending(hosts.host_on(self.places[number], **named))
 
     def test_the_preferred_host_gets_the_mail(self):
         first, second = self.host_at(0), self.host_at(1)

@@ -112,7 +112,7 @@ class Corpora(FolderCase):
         self.assert_sound(self.folder)
 
 
-class Places(FolderCase):
+class Endpoints(FolderCase):
     """Targets, local addresses and logins."""
 
     def test_every_target_is_used_from_every_local_address_with_every_sender(self):

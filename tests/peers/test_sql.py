@@ -6,7 +6,7 @@ import sqlite3
 import unittest
 
 from harness import Client, await_messages, await_that, make_message
-from tables import QUICK, SHORT, TablesCase, ending, place_for, server_for, replies_at_once, stats, table, values
+from tables import QUICK, SHORT, TablesCase, ending, folder_for, server_for, replies_in_parallel, stats, table, values
 from peers.postgresql import Postgresql
 
 SCHEMA = """
@@ -99,7 +99,7 @@ class PostgresqlAway(TablesCase):
     def test_passwords(self):
         database = postgresql_for(self, password=PASSWORD)
         database.set_password()
-        file = place_for(self) / "password"
+        file = folder_for(self) / "password"
         file.write_text(f"{PASSWORD}\n")
         file.chmod(0o644)
         with_password = database.url.replace("postgres@", f"postgres:{PASSWORD}@")
@@ -119,7 +119,7 @@ class PostgresqlAway(TablesCase):
         database = postgresql_for(self)
         database.sql("INSERT INTO mailboxes SELECT 'user' || n || '@bench.test', 'x' FROM generate_series(1, 300) n")
         server = self.server(table("people", "postgres", "cache = false", url=database.url, query=MAILBOXES))
-        replies = replies_at_once(server, [f"user{number}@bench.test" for number in range(1, 401)])
+        replies = replies_in_parallel(server, [f"user{number}@bench.test" for number in range(1, 401)])
         self.assertEqual([one.code for one in replies], [250] * 300 + [550] * 100, server.log_tail())
         self.assertEqual(stats(server, "people")["keys_asked"], 400)
 
@@ -128,7 +128,7 @@ class InSqlite(TablesCase):
     """Each test has a file of its own."""
 
     def setUp(self):
-        place = place_for(self)
+        place = folder_for(self)
         self.path = place / "people.db"
         with self.writer() as database:
             database.executescript(SCHEMA)

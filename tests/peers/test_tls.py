@@ -47,7 +47,7 @@ def fingerprint(chain):
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pathlib.Path(chain).read_text())).hexdigest()
 
 
-def credulous(version_max=None):
+def unverified_context(version_max=None):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if version_max:
@@ -102,7 +102,7 @@ class Tls(ServerCase):
     def seen(self, name):
         """The certificate that a client gets for this server name."""
         with socket.create_connection(("127.0.0.1", self.server.at["implicit"]), WAIT_SECONDS_MAX) as plain:
-            with credulous().wrap_socket(plain, server_hostname=name) as secure:
+            with unverified_context().wrap_socket(plain, server_hostname=name) as secure:
                 return hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
 
     def run_client(self, *argv, text=None):
@@ -144,7 +144,7 @@ class Tls(ServerCase):
         self.assertIn("with ESMTPS\r\n", self.the_message("smtplib"))
 
     def test_smtplib_delivers_with_tls_1_2(self):
-        context = credulous(ssl.TLSVersion.TLSv1_2)
+        context = unverified_context(ssl.TLSVersion.TLSv1_2)
         with smtplib.SMTP_SSL("127.0.0.1", self.server.at["implicit"], context=context) as client:
             client.sendmail("a@c.test", ["implicit@bench.test"], make_message("from smtplib"))
         self.assertRegex(self.the_message("implicit"), r"\(using TLSv1\.2 with cipher TLS_ECDHE_\w+\)")
@@ -161,7 +161,7 @@ class Tls(ServerCase):
             self.assertEqual(client.read().code, 220)
             self.assertIn("STARTTLS", client.say("LHLO client.test").text)
             self.assertTrue(client.say("STARTTLS").is_a(220, "2.0.0"))
-            with credulous().wrap_socket(client.socket) as secure:
+            with unverified_context().wrap_socket(client.socket) as secure:
                 replies = secure.makefile("rb")
                 lines = [b"LHLO c.test", b"MAIL FROM:<a@c.test>", b"RCPT TO:<lmtp@bench.test>", b"DATA"]
                 secure.sendall(b"".join(line + b"\r\n" for line in lines))
@@ -213,7 +213,7 @@ class Tls(ServerCase):
         with self.client() as client:
             client.greet()
             client.say("STARTTLS")
-            with credulous().wrap_socket(client.socket) as secure:
+            with unverified_context().wrap_socket(client.socket) as secure:
                 replies = secure.makefile("rb")
                 secure.sendall(b"MAIL FROM:<a@c.test>\r\n")
                 self.assertEqual(replies.readline()[:9], b"503 5.5.1")
@@ -259,7 +259,7 @@ class Tls(ServerCase):
 
     def test_a_client_that_closes_first_gets_a_close_notify(self):
         with socket.create_connection(("127.0.0.1", self.server.at["implicit"]), WAIT_SECONDS_MAX) as plain:
-            with credulous().wrap_socket(plain) as secure:
+            with unverified_context().wrap_socket(plain) as secure:
                 self.assertEqual(secure.recv(4096)[:3], b"220")
                 # Raises if the server does not answer a close_notify with its own.
                 secure.unwrap().close()

@@ -24,7 +24,7 @@ _DATAGRAM_OCTETS_MAX = 512
 _TRIES = 50
 
 
-class Names:
+class NameServer:
     """A DNS server on a port of its own; all settings may be changed while it runs."""
 
     def __init__(self, ttl=60):

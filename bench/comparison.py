@@ -32,7 +32,7 @@ class Side:
     is_minute: bool = False  # the load runs for a minute, also in a trial
     is_part: bool = False  # more messages are sent than are counted
 
-    def shrunk(self, divisor):
+    def for_trial(self, divisor):
         """The same side with the smaller load of a trial: a part of the count, or of the time."""
         if self.is_minute:
             return self
@@ -55,7 +55,7 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contest:
+class Comparison:
     """The compared sides and the target ratios."""
 
     title: str
@@ -72,7 +72,7 @@ class Contest:
 
     def measure(self, name, folder, options):
         """Runs all rounds below `folder` and returns the report."""
-        sides = {name: side.shrunk(options.shrink) for name, side in self.sides.items()}
+        sides = {name: side.for_trial(options.shrink) for name, side in self.sides.items()}
         machine.require_space(folder, options.pairs * sum(side.disk_octets() for side in sides.values()))
         facts = machine.describe(folder) | {peer: version() for peer, version in self.versions.items()}
         loads = {side: sides[side].load for side in sides}
@@ -86,7 +86,7 @@ class Contest:
         )  # fmt: skip
 
 
-class Nobody:
+class NullServer:
     """The server of loads that need none."""
 
     name, port = "nobody", None
@@ -109,9 +109,9 @@ class Nobody:
         return ""
 
 
-def scenarios(contests):
+def scenarios(comparisons):
     """The table of scenarios of a module that only has comparisons."""
-    return {name: Scenario(functools.partial(it.run, name), tuple(it.sides)) for name, it in contests.items()}
+    return {name: Scenario(functools.partial(it.run, name), tuple(it.sides)) for name, it in comparisons.items()}
 
 
 def _turn(name, side, folder, configurations):
