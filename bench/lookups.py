@@ -202,10 +202,10 @@ def _mailrace(place, table):
 
 
 def _stats(server):
-    said = server.table("stats", "directory", "--json")
-    if said.returncode:
-        raise RuntimeError(f"table stats: {said.stderr.strip()}")
-    return json.loads(said.stdout)
+    stats = server.table("stats", "directory", "--json")
+    if stats.returncode:
+        raise RuntimeError(f"table stats: {stats.stderr.strip()}")
+    return json.loads(stats.stdout)
 
 
 def _send_rcpt(port, blocks):

@@ -83,9 +83,9 @@ class Guesser:
         user = self._random.randrange(2 * self._users) + 1
         return b"AUTH PLAIN " + base64.b64encode(f"\0user{user}\0wrong{self.guesses}".encode()) + b"\r\n"
 
-    def _count(self, said):
+    def _count(self, received):
         """Counts the replies after that to EHLO."""
-        lines = [line for line in said.split(b"\r\n") if line[3:4] == b" "]
+        lines = [line for line in received.split(b"\r\n") if line[3:4] == b" "]
         for line in lines[1 : 1 + GUESSES_PER_SESSION]:
             self.replies[line[:9].decode() if line[:1] in b"45" else line[:3].decode()] += 1
 

@@ -84,7 +84,7 @@ class Sink:
         self._address = "0.0.0.0" if everywhere else "127.0.0.1"
         self._rules = rules
         self.record = folder / f"{self.port}.record" if records else None
-        self._said, self._log = folder / f"{self.port}-sink.out", folder / f"{self.port}-sink.log"
+        self._output_path, self._log = folder / f"{self.port}-sink.out", folder / f"{self.port}-sink.log"
         self._process = None
 
     def command(self):
@@ -95,12 +95,12 @@ class Sink:
 
     def start(self):
         """Starts it and waits until it listens; a sink with rules may never greet."""
-        with open(self._said, "wb") as said, open(self._log, "wb") as log:
+        with open(self._output_path, "wb") as output, open(self._log, "wb") as log:
             argv = self.group.command(self.command())
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=log)
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log)
         self.group.watch(self._process.pid)
         deadline = time.monotonic() + _LISTEN_SECONDS_MAX
-        while not self._said.read_text().endswith("\n"):
+        while not self._output_path.read_text().endswith("\n"):
             if time.monotonic() > deadline or self._process.poll() is not None:
                 self.stop()
                 raise RuntimeError(f"the sink is not listening:\n{self._log.read_text()}")
@@ -118,7 +118,7 @@ class Sink:
 
     def summary(self):
         """Its report, after it was stopped."""
-        _listening, brace, summary = self._said.read_text().partition("{")
+        _listening, brace, summary = self._output_path.read_text().partition("{")
         return json.loads(brace + summary)
 
     def configuration(self):
@@ -184,8 +184,8 @@ def bench(folder, *argv):
     """Runs a `mailrace bench` command to its end; a bad verdict is allowed, a failure is not."""
     begin, peak = time.monotonic(), 0
     command = [str(BINARY), "bench", *argv, "--json"]
-    said, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
-    with open(said, "wb") as out, open(complaint, "wb") as err:
+    output, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
+    with open(output, "wb") as out, open(complaint, "wb") as err:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
     try:
         while process.poll() is None:
@@ -199,7 +199,7 @@ def bench(folder, *argv):
     if process.returncode not in (0, 1):
         raise RuntimeError(f"`{' '.join(command)}` ended with {process.returncode}: {complaint.read_text()}")
     line = " ".join(["mailrace", *command[1:]])
-    return Command(line, json.loads(said.read_text()), time.monotonic() - begin, peak, process.returncode)
+    return Command(line, json.loads(output.read_text()), time.monotonic() - begin, peak, process.returncode)
 
 
 def _summary(ran):

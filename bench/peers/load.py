@@ -51,12 +51,12 @@ def _run(commands, folder, listen):
     try:
         for command in commands:
             programs.append(_started(command, folder))
-        said = listen(programs)
+        outputs = listen(programs)
     finally:
         for program in programs:
             _end(program)
     seconds, cpu = time.monotonic() - begin, _children_cpu_seconds() - cpu
-    outputs, complaints = zip(*said, strict=True)
+    outputs, complaints = zip(*outputs, strict=True)
     return ProgramResult(outputs, complaints, seconds, cpu)
 
 
@@ -68,23 +68,23 @@ def _started(command, folder):
 def _wait_for_end(programs, seconds_max, codes):
     """The output of each program until it ended with an allowed code."""
     deadline = time.monotonic() + seconds_max
-    said = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
-    for program, words in zip(programs, said, strict=True):
+    outputs = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
+    for program, words in zip(programs, outputs, strict=True):
         if program.returncode not in codes:
             raise _fault(program, words)
-    return said
+    return outputs
 
 
 def _run_for(programs, seconds):
     """The output of each program until its time was over; then it is killed."""
-    deadline, said = time.monotonic() + seconds, []
+    deadline, outputs = time.monotonic() + seconds, []
     for program in programs:
         try:
             raise _fault(program, program.communicate(timeout=max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired:
             _signal(program, signal.SIGKILL)
-            said.append(program.communicate())
-    return said
+            outputs.append(program.communicate())
+    return outputs
 
 
 def _fault(program, words):

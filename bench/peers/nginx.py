@@ -45,8 +45,8 @@ def version():
     """Its version, or that it is not installed."""
     if (program := _program()) is None:
         return "not installed"
-    told = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=20).stderr
-    return told.strip().rpartition("/")[2]
+    output = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=20).stderr
+    return output.strip().rpartition("/")[2]
 
 
 class Nginx:

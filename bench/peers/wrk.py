@@ -35,8 +35,8 @@ class Wrk:
     def run(self, port, _folder=None):
         """Fetches until the time is over; count and time are those that it reports."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
-        told = ran.outputs[0]
-        if complaint := _COMPLAINT.search(told):
+        output = ran.outputs[0]
+        if complaint := _COMPLAINT.search(output):
             raise RuntimeError(f"wrk: {complaint[0]}")
-        count, time, unit = _DONE.search(told).groups()
+        count, time, unit = _DONE.search(output).groups()
         return load.LoadResult(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)

@@ -145,8 +145,8 @@ def _refused(side):
 def _checks(sides, rounds):
     for name, side in sides.items():
         refused = _refused(side)
-        said = "; ".join(f"{text} ({count:,})" for text, count in refused.items()) or "none"
-        yield f"{name}: no reply other than 250", said, not refused
+        replies = "; ".join(f"{text} ({count:,})" for text, count in refused.items()) or "none"
+        yield f"{name}: no reply other than 250", replies, not refused
     for name in ("warm", "replica"):
         if name in sides:
             keys = sum(keys for _, keys in sides[name].asked)
@@ -165,13 +165,13 @@ def _ceiling(shared):
             cpu = shared.slapd.group.cpu_seconds()
             numbers = (shared.slapd.port, shared.count, connections, keys, _CEILING_SECONDS)
             ran = load.run([sys.executable, ldap_load.__file__, *map(str, numbers)], seconds_max=60)
-            cpu, said = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
-            searches, asked = said["searches"] / said["seconds"], said["keys"] / said["seconds"]
+            cpu, result = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
+            searches, asked = result["searches"] / result["seconds"], result["keys"] / result["seconds"]
             yield {
                 "connections": connections, "keys of a search": keys,
                 "searches/s": round(searches), "keys/s": round(asked),
-                "slapd's CPU for a key, us": cpu / said["keys"] * 1e6,
-                "client's share of one processor": f"{said['cpu_seconds'] / said['seconds']:.0%}",
+                "slapd's CPU for a key, us": cpu / result["keys"] * 1e6,
+                "client's share of one processor": f"{result['cpu_seconds'] / result['seconds']:.0%}",
             }  # fmt: skip
     finally:
         shared.slapd.terminate()

@@ -111,13 +111,13 @@ def scenario(options):
 
 
 def _side(stored, other):
-    beside = SourceWithGuesses(rate=MESSAGES_PER_SECOND, seconds=SECONDS, other=other)
+    source = SourceWithGuesses(rate=MESSAGES_PER_SECOND, seconds=SECONDS, other=other)
 
     def server(place):
-        beside.server.append(Mailrace(place, concurrency=0, extra=_AUTH.format(path=stored)))
-        return beside.server[-1]
+        source.server.append(Mailrace(place, concurrency=0, extra=_AUTH.format(path=stored)))
+        return source.server[-1]
 
-    return Side(server, beside, _RECORD_OCTETS)
+    return Side(server, source, _RECORD_OCTETS)
 
 
 def _row(name, one, rounds):

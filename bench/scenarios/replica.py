@@ -88,9 +88,9 @@ def _restart(server, address):
     """Seconds from the start to the first answer."""
     begin = time.monotonic()
     server.start_server()
-    said = server.table("get", "directory", address)
-    if said.returncode or "copy" not in said.stderr:
-        raise RuntimeError(f"{address} is not in the copy: {said.stderr}")
+    found = server.table("get", "directory", address)
+    if found.returncode or "copy" not in found.stderr:
+        raise RuntimeError(f"{address} is not in the copy: {found.stderr}")
     return time.monotonic() - begin
 
 

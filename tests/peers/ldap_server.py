@@ -167,7 +167,7 @@ def users(*numbers):
     return {people.dn(number): people.attributes(number) for number in numbers}
 
 
-def answering(code, text="", *more):
+def answer_with(code, text="", *more):
     """Answers any bind or search with this result."""
 
     def act(session, request):
@@ -178,12 +178,12 @@ def answering(code, text="", *more):
     return act
 
 
-def referring(url):
+def refer_to(url):
     """Answers a search with a referral."""
-    return answering(REFERRAL, "", ldap.element(0xA3, ldap.element(ldap.OCTETS, url)))
+    return answer_with(REFERRAL, "", ldap.element(0xA3, ldap.element(ldap.OCTETS, url)))
 
 
-def saying(octets):
+def send_raw(octets):
     """Sends these octets, then continues normally."""
 
     def act(session, _request):
@@ -193,25 +193,25 @@ def saying(octets):
     return act
 
 
-def hanging_up(session, _request):
+def disconnect(session, _request):
     """Closes the connection."""
     raise CloseConnection
 
 
-def breaking_off(session, request):
+def disconnect_in_entry(session, request):
     """Closes the connection in the middle of an entry."""
     octets = ldap.message(request.number, ldap.entry(people.dn(1), people.attributes(1)))
     session.raw(octets[: len(octets) // 2])
     raise CloseConnection
 
 
-def misnumbered(session, request):
+def answer_wrong_id(session, request):
     """Answers with a message id that was not used, and nothing else."""
     session.send(dataclasses.replace(request, number=request.number + 1000), ldap.result(ldap.SEARCH_DONE, 0))
     return True
 
 
-def stalling(session, _request):
+def stall(session, _request):
     """Sends nothing until the server stops."""
     session.server.stopped.wait()
     raise CloseConnection

@@ -52,7 +52,7 @@ class NullClient(ImportCase):
         self.assertFalse(list((server.data / "drop").glob("*rejected*/*")))
 
 
-class PutOff(ImportCase):
+class DeferredMail(ImportCase):
     MAIN = """\
 myhostname = mx.example.com
 mydestination = example.com

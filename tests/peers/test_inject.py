@@ -151,7 +151,7 @@ class Sendmail(InjectCase):
         await_messages(self.server, "carol", 2)
 
 
-class Bounds(InjectCase):
+class RecipientLimits(InjectCase):
     SERVER = {
         "users": ["alice", "bob", "carol"],
         "aliases": "patterns",

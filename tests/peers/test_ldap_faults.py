@@ -11,15 +11,15 @@ from harness import await_that
 from ldap_server import (
     BUSY,
     UNAVAILABLE,
-    answering,
+    answer_with,
+    answer_wrong_id,
     before,
-    breaking_off,
-    hanging_up,
-    misnumbered,
-    referring,
-    saying,
+    disconnect,
+    disconnect_in_entry,
+    refer_to,
+    send_raw,
     slow,
-    stalling,
+    stall,
     times,
     users,
 )
@@ -30,7 +30,7 @@ NOBODY = f"nobody@{people.DOMAIN}"
 UNCACHED = QUICK + "cache = false\n"
 
 
-def garbling(operation):
+def answer_garbage(operation):
     """Answers with a message of this operation with any contents."""
 
     def act(session, request):
@@ -40,37 +40,37 @@ def garbling(operation):
     return act
 
 
-def ending_after(octets):
+def disconnect_after(octets):
     """Sends these octets and closes the connection."""
 
     def act(session, request):
         session.raw(octets)
-        hanging_up(session, request)
+        disconnect(session, request)
 
     return act
 
 
 # By name: the stage, the fault, and words that the log must have.
 FAULTS = {
-    "ends the connection": ("search", hanging_up, "closed the connection"),
-    "ends the connection at once": ("connect", hanging_up, ""),
-    "breaks off in the middle of an entry": ("search", breaking_off, ""),
-    "breaks off in a number": ("search", ending_after(b"\x30\x20\x02"), ""),
-    "is busy": ("search", answering(BUSY, "come again"), "come again"),
-    "is unavailable": ("search", answering(UNAVAILABLE, "being backed up"), "being backed up"),
-    "has no such base": ("search", answering(32), "noSuchObject"),
-    "says nothing": ("search", stalling, "no answer within"),
-    "answers another question": ("search", misnumbered, "no answer within"),
-    "refers to somebody else": ("search", referring("ldap://127.0.0.1:1/"), "referral"),
-    "has too many answers": ("entry", None, "ize"),
-    "says a length of 2 GB": ("search", saying(b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01"), "malformed"),
-    "says a length of 40 bits": ("search", saying(b"\x30\x85\x01\x00\x00\x00\x00"), "malformed"),
-    "says no length": ("search", saying(b"\x30\x80\x02\x01\x01\x00\x00"), "malformed"),
-    "says something else": ("search", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "malformed"),
-    "says an entry that is none": ("search", garbling(ldap.element(ldap.ENTRY, b"\xff\xff\xff")), "malformed"),
-    "says an entry cut short": ("search", garbling(bytes([ldap.ENTRY, 0x7F, 4, 1])), "malformed"),
-    "says an operation that is none": ("search", garbling(ldap.element(0x7E, b"")), "malformed"),
-    "says a result without a code": ("search", garbling(ldap.element(ldap.SEARCH_DONE)), "malformed"),
+    "disconnects": ("search", disconnect, "closed the connection"),
+    "disconnects right away": ("connect", disconnect, ""),
+    "disconnects in the middle of an entry": ("search", disconnect_in_entry, ""),
+    "disconnects in a number": ("search", disconnect_after(b"\x30\x20\x02"), ""),
+    "is busy": ("search", answer_with(BUSY, "come again"), "come again"),
+    "is unavailable": ("search", answer_with(UNAVAILABLE, "being backed up"), "being backed up"),
+    "has no such base": ("search", answer_with(32), "noSuchObject"),
+    "sends nothing": ("search", stall, "no answer within"),
+    "answers another request": ("search", answer_wrong_id, "no answer within"),
+    "sends a referral": ("search", refer_to("ldap://127.0.0.1:1/"), "referral"),
+    "has too many results": ("entry", None, "ize"),
+    "sends a length of 2 GB": ("search", send_raw(b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01"), "malformed"),
+    "sends a length of 40 bits": ("search", send_raw(b"\x30\x85\x01\x00\x00\x00\x00"), "malformed"),
+    "sends no length": ("search", send_raw(b"\x30\x80\x02\x01\x01\x00\x00"), "malformed"),
+    "sends HTTP": ("search", send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "malformed"),
+    "sends an invalid entry": ("search", answer_garbage(ldap.element(ldap.ENTRY, b"\xff\xff\xff")), "malformed"),
+    "sends a truncated entry": ("search", answer_garbage(bytes([ldap.ENTRY, 0x7F, 4, 1])), "malformed"),
+    "sends an unknown operation": ("search", answer_garbage(ldap.element(0x7E, b"")), "malformed"),
+    "sends a result without a code": ("search", answer_garbage(ldap.element(ldap.SEARCH_DONE)), "malformed"),
 }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ class Faults(TablesCase):
 
     def test_a_single_failure_is_retried(self):
         """A failed request is sent once more, since connections end for many reasons."""
-        for act in (hanging_up, breaking_off, saying(b"\x30\x80")):
+        for act in (disconnect, disconnect_in_entry, send_raw(b"\x30\x80")):
             directory = self.ldap_server(users(1), script={"search": times(1, act)})
             server = self.server(ldap_table("people", directory.url, UNCACHED))
             self.assert_reply(server, user(1), 250)
@@ -114,18 +114,18 @@ class Faults(TablesCase):
         self.assert_reply(server, NOBODY, 550)
 
     def test_a_request_has_a_timeout(self):
-        directory = self.ldap_server(users(1), script={"search": stalling})
+        directory = self.ldap_server(users(1), script={"search": stall})
         server = self.server(ldap_table("people", directory.url, UNCACHED, 'wait = "300ms"', timeout="10s"))
         self.assert_reply(server, user(1), 451, "4.3.0")
 
     def test_a_refused_bind_is_logged(self):
-        directory = self.ldap_server(users(1), script={"bind": answering(49, "who are you")})
+        directory = self.ldap_server(users(1), script={"bind": answer_with(49, "who are you")})
         server = self.server(ldap_table("people", directory.url, UNCACHED, bind_dn="cn=mail", password="secret"))
         self.assert_reply(server, user(1), 451, "4.3.0")
         self.assert_logged(server, "people", "bind", "who are you")
 
     def test_another_server_is_used_if_one_fails(self):
-        for act in (hanging_up, answering(BUSY), answering(UNAVAILABLE), stalling, saying(b"HTTP/1.1 400\r\n")):
+        for act in (disconnect, answer_with(BUSY), answer_with(UNAVAILABLE), stall, send_raw(b"HTTP/1.1 400\r\n")):
             bad, good = self.ldap_server(script={"search": act}), self.ldap_server(users(1))
             server = self.server(ldap_table("people", [bad.url, good.url], UNCACHED, timeout="300ms"))
             self.assert_reply(server, user(1), 250)
@@ -133,7 +133,7 @@ class Faults(TablesCase):
 
     def test_a_referral_is_followed_if_allowed(self):
         good = self.ldap_server(users(1))
-        first = self.ldap_server(script={"search": referring(f"{good.url}/{people.PEOPLE}")})
+        first = self.ldap_server(script={"search": refer_to(f"{good.url}/{people.PEOPLE}")})
         server = self.server(ldap_table("people", first.url, UNCACHED, referrals=True))
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, NOBODY, 550)
@@ -224,7 +224,7 @@ class Batches(TablesCase):
 
     def test_a_fault_during_a_batch_makes_no_user_unknown(self):
         directory = self.directory()
-        directory.script["entry"] = times(1, hanging_up)
+        directory.script["entry"] = times(1, disconnect)
         self.gather(directory)
 
 

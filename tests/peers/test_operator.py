@@ -57,7 +57,7 @@ class Operator(OutboundCase):
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
         await_event(self.server, "released", to="<carol@two.test>")
-        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "a release is no deferral")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "a release was logged as a deferral")
 
     def test_a_release_is_logged_as_a_release_and_not_as_a_deferral(self):
         before = metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}']

@@ -85,7 +85,7 @@ class Stop(unittest.TestCase):
         argv = [str(self.server.binary), "serve", "--config", str(self.server.config)]
         with subprocess.Popen(argv, cwd=self.server.folder, stderr=subprocess.PIPE, text=True) as process:
             self.addCleanup(process.kill)
-            writer = await_that(lambda: opened(table), "somebody who reads", self.server)
+            writer = await_that(lambda: opened(table), "a reader of the pipe", self.server)
             try:
                 for sent in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
                     process.send_signal(sent)

@@ -249,7 +249,7 @@ class Tls(ServerCase):
         self.await_log(r"info .*a certificate has changed and was read anew.*beside\.test", since)
         self.assertEqual(self.seen("beside.test"), fingerprint(other[0]))
 
-    @unittest.skipIf(os.geteuid(), "needs root, who alone may read what the server then may not")
+    @unittest.skipIf(os.geteuid(), "needs root, to hide a file from the server")
     def test_a_certificate_that_cannot_be_checked_is_logged_once(self):
         pattern = r"error .*cannot be read to see whether it was renewed.*hidden\.pem.*Permission denied"
         self.await_log(pattern)
