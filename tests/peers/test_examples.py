@@ -17,7 +17,7 @@ from hosts import Host
 from ldap_server import LdapServer, users
 from peers import people
 from peers.mailrace import ROOT
-from test_tls import TlsMailrace, unverified_context, issue
+from test_tls import TlsMailrace, issue, unverified_context
 
 EXAMPLES = ROOT / "examples"
 _ADDRESS = re.compile(r'^address = "[^"]*"', re.M)
