@@ -14,7 +14,7 @@ from outbound import metrics
 from peers import people
 from peers.mailrace import BINARY
 from peers.slapd import Slapd
-from test_tls import TlsMailrace, unverified_context, issue, listener, section
+from test_tls import TlsMailrace, issue, listener, section, unverified_context
 
 # In the order of the configuration; every test server has the first.
 LISTENERS = ("smtp", "submission", "submissions")
