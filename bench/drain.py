@@ -72,7 +72,7 @@ def postfix_tuned(*hops, name="postfix", settings=(), held=True):
     def make(place, destinations):
         table = place / "transports"
         table.write_text("".join(f"{one.domain} smtp:[{one.address}]:{one.port}\n" for one in destinations))
-        machine.run("postmap", f"hash:{table}")
+        postfix.build_table("hash", table)
         return Postfix(place, "tuned", [*hold, *postfix.relay_lines(table), *settings])
 
     hold = [postfix.HOLD] if held else []

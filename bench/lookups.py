@@ -141,7 +141,7 @@ class Users:
         if kinds := [kind for kind in ("hash", "lmdb") if kind in sides]:
             people.write_postmap(self._postmap, self.count)
             for kind in kinds:
-                machine.run("postmap", f"{kind}:{self._postmap}")
+                postfix.build_table(kind, self._postmap)
         if "cold" in sides:
             people.write_shuffled(self.shuffled, self.count)
         if "cdb" in sides:

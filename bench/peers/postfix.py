@@ -12,9 +12,10 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 import time
 
-from . import accounting
+from . import accounting, machine
 from .smtp import free_port, wait_for_banner
 
 HOLD = "smtpd_data_restrictions = check_client_access static:HOLD"
@@ -52,6 +53,13 @@ in_flow_delay = 0
 qmgr_message_active_limit = 50000
 smtpd_client_connection_count_limit = 0
 """
+
+
+def build_table(kind, table):
+    """Builds a table with postmap(1), which reads a main.cf; the machine may not have one."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "main.cf").write_text("compatibility_level = 3.6\n")
+        machine.run("postmap", "-c", folder, f"{kind}:{table}")
 
 
 def maildir_lines(maildirs, users):

@@ -74,7 +74,7 @@ def scenario(options):
 def _postfix(place, maildirs, names):
     table = place / "users"
     table.write_text("".join(f"{name}@bench.test bench.test/{name}/\n" for name in names))
-    machine.run("postmap", f"hash:{table}")
+    postfix.build_table("hash", table)
     return postfix.Postfix(place, "tuned", postfix.maildir_lines(maildirs, table))
 
 
