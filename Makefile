@@ -1,11 +1,11 @@
-# The few commands that this repository needs. `make` builds the server, `make run` starts it, `make test` proves it.
+# The commands of this repository: `make` builds the server, `make run` starts it, `make test` tests it.
 
 CARGO ?= cargo
-# Where Debian has servers, and only root looks.
+# Debian installs servers there, which is only in the PATH of root.
 export PATH := $(PATH):/usr/sbin
-# The binary that the integration tests run. Theirs has overflow checks and debug assertions on.
+# The binary of the integration tests, which has overflow checks and debug assertions.
 TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
-# Needed only for the measurements, which take a release build.
+# The measurements, which need a release build.
 SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one resumed-one passing servers-many servers-one \
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
@@ -15,11 +15,11 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
 all:
 	$(CARGO) build --release
 
-# Optimised less than the release, and so built sooner (bench/first-message).
+# Less optimised than the release, so that it builds faster (bench/first-message).
 run:
 	$(CARGO) run --profile try --package mailrace -- serve
 
-# All that continuous integration runs.
+# Everything that continuous integration runs.
 test: test-peers lint unit integration
 
 lint:
@@ -29,38 +29,38 @@ lint:
 unit:
 	$(CARGO) test --workspace --quiet
 
-# The binary comes with `cargo test`: `cargo build` would build it anew, with fewer features of its dependencies.
+# Uses the binary of `cargo test`: `cargo build` would rebuild it with fewer dependency features.
 integration:
 	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run
 
-# The programs that the tests talk to: Postfix, Dovecot, swaks and so on. Installs what is missing, starts none of them.
+# Installs the programs that the tests use (Postfix, Dovecot, swaks and so on) without starting them.
 test-peers:
 	bench/peers/install tests
 
-# `make test` as it is committed, in a Debian that nobody has touched: as root, then as a user with sudo. Needs root.
-# USERS=root is one of them alone.
+# Runs `make test` on the last commit in a new Debian, as root and as a user with sudo. Needs root.
+# USERS=root runs only one of them.
 test-fresh:
 	USERS="$(USERS)" tests/fresh
 
-# What takes large peers, or long. Writes the result into tests/ecosystem/LAST_RUN.md.
+# Tests with large peers, or that take long. Writes the result to tests/ecosystem/LAST_RUN.md.
 test-ecosystem:
 	bench/peers/install ecosystem
 	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run ecosystem
 
-# And those that only the measurements need: Exim, postal, postmark, wrk.
+# Also installs what only the measurements need: Exim, postal, postmark, wrk.
 peers:
 	bench/peers/install
 
-# The tests that gain by time: more crashes, against the release build.
+# Longer tests: more crashes, with the release build.
 soak: test-peers all
 	MAILRACE_KILL_ROUNDS=200 tests/run test_crash
 
 bench: peers all
 	for scenario in $(SCENARIOS); do bench/run $$scenario || status=1; done; exit $${status:-0}
 
-# A minute for each parser of outside bytes, where a nightly compiler and cargo-fuzz are installed.
+# Fuzzes each parser of untrusted input for a minute, if a nightly compiler and cargo-fuzz are installed.
 fuzz:
 	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
 	  for target in $$($(CARGO) +nightly fuzz list); do \
@@ -68,7 +68,7 @@ fuzz:
 	  done; \
 	else echo "skipped: fuzzing needs a nightly compiler and cargo-fuzz"; fi
 
-# Hours of it; `tests/mutants queue --shard 0/20` is a sample. Skipped where cargo-mutants is missing.
+# Takes hours; `tests/mutants queue --shard 0/20` is a sample. Skipped without cargo-mutants.
 mutants:
 	tests/mutants
 
@@ -76,11 +76,11 @@ audit:
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; \
 	else echo "skipped: cargo-deny is not installed"; fi
 
-# The manual pages, into target/man; `man -l target/man/mailrace.1` shows one.
+# Writes the manual pages to target/man; `man -l target/man/mailrace.1` shows one.
 man: all
 	$(or $(CARGO_TARGET_DIR),target)/release/mailrace man $(or $(CARGO_TARGET_DIR),target)/man
 
-# The Debian package, into target/debian. It takes dpkg-deb, which every Debian has, and nothing else.
+# Builds the Debian package in target/debian. Needs only dpkg-deb, which is part of every Debian.
 deb: all
 	packaging/build-deb
 

@@ -1,51 +1,51 @@
-"""Draining: a server is given mail to hold; then it is released, and timed where the mail arrives.
+"""Draining: a server holds queued mail, then it is released and timed until the mail has arrived.
 
-While it fills nothing leaves. Then the disk is synced and the machine rests, so that what is measured is leaving alone.
-In the end each message must have arrived, whole and once. The same sink receives from all: `mailrace bench sink`, which
-examines and records what comes.
+Nothing leaves while the queue is filled. Then the disk is synced and the machine is idle for a few
+seconds, so that only delivery is measured. At the end each message must have arrived intact and
+once. The receiver is `mailrace bench sink` for all servers; it examines and records each message.
 """
 
 import dataclasses
 
 import pairs
-from contest import Side
+from comparison import Side
 from peers import exim, machine, outbound, postfix
 from peers.mailrace import Mailrace, route
 from peers.postfix import Postfix
 
-RUNNERS = 4  # Exim's best number of them on two cores, of 1, 2, 4, 8 and 16 that were tried
+RUNNERS = 4  # the best for Exim on two cores, of 1, 2, 4, 8 and 16
 NOTES = (
-    "All mail is queued first, while nothing leaves, and counted in the queue. Mailrace's queue is paused, and resumed "
-    "then.",
-    "What leaves goes to `mailrace bench sink`, which examines what comes: each message came whole, and once.",
-    "Next hops are addresses of 127.0.0.0/8, each with a domain of its own. No DNS is asked.",
-    f"Before each release the disk was synced and the machine rested for {machine.REST_SECONDS} seconds.",
+    "All mail is queued first and counted in the queue while nothing leaves. Mailrace's queue is paused and then "
+    "resumed.",
+    "Mail is delivered to `mailrace bench sink`, which checks that each message arrives intact and once.",
+    "Next hops are addresses in 127.0.0.0/8, each with its own domain. No DNS is used.",
+    f"Before each release the disk was synced and the machine was idle for {machine.REST_SECONDS} seconds.",
 )
 PEERS_NOTES = (
-    "Postfix holds by a HOLD action, and is released by `postsuper -H ALL` and `postqueue -f`; Exim by `queue_only`, "
-    f"and then gets {RUNNERS} runners (`-q`).",
+    "Postfix holds mail with a HOLD action and is released with `postsuper -H ALL` and `postqueue -f`; Exim holds with "
+    f"`queue_only` and then gets {RUNNERS} queue runners (`-q`).",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Drain(Side):
-    """One side, whose server is an `outbound.Outbound` that holds what it gets."""
+    """A side whose server is an `outbound.Outbound` that holds its mail."""
 
-    others: tuple = ()  # loads that are queued too, for other next hops than those that are measured
-    of_middle: bool = True  # the rate is that of the middle 80 %
+    others: tuple = ()  # loads for other next hops, which are queued too
+    of_middle: bool = True  # report the rate of the middle 80 %
     seconds_max: int = 900
 
-    def shrunk(self, divisor):
-        """It with the loads of a trial."""
-        others = tuple(Side(self.server, load).shrunk(divisor).load for load in self.others)
-        return dataclasses.replace(super().shrunk(divisor), others=others)
+    def for_trial(self, divisor):
+        """The same side with the smaller loads of a trial."""
+        others = tuple(Side(self.server, load).for_trial(divisor).load for load in self.others)
+        return dataclasses.replace(super().for_trial(divisor), others=others)
 
     def disk_octets(self):
-        """What it takes on the disk in one round."""
+        """The disk space that one round needs."""
         return self.message_octets * sum(load.messages_max for load in (self.load, *self.others))
 
     def measure(self, server, place):
-        """Fills it, releases it, and looks at what has arrived."""
+        """Fills the queue, releases it, and checks what has arrived."""
         count = self.load.count
         for load in (self.load, *self.others):
             load.run(server.port, place)
@@ -57,7 +57,7 @@ class Drain(Side):
 
 
 def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
-    """Mailrace with its own defaults, but for further `settings` and `limits`, before such next hops."""
+    """Mailrace with default settings plus `settings` and `limits`, with these next hops."""
 
     def make(place, destinations):
         routes = "".join(route(one.domain, f"[{one.address}]:{one.port}") for one in destinations)
@@ -67,7 +67,7 @@ def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
 
 
 def postfix_tuned(*hops, name="postfix", settings=(), held=True):
-    """Postfix, tuned, with further `settings`."""
+    """Tuned Postfix with additional `settings`."""
 
     def make(place, destinations):
         table = place / "transports"
@@ -80,7 +80,7 @@ def postfix_tuned(*hops, name="postfix", settings=(), held=True):
 
 
 def exim_tuned(hops):
-    """Exim, tuned."""
+    """Tuned Exim."""
 
     def make(place, destinations):
         table = place / "routes"

@@ -1,7 +1,7 @@
-"""A file system made for one run: ext4 with a journal, or xfs, in a file of its own on a loop device.
+"""A file system for one run: ext4 with a journal, or xfs, in an image file on a loop device.
 
-What holds the temporary folder may sync cheaper or dearer than what others have (ext4 can be without a journal), and
-ratios have to hold on each. Making one needs root, and room for what the run writes: the file is sparse.
+The cost of a sync differs between file systems (ext4 may have no journal), and ratios must hold on
+all of them. Creating one needs root and disk space for the data of the run; the image is sparse.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ _IMAGE_OCTETS = 24 << 30
 
 @contextlib.contextmanager
 def chosen(kind):
-    """Runs have their folders on a fresh file system of that kind; None: where they have them anyway."""
+    """Runs create their folders on a new file system of this kind; None keeps the default."""
     if kind is None:
         yield
         return
     if os.geteuid() != 0:
-        raise RuntimeError("file systems can only be mounted by root")
+        raise RuntimeError("mounting a file system needs root")
     with machine.run_folder(kind) as folder, _mounted(folder, kind) as place:
         before = os.environ.get("MAILRACE_BENCH_DIR")
         os.environ["MAILRACE_BENCH_DIR"] = str(place)

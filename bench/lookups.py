@@ -1,7 +1,7 @@
-"""Mail servers that look half a million recipients up: what they have in common, and their directory beside them.
+"""Mail servers that look up half a million recipients, and their directory server.
 
-A server that asks the directory has it to itself while it runs: the same slapd, started for it and ended after it. What
-the directory costs is counted apart from what the mail server does.
+A server that queries the directory is its only client: slapd runs only while that server does. The
+CPU time of the directory is counted separately.
 """
 
 import concurrent.futures
@@ -11,7 +11,7 @@ import json
 import socket
 import time
 
-from contest import Side
+from comparison import Side
 from peers import load, machine, people, postfix
 from peers.laboratory import Source
 from peers.mailrace import BINARY, Mailrace
@@ -39,35 +39,34 @@ base   = "{people.PEOPLE}"
 filter = "(mail={{{{key}}}})"
 result = "mail"
 """
-# Enough for asking for everyone beforehand.
 _LIMITS = "recipients          = 1000\ncommands            = 1000000"
 
 
 @dataclasses.dataclass(frozen=True)
-class Lookups(Source):
-    """The source, which goes on where a recipient is refused, and keeps what was said to it."""
+class LookupSource(Source):
+    """A source that continues after a refused recipient and keeps the replies."""
 
-    refusals: list = dataclasses.field(default_factory=list)  # by round: what was said instead of 250, how often
+    refusals: list = dataclasses.field(default_factory=list)  # per round: replies other than 250 and their counts
 
     def run(self, port, _folder=None):
-        """Sends everything, from the first connection to the last reply."""
+        """Sends all messages, from the first connection to the last reply."""
         ran = load.run(self.command(port), seconds_max=self.seconds_max, codes=(0, 1))
         summary = json.loads(ran.outputs[0])
         if summary["missed"] or summary["unfinished"] or not summary["done"]:
-            raise RuntimeError(f"not all was sent: {summary['errors']}")
+            raise RuntimeError(f"not all messages were sent: {summary['errors']}")
         self.refusals.append(summary["errors"])
-        return load.Done(summary["done"], ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
-class Asking(Side):
-    """A side, with what its directory did meanwhile."""
+class LookupSide(Side):
+    """A side that also measures its directory."""
 
-    costs: list = dataclasses.field(default_factory=list)  # by round: CPU seconds of slapd for 1,000 messages
-    asked: list = dataclasses.field(default_factory=list)  # by round: requests of Mailrace's table, and keys in them
+    costs: list = dataclasses.field(default_factory=list)  # per round: CPU seconds of slapd for 1,000 messages
+    asked: list = dataclasses.field(default_factory=list)  # per round: requests of Mailrace's table, and keys in them
 
     def measure(self, server, place):
-        """Puts the load on it."""
+        """Runs the load."""
         cpu, requests, keys = server.directory_cpu_seconds(), *server.asked()
         figures = super().measure(server, place)
         self.costs.append((server.directory_cpu_seconds() - cpu) / figures.messages * 1000)
@@ -76,8 +75,8 @@ class Asking(Side):
         return figures
 
 
-class Asker:
-    """A mail server with the directory that it asks, if it does; `prepare` is done to it before the load."""
+class LookupServer:
+    """A mail server with its directory, if it has one; `prepare` is called before the load."""
 
     def __init__(self, name, server, slapd=None, prepare=None):
         self.name, self.group = name, server.group
@@ -92,20 +91,20 @@ class Asker:
         if self._slapd:
             self._slapd.start()
             self._slapd_runs = True
-        self.start_unprepared()
+        self.start_server()
         if self._prepare:
             self._prepare(self._server)
 
-    def start_unprepared(self):
-        """Starts the server alone."""
+    def start_server(self):
+        """Starts only the server."""
         self._server.start()
 
     def copy(self):
-        """What Mailrace says of its copy of the directory."""
+        """The state of Mailrace's copy of the directory."""
         return _stats(self._server)["replica"]
 
     def stop(self):
-        """Ends the server; the directory rests until another one needs it."""
+        """Ends the server and the directory."""
         try:
             self._server.stop()
         finally:
@@ -114,11 +113,11 @@ class Asker:
                 self._slapd_runs = False
 
     def directory_cpu_seconds(self):
-        """CPU that the directory has used so far."""
+        """CPU seconds of the directory so far."""
         return self._slapd.group.cpu_seconds() if self._slapd else 0.0
 
     def asked(self):
-        """How many requests Mailrace's table has made so far, and how many keys were in them; nothing of others."""
+        """Requests of Mailrace's table and the keys in them so far; zero for other servers."""
         if not (self._slapd and isinstance(self._server, Mailrace)):
             return 0, 0
         counts = _stats(self._server)
@@ -126,7 +125,7 @@ class Asker:
 
 
 class Users:
-    """All users in every form that a side asks, made once for all rounds."""
+    """All users in all formats that the sides need, created once for all rounds."""
 
     def __init__(self, folder, count):
         folder.mkdir()
@@ -138,7 +137,7 @@ class Users:
         self._ldap.write_text(_POSTFIX_LDAP.format(url=self.slapd.url, base=people.PEOPLE))
 
     def make_local(self, sides):
-        """The local tables of these sides."""
+        """Creates the local tables of these sides."""
         if kinds := [kind for kind in ("hash", "lmdb") if kind in sides]:
             people.write_postmap(self._postmap, self.count)
             for kind in kinds:
@@ -151,38 +150,38 @@ class Users:
 
     def local_postfix(self, kind, place):
         """Postfix with a table in a file."""
-        return Asker(kind, _postfix(place, f"{kind}:{self._postmap}"))
+        return LookupServer(kind, _postfix(place, f"{kind}:{self._postmap}"))
 
-    def asking_postfix(self, name, kind, place):
-        """Postfix that asks the directory."""
-        return Asker(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
+    def ldap_postfix(self, name, kind, place):
+        """Postfix with the directory."""
+        return LookupServer(name, _postfix(place, f"{kind}:{self._ldap}"), self.slapd)
 
     def cdb(self, place):
         """Mailrace with a table in a file."""
-        return Asker("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
+        return LookupServer("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
 
     def cold(self, place):
-        """Mailrace that asks the directory and remembers nothing yet."""
-        return Asker("cold", _mailrace(place, self._asking()), self.slapd)
+        """Mailrace with the directory and an empty cache."""
+        return LookupServer("cold", _mailrace(place, self._ldap_table()), self.slapd)
 
     def warm(self, place):
-        """Mailrace that asks the directory and remembers everyone."""
+        """Mailrace with the directory and all users in the cache."""
         cache = f'cache  = {{ ttl = "1h", entries = {2 * self.count} }}\n'
-        return Asker("warm", _mailrace(place, self._asking() + cache), self.slapd, self._ask_for_all)
+        return LookupServer("warm", _mailrace(place, self._ldap_table() + cache), self.slapd, self._fill_cache)
 
     def replica(self, place):
         """Mailrace with a copy of the directory."""
-        return Asker("replica", _mailrace(place, self._asking() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
+        return LookupServer("replica", _mailrace(place, self._ldap_table() + 'mode   = "replica"\n'), self.slapd, self._await_copy)
 
-    def _asking(self):
+    def _ldap_table(self):
         return _LDAP.format(url=self.slapd.url)
 
-    def _ask_for_all(self, server):
+    def _fill_cache(self, server):
         starts = range(1, self.count + 1, _WARM_RECIPIENTS)
         blocks = [range(start, min(start + _WARM_RECIPIENTS, self.count + 1)) for start in starts]
         parts = [blocks[first::_WARM_CONNECTIONS] for first in range(_WARM_CONNECTIONS)]
         with concurrent.futures.ThreadPoolExecutor(_WARM_CONNECTIONS) as pool:
-            list(pool.map(functools.partial(_ask_for, server.port), parts))
+            list(pool.map(functools.partial(_send_rcpt, server.port), parts))
         if (cached := _stats(server)["cached"]) < self.count:
             raise RuntimeError(f"{cached} of {self.count} users are in the cache")
 
@@ -190,7 +189,7 @@ class Users:
         deadline = time.monotonic() + _LOADED_SECONDS_MAX
         while not (copy := _stats(server)["replica"])["complete"] or copy["entries"] < self.count:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the copy is not complete: {copy}\n{server.log_tail()}")
+                raise RuntimeError(f"the copy of the directory is incomplete: {copy}\n{server.log_tail()}")
             time.sleep(0.2)
 
 
@@ -203,14 +202,14 @@ def _mailrace(place, table):
 
 
 def _stats(server):
-    said = server.table("stats", "directory", "--json")
-    if said.returncode:
-        raise RuntimeError(f"table stats: {said.stderr.strip()}")
-    return json.loads(said.stdout)
+    stats = server.table("stats", "directory", "--json")
+    if stats.returncode:
+        raise RuntimeError(f"table stats: {stats.stderr.strip()}")
+    return json.loads(stats.stdout)
 
 
-def _ask_for(port, blocks):
-    """RCPT for every user of the blocks, over one connection, in transactions that bring no message."""
+def _send_rcpt(port, blocks):
+    """Sends RCPT for each user of the blocks on one connection, without sending a message."""
     with socket.create_connection(("127.0.0.1", port), _WARM_SECONDS_MAX) as connection:
         replies = connection.makefile("rb")
         for numbers in [(), *blocks]:
@@ -218,6 +217,6 @@ def _ask_for(port, blocks):
             transaction = ["MAIL FROM:<sender@bench.test>\r\n", *recipients, "RSET\r\n"]
             lines = transaction if recipients else ["HELO warm.test\r\n"]
             connection.sendall("".join(lines).encode())
-            for _ in range(len(lines) + (not recipients)):  # and the greeting
+            for _ in range(len(lines) + (not recipients)):  # plus the greeting
                 if not (reply := replies.readline()).startswith(b"2"):
-                    raise RuntimeError(f"asking for everyone: {reply.decode().strip()}")
+                    raise RuntimeError(f"RCPT failed: {reply.decode().strip()}")

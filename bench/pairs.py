@@ -1,9 +1,11 @@
-"""Paired runs: the sides take turns within a round, so that what drifts on the machine drifts for both.
+"""Paired runs: the sides alternate within a round, so that drift of the machine affects all of
+them.
 
-Only ratios within one round mean anything; a result is the median of the rounds' ratios, never a ratio of bests. The
-order of the sides is turned round in every other round. Where there are rounds enough, an interval goes with it that
-holds the true median with a confidence of 95 percent or more, by the order of the ratios alone. CPU is read a second
-after the last reply, so that work a server puts off until after its 250 is counted too.
+Only ratios within one round are meaningful; a result is the median of the ratios of the rounds. The
+order of the sides is reversed in every other round. With enough rounds, the report has an interval
+that contains the true median with at least 95 % confidence, derived from the order of the ratios
+(binomial distribution). CPU time is read one second after the last reply, so that work that a
+server does after its 250 is included.
 """
 
 import dataclasses
@@ -20,79 +22,79 @@ NOUNS = {
     "load_cpu_per_thousand": "CPU of the load per {unit}",
 }
 _LATE_WORK_SECONDS = 1.0
-_CHANCE_OUTSIDE_MAX = 0.05  # that the true median is outside an interval
+_CHANCE_OUTSIDE_MAX = 0.05  # that the true median is outside the interval
 
 
 @dataclasses.dataclass
 class Figures:
-    """What one side did in one round."""
+    """The figures of one side in one round."""
 
     messages: int  # or requests, or transactions
     seconds: float
     cpu_seconds: float  # of the server
-    load_cpu_seconds: float  # of what sends
-    machine_cpu_seconds: float  # of everything, load included
+    load_cpu_seconds: float  # of the load
+    machine_cpu_seconds: float  # of the whole machine
     resident_bytes: int
 
     @property
     def rate(self):
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds
 
     @property
     def cpu_per_thousand(self):
-        """CPU seconds of the server for a thousand messages."""
+        """CPU seconds of the server per thousand messages."""
         return self.cpu_seconds / self.messages * 1000
 
     @property
     def load_cpu_per_thousand(self):
-        """CPU seconds of the load for a thousand messages."""
+        """CPU seconds of the load per thousand messages."""
         return self.load_cpu_seconds / self.messages * 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A ratio of two sides that the project aims at."""
+    """A target ratio of two sides."""
 
-    over: str  # side above the line
-    under: str  # side below the line
+    over: str  # the side in the numerator
+    under: str  # the side in the denominator
     figure: str  # one of NOUNS
     least: float | None = None
     most: float | None = None
-    holds: float | None = None  # a ratio that the interval is to have in it
+    holds: float | None = None  # a ratio that the interval must contain
 
     def concerns(self, rounds):
-        """Whether both its sides were run."""
+        """Whether both sides were run."""
         return all({self.over, self.under} <= set(r) for r in rounds)
 
     def ratio(self, rounds):
-        """The median of the rounds' ratios."""
+        """The median of the ratios of all rounds."""
         return statistics.median(self._ratios(rounds))
 
     def measured(self, rounds):
-        """It in words, with its interval where there are rounds enough."""
+        """The ratio as text, with its interval if there are enough rounds."""
         return f"{self.ratio(rounds):.4g}{in_words(interval(self._ratios(rounds)))}"
 
     def _ratios(self, rounds):
         return [getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds]
 
     def is_met(self, rounds):
-        """Whether the median reaches the aim, from either end, and the interval holds what it is to hold."""
+        """Whether the median is within the bounds and the interval contains the required value."""
         ratio = self.ratio(rounds)
         low, high = interval(self._ratios(rounds)) or (ratio, ratio)
         held = self.holds is None or low <= self.holds <= high
         return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most) and held
 
     def aim(self, unit):
-        """It in words; `unit` is one of what is counted."""
+        """The target as text; `unit` is the singular of what is counted."""
         bounds = [f"at least {self.least:g}"] if self.least is not None else []
         bounds += [f"at most {self.most:.4g}"] if self.most is not None else []
-        bounds += [f"an interval that holds {self.holds:g}"] if self.holds is not None else []
+        bounds += [f"an interval that contains {self.holds:g}"] if self.holds is not None else []
         return f"{NOUNS[self.figure].format(unit=unit)}, {self.over} / {self.under}: {' and '.join(bounds)}"
 
 
 def measure(server, work):
-    """Runs `work`, which returns what was done (`load.Done`), against a started server."""
+    """Runs `work`, which returns a `load.LoadResult`, against a started server."""
     cpu, machine = server.group.cpu_seconds(), accounting.machine_busy_seconds()
     done = work()
     machine = accounting.machine_busy_seconds() - machine
@@ -103,7 +105,9 @@ def measure(server, work):
 
 
 def rounds(count, sides, chosen=None):
-    """`count` rounds of `sides` (name to a function of the round's number that gives Figures), or of those chosen."""
+    """Runs `count` rounds of `sides` (name to a function of the round's number that returns
+    Figures), or of those chosen.
+    """
     found = []
     sides = {name: run for name, run in sides.items() if chosen is None or name in chosen}
     for number in range(count):
@@ -122,12 +126,12 @@ def rounds(count, sides, chosen=None):
 
 
 def median(found, side, figure):
-    """The median over the rounds of one side's figure."""
+    """The median of one side's figure over the rounds."""
     return statistics.median(getattr(measured[side], figure) for measured in found)
 
 
 def interval(values):
-    """Between which two of the values the true median lies, by the binomial distribution; None for too few."""
+    """The two values between which the true median lies (binomial distribution); None for too few."""
     count = len(values)
     chances = (2 * sum(math.comb(count, below) for below in range(rank)) / 2**count for rank in range(1, count))
     rank = sum(chance <= _CHANCE_OUTSIDE_MAX for chance in chances)
@@ -136,5 +140,5 @@ def interval(values):
 
 
 def in_words(bounds):
-    """An interval as it stands behind a figure."""
+    """An interval as text, to follow a figure."""
     return f" ({bounds[0]:.4g} to {bounds[1]:.4g})" if bounds else ""

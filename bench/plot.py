@@ -1,6 +1,7 @@
-"""Plots as SVG: panels one below the other, each with its own scale, over the same time.
+"""Plots as SVG: panels one below the other, each with its own scale, over the same time axis.
 
-A panel has lines by name; a name has the same colour in all panels. Scales begin at zero, or are logarithmic.
+A panel has named lines; a name has the same colour in all panels. Scales are logarithmic or begin
+at zero.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ class Panel:
     is_logarithmic: bool = False
 
     def scale(self):
-        """From a value to its place, 0 to 1, and the values to mark."""
+        """A function from a value to a position from 0 to 1, and the values to mark."""
         values = [y for points in self.lines.values() for _, y in points]
         if not self.is_logarithmic:
             marks = _marks(max(values, default=0))
@@ -35,7 +36,7 @@ class Panel:
 
 
 def svg(title, time, panels):
-    """The text of a file; `time` says what the horizontal axis is."""
+    """The text of the SVG file; `time` is the label of the horizontal axis."""
     end = max((x for panel in panels for points in panel.lines.values() for x, _ in points), default=1)
     height = _TOP + len(panels) * (_HEIGHT + _GAP)
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
@@ -81,7 +82,7 @@ def _text(x, y, words, more=""):
 
 
 def _marks(most):
-    """Round values from zero to `most` or just beyond, a few of them."""
+    """A few round values from zero up to `most` or slightly more."""
     if most <= 0:
         return [0, 1]
     unit = 10.0 ** math.floor(math.log10(most / _TICKS_MOST))

@@ -1,8 +1,8 @@
-"""Writes what was measured: results/NAME.json for programs and results/NAME.md for people, and plots as SVG.
+"""Writes a result: results/NAME.json for programs, results/NAME.md for people, and plots as SVG.
 
-A report holds everything needed to judge a figure and to measure it again: the command, date, machine, kernel, file
-system, versions, the exact loads, every round, the medians and the ratios beside the aims. Only the folder is left to
-whoever measures again: MAILRACE_BENCH_DIR names one on such a file system.
+A report has everything needed to judge a figure and to repeat the measurement: the command, date,
+machine, kernel, file system, versions, loads, all rounds, medians and ratios with their targets.
+The folder depends on the machine: MAILRACE_BENCH_DIR names one on the file system in question.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _MEDIANS = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")
 
 @dataclasses.dataclass
 class Report:
-    """One scenario's result."""
+    """The result of one scenario."""
 
     name: str
     title: str
@@ -26,21 +26,23 @@ class Report:
     folder: pathlib.Path  # of the run; written as $DIR
     commands: dict  # side to command lines
     notes: list
-    configurations: dict = dataclasses.field(default_factory=dict)  # server to the text of its configuration
+    configurations: dict = dataclasses.field(default_factory=dict)  # server to its configuration
     rounds: list = dataclasses.field(default_factory=list)
     targets: list = dataclasses.field(default_factory=list)
-    checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, bool)
-    unit: str = "message"  # one of what is counted
-    tables: dict = dataclasses.field(default_factory=dict)  # title to rows: figure by name
+    checks: list = dataclasses.field(default_factory=list)  # (sentence, value as text, whether it is met)
+    unit: str = "message"  # singular of what is counted
+    tables: dict = dataclasses.field(default_factory=dict)  # title to rows; a row maps names to figures
     plots: dict = dataclasses.field(default_factory=dict)  # name to the text of an SVG file
 
     def finish(self, options):
-        """Writes its files, if the run was a whole one, and prints the verdicts; returns whether every aim was met."""
+        """Writes the files, unless the run was a trial, and prints the results; returns whether
+        every target was met.
+        """
         print("\n".join(self._verdict_lines()))
         if options.whole:
             self._write(options)
         else:
-            print("Only a trial: nothing was written to the results.")
+            print("This was a trial: no results were written.")
         return all(met for _, _, met in self._verdicts())
 
     def _write(self, options):
@@ -66,7 +68,7 @@ class Report:
 
     def _lines(self, command):
         yield f"# {self.title}\n"
-        yield f"Written by `{command}`. Absolute figures are this machine's; the ratios are the result.\n"
+        yield f"Written by `{command}`. Absolute figures depend on the machine; the ratios are the result.\n"
         yield "| | |\n|---|---|"
         yield from (f"| {key} | {value} |" for key, value in self.machine.items())
         yield ""
@@ -95,14 +97,14 @@ class Report:
         yield from self.checks
 
     def _verdict_lines(self):
-        yield "| aim | measured | |\n|---|---|---|"
+        yield "| target | measured | |\n|---|---|---|"
         for aim, value, met in self._verdicts():
             yield f"| {aim} | {value} | {'met' if met else '**missed**'} |"
 
     def _round_lines(self):
         yield "\n## Rounds\n"
-        yield f"CPU is user plus system, in seconds for 1,000 {self.unit}s; the machine's includes server and load.\n"
-        yield f"| round | side | {self.unit}s | {self.unit}s/s | server's CPU | load's CPU | machine's CPU | RSS, MB |"
+        yield f"CPU is user plus system time in seconds per 1,000 {self.unit}s; that of the machine includes server and load.\n"
+        yield f"| round | side | {self.unit}s | {self.unit}s/s | server CPU | load CPU | machine CPU | RSS, MB |"
         yield "|---|---|---|---|---|---|---|---|"
         for number, measured in enumerate(self.rounds, 1):
             for side, f in measured.items():

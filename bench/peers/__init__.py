@@ -1,5 +1,6 @@
-"""The programs that a measurement or a test talks to: Mailrace and its laboratory, other servers, and other loads.
+"""The programs that measurements and tests use: Mailrace and its bench commands, other servers,
+other loads.
 
-Every peer keeps all that it writes in a folder it is given, listens on a loopback port of its own, and is ended by the
-process ids it started, never by name. Nothing here needs more than the Python standard library.
+Every peer keeps all of its files in a given folder, listens on a loopback port of its own, and is
+ended by the process ids that it started, never by name. Only the Python standard library is needed.
 """

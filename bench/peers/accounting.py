@@ -1,11 +1,13 @@
-"""What a server costs: CPU seconds of a group of processes, of the whole machine, and resident memory.
+"""The cost of a server: CPU seconds of a group of processes and of the machine, and resident
+memory.
 
-CPU is counted by a control group where one can be made (version 1 `cpuacct`, version 2 `cpu.stat`): children that come
-and go between two readings are then not missed. Elsewhere the process tree in /proc is summed and `Group.source`
-says so, since that misses what a reaped grandchild used. CPU is user plus system time, always in seconds.
+CPU is counted by a control group if one can be created (version 1 `cpuacct`, version 2 `cpu.stat`),
+so that short-lived children are included. Otherwise the process tree in /proc is summed, which
+misses reaped grandchildren; `Group.source` tells which one it is. CPU is user plus system time in
+seconds.
 
-A process id is used again once its process is gone. Beside each that is kept stands the moment when the process
-started, and whoever bears the number later is neither counted nor ended.
+Process ids are reused, so each one is stored with the start time of its process. A later process
+with the same id is neither counted nor ended.
 """
 
 import itertools
@@ -19,7 +21,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _END_SECONDS_MAX = 10.0
 _numbers = itertools.count(1)
 
-# Runs in the child: enter the group first, so that no CPU goes uncounted, then become the server.
+# Runs in the child: enters the group first, so that all CPU is counted, then runs the server.
 _ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 
 
@@ -27,29 +29,29 @@ class Group:
     """Processes whose CPU is counted together."""
 
     def __init__(self, name):
-        self._roots = {}  # process id to the moment of its start
+        self._roots = {}  # process id to start time
         self._folder, self.source = _make_cgroup(f"mailrace-bench-{os.getpid()}-{next(_numbers)}-{name}")
 
     def command(self, argv):
-        """The command that enters the group and becomes `argv`."""
+        """The command that enters the group and runs `argv`."""
         if self._folder is None:
             return list(argv)
         return ["/bin/sh", "-c", _ENTER, str(self._folder), *argv]
 
     def watch(self, pid):
-        """Counts `pid`, which lives, and its children where no control group does."""
+        """Counts the running process `pid`, and its children if there is no control group."""
         if (started := _started(pid)) is not None:
             self._roots[pid] = started
 
     def pids(self):
-        """Every living process of the group."""
+        """All running processes of the group."""
         if self._folder is not None:
             return [int(line) for line in _lines(self._folder / "cgroup.procs")]
         self._roots = {pid: started for pid, started in self._roots.items() if _started(pid) == started}
         return [pid for root in self._roots for pid in _tree(root)]
 
     def cpu_seconds(self):
-        """CPU seconds used so far."""
+        """CPU seconds so far."""
         if self._folder is None:
             return sum(_process_cpu_seconds(pid) for pid in self.pids())
         usage = self._folder / "cpuacct.usage"
@@ -59,18 +61,18 @@ class Group:
         return int(fields["usage_usec"]) / 1e6
 
     def resident_bytes(self):
-        """Resident memory of the group's processes; pages that they share are counted once for each."""
+        """Resident memory of the processes; shared pages are counted for each."""
         return sum(resident_bytes(pid) for pid in self.pids())
 
     def end(self):
-        """Ends what still runs in the group, politely first, and removes the group."""
+        """Ends the remaining processes, first with SIGTERM, and removes the group."""
         deadline = time.monotonic() + _END_SECONDS_MAX
         while pids := self.pids():
             late = time.monotonic() > deadline - _END_SECONDS_MAX / 2
             for pid in pids:
                 _signal(pid, signal.SIGKILL if late else signal.SIGTERM)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"processes {pids} do not end")
+                raise RuntimeError(f"processes {pids} survive SIGKILL")
             time.sleep(0.1)
         if self._folder is not None:
             self._folder.rmdir()
@@ -78,26 +80,26 @@ class Group:
 
 
 def source():
-    """Where CPU is read from on this machine, for a report."""
+    """How CPU is read on this machine, for a report."""
     group = Group("probe")
     group.end()
     return group.source
 
 
 def machine_busy_seconds():
-    """CPU seconds that all processes of the machine have used, interrupts included, idle and waiting left out."""
+    """CPU seconds of all processes of the machine, with interrupts, without idle and iowait."""
     fields = [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
 
 
 def resident_bytes(pid):
-    """Resident memory of one process; 0 when it has gone."""
+    """Resident memory of a process; 0 if it has ended."""
     return _status_bytes(pid, "VmRSS")
 
 
 def resident_bytes_peak(pid):
-    """The most that was ever resident of one process; 0 when it has gone."""
+    """Peak resident memory of a process; 0 if it has ended."""
     return _status_bytes(pid, "VmHWM")
 
 
@@ -137,7 +139,7 @@ def _tree(root):
 
 
 def _started(pid):
-    """When the process started, in clock ticks since the machine did; None for the dead."""
+    """The start time of a process in clock ticks since boot; None if it has ended."""
     fields = _stat_fields(pid)
     return int(fields[19]) if fields else None
 
@@ -148,7 +150,9 @@ def _process_cpu_seconds(pid):
 
 
 def _stat_fields(pid):
-    """The fields of /proc/PID/stat after the command's name, which may hold blanks and brackets; [] for the dead."""
+    """The fields of /proc/PID/stat after the command name, which may contain blanks and brackets;
+    [] if it has ended.
+    """
     lines = _lines(f"/proc/{pid}/stat")
     fields = lines[0].rpartition(")")[2].split() if lines else []
     return [] if fields[:1] == ["Z"] else fields

@@ -1,10 +1,11 @@
-"""A private Exim, tuned as an operator after throughput sets it: split spool, queue only, no log, no message logs.
+"""A private Exim, tuned for throughput: split spool, queue only, no logs.
 
-Exim gives its rights up when it is told of another configuration (-C), and Debian's looks for its user in /etc/passwd.
-So it gets an /etc of its own: in a mount namespace, which ends with it, two files and a folder of ours lie over the
-machine's. The machine itself stays as it is. The spool is durable: Exim syncs both files of a message before its 250.
+Exim drops root when it gets another configuration (-C), and Debian's looks for its user in
+/etc/passwd. So it gets its own /etc: a mount namespace with two files and a folder over those of
+the machine, which does not change. The spool is durable: Exim syncs both files of a message before
+its 250.
 
-The binary is not installed, since Debian lets one mail server replace another: `bench/peers/install` unpacks it.
+Exim cannot be installed next to Postfix in Debian, so `bench/peers/install` unpacks the package.
 """
 
 import os
@@ -18,9 +19,9 @@ from .smtp import free_port, wait_for_banner
 _UNPACKED = ROOT / "target/peers/exim"
 BINARY = _UNPACKED / "usr/sbin/exim4"
 _USER = "Debian-exim"  # compiled into the binary
-_UID_MAX = 65533  # below nobody's
+_UID_MAX = 65533  # below that of nobody
 
-# Runs in the child, in a mount namespace of its own: lays our folder over /etc, then becomes the server.
+# Runs in the child, in its own mount namespace: mounts our folder over /etc, then runs the server.
 _OVERLAY = 'mount -t overlay overlay -o lowerdir="$0":/etc /etc && exec "$@"'
 
 _CONFIGURATION = """\
@@ -81,24 +82,24 @@ begin retry
 
 
 def version():
-    """The version of Debian's package that was unpacked."""
+    """The version of the unpacked Debian package."""
     stamp = _UNPACKED / "version"
     return stamp.read_text().strip() if stamp.exists() else "not installed"
 
 
 def relay_router(routes, port):
-    """The router by which mail leaves to the addresses that `routes` (an lsearch file) has for domains."""
+    """The router for mail to the addresses that `routes` (an lsearch file) has for domains."""
     return _OUT.format(routes=routes, port=port)
 
 
 class Exim:
-    """One private instance. It only queues, until it is released with so many runners."""
+    """A private instance. It only queues until it is released with this number of queue runners."""
 
     name = "exim"
 
     def __init__(self, folder, router=_NOWHERE, runners=0):
         if os.geteuid() != 0:
-            raise RuntimeError("Exim can only be started by root")
+            raise RuntimeError("starting Exim needs root")
         if not BINARY.exists():
             raise RuntimeError(f"{BINARY} is missing: run `bench/peers/install` first")
         self.root = folder / "exim"
@@ -110,7 +111,7 @@ class Exim:
         self._processes = []
 
     def start(self):
-        """Writes its /etc, starts it there, waits until it greets."""
+        """Writes its /etc, starts it, and waits until it greets."""
         self._configure()
         self._run("-bdf")
         try:
@@ -120,29 +121,29 @@ class Exim:
             raise RuntimeError(f"Exim: {error}\n{self._console.read_text()}") from None
 
     def stop(self):
-        """Ends it and the children it leaves."""
+        """Ends it and its remaining children."""
         self.group.end()
         for process in self._processes:
             process.wait(10)
 
     def release(self):
-        """Lets its runners deliver what is queued, side by side; each ends when it has gone through the queue."""
+        """Starts its queue runners in parallel; each ends after one pass through the queue."""
         for _ in range(self._runners):
             self._run("-q")
 
     def check_kept(self, count):
-        """Complains unless exactly `count` messages are in its queue."""
+        """Fails unless exactly `count` messages are queued."""
         folders = os.walk(self.spool / "input")
         held = sum(name.endswith("-H") for _, _, names in folders for name in names)
         if held != count:
-            raise RuntimeError(f"Exim holds {held} messages, expected {count}")
+            raise RuntimeError(f"Exim has {held} messages, expected {count}")
 
     def configuration(self):
         """exim4.conf, for a report."""
         return (self.root / "etc/exim4/exim4.conf").read_text()
 
     def _run(self, *words):
-        """Starts it as something, in a namespace where its /etc lies over the machine's."""
+        """Runs Exim in a namespace with its /etc over that of the machine."""
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
         argv = self.group.command([*argv, str(BINARY), *words])
         with open(self._console, "ab") as log:
@@ -156,7 +157,7 @@ class Exim:
             folder.mkdir(parents=True)
         uid = _add_user(etc)
         os.chown(self.spool, uid, uid)
-        (self.root / "mainlog").symlink_to("/dev/null")  # it can write less into its log, but not nothing
+        (self.root / "mainlog").symlink_to("/dev/null")  # Exim can log less, but not nothing
         text = _CONFIGURATION.format(
             binary=BINARY, root=self.root, spool=self.spool, port=self.port, router=self._router
         )
@@ -164,11 +165,11 @@ class Exim:
 
 
 def _add_user(etc):
-    """Gives that /etc the user and the group that Exim wants, by a number that nobody has, which is returned."""
+    """Adds Exim's user and group to that /etc, with an unused id, which is returned."""
     passwd, group = (pathlib.Path("/etc", name).read_text() for name in ("passwd", "group"))
     taken = {line.split(":")[2] for line in (passwd + group).splitlines() if line.count(":") > 2}
     uid = next(number for number in range(_UID_MAX, 0, -1) if str(number) not in taken)
-    # Ours come first, so that they count where the machine has an Exim of its own.
+    # Ours come first, so that they take precedence over an Exim of the machine.
     (etc / "passwd").write_text(f"{_USER}:x:{uid}:{uid}::/nonexistent:/usr/sbin/nologin\n{passwd}")
     (etc / "group").write_text(f"{_USER}:x:{uid}:\n{group}")
     return uid

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Sessions that guess passwords, so many guesses a second, whatever the server does.
+"""Sessions that guess passwords at a fixed rate, regardless of the server.
 
     guesses.py PORT RATE SECONDS USERS COMMAND
 
-Each session comes from another address of 127.0.0.0/8, makes as many guesses as a session may (three), and is over; the
-next ones do not wait for it. COMMAND is `auth`: each guess is at another of USERS users, every second of whom does not
-exist, and is a password that nobody tried before; or `noop`: the same sessions, with NOOP where the guess would be. It
-prints JSON: `guesses`, `sessions`, `replies` (code: how many, of those to the guesses), `seconds`, `late_seconds` (how
-far the sessions were behind the rate at worst), and what `failed`.
+Each session comes from a different address in 127.0.0.0/8, makes three guesses (the limit of a
+session) and ends; the next one does not wait for it. COMMAND is `auth`: each guess is for one of
+USERS users, every second of whom does not exist, with a new password; or `noop`: the same sessions
+with NOOP instead. It prints JSON: `guesses`, `sessions`, `replies` (code to count, for the
+guesses), `seconds`, `late_seconds` (the largest delay of a session), and `failed`.
 """
 
 import base64
@@ -21,8 +21,8 @@ import time
 
 GUESSES_PER_SESSION = 3
 _READ_OCTETS = 4096
-_SESSIONS_MAX = 5000  # at a time
-_SILENCE_SECONDS_MAX = 60.0  # the line of those whose password is being computed may be long
+_SESSIONS_MAX = 5000  # at the same time
+_SILENCE_SECONDS_MAX = 60.0  # there may be many passwords to compute before this one
 _GREETING = b"EHLO guesser.test\r\n"
 
 
@@ -38,11 +38,11 @@ class Guesser:
         self.replies, self.failed = collections.Counter(), collections.Counter()
 
     def under_way(self):
-        """Sessions that are not over."""
+        """Open sessions."""
         return len(self._selector.get_map())
 
     def begin(self):
-        """One more session."""
+        """Starts a session."""
         self._sessions += 1
         number = self._sessions
         connection = socket.socket()
@@ -57,7 +57,7 @@ class Guesser:
         self._selector.register(connection, selectors.EVENT_READ, [b"", False])
 
     def serve(self, seconds):
-        """Takes what has come, or comes within so long."""
+        """Handles what arrives within this time."""
         for key, _ in self._selector.select(seconds):
             connection, state = key.fileobj, key.data
             try:
@@ -83,9 +83,9 @@ class Guesser:
         user = self._random.randrange(2 * self._users) + 1
         return b"AUTH PLAIN " + base64.b64encode(f"\0user{user}\0wrong{self.guesses}".encode()) + b"\r\n"
 
-    def _count(self, said):
-        """Of the replies behind the one to EHLO."""
-        lines = [line for line in said.split(b"\r\n") if line[3:4] == b" "]
+    def _count(self, received):
+        """Counts the replies after that to EHLO."""
+        lines = [line for line in received.split(b"\r\n") if line[3:4] == b" "]
         for line in lines[1 : 1 + GUESSES_PER_SESSION]:
             self.replies[line[:9].decode() if line[:1] in b"45" else line[:3].decode()] += 1
 
@@ -106,7 +106,7 @@ def main():
     while guesser.under_way() and time.monotonic() < begin + seconds + _SILENCE_SECONDS_MAX:
         guesser.serve(0.1)
     if left := guesser.under_way():
-        guesser.failed["not over in time"] += left
+        guesser.failed["not finished in time"] += left
     print(json.dumps({
         "guesses": guesser.guesses, "sessions": sessions, "replies": guesser.replies, "seconds": spent,
         "late_seconds": late, "failed": guesser.failed,

@@ -1,8 +1,7 @@
-"""This project's own laboratory, `mailrace bench`, in the form of the peers that it is held against.
+"""`mailrace bench` in the form of the peers that it is compared with.
 
-What its loads over the network say about themselves is JSON on the standard output, the same for all of them: how many
-were `done`, how many `failed`, how many were `missed` of those that a rate had meant, and the `seconds` from the first
-to the last.
+The network loads print the same JSON: how many were `done`, `failed`, and `missed` (due at the
+given rate, but never started), and the `seconds` from the first to the last.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from . import accounting, load, postmark
 from .mailrace import BINARY
 from .smtp import RECIPIENT, SENDER, free_port
 
-_SECONDS_SPARE = 60  # for a load that lasts a given time, until it must have ended
+_SECONDS_SPARE = 60  # how much longer than its given time a load may run
 _LISTEN_SECONDS_MAX = 20.0
 _COMMAND_SECONDS_MAX = 1800
 _WATCH_SECONDS = 0.05
@@ -24,26 +23,26 @@ _WATCH_SECONDS = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """`bench smtp`: so many messages as fast as the connections can, or so many a second for some time."""
+    """`bench smtp`: a number of messages at full speed, or a fixed rate for some time."""
 
     count: int | None = None
     sessions: int = 100
-    reuse: bool = True  # many messages over one connection
-    per_connection: int | None = None  # so many, where neither all nor one
+    reuse: bool = True  # many messages on one connection
+    per_connection: int | None = None  # this many, if neither all nor one
     octets: int = 6000
-    rate: float | None = None  # a second
+    rate: float | None = None  # per second
     seconds: int | None = None
     recipient: str = RECIPIENT  # {} stands for a number up to `users`
     users: int = 1
-    recipients_from: str | None = None  # a file of addresses, in place of the two
-    order: str = "random"  # or in `turn`
+    recipients_from: str | None = None  # a file of addresses, instead of the two above
+    order: str = "random"  # or `turn`
     secure: bool = False  # every connection uses STARTTLS
-    resumes: bool = True  # and resumes a TLS session where the server lets it
+    resumes: bool = True  # and resumes TLS sessions if the server allows it
     seconds_max: int = 600
 
     @property
     def messages_max(self):
-        """What it may send in all."""
+        """The most messages that it sends."""
         return self.count if self.count is not None else math.ceil(self.rate * self.seconds)
 
     def command(self, port="PORT"):
@@ -63,17 +62,19 @@ class Source:
         ]  # fmt: skip
 
     def run(self, port, _folder=None):
-        """Sends everything, from the first connection to the last reply."""
+        """Sends all messages, from the first connection to the last reply."""
         ran = load.run(self.command(port), seconds_max=self.seconds_max)
         summary = _summary(ran)
         if self.count not in (None, summary["done"]):
-            raise RuntimeError(f"{summary['done']} messages were accepted, {self.count} were to be sent")
+            raise RuntimeError(f"{summary['done']} of {self.count} messages were accepted")
         seconds = ran.seconds if self.count is not None else self.seconds
-        return load.Done(summary["done"], seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds)
 
 
 class Sink:
-    """`bench sink`, which forgets what it takes, or `records` it; `everywhere` in 127.0.0.0/8, if that is wanted."""
+    """`bench sink`, which discards or `records` its mail; `everywhere` listens on all addresses in
+    127.0.0.0/8.
+    """
 
     name = "mailrace sink"
 
@@ -83,7 +84,7 @@ class Sink:
         self._address = "0.0.0.0" if everywhere else "127.0.0.1"
         self._rules = rules
         self.record = folder / f"{self.port}.record" if records else None
-        self._said, self._log = folder / f"{self.port}-sink.out", folder / f"{self.port}-sink.log"
+        self._output_path, self._log = folder / f"{self.port}-sink.out", folder / f"{self.port}-sink.log"
         self._process = None
 
     def command(self):
@@ -93,44 +94,44 @@ class Sink:
         return [str(BINARY), "bench", "sink", "--listen", f"{self._address}:{self.port}", *record, *rules, "--json"]
 
     def start(self):
-        """Starts it and waits until it listens; one that plays a lame server may never greet."""
-        with open(self._said, "wb") as said, open(self._log, "wb") as log:
+        """Starts it and waits until it listens; a sink with rules may never greet."""
+        with open(self._output_path, "wb") as output, open(self._log, "wb") as log:
             argv = self.group.command(self.command())
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=log)
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log)
         self.group.watch(self._process.pid)
         deadline = time.monotonic() + _LISTEN_SECONDS_MAX
-        while not self._said.read_text().endswith("\n"):
+        while not self._output_path.read_text().endswith("\n"):
             if time.monotonic() > deadline or self._process.poll() is not None:
                 self.stop()
-                raise RuntimeError(f"the sink does not listen:\n{self._log.read_text()}")
+                raise RuntimeError(f"the sink is not listening:\n{self._log.read_text()}")
             time.sleep(0.02)
 
     def stop(self):
-        """Ends it, whatever state it is in."""
+        """Ends it in any state."""
         self.group.end()
         if self._process is not None:
             self._process.wait(10)
 
     def resident_bytes_peak(self):
-        """The most memory that it ever had, while it lives."""
+        """Its peak memory; only while it runs."""
         return accounting.resident_bytes_peak(self._process.pid)
 
     def summary(self):
-        """What it says of itself in the end: first stop it."""
-        _listening, brace, summary = self._said.read_text().partition("{")
+        """Its report, after it was stopped."""
+        _listening, brace, summary = self._output_path.read_text().partition("{")
         return json.loads(brace + summary)
 
     def configuration(self):
-        """It has none but its command line."""
+        """Only its command line."""
         return shlex.join(self.command())
 
     def check_kept(self, count):
-        """Nothing is kept here, and nothing is promised."""
+        """Does nothing: a sink keeps no mail."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fetch:
-    """`bench http`: one page again and again over kept connections, as fast as they can."""
+    """`bench http`: fetches one page on persistent connections at full speed."""
 
     page: str
     sessions: int = 100
@@ -147,12 +148,12 @@ class Fetch:
         """Fetches until the time is over."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
         summary = _summary(ran)
-        return load.Done(summary["done"], summary["seconds"], ran.cpu_seconds)
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Files(postmark.Work):
-    """`bench files`: the work that postmark does."""
+    """`bench files`: the same work as postmark."""
 
     def command(self, folder="DIR"):
         """The command line."""
@@ -163,14 +164,14 @@ class Files(postmark.Work):
         ]  # fmt: skip
 
     def run(self, _port, folder):
-        """Makes the pool, works on it, and removes it; timed from outside, as postmark is."""
+        """Creates the pool, works on it, and removes it; timed from outside, like postmark."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
-        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command of the laboratory, and what it gave."""
+    """A `mailrace bench` command and its result."""
 
     line: str
     report: dict
@@ -180,16 +181,16 @@ class Command:
 
 
 def bench(folder, *argv):
-    """Runs a command of the laboratory to its end; it may find fault, but not fail."""
+    """Runs a `mailrace bench` command to its end; a bad verdict is allowed, a failure is not."""
     begin, peak = time.monotonic(), 0
     command = [str(BINARY), "bench", *argv, "--json"]
-    said, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
-    with open(said, "wb") as out, open(complaint, "wb") as err:
+    output, complaint = folder / f"{argv[0]}.out", folder / f"{argv[0]}.err"
+    with open(output, "wb") as out, open(complaint, "wb") as err:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
     try:
         while process.poll() is None:
             if time.monotonic() > begin + _COMMAND_SECONDS_MAX:
-                raise RuntimeError(f"`{' '.join(command)}` does not end")
+                raise RuntimeError(f"`{' '.join(command)}` does not end in time")
             peak = max(peak, accounting.resident_bytes_peak(process.pid))
             time.sleep(_WATCH_SECONDS)
     finally:
@@ -198,11 +199,11 @@ def bench(folder, *argv):
     if process.returncode not in (0, 1):
         raise RuntimeError(f"`{' '.join(command)}` ended with {process.returncode}: {complaint.read_text()}")
     line = " ".join(["mailrace", *command[1:]])
-    return Command(line, json.loads(said.read_text()), time.monotonic() - begin, peak, process.returncode)
+    return Command(line, json.loads(output.read_text()), time.monotonic() - begin, peak, process.returncode)
 
 
 def _summary(ran):
-    """What a load says of itself; one that failed in part does not count."""
+    """The report of a load; fails if the load failed in part."""
     summary = json.loads(ran.outputs[0])
     for fault in ("failed", "missed", "unfinished"):
         if summary[fault]:

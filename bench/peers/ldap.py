@@ -1,7 +1,9 @@
-"""LDAP (RFC 4511) as far as tests and measurements need it: BER by hand, and a client that waits for each answer.
+"""The part of LDAP (RFC 4511) that tests and measurements need: BER, and a client that waits for
+each answer.
 
-What is encoded is bytes: `element` makes one of a tag and its contents, `elements` takes contents apart again. A client
-raises `Refused` where the server's result is no success, and OSError where the connection ends.
+Encoded values are bytes: `element` makes one from a tag and its contents, `elements` splits
+contents. A client raises `LdapError` if the result is not success, and OSError when the connection
+ends.
 """
 
 import dataclasses
@@ -15,12 +17,12 @@ EXTENDED, EXTENDED_DONE = 0x77, 0x78
 AND, OR, NOT, EQUALITY, SUBSTRINGS, PRESENT = 0xA0, 0xA1, 0xA2, 0xA3, 0xA4, 0x87
 BASE, ONE, SUB = 0, 1, 2
 _REPLACE, _ADD_VALUES, _DELETE_VALUES = 2, 0, 1
-SUCCESS_DONE = bytes([SEARCH_DONE, 7, ENUMERATED, 1, 0, OCTETS, 0, OCTETS, 0])  # the end of a search that went well
+SUCCESS_DONE = bytes([SEARCH_DONE, 7, ENUMERATED, 1, 0, OCTETS, 0, OCTETS, 0])  # the end of a successful search
 _CONNECT_SECONDS_MAX = 10
 
 
-class Refused(RuntimeError):
-    """A result that is no success."""
+class LdapError(RuntimeError):
+    """A result other than success."""
 
     def __init__(self, code, text):
         super().__init__(f"result {code}: {text}")
@@ -28,26 +30,26 @@ class Refused(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One entry as it came."""
+class LdapEntry:
+    """An entry of a search result."""
 
     dn: str
     attributes: dict  # name to values, as text
 
 
 def element(tag, *contents):
-    """One element; contents are bytes, or text."""
+    """Encodes an element; contents are bytes or text."""
     content = b"".join(part.encode() if isinstance(part, str) else part for part in contents)
     return bytes([tag]) + _length(len(content)) + content
 
 
 def integer(number, tag=INTEGER):
-    """A number that is not negative."""
+    """Encodes a non-negative number."""
     return element(tag, number.to_bytes(number.bit_length() // 8 + 1))
 
 
 def elements(content):
-    """The elements that stand one behind the other in `content`, as (tag, contents); ValueError where they do not."""
+    """The consecutive elements in `content` as (tag, contents); ValueError if they are malformed."""
     found, place = [], 0
     while place < len(content):
         tag, start, end = _bounds(content, place)
@@ -57,12 +59,14 @@ def elements(content):
 
 
 def message(number, operation):
-    """An LDAPMessage."""
+    """Encodes an LDAPMessage."""
     return element(SEQUENCE, integer(number), operation)
 
 
 def read_message(stream):
-    """The next message of a stream as (number, tag of the operation, its contents); EOFError at the end."""
+    """The next message of a stream as (number, tag of the operation, its contents); EOFError at the
+    end.
+    """
     head = _exactly(stream, 2)
     length = head[1]
     if length >= 0x80:
@@ -77,7 +81,7 @@ def equality(attribute, value):
 
 
 def any_of(filters):
-    """The filter that holds where one of these does."""
+    """The filter (|...)."""
     return element(OR, *filters)
 
 
@@ -96,22 +100,22 @@ def search(base, condition, attributes=(), scope=SUB):
 
 
 def result(tag, code, text="", *more):
-    """The contents that most answers have."""
+    """The contents of most responses."""
     return element(tag, integer(code, ENUMERATED), element(OCTETS, ""), element(OCTETS, text), *more)
 
 
 def entry(dn, attributes):
-    """A SearchResultEntry; attributes are a dict of name to values."""
+    """A SearchResultEntry; attributes map names to values."""
     return element(ENTRY, element(OCTETS, dn), element(SEQUENCE, *_attributes(attributes)))
 
 
 def bind(dn="", password=""):
-    """A simple bind, without names an anonymous one."""
+    """A simple bind; without a name it is anonymous."""
     return element(BIND, integer(3), element(OCTETS, dn), element(0x80, password))
 
 
 class Client:
-    """A connection to 127.0.0.1, or to a unix socket, which asks one thing after the other."""
+    """A connection to 127.0.0.1 or to a unix socket, with one request at a time."""
 
     def __init__(self, port=None, path=None):
         self._socket = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
@@ -131,38 +135,38 @@ class Client:
         self.close()
 
     def close(self):
-        """Ends the connection."""
+        """Closes the connection."""
         self._stream.close()
         self._socket.close()
 
     def bind(self, dn="", password=""):
-        """Says who we are."""
+        """Authenticates."""
         self._ask(bind(dn, password))
 
     def search(self, base, condition=None, attributes=(), scope=SUB):
-        """The entries that fit."""
+        """The matching entries."""
         found = []
         self._ask(search(base, condition or present(), attributes, scope), found)
         return found
 
     def add(self, dn, attributes):
-        """A new entry."""
+        """Adds an entry."""
         self._ask(element(ADD, element(OCTETS, dn), element(SEQUENCE, *_attributes(attributes))))
 
     def replace(self, dn, **attributes):
-        """Other values for attributes, each a list; an empty list removes one."""
+        """Replaces the values of attributes, each a list; an empty list removes the attribute."""
         self._modify(dn, _REPLACE, attributes)
 
     def append(self, dn, **attributes):
-        """More values."""
+        """Adds values."""
         self._modify(dn, _ADD_VALUES, attributes)
 
-    def withdraw(self, dn, **attributes):
-        """Fewer values."""
+    def remove_values(self, dn, **attributes):
+        """Removes values."""
         self._modify(dn, _DELETE_VALUES, attributes)
 
     def delete(self, dn):
-        """The entry goes."""
+        """Deletes the entry."""
         self._ask(element(DELETE, dn))
 
     def _modify(self, dn, kind, attributes):
@@ -179,7 +183,7 @@ class Client:
             elif tag != REFERENCE:
                 (_, code), _, (_, text), *_ = elements(content)
                 if code := int.from_bytes(code):
-                    raise Refused(code, text.decode())
+                    raise LdapError(code, text.decode())
                 return
 
 
@@ -189,7 +193,7 @@ def _entry(content):
     for _, attribute in elements(attributes):
         (_, name), (_, values) = elements(attribute)
         found[name.decode()] = [value.decode() for _, value in elements(values)]
-    return Entry(dn.decode(), found)
+    return LdapEntry(dn.decode(), found)
 
 
 def _attributes(attributes):
@@ -206,13 +210,13 @@ def _length(length):
 
 def _bounds(content, place):
     if place + 2 > len(content):
-        raise ValueError("an element is cut short")
+        raise ValueError("an element is truncated")
     length, start = content[place + 1], place + 2
     if length >= 0x80:
         octets = length - 0x80
         length, start = int.from_bytes(content[start : start + octets]), start + octets
     if start + length > len(content):
-        raise ValueError("an element is longer than what holds it")
+        raise ValueError("an element is longer than its container")
     return content[place], start, start + length
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The most that a directory can do: searches that were made beforehand, sent as fast as they are answered.
+"""The maximum rate of a directory: precomputed searches, sent as fast as they are answered.
 
     ldap_load.py PORT USERS CONNECTIONS KEYS SECONDS
 
-Each search asks for KEYS users of `people` by one OR filter; each connection has one under way. Of the answers only the
-ends are looked for, so that the client costs little. It prints JSON: `searches`, `keys`, `seconds`, and its own
-`cpu_seconds`.
+Each search asks for KEYS users of `people` with one OR filter; each connection has one search at a
+time. Only the end of each answer is parsed, so that the client is cheap. It prints JSON:
+`searches`, `keys`, `seconds`, and its own `cpu_seconds`.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def main():
 
 
 def _requests(users, keys):
-    """Searches for everyone, in an order without a pattern, or for as many as are enough."""
+    """Searches for all users in random order, or for as many as are needed."""
     numbers = list(range(1, users + 1))
     random.Random(1).shuffle(numbers)
     made = []
@@ -64,7 +64,7 @@ def _requests(users, keys):
 
 
 def _is_answered(connection, rest):
-    """Reads what is there; whether the end of the search was in it."""
+    """Reads available bytes; returns whether the end of the search was among them."""
     octets = connection.recv(_READ_OCTETS)
     if not octets:
         raise SystemExit("the directory closed the connection")

@@ -1,7 +1,7 @@
-"""Running a load: programs that send until they are done, and what they did, took and cost themselves.
+"""Runs load programs to their end and collects their output, time and CPU.
 
-Every load goes to 127.0.0.1 and is bounded in time. A program that does not end well fails the run, in its own words.
-Each leads a session of its own, so that one that is cut off ends with all that it has started.
+Every load goes to 127.0.0.1 and has a time limit. A program that fails makes the run fail with its
+error output. Each program leads its own session, so that its children are ended with it.
 """
 
 import dataclasses
@@ -15,47 +15,49 @@ _END_SECONDS_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
-    """What a load did."""
+class LoadResult:
+    """The result of a load."""
 
-    count: int  # messages, requests or transactions that ended well
+    count: int  # messages, requests or transactions that succeeded
     seconds: float
-    cpu_seconds: float  # of the load itself, not of the server
+    cpu_seconds: float  # of the load, not of the server
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
-    """What programs said, took and cost together."""
+class ProgramResult:
+    """The output, time and CPU of programs."""
 
     outputs: tuple
-    complaints: tuple  # on their standard error
+    complaints: tuple  # standard error of each
     seconds: float
     cpu_seconds: float
 
 
 def run(*commands, seconds_max, folder=None, codes=(0,)):
-    """Runs commands side by side in `folder` until all have ended, and ended well, which is with one of `codes`."""
-    return _run(commands, folder, lambda programs: _await(programs, seconds_max, codes))
+    """Runs commands in parallel in `folder` until all have ended with one of `codes`."""
+    return _run(commands, folder, lambda programs: _wait_for_end(programs, seconds_max, codes))
 
 
 def run_endless(*commands, seconds, folder=None):
-    """Runs commands that have no end of their own for so long; one that ends before is at fault."""
-    return _run(commands, folder, lambda programs: _cut(programs, seconds))
+    """Runs commands that do not end on their own for this long; one that ends earlier has failed."""
+    return _run(commands, folder, lambda programs: _run_for(programs, seconds))
 
 
 def _run(commands, folder, listen):
-    """Starts them and gives them to `listen`, which returns for each what it said; none of them is left."""
+    """Starts the commands and passes them to `listen`, which returns their output; then ends all of
+    them.
+    """
     cpu, begin, programs = _children_cpu_seconds(), time.monotonic(), []
     try:
         for command in commands:
             programs.append(_started(command, folder))
-        said = listen(programs)
+        outputs = listen(programs)
     finally:
         for program in programs:
             _end(program)
     seconds, cpu = time.monotonic() - begin, _children_cpu_seconds() - cpu
-    outputs, complaints = zip(*said, strict=True)
-    return Ran(outputs, complaints, seconds, cpu)
+    outputs, complaints = zip(*outputs, strict=True)
+    return ProgramResult(outputs, complaints, seconds, cpu)
 
 
 def _started(command, folder):
@@ -63,26 +65,26 @@ def _started(command, folder):
     return subprocess.Popen(command, cwd=folder, text=True, start_new_session=True, **pipes)
 
 
-def _await(programs, seconds_max, codes):
-    """What each said until it ended, well."""
+def _wait_for_end(programs, seconds_max, codes):
+    """The output of each program until it ended with an allowed code."""
     deadline = time.monotonic() + seconds_max
-    said = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
-    for program, words in zip(programs, said, strict=True):
+    outputs = [program.communicate(timeout=max(0.0, deadline - time.monotonic())) for program in programs]
+    for program, words in zip(programs, outputs, strict=True):
         if program.returncode not in codes:
             raise _fault(program, words)
-    return said
+    return outputs
 
 
-def _cut(programs, seconds):
-    """What each said until its time was over; it cannot be asked to end, so it is killed."""
-    deadline, said = time.monotonic() + seconds, []
+def _run_for(programs, seconds):
+    """The output of each program until its time was over; then it is killed."""
+    deadline, outputs = time.monotonic() + seconds, []
     for program in programs:
         try:
             raise _fault(program, program.communicate(timeout=max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired:
             _signal(program, signal.SIGKILL)
-            said.append(program.communicate())
-    return said
+            outputs.append(program.communicate())
+    return outputs
 
 
 def _fault(program, words):
@@ -92,7 +94,7 @@ def _fault(program, words):
 
 
 def _end(program):
-    """Ends what still runs of its session, politely first."""
+    """Ends what is left of its session, first with SIGTERM."""
     if program.poll() is not None:
         return
     try:
@@ -104,7 +106,7 @@ def _end(program):
 
 
 def _signal(program, number):
-    """To all of the group that it leads; it has not been waited for, so the number is still its own."""
+    """Signals the whole group; the leader was not waited for, so its id is still valid."""
     try:
         os.killpg(program.pid, number)
     except ProcessLookupError:
@@ -112,6 +114,6 @@ def _signal(program, number):
 
 
 def _children_cpu_seconds():
-    """CPU of the children that have been waited for; servers are not among them while they run."""
+    """CPU of children that were waited for; running servers are not included."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

@@ -1,6 +1,6 @@
-"""What a figure was measured on: processor, memory, kernel, file system, versions. And the folder it was measured in.
+"""The machine and folder of a measurement: processor, memory, kernel, file system, versions.
 
-Everything that a run writes lies in one fresh folder below MAILRACE_BENCH_DIR, which is removed when the run ends.
+All files of a run are in one new folder below MAILRACE_BENCH_DIR, which is removed at the end.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from .mailrace import BINARY, ROOT
 
 
 def bench_dir():
-    """Where runs make their folders."""
+    """Where runs create their folders."""
     default = pathlib.Path(tempfile.gettempdir()) / "mailrace-bench"
     return pathlib.Path(os.environ.get("MAILRACE_BENCH_DIR", default))
 
 
 @contextlib.contextmanager
 def run_folder(name):
-    """A fresh folder for one run; every user may pass through it, since servers give up root."""
+    """A new folder for one run; all users can enter it, since servers give up root."""
     bench_dir().mkdir(parents=True, exist_ok=True)
     bench_dir().chmod(0o755)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-", dir=bench_dir()))
@@ -37,36 +37,36 @@ def run_folder(name):
 
 
 def require_space(folder, octets):
-    """Refuses a run that the disk has no room for."""
+    """Fails if the disk does not have enough space."""
     free = shutil.disk_usage(folder).free
     if free < octets:
-        raise RuntimeError(f"this run needs {octets / 1e9:.1f} GB below {folder}, and {free / 1e9:.1f} GB are free")
+        raise RuntimeError(f"this run needs {octets / 1e9:.1f} GB below {folder}, but only {free / 1e9:.1f} GB are free")
 
 
 def run(*argv):
-    """Runs a command that has to succeed."""
+    """Runs a command that must succeed."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
-# Virtual machines are slower for a while after they were busy; each run begins after the same rest.
+# Virtual machines are slower right after a load, so each run begins after the same pause.
 REST_SECONDS = 8
 
 
 def settle():
-    """Lets disk and machine finish what earlier runs left behind, so that the next run does not pay for it."""
+    """Syncs the disk and pauses, so that a run does not pay for earlier ones."""
     os.sync()
     time.sleep(REST_SECONDS)
 
 
 def processors():
-    """How many there are."""
+    """The number of processors."""
     return os.cpu_count()
 
 
 def describe(folder):
-    """The machine, as pairs of words for a report."""
+    """The machine as name and value pairs for a report."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{_processor()}, {processors()} cores, shared by load and server",
@@ -80,12 +80,14 @@ def describe(folder):
 
 
 def package(name):
-    """A function that tells the version of Debian's package of that name."""
+    """Returns a function that returns the version of this Debian package."""
     return lambda: _output("dpkg-query", "--show", "--showformat=${Version}", name) or "not installed as a package"
 
 
 def file_system(folder):
-    """Type, place and options of the file system that holds `folder`, and for ext4 whether it has a journal."""
+    """Type, device and options of the file system of `folder`, and for ext4 whether it has a
+    journal.
+    """
     device, place, kind, options = _mount(folder)
     if kind != "ext4":
         return f"{kind} on {place} ({options})"

@@ -1,7 +1,7 @@
-"""One Mailrace process with a configuration, a data folder and a log of its own.
+"""A Mailrace process with its own configuration, data folder and log.
 
-It is asked for port 0 and says on stderr what it got: `listening protocol=smtp address=127.0.0.1:PORT`. That line is
-awaited, so nothing sleeps for luck. A process that ends early, or says nothing in time, is reported with its log.
+It binds port 0 and logs the port: `listening protocol=smtp address=127.0.0.1:PORT`. That line is
+awaited, so no fixed sleep is needed. A process that ends early or is late is reported with its log.
 """
 
 import os
@@ -56,12 +56,12 @@ ROUTE = "\n[[route]]\n"
 
 
 def route(domain, next_hop):
-    """The section by which mail to a domain goes to one next hop."""
+    """The section that routes a domain to a next hop."""
     return f'{ROUTE}domain   = "{domain}"\nnext_hop = "{next_hop}"\n'
 
 
 class Mailrace:
-    """One server; it may be started again after it has stopped, on the same data."""
+    """A server; it can be started again on the same data after it was stopped."""
 
     name = "mailrace"
 
@@ -77,17 +77,19 @@ class Mailrace:
         self.group = accounting.Group("mailrace")
         self.process = None
         self.ports = {}
-        self._held = held  # what leaves waits for `release`
+        self._held = held  # deliveries wait for `release`
         tables = {"mailboxes": mailboxes, "aliases": aliases}  # by their names in `extra`
         self._write_config(concurrency, users, tables, networks, retry_first, limits, extra)
 
     @property
     def port(self):
-        """Where it listens for SMTP."""
+        """The SMTP port."""
         return self.ports["smtp"]
 
     def start(self, wrapper=()):
-        """Starts it, behind `wrapper` if one is given, and returns the seconds until all listeners were bound."""
+        """Starts it, behind `wrapper` if given, and returns the seconds until all listeners were
+        bound.
+        """
         if not self.binary.exists():
             raise RuntimeError(f"{self.binary} is missing: run `make` first")
         begin, offset = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
@@ -104,49 +106,49 @@ class Mailrace:
         return seconds
 
     def release(self):
-        """Lets what was held leave."""
+        """Releases held deliveries."""
         self._queue("resume", "standard")
 
     def stop(self):
-        """Ends it, politely first, whatever state it is in; it is not started again."""
+        """Ends it in any state, first with SIGTERM; it is not started again."""
         self.group.end()
         if self.process is not None:
             self.process.wait(_STOP_SECONDS_MAX)
 
     def terminate(self):
-        """Asks it to stop and returns its exit status; it can be started again."""
+        """Sends SIGTERM and returns the exit status; it can be started again."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(_STOP_SECONDS_MAX)
 
     def kill(self):
-        """Ends it at once: no handler runs, nothing is flushed."""
+        """Sends SIGKILL: no handler runs, nothing is flushed."""
         self.process.kill()
         self.process.wait(_STOP_SECONDS_MAX)
 
     def queued(self):
-        """The number of recipients in the queue."""
+        """The number of queued recipients."""
         return int(self._queue("list", "--count").split()[0])
 
     def check_kept(self, count):
-        """Complains unless exactly `count` recipients are in the queue."""
+        """Fails unless exactly `count` recipients are queued."""
         if (held := self.queued()) != count:
-            raise RuntimeError(f"Mailrace holds {held} recipients, expected {count}")
+            raise RuntimeError(f"Mailrace has {held} recipients, expected {count}")
 
     def wait_until_empty(self, seconds_max):
         """Waits until the queue is empty."""
         deadline = time.monotonic() + seconds_max
         while left := self.queued():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{left} recipients are still queued; the log ends:\n{self.log_tail()}")
+                raise RuntimeError(f"{left} recipients are still queued; end of the log:\n{self.log_tail()}")
             time.sleep(0.05)
 
     def table(self, *words):
-        """A command of the tables, whatever its end is: the process that has ended, with what it said as text."""
+        """Runs a `table` command with any exit status; returns the process with its output as text."""
         argv = [str(self.binary), "table", *words, "--config", str(self.config)]
         return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
 
     def configuration(self):
-        """The text it runs on, for a report."""
+        """Its configuration, for a report."""
         return self.config.read_text()
 
     def resident_bytes(self):
@@ -154,15 +156,15 @@ class Mailrace:
         return self.group.resident_bytes()
 
     def maildir(self, local, domain="bench.test"):
-        """The Maildir of one user."""
+        """The Maildir of a user."""
         return self.maildirs / domain / local
 
     def log_tail(self, lines=20):
-        """The end of the log, for a failure's report."""
+        """The end of the log, for error messages."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _queue(self, *words):
-        """What the running server says to a command of the queue."""
+        """The output of a `queue` command."""
         argv = [str(self.binary), "queue", *words, "--config", str(self.config)]
         answer = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=60)
         if answer.returncode:
@@ -182,7 +184,7 @@ class Mailrace:
                 raise RuntimeError(f"mailrace ended with {self.process.returncode}:\n{self.log_tail()}")
             if time.monotonic() > begin + _START_SECONDS_MAX:
                 self.kill()
-                raise RuntimeError(f"mailrace does not listen:\n{self.log_tail()}")
+                raise RuntimeError(f"mailrace is not listening:\n{self.log_tail()}")
             time.sleep(0.01)
 
     def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra):
@@ -207,7 +209,9 @@ class Mailrace:
         )
 
     def _user(self):
-        """As an operator would: root gives its rights up after binding. Everyone else stays who they are."""
+        """The user setting of an operator: root is given up after binding. Other users stay who
+        they are.
+        """
         if os.geteuid() != 0:
             return ""
         for folder in (self.folder, self.data):

@@ -1,6 +1,6 @@
-"""A private nginx with one worker, which gives out pages of given sizes from files: the yardstick for HTTP.
+"""A private nginx with one worker, which serves pages of given sizes: the reference for HTTP.
 
-As an operator after throughput sets it: no access log, sendfile, connections that are kept open for good.
+It is tuned for throughput: no access log, sendfile, persistent connections.
 """
 
 import http.client
@@ -42,15 +42,15 @@ http {{
 
 
 def version():
-    """What it calls itself, or that it is not there."""
+    """Its version, or that it is not installed."""
     if (program := _program()) is None:
         return "not installed"
-    told = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=20).stderr
-    return told.strip().rpartition("/")[2]
+    output = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=20).stderr
+    return output.strip().rpartition("/")[2]
 
 
 class Nginx:
-    """One private instance; `pages` says how many octets the page of each name has."""
+    """A private instance; `pages` maps names to sizes in octets."""
 
     name = "nginx"
 
@@ -64,9 +64,10 @@ class Nginx:
         self._process = None
 
     def start(self):
-        """Writes the pages and the configuration, starts it, waits until it listens."""
+        """Writes the pages and the configuration, starts it, and waits until it listens."""
         self._configure()
-        # It opens the log that was compiled in before it reads which one it is to use, unless it is told at once.
+        # Until it has read its configuration it opens the compiled-in log, unless -e names another
+        # one.
         argv = [_program(), "-p", str(self.root), "-c", "nginx.conf", "-e", "error.log"]
         with open(self.root / "console.log", "wb") as log:
             self._process = subprocess.Popen(self.group.command(argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -84,7 +85,7 @@ class Nginx:
         return (self.root / "nginx.conf").read_text().lstrip()
 
     def check_kept(self, count):
-        """It gives, and keeps nothing."""
+        """Does nothing: it keeps no mail."""
 
     def _configure(self):
         (self.root / "pages").mkdir(parents=True)
@@ -95,12 +96,12 @@ class Nginx:
         (self.root / "nginx.conf").write_text(text)
 
     def _await_worker(self):
-        """Waits until a page comes: the master already listens while there is no worker yet."""
+        """Waits for a page: the master listens before there is a worker."""
         deadline = time.monotonic() + _START_SECONDS_MAX
         while not self._answers():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 self.stop()
-                raise RuntimeError(f"nginx does not answer:\n{(self.root / 'console.log').read_text()}")
+                raise RuntimeError(f"nginx does not respond:\n{(self.root / 'console.log').read_text()}")
             time.sleep(0.02)
 
     def _answers(self):
@@ -115,5 +116,5 @@ class Nginx:
 
 
 def _program():
-    """Its path; it lies in a folder of root's, which is in no other user's search path."""
+    """Its path; on Debian it is in /usr/sbin, which is not in the PATH of users."""
     return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

@@ -1,7 +1,7 @@
-"""A server and the next hops that it delivers to: many addresses of 127.0.0.0/8, behind which are a few sinks.
+"""A server and its next hops: many addresses in 127.0.0.0/8, served by a few sinks.
 
-Each next hop is an address of its own and has a domain of its own, so that whatever a server keeps for each next hop
-(connections, concurrency, lameness) it keeps for each of them. No DNS is asked.
+Each next hop has its own address and domain, so that whatever a server tracks per next hop
+(connections, concurrency, failures) is separate for each. No DNS is used.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ _ADDRESSES_PER_NET = 250
 
 @dataclasses.dataclass(frozen=True)
 class Hops:
-    """So many next hops that one sink plays by its rules; {} in their domains stands for a number from 1."""
+    """Next hops of one sink with its rules; {} in their domains stands for a number from 1."""
 
     count: int
     domain: str = "d{}.test"
@@ -26,7 +26,7 @@ class Hops:
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """A domain, and where its mail goes."""
+    """A domain and its next hop."""
 
     domain: str
     address: str
@@ -34,9 +34,10 @@ class Destination:
 
 
 class Outbound:
-    """A server with its sinks. `make`, given a folder and the destinations, gives a server that is not yet started.
+    """A server with its sinks. `make` gets a folder and the destinations, and returns a server that
+    is not started.
 
-    What comes to the first sink is recorded.
+    The first sink records its mail.
     """
 
     def __init__(self, name, folder, make, *hops):
@@ -47,52 +48,55 @@ class Outbound:
 
     @property
     def port(self):
-        """Where the server takes mail."""
+        """The SMTP port of the server."""
         return self.server.port
 
     @property
     def group(self):
-        """The server's processes."""
+        """The processes of the server."""
         return self.server.group
 
     def start(self):
-        """The sinks come first."""
+        """Starts the sinks, then the server."""
         for sink in self.sinks:
             sink.start()
         self.server.start()
 
     def stop(self):
-        """Ends all of them, whatever state they are in."""
+        """Ends all of them in any state."""
         for one in (self.server, *self.sinks):
             one.stop()
 
     def arrivals(self, having=b""):
-        """What comes to the first sink from now on."""
+        """The mail that arrives at the first sink from now on."""
         return Arrivals(self.sinks[0].record, having)
 
     def drain(self, count, seconds_max, of_middle):
-        """Releases what is held and waits until so many messages came to the first sink. The time is that from the
-        release to the last one, or what all would have taken at the rate `of_middle`."""
+        """Releases held mail and waits until `count` messages have arrived at the first sink. The
+        time is from the release to the last one, or that of all messages at the rate `of_middle`.
+        """
         sink, arrivals = self.sinks[0], self.arrivals()
         cpu, begin = sink.group.cpu_seconds(), time.monotonic()
         try:
             self.server.release()
             seconds = arrivals.wait_for(count, seconds_max) - begin
             seconds = count / arrivals.rate_of_middle(count) if of_middle else seconds
-            return load.Done(count, seconds, sink.group.cpu_seconds() - cpu)
+            return load.LoadResult(count, seconds, sink.group.cpu_seconds() - cpu)
         finally:
             arrivals.stop()
 
     def check_arrived(self, count):
-        """Ends the first sink, and complains unless each of so many messages came to it, whole and once."""
+        """Ends the first sink and fails unless each of `count` messages arrived intact and once."""
         self.sinks[0].stop()
         summary = self.sinks[0].summary()
         found = {"recipients": summary["recipients"]} | summary["seen"]
         if found != {"recipients": count, "sound": count, "damaged": 0, "doubled": 0, "foreign": 0}:
-            raise RuntimeError(f"{count} messages were to arrive: {found}")
+            raise RuntimeError(f"expected {count} messages at the sink: {found}")
 
     def configuration(self):
-        """The server's, with one route in the place of all that are like it, and the command lines of the sinks."""
+        """The configuration of the server, with one of its similar routes, and the command lines of
+        the sinks.
+        """
         before, *routes = self.server.configuration().split(ROUTE)
         more = f"\n# and {len(routes) - 1:,} more like it\n" if len(routes) > 1 else ""
         text = ROUTE.join([before, *routes[:1]]) + more

@@ -1,8 +1,8 @@
-"""Users who all look alike, and the same ones for everybody who is compared: user1 to userN at one domain.
+"""The users that all compared servers have: user1 to userN in one domain.
 
-An entry of the directory is an inetOrgPerson below `PEOPLE`, whose `mail` is the address and whose `description` is the
-path of its mailbox, as Postfix's virtual(8) has it. Everything is written a line at a time: half a million of them are
-never in memory.
+An entry of the directory is an inetOrgPerson below `PEOPLE`; its `mail` is the address, its
+`description` the path of the mailbox as for Postfix's virtual(8). Files are written line by line,
+so that half a million users are never in memory.
 """
 
 import random
@@ -13,17 +13,17 @@ PEOPLE = f"ou=people,{BASE}"
 
 
 def address(number, domain=DOMAIN):
-    """The address of one of them."""
+    """The address of a user."""
     return f"user{number}@{domain}"
 
 
 def dn(number):
-    """The name of the entry of one of them."""
+    """The DN of a user."""
     return f"uid=user{number},{PEOPLE}"
 
 
 def attributes(number):
-    """What the entry of one of them has."""
+    """The attributes of a user."""
     return {
         "objectClass": ["inetOrgPerson"], "uid": [f"user{number}"], "cn": [f"User {number}"], "sn": [f"User{number}"],
         "mail": [address(number)], "description": [f"{DOMAIN}/user{number}/"],
@@ -31,7 +31,7 @@ def attributes(number):
 
 
 def ldif(count):
-    """The directory as LDIF, in pieces: the two entries above them, then all of them."""
+    """The directory as LDIF, in pieces: its two parent entries, then the users."""
     yield f"dn: {BASE}\nobjectClass: dcObject\nobjectClass: organization\no: bench\ndc: bench\n\n"
     yield f"dn: {PEOPLE}\nobjectClass: organizationalUnit\nou: people\n\n"
     for number in range(1, count + 1):
@@ -40,19 +40,19 @@ def ldif(count):
 
 
 def write_text_table(path, count):
-    """A text table of Mailrace: who exists."""
+    """Writes a text table of Mailrace with all users."""
     _write(path, (f"{address(number)}\n" for number in range(1, count + 1)))
 
 
 def write_shuffled(path, count):
-    """The addresses of all, in an order that has nothing to do with that in which they were made."""
+    """Writes all addresses in random order."""
     numbers = list(range(1, count + 1))
     random.Random(count).shuffle(numbers)
     _write(path, (f"{address(number)}\n" for number in numbers))
 
 
 def write_postmap(path, count):
-    """A source of postmap(1): who exists, and where the mailbox is."""
+    """Writes a source of postmap(1) with all users and their mailboxes."""
     _write(path, (f"{address(number)} {DOMAIN}/user{number}/\n" for number in range(1, count + 1)))
 
 

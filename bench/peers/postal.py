@@ -1,9 +1,10 @@
-"""postal at a fixed rate: what it counts in a minute, once it has found its pace.
+"""postal at a fixed rate: the messages of one minute, once it has reached the rate.
 
-postal hands its threads their work every five seconds, at most 2,048 messages at a time, and so sends no more than
-24,576 a minute, whatever it is asked for; several of them send more. It reports each minute of the clock as that ends:
-the first is no whole one, and in the second it may still be short of its rate. It has no end of its own, and does not
-always heed an interrupt, so it is killed: the server has more from it than the minute that counts.
+postal gives its threads work every five seconds, at most 2,048 messages at a time, so one process
+sends at most 24,576 a minute; several send more. It reports each minute of the clock when it ends:
+the first is incomplete, and the second may be below the rate. It does not end on its own and
+sometimes ignores SIGINT, so it is killed: the server gets more messages than those of the minute
+that counts.
 """
 
 import dataclasses
@@ -14,27 +15,27 @@ from . import load
 from .smtp import RECIPIENT, SENDER
 
 _MINUTE_MAX = 24_576
-_MINUTES = 3  # that have to end; the last of them counts
-_SECONDS_SPARE = 5  # until all have written the line of the minute that counts
+_MINUTES = 3  # that must end; the last one counts
+_SECONDS_SPARE = 5  # until all processes have written the line of that minute
 
 
 @dataclasses.dataclass(frozen=True)
 class Postal:
-    """Processes of it that share the rate and the threads evenly."""
+    """Processes that share the rate and the threads evenly."""
 
-    minute: int  # messages in one
+    minute: int  # messages per minute
     threads: int = 100
     kilobytes: int = 6
-    per_connection: int = 5  # from 1 to this, at random
+    per_connection: int = 5  # a random number from 1 to this
 
     @property
     def messages_max(self):
-        """What it may send in all."""
+        """The most messages that it sends."""
         return self.minute * (_MINUTES + 1)
 
     @property
     def processes(self):
-        """How many it takes for the rate."""
+        """The number of processes for the rate."""
         return math.ceil(self.minute / _MINUTE_MAX)
 
     def command(self, port="PORT"):
@@ -46,7 +47,7 @@ class Postal:
         ]  # fmt: skip
 
     def run(self, port, folder):
-        """Sends for some minutes, and returns what was done in the last of them."""
+        """Sends for some minutes, and returns the result of the last one."""
         (folder / "users").write_text(f"{RECIPIENT}\n")
         (folder / "sender").write_text(f"{SENDER}\n")
         now = time.time()
@@ -54,11 +55,13 @@ class Postal:
         seconds = end + _SECONDS_SPARE - now
         ran = load.run_endless(*[self.command(port)] * self.processes, seconds=seconds, folder=folder)
         clock = time.strftime("%H:%M", time.localtime(end))
-        return load.Done(sum(_count(output, clock) for output in ran.outputs), 60, ran.cpu_seconds)
+        return load.LoadResult(sum(_count(output, clock) for output in ran.outputs), 60, ran.cpu_seconds)
 
 
 def _count(output, minute):
-    """The messages of that minute, by the line `time,messages,data(K),errors,connections,SSL connections`."""
+    """The messages of that minute, from the line `time,messages,data(K),errors,connections,SSL
+    connections`.
+    """
     for line in output.splitlines():
         clock, *numbers = line.split(",")
         if clock == minute:
@@ -66,4 +69,4 @@ def _count(output, minute):
             if errors:
                 raise RuntimeError(f"postal had {errors} errors in a minute")
             return messages
-    raise RuntimeError(f"postal reports no minute that ends at {minute}:\n{output}")
+    raise RuntimeError(f"postal has no line for the minute that ends at {minute}:\n{output}")

@@ -1,12 +1,11 @@
-"""A private Postfix: its own configuration, queue and port, beside one that the machine may run for real.
+"""A private Postfix with its own configuration, queue and port; the machine may run another one.
 
-    stock   as the distribution ships it: chrooted services, 100 processes, a log
-    tuned   as an operator after throughput sets it: 500 processes, no chroot, no delay on intake;
-            nobody takes its log
+    stock   the configuration of the distribution: chrooted services, 100 processes, a log
+    tuned   for throughput: 500 processes, no chroot, no intake delay, no log
 
-Postfix cannot be told to log nothing. The tuned one has no log file, and so writes each line for syslog: where the
-machine has a syslog socket, a mount namespace of its own hides it, so that nobody takes them. The queue is durable in
-both: cleanup(8) syncs the queue file before the 250. Needs root, as Postfix itself does.
+Postfix always logs. The tuned one has no log file, so it sends each line to syslog; if the machine
+has a syslog socket, a mount namespace hides it. The queue is durable in both: cleanup(8) syncs the
+queue file before the 250. Needs root, as Postfix does.
 """
 
 import os
@@ -24,7 +23,7 @@ _SHARE = pathlib.Path("/usr/share/postfix/master.cf.dist")
 _NOBODY = 65534
 _SYSLOG = "/dev/log"
 
-# Runs in the child, in a mount namespace of its own: lays what takes no connection over the socket, then goes on.
+# Runs in the child, in its own mount namespace: hides the syslog socket, then continues.
 _HIDE_SYSLOG = f'mount --bind /dev/null {_SYSLOG} && exec "$0" "$@"'
 
 _BASE = """\
@@ -57,14 +56,14 @@ smtpd_client_connection_count_limit = 0
 
 
 def build_table(kind, table):
-    """Makes the index of a text table, as postmap(1) does. The machine need not have a main.cf, and postmap reads one."""
+    """Builds a table with postmap(1), which reads a main.cf; the machine may not have one."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "main.cf").write_text("compatibility_level = 3.6\n")
         machine.run("postmap", "-c", folder, f"{kind}:{table}")
 
 
 def maildir_lines(maildirs, users):
-    """main.cf lines by which virtual(8) delivers to `users` (a postmap source) below `maildirs`."""
+    """main.cf lines for delivery by virtual(8) to `users` (a postmap source) below `maildirs`."""
     return [
         "mydestination =",
         "virtual_mailbox_domains = bench.test",
@@ -76,7 +75,9 @@ def maildir_lines(maildirs, users):
 
 
 def relay_lines(transports):
-    """main.cf lines by which smtp(8) delivers to the next hops of `transports` (a postmap source), without DNS."""
+    """main.cf lines for delivery by smtp(8) to the next hops of `transports` (a postmap source),
+    without DNS.
+    """
     return [
         f"transport_maps = hash:{transports}",
         "smtp_dns_support_level = disabled",
@@ -86,13 +87,13 @@ def relay_lines(transports):
 
 
 class Postfix:
-    """One private instance."""
+    """A private instance."""
 
     name = "postfix"
 
     def __init__(self, folder, flavour="tuned", lines=()):
         if os.geteuid() != 0:
-            raise RuntimeError("Postfix can only be started by root")
+            raise RuntimeError("starting Postfix needs root")
         self.root = folder / "postfix"
         self.queue = self.root / "queue"
         self.flavour, self.lines = flavour, list(lines)
@@ -100,14 +101,14 @@ class Postfix:
         self.group = accounting.Group("postfix")
 
     def start(self):
-        """Writes the configuration, starts the instance, waits until it greets."""
+        """Writes the configuration, starts the instance, and waits until it greets."""
         self._configure()
         self._command("postfix", "start")
         self.group.watch(int((self.queue / "pid/master.pid").read_text()))
         wait_for_banner(self.port)
 
     def stop(self):
-        """Stops it and whatever it leaves running, whatever state it is in."""
+        """Ends it and its remaining processes, in any state."""
         try:
             if self.group.pids():
                 self._command("postfix", "stop")
@@ -115,26 +116,26 @@ class Postfix:
             self.group.end()
 
     def check_kept(self, count):
-        """Complains unless exactly `count` messages are on hold."""
+        """Fails unless exactly `count` messages are on hold."""
         if (held := self._held()) != count:
-            raise RuntimeError(f"Postfix holds {held} messages, expected {count}")
+            raise RuntimeError(f"Postfix has {held} messages on hold, expected {count}")
 
     def check_kept_at_least(self, count):
-        """Complains if fewer are on hold."""
+        """Fails if fewer messages are on hold."""
         if (held := self._held()) < count:
-            raise RuntimeError(f"Postfix holds {held} messages, expected {count} or more")
+            raise RuntimeError(f"Postfix has {held} messages on hold, expected {count} or more")
 
     def release(self):
-        """Lets what is on hold leave. What an operator's commands cost is not the server's."""
+        """Releases what is on hold. The CPU of the commands does not count."""
         self._command("postsuper", "-H", "ALL", counts=False)
         self._command("postqueue", "-f", counts=False)
 
     def wait_until_empty(self, seconds_max):
-        """Waits until nothing is on its way any more."""
+        """Waits until the queue is empty."""
         deadline = time.monotonic() + seconds_max
         while any(self._queued(name) for name in ("maildrop", "incoming", "active", "deferred")):
             if time.monotonic() > deadline:
-                raise RuntimeError("Postfix's queue does not empty")
+                raise RuntimeError("the queue of Postfix does not become empty")
             time.sleep(0.05)
 
     def configuration(self):
@@ -146,7 +147,7 @@ class Postfix:
         return sum(1 for _ in os.scandir(self.queue / "hold"))
 
     def _queued(self, name):
-        """Whether the queue folder, or a hashed folder in it, holds a message."""
+        """Whether the queue folder, or a hashed subfolder, has a message."""
         return any(files for _, _, files in os.walk(self.queue / name))
 
     def _configure(self):
@@ -168,7 +169,7 @@ class Postfix:
         return "".join(f"{self._service(line)}\n" for line in lines)
 
     def _service(self, line):
-        """One line of master.cf: ours listens on its own port, and is not chrooted when tuned."""
+        """A line of master.cf with our port, and without chroot if tuned."""
         fields = line.split(None, 7)
         if line.startswith(("#", " ")) or len(fields) < 8:
             return line
@@ -185,14 +186,14 @@ class Postfix:
                 shutil.copy(f"/etc/{name}", self.queue / "etc" / name)
 
     def _namespace(self):
-        """What goes before a command of the tuned one, so that it finds no syslog."""
+        """The prefix of commands that hides syslog from the tuned instance."""
         if self.flavour != "tuned" or not os.path.exists(_SYSLOG):
             return []
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDE_SYSLOG]
 
     def _command(self, program, *words, counts=True):
-        """Runs one of its commands; where it `counts`, as a part of the server."""
-        # The daemon must not inherit a pipe of ours: whoever waits for that pipe's end would wait for the daemon's.
+        """Runs one of its commands; with `counts`, as part of the server."""
+        # The daemon must not inherit a pipe of ours: the reader would wait for the daemon to end.
         with open(self.root / "console.log", "ab") as log:
             argv = [*self._namespace(), program, "-c", str(self.root / "etc"), *words]
             argv = self.group.command(argv) if counts else argv

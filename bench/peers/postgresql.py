@@ -1,8 +1,8 @@
-"""A private PostgreSQL: its own cluster, port and unix socket, beside one that the machine may run for real.
+"""A private PostgreSQL with its own cluster, port and unix socket; the machine may run another one.
 
-It serves tests, which kill and restart it, and lets nobody wait for a disk (`fsync = off`). Whoever comes from
-127.0.0.1 gives a password where the cluster was made with one, and is trusted otherwise. It refuses to run as root, so
-root starts it as the user postgres.
+It is for tests that kill and restart it, and does not sync (`fsync = off`). Clients from 127.0.0.1
+need a password if the cluster was created with one, else they are trusted. It refuses to run as
+root, so root starts it as the user postgres.
 """
 
 import glob
@@ -23,10 +23,12 @@ _READY = b"database system is ready to accept connections"
 
 
 class Postgresql:
-    """One cluster, made at once; it may be stopped and started again on the same port and data."""
+    """A cluster, created in the constructor; it can be stopped and started again on the same port
+    and data.
+    """
 
     def __init__(self, password=None):
-        # A folder that this user may enter, with a path that is short enough for a socket.
+        # A folder that this user can enter, with a path short enough for a socket.
         self._made = tempfile.TemporaryDirectory(prefix="mailrace-pg-", ignore_cleanup_errors=True)
         self.folder = pathlib.Path(self._made.name)
         self.port = lasting_port()
@@ -41,16 +43,16 @@ class Postgresql:
 
     @property
     def url(self):
-        """How it is reached over TCP, without a password."""
+        """Its URL over TCP, without a password."""
         return f"postgres://{USER}@127.0.0.1:{self.port}/postgres?sslmode=disable"
 
     @property
     def socket_url(self):
-        """How it is reached through its unix socket."""
+        """Its URL through the unix socket."""
         return f"postgres:///postgres?host={self.folder}&port={self.port}&user={USER}"
 
     def start(self):
-        """Starts it, and waits until it says that it is ready."""
+        """Starts it and waits until it is ready."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         argv = [*_as_user(), _program("postgres"), "-D", str(self._data), "-p", str(self.port), "-k", str(self.folder),
                 "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "shared_buffers=16MB"]  # fmt: skip
@@ -66,7 +68,7 @@ class Postgresql:
             time.sleep(0.02)
 
     def kill(self):
-        """Ends it and all its sessions at once."""
+        """Kills it and all its sessions."""
         pids = self.group.pids()
         for pid in pids:
             _signal(pid)
@@ -76,14 +78,14 @@ class Postgresql:
             time.sleep(0.01)
 
     def stop(self):
-        """Ends it, whatever state it is in; it is not started again."""
+        """Ends it in any state; it is not started again."""
         self.group.end()
         if self._process is not None:
             self._process.wait(_STOP_SECONDS_MAX)
         self._made.cleanup()
 
     def sql(self, text):
-        """Does what the text says, as one who may do everything; gives what psql prints."""
+        """Runs SQL as a superuser; returns the output of psql."""
         argv = [_program("psql"), "-h", str(self.folder), "-p", str(self.port), "-U", USER, "-X", "-q", "-A", "-t",
                 "-v", "ON_ERROR_STOP=1", "-c", text]  # fmt: skip
         done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60)
@@ -102,7 +104,7 @@ class Postgresql:
             (self._data / "pg_hba.conf").write_text(hosts)
 
     def set_password(self):
-        """Gives the user the password that the cluster was made with."""
+        """Sets the password that the cluster was created with."""
         self.sql(f"ALTER USER {USER} PASSWORD '{self.password}'")
 
     def _is_ready(self, begin):
@@ -112,7 +114,7 @@ class Postgresql:
 
 
 def _program(name):
-    """The newest of that name; Debian keeps them out of PATH."""
+    """The newest version; Debian keeps it out of PATH."""
     found = glob.glob(f"/usr/lib/postgresql/*/bin/{name}")
     newest = max(found, key=lambda path: int(pathlib.Path(path).parts[4].partition(".")[0]), default=None)
     if found := newest or shutil.which(name):
@@ -127,7 +129,7 @@ def _is_root():
 def _as_user():
     if not _is_root():
         return []
-    return ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]  # and no more process than that
+    return ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups"]  # without an additional process
 
 
 def _signal(pid):

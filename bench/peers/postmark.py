@@ -1,4 +1,6 @@
-"""postmark: a pool of small files, and transactions on it. Its clock has whole seconds, so it is timed from outside."""
+"""postmark: transactions on a pool of small files. It reports whole seconds, so it is timed from
+outside.
+"""
 
 import dataclasses
 
@@ -20,7 +22,7 @@ quit
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is done to files, and asked of all who do it."""
+    """The work on files that all programs do."""
 
     count: int = 1_000_000  # transactions
     files: int = 5000
@@ -34,7 +36,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Postmark(Work):
-    """It, done by postmark."""
+    """The work done by postmark."""
 
     def command(self, folder="DIR"):
         """The command line."""
@@ -45,10 +47,10 @@ class Postmark(Work):
         return _CONFIGURATION.format(pool=f"{folder}/pool", **dataclasses.asdict(self))
 
     def run(self, _port, folder):
-        """Makes the pool, works on it, and removes it."""
+        """Creates the pool, works on it, and removes it."""
         (folder / "pool").mkdir()
         (folder / "postmark.conf").write_text(self.configuration(folder))
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
-        if complaint := ran.complaints[0]:  # it ends well whatever happens
+        if complaint := ran.complaints[0]:  # its exit status is always 0
             raise RuntimeError(f"postmark: {complaint.partition(chr(10))[0]}")
-        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)

@@ -1,8 +1,8 @@
-"""A private slapd: its own configuration, database, sockets and certificate, beside one that the machine may run.
+"""A private slapd with its own configuration, database, sockets and certificate.
 
-The users of `people` are loaded before it starts. It runs in the foreground as a child, and has started when it answers
-a search. It may be killed and started again at the same port, on the same data; it does not sync, so that only the
-machine's end would cost it changes.
+The users of `people` are loaded before it starts. It runs in the foreground as a child and is ready
+when it answers a search. It can be killed and started again on the same port and data; it does not
+sync, so only a crash of the machine loses changes.
 """
 
 import os
@@ -51,14 +51,14 @@ _PRIVATE = "access to attrs=userPassword by anonymous auth by users read\naccess
 
 
 class Slapd:
-    """One directory of `users`, and of what `extra` (LDIF) adds to them."""
+    """A directory of `users` users and the entries of `extra` (LDIF)."""
 
     def __init__(self, folder, users, *, syncprov=True, sizelimit="unlimited", private=False, tls=False,
                  extra=""):  # fmt: skip
         self.folder = pathlib.Path(folder) / "slapd"
         (self.folder / "db").mkdir(parents=True)
         self.port, self.tls_port = lasting_port(), lasting_port() if tls else None
-        # The path of a unix socket has a small bound.
+        # The path of a unix socket has a small limit.
         self._sockets = tempfile.TemporaryDirectory(prefix="mailrace-ldapi-", ignore_cleanup_errors=True)
         pathlib.Path(self._sockets.name).chmod(0o755)
         self.path = pathlib.Path(self._sockets.name) / "ldapi"
@@ -80,22 +80,22 @@ class Slapd:
 
     @property
     def url(self):
-        """Where it is asked."""
+        """Its URL."""
         return f"ldap://127.0.0.1:{self.port}"
 
     @property
     def tls_url(self):
-        """The same over TLS from the first octet on; the certificate is for this name."""
+        """Its URL with TLS from the start; the certificate is for this name."""
         return f"ldaps://localhost:{self.tls_port}"
 
     @property
     def starttls_url(self):
-        """Where it is asked by the name that is in its certificate."""
+        """Its URL with the name of its certificate."""
         return f"ldap://localhost:{self.port}"
 
     @property
     def ldapi_url(self):
-        """Where it is asked by processes of this machine, whom it knows by their user."""
+        """Its URL for local processes, which it identifies by their user."""
         return f"ldapi://{str(self.path).replace('/', '%2F')}"
 
     def command(self):
@@ -104,7 +104,7 @@ class Slapd:
         return [_SLAPD, "-d", "0", "-f", str(self.config), "-h", " ".join(urls)]
 
     def start(self):
-        """Starts it, and waits until it answers."""
+        """Starts it and waits until it answers."""
         self.path.unlink(missing_ok=True)
         with open(self.log, "ab") as log:
             argv = self.group.command(self.command())
@@ -114,50 +114,50 @@ class Slapd:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise RuntimeError(f"slapd does not answer:\n{self.log.read_text(errors='replace')}")
+                raise RuntimeError(f"slapd does not respond:\n{self.log.read_text(errors='replace')}")
             time.sleep(0.02)
 
     def kill(self):
-        """Ends it at once: it says goodbye to nobody."""
+        """Kills it without an orderly close."""
         self._process.kill()
         self._process.wait(_STOP_SECONDS_MAX)
 
     def terminate(self):
-        """Asks it to end; it can be started again."""
+        """Sends SIGTERM; it can be started again."""
         self._process.terminate()
         self._process.wait(_STOP_SECONDS_MAX)
 
     def restart(self):
-        """As an operator would."""
+        """Restarts it as an operator would."""
         self.terminate()
         self.start()
 
     def stop(self):
-        """Ends it, whatever state it is in; it is not started again."""
+        """Ends it in any state; it is not started again."""
         self.group.end()
         if self._process is not None:
             self._process.wait(_STOP_SECONDS_MAX)
         self._sockets.cleanup()
 
     def admin(self):
-        """A connection that may do everything."""
+        """A connection with all rights."""
         client = Client(self.port)
         client.bind(ADMIN, PASSWORD)
         return client
 
     def add_user(self, number, **attributes):
-        """One more of `people`; given attributes (lists) take the place of its own."""
+        """Adds a user of `people`; given attributes (lists) replace the defaults."""
         with self.admin() as client:
             client.add(people.dn(number), people.attributes(number) | attributes)
 
     def delete_users(self, *numbers):
-        """Some of them go."""
+        """Deletes users."""
         with self.admin() as client:
             for number in numbers:
                 client.delete(people.dn(number))
 
     def configuration(self):
-        """Its text, for a report."""
+        """Its configuration, for a report."""
         return self.config.read_text()
 
     def _answers(self):

@@ -1,7 +1,8 @@
-"""The load and its yardstick: Postfix's smtp-source, and smtp-sink, which takes mail as fast as it can and keeps none.
+"""Postfix's smtp-source as the load and smtp-sink as the reference: it takes mail at full speed and
+discards it.
 
-The load always goes to 127.0.0.1, and is bounded both in messages and in time. smtp-source gives up at the first reply
-that is not the one it wants, so a run that ends well has had a 250 for every message.
+The load always goes to 127.0.0.1 and is limited in messages and in time. smtp-source fails at the
+first unexpected reply, so after a successful run every message has its 250.
 """
 
 import dataclasses
@@ -22,20 +23,20 @@ _PORT_TRIES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """How many messages are sent, and how."""
+    """The number of messages, and how they are sent."""
 
     count: int
     sessions: int = 100
-    reuse: bool = True  # many messages over one connection
+    reuse: bool = True  # many messages on one connection
     octets: int = 6000
     recipient: str = RECIPIENT
     sources: int = 1  # processes that share count and sessions evenly
-    numbered: bool = False  # each source puts 1, 2, 3, ... before its recipients
+    numbered: bool = False  # each source prefixes its recipients with 1, 2, 3, ...
     seconds_max: int = 600
 
     @property
     def messages_max(self):
-        """What it may send in all."""
+        """The most messages that it sends."""
         return self.count
 
     def command(self, port="PORT"):
@@ -48,9 +49,9 @@ class Load:
         ]  # fmt: skip
 
     def run(self, port, _folder=None):
-        """Sends everything, from the first connection to the last reply."""
+        """Sends all messages, from the first connection to the last reply."""
         ran = load.run(*[self.command(port)] * self.sources, seconds_max=self.seconds_max)
-        return load.Done(self.count, ran.seconds, ran.cpu_seconds)
+        return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
 
 
 class Sink:
@@ -78,28 +79,30 @@ class Sink:
         wait_for_banner(self.port)
 
     def stop(self):
-        """Ends it, whatever state it is in."""
+        """Ends it in any state."""
         self.group.end()
         if self._process is not None:
             self._process.wait(10)
 
     def configuration(self):
-        """It has none but its command line."""
+        """Only its command line."""
         return " ".join(self.command())
 
     def check_kept(self, count):
-        """Nothing is kept here, and nothing is promised."""
+        """Does nothing: a sink keeps no mail."""
 
 
 def free_port():
-    """A loopback port that nothing listens on now."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def lasting_port():
-    """A free loopback port that no connection takes while its server is away: it is none of those that clients get."""
+    """A free loopback port that stays free while its server is down: it is outside the range of
+    ephemeral ports.
+    """
     first_of_clients = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.sample(range(_LASTING_PORT_MIN, max(first_of_clients, _LASTING_PORT_MIN + 1000)), _PORT_TRIES):
         with socket.socket() as probe:
@@ -108,7 +111,7 @@ def lasting_port():
                 return port
             except OSError:
                 continue
-    raise RuntimeError("no port is free")
+    raise RuntimeError("no free port")
 
 
 def wait_for_banner(port):

@@ -1,4 +1,4 @@
-"""wrk: one page again and again over kept connections, as fast as they can."""
+"""wrk: fetches one page on persistent connections at full speed."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ _COMPLAINT = re.compile(r"(?:Socket errors|Non-2xx).*")
 
 
 def version():
-    """What it calls itself, or that it is not there."""
+    """Its version, or that it is not installed."""
     try:
         return subprocess.run(["wrk", "-v"], capture_output=True, text=True, timeout=20).stdout.split()[1]
     except OSError:
@@ -22,7 +22,7 @@ def version():
 
 @dataclasses.dataclass(frozen=True)
 class Wrk:
-    """One thread of it."""
+    """One thread of wrk."""
 
     page: str
     sessions: int = 100
@@ -33,10 +33,10 @@ class Wrk:
         return ["wrk", "-t1", f"-c{self.sessions}", f"-d{self.seconds}s", f"http://127.0.0.1:{port}/{self.page}"]
 
     def run(self, port, _folder=None):
-        """Fetches until the time is over; the count and the time are its own words."""
+        """Fetches until the time is over; count and time are those that it reports."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
-        told = ran.outputs[0]
-        if complaint := _COMPLAINT.search(told):
+        output = ran.outputs[0]
+        if complaint := _COMPLAINT.search(output):
             raise RuntimeError(f"wrk: {complaint[0]}")
-        count, time, unit = _DONE.search(told).groups()
-        return load.Done(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)
+        count, time, unit = _DONE.search(output).groups()
+        return load.LoadResult(int(count), float(time) * _SECONDS[unit], ran.cpu_seconds)

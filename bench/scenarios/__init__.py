@@ -1,4 +1,4 @@
-"""What can be measured, one module for each kind of load. Each has a table `SCENARIOS`: name to Scenario."""
+"""The scenarios, one module for each kind of load; each has a table `SCENARIOS`: name to Scenario."""
 
 import dataclasses
 import typing
@@ -6,8 +6,8 @@ import typing
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """One of them."""
+    """A scenario."""
 
-    run: typing.Callable  # of the options; whether every aim was met
-    sides: tuple = ()  # that may be tried alone
-    pairs: int = 5  # rounds, unless others are asked for
+    run: typing.Callable  # called with the options; returns whether every target was met
+    sides: tuple = ()  # sides that can be run alone
+    pairs: int = 5  # default number of rounds

@@ -1,39 +1,39 @@
-"""Accepting into a durable, held queue: Mailrace, Postfix, and smtp-sink, which keeps nothing, as the yardstick.
+"""Accepting mail into a durable queue: Mailrace, Postfix, and smtp-sink (which stores nothing).
 
-Both servers sync before their 250 and deliver nothing: Mailrace holds by `concurrency = 0`, Postfix by a HOLD action.
-After each run the number of messages held is compared with the number sent.
+Both servers sync before their 250 and deliver nothing: Mailrace has `concurrency = 0`, Postfix a
+HOLD action. After each run the number of queued messages is compared with the number sent.
 """
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import postfix
 from peers.mailrace import Mailrace
 from peers.smtp import Load, Sink
 
-MESSAGE_DISK_OCTETS = 9000  # of 6,000 bytes, with its header, file system blocks and segments
+MESSAGE_DISK_OCTETS = 9000  # for 6,000 bytes, with header, file system blocks and segments
 
 NOTES = (
-    "100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards.",
-    contest.REST_NOTE,
-    "Mailrace writes a line into its log for each message; the tuned Postfix has no log file, and no syslog that hears "
-    "it.",
-    "The counts differ, since the rates do: each side is to be busy for some seconds. What is compared is the rate, "
+    "100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue.",
+    comparison.REST_NOTE,
+    "Mailrace logs a line for each message; the tuned Postfix has no log file, and nothing reads its "
+    "syslog messages.",
+    "The counts differ with the rates, so that each side is busy for some seconds. The rate is compared, "
     "and the CPU for each message.",
 )
 
 
 def mailrace(place):
-    """Mailrace, which keeps all that it takes."""
+    """Mailrace, which queues all mail."""
     return Mailrace(place, concurrency=0)
 
 
 def postfix_tuned(place):
-    """Postfix, tuned, which keeps all that it takes."""
+    """Tuned Postfix, which queues all mail."""
     return postfix.Postfix(place, "tuned", [postfix.HOLD])
 
 
-MANY = Contest(
+MANY = Comparison(
     "Accepting: many messages a connection",
     {
         "postfix": Side(postfix_tuned, Load(10_000), MESSAGE_DISK_OCTETS),
@@ -48,7 +48,7 @@ MANY = Contest(
     NOTES,
 )
 
-ONE = Contest(
+ONE = Comparison(
     "Accepting: one message a connection",
     {
         "postfix": Side(postfix_tuned, Load(10_000, reuse=False), MESSAGE_DISK_OCTETS),
@@ -62,4 +62,4 @@ ONE = Contest(
     NOTES,
 )
 
-SCENARIOS = contest.scenarios({"accept-many": MANY, "accept-one": ONE})
+SCENARIOS = comparison.scenarios({"accept-many": MANY, "accept-one": ONE})

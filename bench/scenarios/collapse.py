@@ -1,8 +1,10 @@
-"""Intake keeps its pace while the queue grows: four messages come for each that may leave, for ten minutes.
+"""Intake keeps its rate while the queue grows: for ten minutes, four messages arrive for each one
+that may leave.
 
-Mailrace lets no more leave than its rate for a next hop allows. Postfix has no such rate by the second; there the sink
-takes its time over each message. Each server gets the load that it can hold, minute by minute, in an open loop: when it
-falls behind for a moment, the 99th percentile of that minute shows it; what had no turn at all is missed.
+Mailrace limits delivery with its rate for a next hop. Postfix has no rate per second; there the
+sink delays each message. Each server gets a load that it can sustain, minute by minute, in an open
+loop: a short delay raises the 99th percentile of that minute, and messages that never started are
+missed.
 """
 
 import dataclasses
@@ -16,16 +18,16 @@ from peers.outbound import Hops
 from . import Scenario
 
 MINUTES, OCTETS = 10, 2000
-WITHIN = 0.05  # the last minute may be worse than the first by so much
+WITHIN = 0.05  # how much worse the last minute may be than the first
 _NEXT_HOP_CONNECTIONS = 20  # Postfix's default
 _MINUTE_SECONDS, _MINUTE_SECONDS_MIN = 60, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
-    """What is asked of a server: messages a second that come, and that may leave."""
+class OfferedLoad:
+    """The load of a server in messages per second: arriving, and allowed to leave."""
 
-    server: object  # of a folder, what is started
+    server: object  # called with a folder; returns what to start
     coming: int
     leaving: int
     message_disk_octets: int
@@ -33,14 +35,14 @@ class Pace:
 
 @dataclasses.dataclass(frozen=True)
 class Minute:
-    """What one minute brought."""
+    """The figures of one minute."""
 
     number: int
     offered: int
     accepted: int
     p99_ms: float
-    left: int  # that arrived at the next hop
-    waiting: int  # at its end
+    left: int  # arrived at the next hop
+    waiting: int  # in the queue at the end
 
     def __str__(self):
         return (
@@ -49,7 +51,7 @@ class Minute:
         )
 
     def row(self, server):
-        """It as a row of a table."""
+        """The minute as a row of a table."""
         return {
             "server": server, "minute": self.number, "offered": self.offered, "accepted": self.accepted,
             "p99, ms": self.p99_ms, "left": self.left, "waiting at its end": self.waiting,
@@ -66,60 +68,60 @@ def _postfix(leaving):
     return drain.postfix_tuned(Hops(1, rules=(f"* message delay {pause}ms",)), held=False)
 
 
-PACES = {
-    "mailrace": Pace(_mailrace(1250), 5000, 1250, 3000),
-    "postfix": Pace(_postfix(125), 500, 125, 8000),
+OFFERED_LOADS = {
+    "mailrace": OfferedLoad(_mailrace(1250), 5000, 1250, 3000),
+    "postfix": OfferedLoad(_postfix(125), 500, 125, 8000),
 }
 NOTES = (
-    "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a run of its own of `bench smtp "
-    "--rate`; its p99 is from the moment when a message was due until its 250, and what was missed counts with the "
-    "time that it had waited.",
-    "What waits is what was accepted less what arrived at the sink by the end of that minute.",
-    f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink takes its time over each message, so "
-    f"that {PACES['postfix'].leaving} a second leave at the most.",
-    "One round: it is the minutes that are compared.",
+    "Messages of 2,000 bytes over 100 connections, one next hop. Each minute is a separate run of `bench smtp "
+    "--rate`; p99 is from the scheduled time of a message to its 250; missed messages count with their "
+    "waiting time.",
+    "The waiting messages are those accepted and not yet at the sink at the end of the minute.",
+    f"Postfix delivers over {_NEXT_HOP_CONNECTIONS} connections, and its sink delays each message, so "
+    f"that at most {OFFERED_LOADS['postfix'].leaving} per second leave.",
+    "There is one round: the minutes are compared.",
 )
 
 
 def scenario(options):
-    """Both servers, one after the other."""
+    """Runs both servers, one after the other."""
     seconds = max(_MINUTE_SECONDS_MIN, _MINUTE_SECONDS // options.shrink)
-    paces = {name: pace for name, pace in PACES.items() if options.sides is None or name in options.sides}
+    loads = {name: rates for name, rates in OFFERED_LOADS.items() if options.sides is None or name in options.sides}
     found, configurations, commands = {}, {}, {}
     with machine.run_folder("collapse") as folder:
-        octets = sum(pace.coming * pace.message_disk_octets for pace in paces.values())
+        octets = sum(rates.coming * rates.message_disk_octets for rates in loads.values())
         machine.require_space(folder, octets * seconds * MINUTES)
         facts = machine.describe(folder)
-        for name, pace in paces.items():
+        for name, rates in loads.items():
             machine.settle()
             (folder / name).mkdir()
-            server = pace.server(folder / name)
+            server = rates.server(folder / name)
             try:
                 server.start()
-                found[name], commands[name] = _minutes(folder / name, server, pace, seconds)
+                found[name], commands[name] = _minutes(folder / name, server, rates, seconds)
                 configurations[name] = server.configuration()
             finally:
                 server.stop()
         return report.Report(
-            "collapse", "Ten minutes of more than may leave", facts, folder, commands, NOTES, configurations,
+            "collapse", "Ten minutes with more mail than may leave", facts, folder, commands, NOTES, configurations,
             checks=list(_checks(found.get("mailrace"))), plots={"collapse": _plot(found)},
             tables={"Minutes": [minute.row(name) for name, minutes in found.items() for minute in minutes]},
         ).finish(options)  # fmt: skip
 
 
-def _minutes(folder, server, pace, seconds):
-    """The load, minute by minute, and its command."""
+def _minutes(folder, server, rates, seconds):
+    """Runs the load minute by minute; returns the minutes and the command."""
     minutes, accepted, left, arrivals = [], 0, 0, server.arrivals()
     try:
         for number in range(1, MINUTES + 1):
             load = laboratory.bench(
                 folder, "smtp", "--target", f"127.0.0.1:{server.port}", "--connections", "100",
-                "--rate", str(pace.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
+                "--rate", str(rates.coming), "--duration", f"{seconds}s", "--size", str(OCTETS),
                 "--recipient", "user@d1.test", "--seed", str(number),
             )  # fmt: skip
             accepted, before, left = accepted + load.report["done"], left, arrivals.count
             p99 = load.report["latency"]["p99_us"] / 1000
-            offered, waiting = pace.coming * seconds, accepted - left
+            offered, waiting = rates.coming * seconds, accepted - left
             minutes.append(Minute(number, offered, load.report["done"], p99, left - before, waiting))
             print(f"{server.name:10} {minutes[-1]}", flush=True)
     finally:
@@ -132,7 +134,7 @@ def _checks(minutes):
         return  # a trial of the other side
     first, last = minutes[0], minutes[-1]
     accepted, offered = sum(minute.accepted for minute in minutes), sum(minute.offered for minute in minutes)
-    yield "everything that was offered is accepted", f"{accepted:,} of {offered:,}", accepted == offered
+    yield "all offered messages are accepted", f"{accepted:,} of {offered:,}", accepted == offered
     rate, p99 = last.accepted / first.accepted, last.p99_ms / first.p99_ms
     yield f"rate, last minute / first: at least {1 - WITHIN:g}", f"{rate:.4g}", rate >= 1 - WITHIN
     words = f"{p99:.4g} ({last.p99_ms:.2f} ms / {first.p99_ms:.2f} ms)"
@@ -142,12 +144,12 @@ def _checks(minutes):
 def _plot(found):
     def lines(value):
         return {
-            f"{name}, {PACES[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
+            f"{name}, {OFFERED_LOADS[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
             for name, minutes in found.items()
         }
 
     return plot.svg(
-        "Four messages come for each one that may leave",
+        "Four messages arrive for each one that may leave",
         "minute",
         [
             plot.Panel("accepted, per cent of what was offered", lines(lambda m: 100 * m.accepted / m.offered)),
@@ -157,4 +159,4 @@ def _plot(found):
     )
 
 
-SCENARIOS = {"collapse": Scenario(scenario, tuple(PACES))}
+SCENARIOS = {"collapse": Scenario(scenario, tuple(OFFERED_LOADS))}

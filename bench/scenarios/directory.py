@@ -1,13 +1,15 @@
-"""Looking recipients up, of half a million: Postfix and Mailrace with local tables, and with the same LDAP directory.
+"""Looking up half a million recipients: Postfix and Mailrace with local tables and with one LDAP
+directory.
 
-Messages are a header alone, a connection carries 3, and nothing is delivered: looking up weighs as much as it can.
+Messages are only a header, a connection carries 3, and nothing is delivered, so that the cost of
+lookups is as visible as possible.
 
     hash, lmdb      Postfix, virtual_mailbox_maps in a local file
-    ldap, proxy     Postfix, the directory, which each smtpd(8) asks by itself or through proxymap(8)
+    ldap, proxy     Postfix with the directory, queried by each smtpd(8) or through proxymap(8)
     cdb             Mailrace, a local file
-    warm            Mailrace, the directory, with everyone in the cache beforehand
-    cold            Mailrace, the directory, with an empty cache, and each message to another recipient
-    replica         Mailrace, a copy of the directory, which was loaded beforehand
+    warm            Mailrace with the directory, all users cached before
+    cold            Mailrace with the directory, an empty cache, and each message to a different recipient
+    replica         Mailrace with a copy of the directory, loaded before
 """
 
 import functools
@@ -15,10 +17,10 @@ import json
 import statistics
 import sys
 
-import contest
+import comparison
 import pairs
-from contest import Contest
-from lookups import Asking, Lookups, Users
+from comparison import Comparison
+from lookups import LookupSide, LookupSource, Users
 from peers import ldap_load, load, machine, people
 
 from . import Scenario
@@ -27,8 +29,8 @@ USERS = 500_000
 PAIRS = 15
 POSTFIX_COUNT, MAILRACE_COUNT = 6_000, 120_000
 SIDES = ("hash", "lmdb", "ldap", "proxy", "cdb", "warm", "cold", "replica")
-_FILE_OCTETS, _RECORD_OCTETS = 8192, 2048  # of one message: a file of Postfix, or in the log of Mailrace
-_USERS_DISK_OCTETS = 5000  # of one user in all forms, and in a copy
+_FILE_OCTETS, _RECORD_OCTETS = 8192, 2048  # for one message: a file of Postfix, or a record of Mailrace
+_USERS_DISK_OCTETS = 5000  # for one user in all formats, and in a copy
 _CEILINGS = ((1, 1), (16, 1), (1, 64), (2, 64), (4, 64), (16, 64))  # connections, and keys of a search
 _CEILING_SECONDS = 5
 
@@ -42,22 +44,22 @@ TARGETS = (
 )
 
 NOTES = (
-    f"{USERS:,} users; 100 connections at a time, 3 messages each, a header alone. Nothing is delivered: Postfix "
-    "holds by a HOLD action, Mailrace by `concurrency = 0`. After each run the messages that each holds are counted.",
-    "The directory is one slapd (mdb, indexed) on the same processors; for a side that does not ask it, it does not "
-    "run. Its CPU is not in that of the servers, but in a column of its own.",
-    "`cold` begins with an empty cache, and each message goes to another recipient, in no order. The others draw from all "
+    f"{USERS:,} users; 100 concurrent connections, 3 messages each, only a header. Nothing is delivered: Postfix "
+    "has a HOLD action, Mailrace has `concurrency = 0`. After each run the queued messages are counted.",
+    "The directory is one slapd (mdb, indexed) on the same processors; it runs only for the sides that "
+    "query it. Its CPU time has a column of its own.",
+    "`cold` begins with an empty cache; each message goes to a different recipient, in random order. The others draw from all "
     "users.",
-    contest.REST_NOTE,
-    "The tuned Postfix has no log file, and no syslog that hears it. Mailrace writes a line for each message.",
-    "An interval holds the true median with a confidence of 95 percent or more; few rounds have none.",
-    "The ceiling of the directory alone was measured once, before the rounds: OR filters of so many keys, each "
-    "connection with one search under way; of the answers the client looks for the ends alone.",
+    comparison.REST_NOTE,
+    "The tuned Postfix has no log file, and nothing reads its syslog messages. Mailrace logs a line for each message.",
+    "An interval contains the true median with at least 95 % confidence; a few rounds are too few for one.",
+    "The ceiling of the directory alone was measured once, before the rounds: OR filters with this many keys, each "
+    "connection with one search at a time; the client only looks for the ends of the answers.",
 )
 
 
 def scenario(options):
-    """All rounds, and before them what the directory can do alone."""
+    """Measures the directory alone, then runs all rounds."""
     users = max(1000, USERS // options.shrink)
     with machine.run_folder("directory") as folder:
         machine.require_space(folder, users * _USERS_DISK_OCTETS)
@@ -66,7 +68,7 @@ def scenario(options):
             sides = _sides(shared)
             shared.make_local(options.sides or SIDES)
             ceiling = list(_ceiling(shared))
-            one = Contest("Looking recipients up in a directory of half a million", sides, TARGETS, NOTES,
+            one = Comparison("Looking up recipients in a directory of half a million", sides, TARGETS, NOTES,
                           versions={"slapd": machine.package("slapd")})  # fmt: skip
             found = one.measure("directory", folder, options)
         finally:
@@ -88,13 +90,13 @@ def _sides(shared):
 
     def side(server, count, to=anyone):
         octets = _FILE_OCTETS if count == POSTFIX_COUNT else _RECORD_OCTETS
-        return Asking(server, Lookups(count, octets=0, per_connection=3, **to), octets)
+        return LookupSide(server, LookupSource(count, octets=0, per_connection=3, **to), octets)
 
     return {
         "hash": side(functools.partial(shared.local_postfix, "hash"), POSTFIX_COUNT),
         "lmdb": side(functools.partial(shared.local_postfix, "lmdb"), POSTFIX_COUNT),
-        "ldap": side(functools.partial(shared.asking_postfix, "ldap", "ldap"), POSTFIX_COUNT),
-        "proxy": side(functools.partial(shared.asking_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
+        "ldap": side(functools.partial(shared.ldap_postfix, "ldap", "ldap"), POSTFIX_COUNT),
+        "proxy": side(functools.partial(shared.ldap_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
         "cdb": side(shared.cdb, MAILRACE_COUNT),
         "warm": side(shared.warm, MAILRACE_COUNT),
         "cold": side(shared.cold, min(MAILRACE_COUNT, shared.count), each_once),
@@ -132,7 +134,7 @@ def _machine_share(figures):
 
 
 def _refused(side):
-    """What was answered instead of 250, and how often."""
+    """Replies other than 250 and their counts."""
     counts = {}
     for refusals in side.load.refusals:
         for text, count in refusals.items():
@@ -143,19 +145,19 @@ def _refused(side):
 def _checks(sides, rounds):
     for name, side in sides.items():
         refused = _refused(side)
-        said = "; ".join(f"{text} ({count:,})" for text, count in refused.items()) or "none"
-        yield f"{name}: no reply other than 250", said, not refused
+        replies = "; ".join(f"{text} ({count:,})" for text, count in refused.items()) or "none"
+        yield f"{name}: no reply other than 250", replies, not refused
     for name in ("warm", "replica"):
         if name in sides:
             keys = sum(keys for _, keys in sides[name].asked)
-            yield f"{name}: no key is asked of the directory under load", f"{keys:,}", keys == 0
+            yield f"{name}: the directory gets no query under load", f"{keys:,}", keys == 0
     if "cold" in sides:
         keys, sent = sum(keys for _, keys in sides["cold"].asked), sum(figures["cold"].messages for figures in rounds)
-        yield "cold: each recipient is asked of the directory", f"{keys:,} keys for {sent:,} messages", keys == sent
+        yield "cold: each recipient is looked up in the directory", f"{keys:,} keys for {sent:,} messages", keys == sent
 
 
 def _ceiling(shared):
-    """What the directory does alone, by connections and keys of a search."""
+    """What the directory can do alone, by connections and keys of a search."""
     machine.settle()
     shared.slapd.start()
     try:
@@ -163,13 +165,13 @@ def _ceiling(shared):
             cpu = shared.slapd.group.cpu_seconds()
             numbers = (shared.slapd.port, shared.count, connections, keys, _CEILING_SECONDS)
             ran = load.run([sys.executable, ldap_load.__file__, *map(str, numbers)], seconds_max=60)
-            cpu, said = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
-            searches, asked = said["searches"] / said["seconds"], said["keys"] / said["seconds"]
+            cpu, result = shared.slapd.group.cpu_seconds() - cpu, json.loads(ran.outputs[0])
+            searches, asked = result["searches"] / result["seconds"], result["keys"] / result["seconds"]
             yield {
                 "connections": connections, "keys of a search": keys,
                 "searches/s": round(searches), "keys/s": round(asked),
-                "slapd's CPU for a key, us": cpu / said["keys"] * 1e6,
-                "client's share of one processor": f"{said['cpu_seconds'] / said['seconds']:.0%}",
+                "slapd's CPU for a key, us": cpu / result["keys"] * 1e6,
+                "client's share of one processor": f"{result['cpu_seconds'] / result['seconds']:.0%}",
             }  # fmt: skip
     finally:
         shared.slapd.terminate()

@@ -1,15 +1,15 @@
-"""Draining separate messages to one next hop and to a thousand, beside Postfix and Exim.
+"""Draining separate messages to one next hop and to a thousand, with Postfix and Exim.
 
-    drain-one, drain-many   the rate over the middle of what leaves, and the CPU of the server for each message
-    sendfile                large messages: the CPU of sending them from the file beside that of copying them
+    drain-one, drain-many   the rate in the middle of the run, and the server's CPU for each message
+    sendfile                large messages: the CPU of sendfile(2) compared with copying
 """
 
 import pathlib
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers import exim
 from peers.laboratory import Source
@@ -32,19 +32,19 @@ TARGETS = (
 _NOTES = (
     *drain.NOTES,
     *drain.PEERS_NOTES,
-    "Postfix keeps connections for further messages, as it is shipped, and as whoever delivers across a network wants "
-    "it. On one machine a connection costs next to nothing, and to look for a kept one costs more: `postfix-uncached` "
-    f"has `{_UNCACHED}`. The aims are held against both.",
-    "The counts differ, since the rates do: each side is to be busy for some seconds. The rate is that of the middle "
-    "80 %, and the time that all would take at that rate; CPU is that of the whole, a second beyond its end included. "
-    "The load's CPU is the sink's.",
+    "Postfix caches connections by default, which helps when it delivers over "
+    "a network. On one machine a new connection is cheaper than looking for a cached one: `postfix-uncached` "
+    f"has `{_UNCACHED}`. The targets apply to both.",
+    "The counts differ with the rates, so that each side is busy for some seconds. The rate is that of the middle "
+    "80 %, and the time is that of all messages at this rate; CPU is that of the whole run plus one second. "
+    "The CPU of the load is that of the sink.",
 )
 
 
 def _contest(title, hops):
     uncached = drain.postfix_tuned(hops, name="postfix-uncached", settings=[_UNCACHED])
     loads = {side: Source(count, recipient="user@d{}.test", users=hops.count) for side, count in COUNTS.items()}
-    return Contest(
+    return Comparison(
         title,
         {
             "postfix": Drain(drain.postfix_tuned(hops), loads["postfix"], MESSAGE_DISK_OCTETS),
@@ -68,20 +68,20 @@ def _large(name, setting):
     return Drain(server, load, int(1.1 * LARGE_OCTETS))
 
 
-SENDFILE = Contest(
-    "Sending from the file, and copying",
+SENDFILE = Comparison(
+    "Sending with sendfile, and copying",
     {"copied": _large("copied", "false"), "sendfile": _large("sendfile", "true")},
     (pairs.Target("sendfile", "copied", "cpu_per_thousand", most=0.65),),
     (
         *drain.NOTES,
-        f"Messages of {LARGE_OCTETS:,} bytes: CPU for 1,000 of them is CPU for each GB that leaves. What leaves was "
-        "written just before, and so is in the page cache.",
-        f"TCP's congestion control was {_congestion_control()}. Under bbr the kernel paces each connection by timers, which "
-        "costs the same both ways, and on a virtual machine more than the copies do; Linux's own default is cubic.",
+        f"Messages of {LARGE_OCTETS:,} bytes: CPU for 1,000 of them is CPU for each GB. The messages were "
+        "written right before, so they are in the page cache.",
+        f"TCP congestion control was {_congestion_control()}. With bbr the kernel paces each connection with timers, which "
+        "costs the same for both, and on a virtual machine more than the copies; the default of Linux is cubic.",
     ),
 )
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "drain-one": _contest("Draining to one next hop", Hops(1)),
         "drain-many": _contest("Draining to 1,000 next hops", Hops(1000)),

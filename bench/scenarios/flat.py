@@ -1,8 +1,9 @@
-"""Intake does not slow down as the queue grows, and a long queue is soon back after a restart.
+"""Intake does not slow down as the queue grows, and a server with a long queue restarts fast.
 
-One server is given a million messages to hold. Then, in turns, equal loads go to a fresh server with an empty queue and
-to the one that holds the million (whose queue grows on, which only makes the aim harder). Last the long queue's server
-is stopped, the page cache is dropped, and the time is taken until it listens again.
+One server holds a million messages. Then equal loads go alternately to a new server with an empty
+queue and to the one with the long queue (which keeps growing, so the target is harder to reach).
+Finally the server with the long queue is stopped, the page cache is dropped, and the time until it
+listens again is measured.
 """
 
 import os
@@ -28,7 +29,7 @@ TARGETS = [
 
 
 def scenario(options):
-    """All of it. Five rounds need 20 GB."""
+    """Runs everything. Five rounds need 20 GB."""
     rounds = options.pairs
     held, warm, load = (max(1000, count // options.shrink) for count in (HELD, WARM, ROUND))
     load = Load(load)
@@ -46,20 +47,20 @@ def scenario(options):
         return report.Report(
             "flat", f"A queue of {held:,} messages", facts, folder,
             {"empty and held": [" ".join(load.command("PORT"))]},
-            [f"The long queue was {warm + held:,} messages before the first round; it grew by {load.count:,} a round."],
+            [f"The long queue had {warm + held:,} messages before the first round and grew by {load.count:,} in each round."],
             {"mailrace": server.configuration()},
             rounds=found, targets=TARGETS, checks=[growth, *restart],
         ).finish(options)  # fmt: skip
 
 
 def _fill(server, warm, held):
-    """Memory for each held message; a first load lets buffers and threads find their size."""
+    """Memory for each queued message; a first load lets buffers and threads reach their size."""
     Load(warm).run(server.port)
     before = server.resident_bytes()
     Load(held, seconds_max=1800).run(server.port)
     server.check_kept(warm + held)
     growth = (server.resident_bytes() - before) / held
-    aim = f"memory for a held message: below {_RESIDENT_GROWTH_OCTETS_MAX} bytes"
+    aim = f"memory for a queued message: below {_RESIDENT_GROWTH_OCTETS_MAX} bytes"
     return aim, f"{growth:.0f} bytes", growth < _RESIDENT_GROWTH_OCTETS_MAX
 
 
@@ -85,7 +86,7 @@ def _measure(server, load):
 
 
 def _restart(server, count):
-    """Stop, forget what the kernel remembers of the disk, start."""
+    """Stops the server, drops the page cache, and starts the server."""
     server.terminate()
     machine.settle()
     cold = os.geteuid() == 0
@@ -96,11 +97,11 @@ def _restart(server, count):
     cache = "cold" if cold else "WARM (not root)"
     return [
         (
-            f"listening again within {_LISTEN_SECONDS_MAX:.0f} s with {count:,} held, page cache {cache}",
+            f"listening again within {_LISTEN_SECONDS_MAX:.0f} s with {count:,} queued, page cache {cache}",
             f"{seconds:.2f} s",
             cold and seconds <= _LISTEN_SECONDS_MAX,
         ),
-        ("every held message is there after the restart", f"{kept:,} of {count:,}", kept == count),
+        ("every queued message is there after the restart", f"{kept:,} of {count:,}", kept == count),
     ]
 
 

@@ -1,14 +1,15 @@
-"""Slow next hops do not hold up the others: a queue drains to 900 next hops with and without a hundred lame ones.
+"""Slow next hops do not delay others: a queue drains to 900 next hops with and without a hundred
+slow ones.
 
-Each of the 900 takes its time over a message, so that draining lasts about a minute. Of the hundred, one half greets
-after 30 seconds, the other half never does; as much mail waits for each of them as for each of the 900. What is timed
-is the mail for the 900, from the release to the last message.
+Each of the 900 delays a message, so that draining takes about a minute. Half of the hundred greet
+after 30 seconds, the other half never; as much mail waits for each of them as for each of the 900.
+The mail for the 900 is timed, from the release to the last message.
 """
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers.laboratory import Source
 from peers.outbound import Hops
@@ -33,16 +34,16 @@ def _side(name, *lame):
     return Drain(server, _load(GOOD), MESSAGE_DISK_OCTETS, others=others, of_middle=False)
 
 
-LAME = Contest(
-    "Draining beside lame next hops",
+LAME = Comparison(
+    "Draining with slow next hops",
     {"without": _side("without"), "with": _side("with", SLOW, MUTE)},
     (pairs.Target("with", "without", "rate", least=1 / SLOWER_MOST),),
     (
         *drain.NOTES,
-        f"Each of {GOOD.count} next hops takes half a second over a message. `with` has {SLOW.count} more that greet "
+        f"Each of {GOOD.count} next hops delays each message by half a second. `with` has {SLOW.count} more that greet "
         f"after 30 seconds, and {MUTE.count} that never greet. About {PER_HOP} messages of 2,000 bytes wait for each "
-        "next hop; those for the lame ones do not count. The time is that from the release to the last message.",
+        "next hop; those for the slow ones do not count. The time is from the release to the last message.",
     ),
 )
 
-SCENARIOS = contest.scenarios({"lame": LAME})
+SCENARIOS = comparison.scenarios({"lame": LAME})

@@ -1,8 +1,9 @@
-"""From the first connection until the queue is empty: messages to 2,000 Maildirs.
+"""Delivery to 2,000 Maildirs, from the first connection until the queue is empty.
 
-Ten smtp-sources at a time send the same 2,000 recipients one message each (`-N` numbers the recipients from 1), so
-both servers get the same load and every Maildir the same number of letters. All Maildirs are there beforehand, on both
-sides, so that delivering is measured and not the making of folders. In the end the letters are counted.
+Ten processes of smtp-source send one message each to the same 2,000 recipients (`-N` numbers the
+recipients from 1), so both servers get the same load and every Maildir the same number of messages.
+All Maildirs exist before, so that creating folders is not measured. At the end the messages are
+counted.
 """
 
 import dataclasses
@@ -20,16 +21,16 @@ from . import Scenario
 
 USERS, SOURCES = 2000, 10
 _EMPTY_SECONDS_MAX = 600
-_LETTER_DISK_OCTETS = 20_000  # a letter, its place in the queue, and its share of the folders
+_MESSAGE_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
 
 TARGETS = [
     pairs.Target("mailrace", "postfix", "rate", least=8),
     pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
 ]
 NOTES = [
-    f"{SOURCES} smtp-sources at a time with {100 // SOURCES} sessions each; each sends one message to each user.",
-    "The time runs from the first connection until the queue is empty; both queues are looked at every 50 ms.",
-    "All Maildirs are made beforehand on both sides. The letters in all new/ folders were counted afterwards.",
+    f"{SOURCES} processes of smtp-source with {100 // SOURCES} sessions each; each sends one message to each user.",
+    "The time is from the first connection until the queue is empty; both queues are checked every 50 ms.",
+    "All Maildirs exist before. The messages in all new/ folders were counted afterwards.",
 ]
 
 
@@ -54,14 +55,14 @@ def scenario(options):
                 figures = pairs.measure(server, lambda: _until_empty(server, load))
             finally:
                 server.stop()
-            _check_letters(maildirs / "bench.test", names, load.count)
+            _check_messages(maildirs / "bench.test", names, load.count)
             configurations[server.name] = server.configuration()
             return figures
 
         return run
 
     with machine.run_folder("maildir") as folder:
-        machine.require_space(folder, 2 * options.pairs * load.count * _LETTER_DISK_OCTETS)
+        machine.require_space(folder, 2 * options.pairs * load.count * _MESSAGE_DISK_OCTETS)
         facts = machine.describe(folder)
         found = pairs.rounds(options.pairs, {"postfix": side(_postfix), "mailrace": side(_mailrace)}, options.sides)
         return report.Report(
@@ -97,10 +98,10 @@ def _make_maildirs(parent, names):
             shutil.chown(folder, "nobody", "nogroup")
 
 
-def _check_letters(parent, names, count):
+def _check_messages(parent, names, count):
     found = sum(len(os.listdir(parent / name / "new")) for name in names)
     if found != count:
-        raise RuntimeError(f"{found} letters came, {count} were sent")
+        raise RuntimeError(f"{found} messages were delivered, {count} were sent")
 
 
 SCENARIOS = {"maildir": Scenario(scenario, ("postfix", "mailrace"))}

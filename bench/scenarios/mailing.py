@@ -1,7 +1,8 @@
-"""A mailing does not hold up letters: one message to 200,000 recipients, then 1,000 letters to the same domains.
+"""Bulk mail does not delay single messages: one message to 200,000 recipients, then 1,000 to the
+same domains.
 
-The next hops take their time over each message, so that the mailing is still leaving when the letters come. A letter
-counts as there when the sink has written down that it came, up to a fifth of a second after it did.
+The next hops delay each message, so that the bulk mail is still leaving when the single messages
+arrive. A message counts as delivered when the sink has recorded it, which may be 0.2 s later.
 """
 
 import dataclasses
@@ -15,93 +16,93 @@ from peers.outbound import Hops
 
 from . import Scenario
 
-RECIPIENTS, DOMAINS, LETTERS = 200_000, 20_000, 1000
-LETTER_SECONDS_MAX = 2.0
+RECIPIENTS, DOMAINS, SINGLES = 200_000, 20_000, 1000
+SINGLE_SECONDS_MAX = 2.0
 HOPS = Hops(1000, "*.h{}.test", ("* message delay 500ms",))
 _DOMAINS_PER_HOP = DOMAINS // HOPS.count
 _SECONDS_MAX = 600
-_TEXT = "Subject: {}\r\n\r\n" + "All the news of the mill.\r\n" * 40
+_TEXT = "Subject: {}\r\n\r\n" + "The news of this week.\r\n" * 40
 _DISK_OCTETS = 200 << 20
 
 NOTES = (
     f"{DOMAINS:,} domains, {_DOMAINS_PER_HOP} at each of {HOPS.count:,} next hops, which are addresses of 127.0.0.0/8; "
-    "each takes half a second over a message. No DNS is asked.",
-    "The letters come from another sender, one after the other over one connection, as soon as the mailing is "
-    "accepted; each goes to another next hop.",
-    "The client is Python's smtplib. The time runs from its last 250 until the last letter is in the sink's record.",
+    "each delays a message by half a second. No DNS is used.",
+    "The single messages have a different sender and are sent one after the other on one connection after the bulk mail is "
+    "accepted; each goes to a different next hop.",
+    "The client is Python's smtplib. The time is from its last 250 until the last single message is in the record of the sink.",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What one round brought."""
+    """The figures of one round."""
 
-    seconds: float  # from the 250 of the last letter until all were there
-    left: int  # recipients of the mailing who had nothing yet when the last letter was there
-    whole_seconds: float  # until the mailing was through, from its own 250
-    copies: int  # that arrived in the end
-    addresses: int  # to which they were
+    seconds: float  # from the 250 of the last single message until all were delivered
+    left: int  # recipients of the bulk mail that were still waiting then
+    whole_seconds: float  # until the bulk mail was delivered, from its 250
+    copies: int  # that arrived in total
+    addresses: int  # that got a copy
 
     def row(self, number):
-        """It as a row of a table."""
+        """The round as a row of a table."""
         return {
-            "round": number, "last letter there after, s": self.seconds,
-            "recipients of the mailing left then": self.left, "mailing through after, s": self.whole_seconds,
+            "round": number, "last single message delivered after, s": self.seconds,
+            "recipients of the bulk mail left then": self.left, "bulk mail delivered after, s": self.whole_seconds,
             "copies": self.copies, "addresses": self.addresses,
         }  # fmt: skip
 
 
 def scenario(options):
-    """So many rounds, each on a fresh server."""
+    """Runs each round on a new server."""
     recipients = [f"reader{number}@{_domain(number)}" for number in range(RECIPIENTS // options.shrink)]
-    letters = [f"friend{number}@{_domain(number * _DOMAINS_PER_HOP)}" for number in range(LETTERS // options.shrink)]
+    singles = [f"friend{number}@{_domain(number * _DOMAINS_PER_HOP)}" for number in range(SINGLES // options.shrink)]
     found, configuration = [], ""
     with machine.run_folder("mailing") as folder:
         machine.require_space(folder, options.pairs * _DISK_OCTETS)
         facts = machine.describe(folder)
         for number in range(options.pairs):
             machine.settle()
-            one, configuration = _round(folder / str(number), recipients, letters)
+            one, configuration = _round(folder / str(number), recipients, singles)
             found.append(one)
             print(f"round {number + 1}/{options.pairs}  {one}", flush=True)
         return report.Report(
-            "mailing", "Letters beside a mailing", facts, folder,
-            {"client": [f"one message to {len(recipients):,} recipients, then {len(letters):,} letters"]},
-            NOTES, {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(letters))),
+            "mailing", "Single messages and bulk mail", facts, folder,
+            {"client": [f"one message to {len(recipients):,} recipients, then {len(singles):,} single messages"]},
+            NOTES, {"mailrace": configuration}, checks=list(_checks(found, len(recipients) + len(singles))),
             tables={"Rounds": [one.row(number) for number, one in enumerate(found, 1)]},
         ).finish(options)  # fmt: skip
 
 
 def _domain(number):
-    """Those of a next hop are neighbours."""
+    """The domains of a next hop have consecutive numbers."""
     hop, place = divmod(number % DOMAINS, _DOMAINS_PER_HOP)
     return f"s{place + 1}.h{hop + 1}.test"
 
 
-def _round(folder, recipients, letters):
+def _round(folder, recipients, singles):
     folder.mkdir()
     limits = f"recipients          = {RECIPIENTS}\nexpanded_recipients = {RECIPIENTS}"
     server = drain.mailrace(HOPS, limits=limits, held=False)(folder)
     try:
         server.start()
-        return _send(server, recipients, letters), server.configuration()
+        return _send(server, recipients, singles), server.configuration()
     finally:
         server.stop()
 
 
-def _send(server, recipients, letters):
-    """The mailing, then the letters; both are watched until all is there."""
+def _send(server, recipients, singles):
+    """Sends the bulk mail, then the single messages, and waits until all are delivered."""
     all_copies, friends = server.arrivals(), server.arrivals(b" friend")
     try:
         with smtplib.SMTP("127.0.0.1", server.port, timeout=_SECONDS_MAX) as client:
-            _accepted(client.sendmail("news@lists.test", recipients, _TEXT.format("a mailing")))
+            _accepted(client.sendmail("news@lists.test", recipients, _TEXT.format("bulk")))
             begin = time.monotonic()
-            for letter in letters:
-                _accepted(client.sendmail("anna@people.test", letter, _TEXT.format("a letter")))
+            for recipient in singles:
+                _accepted(client.sendmail("anna@people.test", recipient, _TEXT.format("single")))
             last = time.monotonic()
-        there = friends.wait_for(len(letters), _SECONDS_MAX)
+        there = friends.wait_for(len(singles), _SECONDS_MAX)
         left = len(recipients) - round(all_copies.count_at(there) - friends.count_at(there))
-        whole = all_copies.wait_for(len(recipients) + len(letters), _SECONDS_MAX)
+        whole = all_copies.wait_for(len(recipients) + len(singles), _SECONDS_MAX)
     finally:
         all_copies.stop()
         friends.stop()
@@ -119,13 +120,13 @@ def _accepted(refused):
 def _checks(found, count):
     slowest, left = max(one.seconds for one in found), min(one.left for one in found)
     yield (
-        f"in each of {len(found)} rounds the letters are there within {LETTER_SECONDS_MAX:g} s",
+        f"in each of {len(found)} rounds the single messages are delivered within {SINGLE_SECONDS_MAX:g} s",
         f"{slowest:.2f} s at the most",
-        slowest <= LETTER_SECONDS_MAX,
+        slowest <= SINGLE_SECONDS_MAX,
     )
-    yield "the mailing is still leaving then", f"{left:,} recipients at least had nothing yet", left > 0
+    yield "the bulk mail is still leaving then", f"{left:,} or more recipients still waiting", left > 0
     each = all((one.copies, one.addresses) == (count, count) for one in found)
-    yield "everyone gets it, once", f"{count:,} recipients in each round" if each else f"{found}", each
+    yield "each recipient gets it once", f"{count:,} recipients in each round" if each else f"{found}", each
 
 
 SCENARIOS = {"mailing": Scenario(scenario)}

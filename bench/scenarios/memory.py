@@ -1,9 +1,10 @@
-"""Memory is bounded: idle sessions cost little, and large messages in many sessions at once are all kept.
+"""Memory is bounded: idle sessions need little, and many large messages at the same time are all
+kept.
 
-Three loads, each against a fresh server: 2,000 sessions that only said EHLO; 1,000 sessions that send 2 MB each at a
-time; 200 that send 25 MB each. The client is one Python process that keeps all sockets going at once; the server's
-resident memory is read every 20 ms, and the greatest reading counts. Of the idle sessions the report says what the memory
-consists of, before the first of them and with all of them.
+Three loads, each on a new server: 2,000 idle sessions after EHLO; 1,000 sessions that send 2 MB
+each; 200 sessions that send 25 MB each. The client is one Python process with all sockets; the
+server's resident memory is read every 20 ms, and the maximum counts. For idle sessions the report
+shows what the memory consists of, before the first and with all of them.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _PARTS = ("code of the program", "constants of the program", "libraries", "heap,
 
 
 def scenario(options):
-    """All three loads, once each."""
+    """Runs all three loads once."""
     _raise_descriptors()
     with machine.run_folder("memory") as folder:
         machine.require_space(folder, 2 * sum(sessions * octets for sessions, octets in LARGE))
@@ -40,8 +41,8 @@ def scenario(options):
         return report.Report(
             "memory", "Memory", facts, folder,
             {"client": ["raw SMTP over asyncio, all sessions in one process, one message each"]},
-            ["Memory is VmRSS, read every 20 ms; the greatest reading counts."],
-            checks=checks, tables={"What the memory of idle sessions consists of, MB": parts},
+            ["Memory is VmRSS, read every 20 ms; the maximum counts."],
+            checks=checks, tables={"Memory of idle sessions by kind, MB": parts},
         ).finish(options)  # fmt: skip
 
 
@@ -66,8 +67,9 @@ async def _hold_idle(server, sessions):
 
 
 def _parts(sessions, pid):
-    """What is in memory of a process, by what it is mapped from. Pages of files are shared with all who use them, and the
-    kernel can drop them."""
+    """The memory of a process by kind of mapping. File pages are shared by all processes that map
+    them, and the kernel can drop them.
+    """
     octets, name = collections.Counter(), None
     program = os.readlink(f"/proc/{pid}/exe")
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -100,7 +102,7 @@ def _large(folder, sessions, octets):
             f"{peak / 1e6:.1f} MB",
             peak < LARGE_OCTETS_MAX,
         ),
-        (f"{what}: all are kept", f"{kept:,} answered 250, {queued:,} in the queue", kept == queued == sessions),
+        (f"{what}: all are queued", f"{kept:,} answered 250, {queued:,} in the queue", kept == queued == sessions),
     ]
 
 
@@ -129,7 +131,7 @@ async def _greet(port):
 
 
 async def _send_one(port, octets):
-    """One message; the code of the reply to it, or of the one that put it off."""
+    """Sends one message; returns the code of its reply, or of an earlier refusal."""
     reader, writer = await _greet(port)
     try:
         for line in (b"MAIL FROM:<s@bench.test>", b"RCPT TO:<user@bench.test>", b"DATA"):

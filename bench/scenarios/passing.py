@@ -1,16 +1,16 @@
-"""Passing through: messages come in and leave at the same time, to one next hop, beside Postfix.
+"""Relaying: messages arrive and leave at the same time, to one next hop, compared with Postfix.
 
-The time runs from the first connection of the load until the last message has arrived at the sink, so that accepting,
-queueing, sending and forgetting all count, and the disk serves both directions at once.
+The time is from the first connection of the load until the last message has arrived at the sink, so
+that accepting, queueing, sending and removing all count, and the disk is used by all of them.
 """
 
 import dataclasses
 import time
 
-import contest
+import comparison
 import drain
 import pairs
-from contest import Contest
+from comparison import Comparison
 from drain import Drain
 from peers import load
 from peers.laboratory import Source
@@ -24,10 +24,10 @@ _RECIPIENT = "user@d1.test"
 
 @dataclasses.dataclass(frozen=True)
 class Passing(Drain):
-    """One side, whose server holds nothing back."""
+    """A side whose server does not hold mail."""
 
     def measure(self, server, place):
-        """Sends all of it, and waits until it has come out."""
+        """Sends all messages and waits until they have arrived."""
         figures = pairs.measure(server, lambda: self._pass(server, place))
         server.check_arrived(self.load.count)
         return figures
@@ -40,14 +40,14 @@ class Passing(Drain):
             seconds = arrivals.wait_for(self.load.count, self.seconds_max) - begin
         finally:
             arrivals.stop()
-        return load.Done(self.load.count, seconds, sent.cpu_seconds + sink.group.cpu_seconds() - cpu)
+        return load.LoadResult(self.load.count, seconds, sent.cpu_seconds + sink.group.cpu_seconds() - cpu)
 
 
 def _side(server, name):
     return Passing(server, Source(COUNTS[name], recipient=_RECIPIENT, users=1), MESSAGE_DISK_OCTETS)
 
 
-PASSING = Contest(
+PASSING = Comparison(
     "Passing through",
     {
         "postfix": _side(drain.postfix_tuned(Hops(1), held=False), "postfix"),
@@ -58,11 +58,11 @@ PASSING = Contest(
         pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
     ),
     (
-        "100 sessions, 6,000 bytes, one recipient. What leaves goes to `mailrace bench sink`, which examines what comes: each "
-        "message came whole, and once. No DNS is asked.",
-        contest.REST_NOTE,
-        "The load's CPU is that of the source and of the sink.",
+        "100 sessions, 6,000 bytes, one recipient. Mail is delivered to `mailrace bench sink`, which checks that each "
+        "message arrives intact and once. No DNS is used.",
+        comparison.REST_NOTE,
+        "The CPU of the load is that of the source and the sink.",
     ),
 )
 
-SCENARIOS = contest.scenarios({"passing": PASSING})
+SCENARIOS = comparison.scenarios({"passing": PASSING})

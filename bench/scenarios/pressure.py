@@ -1,8 +1,8 @@
-"""A busy machine still answers: four busy processes a core, and new sessions that come twenty times a second.
+"""A busy machine still answers: four busy processes per core, and twenty new sessions a second.
 
-Load limits are set, low enough to be passed on the way: the first sessions get a banner, and those that come when the
-load average has risen get 421. Either is an answer. The client is a plain process that competes with the busy ones
-like everything else, and so what it waits for a processor is part of the time.
+Load limits are set low enough to be exceeded during the run: the first sessions get a banner, and
+later ones get 421 when the load average has risen. Both count as an answer. The client competes
+with the busy processes, so its waiting for a processor is part of the time.
 """
 
 import os
@@ -22,9 +22,9 @@ BUSY_PER_CORE, ANSWER_MS_MAX = 4, 50
 SESSIONS, SESSION_EVERY_SECONDS = 3000, 0.05
 _SESSION_SECONDS_MAX = 10
 _SPIN = "import time\nend = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
-_PERCENTILE_MIN = 100  # sessions, below which there is no 99th percentile
+_PERCENTILE_MIN = 100  # below this there is no meaningful 99th percentile
 
-# Relative to the cores, of which the busy processes want four times as many as there are.
+# Relative to the cores; the busy processes want four times as many as there are.
 _SETTINGS = """
 [load]
 queue_only_above  = {queue_only}
@@ -34,14 +34,14 @@ reserve           = []
 """
 
 NOTES = (
-    "The client's sessions come one after the other: connect, await the first line, close. Its times begin before it "
-    "connects and end when it has read that line.",
-    "No priority is raised: server, client and busy processes compete as equals.",
+    "The sessions run one after the other: connect, read the first line, close. A time is from before the "
+    "connection until the line is read.",
+    "Server, client and busy processes have the same priority.",
 )
 
 
 def scenario(options):
-    """One load, from the first busy process to the last session."""
+    """Runs one load, from the first busy process to the last session."""
     sessions = max(_PERCENTILE_MIN, SESSIONS // options.shrink)
     cores = os.cpu_count()
     settings = _SETTINGS.format(queue_only=1.0 * cores, no_delivery=1.5 * cores, refuse=2.0 * cores)
@@ -54,11 +54,11 @@ def scenario(options):
             answers, late_ms = _under_pressure(server.port, sessions, BUSY_PER_CORE * cores)
         finally:
             server.stop()
-        title = f"{BUSY_PER_CORE} busy processes a core"
+        title = f"{BUSY_PER_CORE} busy processes per core"
         notes = [
             *NOTES,
-            f"The load average was {os.getloadavg()[0]:.1f} in the end. The client itself woke from its sleep between "
-            f"sessions {_percentile(late_ms):.2f} ms late at p99: what any process waits for a processor here.",
+            f"The load average was {os.getloadavg()[0]:.1f} at the end. The client woke from its sleep between "
+            f"sessions {_percentile(late_ms):.2f} ms late at p99, which is what any process waits for a processor.",
         ]
         return report.Report(
             "pressure", title, facts, folder, {"client": [f"{sessions:,} sessions, one after the other"]}, notes,
@@ -67,9 +67,10 @@ def scenario(options):
 
 
 def _under_pressure(port, sessions, busy):
-    """For each session the code of its answer and the milliseconds until it was there; and for each how late the
-    client was, in milliseconds, when it began."""
-    spin = _SPIN.format(4 * sessions * SESSION_EVERY_SECONDS)  # they end by themselves too
+    """Returns for each session its reply code and the milliseconds until it was read, and how many
+    milliseconds late the client started it.
+    """
+    spin = _SPIN.format(4 * sessions * SESSION_EVERY_SECONDS)  # they also end on their own
     processes = []
     try:
         for _ in range(busy):
@@ -101,7 +102,7 @@ def _session(port):
 def _checks(answers, sessions):
     codes = sorted({code for code, _ in answers})
     counts = ", ".join(f"{sum(one == code for one, _ in answers):,} x {code}" for code in codes)
-    aim = "every session has an answer, a banner first and 421 later"
+    aim = "every session gets an answer, a banner first and 421 later"
     yield aim, f"{counts} of {sessions:,}", codes == ["220", "421"]
     for code in codes:
         times = sorted(ms for one, ms in answers if one == code)
@@ -113,7 +114,7 @@ def _checks(answers, sessions):
 
 
 def _percentile(times):
-    """The 99th."""
+    """The 99th percentile."""
     return statistics.quantiles(times, n=100)[98]
 
 

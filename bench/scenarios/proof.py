@@ -1,7 +1,7 @@
-"""What the laboratory promises of itself, shown on the real thing.
+"""The limits that `mailrace bench` claims for itself.
 
-    lab-connections   10,000 connections from one process, and what each costs at either end
-    lab-verify        a million messages delivered by this server; then one is taken away, one copied, one altered
+    lab-connections   10,000 connections from one process, and the memory of each at both ends
+    lab-verify        a million messages delivered by this server; then one is removed, one copied, one altered
 """
 
 import math
@@ -17,12 +17,12 @@ from . import Scenario
 CONNECTIONS, CONNECTION_OCTETS_MAX = 10_000, 20_000
 MESSAGES = 1_000_000
 _MAILDIRS = 2000
-_LETTER_DISK_OCTETS = 6000  # a small letter's blocks, its inode, its share of folders and of the spool
+_MESSAGE_DISK_OCTETS = 6000  # the blocks and inode of a small message, and its share of folders and spool
 _SECONDS_MAX = 1800
 
 
 def connections(options):
-    """All connections at once, each with messages of its own."""
+    """Opens all connections at the same time, each with its own messages."""
     count = math.ceil(CONNECTIONS / options.shrink)
     with machine.run_folder("lab-connections") as folder:
         facts = machine.describe(folder)
@@ -45,16 +45,16 @@ def connections(options):
 
 
 _CONNECTION_NOTES = [
-    "Memory is VmHWM, the most that was ever resident, of the whole process, the program itself included.",
-    "What the kernel keeps for each connection, sockets and their buffers, is memory of neither process: not counted.",
+    "Memory is VmHWM, the peak resident memory of the whole process.",
+    "Kernel memory for sockets and their buffers is not included.",
 ]
 
 
 def _connection_checks(count, sent, taken, peaks):
     opened, peak = sent["connections"], taken["connections_peak"]
     yield (
-        "all connections are there at a time, and every message is accepted",
-        f"{opened:,} connections, {peak:,} at a time; {sent['done']:,} messages, {sent['failed']} failed",
+        "all connections are open at the same time, and every message is accepted",
+        f"{opened:,} connections, {peak:,} at the same time; {sent['done']:,} messages, {sent['failed']} failed",
         (opened, peak, sent["done"], sent["failed"], taken["messages"]) == (count, count, 20 * count, 0, 20 * count),
     )
     for name, octets in peaks.items():
@@ -64,10 +64,10 @@ def _connection_checks(count, sent, taken, peaks):
 
 
 def verify(options):
-    """A million letters, and three of them touched."""
+    """Delivers a million messages and changes three of them."""
     count = MESSAGES // options.shrink
     with machine.run_folder("lab-verify") as folder:
-        machine.require_space(folder, count * _LETTER_DISK_OCTETS)
+        machine.require_space(folder, count * _MESSAGE_DISK_OCTETS)
         facts = machine.describe(folder)
         server, ledger = Mailrace(folder, concurrency=400), folder / "ledger"
         try:
@@ -82,21 +82,21 @@ def verify(options):
             server.stop()
         look = ("verify", "--ledger", str(ledger), "--maildir", str(server.maildirs))
         whole = laboratory.bench(folder, *look)
-        _touch(server.maildirs)
-        touched = laboratory.bench(folder, *look)
+        _modify(server.maildirs)
+        modified = laboratory.bench(folder, *look)
         checks = [
-            ("as delivered: nothing is lost, doubled or damaged", _said(whole),
+            ("unchanged: nothing is lost, doubled or damaged", _counts_text(whole),
              _faults(whole) == (0, 0, 0) and whole.code == 0),
-            (f"1 lost, 1 doubled and 1 damaged among {count:,} are found", _said(touched),
-             _faults(touched) == (1, 1, 1) and touched.report["messages"] == count and touched.code == 1),
+            (f"1 lost, 1 doubled and 1 damaged among {count:,} are found", _counts_text(modified),
+             _faults(modified) == (1, 1, 1) and modified.report["messages"] == count and modified.code == 1),
         ]  # fmt: skip
         notes = [
-            f"The server took {sent.report['rate']:,.0f} messages a second meanwhile.",
-            f"Each proof read all letters: {whole.seconds:.0f} s and {touched.seconds:.0f} s; at most "
-            f"{max(whole.peak_octets, touched.peak_octets) / 1e6:.0f} MB of memory.",
+            f"The server accepted {sent.report['rate']:,.0f} messages per second.",
+            f"Each check read all messages, in {whole.seconds:.0f} s and {modified.seconds:.0f} s with at most "
+            f"{max(whole.peak_octets, modified.peak_octets) / 1e6:.0f} MB of memory.",
         ]
         commands = {"source": [sent.line], "verify": [whole.line]}
-        title = "Finding three letters in a million"
+        title = "Finding three messages in a million"
         return report.Report(
             "lab-verify", title, facts, folder, commands, notes, {"mailrace": server.configuration()}, checks=checks
         ).finish(options)
@@ -106,22 +106,22 @@ def _faults(command):
     return tuple(command.report[fault] for fault in ("lost", "doubled", "damaged"))
 
 
-def _said(command):
+def _counts_text(command):
     lost, doubled, damaged = _faults(command)
     return f"{command.report['messages']:,} messages: {lost} lost, {doubled} doubled, {damaged} damaged"
 
 
-def _touch(maildirs):
-    """Takes one letter away, copies another one, and alters the last byte but two of a third."""
+def _modify(maildirs):
+    """Removes one message, copies another one, and alters the third-last byte of a third."""
     folders = sorted(path for path in pathlib.Path(maildirs, "bench.test").iterdir())
     lost, doubled, damaged = (next((folder / "new").iterdir()) for folder in (folders[0], folders[1], folders[2]))
     lost.unlink()
     shutil.copy(doubled, doubled.with_name("copy"))
-    with open(damaged, "r+b") as letter:
-        letter.seek(-3, 2)
-        byte = letter.read(1)
-        letter.seek(-3, 2)
-        letter.write(bytes([byte[0] ^ 1]))
+    with open(damaged, "r+b") as file:
+        file.seek(-3, 2)
+        byte = file.read(1)
+        file.seek(-3, 2)
+        file.write(bytes([byte[0] ^ 1]))
 
 
 SCENARIOS = {"lab-connections": Scenario(connections), "lab-verify": Scenario(verify)}

@@ -1,8 +1,9 @@
-"""A copy of a directory of half a million: how long the first load takes, what it costs, and how soon a change is seen.
+"""A copy of a directory of half a million: time and memory of the first load, and the delay of a
+change.
 
-In each round a fresh server makes a copy of a slapd on the same machine. Its resident memory is read every 20 ms, from the
-start on. A user is then added to the directory, and looked up until the server knows him. At last the directory is
-killed, the server is started again, and all that it knows it has from its file.
+In each round a new server copies a slapd on the same machine. Its resident memory is read every 20
+ms. Then a user is added to the directory and looked up until the server finds it. Finally the
+directory is killed and the server restarted, so that it has only its file.
 """
 
 import statistics
@@ -17,13 +18,13 @@ from . import Scenario
 USERS = 500_000
 ROUNDS = 5
 LOAD_SECONDS_MAX, RESIDENT_OCTETS_MAX, CHANGE_SECONDS_MAX = 120, 150e6, 1.0
-_USERS_DISK_OCTETS = 5000  # of one user, in the directory and in a copy
+_USERS_DISK_OCTETS = 5000  # for one user, in the directory and in a copy
 _WAIT_SECONDS_MAX = 120
 _CHANGES = 20
 
 
 def scenario(options):
-    """All rounds."""
+    """Runs all rounds."""
     users = max(1000, USERS // options.shrink)
     with machine.run_folder("replica") as folder:
         machine.require_space(folder, users * _USERS_DISK_OCTETS)
@@ -39,9 +40,9 @@ def scenario(options):
         return report.Report(
             "replica", "A copy of a directory of half a million", machine.describe(folder), folder,
             {"directory": [" ".join(map(str, shared.slapd.command()))]},
-            ["Memory is VmRSS, pages of the copy's file included, read every 20 ms; the greatest reading counts.",
-             f"The time of a change is the median of {_CHANGES}, from the directory's answer to the first lookup that "
-             "finds it; looking up is a process each time, which takes some milliseconds."],
+            ["Memory is VmRSS, with the pages of the copy's file, read every 20 ms; the maximum counts.",
+             f"The time of a change is the median of {_CHANGES}, from the answer of the directory to the first lookup that "
+             "finds it; each lookup starts a process, which takes some milliseconds."],
             checks=list(_checks(rows)), tables={"Rounds": rows},
         ).finish(options)  # fmt: skip
 
@@ -51,12 +52,12 @@ def _round(place, shared, known):
     server = shared.replica(place)
     try:
         begin = time.monotonic()
-        server.start_unprepared()
+        server.start_server()
         peak = 0
         while not (copy := server.copy())["complete"] or copy["entries"] < known:
             peak = max(peak, server.resident_bytes())
             if time.monotonic() > begin + _WAIT_SECONDS_MAX:
-                raise RuntimeError(f"the copy is not complete: {copy}\n{server.log_tail()}")
+                raise RuntimeError(f"the copy of the directory is incomplete: {copy}\n{server.log_tail()}")
             time.sleep(0.02)
         loaded = time.monotonic() - begin
         changes = [_change(shared.slapd, server, known + 1 + number) for number in range(_CHANGES)]
@@ -74,22 +75,22 @@ def _round(place, shared, known):
 
 
 def _change(slapd, server, number):
-    """Seconds until a user who was added is known."""
+    """Seconds until an added user is found."""
     slapd.add_user(number)
     begin = time.monotonic()
     while server.table("get", "directory", people.address(number)).returncode:
         if time.monotonic() > begin + _WAIT_SECONDS_MAX:
-            raise RuntimeError(f"user {number} is not seen\n{server.log_tail()}")
+            raise RuntimeError(f"user {number} is not found\n{server.log_tail()}")
     return time.monotonic() - begin
 
 
 def _restart(server, address):
     """Seconds from the start to the first answer."""
     begin = time.monotonic()
-    server.start_unprepared()
-    said = server.table("get", "directory", address)
-    if said.returncode or "copy" not in said.stderr:
-        raise RuntimeError(f"{address} is not in the copy: {said.stderr}")
+    server.start_server()
+    found = server.table("get", "directory", address)
+    if found.returncode or "copy" not in found.stderr:
+        raise RuntimeError(f"{address} is not in the copy: {found.stderr}")
     return time.monotonic() - begin
 
 

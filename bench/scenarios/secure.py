@@ -1,17 +1,18 @@
-"""Accepting by STARTTLS: Mailrace and Postfix with the same certificate, and Mailrace in clear text beside them.
+"""Accepting mail with STARTTLS: Mailrace and Postfix with the same certificate, and Mailrace
+without TLS.
 
-    secure-many   many messages a connection: what encryption of the bytes costs
-    secure-one    one message a connection, and a full handshake for each
-    resumed-one   the same, where the client resumes TLS sessions as mail servers do among each other
+    secure-many   many messages on a connection: the cost of encryption
+    secure-one    one message on a connection, with a full handshake for each
+    resumed-one   the same, but the client resumes TLS sessions as mail servers do
 
 The certificate is ECDSA on P-256. Both servers sync before their 250 and deliver nothing.
 """
 
 import dataclasses
 
-import contest
+import comparison
 import pairs
-from contest import Contest, Side
+from comparison import Comparison, Side
 from peers import machine, postfix
 from peers.laboratory import Source
 from peers.mailrace import Mailrace
@@ -20,22 +21,22 @@ from .accept import MESSAGE_DISK_OCTETS, mailrace
 
 _POSTFIX_COUNT = 10_000
 _NOTES = (
-    "100 sessions, 6,000 bytes, one recipient; every message was counted in the queue afterwards. The load is `mailrace "
+    "100 sessions, 6,000 bytes, one recipient; afterwards all messages were counted in the queue. The load is `mailrace "
     "bench smtp`, for both servers.",
-    "The certificate is ECDSA on P-256, the same for both, and not checked by the load.",
-    "`clear` is Mailrace under the same load without TLS: the difference is the price of TLS.",
-    contest.REST_NOTE,
+    "The certificate is ECDSA on P-256, the same for both, and the load does not verify it.",
+    "`clear` is Mailrace with the same load and without TLS; the difference is the cost of TLS.",
+    comparison.REST_NOTE,
 )
 
 
 def _certificate(place):
-    """A chain and its key, for one run."""
+    """A certificate chain and its key, for one run."""
     chain, key = place / "chain.pem", place / "key.pem"
     machine.run(
         "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
         "-subj", "/CN=bench.test", "-addext", "subjectAltName=DNS:bench.test", "-out", str(chain), "-keyout", str(key),
     )  # fmt: skip
-    key.chmod(0o644)  # the server reads it when it is no longer root; it is nobody's secret
+    key.chmod(0o644)  # the server reads it after it has given up root; it is not a secret
     return chain, key
 
 
@@ -52,7 +53,7 @@ def _mailrace(place):
 
 def _contest(title, count, rate_least, price_most, **load):
     ours = Source(count, secure=True, **load)
-    return Contest(
+    return Comparison(
         title,
         {
             "postfix": Side(_postfix, dataclasses.replace(ours, count=_POSTFIX_COUNT), MESSAGE_DISK_OCTETS),
@@ -68,7 +69,7 @@ def _contest(title, count, rate_least, price_most, **load):
     )
 
 
-SCENARIOS = contest.scenarios(
+SCENARIOS = comparison.scenarios(
     {
         "secure-many": _contest("Accepting by STARTTLS: many messages a connection", 80_000, 7, 1.5),
         "secure-one": _contest("Accepting by STARTTLS: one message a connection", 20_000, 3, 6, reuse=False, resumes=False),

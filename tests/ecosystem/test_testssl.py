@@ -1,4 +1,4 @@
-"""What testssl.sh says of our TLS, by STARTTLS and from the first byte: no finding above LOW."""
+"""testssl.sh finds nothing above LOW in our TLS, with STARTTLS and with implicit TLS."""
 
 import json
 import pathlib
@@ -12,8 +12,8 @@ from test_tls import TlsMailrace, listener, section
 HOST = "mx.bench.test"
 CHECKS = ("--protocols", "--std", "--fs", "--server-preference", "--server-defaults", "--vulnerable")
 FINE = {"OK", "INFO", "LOW", "DEBUG"}
-# It could not look, since what it would look with is not there; each is looked at by other tests of ours, or is no
-# matter of the server's.
+# Checks that testssl.sh cannot do because something is not installed; other tests cover them, or
+# they do not concern the server.
 NOT_LOOKED_AT = {"engine_problem", "sessionresumption_ticket", "sessionresumption_ID"}
 SECONDS_MAX = 900
 
@@ -23,7 +23,7 @@ def openssl(*words, at):
 
 
 def issue_chain(at):
-    """A certificate as a public authority would issue one, and the authority's."""
+    """A certificate and its authority, as a public authority issues them."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl("req", "-x509", *key, "-days", "400", "-subj", "/CN=Bench Authority", "-keyout", "ca.key", "-out", "ca.pem",
             at=at)  # fmt: skip
@@ -61,14 +61,14 @@ class Testssl(ServerCase):
         self.assertTrue(said.exists(), done.stdout.decode(errors="replace"))
         return json.loads(said.read_text())
 
-    def hold(self, findings):
-        self.assertIn("TLS1_3", {one["id"] for one in findings}, "it has looked at the versions")
-        self.assertIn("cipher_order", {one["id"] for one in findings}, "it has looked at the ciphers")
+    def assert_fine(self, findings):
+        self.assertIn("TLS1_3", {one["id"] for one in findings}, "the versions were not checked")
+        self.assertIn("cipher_order", {one["id"] for one in findings}, "the ciphers were not checked")
         bad = [one for one in findings if one["severity"] not in FINE and one["id"] not in NOT_LOOKED_AT]
         self.assertEqual([f"{one['severity']} {one['id']}: {one['finding']}" for one in bad], [])
 
-    def test_it_finds_nothing_by_starttls(self):
-        self.hold(self.findings("starttls", "--starttls", "smtp"))
+    def test_testssl_finds_nothing_with_starttls(self):
+        self.assert_fine(self.findings("starttls", "--starttls", "smtp"))
 
-    def test_it_finds_nothing_where_tls_is_first(self):
-        self.hold(self.findings("implicit"))
+    def test_testssl_finds_nothing_with_implicit_tls(self):
+        self.assert_fine(self.findings("implicit"))

@@ -1,4 +1,4 @@
-"""Programs by which users write mail, sending through submission: nodemailer and mutt, over both kinds of TLS."""
+"""Mail user agents send through submission: nodemailer and mutt, with both kinds of TLS."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from test_auth import PASSWORD, SubmissionCase, stored
 _MODULES = "/usr/share/nodejs"
 _NODEMAILER = """
 const settings = JSON.parse(process.argv[1]);
-const letter = {from: "bob@bench.test", to: settings.to, subject: "sent by node", text: "It works, \\u00e4 ja."};
-require("nodemailer").createTransport(settings.transport).sendMail(letter)
+const message = {from: "bob@bench.test", to: settings.to, subject: "sent by node", text: "It works, \\u00e4 ja."};
+require("nodemailer").createTransport(settings.transport).sendMail(message)
   .then((said) => console.log(said.response), (error) => { console.error(error); process.exit(1); });
 """
 
@@ -36,15 +36,15 @@ class UserAgents(SubmissionCase):
         self.assertEqual(done.returncode, 0, f"{done.stdout}{done.stderr}\n{self.server.log_tail()}")
         return done.stdout
 
-    def await_letter(self, subject):
-        """The letter of this subject; there is one."""
-        letters = [path.read_text() for path in self.await_letters("bob", 4)]
-        (found,) = (text for text in letters if f"Subject: {subject}\n" in text)
+    def await_message(self, subject):
+        """The only message with this subject."""
+        messages = [path.read_text() for path in self.await_messages("bob", 4)]
+        (found,) = (text for text in messages if f"Subject: {subject}\n" in text)
         self.assertIn("with ESMTPSA\n", found)
         return found
 
     def settings(self, where, password=PASSWORD):
-        """Of nodemailer."""
+        """Settings of nodemailer."""
         transport = {
             "host": "127.0.0.1", "port": self.server.at[where], "secure": where == "submissions", "requireTLS": True,
             "auth": {"user": "bob", "pass": password}, "tls": {"rejectUnauthorized": False},
@@ -61,16 +61,16 @@ class UserAgents(SubmissionCase):
         words = [word for name, value in settings.items() for word in ("-e", f'set {name}="{value}"')]
         self.start_program("mutt", "-F", "/dev/null", *words, "-s", subject, "--", "bob@bench.test", text="It works.\n")
 
-    def test_they_send_by_starttls_and_by_tls_from_the_first_byte(self):
+    def test_they_send_with_starttls_and_implicit_tls(self):
         for where in ("submission", "submissions"):
             said = self.start_program("node", "-e", _NODEMAILER, "--", self.settings(where), NODE_PATH=_MODULES)
             self.assertRegex(said, r"^250 2\.\d\.0 ")
             self.mutt(where, f"sent by mutt to {where}")
         for subject in ("sent by mutt to submission", "sent by mutt to submissions"):
-            self.assertIn("It works.", self.await_letter(subject))
-        self.assertEqual(sum("Subject: sent by node" in path.read_text() for path in self.await_letters("bob", 4)), 2)
+            self.assertIn("It works.", self.await_message(subject))
+        self.assertEqual(sum("Subject: sent by node" in path.read_text() for path in self.await_messages("bob", 4)), 2)
 
-    def test_a_wrong_password_is_told_to_who_wrote(self):
+    def test_a_wrong_password_is_an_error(self):
         argv = ["node", "-e", _NODEMAILER, "--", self.settings("submissions", "wrong")]
         environment = os.environ | {"NODE_PATH": _MODULES}
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment)

@@ -1,7 +1,7 @@
-"""What the tests share: a server in a folder of its own, a raw SMTP client, and ways to await what must happen.
+"""Shared by all tests: a server in its own folder, a raw SMTP client, and waiting with a deadline.
 
-The client says exactly the bytes it is told, since half of these tests say what no library would. Whatever is awaited
-has a deadline, and a wait that passes it fails with the end of the server's log.
+The client sends exactly the given bytes, since half of these tests send what no library would. A
+wait that exceeds its deadline fails with the end of the server's log.
 """
 
 import pathlib
@@ -19,14 +19,14 @@ WAIT_SECONDS_MAX = 30.0
 
 
 def folder():
-    """A fresh folder that other users may pass through, since the server gives root up."""
+    """A new folder that other users can enter, since the server gives up root."""
     made = tempfile.TemporaryDirectory(prefix="mailrace-test-", ignore_cleanup_errors=True)
     pathlib.Path(made.name).chmod(0o755)
     return made
 
 
 class ServerCase(unittest.TestCase):
-    """Tests that share one server, made with `SERVER`, and end with it still in good health."""
+    """Tests that share one server, made with `SERVER`, which must still respond after each test."""
 
     SERVER = {"users": ["alice", "bob"]}
 
@@ -43,29 +43,29 @@ class ServerCase(unittest.TestCase):
             client.greet()
             self.assertEqual(client.say("NOOP").code, 250, "the server does not answer after the test")
 
-    def await_letters(self, user, count):
-        """Waits until `count` letters are in the user's new/, and returns their paths."""
-        return await_letters(self.server, user, count)
+    def await_messages(self, user, count):
+        """Waits until the user's new/ has `count` messages, and returns their paths."""
+        return await_messages(self.server, user, count)
 
 
-def await_letters(server, user, count, seconds_max=WAIT_SECONDS_MAX, domain="bench.test"):
-    """Waits until at least `count` letters are in the user's new/, and returns their paths."""
+def await_messages(server, user, count, seconds_max=WAIT_SECONDS_MAX, domain="bench.test"):
+    """Waits until the user's new/ has at least `count` messages, and returns their paths."""
     new = server.maildir(user, domain) / "new"
 
     def enough():
-        found = letters(new)
+        found = mail_files(new)
         return found if len(found) >= count else None
 
-    return await_that(enough, f"{count} letters for {user}", server, seconds_max)
+    return await_that(enough, f"{count} messages for {user}", server, seconds_max)
 
 
-def letters(new):
-    """The letters in one folder, or none where there is no folder yet."""
+def mail_files(new):
+    """The messages in a folder; none if the folder does not exist yet."""
     return sorted(new.iterdir()) if new.is_dir() else []
 
 
 def await_that(probe, what, server, seconds_max=WAIT_SECONDS_MAX):
-    """Waits until `probe` gives something true, and returns it."""
+    """Waits until `probe` returns a true value, and returns it."""
     deadline = time.monotonic() + seconds_max
     while not (found := probe()):
         if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ def await_that(probe, what, server, seconds_max=WAIT_SECONDS_MAX):
 
 
 class Reply:
-    """One reply of the server: its code, and all its text with LF between the lines."""
+    """A reply of the server: its code, and its text with LF between lines."""
 
     def __init__(self, lines):
         self.code = int(lines[0][:3])
@@ -85,7 +85,7 @@ class Reply:
         return f"{self.code} {self.text}"
 
     def is_a(self, code, enhanced=""):
-        """Whether it bears this code and begins with this enhanced code."""
+        """Whether it has this code and begins with this enhanced code."""
         return self.code == code and self.text.startswith(enhanced)
 
 
@@ -105,14 +105,14 @@ class Client:
         self.socket.close()
 
     def greet(self):
-        """Reads the banner and says EHLO."""
+        """Reads the banner and sends EHLO."""
         banner = self.read()
         if banner.code != 220:
             raise AssertionError(f"banner: {banner}")
         return self.say("EHLO client.test")
 
     def read(self):
-        """The next reply; EOFError when the server closed instead."""
+        """The next reply; EOFError if the server closed the connection."""
         lines = []
         while True:
             line = self._replies.readline()
@@ -123,21 +123,21 @@ class Client:
                 return Reply(lines)
 
     def write(self, data):
-        """Sends bytes as they are."""
+        """Sends bytes unchanged."""
         self.socket.sendall(data)
 
     def say(self, line):
-        """One command, one reply."""
+        """Sends a command and returns its reply."""
         self.write(line.encode() + b"\r\n")
         return self.read()
 
     def envelope(self, *recipients, sender="sender@client.test"):
-        """MAIL and RCPT; returns the reply to the last."""
+        """Sends MAIL and RCPT; returns the last reply."""
         replies = [self.say(f"MAIL FROM:<{sender}>"), *(self.say(f"RCPT TO:<{to}>") for to in recipients)]
         return replies[-1]
 
     def deliver(self, message, *recipients, sender="sender@client.test"):
-        """One whole transaction, its commands in one piece (RFC 2920); returns the reply that decides."""
+        """Sends a transaction with pipelining (RFC 2920); returns the reply that decides."""
         commands = [f"MAIL FROM:<{sender}>", *(f"RCPT TO:<{to}>" for to in recipients), "DATA"]
         self.write("".join(f"{line}\r\n" for line in commands).encode())
         replies = [self.read() for _ in commands]
@@ -148,7 +148,7 @@ class Client:
         return self.read()
 
     def is_closed(self):
-        """Waits for the server's end of the connection; what it still says is dropped."""
+        """Waits until the server closes the connection; further output is ignored."""
         try:
             while self._replies.readline():
                 pass
@@ -158,11 +158,11 @@ class Client:
 
 
 def stuffed(message):
-    """The message as DATA carries it (RFC 5321 section 4.5.2); it must end in CRLF."""
+    """The dot-stuffed message for DATA (RFC 5321 section 4.5.2); it must end in CRLF."""
     first = b"." if message.startswith(b".") else b""
     return first + message.replace(b"\r\n.", b"\r\n..")
 
 
-def letter(subject, body="Hello.\r\n"):
+def make_message(subject, body="Hello.\r\n"):
     """A small message."""
     return f"From: sender@client.test\r\nTo: alice@bench.test\r\nSubject: {subject}\r\n\r\n{body}".encode()

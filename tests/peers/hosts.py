@@ -1,10 +1,11 @@
-"""Mail hosts that play a part: each listens where it is told, does what its script says, and remembers what it saw.
+"""Scripted mail hosts: each listens on an address, follows its script, and records what it
+received.
 
-A script says what is answered in a stage: `connect`, a verb such as `RCPT`, `content` (in the middle of it), `message`
-(after it; for LMTP once for each recipient), `STARTTLS`. A stage that is not in the script is answered as a kind server
-would. What is there is a reply as text, or a function of the session and the command's argument, which returns the
-reply, returns None for the kind one, or raises `Over` to end the connection. `hangup`, `stall`, `endless`, `once` and
-`before` make such functions.
+A script maps a stage to a reply: `connect`, a verb such as `RCPT`, `content` (in the middle of it),
+`message` (after it; for LMTP once for each recipient), `STARTTLS`. Stages that are not in the
+script succeed. A reply is text, or a function of the session and the command's argument, which
+returns the reply, returns None for success, or raises `CloseConnection` to close the connection. `hangup`,
+`stall`, `endless`, `once` and `before` make such functions.
 """
 
 import contextlib
@@ -18,39 +19,39 @@ import threading
 EXTENSIONS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
 _TRIES = 50
 _STOP_SECONDS_MAX = 10
-_ENDLESS_OCTETS_MAX = 64 << 20  # stands for no end
+_ENDLESS_OCTETS_MAX = 64 << 20  # enough to count as endless
 
 
-class Over(Exception):
-    """The connection ends here."""
+class CloseConnection(Exception):
+    """Closes the connection."""
 
 
 @dataclasses.dataclass
-class Letter:
-    """One message that came to the end of its content, and how it was answered."""
+class ReceivedMessage:
+    """A message that was received completely, with its replies."""
 
-    sender: str  # the argument of MAIL, with its parameters
-    recipients: list  # those of RCPT that were taken, with their parameters
+    sender: str  # the argument of MAIL with its parameters
+    recipients: list  # arguments of accepted RCPT commands with their parameters
     content: bytes
     session: object
     replies: list = dataclasses.field(default_factory=list)
 
     @property
     def accepted(self):
-        """Whether anybody got it."""
+        """Whether it was accepted for any recipient."""
         return any(reply.startswith("2") for reply in self.replies)
 
 
 class Host:
-    """A server at one address, or behind the unix socket `path`."""
+    """A server on an address, or on the unix socket `path`."""
 
     def __init__(self, address="127.0.0.1", port=0, *, path=None, script=None, extensions=EXTENSIONS, lmtp=False,
                  tls=None):  # fmt: skip
         self.script = dict(script or {})
         self.extensions, self.lmtp, self.tls = list(extensions), lmtp, tls
-        self.sessions, self.letters = [], []
-        self.open_most = 0  # connections at once
-        self.was_heard_out = False  # somebody listened to all of what has no end
+        self.sessions, self.messages = [], []
+        self.open_most = 0  # highest number of concurrent connections
+        self.read_endless_reply = False  # the client read all of an endless reply
         self.stopped = threading.Event()
         self.path = path
         if path is None:
@@ -68,10 +69,10 @@ class Host:
         self._accepting.start()
 
     def stop(self):
-        """Takes no more connections, and lets go of those that it stalls."""
+        """Stops listening and closes stalled connections."""
         self.stopped.set()
-        # A socket that is closed while a thread waits in accept(2) goes on listening; and its number may become that of
-        # another host's socket, from which that thread would then accept.
+        # A socket that is closed while a thread waits in accept(2) keeps listening, and its number
+        # may be reused for another host's socket, from which that thread would then accept.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(_STOP_SECONDS_MAX)
@@ -79,8 +80,8 @@ class Host:
 
     @property
     def accepted(self):
-        """The letters that somebody got."""
-        return [letter for letter in list(self.letters) if letter.accepted]
+        """The messages that were accepted for any recipient."""
+        return [received for received in list(self.messages) if received.accepted]
 
     def _accept(self):
         while not self.stopped.is_set():
@@ -97,25 +98,25 @@ class Host:
 
 
 class _Session:
-    """One connection."""
+    """A connection."""
 
     def __init__(self, host, connection, client):
         self.host, self.connection, self.client = host, connection, client
-        self.commands = []  # as they came, without what a message says
+        self.commands = []  # as received, without message content
         self.is_secure = False
         self.ended = threading.Event()
         self._lines = connection.makefile("rb")
         self._sender, self._recipients, self._chunks = None, [], b""
 
     def run(self):
-        """To the end of the connection."""
+        """Runs until the connection ends."""
         try:
             self._converse()
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(5)
-            while self.connection.recv(65536):  # what was not read would reset the connection, and lose what was said
+            while self.connection.recv(65536):  # unread input would reset the connection and lose the last reply
                 pass
-        except (Over, OSError, ValueError):
+        except (CloseConnection, OSError, ValueError):
             pass
         finally:
             self.ended.set()
@@ -123,12 +124,12 @@ class _Session:
             self.connection.close()
 
     def close(self):
-        """Ends the connection from this side, whatever is under way; the client may have been quicker."""
+        """Closes the connection in any state; the client may have closed it first."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def say(self, text):
-        """One reply or what goes for one."""
+        """Sends a reply, or what the script has instead."""
         self.connection.sendall(text.encode() + b"\r\n")
 
     def _converse(self):
@@ -144,7 +145,7 @@ class _Session:
                 return
 
     def _scripted(self, stage, argument, kind):
-        """What the script has for this stage, or the kind answer."""
+        """The reply of the script for this stage, or the given default."""
         said = self.host.script.get(stage)
         said = said(self, argument) if callable(said) else said
         return kind if said is None else said
@@ -166,7 +167,7 @@ class _Session:
         reply = self._scripted(verb, argument, "220 2.0.0 go on")
         self.say(reply)
         if reply.startswith("2"):
-            # All that the client may have said until now is read: it waits for the 220.
+            # Everything that the client has sent so far is read: it waits for the 220.
             self.connection = self.host.tls.wrap_socket(self.connection, server_side=True)
             self._lines = self.connection.makefile("rb")
             self.is_secure = True
@@ -189,7 +190,7 @@ class _Session:
             content, first = [], True
             while (line := self._lines.readline()) != b".\r\n":
                 if not line:
-                    raise Over
+                    raise CloseConnection
                 if first:
                     self._scripted("content", "", "")
                     first = False
@@ -200,7 +201,7 @@ class _Session:
         size, _, last = argument.partition(" ")
         chunk = self._lines.read(int(size))
         if len(chunk) < int(size):
-            raise Over
+            raise CloseConnection
         self._chunks += chunk
         if not last:
             self.say("250 2.0.0 more")
@@ -209,28 +210,28 @@ class _Session:
         self._take(content)
 
     def _take(self, content):
-        letter = Letter(self._sender, list(self._recipients), content, self)
-        self.host.letters.append(letter)
+        received = ReceivedMessage(self._sender, list(self._recipients), content, self)
+        self.host.messages.append(received)
         for recipient in self._recipients if self.host.lmtp else [""]:
             reply = self._scripted("message", recipient, "250 2.0.0 taken")
-            letter.replies.append(reply)
+            received.replies.append(reply)
             self.say(reply)
         self._sender, self._recipients = None, []
 
 
 def hangup(says=b""):
-    """Says something, or nothing, and ends the connection."""
+    """Sends these bytes, if any, and closes the connection."""
 
     def act(session, _argument):
         session.connection.sendall(says)
         session.connection.shutdown(socket.SHUT_RDWR)
-        raise Over
+        raise CloseConnection
 
     return act
 
 
 def stall(session, _argument):
-    """Says nothing until the client has gone or the host is stopped."""
+    """Sends nothing until the client has gone or the host is stopped."""
     session.connection.settimeout(0.2)
     while not session.host.stopped.is_set():
         try:
@@ -238,25 +239,25 @@ def stall(session, _argument):
                 break
         except TimeoutError:
             pass
-    raise Over
+    raise CloseConnection
 
 
 def endless(line):
-    """Says the same line again and again, until nobody listens."""
+    """Sends the same line until the client disconnects."""
 
     def act(session, _argument):
         block, said = line * (65536 // len(line)), 0
         while said < _ENDLESS_OCTETS_MAX:
             session.connection.sendall(block)
             said += len(block)
-        session.host.was_heard_out = True
-        raise Over
+        session.host.read_endless_reply = True
+        raise CloseConnection
 
     return act
 
 
 def once(said):
-    """Only the first time, over all connections; then the kind answer."""
+    """Applies only the first time over all connections; later the stage succeeds."""
     left = [said]
     lock = threading.Lock()
 
@@ -269,7 +270,7 @@ def once(said):
 
 
 def before(event, said=None):
-    """Waits for the event, then says what is said; the client may have gone meanwhile."""
+    """Waits for the event, then sends the reply; the client may have gone."""
 
     def act(session, argument):
         event.wait()
@@ -278,9 +279,10 @@ def before(event, said=None):
     return act
 
 
-def neighbours(count, first=2):
-    """Sockets at 127.0.0.2, .3 and so on, all with one port: bound, so that nobody else gets it, and closed to everyone
-    until a `Host` takes the place of one."""
+def reserved_addresses(count, first=2):
+    """Sockets on 127.0.0.2, .3 and so on with the same port: bound, so that the port is reserved,
+    and not listening until a `Host` replaces one.
+    """
     for _ in range(_TRIES):
         with contextlib.ExitStack() as bound:
             port, sockets = 0, []
@@ -294,18 +296,18 @@ def neighbours(count, first=2):
                 continue
             bound.pop_all()
             return sockets
-    raise RuntimeError("no port is free at all of the addresses")
+    raise RuntimeError("no port is free on all addresses")
 
 
-def replaced(place, **named):
-    """A host in the place of one of the `neighbours`."""
+def host_on(place, **named):
+    """A host in place of one of the `reserved_addresses`."""
     address, port = place.getsockname()
     place.close()
     return Host(address, port, **named)
 
 
 def certificate(folder):
-    """A context of a server with a certificate that nobody has signed but itself."""
+    """A server context with a self-signed certificate."""
     key, cert = folder / "key.pem", folder / "cert.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-days", "2", "-subj", "/CN=host.test", "-keyout", key, "-out", cert]  # fmt: skip

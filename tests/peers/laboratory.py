@@ -1,4 +1,4 @@
-"""What the tests of the laboratory share: commands run to their end, sinks, and servers that play a fault."""
+"""Shared by the tests of `mailrace bench`: running commands, sinks, and servers with faults."""
 
 import base64
 import json
@@ -14,11 +14,11 @@ from peers.mailrace import BINARY
 
 SECONDS_MAX = 240
 _STAMP = re.compile(rb"^X-Mailrace-Bench: .*\bseq=(\d+)\b", re.M)
-_CONTENT_PART = 2000  # octets, after which a server hangs up in the middle of a message
+_CONTENT_PART = 2000  # octets of a message before a server closes the connection
 
 
 def bench(*argv, code=0):
-    """Runs a command of the laboratory to its end, and returns what it says of itself as JSON."""
+    """Runs a `mailrace bench` command and returns its JSON report."""
     command = [str(BINARY), "bench", *map(str, argv), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
     if done.returncode != code:
@@ -37,32 +37,34 @@ class Sink:
         self.target = self._process.stdout.readline().split()[-1]
 
     def end(self):
-        """Ends it, and returns its summary."""
+        """Ends it and returns its summary."""
         self._process.terminate()
         output, _ = self._process.communicate(timeout=SECONDS_MAX)
         return json.loads(output)
 
     def stop(self):
-        """Ends it if it still runs."""
+        """Ends it if it is still running."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
 
 
-class Scripted:
-    """An SMTP server that goes wrong once, in a stage of its `fault_message`th message, and remembers what it saw.
+class ScriptedServer:
+    """An SMTP server with one fault, in a stage of its `fault_message`th message, which records
+    what it receives.
 
-    It takes one command after the other. The fault is that it hangs up, or says 421 first. Stages are connect and EHLO
-    (of the first connection), MAIL, RCPT, DATA, content (part of it has come), message (all of it has), idle, and QUIT.
-    While `answers` is not set, no message gets its answer.
+    It handles one command at a time. The fault is that it closes the connection, or sends 421
+    first. Stages are connect and EHLO (of the first connection), MAIL, RCPT, DATA, content (in the
+    middle), message (after it), idle, and QUIT. While `answers` is not set, no message gets its
+    reply.
     """
 
     fault_message = 3
 
     def __init__(self, stage=None, says=b"", extensions=(), password=None):
         self.stage, self.says, self.extensions, self.password = stage, says, list(extensions), password
-        self.begun, self.accepted = [], []  # numbers of messages, in the order in which their content came
-        self.octets = 0  # of what was accepted
+        self.begun, self.accepted = [], []  # numbers of messages, in order of arrival
+        self.octets = 0  # of accepted messages
         self.clients, self.senders = set(), set()
         self.answers = threading.Event()
         self.answers.set()
@@ -72,7 +74,7 @@ class Scripted:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self):
-        """Takes no more connections."""
+        """Stops listening."""
         self._listener.close()
         self.answers.set()
 
@@ -90,46 +92,46 @@ class Scripted:
             try:
                 self._converse(connection, lines)
                 connection.shutdown(socket.SHUT_WR)
-                while lines.read(65536):  # what was not read would reset the connection, and lose what was said
+                while lines.read(65536):  # unread input would reset the connection and lose the last reply
                     pass
             except OSError:
                 pass
 
     def _converse(self, connection, lines):
-        if self._strikes("connect", connection):
+        if self._fails_at("connect", connection):
             return
         connection.sendall(b"220 scripted.test\r\n")
         while line := lines.readline():
             verb = line[:4].upper().decode()
             self._messages += verb == "MAIL"
-            if self._strikes(verb, connection):
+            if self._fails_at(verb, connection):
                 return
             if verb == "DATA":
                 connection.sendall(b"354 go on\r\n")
                 if not self._take(connection, lines):
                     return
             connection.sendall(self._answer(verb, line))
-            if verb == "QUIT" or verb == "DATA" and self._strikes("idle", connection):
+            if verb == "QUIT" or verb == "DATA" and self._fails_at("idle", connection):
                 return
 
     def _take(self, connection, lines):
-        """Reads one message; whether the session goes on."""
+        """Reads a message; returns whether the session continues."""
         content = b""
         while (line := lines.readline()) not in (b".\r\n", b""):
             content += line[1:] if line.startswith(b".") else line
-            if len(content) > _CONTENT_PART and self._strikes("content", connection):
+            if len(content) > _CONTENT_PART and self._fails_at("content", connection):
                 self.begun.append(_number(content))
                 return False
         number = _number(content)
         self.begun.append(number)
         self.answers.wait()
-        if self._strikes("message", connection):
+        if self._fails_at("message", connection):
             return False
         self.accepted.append(number)
         self.octets += len(content)
         return True
 
-    def _strikes(self, stage, connection):
+    def _fails_at(self, stage, connection):
         early = stage in ("connect", "EHLO", "QUIT")
         if stage != self.stage or not early and self._messages != self.fault_message:
             return False
@@ -170,7 +172,7 @@ class FolderCase(unittest.TestCase):
 
     def scripted(self, *args, **named):
         """A scripted server that ends with the test."""
-        server = Scripted(*args, **named)
+        server = ScriptedServer(*args, **named)
         self.addCleanup(server.stop)
         return server
 

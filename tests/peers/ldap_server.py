@@ -1,11 +1,11 @@
-"""A directory that plays a part: it answers searches from a few entries, does what its script says, and remembers what
-it was asked.
+"""A scripted LDAP server: it answers searches from a few entries, follows its script, and records
+requests.
 
-A script says what is done in a stage: `connect`, `bind`, `schema` (a search for the root or for the subschema),
-`search` (every other one), `entry` (before each entry of such a search that is answered). What is not in the script is
-done as a kind server would. What is there is a function of the session and the request, which does what it likes
-with the connection and returns True where that was all, or None for the kind answer; or it raises `Over` to end it.
-The functions below make such functions.
+A script maps a stage to a function: `connect`, `bind`, `schema` (a search for the root DSE or the
+subschema), `search` (any other search), `entry` (before each entry of such a search). Stages that
+are not in the script succeed. A function gets the session and the request, may do anything with the
+connection, and returns True if it has handled the request, or None for the default answer; or it
+raises `CloseConnection` to close the connection. The functions below make such functions.
 """
 
 import dataclasses
@@ -31,19 +31,19 @@ _ATTRIBUTE_TYPES = (
 )
 
 
-class Over(Exception):
-    """The connection ends here."""
+class CloseConnection(Exception):
+    """Closes the connection."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One message of the client."""
+    """A message of the client."""
 
     number: int
     tag: int
     base: str = ""
     scope: int = ldap.BASE
-    condition: tuple = ()  # the filter, as (tag, contents)
+    condition: tuple = ()  # the filter as (tag, contents)
     attributes: tuple = ()
 
     @property
@@ -53,18 +53,18 @@ class Request:
 
     @property
     def keys(self):
-        """How many equalities it has."""
+        """The number of equality filters in it."""
         return _equalities(*self.condition)
 
 
 class LdapServer:
-    """A server of `entries` (dn to attributes), which may be changed while it runs."""
+    """A server of `entries` (dn to attributes), which may change while it runs."""
 
     def __init__(self, entries=None, *, script=None, size_limit=None, port=0, has_schema=True):
         self.entries = dict(entries or {})
         self.script = dict(script or {})
         self.size_limit, self.has_schema = size_limit, has_schema
-        self.searches, self.sessions = [], []  # Requests in order, but for the schema's; and connections
+        self.searches, self.sessions = [], []  # requests in order, without those for the schema; and connections
         self.stopped = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
         self.port = self._listener.getsockname()[1]
@@ -72,7 +72,7 @@ class LdapServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self):
-        """Takes no more connections, and ends those that there are."""
+        """Stops listening and closes all connections."""
         self.stopped.set()
         try:
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -95,19 +95,19 @@ class LdapServer:
 
 
 class Session:
-    """One connection."""
+    """A connection."""
 
     def __init__(self, server, connection):
         self.server, self.connection = server, connection
         self._stream = connection.makefile("rb")
 
     def run(self):
-        """To the end of the connection."""
+        """Runs until the connection ends."""
         try:
             self._staged("connect", None)
             while True:
                 self._answer(_request(*ldap.read_message(self._stream)))
-        except (Over, OSError, EOFError, ValueError):
+        except (CloseConnection, OSError, EOFError, ValueError):
             pass
         finally:
             self.close()
@@ -115,30 +115,30 @@ class Session:
             self.connection.close()
 
     def close(self):
-        """Ends the connection, whatever is under way."""
+        """Closes the connection in any state."""
         try:
             self.connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 
     def send(self, request, *operations):
-        """Answers to a request."""
+        """Sends responses to a request."""
         self.raw(b"".join(ldap.message(request.number, operation) for operation in operations))
 
     def raw(self, octets):
-        """Octets as they are."""
+        """Sends octets unchanged."""
         self.connection.sendall(octets)
 
     def _answer(self, request):
         if request.tag == ldap.UNBIND:
-            raise Over
+            raise CloseConnection
         if request.tag == ldap.BIND:
             if not self._staged("bind", request):
                 self.send(request, ldap.result(ldap.BIND_DONE, 0))
         elif request.tag == ldap.SEARCH:
             self._search(request)
         elif request.tag == ldap.EXTENDED:
-            self.send(request, ldap.result(ldap.EXTENDED_DONE, _PROTOCOL_ERROR, "nothing is extended here"))
+            self.send(request, ldap.result(ldap.EXTENDED_DONE, _PROTOCOL_ERROR, "extended operations are not supported"))
 
     def _search(self, request):
         is_schema = request.base in ("", _SUBSCHEMA) and request.scope == ldap.BASE
@@ -167,8 +167,8 @@ def users(*numbers):
     return {people.dn(number): people.attributes(number) for number in numbers}
 
 
-def answering(code, text="", *more):
-    """Answers a bind or a search with this result, whatever was asked."""
+def answer_with(code, text="", *more):
+    """Answers any bind or search with this result."""
 
     def act(session, request):
         tag = ldap.BIND_DONE if request.tag == ldap.BIND else ldap.SEARCH_DONE
@@ -178,13 +178,13 @@ def answering(code, text="", *more):
     return act
 
 
-def referring(url):
-    """Answers a search with a referral to somebody else."""
-    return answering(REFERRAL, "", ldap.element(0xA3, ldap.element(ldap.OCTETS, url)))
+def refer_to(url):
+    """Answers a search with a referral."""
+    return answer_with(REFERRAL, "", ldap.element(0xA3, ldap.element(ldap.OCTETS, url)))
 
 
-def saying(octets):
-    """Says these octets, which may be anything, and goes on."""
+def send_raw(octets):
+    """Sends these octets, then continues normally."""
 
     def act(session, _request):
         session.raw(octets)
@@ -193,32 +193,32 @@ def saying(octets):
     return act
 
 
-def hanging_up(session, _request):
-    """Ends the connection."""
-    raise Over
+def disconnect(session, _request):
+    """Closes the connection."""
+    raise CloseConnection
 
 
-def breaking_off(session, request):
-    """Ends the connection in the middle of an entry."""
+def disconnect_in_entry(session, request):
+    """Closes the connection in the middle of an entry."""
     octets = ldap.message(request.number, ldap.entry(people.dn(1), people.attributes(1)))
     session.raw(octets[: len(octets) // 2])
-    raise Over
+    raise CloseConnection
 
 
-def misnumbered(session, request):
-    """Answers a question that nobody has asked, and no other one."""
+def answer_wrong_id(session, request):
+    """Answers with a message id that was not used, and nothing else."""
     session.send(dataclasses.replace(request, number=request.number + 1000), ldap.result(ldap.SEARCH_DONE, 0))
     return True
 
 
-def stalling(session, _request):
-    """Says nothing until the server stops."""
+def stall(session, _request):
+    """Sends nothing until the server stops."""
     session.server.stopped.wait()
-    raise Over
+    raise CloseConnection
 
 
 def slow(seconds):
-    """Lets so many seconds pass before the kind answer."""
+    """Waits for this time before the normal answer."""
 
     def act(session, _request):
         session.server.stopped.wait(seconds)
@@ -227,7 +227,7 @@ def slow(seconds):
 
 
 def before(event):
-    """Waits for the event before the kind answer."""
+    """Waits for the event before the normal answer."""
 
     def act(_session, _request):
         event.wait()
@@ -236,7 +236,7 @@ def before(event):
 
 
 def times(count, act):
-    """Does so the first times, and is kind from then on."""
+    """Applies the first `count` times, then behaves normally."""
     left, lock = [None] * count, threading.Lock()
 
     def sometimes(session, request):
@@ -282,7 +282,7 @@ def _matches(entry, tag, content):
     if tag == ldap.EQUALITY:
         (_, name), (_, value) = ldap.elements(content)
         return _folded(value.decode()) in map(_folded, _values(entry, name))
-    raise ValueError(f"a filter with the tag {tag:#x}")
+    raise ValueError(f"unsupported filter tag {tag:#x}")
 
 
 def _values(entry, name):

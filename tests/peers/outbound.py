@@ -1,4 +1,4 @@
-"""What the tests of outbound mail share: servers with next hops, and what their logs say became of each message."""
+"""Shared by the tests of outbound mail: servers with next hops, and the events in their logs."""
 
 import dataclasses
 import pathlib
@@ -8,7 +8,7 @@ import unittest
 
 from harness import Client, await_that, folder
 from hosts import Host
-from names import Names
+from name_server import NameServer
 from peers.mailrace import Mailrace
 
 EVERYONE = ["127.0.0.0/8"]
@@ -33,8 +33,8 @@ attempts = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
-    """One line of the log about mail."""
+class MailEvent:
+    """A log line about a message."""
 
     name: str
     fields: dict
@@ -43,15 +43,15 @@ class Fact:
         return self.fields.get(field, "")
 
 
-def facts(server, name, **having):
-    """The facts of this name in the log whose fields begin with these texts."""
+def mail_events(server, name, **having):
+    """The events of this name in the log whose fields begin with these texts."""
     found = []
     for line in server.log.read_text(errors="replace").splitlines():
         _time, _, rest = line.partition(" ")
         if rest.startswith(f"{name} "):
             fields = {key: _plain(value) for key, value in _FIELD.findall(rest)}
             if all(fields.get(key, "").startswith(value) for key, value in having.items()):
-                found.append(Fact(name, fields))
+                found.append(MailEvent(name, fields))
     return found
 
 
@@ -60,23 +60,23 @@ def _plain(value):
 
 
 def metrics(server):
-    """What the server counts, by name and labels."""
+    """The metrics of the server, by name and labels."""
     argv = [str(server.binary), "status", "--config", str(server.config)]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
     pairs = (line.rpartition(" ") for line in said.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
 
 
-def await_fact(server, name, **having):
-    """Waits for the first such fact."""
-    return await_that(lambda: facts(server, name, **having), f"{name} {having}", server)[0]
+def await_event(server, name, **having):
+    """Waits for the first such event."""
+    return await_that(lambda: mail_events(server, name, **having), f"{name} {having}", server)[0]
 
 
 def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard="", names=None, dns_timeout="1s",
                extra="", hostname=None, address=None, **named):  # fmt: skip
     """A server whose mail leaves as these settings say; it is not started yet."""
     named = {"users": ["alice", "bob", "carol", "postmaster"], "networks": EVERYONE} | named
-    servers = f'"{names.target}"' if names else '"127.0.0.1:1"'  # who asks without need is seen to wait
+    servers = f'"{names.target}"' if names else '"127.0.0.1:1"'  # an unexpected query is visible as a delay
     extra = _CONFIG.format(
         smtp=smtp, retry=retry, standard=standard, servers=servers, dns_timeout=dns_timeout, extra=extra
     )  # fmt: skip
@@ -91,7 +91,7 @@ def configured(folder_, *, smtp="", retry='first = "1m", jitter = 0.0', standard
 
 
 class OutboundCase(unittest.TestCase):
-    """Tests that make servers and hosts, which end with them: first the hosts, so that no server waits for one."""
+    """Tests that make servers and hosts; the hosts end first, so that no server waits for one."""
 
     def setUp(self):
         made = folder()
@@ -105,13 +105,13 @@ class OutboundCase(unittest.TestCase):
             one.stop()
 
     def configure(self, place=".", **settings):
-        """A server that ends with the test, and is not started yet."""
+        """A server that ends with the test and is not started yet."""
         server = configured(self.folder / place, **settings)
         self._servers.append(server)
         return server
 
     def start(self, place=".", **settings):
-        """A server that runs."""
+        """A running server."""
         server = self.configure(place, **settings)
         server.start()
         return server
@@ -121,8 +121,8 @@ class OutboundCase(unittest.TestCase):
         return self.ending(Host(*args, **named))
 
     def names(self, **named):
-        """A name server that ends with the test."""
-        return self.ending(Names(**named))
+        """A DNS server that ends with the test."""
+        return self.ending(NameServer(**named))
 
     def ending(self, one):
         """Stops it when the test ends."""
@@ -130,12 +130,12 @@ class OutboundCase(unittest.TestCase):
         return one
 
     def send(self, server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):
-        """One message in, and the identity that the server gave it."""
+        """Sends a message; returns its queue id."""
         return send(server, *recipients, sender=sender, message=message, mail=mail, rcpt=rcpt)
 
-    def await_letters(self, host, count, server):
-        """Waits until the host has accepted so many letters, and returns them."""
-        return await_that(lambda: len(host.accepted) >= count and host.accepted, f"{count} letters", server)
+    def await_messages(self, host, count, server):
+        """Waits until the host has accepted this many messages, and returns them."""
+        return await_that(lambda: len(host.accepted) >= count and host.accepted, f"{count} messages", server)
 
 
 def text_message(subject="hello", body="Hello.\r\n", sender=SENDER):
@@ -144,7 +144,7 @@ def text_message(subject="hello", body="Hello.\r\n", sender=SENDER):
 
 
 def send(server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):
-    """One message in, and the identity that the server gave it."""
+    """Sends a message; returns its queue id."""
     with Client(server.port) as client:
         client.greet()
         commands = [f"MAIL FROM:<{sender}>{mail and ' ' + mail}"]
@@ -162,5 +162,5 @@ def send(server, *recipients, sender=SENDER, message=None, mail="", rcpt=""):
 
 
 def identity(reply):
-    """What the server calls the message that it said 250 to."""
+    """The queue id in the reply to a message."""
     return re.search(r"[0-9A-Z]+(?:-[0-9a-f]+)+", reply.text)[0]

@@ -1,14 +1,16 @@
-"""Reads what strace saw, and says of each message whether its 250 came only after it was durable.
+"""Reads a trace of strace and checks that the 250 for each message came only after it was durable.
 
-The order of lines in the trace is the clock: strace writes a line when a call begins (`<unfinished ...>`) and another
-when it ends (`<... resumed>`), or one for both. For a message with a 250 there must be, in this order,
+The order of lines is the clock: strace writes a line when a call begins (`<unfinished ...>`) and
+another when it ends (`<... resumed>`), or one for both. For each message with a 250 the trace must
+have, in this order,
 
-    the end of its last write     to a file, with the message's token in the data
-    the begin of a sync           fdatasync or fsync of the same descriptor, or syncfs
-    the end of that sync          with result 0
-    the begin of the 250's send   on the socket from which the token was read
+    the end of its last write        to a file, with the message's token in the data
+    the start of a sync              fdatasync or fsync of the same descriptor, or syncfs
+    the end of that sync             with result 0
+    the start of sending the 250     on the socket from which the token was read
 
-and for a message that went to more than one file (a spilled body and its record), that holds for each of them.
+and for a message in more than one file (a spilled body and its record) this must hold for each
+file.
 """
 
 import re
@@ -29,14 +31,16 @@ _RESULT = re.compile(r"\)\s+= (-?\d+)")
 
 
 class Call:
-    """One system call: its name, arguments and result as text, and the lines where it began and ended."""
+    """A system call: its name, arguments and result as text, and the lines where it began and
+    ended.
+    """
 
     def __init__(self, name, arguments, begin):
         self.name, self.arguments, self.begin = name, arguments, begin
         self.end = self.result = None
 
     def finish(self, rest, end):
-        """Takes the end of the call."""
+        """Adds the end of the call."""
         self.arguments += rest
         self.end = end
         results = _RESULT.findall(rest if _RESULT.search(rest) else self.arguments)
@@ -44,7 +48,7 @@ class Call:
 
     @property
     def descriptor(self):
-        """The first argument, where it is a number."""
+        """The first argument if it is a number."""
         digits = re.match(r"\d+", self.arguments)
         return int(digits[0]) if digits else None
 
@@ -71,7 +75,7 @@ def calls(lines):
 
 
 def violations(lines, tokens):
-    """Sentences about each of `tokens` whose 250 came too early, or for which something is not in the trace."""
+    """Texts about each of `tokens` whose 250 came too early, or with calls missing in the trace."""
     all_calls = calls(lines)
     return [f"{token}: {fault}" for token in tokens if (fault := _fault(all_calls, token))]
 
@@ -86,7 +90,7 @@ def _fault(all_calls, token):
         if call.begin > arrival and call.name in SENDS and call.descriptor == socket and '"250 ' in call.arguments
     ]  # fmt: skip
     if not replies:
-        return "no 250 after it"
+        return "no 250 after the message"
     reply = replies[0].begin
     writes = [
         call for call in all_calls
@@ -94,7 +98,7 @@ def _fault(all_calls, token):
         and call.begin < reply and call.end is not None
     ]  # fmt: skip
     if not writes:
-        return "the 250 came before any write of it"
+        return "the 250 was sent before the message was written"
     for descriptor in {call.descriptor for call in writes}:
         written = max(call.end for call in writes if call.descriptor == descriptor)
         if not any(_covers(call, descriptor, written, reply) for call in all_calls):

@@ -1,5 +1,6 @@
-"""What the tests of tables share: directories and servers that ask them, which end with the test, and what is asked of
-both."""
+"""Shared by the tests of tables: directories and servers that end with the test, and queries to
+both.
+"""
 
 import concurrent.futures
 import json
@@ -14,19 +15,19 @@ from peers import people
 from peers.mailrace import Mailrace
 from peers.slapd import Slapd
 
-# Fast to fail and to recover, with nothing in a cache for long.
+# Fails and recovers fast, and caches nothing for long.
 QUICK = 'breaker = { probe = "100ms" }\n'
 SHORT = 'cache = { ttl = "100ms", negative_ttl = "100ms", stale_if_error = "1h" }\n'
 
 
 def table(name, kind, *lines, **values):
-    """A table of the configuration; values as they stand in TOML, text in quotes."""
+    """A table of the configuration; values are TOML, text in quotes."""
     texts = (f"{key} = {_toml(value)}" for key, value in values.items())
     return "\n".join(["", "[[table]]", f'name = "{name}"', f'type = "{kind}"', *texts, *lines, ""])
 
 
 def ldap_table(name, url, *lines, **values):
-    """One in a directory of `people`."""
+    """A table in a directory of `people`."""
     usual = {"base": people.PEOPLE, "filter": "(mail={key})", "result": "mail", "timeout": "2s"}
     return table(name, "ldap", *lines, url=url, **(usual | values))
 
@@ -36,11 +37,11 @@ def _toml(value):
 
 
 def ending(case, end):
-    """Calls `end` when the test, or the class of tests, is over."""
+    """Calls `end` when the test, or the class of tests, has ended."""
     (case.addClassCleanup if isinstance(case, type) else case.addCleanup)(end)
 
 
-def place_for(case):
+def folder_for(case):
     """A folder that ends with the case."""
     made = folder()
     ending(case, made.cleanup)
@@ -49,71 +50,73 @@ def place_for(case):
 
 def slapd_for(case, users=20, **settings):
     """A directory that runs until the case ends."""
-    slapd = Slapd(place_for(case), users, **settings)
+    slapd = Slapd(folder_for(case), users, **settings)
     ending(case, slapd.stop)
     slapd.start()
     return slapd
 
 
 def server_for(case, *tables, mailboxes="people", **settings):
-    """A server with these tables that runs until the case ends, by default with `people` for its mailboxes."""
-    server = Mailrace(place_for(case), mailboxes=mailboxes, extra="".join(tables), **settings)
+    """A server with these tables that runs until the case ends; by default `people` are its
+    mailboxes.
+    """
+    server = Mailrace(folder_for(case), mailboxes=mailboxes, extra="".join(tables), **settings)
     ending(case, server.stop)
     server.start()
     return server
 
 
 class TablesCase(unittest.TestCase):
-    """Tests that make directories and servers of their own."""
+    """Tests that make their own directories and servers."""
 
     def slapd(self, users=20, **settings):
-        """A directory that runs."""
+        """A running directory."""
         return slapd_for(self, users, **settings)
 
     def ldap_server(self, entries=None, **settings):
-        """A directory that plays a part."""
+        """A scripted directory."""
         one = LdapServer(entries, **settings)
         self.addCleanup(one.stop)
         return one
 
     def server(self, *tables, **settings):
-        """A server with these tables that runs."""
+        """A running server with these tables."""
         return server_for(self, *tables, **settings)
 
     def assert_reply(self, server, address, code, enhanced=""):
-        """What is said to a recipient."""
+        """Checks the reply to a recipient."""
         said = reply(server, address)
         self.assertTrue(said.is_a(code, enhanced), f"{address}: {said!r}\n{server.log_tail()}")
 
     def assert_logged(self, server, *texts):
-        """A line of the log has all these texts, now or soon."""
+        """Waits for a log line that contains all these texts."""
         await_that(lambda: logged(server, *texts), f"a line with {texts}", server, 5)
 
     def await_reply(self, server, address, code, seconds_max=10.0):
-        """Waits until a recipient is answered with this code."""
+        """Waits until a recipient gets this reply code."""
         await_that(lambda: reply(server, address).code == code, f"{code} for {address}", server, seconds_max)
 
 
 def user(number):
-    """The address of one of the users."""
+    """The address of a user."""
     return people.address(number)
 
 
 def reply(server, address):
-    """What the server says to this recipient, whose address may be anything."""
+    """The reply to RCPT with any address."""
     with Client(server.port) as client:
         client.greet()
         return client.envelope(address)
 
 
 def logged(server, *texts):
-    """The lines of the log that have all these texts."""
+    """The log lines that contain all these texts."""
     lines = server.log.read_text(errors="replace").splitlines()
     return [line for line in lines if all(text in line for text in texts)]
 
 
 def values(server, name, key):
-    """What the running server's table says of a key."""
+    """The values that the running server's table has for a key."""
     said = server.table("get", name, key)
     if said.returncode:
         raise AssertionError(f"{key}: {said.stderr.strip()}\n{server.log_tail()}")
@@ -121,7 +124,7 @@ def values(server, name, key):
 
 
 def stats(server, name):
-    """What the running server's table counts."""
+    """The counters of the running server's table."""
     said = server.table("stats", name, "--json")
     if said.returncode:
         raise AssertionError(f"table stats: {said.stderr.strip()}")
@@ -129,19 +132,19 @@ def stats(server, name):
 
 
 def counted(server, family, **labels):
-    """One metric."""
+    """A metric."""
     text = ",".join(f'{key}="{value}"' for key, value in labels.items())
     return metrics(server)[f"mailrace_{family}{{{text}}}"]
 
 
-def replies_at_once(server, addresses, sessions=100):
-    """What is said to these recipients, over so many connections at a time."""
+def replies_in_parallel(server, addresses, sessions=100):
+    """The replies to these recipients, over this many connections in parallel."""
     with concurrent.futures.ThreadPoolExecutor(sessions) as pool:
         return list(pool.map(lambda address: reply(server, address), addresses))
 
 
 class Load:
-    """`mailrace bench smtp` at the users from 1 to `users`, while something is done to the server."""
+    """`mailrace bench smtp` to the users 1 to `users`, during a test."""
 
     def __init__(self, server, users, seconds, connections=10):
         argv = [str(server.binary), "bench", "smtp", "--target", f"127.0.0.1:{server.port}", "--size", "0",
@@ -158,11 +161,11 @@ class Load:
         self._process.communicate()
 
     def runs(self):
-        """Whether it goes on."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     def summary(self):
-        """What it says in the end."""
+        """Its summary at the end."""
         said, complaint = self._process.communicate(timeout=60)
         if self._process.returncode not in (0, 1):
             raise AssertionError(f"the load failed: {complaint}")

@@ -1,5 +1,5 @@
-"""Who is let in: access rules at each stage, tables and lists in the DNS that speak or cannot, mail that is held, and
-whose address counts behind a balancer (PROXY) and a proxy (XCLIENT). Each test comes from an address of its own.
+"""Access rules: each stage, tables and DNS lists that answer or fail, mail on hold, and the client
+address behind a load balancer (PROXY) or a proxy (XCLIENT). Each test uses its own client address.
 """
 
 import base64
@@ -10,8 +10,8 @@ import struct
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, await_that, folder, letter
-from names import Names
+from harness import Client, ServerCase, await_that, folder, make_message
+from name_server import NameServer
 from outbound import metrics
 from peers.mailrace import Mailrace
 
@@ -91,7 +91,7 @@ class Access(ServerCase):
     def setUpClass(cls):
         cls.folder = folder()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.names = Names()
+        cls.names = NameServer()
         cls.addClassCleanup(cls.names.stop)
         cls.names.a(reversed_(LISTED), "127.0.0.3")
         cls.names.a(reversed_("192.0.2.77"), "127.0.0.2")
@@ -122,20 +122,20 @@ class Access(ServerCase):
         argv = [str(self.server.binary), *words, "--config", str(self.server.config)]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    def test_a_client_is_refused_or_put_off_in_place_of_the_banner(self):
+    def test_a_client_is_refused_or_deferred_instead_of_the_banner(self):
         self.assertEqual(repr(self.first_line(REFUSED)), "554 5.7.1 not from here")
         self.assertTrue(self.first_line(DEFERRED).is_a(421, "4.7.1"))
         with Client(self.server.port, source=REFUSED) as client:
             client.write(b"EHLO client.test\r\n" * 100)
             self.assertEqual(repr(client.read()), "554 5.7.1 not from here")
-            with self.assertRaises(EOFError, msg="the end of the connection, and no reset"):
+            with self.assertRaises(EOFError, msg="the connection must end without a reset"):
                 client.read()
         self.assertEqual(self.first_line("127.0.0.1").code, 220)
 
-    def test_who_is_on_a_list_is_told_on_which(self):
+    def test_a_listed_client_gets_the_name_of_the_list(self):
         self.assertEqual(repr(self.first_line(LISTED)), f"554 5.7.1 {LISTED} is listed by list.test")
 
-    def test_a_user_sends_from_a_listed_address_and_from_no_other_that_is_refused(self):
+    def test_a_user_may_send_from_a_listed_address_but_not_from_a_refused_one(self):
         submission = self.server.ports["submission"]
         with Client(submission, source=LISTED) as client:
             client.greet()
@@ -147,12 +147,12 @@ class Access(ServerCase):
             self.assertEqual(client.envelope("carol@bench.test", sender="bob@bench.test").code, 550)
         with Client(submission, source=REFUSED) as client:
             self.assertEqual(repr(client.read()), "554 5.7.1 not from here")
-        # A friend is spared rules, and not the login.
+        # A friend is exempt from rules, not from the login.
         with Client(submission, source=FRIEND) as client:
             client.greet()
             self.assertEqual(client.say("MAIL FROM:<bob@bench.test>").code, 530)
 
-    def test_a_list_that_cannot_say_lists_nobody(self):
+    def test_a_list_that_fails_refuses_no_client(self):
         for source in (UNKNOWN, SOLD):
             self.assertEqual(self.first_line(source).code, 220)
         self.assertGreaterEqual(metrics(self.server)["mailrace_access_lists_unanswered_total"], 2)
@@ -161,7 +161,7 @@ class Access(ServerCase):
         self.assertIn('"type":"dnsbl"', said.stdout, said.stderr)
         self.assertNotEqual(self.server.table("stats", "no-list.test").returncode, 0)
 
-    def test_a_greeting_is_refused_and_a_friend_is_not_asked(self):
+    def test_a_helo_name_is_refused_but_not_for_a_friend(self):
         with Client(self.server.port) as client:
             client.read()
             for name in ("a.dynamic.test", "a.DYNAMIC.test", "a.dynamic.test."):
@@ -173,7 +173,7 @@ class Access(ServerCase):
             self.assertEqual(client.say("EHLO a.dynamic.test").code, 250)
             self.assertEqual(client.envelope("carol@bench.test").code, 250)
 
-    def test_a_table_says_what_is_done_and_puts_off_by_a_word_that_is_none(self):
+    def test_a_table_gives_the_action_and_an_unknown_action_defers(self):
         with Client(self.server.port) as client:
             client.greet()
             self.assertEqual(repr(client.envelope("carol@bench.test")), "550 5.7.1 carol has moved, ask bob")
@@ -182,20 +182,20 @@ class Access(ServerCase):
             self.assertEqual(repr(meant), "550 5.7.1 carol has moved, ask bob")
             self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
 
-    def test_mail_is_held_from_the_beginning_and_released(self):
+    def test_mail_is_held_on_arrival_and_released(self):
         with Client(self.server.port) as client:
             client.greet()
-            reply = client.deliver(letter("held"), "erin@bench.test", sender="hold@client.test")
+            reply = client.deliver(make_message("held"), "erin@bench.test", sender="hold@client.test")
             self.assertEqual(reply.code, 250)
-            # What comes later and is not held is there before.
-            self.assertEqual(client.deliver(letter("free"), "erin@bench.test").code, 250)
-        self.assertEqual(len(self.await_letters("erin", 1)), 1)
+            # Mail that arrives later and is not held has been delivered before.
+            self.assertEqual(client.deliver(make_message("free"), "erin@bench.test").code, 250)
+        self.assertEqual(len(self.await_messages("erin", 1)), 1)
         listed = self.run_mailrace("queue", "list", "--sender", "hold@client.test", "--json")
         self.assertEqual([json.loads(line)["state"] for line in listed.splitlines()], ["held"])
         self.run_mailrace("queue", "release", "--sender", "hold@client.test")
-        self.assertEqual(len(self.await_letters("erin", 2)), 2)
+        self.assertEqual(len(self.await_messages("erin", 2)), 2)
 
-    def test_what_rules_say_is_explained(self):
+    def test_explain_shows_the_decisions_of_rules(self):
         told = self.run_mailrace(
             "explain", "carol@bench.test", "--client", "192.0.2.1", "--helo", "x.test", "--sender", "a@b.test"
         )
@@ -207,7 +207,7 @@ class Access(ServerCase):
         told = self.run_mailrace("explain", "eve@elsewhere.test", "--client", "192.0.2.1")
         self.assertIn("a client at 192.0.2.1 may not relay without login: 550 5.7.1 at RCPT", told)
 
-    def test_behind_a_balancer_the_address_that_it_names_counts(self):
+    def test_behind_a_load_balancer_the_address_in_its_header_counts(self):
         fields = socket.inet_aton("192.0.2.66") + socket.inet_aton("192.0.2.5") + struct.pack("!2H", 4711, 25)
         v2 = b"\r\n\r\n\0\r\nQUIT\n" + struct.pack("!2BH", 0x21, 0x11, len(fields) + 4) + fields + b"\x04\0\x01x"
         for header in (b"PROXY TCP4 192.0.2.66 192.0.2.5 4711 25\r\n", v2):
@@ -221,11 +221,11 @@ class Access(ServerCase):
         with Client(self.server.port, source=BALANCER) as client:
             client.write(b"PROXY TCP6 2001:db8::1 ::1 4711 25\r\n")
             client.greet()
-            self.assertEqual(client.deliver(letter("proxied"), "bob@bench.test").code, 250)
-        found = self.await_letters("bob", 1)[0].read_bytes()
+            self.assertEqual(client.deliver(make_message("proxied"), "bob@bench.test").code, 250)
+        found = self.await_messages("bob", 1)[0].read_bytes()
         self.assertIn(b"([IPv6:2001:db8::1])", found)
 
-    def test_a_balancer_without_a_header_is_hung_up_on_and_others_need_none(self):
+    def test_a_load_balancer_without_a_header_is_disconnected_and_other_clients_need_none(self):
         with Client(self.server.port, source=BALANCER) as client:
             client.write(b"EHLO client.test\r\n")
             with self.assertRaises((EOFError, ConnectionResetError)):
@@ -235,16 +235,16 @@ class Access(ServerCase):
             client.read()
             self.assertEqual(client.say("PROXY TCP4 192.0.2.1 192.0.2.5 1 2").code, 500)
 
-    def test_a_proxy_speaks_for_clients_and_others_do_not(self):
+    def test_only_a_configured_proxy_may_use_xclient(self):
         with Client(self.server.port, source=PROXY) as client:
             self.assertIn("XCLIENT NAME ADDR", client.greet().text)
             self.assertEqual(client.say("XCLIENT ADDR=192.0.2.1 HELO=real.test NAME=[UNAVAILABLE]").code, 220)
             self.assertEqual(client.say("EHLO proxy.test").code, 250)
-            # It is no longer of the relay networks.
+            # It is no longer in the relay networks.
             self.assertEqual(client.envelope("someone@elsewhere.test").code, 550)
             self.assertEqual(client.say("RSET").code, 250)
-            self.assertEqual(client.deliver(letter("by proxy"), "alice@bench.test").code, 250)
-            # What comes now may be the client's own words.
+            self.assertEqual(client.deliver(make_message("by proxy"), "alice@bench.test").code, 250)
+            # From here on the commands may come from the client itself.
             self.assertTrue(client.say("XCLIENT ADDR=127.0.0.1").is_a(550, "5.7.0"))
             self.assertNotIn("XCLIENT", client.say("EHLO client.test").text)
         with Client(self.server.port, source=PROXY) as client:
@@ -252,13 +252,13 @@ class Access(ServerCase):
             self.assertEqual(client.say("XCLIENT HELO=real.test").code, 220)
             self.assertEqual(repr(client.say("XCLIENT ADDR=192.0.2.66")), "554 5.7.1 not from here")
             self.assertTrue(client.is_closed())
-        found = self.await_letters("alice", 1)[0].read_bytes()
+        found = self.await_messages("alice", 1)[0].read_bytes()
         self.assertIn(b"Received: from real.test ([192.0.2.1])", found)
         with Client(self.server.port) as client:
             self.assertNotIn("XCLIENT", client.greet().text)
             self.assertTrue(client.say("XCLIENT ADDR=192.0.2.1").is_a(550, "5.7.0"))
 
-    def test_swaks_speaks_for_others(self):
+    def test_swaks_uses_xclient(self):
         argv = ["swaks", "--server", "127.0.0.1", "--port", str(self.server.port), "--local-interface", PROXY,
                 "--xclient-addr", "192.0.2.77", "--xclient-helo", "real.test", "--from", "a@client.test",
                 "--to", "alice@bench.test"]  # fmt: skip

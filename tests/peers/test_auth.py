@@ -1,5 +1,5 @@
-"""Submission with logins, by real clients: every mechanism over STARTTLS and over TLS from the first byte, what is refused,
-whose senders are whose, and what a letter gets that it lacks. And logins by binding to a real directory.
+"""Submission with AUTH by real clients: each mechanism with STARTTLS and implicit TLS, refusals,
+sender ownership, header fields that are added to messages, and logins by an LDAP bind.
 """
 
 import base64
@@ -9,14 +9,14 @@ import ssl
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, await_that, folder, letter
+from harness import Client, ServerCase, await_that, folder, make_message
 from outbound import metrics
 from peers import people
 from peers.mailrace import BINARY
 from peers.slapd import Slapd
-from test_tls import TlsMailrace, credulous, issue, listener, section
+from test_tls import TlsMailrace, issue, listener, section, unverified_context
 
-# In the order of the configuration; the first is the one that every test server has.
+# In the order of the configuration; every test server has the first.
 LISTENERS = ("smtp", "submission", "submissions")
 PASSWORD = "tanstaaf, hm"
 _SWAKS_AUTH_FAILED = 28
@@ -24,7 +24,7 @@ USERS = ["bob", "carol", "eve", "dora", "swaks", "msmtp", "curl", "lacks", "has"
 
 
 def stored(password, scheme):
-    """What a table keeps of a password, as the command prints it."""
+    """A password as stored in a table, from the `hash` command."""
     argv = [str(BINARY), "password", "--scheme", scheme]
     done = subprocess.run(argv, input=f"{password}\n".encode(), capture_output=True, check=True, timeout=60)
     return done.stdout.decode().strip()
@@ -35,7 +35,7 @@ def plain(user, password):
 
 
 class SubmissionMailrace(TlsMailrace):
-    """A server with a listener for other servers and two for users."""
+    """A server with one listener for servers and two for users."""
 
     def _await_listeners(self, begin, offset):
         super()._await_listeners(begin, offset)
@@ -45,8 +45,9 @@ class SubmissionMailrace(TlsMailrace):
 class SubmissionCase(ServerCase):
     @classmethod
     def serve(cls, auth, maildir=""):
-        """A server that lets users in as `auth` has it, none of whom is in a network that may relay. `maildir` are more
-        settings of its transport."""
+        """A server with these settings of [auth]; no client is in a relay network. `maildir` are
+        additional settings of its transport.
+        """
         at = pathlib.Path(cls.folder.name)
         extra = listener("submission", "starttls") + listener("submission", "implicit") + auth
         extra += section(*issue(at, "own", "mx.bench.test"))
@@ -60,12 +61,12 @@ class SubmissionCase(ServerCase):
         return Client(self.server.at[where])
 
     def session(self, where="submissions"):
-        """A client over TLS that has said EHLO."""
+        """A client with TLS after EHLO."""
         if where == "submissions":
-            client = smtplib.SMTP_SSL("127.0.0.1", self.server.at[where], context=credulous())
+            client = smtplib.SMTP_SSL("127.0.0.1", self.server.at[where], context=unverified_context())
         else:
             client = smtplib.SMTP("127.0.0.1", self.server.at[where])
-            client.starttls(context=credulous())
+            client.starttls(context=unverified_context())
         self.addCleanup(client.close)
         self.assertEqual(client.ehlo()[0], 250)
         return client
@@ -79,8 +80,8 @@ class SubmissionCase(ServerCase):
         done = subprocess.run([str(word) for word in argv], input=text, capture_output=True, timeout=60)
         return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
-    def the_letter(self, user):
-        (path,) = self.await_letters(user, 1)
+    def the_message(self, user):
+        (path,) = self.await_messages(user, 1)
         return path.read_bytes().decode()
 
     def await_log(self, words):
@@ -105,7 +106,7 @@ class Logins(SubmissionCase):
         offered = 'mechanisms = ["PLAIN", "LOGIN", "SCRAM-SHA-256"]'
         cls.serve(tables + f'\n[auth]\npasswords = "logins"\nsenders = "senders"\n{offered}\n', 'quota_table = "quotas"')
 
-    def test_mechanisms_are_offered_within_tls_alone_and_to_users_alone(self):
+    def test_auth_is_offered_only_with_tls_and_only_on_submission_listeners(self):
         offered = "AUTH PLAIN LOGIN SCRAM-SHA-256"
         with self.client("submission") as client:
             self.assertNotIn("AUTH", client.greet().text)
@@ -117,7 +118,7 @@ class Logins(SubmissionCase):
             client.greet()
             self.assertEqual(client.say("AUTH PLAIN").code, 502)
 
-    def test_nobody_sends_without_a_login(self):
+    def test_mail_without_a_login_is_refused(self):
         client = self.session()
         self.assertEqual(client.docmd("MAIL", "FROM:<bob@bench.test>"), (530, b"5.7.0 Authentication required"))
 
@@ -127,7 +128,7 @@ class Logins(SubmissionCase):
             "--auth-user", user, "--auth-password", password, "--from", "bob@bench.test",
             "--to", "swaks@bench.test")  # fmt: skip
 
-    def test_swaks_logs_in_by_every_mechanism_that_it_knows_of_ours_over_every_kind_of_tls(self):
+    def test_swaks_logs_in_with_each_mechanism_and_each_kind_of_tls(self):
         kinds = {"submission": ["--tls"], "submissions": ["--tls-on-connect"]}
         for where, tls in kinds.items():
             for mechanism in ("PLAIN", "LOGIN"):
@@ -136,23 +137,23 @@ class Logins(SubmissionCase):
                 code, said = self.swaks(where, tls, mechanism, f"nobody-{where}-{mechanism}", PASSWORD)
                 self.assertEqual(code, _SWAKS_AUTH_FAILED, said)
                 self.assertIn("535 5.7.8", said)
-                # In clear text nothing is offered, so swaks does not even try.
+                # Without TLS nothing is offered, so swaks does not try.
                 code, said = self.swaks("submission", [], mechanism, "bob", PASSWORD)
                 self.assertEqual(code, _SWAKS_AUTH_FAILED, said)
                 self.assertNotIn("AUTH ", said)
-        for path in self.await_letters("swaks", 4):
+        for path in self.await_messages("swaks", 4):
             self.assertIn("with ESMTPSA\r\n", path.read_bytes().decode())
         self.await_log("protocol=ESMTPSA tls=TLSv1.3")
 
-    def test_msmtp_proves_that_it_knows_the_password(self):
+    def test_msmtp_logs_in_with_scram(self):
         for mechanism in ("plain", "scram-sha-256"):
             code, said = self.run_client(
                 "msmtp", "--file=/dev/null", "--host=127.0.0.1", f"--port={self.server.at['submission']}", "--tls=on",
                 "--tls-starttls=on", "--tls-certcheck=off", f"--auth={mechanism}", "--user=carol",
                 f"--passwordeval=echo '{PASSWORD}'", "--from=carol@bench.test", "msmtp@bench.test",
-                text=letter(mechanism))  # fmt: skip
+                text=make_message(mechanism))  # fmt: skip
             self.assertEqual(code, 0, said)
-        self.await_letters("msmtp", 2)
+        self.await_messages("msmtp", 2)
         self.await_log("login result=ok client=127.0.0.1 helo=localhost mechanism=SCRAM-SHA-256 user=carol")
 
     def test_curl_logs_in(self):
@@ -160,18 +161,18 @@ class Logins(SubmissionCase):
             code, said = self.run_client(
                 "curl", "-sS", "-k", f"smtps://127.0.0.1:{self.server.at['submissions']}", "--login-options",
                 f"AUTH={mechanism}", "-u", f"bob:{PASSWORD}", "--mail-from", "bob@bench.test", "--mail-rcpt",
-                "curl@bench.test", "-T", "-", text=letter("from curl"))  # fmt: skip
+                "curl@bench.test", "-T", "-", text=make_message("from curl"))  # fmt: skip
             self.assertEqual(code, 0, said)
-        self.await_letters("curl", 2)
+        self.await_messages("curl", 2)
 
-    def test_a_wrong_password_and_an_unknown_user_are_told_the_same(self):
+    def test_a_wrong_password_and_an_unknown_user_get_the_same_reply(self):
         for user, password in (("bob", "wrong"), ("nobody", PASSWORD), ("bob", "")):
             _, code, text = self.login(user, password)
             self.assertEqual((code, text), (535, "5.7.8 Authentication credentials invalid"), user)
         self.await_log("login result=refused client=127.0.0.1")
         self.assertNotIn("wrong", self.server.log.read_text(errors="replace").replace("wrong value", ""))
 
-    def test_after_three_failures_the_session_is_over_and_after_five_nobody_listens(self):
+    def test_three_failures_end_the_session_and_five_block_the_client(self):
         client = self.session()
         codes = [client.docmd("AUTH", f"PLAIN {plain('eve', f'guess {n}')}")[0] for n in range(4)]
         self.assertEqual(codes, [535, 535, 535, 421])
@@ -181,10 +182,10 @@ class Logins(SubmissionCase):
         counted = metrics(self.server)
         self.assertGreaterEqual(counted['mailrace_auth_logins_total{result="throttled"}'], 1)
 
-    def test_guesses_at_a_proof_are_not_forgiven_by_a_login_of_ones_own(self):
+    def test_failed_scram_logins_are_not_cleared_by_a_login_as_another_user(self):
         first = base64.b64encode(b"n,,n=victim,r=x").decode()
         told = []
-        # A delay may be over before the next try, but not all of them.
+        # One delay may end before the next attempt, but not all of them.
         while 454 not in told and len(told) < 9:
             client = self.session()
             told.append(client.docmd("AUTH", f"SCRAM-SHA-256 {first}")[0])
@@ -195,7 +196,7 @@ class Logins(SubmissionCase):
         self.assertEqual(told[-1], 454, told)
         self.await_log("mechanism=SCRAM-SHA-256 user=victim")
 
-    def test_failures_are_in_the_log_and_counted_and_a_repeated_one_costs_no_hash(self):
+    def test_failures_are_logged_and_counted_and_a_repeated_password_is_not_hashed_again(self):
         before = metrics(self.server)
         client = self.session()
         for _ in range(3):
@@ -212,7 +213,7 @@ class Logins(SubmissionCase):
         self.assertEqual(grown['mailrace_auth_logins_total{result="refused"}'], 3)
         self.assertEqual(grown["mailrace_auth_repeated_total"], 2)
 
-    def test_a_user_is_told_of_a_full_mailbox_as_everybody_is(self):
+    def test_a_user_gets_the_same_reply_for_a_full_mailbox(self):
         client, code, _ = self.login("carol")
         self.assertEqual(code, 235)
         client.docmd("MAIL", "FROM:<carol@bench.test> SIZE=99999")
@@ -220,7 +221,7 @@ class Logins(SubmissionCase):
         self.assertEqual((code, text), (452, b"4.2.2 <full@bench.test>: Mailbox full"))
         self.assertEqual(client.docmd("RCPT", "TO:<out@bench.test>")[0], 250)
 
-    def test_who_logged_in_sends_to_other_domains_and_nobody_else_does(self):
+    def test_only_logged_in_users_may_send_to_other_domains(self):
         client, code, _ = self.login("carol")
         self.assertEqual(code, 235)
         self.assertEqual(client.mail("carol@bench.test")[0], 250)
@@ -230,7 +231,7 @@ class Logins(SubmissionCase):
             stranger.say("MAIL FROM:<a@c.test>")
             self.assertTrue(stranger.say("RCPT TO:<x@elsewhere.test>").is_a(550, "5.7.1"))
 
-    def test_users_send_in_their_own_names_alone(self):
+    def test_users_may_only_use_their_own_sender_addresses(self):
         client, _, _ = self.login("bob")
         for sender, code in (
             ("bob@bench.test", 250), ("Bob@Bench.test", 250), ("anyone@bob.test", 250), ("", 250),
@@ -242,34 +243,34 @@ class Logins(SubmissionCase):
         told = client.docmd("MAIL", "FROM:<carol@bench.test>")[1]
         self.assertEqual(told, b"5.7.1 <carol@bench.test>: Sender address rejected: not owned by user bob")
 
-    def test_what_a_letter_lacks_is_added_once(self):
+    def test_missing_header_fields_are_added_once(self):
         client, _, _ = self.login("carol")
         client.sendmail("carol@bench.test", ["lacks@bench.test"], b"Subject: x\r\n\r\nHello.\r\n")
-        head = self.the_letter("lacks").split("\r\n\r\n")[0]
+        head = self.the_message("lacks").split("\r\n\r\n")[0]
         self.assertRegex(head, r"\r\nDate: \w{3}, .* \+0000\r\nMessage-ID: <\S+@\S+>\r\nSubject: x$")
         own = b"date: Mon, 1 Jan 2024 00:00:00 +0000\r\nmessage-id: <own@c.test>\r\nSubject: x\r\n\r\nHello.\r\n"
         client.sendmail("carol@bench.test", ["has@bench.test"], own)
-        self.assertTrue(self.the_letter("has").endswith(own.decode()))
-        self.assertEqual(self.the_letter("has").lower().count("\r\ndate:"), 1)
+        self.assertTrue(self.the_message("has").endswith(own.decode()))
+        self.assertEqual(self.the_message("has").lower().count("\r\ndate:"), 1)
         client.docmd("MAIL", "FROM:<carol@bench.test>")
         client.docmd("RCPT", "TO:<chunks@bench.test>")
         client.send(b"BDAT 9\r\nSubject: ")
         self.assertEqual(client.getreply()[0], 250)
         client.send(b"BDAT 10 LAST\r\nx\r\n\r\nDay\r\n")
         self.assertEqual(client.getreply()[0], 250)
-        self.assertRegex(self.the_letter("chunks"), r"\+0000\r\nMessage-ID: <\S+>\r\nSubject: x\r\n\r\nDay\r\n$")
+        self.assertRegex(self.the_message("chunks"), r"\+0000\r\nMessage-ID: <\S+>\r\nSubject: x\r\n\r\nDay\r\n$")
 
-    def test_other_servers_get_nothing_added(self):
+    def test_no_header_fields_are_added_to_mail_of_other_servers(self):
         with self.client("smtp") as client:
             client.greet()
             self.assertEqual(client.deliver(b"Subject: x\r\n\r\nHello.\r\n", "out@bench.test").code, 250)
-        self.assertNotIn("Date:", self.the_letter("out").split("\r\n\r\n")[0])
+        self.assertNotIn("Date:", self.the_message("out").split("\r\n\r\n")[0])
 
     def test_smtplib_logs_in_after_starttls(self):
         client = self.session("submission")
         client.login("dora", PASSWORD)
-        client.sendmail("dora@bench.test", ["dora@bench.test"], letter("from smtplib"))
-        head = self.the_letter("dora").split("\r\n\r\n")[0]
+        client.sendmail("dora@bench.test", ["dora@bench.test"], make_message("from smtplib"))
+        head = self.the_message("dora").split("\r\n\r\n")[0]
         self.assertIn("with ESMTPSA\r\n", head)
         self.assertNotIn("authenticated as", head)
 
@@ -293,17 +294,17 @@ class Binds(SubmissionCase):
         )
         cls.serve(table + '\n[auth]\nbind = "directory"\ntrace_users = true\n')
 
-    def test_a_user_of_the_directory_logs_in_and_is_named_where_that_is_wanted(self):
+    def test_a_user_of_the_directory_logs_in_and_is_named_in_received_if_configured(self):
         client, code, text = self.login("trusted", "open sesame")
         self.assertEqual(code, 235, text)
-        client.sendmail("trusted@bench.test", ["trusted@bench.test"], letter("bound"))
-        self.assertIn("\r\n\t(authenticated as trusted) id ", self.the_letter("trusted"))
+        client.sendmail("trusted@bench.test", ["trusted@bench.test"], make_message("bound"))
+        self.assertIn("\r\n\t(authenticated as trusted) id ", self.the_message("trusted"))
 
     def test_wrong_empty_and_unknown_are_refused(self):
         for user, password in (("trusted", "wrong"), ("trusted", ""), ("nobody", "open sesame"), ("*", "open sesame")):
             self.assertEqual(self.login(user, password)[1], 535, user)
 
-    def test_a_directory_shows_no_keys_for_scram(self):
+    def test_a_bind_offers_no_scram(self):
         self.assertIn("AUTH PLAIN LOGIN\n", self.session().ehlo()[1].decode() + "\n")
 
 

@@ -1,7 +1,7 @@
-"""When the machine is busy or short of room: what is refused, and when; what is taken in and waits.
+"""Limits of a busy machine or a full disk: what is refused and when, and what is queued.
 
-    421 before EHLO    the load is high, or one client comes too often
-    452, 451 at MAIL   there is no room for a message, or one client sends too many
+    421 before EHLO    the load is high, or a client connects too often
+    452, 451 at MAIL   there is no space for a message, or a client sends too many
     never              after DATA
 """
 
@@ -11,14 +11,14 @@ import subprocess
 import unittest
 
 from harness import Client
-from outbound import OutboundCase, await_fact, facts, text_message
+from outbound import OutboundCase, await_event, mail_events, text_message
 from peers.mailrace import route
 
 RESERVED = "127.0.0.5"
 
 
 class Load(OutboundCase):
-    """Limits that any load is above, so that they are in force from the start."""
+    """Limits below any load, so that they apply from the start."""
 
     def setUp(self):
         super().setUp()
@@ -31,7 +31,7 @@ class Load(OutboundCase):
         extra += f'\n[load]\nreserve = ["{RESERVED}/32"]\nmargin = 0.0\n{limit}\n'
         return self.start(extra=extra, **settings)
 
-    def test_strangers_are_turned_away_before_ehlo_and_the_reserved_let_in(self):
+    def test_clients_are_refused_before_ehlo_except_reserved_ones(self):
         server = self.serving("refuse_above = 0.0001")
         with Client(server.port) as client:
             reply = client.read()
@@ -40,32 +40,32 @@ class Load(OutboundCase):
         with Client(server.port, source=RESERVED) as client:
             client.greet()
             self.assertEqual(client.deliver(text_message(), "alice@bench.test").code, 250)
-        await_fact(server, "delivered", to="<alice@bench.test>")
+        await_event(server, "delivered", to="<alice@bench.test>")
 
-    def test_who_is_already_in_is_served_to_the_end(self):
+    def test_open_sessions_continue(self):
         server = self.serving("refuse_above = 0.0001")
         with Client(server.port, source=RESERVED) as client:
             client.greet()
             for _ in range(3):
                 self.assertEqual(client.deliver(text_message(), "alice@bench.test").code, 250)
 
-    def test_mail_is_taken_in_and_waits(self):
+    def test_mail_is_accepted_and_queued(self):
         server = self.serving("queue_only_above = 0.0001")
         kept = self.send(server, "bob@one.test")
         listed = server._queue("list")
         self.assertIn(kept, listed)
         self.assertIn("waiting until", listed)
         server._queue("retry", "--id", kept)
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
 
-    def test_nothing_leaves_while_nothing_may(self):
+    def test_nothing_is_delivered_above_the_limit(self):
         server = self.serving("no_delivery_above = 0.0001\nqueue_only_above = 0.0001")
         kept = self.send(server, "bob@one.test", "alice@bench.test")
         server._queue("retry", "--id", kept)
         self.assertEqual(server.queued(), 2)
-        self.assertEqual((facts(server, "delivered"), self.one.sessions), ([], []))
+        self.assertEqual((mail_events(server, "delivered"), self.one.sessions), ([], []))
 
-    def test_the_operator_sees_what_is_in_force(self):
+    def test_limits_in_force_are_logged_and_shown(self):
         server = self.serving("refuse_above = 0.0001")
         argv = [str(server.binary), "load", "--config", str(server.config)]
         said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -74,7 +74,7 @@ class Load(OutboundCase):
         self.assertIn("a load limit is in force", server.log.read_text())
 
 
-class Room(OutboundCase):
+class LowSpace(OutboundCase):
     def assert_full(self, extra):
         server = self.start(extra=extra)
         with Client(server.port) as client:
@@ -84,17 +84,17 @@ class Room(OutboundCase):
                 self.assertTrue(reply.is_a(452, "4.3.1"), reply)
             self.assertEqual(client.say("NOOP").code, 250)
 
-    def test_a_disk_without_room_puts_mail_off_at_mail(self):
+    def test_a_full_disk_defers_mail_at_mail(self):
         self.assert_full('\n[spool]\nspace_min = "1000000GiB"\n')
 
-    def test_memory_that_is_short_puts_mail_off_at_mail(self):
+    def test_low_memory_defers_mail_at_mail(self):
         self.assert_full('\n[load]\nmemory_min = "1000000GiB"\n')
 
 
 class Clients(OutboundCase):
-    """Rates of one client, which the relay networks are exempt from."""
+    """Rate limits of a client; relay networks are exempt."""
 
-    def test_a_client_that_comes_too_often_is_turned_away(self):
+    def test_a_client_that_connects_too_often_is_refused(self):
         server = self.start(networks=[f"{RESERVED}/32"], limits='connections_per_client = "3/h"')
         with contextlib.ExitStack() as open_:
             clients = [open_.enter_context(Client(server.port)) for _ in range(3)]
@@ -104,7 +104,7 @@ class Clients(OutboundCase):
             for _ in range(5):
                 self.assertEqual(open_.enter_context(Client(server.port, source=RESERVED)).read().code, 220)
 
-    def test_a_client_that_sends_too_much_is_put_off_at_mail(self):
+    def test_a_client_that_sends_too_much_is_deferred_at_mail(self):
         server = self.start(networks=[f"{RESERVED}/32"], limits='messages_per_client = "2/h"')
         with Client(server.port) as client:
             client.greet()

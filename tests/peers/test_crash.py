@@ -1,14 +1,15 @@
-"""A 250 survives `kill -9`: the server is killed again and again under load, and nothing acknowledged may be missing.
+"""A 250 survives `kill -9`: the server is killed repeatedly under load, and no acknowledged message
+may be lost.
 
-Clients send messages of many shapes over several connections and remember what the server said 250 to. The server is
-killed at a random moment, started again on the same data, and so on; deliveries go on all the while, so they crash too.
-In the end the queue is let run empty, and then
+Clients send messages of many kinds over several connections and record the acknowledged ones. The
+server is killed at a random moment and restarted on the same data, repeatedly; deliveries run at
+the same time, so they crash too. At the end the queue is emptied, and then
 
-    every message with a 250   is in the Maildir, byte for byte behind the trace headers
-    every letter               is a whole message that was sent, acknowledged or not: never a part of one
-    a letter that came twice   is allowed (a crash between delivery and its record), counted and printed
+    every message with a 250    is in the Maildir, identical after the trace fields
+    every message in a Maildir  is a complete message that was sent, acknowledged or not
+    a message delivered twice   is allowed (a crash between delivery and its record), counted and printed
 
-MAILRACE_KILL_ROUNDS says how often it is killed (default 20), MAILRACE_SEED repeats a run's choices.
+MAILRACE_KILL_ROUNDS is the number of kills (default 20), MAILRACE_SEED repeats a run.
 """
 
 import collections
@@ -20,7 +21,7 @@ import threading
 import time
 import unittest
 
-from harness import Client, Mailrace, folder, letters
+from harness import Client, Mailrace, folder, mail_files
 
 ROUNDS = int(os.environ.get("MAILRACE_KILL_ROUNDS", "20"))
 SEED = int(os.environ.get("MAILRACE_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -31,7 +32,7 @@ _NAME = b"X-Number: "
 
 
 class Ledger:
-    """What was sent, and what was acknowledged."""
+    """The sent and the acknowledged messages."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -50,13 +51,15 @@ class Ledger:
         return number, message
 
     def acknowledge(self, number):
-        """The server said 250."""
+        """Records a 250."""
         with self._lock:
             self.acknowledged.add(number)
 
 
 def body(random_numbers):
-    """Mostly small, at times large enough for a file of its own; with dots, 8-bit bytes, NUL, and sometimes nothing."""
+    """Mostly small, sometimes large enough for its own file; with dots, 8-bit bytes, NUL, and
+    sometimes empty.
+    """
     size = random_numbers.choice([0, 100, 1500, 6000, 6000, 6000, 40_000])
     if random_numbers.random() < 0.01:
         size = 1_500_000
@@ -70,7 +73,7 @@ def body(random_numbers):
 
 
 def send(port, ledger, stop, seed):
-    """One client: messages over one connection until the server dies under it."""
+    """A client: sends messages on one connection until the server dies."""
     random_numbers = random.Random(seed)
     try:
         with Client(port, timeout=20) as client:
@@ -81,7 +84,7 @@ def send(port, ledger, stop, seed):
                 if client.deliver(message, *recipients).code == 250:
                     ledger.acknowledge(number)
     except (OSError, EOFError, ValueError):
-        pass  # killed: an unanswered message may or may not be kept
+        pass  # killed: an unacknowledged message may be kept or not
 
 
 class Crash(unittest.TestCase):
@@ -109,7 +112,7 @@ class Crash(unittest.TestCase):
             client.start()
         before = len(ledger.acknowledged)
         moment = random_numbers.uniform(0.02, 1.2)
-        # Not a wait for something: the moment of the crash is what is random here.
+        # This is not a wait: the moment of the crash is random.
         time.sleep(moment)
         server.kill()
         stop.set()
@@ -121,7 +124,7 @@ class Crash(unittest.TestCase):
     def compare(self, server, ledger):
         came = collections.Counter()
         for user in USERS:
-            for path in letters(server.maildir(user) / "new"):
+            for path in mail_files(server.maildir(user) / "new"):
                 content = path.read_bytes()
                 message = content[content.index(_NAME) :]
                 number = int(message[len(_NAME) : message.index(b"\r\n")])
@@ -129,9 +132,9 @@ class Crash(unittest.TestCase):
                 came[number] += 1
         lost = sorted(ledger.acknowledged - set(came))
         doubled = sum(count - 1 for count in came.values())
-        print(f"{len(ledger.acknowledged)} acknowledged, {len(came)} came, {len(lost)} lost, {doubled} came again")
-        self.assertEqual(lost, [], "acknowledged and lost")
-        self.assertGreater(len(ledger.acknowledged), ROUNDS, "the load was too thin to prove anything")
+        print(f"{len(ledger.acknowledged)} acknowledged, {len(came)} delivered, {len(lost)} lost, {doubled} delivered twice")
+        self.assertEqual(lost, [], "acknowledged messages were lost")
+        self.assertGreater(len(ledger.acknowledged), ROUNDS, "too few messages to prove anything")
 
 
 if __name__ == "__main__":

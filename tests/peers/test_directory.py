@@ -1,15 +1,15 @@
 """Recipients in an LDAP directory: a real slapd behind the real server.
 
-    known          who has an entry is taken, who has none is unknown, whatever an address looks like
-    connections    every way to reach a directory and to say who we are, and what is said when that fails
-    outages        whom the cache knows is taken while the directory is away; others are asked to come again; nobody is
-                   ever called unknown because of it
+    known          users with an entry are accepted, others are unknown, whatever the address looks like
+    connections    every kind of URL and authentication, and the messages when one fails
+    outages        cached users are accepted while the directory is down; others get 451; no user is ever
+                   reported as unknown because of an outage
 """
 
 import time
 import unittest
 
-from harness import Client, await_letters, await_that, letter
+from harness import Client, await_messages, await_that, make_message
 from tables import (
     QUICK,
     SHORT,
@@ -18,9 +18,9 @@ from tables import (
     counted,
     ldap_table,
     logged,
-    place_for,
+    folder_for,
     reply,
-    replies_at_once,
+    replies_in_parallel,
     server_for,
     slapd_for,
     stats,
@@ -86,42 +86,42 @@ class Known(TablesCase):
             aliases="aliases",
         )  # fmt: skip
 
-    def test_who_has_an_entry_is_taken_and_gets_the_letter(self):
+    def test_a_user_with_an_entry_is_accepted_and_gets_the_message(self):
         with Client(self.server_.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("hello"), user(7)).code, 250)
-        await_letters(self.server_, "user7", 1)
+            self.assertEqual(client.deliver(make_message("hello"), user(7)).code, 250)
+        await_messages(self.server_, "user7", 1)
 
-    def test_who_has_none_is_unknown(self):
+    def test_a_user_without_an_entry_is_unknown(self):
         self.assert_reply(self.server_, NOBODY, 550, "5.1.1")
         self.assert_reply(self.server_, user(51), 550, "5.1.1")
 
     def test_case_does_not_matter(self):
         self.assert_reply(self.server_, "USER8@Bench.Test", 250)
 
-    def test_an_alias_with_several_values_stands_for_all_of_them(self):
+    def test_an_alias_with_several_values_expands_to_all(self):
         self.deliver("both")
         for name in ("user1", "user2"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
 
-    def test_a_group_stands_for_its_members_and_those_of_groups_in_it(self):
+    def test_a_group_expands_to_its_members_and_those_of_nested_groups(self):
         self.deliver("mill")  # which is a member of its own member
         for name in ("user3", "user4"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
         self.assertEqual(sorted(values(self.server_, "aliases", "mill@bench.test")), [user(3), user(4)])
 
-    def test_a_group_of_nobody_is_nobody(self):
+    def test_an_empty_group_is_unknown(self):
         self.assert_reply(self.server_, "empty@bench.test", 550, "5.1.1")
 
-    def test_values_are_made_by_templates(self):
+    def test_templates_make_values(self):
         self.assertEqual(values(self.server_, "paths", user(9)), ["bench.test/user9/Maildir/", "user9"])
 
-    def test_without_results_that_there_is_an_entry_is_all(self):
+    def test_without_result_attributes_an_entry_is_enough(self):
         self.assertEqual(values(self.server_, "existing", user(9)), [])
         said = self.server_.table("get", "existing", "user9@elsewhere.test")
         self.assertEqual((said.returncode, said.stdout), (1, ""), said.stderr)
 
-    def test_no_local_part_matches_anything_but_itself(self):
+    def test_a_local_part_cannot_inject_a_filter(self):
         for local in HOSTILE:
             quoted = '"' + local.replace("\\", "\\\\").replace('"', '\\"') + '"'
             with self.subTest(local):
@@ -131,14 +131,14 @@ class Known(TablesCase):
                 self.assertEqual((said.returncode, said.stdout), (1, ""), f"{local}: {said.stderr}")
         self.assertEqual(logged(self.server_, "a table lookup failed"), [])
 
-    def test_it_tells_which_layer_knew_and_how_fast(self):
+    def test_table_get_shows_the_layer_and_the_time(self):
         first, again = (self.server_.table("get", "people", user(30)) for _ in range(2))
         self.assertEqual((first.stdout, again.stdout), (f"{user(30)}\n", f"{user(30)}\n"))
         self.assertIn("people: found in the backend; ", first.stderr)
         self.assertIn("people: found in the cache", again.stderr)
         self.assertRegex(again.stderr, r"; \d+(\.\d+)? (us|ms)")
 
-    def test_it_counts(self):
+    def test_metrics_count_lookups(self):
         before, metric = stats(self.server_, "people"), ("table_answers_total", {"table": "people", "answer": "found"})
         counted_before = counted(self.server_, metric[0], **metric[1])
         for _ in range(3):
@@ -153,21 +153,23 @@ class Known(TablesCase):
     def deliver(self, local):
         with Client(self.server_.port) as client:
             client.greet()
-            said = client.deliver(letter("hello"), f"{local}@bench.test")
+            said = client.deliver(make_message("hello"), f"{local}@bench.test")
             self.assertEqual(said.code, 250, f"{said!r}\n{self.server_.log_tail()}")
 
 
 class Connections(TablesCase):
-    """One directory that shows itself only to those whom it knows, and a server with a table for each way to it."""
+    """A directory that requires authentication, and a server with a table for each kind of
+    connection.
+    """
 
     @classmethod
     def setUpClass(cls):
         cls.slapd_ = slapd = slapd_for(cls, 10, tls=True, private=True)
         admin = {"bind_dn": ADMIN, "password": PASSWORD}
-        file = place_for(cls) / "password"
+        file = folder_for(cls) / "password"
         file.write_text(f"{PASSWORD}\n")
         file.chmod(0o644)
-        other = slapd_for(cls, 10, tls=True)  # whose certificate nobody here trusts
+        other = slapd_for(cls, 10, tls=True)  # with a certificate that is not trusted
         ca = {"ca_file": str(slapd.ca)}
         cls.server_ = server_for(
             cls,
@@ -190,7 +192,7 @@ class Connections(TablesCase):
             with self.subTest(name):
                 self.assertEqual(values(self.server_, name, user(3)), [user(3)])
 
-    def test_a_server_that_does_not_let_us_in_is_no_sign_that_nobody_is_there(self):
+    def test_a_refused_connection_does_not_make_users_unknown(self):
         for name, text in (
             ("wrong", "nvalid"), ("stranger", "ertificate"), ("stranger_starttls", "ertificate"),
             ("anonymous", "insufficientAccessRights"), ("nowhere", "noSuchObject"),
@@ -200,14 +202,14 @@ class Connections(TablesCase):
                 self.assertEqual((said.returncode, said.stdout), (69, ""), said.stderr)
                 self.assertRegex(said.stderr, text)
 
-    def test_a_wrong_password_is_said_in_the_log_and_shown_to_nobody(self):
+    def test_a_wrong_bind_password_is_logged_without_the_password(self):
         self.assert_reply(self.server_, user(3), 451, "4.3.0")
         self.assert_logged(self.server_, "people", "bind", "nvalid")
         self.assertNotIn("guessed", self.server_.log.read_text())
 
 
 class Outages(TablesCase):
-    """Each test has a directory of its own to do harm to."""
+    """Each test has a directory of its own."""
 
     def setUp(self):
         self.slapd_ = self.slapd(200)
@@ -215,20 +217,20 @@ class Outages(TablesCase):
     def table(self, *lines):
         return ldap_table("people", self.slapd_.url, QUICK, *lines)
 
-    def test_whom_the_cache_knows_is_taken_while_the_directory_is_away(self):
+    def test_cached_users_are_accepted_while_the_directory_is_down(self):
         server = self.server(self.table(SHORT))
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, NOBODY, 550, "5.1.1")
         self.slapd_.kill()
         await_that(lambda: "backend fails" in server.table("get", "people", user(1)).stderr, "a stale answer", server)
         self.assert_reply(server, user(1), 250)
-        self.await_reply(server, NOBODY, 451)  # that he was unknown once is not known for ever
+        self.await_reply(server, NOBODY, 451)  # a cached negative answer expires
         self.assert_reply(server, user(2), 451, "4.3.0")
         self.assert_logged(server, "people", self.slapd_.url, "refused")
-        await_that(lambda: stats(server, "people")["down"], "a table that is down", server)
+        await_that(lambda: stats(server, "people")["down"], "the table is down", server)
         self.assertGreater(stats(server, "people")["stale"], 0)
 
-    def test_it_answers_within_two_seconds_of_its_return(self):
+    def test_lookups_work_within_two_seconds_of_recovery(self):
         server = self.server(self.table())
         self.slapd_.kill()
         for number in range(1, 6):
@@ -241,12 +243,12 @@ class Outages(TablesCase):
         self.assert_reply(server, NOBODY, 550, "5.1.1")
         self.assert_logged(server, "people", "back")
 
-    def test_kill_and_restart_under_load_makes_nobody_unknown_and_fails_nobody_in_the_cache(self):
+    def test_kill_and_restart_under_load_makes_no_user_unknown_and_defers_no_cached_user(self):
         server = self.server(self.table(SHORT), concurrency=0)
         known = 100
-        self.assertEqual({one.code for one in replies_at_once(server, map(user, range(1, known + 1)), 20)}, {250})
+        self.assertEqual({one.code for one in replies_in_parallel(server, map(user, range(1, known + 1)), 20)}, {250})
         with Load(server, known, 4) as cached, Load(server, 200, 4) as anyone:
-            await_that(lambda: stats(server, "people")["cached"] > 150, "a load that has begun", server)
+            await_that(lambda: stats(server, "people")["cached"] > 150, "the load has begun", server)
             rounds = 0
             while cached.runs() and anyone.runs():
                 self.slapd_.kill()
@@ -268,7 +270,7 @@ class Outages(TablesCase):
         self.slapd_.start()
         self.await_reply(server, user(1), 250, 2.0)
 
-    def test_changes_are_seen_when_the_cache_lets_go(self):
+    def test_changes_are_seen_when_the_cache_expires(self):
         server = self.server(self.table(SHORT))
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, user(201), 550)
@@ -277,28 +279,28 @@ class Outages(TablesCase):
         self.await_reply(server, user(201), 250, 2.0)
         self.await_reply(server, user(1), 550, 2.0)
 
-    def test_a_directory_that_was_restarted_is_asked_again_without_a_failure(self):
+    def test_lookups_after_a_restart_of_the_directory_do_not_fail(self):
         server = self.server(self.table("cache = false"))
         for _ in range(3):
             self.assert_reply(server, user(1), 250)
             self.slapd_.restart()
         self.assert_reply(server, user(1), 250)
 
-    def test_without_a_cache_everything_is_asked(self):
+    def test_without_a_cache_each_lookup_is_a_query(self):
         server = self.server(self.table("cache = false"))
         for _ in range(3):
             self.assert_reply(server, user(1), 250)
         self.assertEqual(stats(server, "people")["requests"], 3)
 
 
-class Crowds(TablesCase):
+class ManySessions(TablesCase):
     def test_a_hundred_sessions_with_a_slapd_that_gives_ten_entries_at_a_time(self):
         slapd = self.slapd(400, sizelimit=10)
         server = self.server(ldap_table("people", slapd.url, QUICK, "cache = false"))
-        replies = replies_at_once(server, map(user, range(1, 501)))
+        replies = replies_in_parallel(server, map(user, range(1, 501)))
         self.assertEqual([one.code for one in replies], [250] * 400 + [550] * 100, server.log_tail())
 
-    def test_a_load_by_many_connections_gathers_into_few_requests(self):
+    def test_lookups_of_many_connections_are_batched(self):
         slapd = self.slapd(500)
         server = self.server(ldap_table("people", slapd.url, QUICK, "cache = false"), concurrency=0)
         with Load(server, 500, 2, connections=100) as load:
@@ -308,11 +310,11 @@ class Crowds(TablesCase):
         self.assertLess(counts["requests"], counts["keys_asked"] / 2)
 
 
-class Chains(TablesCase):
-    """Tables that are made of others, and those that need no backend."""
+class TableChains(TablesCase):
+    """Tables made of other tables, and tables without a backend."""
 
-    def test_a_chain_ends_at_a_table_that_cannot_say(self):
-        """The next one must not decide for it."""
+    def test_a_chain_ends_at_a_table_that_fails(self):
+        """The next table must not decide instead."""
         slapd = self.slapd(5)
         server = self.server(
             ldap_table("staff", slapd.url, QUICK, "cache = false"),
@@ -325,9 +327,9 @@ class Chains(TablesCase):
         self.assert_reply(server, user(1), 451, "4.3.0")
         self.assert_reply(server, NOBODY, 451, "4.3.0")
 
-    def test_patterns_and_tables_beside_a_directory(self):
+    def test_pattern_and_static_tables_with_a_directory(self):
         slapd = self.slapd(5)
-        patterns = place_for(self) / "patterns"
+        patterns = folder_for(self) / "patterns"
         patterns.write_text("# sensors\n/^sensor-([0-9]+)@bench\\.test$/ user$1@bench.test\n")
         patterns.chmod(0o644)
         server = self.server(

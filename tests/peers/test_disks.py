@@ -1,6 +1,6 @@
-"""Disks that are full or read-only: mail waits, senders are told to come back, and all recovers by itself.
+"""Full or read-only disks: mail waits, senders get a temporary error, and everything recovers.
 
-Each test has a small tmpfs of its own, so all of them need root; elsewhere they are skipped.
+Each test has a small tmpfs, so all of them need root; otherwise they are skipped.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import Client, Mailrace, await_letters, await_that, folder, letter, letters
+from harness import Client, Mailrace, await_messages, await_that, folder, mail_files, make_message
 
 _SMALL_SPOOL = '\n[spool]\nsegment = "4MiB"\nspare_segments = 2\nspace_min = "2MiB"\ninodes_min = 10\n'
 
@@ -23,13 +23,13 @@ class Disks(unittest.TestCase):
         self.folder = pathlib.Path(made.name)
 
     def mount(self, megabytes):
-        """A tmpfs that the server may write to."""
+        """A tmpfs that the server can write to."""
         place = self.folder / "small"
         place.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "tmpfs", str(place)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            self.skipTest(f"nothing can be mounted here: {done.stderr.strip()}")
+            self.skipTest(f"mount failed: {done.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "--lazy", str(place)], check=False)
         return place
 
@@ -48,11 +48,11 @@ class Disks(unittest.TestCase):
         small = self.mount(2)
         server = self.serve(maildirs=small)
         ballast = fill(small)
-        self.assertEqual(self.send(server, letter("waits", "x" * 70 + "\r\n" * 1000)).code, 250)
+        self.assertEqual(self.send(server, make_message("waits", "x" * 70 + "\r\n" * 1000)).code, 250)
         self.await_deferral(server)
-        self.assertEqual(letters(server.maildir("alice") / "new"), [])
+        self.assertEqual(mail_files(server.maildir("alice") / "new"), [])
         ballast.unlink()
-        (path,) = await_letters(server, "alice", 1)
+        (path,) = await_messages(server, "alice", 1)
         self.assertIn(b"Subject: waits\r\n", path.read_bytes())
         server.wait_until_empty(30)
 
@@ -60,28 +60,28 @@ class Disks(unittest.TestCase):
         small = self.mount(2)
         server = self.serve(maildirs=small)
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        self.assertEqual(self.send(server, letter("waits")).code, 250)
+        self.assertEqual(self.send(server, make_message("waits")).code, 250)
         self.await_deferral(server)
         subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True)
-        await_letters(server, "alice", 1)
+        await_messages(server, "alice", 1)
         server.wait_until_empty(30)
 
-    def test_a_full_spool_says_come_back_and_takes_mail_again_when_there_is_space(self):
+    def test_a_full_spool_defers_mail_and_accepts_it_again_when_there_is_space(self):
         small = self.mount(48)
         shutil.chown(small, "nobody")
         server = self.serve(data=small, concurrency=0, extra=_SMALL_SPOOL)
         accepted = 0
-        large = letter("large", ("x" * 78 + "\r\n") * 6000)
+        large = make_message("large", ("x" * 78 + "\r\n") * 6000)
         while (reply := self.send(server, large)).code == 250:
             accepted += 1
-            self.assertLess(accepted, 200, "the disk never fills")
+            self.assertLess(accepted, 200, "the disk is not full")
         self.assertIn(reply.code, (451, 452), reply)
         self.assertEqual(server.queued(), accepted)
         subprocess.run(["mount", "-o", "remount,size=96m", str(small)], check=True)
-        await_that(lambda: self.send(server, large).code == 250, "mail is taken again", server)
+        await_that(lambda: self.send(server, large).code == 250, "mail is accepted again", server)
         self.assertEqual(server.queued(), accepted + 1)
 
-    def test_a_spool_that_fills_in_the_middle_of_a_burst_keeps_what_it_said_250_to(self):
+    def test_a_spool_that_fills_during_a_burst_keeps_acknowledged_mail(self):
         small = self.mount(48)
         shutil.chown(small, "nobody")
         server = self.serve(data=small, concurrency=0, extra=_SMALL_SPOOL)
@@ -91,7 +91,7 @@ class Disks(unittest.TestCase):
             for number in range(400):
                 spilled = number % 5 == 0
                 text = ("x" * 78 + "\r\n") * (20_000 if spilled else 4000)
-                reply = client.deliver(letter("burst", text), "alice@bench.test")
+                reply = client.deliver(make_message("burst", text), "alice@bench.test")
                 accepted += reply.code == 250
         self.assertEqual(server.terminate(), 0)
         subprocess.run(["mount", "-o", "remount,size=96m", str(small)], check=True)
@@ -100,13 +100,13 @@ class Disks(unittest.TestCase):
         self.assertGreater(accepted, 0)
 
     def await_deferral(self, server):
-        """The log says that an attempt was deferred; the message is still queued."""
+        """Waits until the log has a deferral; the message is still queued."""
         await_that(lambda: b"deferred" in server.log.read_bytes(), "an attempt is deferred", server)
         self.assertEqual(server.queued(), 1)
 
 
 def fill(place):
-    """Takes all the space there is; gives the file that takes it."""
+    """Fills the free space; returns the file that uses it."""
     ballast = place / "ballast"
     with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -1,5 +1,5 @@
-"""Documents: every relative link leads somewhere, in the repository and in the Debian package; the log's page names the
-fields that the server's own events have.
+"""Documents: every relative link works, in the repository and in the Debian package; the page about
+the log has the fields of the server's own events.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
 from peers.mailrace import ROOT  # noqa: E402
 
-# What build-deb makes beside the documents.
+# Files that build-deb adds.
 _OF_PACKAGE = ("NEWS.gz", "copyright")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.M | re.S)
@@ -21,13 +21,13 @@ _EVENT_FIELD = re.compile(r'[\[,]\s*\("([a-z_]+)",\s')
 
 
 def anchors(page):
-    """The names of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def dead_links(root, pages):
-    """Links of these pages that lead to no file, or to no heading of it."""
+    """Links of these pages without a file, or without the heading."""
     dead = []
     for page in pages:
         for link in _LINK.findall(_CODE.sub("", page.read_text())):
@@ -42,12 +42,12 @@ def dead_links(root, pages):
 
 
 class Documents(unittest.TestCase):
-    def test_every_link_in_the_repository_leads_somewhere(self):
+    def test_every_link_in_the_repository_works(self):
         pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("bench/results/*.md")]
         self.assertGreater(len(pages), 30)
         self.assertEqual(dead_links(ROOT, pages), [])
 
-    def test_every_link_in_the_package_leads_somewhere(self):
+    def test_every_link_in_the_package_works(self):
         with tempfile.TemporaryDirectory(prefix="mailrace-test-") as made:
             folder = pathlib.Path(made)
             subprocess.run([ROOT / "packaging/install-docs", folder], check=True, timeout=60)
@@ -69,7 +69,7 @@ class Documents(unittest.TestCase):
         documents = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
         self.assertEqual(documents - linked, set())
 
-    def test_the_page_of_the_log_has_the_fields_of_the_servers_own_events(self):
+    def test_the_log_page_lists_the_fields_of_server_events(self):
         written = set()
         for path in (ROOT / "crates/mailrace/src").rglob("*.rs"):
             code = path.read_text().split("#[cfg(test)]")[0]

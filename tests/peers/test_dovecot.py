@@ -1,4 +1,4 @@
-"""Dovecot reads what the server delivered, and finds the sizes in the file names right."""
+"""Dovecot reads delivered mail and confirms the sizes in the file names."""
 
 import grp
 import os
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import Client, ServerCase, letter
+from harness import Client, ServerCase, make_message
 
 CONFIG = """\
 base_dir = {home}/run
@@ -26,11 +26,11 @@ log_path = {home}/dovecot.log
 """
 
 MESSAGES = [
-    letter("small"),
-    letter("empty body", ""),
-    letter("dots", ".\r\n..\r\n.x\r\n"),
-    letter("eight bits", "gr\u00fc\u00dfe\r\n" * 20),
-    letter("long", ("x" * 990 + "\r\n") * 500),
+    make_message("small"),
+    make_message("empty body", ""),
+    make_message("dots", ".\r\n..\r\n.x\r\n"),
+    make_message("eight bits", "gr\u00fc\u00dfe\r\n" * 20),
+    make_message("long", ("x" * 990 + "\r\n") * 500),
 ]
 
 
@@ -67,13 +67,13 @@ class Dovecot(ServerCase):
         return done.stdout
 
     def sizes(self, *settings):
-        """(size, size with CRLF) of every letter, by Dovecot's word."""
+        """(size, size with CRLF) of every message, from Dovecot."""
         query = ["-f", "tab", "fetch", "size.physical size.virtual", "mailbox", "INBOX", "all"]
         return sorted(tuple(map(int, line.split("\t"))) for line in self.doveadm(*settings, *query).splitlines()[1:])
 
-    def test_dovecot_counts_in_every_letter_the_sizes_that_its_name_tells(self):
+    def test_dovecot_counts_the_sizes_in_the_file_names(self):
         by_name = self.sizes()
-        # Without its index, and told to mistrust the names, Dovecot counts the bytes.
+        # Without its index, and configured not to trust names, Dovecot counts the bytes.
         shutil.rmtree(self.home / "index")
         by_bytes = self.sizes("-o", "maildir_broken_filename_sizes=yes")
         self.assertEqual(len(by_name), len(MESSAGES))

@@ -1,4 +1,4 @@
-"""No 250 before the disk has the message: seen from outside, in the system calls of the running server."""
+"""No 250 before the message is on disk: seen in the system calls of the running server."""
 
 import pathlib
 import shutil
@@ -7,7 +7,7 @@ import threading
 import unittest
 
 import syscalls
-from harness import Client, Mailrace, folder, letter
+from harness import Client, Mailrace, folder, make_message
 
 CONNECTIONS, MESSAGES = 8, 5
 
@@ -31,10 +31,10 @@ class Durability(unittest.TestCase):
             self.skipTest("strace is not installed")
         probe = subprocess.run(["strace", "-o", f"{name}/probe", "true"], capture_output=True, text=True)
         if probe.returncode:
-            self.skipTest(f"strace may not trace here: {probe.stderr.strip()}")
+            self.skipTest(f"strace cannot trace: {probe.stderr.strip()}")
 
     def send(self, server):
-        """Small messages and one that is spilled, several connections at a time."""
+        """Small messages and a spilled one, over several connections."""
         tokens, lock = [], threading.Lock()
 
         def client(number):
@@ -44,8 +44,8 @@ class Durability(unittest.TestCase):
                     token = f"token-{number}-{count}-end"
                     body = "x" * 70 + "\r\n"
                     body *= 20_000 if (number, count) == (0, 2) else 20
-                    # The token also ends the message, so that its last write is known too.
-                    reply = connection.deliver(letter(token, f"{body}{token}\r\n"), "alice@bench.test")
+                    # The token also ends the message, so that its last write is recognized.
+                    reply = connection.deliver(make_message(token, f"{body}{token}\r\n"), "alice@bench.test")
                     assert reply.code == 250, reply
                     with lock:
                         tokens.append(token)
@@ -70,7 +70,7 @@ GOOD = """\
 
 
 class Checker(unittest.TestCase):
-    """The checker itself is shown to see what it is there to see."""
+    """Tests of the checker itself."""
 
     def faults(self, *order):
         return syscalls.violations([GOOD[number] for number in order], ["token-a"])
@@ -78,7 +78,7 @@ class Checker(unittest.TestCase):
     def test_a_sync_between_write_and_250_is_enough(self):
         self.assertEqual(self.faults(0, 1, 2, 3, 4, 5), [])
 
-    def test_a_250_before_the_end_of_the_sync_is_seen(self):
+    def test_a_250_before_the_end_of_the_sync_is_found(self):
         self.assertNotEqual(self.faults(0, 1, 2, 5, 4), [])
 
     def test_a_sync_that_began_before_the_write_is_not_enough(self):
@@ -92,7 +92,7 @@ class Checker(unittest.TestCase):
         failed = [line.replace(")               = 0", ") = -1 EIO (Input/output error)") for line in GOOD]
         self.assertNotEqual(syscalls.violations(failed, ["token-a"]), [])
 
-    def test_a_message_that_was_never_written_is_seen(self):
+    def test_a_message_that_was_never_written_is_found(self):
         self.assertNotEqual(self.faults(0, 2, 4, 5), [])
 
 

@@ -1,5 +1,6 @@
-"""The filter for fail2ban finds in the real log who guesses passwords, wants to relay or is refused when connecting, and
-nobody else: by Python's regular expressions, which fail2ban uses, and by fail2ban-regex where it is installed.
+"""The fail2ban filter finds clients that guess passwords, try to relay or are refused, and no
+others: with Python's regular expressions, which fail2ban uses, and with fail2ban-regex if it is
+installed.
 """
 
 import base64
@@ -15,9 +16,9 @@ from peers.mailrace import ROOT
 
 FILTER = ROOT / "packaging/fail2ban/mailrace.conf"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-# Who does what, each from an address of his own.
-GUESSER, RELAYER, REFUSED, LIAR, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
-NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, LIAR}, {GUESSER, RELAYER, REFUSED, LIAR, HARVESTER}
+# The clients, each with an address of its own.
+GUESSER, RELAYER, REFUSED, FORGER, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
+NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, FORGER}, {GUESSER, RELAYER, REFUSED, FORGER, HARVESTER}
 VICTIM = "203.0.113.9"
 
 EXTRA = """
@@ -46,7 +47,7 @@ format = "{format}"
 
 
 def expressions(mode):
-    """The expressions of a mode, as fail2ban makes them of the file."""
+    """The expressions of a mode, as fail2ban reads them from the file."""
     parser = configparser.ConfigParser(interpolation=configparser.BasicInterpolation())
     parser.read(FILTER)
     lines = parser["Definition"][f"mdre-{mode}"].splitlines()
@@ -54,7 +55,7 @@ def expressions(mode):
 
 
 def found(lines, mode):
-    """The clients that the filter finds in lines from which fail2ban has cut the date."""
+    """The clients that the filter finds in lines without the date, which fail2ban removes."""
     matches = (one.search(line) for line in lines for one in expressions(mode))
     return {match["host"] for match in matches if match}
 
@@ -79,7 +80,7 @@ class Filter(ServerCase):
     def misbehave(cls):
         port, submission = cls.server.ports["smtp"], cls.server.ports["submission"]
         lie = f"x mailrace[1]: login result=refused client={VICTIM} "
-        for source, user in ((GUESSER, "bob"), (LIAR, lie)):
+        for source, user in ((GUESSER, "bob"), (FORGER, lie)):
             with Client(submission, source=source) as client:
                 client.greet()
                 client.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0wrong".encode()).decode())
@@ -101,15 +102,15 @@ class Filter(ServerCase):
         log = cls.server.log.read_text()
         return log if all(who in log for who in AGGRESSIVE | {FRIEND}) else None
 
-    def test_it_finds_who_misbehaves_and_nobody_else(self):
+    def test_it_finds_only_clients_that_misbehave(self):
         self.assertIn(VICTIM, self.log)
         self.assertEqual(found(dateless(self.log), "normal"), NORMAL)
         self.assertEqual(found(dateless(self.log), "aggressive"), AGGRESSIVE)
 
-    def test_what_syslog_and_the_journal_put_before_a_line_makes_no_difference(self):
+    def test_prefixes_of_syslog_and_the_journal_are_ignored(self):
         syslog = "".join(f"Nov 20 17:46:16 mx1 mailrace[12]: {line}\n" for line in self.log.splitlines())
         self.assertEqual(found(dateless(syslog), "aggressive"), AGGRESSIVE)
-        # The journal keeps a time of its own, and that of the line stays in it.
+        # The journal adds its own time; the time of the line stays.
         journal = [f"mx1 mailrace[12]: {line}" for line in self.log.splitlines()]
         self.assertEqual(found(journal, "aggressive"), AGGRESSIVE)
 

@@ -1,12 +1,12 @@
-"""Clients that mean no good, or are merely broken: each meets its limit, and the others notice nothing."""
+"""Hostile and broken clients: each meets a limit, and others are not affected."""
 
 import socket
 import threading
 import unittest
 
-from harness import Client, ServerCase, letter, letters
+from harness import Client, ServerCase, mail_files, make_message
 
-_LIMIT_OCTETS = 64 << 20  # what any of these clients may cost the server in memory
+_LIMIT_OCTETS = 64 << 20  # how much memory any of these clients may use in the server
 
 
 class Hostile(ServerCase):
@@ -17,7 +17,7 @@ class Hostile(ServerCase):
 
     def tearDown(self):
         super().tearDown()
-        self.assertLess(self.server.resident_bytes() - self.resident, _LIMIT_OCTETS, "the server kept too much")
+        self.assertLess(self.server.resident_bytes() - self.resident, _LIMIT_OCTETS, "the server uses too much memory")
 
     def ready(self):
         client = Client(self.server.port)
@@ -25,30 +25,30 @@ class Hostile(ServerCase):
         client.greet()
         return client
 
-    def test_a_client_that_sends_byte_by_byte_holds_nobody_up(self):
+    def test_a_client_that_sends_byte_by_byte_does_not_delay_others(self):
         finished = threading.Event()
         slow, codes = self.ready(), []
 
-        def crawl():
+        def send_slowly():
             commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-            for part, replies in ((commands, 3), (letter("slow") + b".\r\n", 1)):
+            for part, replies in ((commands, 3), (make_message("slow") + b".\r\n", 1)):
                 for byte in part:
                     slow.write(bytes([byte]))
                     finished.wait(0.005)
                 codes.extend(slow.read().code for _ in range(replies))
             finished.set()
 
-        crawler = threading.Thread(target=crawl)
+        crawler = threading.Thread(target=send_slowly)
         crawler.start()
         with Client(self.server.port) as quick:
             quick.greet()
             for _ in range(5):
-                self.assertEqual(quick.deliver(letter("quick"), "alice@bench.test").code, 250)
-        self.assertFalse(finished.is_set(), "the slow client was not slow enough to show anything")
+                self.assertEqual(quick.deliver(make_message("quick"), "alice@bench.test").code, 250)
+        self.assertFalse(finished.is_set(), "the slow client was not slow enough")
         crawler.join()
         self.assertEqual(codes, [250, 250, 354, 250])
 
-    def test_a_command_line_without_end_is_refused_and_costs_no_memory(self):
+    def test_an_endless_command_line_is_refused_and_needs_no_memory(self):
         client = self.ready()
         try:
             for _ in range(256):
@@ -57,9 +57,9 @@ class Hostile(ServerCase):
             self.assertTrue(client.read().is_a(500, "5.5.2"))
             self.assertEqual(client.say("NOOP").code, 250)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # closing on it is an answer too; that others are served is seen in tearDown
+            pass  # a closed connection is also correct; tearDown checks that others are served
 
-    def test_a_header_without_end_is_refused_after_the_data(self):
+    def test_an_endless_header_is_refused_after_the_data(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         self.assertEqual(client.say("DATA").code, 354)
@@ -69,13 +69,13 @@ class Hostile(ServerCase):
         client.write(b"\r\nbody\r\n.\r\n")
         reply = client.read()
         self.assertTrue(reply.is_a(552, "5.3.4"), reply)
-        self.assertEqual(client.deliver(letter("after"), "bob@bench.test").code, 250)
+        self.assertEqual(client.deliver(make_message("after"), "bob@bench.test").code, 250)
 
-    def test_a_message_that_is_too_large_by_its_own_word_is_refused_at_mail(self):
+    def test_a_message_with_a_too_large_declared_size_is_refused_at_mail(self):
         reply = self.ready().say("MAIL FROM:<s@client.test> SIZE=99000000000")
         self.assertTrue(reply.is_a(552, "5.3.4"), reply)
 
-    def test_recipients_beyond_the_limit_are_put_off_and_the_others_served(self):
+    def test_recipients_beyond_the_limit_are_deferred_and_the_others_accepted(self):
         client = self.ready()
         client.say("MAIL FROM:<s@client.test>")
         client.write(b"RCPT TO:<alice@bench.test>\r\n" * 1001)
@@ -92,26 +92,26 @@ class Hostile(ServerCase):
 
     def test_a_nul_in_a_message_is_kept(self):
         client = self.ready()
-        self.assertEqual(client.deliver(letter("nul", "a\0b\r\n"), "nul@bench.test").code, 250)
-        (path,) = self.await_letters("nul", 1)
+        self.assertEqual(client.deliver(make_message("nul", "a\0b\r\n"), "nul@bench.test").code, 250)
+        (path,) = self.await_messages("nul", 1)
         self.assertTrue(path.read_bytes().endswith(b"\r\n\r\na\0b\r\n"))
 
     def test_a_client_that_stops_in_the_middle_of_its_data_leaves_nothing_behind(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         client.say("DATA")
-        client.write(letter("unfinished"))
+        client.write(make_message("unfinished"))
         client.socket.shutdown(socket.SHUT_WR)
         self.assertTrue(client.is_closed())
         self.server.wait_until_empty(30)
-        for path in letters(self.server.maildir("alice") / "new"):
+        for path in mail_files(self.server.maildir("alice") / "new"):
             self.assertNotIn(b"unfinished", path.read_bytes())
 
     def test_a_client_that_closes_its_side_after_the_last_dot_still_reads_its_250(self):
         client = self.ready()
         client.envelope("alice@bench.test")
         client.say("DATA")
-        client.write(letter("half closed") + b".\r\nQUIT\r\n")
+        client.write(make_message("half closed") + b".\r\nQUIT\r\n")
         client.socket.shutdown(socket.SHUT_WR)
         self.assertEqual([client.read().code for _ in range(2)], [250, 221])
 
@@ -123,17 +123,17 @@ class Hostile(ServerCase):
             client.write(b"Subject: outer\r\n\r\nbody" + smuggled + b"MAIL FROM:<evil@client.test>\r\n.\r\n")
             reply = client.read()
             self.assertTrue(reply.is_a(550, "5.6.0"), f"{smuggled}: {reply}")
-            self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: what followed was taken for commands")
+            self.assertEqual(client.say("NOOP").code, 250, f"{smuggled}: the rest was executed as commands")
 
-    def test_a_client_that_sends_before_the_354_is_cut_off(self):
+    def test_a_client_that_sends_before_the_354_is_disconnected(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-        client.write(commands + letter("too early") + b".\r\n")
+        client.write(commands + make_message("too early") + b".\r\n")
         self.assertEqual([client.read().code for _ in range(2)], [250, 250])
         self.assertTrue(client.read().is_a(554, "5.5.0"))
         self.assertTrue(client.is_closed())
 
-    def test_a_client_that_only_errs_is_shown_the_door(self):
+    def test_a_client_with_too_many_errors_is_disconnected(self):
         client = self.ready()
         replies = []
         try:
@@ -146,7 +146,7 @@ class Hostile(ServerCase):
 
 
 class Strict(ServerCase):
-    """Where the operator wants what Postfix does by other settings."""
+    """The strict settings, where Postfix has them too."""
 
     SERVER = {
         "users": ["alice", "bob"],
@@ -162,27 +162,27 @@ class Strict(ServerCase):
 
     def test_a_nul_in_a_message_is_refused(self):
         client = self.ready()
-        self.assertTrue(client.deliver(letter("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
-        self.assertEqual(client.deliver(letter("none"), "bob@bench.test").code, 250)
+        self.assertTrue(client.deliver(make_message("nul", "a\0b\r\n"), "bob@bench.test").is_a(550, "5.6.0"))
+        self.assertEqual(client.deliver(make_message("none"), "bob@bench.test").code, 250)
 
-    def test_an_address_needs_its_brackets(self):
+    def test_an_address_needs_angle_brackets(self):
         client = self.ready()
         self.assertTrue(client.say("MAIL FROM:a@client.test").is_a(501, "5.5.4"))
         self.assertEqual(client.say("MAIL FROM:<a@client.test>").code, 250)
         self.assertTrue(client.say("RCPT TO:<bob@bench.test.>").is_a(501, "5.1.3"))
 
-    def test_a_client_may_send_before_the_354_where_nobody_minds(self):
+    def test_a_client_may_send_before_the_354_if_configured(self):
         client = self.ready()
         commands = b"MAIL FROM:<s@client.test>\r\nRCPT TO:<bob@bench.test>\r\nDATA\r\n"
-        client.write(commands + letter("early") + b".\r\n")
+        client.write(commands + make_message("early") + b".\r\n")
         self.assertEqual([client.read().code for _ in range(4)], [250, 250, 354, 250])
 
-    def test_a_slow_message_gives_its_memory_to_another(self):
+    def test_a_slow_message_yields_its_memory_to_another(self):
         slow, quick = self.ready(), self.ready()
         slow.envelope("bob@bench.test")
         self.assertEqual(slow.say("DATA").code, 354)
         slow.write(b"Subject: slow\r\n")
-        message = letter("quick", "A line of a message that comes at once.\r\n" * 5000)
+        message = make_message("quick", "A line of a message that comes at once.\r\n" * 5000)
         self.assertEqual(quick.deliver(message, "alice@bench.test").code, 250)
         self.assertTrue(slow.read().is_a(421, "4.4.2"))
         self.assertTrue(slow.is_closed())

@@ -1,8 +1,8 @@
-"""Next hops that mean no good, or are merely broken: whatever one does, each message is there in the end.
+"""Hostile and broken next hops: each message is delivered in the end.
 
-    before the end of the content    what the next hop never took is sent again, and comes once
-    after it, before the answer      the message may have come: it is sent again, once for each answer that failed
-    kill -9 with much in flight      nothing is lost, and what was recorded is never tried again
+    before the end of the content    the message is sent again, and delivered once
+    after it, before the reply       the message may have been delivered: it is sent again for each failed reply
+    kill -9 with much in flight      nothing is lost, and recorded outcomes are never attempted again
 """
 
 import collections
@@ -12,9 +12,9 @@ import threading
 import unittest
 
 import hosts
-from harness import Client, await_that, letters
+from harness import Client, await_that, mail_files
 from laboratory import bench
-from outbound import SENDER, OutboundCase, await_fact, facts, metrics, text_message
+from outbound import SENDER, OutboundCase, await_event, mail_events, metrics, text_message
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -36,10 +36,10 @@ _FINAL = re.compile(r"^Final-Recipient: rfc822; (\S+)", re.M)
 
 
 class Faults(OutboundCase):
-    """One server, and a host for each fault in each stage, where it happens once."""
+    """One server, and a host for each fault in each stage, where it occurs once."""
 
     def run_all(self, stages):
-        """Sends one message to each host; what each host saw, by fault and stage, when all is over."""
+        """Sends one message to each host; returns what each host received, by fault and stage."""
         once = {(fault, stage): hosts.once(FAULTS[fault]) for fault in FAULTS for stage in stages}
         cases = {case: self.host(script={case[1]: act}) for case, act in once.items()}
         routes = "".join(
@@ -49,27 +49,27 @@ class Faults(OutboundCase):
         for fault, stage in cases:
             self.send(server, f"bob@{fault}-{stage.lower()}.test")
         await_that(lambda: server.queued() == 0, "an empty queue", server)
-        self.assertEqual(facts(server, "bounced"), [])
-        for fact in facts(server, "deferred"):
-            self.assertRegex(fact.reason, _REASON)
-        self.assertFalse(any(host.was_heard_out for host in cases.values()), "the server listened to what has no end")
+        self.assertEqual(mail_events(server, "bounced"), [])
+        for event in mail_events(server, "deferred"):
+            self.assertRegex(event.reason, _REASON)
+        self.assertFalse(any(host.read_endless_reply for host in cases.values()), "the server read an endless reply")
         return cases, server
 
-    def test_what_fails_before_the_message_was_taken_comes_once(self):
+    def test_a_failure_before_the_message_was_accepted_causes_no_duplicate(self):
         cases, server = self.run_all(EARLY)
         for (fault, stage), host in cases.items():
             with self.subTest(fault=fault, stage=stage):
-                self.assertEqual(len(host.letters), 1)
+                self.assertEqual(len(host.messages), 1)
                 self.assertEqual(len(host.accepted), 1)
                 self.assertEqual(len(host.sessions), 2)
-                self.assertLessEqual(len(facts(server, "deferred", to=f"<bob@{fault}-{stage.lower()}.test>")), 1)
+                self.assertLessEqual(len(mail_events(server, "deferred", to=f"<bob@{fault}-{stage.lower()}.test>")), 1)
 
-    def test_what_fails_after_it_was_sent_comes_once_more_and_no_more_often(self):
+    def test_a_failure_after_the_message_was_sent_causes_one_duplicate(self):
         cases, server = self.run_all(["message"])
         for (fault, stage), host in cases.items():
             with self.subTest(fault=fault, stage=stage):
-                self.assertEqual((len(host.letters), len(host.accepted)), (2, 1))
-                deferred = facts(server, "deferred", to=f"<bob@{fault}-message.test>")
+                self.assertEqual((len(host.messages), len(host.accepted)), (2, 1))
+                deferred = mail_events(server, "deferred", to=f"<bob@{fault}-message.test>")
                 self.assertEqual(len(deferred), 1)
 
     def test_a_250_that_comes_too_late_costs_exactly_one_duplicate(self):
@@ -77,42 +77,43 @@ class Faults(OutboundCase):
         host = self.host(script={"message": hosts.once(hosts.before(second, "250 2.0.0 taken, at last"))})
         server = self.start(extra=route("late.test", f"[127.0.0.1]:{host.port}"), smtp=IMPATIENT, retry=QUICK)
         self.send(server, "bob@late.test")
-        deferred = await_fact(server, "deferred", to="<bob@late.test>")
+        deferred = await_event(server, "deferred", to="<bob@late.test>")
         self.assertIn("may have arrived", deferred.reason)
-        await_fact(server, "delivered", to="<bob@late.test>")
+        await_event(server, "delivered", to="<bob@late.test>")
         second.set()
         await_that(lambda: len(host.accepted) == 2, "the late answer", server)
-        self.assertEqual((server.queued(), len(host.letters)), (0, 2))
-        self.assertEqual(len(facts(server, "delivered")), 1)
+        self.assertEqual((server.queued(), len(host.messages)), (0, 2))
+        self.assertEqual(len(mail_events(server, "delivered")), 1)
 
-    def test_a_message_with_many_recipients_is_not_sent_again_to_those_who_have_it(self):
+    def test_a_message_is_sent_again_only_to_recipients_that_failed(self):
         later = hosts.once("452 4.2.2 full")
         host = self.host(script={"RCPT": lambda session, to: later(session, to) if "<c@" in to else None})
         server = self.start(extra=route("some.test", f"[127.0.0.1]:{host.port}"), retry=QUICK)
         self.send(server, *(f"{name}@some.test" for name in "abcd"))
-        first, second = self.await_letters(host, 2, server)
+        first, second = self.await_messages(host, 2, server)
         self.assertEqual((len(first.recipients), second.recipients), (3, ["TO:<c@some.test>"]))
 
-    def test_a_host_that_never_answers_holds_nobody_else_up(self):
+    def test_a_host_that_never_answers_does_not_delay_others(self):
         silent, quick = self.host(script={"connect": hosts.stall}), self.host()
         routes = route("silent.test", f"[127.0.0.1]:{silent.port}") + route("quick.test", f"[127.0.0.1]:{quick.port}")
         server = self.start(extra=routes)
         for number in range(50):
             self.send(server, f"user{number}@silent.test")
             self.send(server, f"user{number}@quick.test")
-        self.await_letters(quick, 50, server)
+        self.await_messages(quick, 50, server)
         self.assertEqual(server.queued(), 50)
         self.assertEqual(silent.open_most, 1, "an unproven next hop gets one connection")
 
 
-class Poison(OutboundCase):
-    """Messages that the next hop cannot bear: it ends the connection in the middle of them. They used to stop all mail to
-    a next hop that they share, for a minute and more."""
+class PoisonMessages(OutboundCase):
+    """Messages at which the next hop fails: it closes the connection in the middle. They used to
+    stop all mail to that next hop for a minute and more.
+    """
 
     POISON, GOOD = 5, 10
 
     def run_beside(self, *rules):
-        """Poison first, then good mail, one after the other; what the sink and the server made of it."""
+        """Sends poison messages, then good ones; returns the server after both."""
         sink = self.ending(Sink(self.folder, records=True, rules=rules))
         sink.start()
         server = self.start(extra=route("*", f"[127.0.0.1]:{sink.port}"), smtp=IMPATIENT)
@@ -120,40 +121,41 @@ class Poison(OutboundCase):
             self.send(server, f"user{number}@poison.test")
         for number in range(self.GOOD):
             self.send(server, f"user{number}@good.test")
-            await_fact(server, "delivered", to=f"<user{number}@good.test>")
-            self.assertLessEqual(len(facts(server, "deferred")), self.POISON, "an attempt for each of the poison")
-        self.assertEqual(facts(server, "deferred", to="<user0@good.test>"), [])
-        self.assertEqual(len(facts(server, "delivered")), self.GOOD)
+            await_event(server, "delivered", to=f"<user{number}@good.test>")
+            self.assertLessEqual(len(mail_events(server, "deferred")), self.POISON, "an attempt for each poison message")
+        self.assertEqual(mail_events(server, "deferred", to="<user0@good.test>"), [])
+        self.assertEqual(len(mail_events(server, "delivered")), self.GOOD)
         said = metrics(server)
         self.assertEqual([said[f'mailrace_next_hops{{state="{state}"}}'] for state in ("adopted", "dead")], [0, 0])
-        await_that(lambda: len(facts(server, "deferred")) == self.POISON, "an attempt for each of the poison", server)
-        self.assertEqual({fact.to for fact in facts(server, "deferred")},
+        await_that(lambda: len(mail_events(server, "deferred")) == self.POISON, "an attempt for each poison message", server)
+        self.assertEqual({event.to for event in mail_events(server, "deferred")},
                          {f"<user{number}@poison.test>" for number in range(self.POISON)})  # fmt: skip
         self.assertEqual(server.queued(), self.POISON)
         return server
 
-    def test_messages_at_which_the_next_hop_hangs_up_stop_no_other_mail(self):
+    def test_messages_at_which_the_next_hop_disconnects_stop_no_other_mail(self):
         server = self.run_beside("*@poison.test rcpt drop")
-        for fact in facts(server, "deferred"):
-            self.assertIn("the server ended the connection", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("the server ended the connection", event.reason)
 
-    def test_messages_at_which_the_next_hop_talks_nonsense_stop_no_other_mail(self):
+    def test_messages_at_which_the_next_hop_sends_garbage_stop_no_other_mail(self):
         self.run_beside("*@poison.test rcpt garbage")
 
     def test_messages_at_which_the_next_hop_falls_silent_stop_no_other_mail(self):
         server = self.run_beside("*@poison.test rcpt delay 10m")
-        for fact in facts(server, "deferred"):
-            self.assertIn("no answer in time", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("no answer in time", event.reason)
 
     def test_messages_that_may_have_arrived_are_not_sent_again_at_once(self):
         server = self.run_beside("*@poison.test message drop")
-        for fact in facts(server, "deferred"):
-            self.assertIn("may have arrived", fact.reason)
+        for event in mail_events(server, "deferred"):
+            self.assertIn("may have arrived", event.reason)
 
 
 class Stop(OutboundCase):
     def test_a_next_hop_that_stalls_does_not_keep_the_server_from_ending_in_order(self):
-        # What is under way has half a minute to end; then it is given up, and its message is there at the next start.
+        # Open deliveries have half a minute to end; then they are aborted and repeated after the
+        # next start.
         host = self.host(script={"MAIL": hosts.stall})
         server = self.start(extra=route("slow.test", f"[127.0.0.1]:{host.port}"))
         self.send(server, "bob@slow.test")
@@ -164,14 +166,14 @@ class Stop(OutboundCase):
         self.assertNotIn("was not closed", said)
         host.script.clear()
         server.start()
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
 
 class Load(OutboundCase):
-    """Thousands of messages to a sink that goes wrong, held against what was answered 250."""
+    """Thousands of messages to a faulty sink, compared with the acknowledged ones."""
 
     def outbound(self, rules, destinations, **settings):
-        """A server and its sink, which plays so many next hops."""
+        """A server and its sink with this many next hops."""
         sink = self.ending(Sink(self.folder, everywhere=True, records=True, rules=rules))
         sink.start()
         routes = "".join(
@@ -186,7 +188,7 @@ class Load(OutboundCase):
                      "--size", 1000, "--recipients-from", addresses, "--ledger", ledger)  # fmt: skip
 
     def held(self, ledger, sink):
-        """What `bench verify` found; it may find duplicates, and nothing else."""
+        """The report of `bench verify`, which may have duplicates, and no other errors."""
         argv = ("verify", "--ledger", ledger, "--record", sink.record)
         try:
             held = bench(*argv)
@@ -205,14 +207,15 @@ class Load(OutboundCase):
         ledger, count = self.folder / "ledger", 2000
         self.load(server, count, 10, ledger)
         await_that(lambda: server.queued() == 0, "an empty queue", server, 90)
-        self.assertEqual(facts(server, "bounced"), [])
-        # Whoever hangs up instead of answering may have the message: each such case may double it, and nothing else.
-        in_doubt = len([fact for fact in facts(server, "deferred") if "may have arrived" in fact.reason])
+        self.assertEqual(mail_events(server, "bounced"), [])
+        # A sink that closes instead of replying may have the message, so each such case may cause a
+        # duplicate.
+        in_doubt = len([event for event in mail_events(server, "deferred") if "may have arrived" in event.reason])
         sink.stop()
         held = self.held(ledger, sink)
-        print(f"{count} messages, {held['doubled']} came again, {in_doubt} were in doubt")
+        print(f"{count} messages, {held['doubled']} duplicates, {in_doubt} in doubt")
         self.assertEqual(held["messages"], count)
-        self.assertGreater(in_doubt, 0, "the sink was too kind to prove anything")
+        self.assertGreater(in_doubt, 0, "the sink had too few faults to prove anything")
         self.assertLessEqual(held["doubled"], in_doubt)
 
     def test_kill_9_with_much_in_flight_loses_nothing(self):
@@ -236,13 +239,13 @@ class Load(OutboundCase):
         doubled = sum(
             self.held(self.folder / f"ledger{round_}", sink)["doubled"] for round_ in range(KILL_ROUNDS)
         )  # fmt: skip
-        print(f"{_MESSAGES} messages, {in_flight} in flight when it was killed, {doubled} came again")
+        print(f"{_MESSAGES} messages, {in_flight} in flight at the kill, {doubled} duplicates")
         self.assertLessEqual(doubled, KILL_ROUNDS * (concurrency + unrecorded))
-        outcomes = collections.Counter((fact.id, fact.to) for fact in facts(server, "delivered"))
+        outcomes = collections.Counter((event.id, event.to) for event in mail_events(server, "delivered"))
         again = [outcome for outcome, count in outcomes.items() if count > 1]
-        self.assertEqual(again, [], "what was recorded was tried again")
+        self.assertEqual(again, [], "a recorded delivery was attempted again")
 
-    def test_kill_9_among_bounces_leaves_each_failure_with_one_notice(self):
+    def test_kill_9_during_bounces_leaves_one_notice_for_each_failure(self):
         refuses = self.host(script={"RCPT": "550 5.1.1 who is that"})
         server = self.start(
             extra=route("one.test", f"[127.0.0.1]:{refuses.port}") + '\n[bounce]\nper_sender = "0"\n', retry=QUICK
@@ -262,13 +265,13 @@ class Load(OutboundCase):
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertEqual(server.terminate(), 0)
         told = collections.Counter()
-        for path in letters(server.maildir("alice") / "new"):
+        for path in mail_files(server.maildir("alice") / "new"):
             told.update(_FINAL.findall(path.read_text()))
         self.assertEqual(told, collections.Counter(acknowledged))
 
     @staticmethod
     def in_flight(server, least):
-        """How many are in flight, if they are so many."""
+        """The number of messages in flight, if it is at least `least`."""
         count = server._queue("list").count(": in flight")
         return count if count >= least else None
 

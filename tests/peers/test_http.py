@@ -1,4 +1,6 @@
-"""Pages from nginx: as many as were asked for, whole, over as many connections as were meant."""
+"""`bench http` against nginx: the requested number of pages, complete, over the requested
+connections.
+"""
 
 import unittest
 
@@ -18,7 +20,7 @@ class Http(FolderCase):
         self.targets = [word for page in PAGES for word in ("--target", self.url(page))]
 
     def url(self, page):
-        """Where it is."""
+        """The URL of a page."""
         return f"http://127.0.0.1:{self.nginx.port}/{page}"
 
     def test_pages_are_fetched_in_turn_over_kept_connections(self):

@@ -1,8 +1,8 @@
-"""What the server does with real mail by a configuration that `mailrace import postfix` has made.
+"""The server with real mail and a configuration made by `mailrace import postfix`.
 
-    null client     what programs write to root leaves by the relay host
-    put off         lists of Mailman, discarded domains: mail waits and is seen, and none goes into a Maildir
-    refused         `error:` in transport_maps: the sender gets its words
+    null client     local mail to root is sent to the relay host
+    deferred        Mailman lists, discarded domains: mail is deferred, and none reaches a Maildir
+    refused         `error:` in transport_maps: the sender gets its text
 """
 
 import pathlib
@@ -10,14 +10,14 @@ import re
 import subprocess
 
 from harness import Client, Mailrace, await_that
-from outbound import OutboundCase, await_fact, text_message
+from outbound import OutboundCase, await_event, text_message
 
 MASTER = "127.0.0.1:2525 inet n - n - - smtpd\nsmtp unix - - n - - smtp\nmailman unix - n n - - pipe flags=FR\n"
 
 
 class ImportCase(OutboundCase):
     def serve(self, main, code, **tables):
-        """A server with what the import makes of main.cf and these tables."""
+        """A server with the imported configuration of main.cf and these tables."""
         server = Mailrace(self.folder)
         self._servers.append(server)
         user = "".join(re.findall(r"^user\s*=.*$", server.config.read_text(), re.M))
@@ -35,24 +35,24 @@ class ImportCase(OutboundCase):
         return server, done.stderr
 
     def inject(self, server, *recipients):
-        """What cron does."""
+        """Submits mail as cron does."""
         argv = [str(server.binary), "--config", str(server.config), "inject", *recipients]
         subprocess.run(argv, input=text_message(), check=True, timeout=60)
 
 
 class NullClient(ImportCase):
-    def test_what_programs_write_to_root_leaves_by_the_relay_host(self):
+    def test_mail_of_programs_to_root_is_sent_to_the_relay_host(self):
         relay = self.host()
         main = f"myhostname = client.example.com\nmyorigin = example.com\nmydestination =\nrelayhost = [127.0.0.1]:{relay.port}\n"
         server, told = self.serve(main, 0)
         self.assertNotIn("differently", told)
         self.inject(server, "root")
-        letter = self.await_letters(relay, 1, server)[0]
-        self.assertIn("root@example.com", letter.recipients[0])
+        received = self.await_messages(relay, 1, server)[0]
+        self.assertIn("root@example.com", received.recipients[0])
         self.assertFalse(list((server.data / "drop").glob("*rejected*/*")))
 
 
-class PutOff(ImportCase):
+class DeferredMail(ImportCase):
     MAIN = """\
 myhostname = mx.example.com
 mydestination = example.com
@@ -68,7 +68,7 @@ transport_maps = hash:$folder/transport
         table = "list@example.com mailman:\ngone.example error:5.1.2 gone for good\n"
         self.server, self.told = self.serve(self.MAIN, 1, transport=table)
 
-    def test_mail_for_a_list_is_put_off_and_goes_into_no_maildir(self):
+    def test_mail_for_a_list_is_deferred_and_reaches_no_maildir(self):
         self.assertIn("Mail to list@example.com gets 451", self.told)
         with Client(self.server.port) as client:
             client.greet()
@@ -77,20 +77,20 @@ transport_maps = hash:$folder/transport
         self.inject(self.server, "list@example.com")
         self.inject(self.server, "bob@example.com")
         new = pathlib.Path(self.server.data) / "mail/example.com"
-        await_that(lambda: (new / "bob/new").is_dir() and list((new / "bob/new").iterdir()), "bob's letter", self.server)
+        await_that(lambda: (new / "bob/new").is_dir() and list((new / "bob/new").iterdir()), "bob's message", self.server)
         self.assertFalse((new / "list").exists())
 
-    def test_mail_that_postfix_threw_away_waits_in_the_queue(self):
+    def test_mail_that_postfix_discarded_stays_in_the_queue(self):
         self.assertIn("Mail to thrown.example waits in the queue (451)", self.told)
         self.send(self.server, "eve@thrown.example")
-        fact = await_fact(self.server, "deferred")
-        self.assertIn("discard", str(fact))
+        event = await_event(self.server, "deferred")
+        self.assertIn("discard", str(event))
         listed = subprocess.run(
             [str(self.server.binary), "--config", str(self.server.config), "queue", "list"],
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         self.assertIn("eve@thrown.example", listed.stdout)
 
-    def test_what_postfix_refused_fails_with_its_words(self):
+    def test_mail_that_postfix_refused_bounces_with_its_text(self):
         self.send(self.server, "eve@gone.example")
-        self.assertIn("gone for good", str(await_fact(self.server, "bounced")))
+        self.assertIn("gone for good", str(await_event(self.server, "bounced")))

@@ -1,12 +1,11 @@
-"""Mail from programs on this machine: the binary by the name of sendmail, the folder where it leaves mail, and the server
-that empties it.
+"""Mail from local programs: the binary as sendmail, the drop folder, and the server that scans it.
 
-    sendmail     what programs say to it, and what comes out at the other end
+    sendmail     its options and input, and the delivered message
     sessions     -bs and -bS
     programs     git send-email and mutt
     operators    mailq, newaliases, exit codes
-    strangers    an unprivileged user; files that are no messages, or are there to do harm
-    endings      a server that does not run, or is killed while it empties the folder
+    strangers    an unprivileged user; invalid and malicious files
+    endings      a server that is down, or killed while it scans the folder
 """
 
 import os
@@ -18,16 +17,16 @@ import socket
 import subprocess
 import unittest
 
-from harness import Mailrace, await_letters, await_that, folder, letters
+from harness import Mailrace, await_messages, await_that, folder, mail_files
 from hosts import Host
-from names import Names
+from name_server import NameServer
 from peers.mailrace import route
 
 STRANGER = 1  # daemon; the server itself is nobody
 
 
 class InjectCase(unittest.TestCase):
-    """A server of its own, and links to the binary by the old names."""
+    """A server, and links to the binary with the traditional names."""
 
     SERVER = {"users": ["alice", "bob", "carol", "root", "daemon"]}
 
@@ -45,7 +44,7 @@ class InjectCase(unittest.TestCase):
         return self.server
 
     def call(self, name, *words, text="", code=0, **options):
-        """Calls the binary by this name, and returns what it did, after a look at its exit code."""
+        """Runs the binary under this name and checks its exit code."""
         argv = [str(self.folder / name), "-C", str(self.server.config), *words]
         data = text.encode() if isinstance(text, str) else text
         done = subprocess.run(argv, input=data, capture_output=True, timeout=60, **options)
@@ -55,8 +54,8 @@ class InjectCase(unittest.TestCase):
     def sendmail(self, *words, **options):
         return self.call("sendmail", *words, **options)
 
-    def letter(self, user="bob", count=1):
-        return await_letters(self.server, user, count)[-1].read_bytes()
+    def delivered(self, user="bob", count=1):
+        return await_messages(self.server, user, count)[-1].read_bytes()
 
     @property
     def drop(self):
@@ -74,10 +73,10 @@ class Sendmail(InjectCase):
         super().setUp()
         self.start()
 
-    def test_a_message_gets_what_it_lacks_and_keeps_what_it_has(self):
+    def test_missing_header_fields_are_added_and_others_kept(self):
         self.sendmail("bob@bench.test", text="Subject:  odd   spaces \n\n.dot\n\xe4\nend\n.\nnot this\n")
-        letter = self.letter()
-        head, body = letter.split(b"\r\n\r\n", 1)
+        received = self.delivered()
+        head, body = received.split(b"\r\n\r\n", 1)
         self.assertIn(b"\r\nSubject:  odd   spaces ", head)
         self.assertEqual(body, b".dot\r\n\xc3\xa4\r\nend\r\n")
         us = pwd.getpwuid(os.getuid()).pw_name.encode()
@@ -86,53 +85,53 @@ class Sendmail(InjectCase):
         self.assertRegex(head, rb"Received: by mx\.bench\.test \(Mailrace, from userid %d\)" % os.getuid())
         await_that(lambda: not self.dropped(), "an empty folder", self.server)
 
-    def test_recipients_are_taken_from_the_header_and_some_stay_unseen(self):
+    def test_recipients_are_taken_from_the_header_and_bcc_is_removed(self):
         text = "To: Bob <bob@bench.test>,\n \"x, y\" <alice@bench.test>\nBcc: carol@bench.test\nFrom: me@x.test\n\nx\n"
         self.sendmail("-t", "root@bench.test", text=text)
         for user in ("alice", "bob", "carol", "root"):
-            letter = self.letter(user)
-            self.assertNotIn(b"carol", letter.split(b"Received: by", 1)[1].split(b";", 1)[1])
-            self.assertNotIn(b"Bcc", letter)
-            self.assertEqual(letter.count(b"From: "), 1)
+            received = self.delivered(user)
+            self.assertNotIn(b"carol", received.split(b"Received: by", 1)[1].split(b";", 1)[1])
+            self.assertNotIn(b"Bcc", received)
+            self.assertEqual(received.count(b"From: "), 1)
 
-    def test_cron_speaks_to_it(self):
+    def test_mail_of_cron_is_delivered(self):
         text = "From: root (Cron Daemon)\nTo: root\nSubject: Cron <root@host> true\n\nout\n.\nput\n"
         self.sendmail("-FCronDaemon", "-i", "-odi", "-oem", "-oi", "-t", "-f", "root", text=text)
-        letter = self.letter("root")
-        self.assertTrue(letter.endswith(b"out\r\n.\r\nput\r\n"), letter)
-        self.assertTrue(letter.startswith(b"Return-Path: <root@bench.test>\r\n"), letter)
+        received = self.delivered("root")
+        self.assertTrue(received.endswith(b"out\r\n.\r\nput\r\n"), received)
+        self.assertTrue(received.startswith(b"Return-Path: <root@bench.test>\r\n"), received)
 
-    def test_whoever_is_not_here_is_told_of_to_the_sender_and_the_others_get_it(self):
+    def test_an_unknown_recipient_bounces_and_the_others_get_the_message(self):
         self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", "bob", text="Subject: x\n\nx\n")
-        self.letter("bob")
-        notice = self.letter("alice")
+        self.delivered("bob")
+        notice = self.delivered("alice")
         self.assertIn(b"no-such-user@bench.test", notice)
         self.assertIn(b"Status: 5.1.1", notice)
 
-    def test_what_nobody_gets_and_nobody_is_told_of_is_set_aside(self):
+    def test_a_message_without_valid_recipient_and_sender_is_set_aside(self):
         self.sendmail("-f", "no-such-user@bench.test", "neither@bench.test", text="Subject: x\n\nx\n")
         await_that(lambda: len(self.rejected()) == 1, "it set aside", self.server)
         self.assertIn(b"\r\nSubject: x\r\n", self.rejected()[0].read_bytes())
         self.assertIn("nobody is told: <neither@bench.test>", self.server.log.read_text())
 
-    def test_a_forgotten_comma_loses_nobody_and_a_return_makes_no_field(self):
+    def test_a_missing_comma_loses_no_recipient_and_a_cr_starts_no_field(self):
         text = b"To: Bob <bob@bench.test> Alice <alice@bench.test>\nSubject: hi\rBcc: carol@bench.test\n\nx\n"
         self.sendmail("-t", text=text)
         for user in ("alice", "bob"):
-            self.assertIn(b"\r\nSubject: hi Bcc: carol@bench.test\r\n", self.letter(user))
-        self.assertEqual(letters(self.server.maildir("carol") / "new"), [])
+            self.assertIn(b"\r\nSubject: hi Bcc: carol@bench.test\r\n", self.delivered(user))
+        self.assertEqual(mail_files(self.server.maildir("carol") / "new"), [])
         self.sendmail("-t", text="To: Bob <bob@bench.test> Alice\n\nx\n", code=65)
 
-    def test_a_message_that_is_too_large_is_refused_whole(self):
+    def test_a_message_that_is_too_large_is_refused(self):
         text = b"Subject: x\n\n" + b"x" * 70 + b"\n"
         done = self.sendmail("bob", text=text * 800_000, code=65)
         self.assertIn(b"limits.message", done.stderr)
         self.assertEqual(self.dropped(), [])
 
-    def test_a_large_message_comes_whole(self):
+    def test_a_large_message_is_delivered_completely(self):
         line = b"y" * 70 + b"\n"
         self.sendmail("bob", text=b"Subject: x\n\n" + line * 60_000)
-        self.assertTrue(self.letter().endswith(line.replace(b"\n", b"\r\n") * 60_000))
+        self.assertTrue(self.delivered().endswith(line.replace(b"\n", b"\r\n") * 60_000))
 
     def test_many_messages_of_a_mailbox_and_of_a_maildir(self):
         mbox = self.folder / "mbox"
@@ -142,17 +141,17 @@ class Sendmail(InjectCase):
         done = subprocess.run([*binary, "--mbox", str(mbox)], capture_output=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (65, b"2 accepted, 1 failed\n"), done.stderr)
         self.assertIn(b"message 3: no recipient", done.stderr)
-        self.assertTrue(self.letter("bob").endswith(b"\r\n\r\nFrom here\r\n"))
+        self.assertTrue(self.delivered("bob").endswith(b"\r\n\r\nFrom here\r\n"))
         for name in ("new/1", "cur/2:2,S"):
             path = self.folder / "md" / name
             path.parent.mkdir(parents=True)
             path.write_text("Subject: x\n\nx\n")
         done = subprocess.run([*binary, "--folder", str(self.folder / "md"), "carol"], capture_output=True, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, b"2 accepted, 0 failed\n"), done.stderr)
-        await_letters(self.server, "carol", 2)
+        await_messages(self.server, "carol", 2)
 
 
-class Bounds(InjectCase):
+class RecipientLimits(InjectCase):
     SERVER = {
         "users": ["alice", "bob", "carol"],
         "aliases": "patterns",
@@ -173,44 +172,44 @@ class Bounds(InjectCase):
         super().setUp()
         self.start()
 
-    def test_too_many_behind_an_alias_are_told_of_to_the_sender(self):
+    def test_too_many_recipients_of_an_alias_bounce_to_the_sender(self):
         self.sendmail("-f", "alice@bench.test", "all@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"Status: 5.5.3", self.letter("alice"))
-        self.assertIn(b"\r\nSubject: x\r\n", self.letter("bob"))
+        self.assertIn(b"Status: 5.5.3", self.delivered("alice"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.delivered("bob"))
         self.assertEqual(self.rejected(), [])
 
-    def test_the_postmaster_gets_his_mail_where_his_aliases_lead_nowhere(self):
+    def test_the_postmaster_gets_mail_even_with_an_alias_loop(self):
         self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"\r\nSubject: x\r\n", self.letter("postmaster"))
+        self.assertIn(b"\r\nSubject: x\r\n", self.delivered("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
         self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
 
-    def test_the_postmaster_of_this_host_is_told_like_every_other_sender(self):
+    def test_the_postmaster_of_this_host_gets_bounces_like_any_sender(self):
         self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
-        self.assertIn(b"Status: 5.1.1", self.letter("postmaster"))
+        self.assertIn(b"Status: 5.1.1", self.delivered("postmaster"))
 
-    def test_a_user_of_this_machine_is_told_of_every_failure(self):
+    def test_a_local_user_gets_a_notice_for_every_failure(self):
         for _ in range(3):
             self.sendmail("-f", "alice@bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
-        await_letters(self.server, "alice", 3)
+        await_messages(self.server, "alice", 3)
         await_that(lambda: self.dropped() == [], "an empty drop", self.server)
         self.assertEqual(self.rejected(), [])
 
 
 class Nul(InjectCase):
-    """What is done about a NUL is the same as for clients."""
+    """A NUL is treated as in mail of clients."""
 
     def test_a_nul_is_stripped_from_a_message(self):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "strip"\n')
         self.start()
         self.sendmail("bob@bench.test", text="Subject: x\n\na\0b\n\0.c\n")
-        self.assertTrue(self.letter().endswith(b"\r\n\r\nab\r\n.c\r\n"))
+        self.assertTrue(self.delivered().endswith(b"\r\n\r\nab\r\n.c\r\n"))
 
     def test_a_message_with_a_nul_is_returned_to_its_sender(self):
         self.server.config.write_text(self.server.config.read_text() + '\n[smtp]\nnul = "refuse"\n')
         self.start()
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\na\0b\n")
-        notice = self.letter("alice")
+        notice = self.delivered("alice")
         self.assertIn(b"The message contains NUL", notice)
         self.assertIn(b"\r\n\r\nab\r\n", notice)
         self.assertNotIn(b"\0", notice)
@@ -226,25 +225,25 @@ class Sessions(InjectCase):
         done = self.sendmail("-bs", text=commands)
         self.assertEqual([line[:3] for line in done.stdout.splitlines() if line[3:4] == b" "],
                          [b"220", b"250", b"250", b"250", b"354", b"250", b"221"])  # fmt: skip
-        self.assertTrue(self.letter().endswith(b"\r\n\r\n.x\r\n"))
+        self.assertTrue(self.delivered().endswith(b"\r\n\r\n.x\r\n"))
 
-    def test_a_batch_that_ends_too_early(self):
+    def test_an_incomplete_batch_is_an_error(self):
         done = self.sendmail("-bS", text="MAIL FROM:<a@b>\nRCPT TO:<bob@bench.test>\nDATA\nSubject: x\n", code=65)
         self.assertIn(b"the input ends within a message", done.stderr)
 
-    def test_a_batch_of_commands(self):
+    def test_a_batch_is_delivered(self):
         batch = "MAIL FROM:<alice@bench.test>\nRCPT TO:<bob@bench.test>\nRCPT TO:<@>\nDATA\nSubject: x\n\nx\n.\n"
         done = self.sendmail("-bS", text=batch, code=65)
         self.assertEqual(done.stdout, b"")
         self.assertIn(b"RCPT", done.stderr)
-        self.letter()
+        self.delivered()
 
 
 class Programs(InjectCase):
     def setUp(self):
         super().setUp()
         self.start()
-        # Programs can be told to call it with more words.
+        # Some programs can be told to add options.
         self.command = f"{self.folder / 'sendmail'} -C {self.server.config}"
         self.environment = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "EMAIL": "alice@bench.test",
                             "GIT_AUTHOR_NAME": "Alice", "GIT_COMMITTER_NAME": "Alice"}  # fmt: skip
@@ -260,28 +259,28 @@ class Programs(InjectCase):
         self.program("git", "init", "-q")
         self.program("git", "send-email", "--quiet", "--confirm=never", "--from=alice@bench.test", "--to=bob@bench.test",
                      f"--sendmail-cmd={self.command}", str(patch))  # fmt: skip
-        self.assertIn(b"Subject: [PATCH] x", self.letter())
+        self.assertIn(b"Subject: [PATCH] x", self.delivered())
 
     @unittest.skipUnless(shutil.which("mutt"), "mutt is not installed")
-    def test_mutt_sends_a_letter(self):
+    def test_mutt_sends_a_message(self):
         self.program("mutt", "-e", f'set sendmail="{self.command} -oem -oi"', "-e", "set copy=no",
                      "-s", "hello", "bob@bench.test", text=b"line\n.\nend\n")  # fmt: skip
-        self.assertTrue(self.letter().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
+        self.assertTrue(self.delivered().replace(b"\r\n", b"\n").endswith(b"line\n.\nend\n"))
 
 
 class Operators(InjectCase):
-    def test_the_queue_is_listed_as_it_always_was(self):
+    def test_mailq_lists_the_queue_as_sendmail_does(self):
         self.start()
         self.assertEqual(self.call("mailq").stdout, b"Mail queue is empty\n")
         self.server._queue("pause", "local")
         self.sendmail("-f", "alice@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
-        await_that(lambda: self.server.queued() == 1, "one in the queue", self.server)
+        await_that(lambda: self.server.queued() == 1, "one message in the queue", self.server)
         for listed in (self.call("mailq").stdout, self.sendmail("-bp").stdout):
             self.assertIn(b"  alice@bench.test\n", listed)
             self.assertIn(b" bob@bench.test\n", listed)
             self.assertIn(b"in 1 Request.", listed)
 
-    def test_the_queue_is_run_at_once(self):
+    def test_q_runs_the_queue(self):
         host = Host(script={"RCPT": "450 4.2.1 later"})
         self.addCleanup(host.stop)
         with open(self.server.config, "a") as config:
@@ -303,7 +302,7 @@ class Operators(InjectCase):
         return int(self.server._queue("list", "--count", "--state", "waiting"))
 
     def test_addresses_are_verified(self):
-        names = Names()
+        names = NameServer()
         self.addCleanup(names.stop)
         names.null_mx("takes-none.test")
         names.silent.add("silent.test")
@@ -324,11 +323,11 @@ class Operators(InjectCase):
         self.assertIn(b"eve@silent.test: unknown now: ", unsure.stdout)
         self.assertEqual(self.dropped(), [])
 
-    def test_aliases_need_nothing(self):
+    def test_newaliases_does_nothing(self):
         self.assertIn(b"table build", self.call("newaliases").stdout)
 
-    @unittest.skipIf(pathlib.Path("/etc/mailrace/mailrace.toml").exists(), "there is a configuration of this machine")
-    def test_a_configuration_in_the_working_folder_is_not_looked_at(self):
+    @unittest.skipIf(pathlib.Path("/etc/mailrace/mailrace.toml").exists(), "this machine has a configuration")
+    def test_a_configuration_in_the_working_folder_is_ignored(self):
         self.start()
         shutil.copy(self.server.config, self.folder / "mailrace.toml")
         for argv in (["sendmail", "bob"], ["mailq"], ["sendmail", "-bs"]):
@@ -338,7 +337,7 @@ class Operators(InjectCase):
             self.assertIn(b"/etc/mailrace/mailrace.toml", done.stderr)
         self.assertEqual(self.dropped(), [])
 
-    def test_what_is_wrong_is_told_by_the_exit_code(self):
+    def test_the_exit_code_tells_the_error(self):
         self.assertIn(b"unknown option -Z", self.sendmail("-Z", code=64).stderr)
         self.assertIn(b"mailrace serve", self.sendmail("-bd", code=64).stderr)
         self.assertIn(b"no recipients", self.sendmail(code=64).stderr)
@@ -350,10 +349,10 @@ class Operators(InjectCase):
 
 
 @unittest.skipUnless(os.getuid() == 0, "becomes another user")
-class Strangers(InjectCase):
+class UnprivilegedUsers(InjectCase):
     def setUp(self):
         super().setUp()
-        # The way to the binary may be closed to others, as it is below /root.
+        # Other users may not reach the binary, for instance below /root.
         for name in ("sendmail", "mailq"):
             (self.folder / name).unlink()
             shutil.copy(self.server.binary, self.folder / name)
@@ -368,18 +367,18 @@ class Strangers(InjectCase):
                               cwd=self.folder, capture_output=True, timeout=60)  # fmt: skip
         return done.returncode
 
-    def test_any_user_may_leave_mail_and_is_named_in_it(self):
+    def test_any_user_may_submit_mail_and_is_named_in_it(self):
         self.as_stranger("bob", text="Subject: x\n\nx\n")
-        letter = self.letter()
-        self.assertIn(b"from userid 1)", letter)
-        self.assertIn(b"From: daemon@bench.test\r\n", letter)
+        received = self.delivered()
+        self.assertIn(b"from userid 1)", received)
+        self.assertIn(b"From: daemon@bench.test\r\n", received)
 
     def test_no_user_may_see_or_run_the_queue(self):
         for words in (["-q"], ["-bp"], ["-bv", "bob"]):
             done = self.as_stranger(*words, code=77)
             self.assertIn(b"only the server's user and root", done.stderr)
 
-    def test_nobody_sees_what_others_left(self):
+    def test_users_cannot_read_mail_of_others(self):
         self.server.terminate()
         self.sendmail("bob", text="x\n")
         [name] = self.dropped()
@@ -387,37 +386,37 @@ class Strangers(InjectCase):
         self.assertNotEqual(self.touch_as_stranger('rm "$1"', str(name)), 0)
         self.assertNotEqual(self.touch_as_stranger('echo x >> "$1"', str(name)), 0)
 
-    def test_a_user_who_may_not_read_the_configuration_is_told(self):
+    def test_a_user_who_cannot_read_the_configuration_gets_an_error(self):
         self.server.config.chmod(0o600)
         self.assertIn(b"reading the configuration", self.as_stranger("bob", text="x\n", code=77).stderr)
 
-    def test_a_user_who_may_not_reach_the_folder_is_told(self):
+    def test_a_user_who_cannot_reach_the_folder_gets_an_error(self):
         self.server.data.chmod(0o700)
         self.assertIn(b"mode 711", self.as_stranger("bob", text="x\n", code=75).stderr)
 
-    def test_a_user_cannot_make_the_folder_and_is_told_who_does(self):
+    def test_a_user_cannot_create_the_folder_and_gets_an_explanation(self):
         self.server.terminate()
         shutil.rmtree(self.drop)
         self.assertIn(b"drop folder missing", self.as_stranger("bob", text="x\n", code=75).stderr)
 
-    def test_what_cannot_be_removed_is_not_delivered_again(self):
+    def test_a_file_that_cannot_be_removed_is_not_delivered_again(self):
         owner = self.drop.stat()
         os.chown(self.drop, 0, 0)
-        self.drop.chmod(0o1777)  # of what lies there the server may read all, and remove only its own
+        self.drop.chmod(0o1777)  # the server may read all files here, and remove only its own
         self.sendmail("bob", text="Subject: first\n\nx\n")
-        await_letters(self.server, "bob", 1)
+        await_messages(self.server, "bob", 1)
         for number in range(2, 4):
             self.sendmail("bob", text="Subject: another\n\nx\n")
-            await_letters(self.server, "bob", number)
+            await_messages(self.server, "bob", number)
         self.assertEqual(len(self.dropped()), 3)
         os.chown(self.drop, owner.st_uid, owner.st_gid)
         await_that(lambda: not self.dropped(), "an empty folder", self.server)
         self.sendmail("bob", text="Subject: last\n\nx\n")
-        await_that(lambda: any(b"Subject: last" in path.read_bytes() for path in letters(self.server.maildir("bob") / "new")),
+        await_that(lambda: any(b"Subject: last" in path.read_bytes() for path in mail_files(self.server.maildir("bob") / "new")),
                    "the last", self.server)  # fmt: skip
-        self.assertEqual(len(letters(self.server.maildir("bob") / "new")), 4)
+        self.assertEqual(len(mail_files(self.server.maildir("bob") / "new")), 4)
 
-    def test_what_is_no_message_does_no_harm_and_is_set_aside(self):
+    def test_invalid_files_do_no_harm_and_are_set_aside(self):
         secret = "0123456789abcdef0123456789abcdef"
         (self.folder / "secret").write_text("of root")
         names = [f"m-{number:016x}-{secret}" for number in range(6)]
@@ -435,8 +434,8 @@ class Strangers(InjectCase):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.drop / "s"))
         self.as_stranger("bob", text="Subject: after all that\n\nx\n")
-        self.letter("bob")
-        await_that(lambda: len(self.rejected()) >= 8, "all but the folder set aside", self.server)
+        self.delivered("bob")
+        await_that(lambda: len(self.rejected()) >= 8, "all entries but the folder are set aside", self.server)
         left = {path.name for path in self.drop.iterdir()} - {pathlib.Path(inner).name}
         self.assertEqual(left, set(), self.server.log_tail())
         self.assertEqual(aside.read_text(), "x")
@@ -446,16 +445,16 @@ class Strangers(InjectCase):
         self.assertIsNone(self.server.process.poll())
 
 
-class Endings(InjectCase):
+class ServerStops(InjectCase):
     def leave(self, count, first=0):
         for number in range(first, first + count):
             self.sendmail("bob@bench.test", text=f"Subject: {number}\n\nx\n")
 
     def subjects(self):
-        found = letters(self.server.maildir("bob") / "new")
+        found = mail_files(self.server.maildir("bob") / "new")
         return {line for path in found for line in path.read_bytes().split(b"\r\n") if line.startswith(b"Subject: ")}
 
-    def test_what_was_left_while_it_did_not_run_is_delivered_when_it_does(self):
+    def test_mail_submitted_while_the_server_is_down_is_delivered_at_the_start(self):
         self.start()
         self.server.terminate()
         told = self.sendmail("-v", "bob@bench.test", text="Subject: first\n\nx\n").stderr
@@ -463,27 +462,27 @@ class Endings(InjectCase):
         self.leave(20)
         self.assertEqual(len(self.dropped()), 21)
         self.start()
-        await_letters(self.server, "bob", 21)
+        await_messages(self.server, "bob", 21)
         self.assertEqual(len(self.subjects()), 21)
         self.assertEqual(self.dropped(), [])
 
-    def test_what_was_left_before_the_first_start_is_delivered_at_it(self):
+    def test_mail_submitted_before_the_first_start_is_delivered(self):
         self.leave(3)
         self.assertEqual(len(self.dropped()), 3)
         self.start()
-        await_letters(self.server, "bob", 3)
+        await_messages(self.server, "bob", 3)
         self.leave(1, first=3)
-        await_letters(self.server, "bob", 4)
+        await_messages(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
 
-    def test_nothing_is_left_in_a_folder_that_is_not_the_servers(self):
-        """It may be a mount point whose disk comes later: what is in it would be gone."""
+    def test_no_mail_is_written_to_a_folder_that_does_not_belong_to_the_server(self):
+        """It may be a mount point whose disk is mounted later, which would hide the mail."""
         os.chown(self.server.data, 0, 0)
         told = self.sendmail("bob@bench.test", text="Subject: x\n\nx\n", code=75).stderr
         self.assertIn(b"drop folder missing", told)
         self.assertEqual(list(self.server.data.iterdir()), [])
 
-    def test_none_is_lost_when_the_server_is_killed_in_the_middle(self):
+    def test_no_mail_is_lost_when_the_server_is_killed(self):
         self.start()
         self.server.terminate()
         self.leave(60)

@@ -1,15 +1,16 @@
-"""Lame next hops: those that stall move to a queue of their own, and the others notice nothing of them.
+"""Slow next hops: those that stall are moved to a queue of their own, and others are not delayed.
 
-The queue that all start in has as many slots as there are lame next hops. Were they not adopted, nothing would leave.
+The initial queue has as many slots as there are slow next hops, so without the move nothing would
+be delivered.
 """
 
 import time
 import unittest
 
 import hosts
-from harness import await_letters, await_that
+from harness import await_messages, await_that
 from laboratory import bench
-from outbound import OutboundCase, await_fact, facts, metrics
+from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.laboratory import Sink
 from peers.mailrace import route
 
@@ -24,13 +25,13 @@ _SLOWER_SECONDS = 0.5
 
 class Lame(OutboundCase):
     def sink(self, *rules):
-        """A sink at all of 127.0.0.0/8, that ends with the test."""
+        """A sink on all of 127.0.0.0/8 that ends with the test."""
         sink = self.ending(Sink(self.folder, everywhere=True, records=True, rules=rules))
         sink.start()
         return sink
 
     def seconds(self, place, server, sink, domains):
-        """How long it takes until all mail to the quick ones has come; the lame ones get as much each."""
+        """The time until all mail to the quick next hops has arrived; each slow one gets as much."""
         addresses = self.folder / f"{place}.addresses"
         addresses.write_text("".join(f"user@{domain}\n" for domain in domains))
         count = MESSAGES * len(domains) // QUICK
@@ -40,7 +41,7 @@ class Lame(OutboundCase):
         expected = int(server._queue("list", "--count", "--destination", "quick*"))
         begin, before = time.monotonic(), arrived(sink)
         server._queue("resume", "standard")
-        await_that(lambda: arrived(sink) - before >= expected, f"{expected} letters", server)
+        await_that(lambda: arrived(sink) - before >= expected, f"{expected} messages", server)
         return time.monotonic() - begin, count - expected
 
     def test_a_tenth_of_the_next_hops_that_stalls_does_not_slow_the_others(self):
@@ -53,15 +54,16 @@ class Lame(OutboundCase):
         )  # fmt: skip
         without, _ = self.seconds("without", server, quick, [name for name in domains if name.startswith("quick")])
         beside, left = self.seconds("beside", server, quick, list(domains))
-        print(f"{without:.1f} s without the lame ones, {beside:.1f} s beside them")
-        # They wait once until the lame ones have shown what they are; a busy machine is not what this is about.
+        print(f"{without:.1f} s without slow next hops, {beside:.1f} s with them")
+        # The quick ones wait once until the slow ones are detected; the limit allows for a busy
+        # machine.
         self.assertLess(beside, without * 1.5 + _SLOWER_SECONDS + 1)
         self.assertEqual(server.queued(), left)
         said = metrics(server)
         self.assertEqual(said['mailrace_next_hops{state="adopted"}'], LAME)
         self.assertLessEqual(said['mailrace_queue_attempts{queue="lame"}'], 2 * LAME)
         self.assertEqual(said['mailrace_queue_attempts{queue="standard"}'], 0)
-        self.assertEqual(facts(server, "bounced"), [])
+        self.assertEqual(mail_events(server, "bounced"), [])
 
     def test_a_next_hop_that_has_recovered_is_released(self):
         refuses = {"connect": hosts.hangup()}
@@ -75,11 +77,11 @@ class Lame(OutboundCase):
         await_that(lambda: metrics(server)[adopted] == 1, "the adoption", server)
         refuses.clear()
         host.script.clear()
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         await_that(lambda: metrics(server)[adopted] == 0, "the release", server)
 
-    def test_a_next_hop_that_cannot_be_reached_is_left_alone_for_a_while(self):
-        (place,) = hosts.neighbours(1)
+    def test_an_unreachable_next_hop_is_not_tried_for_some_time(self):
+        (place,) = hosts.reserved_addresses(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
         server = self.start(
@@ -89,16 +91,16 @@ class Lame(OutboundCase):
         )  # fmt: skip
         self.send(server, "bob@one.test")
         dead = 'mailrace_next_hops{state="dead"}'
-        await_that(lambda: metrics(server)[dead] == 1, "a dead next hop", server)
-        # A line comes when the outcome is durable, and the next hop is dead before that.
-        await_that(lambda: len(facts(server, "deferred")) == 3, "three attempts, and no more", server)
-        host = self.ending(hosts.replaced(place))
-        self.await_letters(host, 1, server)
-        await_that(lambda: metrics(server)[dead] == 0, "a next hop that lives again", server)
+        await_that(lambda: metrics(server)[dead] == 1, "one dead next hop", server)
+        # The log line is written when the outcome is durable; the next hop is dead before that.
+        await_that(lambda: len(mail_events(server, "deferred")) == 3, "three attempts, and no more", server)
+        host = self.ending(hosts.host_on(place))
+        self.await_messages(host, 1, server)
+        await_that(lambda: metrics(server)[dead] == 0, "no dead next hop", server)
 
 
-    def test_mail_for_a_dead_next_hop_is_told_to_be_late_and_comes_back_in_time(self):
-        (place,) = hosts.neighbours(1)
+    def test_mail_for_a_dead_next_hop_gets_a_delay_notice_and_bounces_in_time(self):
+        (place,) = hosts.reserved_addresses(1)
         self.addCleanup(place.close)
         address, port = place.getsockname()
         server = self.start(
@@ -107,18 +109,18 @@ class Lame(OutboundCase):
             extra=route("one.test", f"[{address}]:{port}") + '\n[bounce]\ndelay_notice_after = "800ms"\n',
         )  # fmt: skip
         self.send(server, "bob@one.test")
-        await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "a dead next hop", server)
+        await_that(lambda: metrics(server)['mailrace_next_hops{state="dead"}'] == 1, "one dead next hop", server)
         self.send(server, "carol@one.test")
         for recipient in ("<bob@one.test>", "<carol@one.test>"):
-            reason = await_fact(server, "bounced", to=recipient).reason
+            reason = await_event(server, "bounced", to=recipient).reason
             self.assertIn("Connection refused", reason)
-        contents = [path.read_text() for path in await_letters(server, "alice", 4)]
+        contents = [path.read_text() for path in await_messages(server, "alice", 4)]
         for action in ("delayed", "failed"):
             self.assertEqual(sum(f"Action: {action}" in content for content in contents), 2)
 
 
 def arrived(sink):
-    """How many letters a sink has recorded."""
+    """The number of messages that a sink has recorded."""
     with open(sink.record, "rb") as record:
         return sum(block.count(b"\n") for block in iter(lambda: record.read(1 << 20), b""))
 

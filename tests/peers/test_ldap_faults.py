@@ -1,7 +1,7 @@
-"""What a directory may do that is wrong, each fault by a directory that plays it: nobody is ever unknown because of it.
+"""Faults of a directory, each played by a scripted one: no user is ever unknown because of them.
 
-Whatever happens to a question, the recipient is asked to come again (451 4.3.0), the log says what went wrong in words
-that an operator understands, and as soon as the directory does right again, so do we.
+In all cases the recipient gets 451 4.3.0, the log describes the fault, and lookups work again as
+soon as the directory does.
 """
 
 import threading
@@ -11,27 +11,27 @@ from harness import await_that
 from ldap_server import (
     BUSY,
     UNAVAILABLE,
-    answering,
+    answer_with,
+    answer_wrong_id,
     before,
-    breaking_off,
-    hanging_up,
-    misnumbered,
-    referring,
-    saying,
+    disconnect,
+    disconnect_in_entry,
+    refer_to,
+    send_raw,
     slow,
-    stalling,
+    stall,
     times,
     users,
 )
-from tables import QUICK, TablesCase, ldap_table, replies_at_once, stats, user
+from tables import QUICK, TablesCase, ldap_table, replies_in_parallel, stats, user
 from peers import ldap, people
 
 NOBODY = f"nobody@{people.DOMAIN}"
 UNCACHED = QUICK + "cache = false\n"
 
 
-def garbling(operation):
-    """Answers with a message of this operation, which may be anything."""
+def answer_garbage(operation):
+    """Answers with a message of this operation with any contents."""
 
     def act(session, request):
         session.raw(ldap.message(request.number, operation))
@@ -40,48 +40,48 @@ def garbling(operation):
     return act
 
 
-def ending_after(octets):
-    """Says these octets and ends the connection."""
+def disconnect_after(octets):
+    """Sends these octets and closes the connection."""
 
     def act(session, request):
         session.raw(octets)
-        hanging_up(session, request)
+        disconnect(session, request)
 
     return act
 
 
-# By name: what the directory does in which stage, and words that the log must have.
+# By name: the stage, the fault, and words that the log must have.
 FAULTS = {
-    "ends the connection": ("search", hanging_up, "closed the connection"),
-    "ends the connection at once": ("connect", hanging_up, ""),
-    "breaks off in the middle of an entry": ("search", breaking_off, ""),
-    "breaks off in a number": ("search", ending_after(b"\x30\x20\x02"), ""),
-    "is busy": ("search", answering(BUSY, "come again"), "come again"),
-    "is unavailable": ("search", answering(UNAVAILABLE, "being backed up"), "being backed up"),
-    "has no such base": ("search", answering(32), "noSuchObject"),
-    "says nothing": ("search", stalling, "no answer within"),
-    "answers another question": ("search", misnumbered, "no answer within"),
-    "refers to somebody else": ("search", referring("ldap://127.0.0.1:1/"), "referral"),
-    "has too many answers": ("entry", None, "ize"),
-    "says a length of 2 GB": ("search", saying(b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01"), "malformed"),
-    "says a length of 40 bits": ("search", saying(b"\x30\x85\x01\x00\x00\x00\x00"), "malformed"),
-    "says no length": ("search", saying(b"\x30\x80\x02\x01\x01\x00\x00"), "malformed"),
-    "says something else": ("search", saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "malformed"),
-    "says an entry that is none": ("search", garbling(ldap.element(ldap.ENTRY, b"\xff\xff\xff")), "malformed"),
-    "says an entry cut short": ("search", garbling(bytes([ldap.ENTRY, 0x7F, 4, 1])), "malformed"),
-    "says an operation that is none": ("search", garbling(ldap.element(0x7E, b"")), "malformed"),
-    "says a result without a code": ("search", garbling(ldap.element(ldap.SEARCH_DONE)), "malformed"),
+    "disconnects": ("search", disconnect, "closed the connection"),
+    "disconnects right away": ("connect", disconnect, ""),
+    "disconnects in the middle of an entry": ("search", disconnect_in_entry, ""),
+    "disconnects in a number": ("search", disconnect_after(b"\x30\x20\x02"), ""),
+    "is busy": ("search", answer_with(BUSY, "come again"), "come again"),
+    "is unavailable": ("search", answer_with(UNAVAILABLE, "being backed up"), "being backed up"),
+    "has no such base": ("search", answer_with(32), "noSuchObject"),
+    "sends nothing": ("search", stall, "no answer within"),
+    "answers another request": ("search", answer_wrong_id, "no answer within"),
+    "sends a referral": ("search", refer_to("ldap://127.0.0.1:1/"), "referral"),
+    "has too many results": ("entry", None, "ize"),
+    "sends a length of 2 GB": ("search", send_raw(b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01"), "malformed"),
+    "sends a length of 40 bits": ("search", send_raw(b"\x30\x85\x01\x00\x00\x00\x00"), "malformed"),
+    "sends no length": ("search", send_raw(b"\x30\x80\x02\x01\x01\x00\x00"), "malformed"),
+    "sends HTTP": ("search", send_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "malformed"),
+    "sends an invalid entry": ("search", answer_garbage(ldap.element(ldap.ENTRY, b"\xff\xff\xff")), "malformed"),
+    "sends a truncated entry": ("search", answer_garbage(bytes([ldap.ENTRY, 0x7F, 4, 1])), "malformed"),
+    "sends an unknown operation": ("search", answer_garbage(ldap.element(0x7E, b"")), "malformed"),
+    "sends a result without a code": ("search", answer_garbage(ldap.element(ldap.SEARCH_DONE)), "malformed"),
 }  # fmt: skip
 
 
 class Faults(TablesCase):
-    def test_no_fault_makes_anybody_unknown(self):
+    def test_no_fault_makes_a_user_unknown(self):
         for name, (stage, act, words) in FAULTS.items():
             with self.subTest(name):
                 self.assert_survives(stage, act, words)
 
     def assert_survives(self, stage, act, words):
-        """451 while it lasts, words in the log, and 250 and 550 when it is over."""
+        """Expects 451 during the fault, words in the log, and 250 and 550 afterwards."""
         directory = self.ldap_server(users(1))
         server = self.server(ldap_table("people", directory.url, UNCACHED, timeout="300ms"))
         self.assert_reply(server, user(1), 250)
@@ -99,46 +99,46 @@ class Faults(TablesCase):
         self.await_reply(server, user(1), 250, 2.0)
         self.assert_reply(server, NOBODY, 550, "5.1.1")
 
-    def test_one_failure_is_not_even_seen(self):
-        """A question that failed is put once more, since connections end for many reasons."""
-        for act in (hanging_up, breaking_off, saying(b"\x30\x80")):
+    def test_a_single_failure_is_retried(self):
+        """A failed request is sent once more, since connections end for many reasons."""
+        for act in (disconnect, disconnect_in_entry, send_raw(b"\x30\x80")):
             directory = self.ldap_server(users(1), script={"search": times(1, act)})
             server = self.server(ldap_table("people", directory.url, UNCACHED))
             self.assert_reply(server, user(1), 250)
             self.assertEqual(len(directory.searches), 2)
 
-    def test_a_slow_directory_is_waited_for(self):
+    def test_a_slow_directory_is_awaited(self):
         directory = self.ldap_server(users(1), script={"search": slow(1.0)})
         server = self.server(ldap_table("people", directory.url, UNCACHED))
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, NOBODY, 550)
 
-    def test_a_wait_has_an_end(self):
-        directory = self.ldap_server(users(1), script={"search": stalling})
+    def test_a_request_has_a_timeout(self):
+        directory = self.ldap_server(users(1), script={"search": stall})
         server = self.server(ldap_table("people", directory.url, UNCACHED, 'wait = "300ms"', timeout="10s"))
         self.assert_reply(server, user(1), 451, "4.3.0")
 
-    def test_a_refused_bind_is_told(self):
-        directory = self.ldap_server(users(1), script={"bind": answering(49, "who are you")})
+    def test_a_refused_bind_is_logged(self):
+        directory = self.ldap_server(users(1), script={"bind": answer_with(49, "who are you")})
         server = self.server(ldap_table("people", directory.url, UNCACHED, bind_dn="cn=mail", password="secret"))
         self.assert_reply(server, user(1), 451, "4.3.0")
         self.assert_logged(server, "people", "bind", "who are you")
 
-    def test_another_server_is_asked_where_one_fails(self):
-        for act in (hanging_up, answering(BUSY), answering(UNAVAILABLE), stalling, saying(b"HTTP/1.1 400\r\n")):
+    def test_another_server_is_used_if_one_fails(self):
+        for act in (disconnect, answer_with(BUSY), answer_with(UNAVAILABLE), stall, send_raw(b"HTTP/1.1 400\r\n")):
             bad, good = self.ldap_server(script={"search": act}), self.ldap_server(users(1))
             server = self.server(ldap_table("people", [bad.url, good.url], UNCACHED, timeout="300ms"))
             self.assert_reply(server, user(1), 250)
             self.assert_reply(server, NOBODY, 550)
 
-    def test_a_referral_is_followed_where_that_is_allowed(self):
+    def test_a_referral_is_followed_if_allowed(self):
         good = self.ldap_server(users(1))
-        first = self.ldap_server(script={"search": referring(f"{good.url}/{people.PEOPLE}")})
+        first = self.ldap_server(script={"search": refer_to(f"{good.url}/{people.PEOPLE}")})
         server = self.server(ldap_table("people", first.url, UNCACHED, referrals=True))
         self.assert_reply(server, user(1), 250)
         self.assert_reply(server, NOBODY, 550)
 
-    def test_too_many_values_are_no_answer(self):
+    def test_too_many_values_are_an_error(self):
         entries = users(1)
         entries[people.dn(1)]["description"] = [f"path{number}" for number in range(20)]
         directory = self.ldap_server(entries)
@@ -151,16 +151,16 @@ class Faults(TablesCase):
 
 
 class Batches(TablesCase):
-    """Many sessions at once."""
+    """Many sessions in parallel."""
 
     COUNT = 100
 
     def gather(self, directory, *, pattern="(mail={key})", **settings):
-        """What 100 sessions are told, whose questions come while the first two are held up."""
+        """The replies of 100 sessions whose lookups arrive while the first two are delayed."""
         server = self.server(ldap_table("people", directory.url, UNCACHED, filter=pattern, **settings))
         addresses = [user(number) for number in range(1, self.COUNT + 1)]
         replies = []
-        asking = threading.Thread(target=lambda: replies.extend(replies_at_once(server, addresses)))
+        asking = threading.Thread(target=lambda: replies.extend(replies_in_parallel(server, addresses)))
         asking.start()
         await_that(lambda: stats(server, "people")["waiting"] >= self.COUNT, "everybody's question", server)
         self.held.set()
@@ -169,7 +169,7 @@ class Batches(TablesCase):
         return server
 
     def directory(self, **settings):
-        """One that holds the first questions up."""
+        """A directory that delays the first requests."""
         self.held = threading.Event()
         self.addCleanup(self.held.set)
         script = {"search": times(2, before(self.held))}
@@ -178,7 +178,7 @@ class Batches(TablesCase):
     def keys(self, directory):
         return [search.keys for search in directory.searches]
 
-    def test_what_gathers_leaves_together(self):
+    def test_waiting_lookups_are_sent_together(self):
         directory = self.directory()
         server = self.gather(directory)
         self.assertLessEqual(max(self.keys(directory)), 64)
@@ -192,39 +192,39 @@ class Batches(TablesCase):
         self.gather(directory)
         self.assertGreater(max(self.keys(directory)), 20)
 
-    def test_without_a_schema_answers_would_not_find_their_keys_so_each_is_asked_alone(self):
+    def test_without_a_schema_each_key_is_asked_alone(self):
         directory = self.directory(has_schema=False)
         self.gather(directory)
         self.assertEqual(set(self.keys(directory)), {1})
 
-    def test_a_filter_that_parts_the_key_is_asked_alone(self):
+    def test_a_filter_that_splits_the_key_is_asked_alone(self):
         directory = self.directory()
         self.gather(directory, pattern="(&(uid={local})(mail=*))")
         self.assertEqual(set(self.keys(directory)), {1})
 
-    def test_the_same_question_is_asked_once(self):
+    def test_equal_lookups_are_asked_once(self):
         directory = self.directory()
         server = self.server(ldap_table("people", directory.url, UNCACHED))
         replies = []
-        asking = threading.Thread(target=lambda: replies.extend(replies_at_once(server, [user(1)] * 50, 50)))
+        asking = threading.Thread(target=lambda: replies.extend(replies_in_parallel(server, [user(1)] * 50, 50)))
         asking.start()
         await_that(lambda: stats(server, "people")["joined"] >= 49, "everybody's question", server)
         self.held.set()
         asking.join()
         self.assertEqual(({one.code for one in replies}, len(directory.searches)), ({250}, 1))
 
-    def test_a_directory_under_load_costs_nobody_a_451(self):
+    def test_a_directory_under_load_defers_no_recipient(self):
         directory = self.ldap_server(users(*range(1, self.COUNT + 1)), script={"search": slow(0.05)})
         server = self.server(ldap_table("people", directory.url, UNCACHED))
         addresses = [user(1 + number % (2 * self.COUNT)) for number in range(6 * self.COUNT)]
-        replies = replies_at_once(server, addresses)
+        replies = replies_in_parallel(server, addresses)
         expected = [250 if number % (2 * self.COUNT) < self.COUNT else 550 for number in range(6 * self.COUNT)]
         self.assertEqual([one.code for one in replies], expected, server.log_tail())
         self.assertGreater(max(self.keys(directory)), 1)
 
-    def test_a_fault_in_the_middle_of_a_batch_is_nobodys_absence(self):
+    def test_a_fault_during_a_batch_makes_no_user_unknown(self):
         directory = self.directory()
-        directory.script["entry"] = times(1, hanging_up)
+        directory.script["entry"] = times(1, disconnect)
         self.gather(directory)
 
 

@@ -1,6 +1,7 @@
-"""Real servers as next hops: Postfix and its smtp-sink, Dovecot's LMTP, and other servers of our own.
+"""Real servers as next hops: Postfix and its smtp-sink, Dovecot's LMTP, and other servers of our
+own.
 
-Needs root where the other server does; what is not installed is skipped, and says so.
+Needs root if the other server does; servers that are not installed are skipped.
 """
 
 import collections
@@ -12,8 +13,8 @@ import signal
 import subprocess
 import unittest
 
-from harness import await_letters, await_that, letters
-from outbound import OutboundCase, await_fact, facts
+from harness import await_messages, await_that, mail_files
+from outbound import OutboundCase, await_event, mail_events
 from peers.mailrace import route
 from peers.postfix import Postfix, build_table
 from peers.smtp import free_port
@@ -66,12 +67,12 @@ service lmtp {{
 
 
 class Sinks(OutboundCase):
-    """smtp-sink, which wrote each message to a file by the envelope that it came with."""
+    """smtp-sink, which writes each message to a file with its envelope."""
 
     def sink(self, where, *argv):
-        """Its dump; it ends with the test."""
+        """Its dump folder; it ends with the test."""
         dump = self.folder / "dump"
-        # As root it wants to be told whom to become, and nobody else may become anyone.
+        # As root it needs the user to run as; other users cannot change theirs.
         user = [] if os.geteuid() else ["-u", "root"]
         command = ["smtp-sink", *user, *argv, "-D", str(dump), where, "1024"]
         sink = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -82,7 +83,7 @@ class Sinks(OutboundCase):
     def assert_arrive(self, server, dump, domain):
         for number in range(COUNT):
             self.send(server, f"user{number}@{domain}")
-        await_that(lambda: len(facts(server, "delivered")) == COUNT, f"{COUNT} delivered", server)
+        await_that(lambda: len(mail_events(server, "delivered")) == COUNT, f"{COUNT} delivered", server)
         came = collections.Counter(re.findall(r"^X-Rcpt-Args: <(\S+)>", dump.read_text(), re.M))
         self.assertEqual(came, {f"user{number}@{domain}": 1 for number in range(COUNT)})
 
@@ -95,14 +96,14 @@ class Sinks(OutboundCase):
     def test_smtp_sink_gets_each_message_once_by_lmtp_over_a_unix_socket(self):
         socket = self.folder / "lmtp"
         dump = self.sink(f"unix:{socket}", "-L")
-        await_that(socket.exists, "the socket", _Mute)
+        await_that(socket.exists, "the socket", _NoLog)
         socket.chmod(0o666)
         server = self.start(extra=_STORE.format(f"unix:{socket}"), retry='first = "200ms", factor = 1.0')
         self.assert_arrive(server, dump, "store.test")
 
 
 class Dovecots(OutboundCase):
-    """Dovecot's mailboxes as the transport of a domain of ours; it knows alice and not bob."""
+    """Dovecot's mailboxes as the transport of one of our domains; it knows alice and not bob."""
 
     def setUp(self):
         super().setUp()
@@ -134,22 +135,22 @@ class Dovecots(OutboundCase):
     def assert_delivers(self, next_hop):
         server = self.start(extra=_STORE.format(next_hop), networks=[], retry='first = "200ms", factor = 1.0')
         self.send(server, "alice@store.test", "bob@store.test", sender="alice@bench.test")
-        bounced = await_fact(server, "bounced", to="<bob@store.test>")
+        bounced = await_event(server, "bounced", to="<bob@store.test>")
         self.assertRegex(bounced.reason, "^550 5.1.1 ")
-        await_fact(server, "delivered", to="<alice@store.test>", transport="store")
-        (path,) = letters(self.home / "mail/alice/new")
+        await_event(server, "delivered", to="<alice@store.test>", transport="store")
+        (path,) = mail_files(self.home / "mail/alice/new")
         self.assertIn(b"Subject: hello", path.read_bytes())
-        self.assertIn(b"Final-Recipient: rfc822; bob@store.test", await_letters(server, "alice", 1)[0].read_bytes())
+        self.assertIn(b"Final-Recipient: rfc822; bob@store.test", await_messages(server, "alice", 1)[0].read_bytes())
 
-    def test_dovecot_takes_mail_over_a_unix_socket_and_refuses_one_mailbox(self):
+    def test_dovecot_accepts_mail_over_a_unix_socket_and_refuses_one_mailbox(self):
         self.assert_delivers(f"unix:{self.home}/lmtp")
 
-    def test_dovecot_takes_mail_over_tcp_and_refuses_one_mailbox(self):
+    def test_dovecot_accepts_mail_over_tcp_and_refuses_one_mailbox(self):
         self.assert_delivers(f"[127.0.0.1]:{self.port}")
 
 
 class Postfixes(OutboundCase):
-    def test_postfix_takes_mail_and_delivers_it(self):
+    def test_postfix_accepts_mail_and_delivers_it(self):
         if not shutil.which("postfix") or os.geteuid() != 0:
             self.skipTest("postfix is not installed, or this is not root")
         users, maildirs = self.folder / "users", self.folder / "postfix-mail"
@@ -166,14 +167,14 @@ class Postfixes(OutboundCase):
         postfix.start()
         server = self.start(extra=route("dest.test", f"[127.0.0.1]:{postfix.port}"))
         self.send(server, "bob@dest.test", "nobody-here@dest.test")
-        self.assertRegex(await_fact(server, "delivered", to="<bob@dest.test>").reply, "^250 2.0.0 Ok: .*queued as ")
-        self.assertRegex(await_fact(server, "bounced", to="<nobody-here@dest.test>").reason, "^550 5.1.1 ")
-        (path,) = await_that(lambda: letters(maildirs / "bob/new"), "a letter", server)
+        self.assertRegex(await_event(server, "delivered", to="<bob@dest.test>").reply, "^250 2.0.0 Ok: .*queued as ")
+        self.assertRegex(await_event(server, "bounced", to="<nobody-here@dest.test>").reason, "^550 5.1.1 ")
+        (path,) = await_that(lambda: mail_files(maildirs / "bob/new"), "a message", server)
         self.assertIn(b"Subject: hello", path.read_bytes())
 
 
-class Fellows(OutboundCase):
-    """Two of our own share a domain, and each knows which of them stores which mailbox."""
+class SharedDomain(OutboundCase):
+    """Two of our servers share a domain; each knows which of them stores a mailbox."""
 
     HOSTS = {"alice": 0, "bob": 1}
 
@@ -187,9 +188,9 @@ class Fellows(OutboundCase):
         (self.folder / "users").write_text("".join(f"{user}@shared.test {user}\n" for user in self.HOSTS))
         for number in (0, 1):
             self.zone.a(f"host{number}.test", "127.0.0.1")
-        self.servers = [self.fellow(number) for number in (0, 1)]
+        self.servers = [self.shared_server(number) for number in (0, 1)]
 
-    def fellow(self, number):
+    def shared_server(self, number):
         table = '\n[[table]]\nname = "{0}"\ntype = "text"\npath = "{1}/{0}"\n'
         extra = "".join(table.format(name, self.folder) for name in ("hosts", "users"))
         extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "users"\nhosts = "hosts"\ntransport = "maildir"\n'
@@ -200,27 +201,27 @@ class Fellows(OutboundCase):
         return server
 
     def stored(self, number, user):
-        return letters(self.servers[number].maildir(user, "shared.test") / "new")
+        return mail_files(self.servers[number].maildir(user, "shared.test") / "new")
 
-    def test_each_keeps_its_own_and_hands_the_others_over(self):
+    def test_each_stores_its_own_mailboxes_and_forwards_the_others(self):
         for entrance in self.servers:
             self.send(entrance, "alice@shared.test", "bob@shared.test", sender="stranger@client.test")
         for user, home in self.HOSTS.items():
-            await_letters(self.servers[home], user, 2, domain="shared.test")
+            await_messages(self.servers[home], user, 2, domain="shared.test")
             self.assertEqual(self.stored(1 - home, user), [])
-        self.assertEqual(facts(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
-        self.assertEqual(facts(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
+        self.assertEqual(mail_events(self.servers[0], "delivered", to="<bob@shared.test>")[0].transport, "smtp")
+        self.assertEqual(mail_events(self.servers[0], "delivered", to="<alice@shared.test>")[0].transport, "maildir")
 
-    def test_mail_waits_for_the_fellow_that_is_down(self):
+    def test_mail_waits_for_the_server_that_is_down(self):
         self.servers[1].terminate()
         self.send(self.servers[0], "bob@shared.test", sender="stranger@client.test")
-        self.assertRegex(await_fact(self.servers[0], "deferred", to="<bob@shared.test>").reason, r"^451 4\.4\.1 ")
+        self.assertRegex(await_event(self.servers[0], "deferred", to="<bob@shared.test>").reason, r"^451 4\.4\.1 ")
         self.servers[1].start()
-        await_that(lambda: self.stored(1, "bob"), "a letter for bob", self.servers[0])
+        await_that(lambda: self.stored(1, "bob"), "a message for bob", self.servers[0])
 
 
-class _Mute:
-    """A server that has no log."""
+class _NoLog:
+    """A server without a log."""
 
     @staticmethod
     def log_tail():

@@ -1,4 +1,4 @@
-"""What the operator decides about mail on its way to others, seen from the next hop and from the sender."""
+"""Operator commands for queued mail, seen from the next hop and from the sender."""
 
 import json
 import os
@@ -6,13 +6,15 @@ import pty
 import subprocess
 import unittest
 
-from harness import await_letters, await_that
-from outbound import OutboundCase, await_fact, facts, metrics, text_message
+from harness import await_messages, await_that
+from outbound import OutboundCase, await_event, mail_events, metrics, text_message
 from peers.mailrace import route
 
 
 class Operator(OutboundCase):
-    """A server whose mail all waits, since its next hop said 450 to the first try and would take the second."""
+    """A server with queued mail: the next hop replied 450 to the first attempt and would accept the
+    second.
+    """
 
     def setUp(self):
         super().setUp()
@@ -22,21 +24,21 @@ class Operator(OutboundCase):
             extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + route("two.test", f"[127.0.0.1]:{self.one.port}")
         )
         self.kept = self.send(self.server, "bob@one.test", "carol@two.test")
-        await_that(lambda: len(facts(self.server, "deferred")) == 2, "two deferred", self.server)
+        await_that(lambda: len(mail_events(self.server, "deferred")) == 2, "two deferred", self.server)
         self.one.script.clear()
 
     def queue(self, *words):
         return self.server._queue(*words)
 
     def came(self, count=1):
-        return [letter.recipients for letter in self.await_letters(self.one, count, self.server)]
+        return [received.recipients for received in self.await_messages(self.one, count, self.server)]
 
-    def test_retry_sends_what_waits_now_and_leaves_the_rest(self):
+    def test_retry_sends_selected_mail_now(self):
         self.queue("retry", "--destination", "one.test")
         self.assertEqual(self.came(), [["TO:<bob@one.test>"]])
         self.assertEqual(self.server.queued(), 1)
 
-    def test_the_list_tells_the_last_error_and_can_be_filtered_by_it(self):
+    def test_the_list_shows_the_last_error_and_can_be_filtered_by_it(self):
         self.assertEqual(self.queue("list", "--count", "--error", "4.2.1 later").split()[0], "2")
         self.assertEqual(self.queue("list", "--count", "--error", "no such text").split()[0], "0")
         self.assertIn("450 4.2.1 later", self.queue("list", "--json"))
@@ -44,9 +46,9 @@ class Operator(OutboundCase):
         self.assertIn("one.test", by_destination)
         self.assertIn("two.test", by_destination)
 
-    def test_what_is_held_stays_whatever_happens_until_it_is_released(self):
+    def test_held_mail_stays_until_it_is_released(self):
         self.queue("hold", "--recipient", "carol@two.test")
-        await_fact(self.server, "held", to="<carol@two.test>")
+        await_event(self.server, "held", to="<carol@two.test>")
         self.queue("retry", "--all")
         self.came()
         self.server.terminate()
@@ -54,83 +56,83 @@ class Operator(OutboundCase):
         self.assertEqual(self.server.queued(), 1)
         self.queue("release", "--all")
         self.assertEqual(self.came(2)[1], ["TO:<carol@two.test>"])
-        await_fact(self.server, "released", to="<carol@two.test>")
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "a release is no deferral")
+        await_event(self.server, "released", to="<carol@two.test>")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "a release was logged as a deferral")
 
-    def test_the_log_says_that_mail_was_released_and_not_that_it_was_deferred(self):
+    def test_a_release_is_logged_as_a_release_and_not_as_a_deferral(self):
         before = metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}']
         self.queue("hold", "--all")
-        await_fact(self.server, "held", to="<bob@one.test>")
+        await_event(self.server, "held", to="<bob@one.test>")
         self.queue("release", "--recipient", "bob@one.test")
-        await_fact(self.server, "released", to="<bob@one.test>")
+        await_event(self.server, "released", to="<bob@one.test>")
         self.came()
         self.queue("release", "--recipient", "carol@two.test")
-        await_fact(self.server, "released", to="<carol@two.test>")
+        await_event(self.server, "released", to="<carol@two.test>")
         self.came(2)
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "those of the first attempts")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "only the first attempts are deferrals")
         self.assertEqual(metrics(self.server)['mailrace_outcomes_total{outcome="deferred"}'], before)
 
     def test_a_retry_is_no_deferral_either(self):
         self.queue("retry", "--all")
         self.came(2)
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
-        self.assertEqual(len(facts(self.server, "deferred")), 2, "those of the first attempts")
+        self.assertEqual(len(mail_events(self.server, "deferred")), 2, "only the first attempts are deferrals")
 
-    def test_what_is_removed_is_gone_and_nobody_is_told(self):
+    def test_removed_mail_is_gone_without_a_notice(self):
         self.queue("remove", "--sender", "alice@bench.test")
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
-        await_that(lambda: len(facts(self.server, "removed")) == 2, "two lines in the log", self.server)
+        await_that(lambda: len(mail_events(self.server, "removed")) == 2, "two removals in the log", self.server)
         self.server.terminate()
         self.server.start()
-        self.assertEqual((self.server.queued(), self.one.letters), (0, []))
+        self.assertEqual((self.server.queued(), self.one.messages), (0, []))
 
-    def test_what_is_given_up_is_told_to_the_sender(self):
+    def test_failed_mail_bounces_to_the_sender(self):
         self.queue("bounce", "--id", self.kept)
-        content = b"".join(path.read_bytes() for path in await_letters(self.server, "alice", 2))
+        content = b"".join(path.read_bytes() for path in await_messages(self.server, "alice", 2))
         for recipient in (b"bob@one.test", b"carol@two.test"):
             self.assertIn(b"Final-Recipient: rfc822; " + recipient, content)
-        self.assertEqual(self.one.letters, [])
+        self.assertEqual(self.one.messages, [])
 
     def test_a_queue_that_is_paused_keeps_its_mail(self):
         self.queue("pause", "standard")
         self.queue("retry", "--all")
         self.send(self.server, "dave@one.test", "alice@bench.test")
-        await_fact(self.server, "delivered", to="<alice@bench.test>")
-        self.assertEqual(self.one.letters, [])
+        await_event(self.server, "delivered", to="<alice@bench.test>")
+        self.assertEqual(self.one.messages, [])
         self.assertEqual(metrics(self.server)['mailrace_queue_paused{queue="standard"}'], 1)
         self.queue("resume", "standard")
         self.came(3)
 
-    def test_explain_says_where_mail_would_go_and_what_holds_a_message(self):
+    def test_explain_shows_the_route_and_why_a_message_waits(self):
         self.assertIn(f"127.0.0.1:{self.one.port}", self.explain("someone@one.test"))
         self.assertIn("450 4.2.1 later", self.explain(self.kept))
 
-    def test_explain_calls_only_that_held_which_the_operator_holds(self):
+    def test_explain_reports_held_only_for_mail_held_by_the_operator(self):
         self.assertIn("<bob@one.test>: waiting for its next attempt at ", self.explain(self.kept))
         self.assertNotIn("held", self.explain(self.kept))
         self.queue("hold", "--recipient", "bob@one.test")
-        await_fact(self.server, "held", to="<bob@one.test>")
+        await_event(self.server, "held", to="<bob@one.test>")
         self.assertIn("<bob@one.test>: held by the operator", self.explain(self.kept))
 
-    def test_explain_takes_the_way_of_mail_for_the_postmaster_of_this_host(self):
+    def test_explain_follows_the_route_of_mail_for_the_postmaster(self):
         self.send(self.server, "postmaster@mx.bench.test")
-        await_fact(self.server, "delivered", to="<postmaster@bench.test>")
+        await_event(self.server, "delivered", to="<postmaster@bench.test>")
         told = self.explain("postmaster@mx.bench.test")
         self.assertIn("postmaster@mx.bench.test: the postmaster of this host, postmaster@bench.test", told)
         self.assertIn("route: local mailbox", told)
 
-    def test_recipients_are_chosen_by_their_state(self):
+    def test_recipients_are_selected_by_their_state(self):
         self.queue("hold", "--recipient", "carol@two.test")
-        await_fact(self.server, "held", to="<carol@two.test>")
+        await_event(self.server, "held", to="<carol@two.test>")
         self.assertIn("<carol@two.test>", self.queue("list", "--state", "held"))
         self.assertIn("<bob@one.test>", self.queue("list", "--state", "waiting"))
         counts = [int(self.queue("list", "--count", "--state", state)) for state in ("held", "waiting,held", "active")]
         self.assertEqual(counts, [1, 2, 0])
         self.queue("pause", "standard")
         self.send(self.server, "dave@one.test")
-        await_that(lambda: int(self.queue("list", "--count", "--state", "ready")) == 1, "one that is ready", self.server)
+        await_that(lambda: int(self.queue("list", "--count", "--state", "ready")) == 1, "one ready recipient", self.server)
         self.queue("remove", "--state", "active")
-        await_fact(self.server, "removed", to="<dave@one.test>")
+        await_event(self.server, "removed", to="<dave@one.test>")
         self.assertEqual(self.server.queued(), 2)
 
     def test_a_message_is_shown_with_its_recipients_and_its_header(self):
@@ -157,7 +159,7 @@ class Operator(OutboundCase):
         self.assertTrue(header.startswith(b"Received: ") and header.endswith(b"Subject: hello"), header)
         self.assertEqual(self.mailrace("queue", "show", "--header", kept).stdout, header + b"\r\n\r\n")
 
-    def test_what_there_is_no_more_cannot_be_shown(self):
+    def test_a_removed_message_cannot_be_shown(self):
         self.queue("remove", "--all")
         await_that(lambda: self.server.queued() == 0, "an empty queue", self.server)
         for how in ((), ("--json",), ("--header",), ("--message",)):
@@ -166,13 +168,13 @@ class Operator(OutboundCase):
             self.assertIn(f"no message {self.kept} in the queue", done.stderr.decode())
         self.assertEqual(self.mailrace("queue", "show", "bob").returncode, 64)
 
-    def test_what_strangers_wrote_cannot_play_with_the_terminal(self):
+    def test_untrusted_text_cannot_control_the_terminal(self):
         self.one.script["RCPT"] = "450 4.2.1 go \u202e away \x1b[2J"
         header = "Subject: \x1b[2J\u2066x\r\n\r\n"
         hostile = self.send(self.server, "c\u202ed\u200b\U000e0041@one.test", sender="a\u2028b@bench.test",
                             message=header.encode() + b"hello\r\n", mail="SMTPUTF8")  # fmt: skip
         self.queue("retry", "--all")
-        await_that(lambda: len(facts(self.server, "deferred")) >= 4, "two more deferred", self.server)
+        await_that(lambda: len(mail_events(self.server, "deferred")) >= 4, "two more deferred", self.server)
         self.queue("pause", "standard")
         self.send(self.server, "e\u202ef@one.test", mail="SMTPUTF8")
         said = [self.mailrace(*words) for words in (
@@ -188,7 +190,7 @@ class Operator(OutboundCase):
         self.assertIn("e\u202ef@one.test", recipients)
         self.assertNotEqual(hostile, self.kept)
 
-    def test_a_terminal_gets_a_message_in_lines_that_do_it_no_harm(self):
+    def test_a_message_is_escaped_on_a_terminal(self):
         self.queue("pause", "standard")
         kept = self.send(self.server, "dave@one.test", message=b"Subject: x\r\n\r\n\x1b[2Jhello\r\n")
         ours, theirs = pty.openpty()
@@ -200,7 +202,7 @@ class Operator(OutboundCase):
         self.assertIn(b"\\u001b[2Jhello", told)
         self.assertNotIn(b"\x1b", told)
 
-    def test_a_reader_who_has_gone_is_no_error(self):
+    def test_a_closed_pipe_is_no_error(self):
         for words in (("queue", "list"), ("queue", "show", self.kept, "--message"), ("status",), ("explain", self.kept),
                       ("check",), ("completions", "bash")):  # fmt: skip
             reader, writer = os.pipe()
@@ -216,7 +218,7 @@ class Operator(OutboundCase):
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
     def mailrace(self, *words):
-        """A command, whatever its end is, with what it said as bytes."""
+        """Runs a command with any exit status; its output is bytes."""
         argv = [str(self.server.binary), *words, "--config", str(self.server.config)]
         return subprocess.run(argv, capture_output=True, timeout=60)
 

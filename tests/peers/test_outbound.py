@@ -1,5 +1,6 @@
-"""How mail leaves: which recipients and messages share a transaction and a connection, in which dialect, and what of
-it the next hop must be able to do."""
+"""Outbound delivery: how recipients and messages share transactions and connections, protocol
+variants, and required extensions.
+"""
 
 import threading
 import time
@@ -8,13 +9,13 @@ import unittest
 import hosts
 from harness import Client, await_that, stuffed
 from hosts import EXTENSIONS
-from outbound import OutboundCase, await_fact, facts, text_message
+from outbound import OutboundCase, await_event, mail_events, text_message
 
 ROUTE = '\n[[route]]\ndomain = "{}"\nnext_hop = "{}"\n'
 
 
 def routed(*hosts_, domain="*.test"):
-    """Sections that lead a domain to the first host, or d1.test, d2.test ... to each of several."""
+    """Sections that route a domain to the first host, or d1.test, d2.test ... to one host each."""
     if len(hosts_) == 1:
         return ROUTE.format(domain, _hop(hosts_[0]))
     return "".join(ROUTE.format(f"d{number}.test", _hop(host)) for number, host in enumerate(hosts_, 1))
@@ -29,16 +30,16 @@ class Transactions(OutboundCase):
         host = self.host()
         server = self.start(extra=routed(host))
         self.send(server, "a@one.test", "b@one.test", "c@one.test", "d@two.test")
-        letters = self.await_letters(host, 2, server)
-        together = sorted(sorted(letter.recipients) for letter in letters)
+        messages = self.await_messages(host, 2, server)
+        together = sorted(sorted(received.recipients) for received in messages)
         self.assertEqual(together, [["TO:<a@one.test>", "TO:<b@one.test>", "TO:<c@one.test>"], ["TO:<d@two.test>"]])
 
     def test_a_transaction_has_no_more_recipients_than_the_transport_allows(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp="recipients_per_message = 2")
         self.send(server, *(f"user{number}@one.test" for number in range(5)))
-        letters = self.await_letters(host, 3, server)
-        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+        messages = self.await_messages(host, 3, server)
+        self.assertEqual(sorted(len(received.recipients) for received in messages), [1, 2, 2])
 
     def test_messages_share_a_connection(self):
         host = self.host()
@@ -46,39 +47,39 @@ class Transactions(OutboundCase):
         self.send_in_turn(server, host, 5)
         self.assertEqual(len(host.sessions), 1)
 
-    def test_a_connection_carries_no_more_messages_than_it_may(self):
+    def test_a_connection_carries_no_more_messages_than_configured(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"\nmessages_per_connection = 2')
         self.send_in_turn(server, host, 5)
         self.assertEqual(len(host.sessions), 3)
         self.assertEqual([session.commands[-1] for session in host.sessions[:2]], ["QUIT", "QUIT"])
 
-    def test_an_unused_connection_is_ended_politely(self):
+    def test_an_idle_connection_is_closed_with_quit(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "100ms"')
         self.send_in_turn(server, host, 1)
         await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
         self.assertEqual(host.sessions[0].commands[-1], "QUIT")
 
-    def test_a_connection_that_the_next_hop_has_ended_meanwhile_costs_nothing(self):
+    def test_a_connection_that_the_next_hop_closed_causes_no_deferral(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"')
         self.send_in_turn(server, host, 1)
         host.sessions[0].close()
         self.send_in_turn(server, host, 1)
         self.assertEqual(len(host.sessions), 2)
-        self.assertEqual(facts(server, "deferred"), [])
+        self.assertEqual(mail_events(server, "deferred"), [])
 
-    def test_a_connection_that_the_next_hop_takes_leave_of_meanwhile_costs_nothing(self):
+    def test_a_connection_that_the_next_hop_ended_with_421_causes_no_deferral(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "30s"')
         self.send_in_turn(server, host, 1)
         host.sessions[0].say("421 4.4.2 you take too long")
         host.sessions[0].close()
         self.send_in_turn(server, host, 1)
-        self.assertEqual((len(host.sessions), facts(server, "deferred")), (2, []))
+        self.assertEqual((len(host.sessions), mail_events(server, "deferred")), (2, []))
 
-    def test_a_server_that_stops_takes_leave_of_its_next_hops(self):
+    def test_a_server_that_stops_sends_quit(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='idle = "10m"')
         self.send_in_turn(server, host, 1)
@@ -86,24 +87,24 @@ class Transactions(OutboundCase):
         await_that(host.sessions[0].ended.is_set, "the end of the connection", server)
         self.assertEqual(host.sessions[0].commands[-1], "QUIT")
 
-    def test_limits_that_the_next_hop_announces_are_obeyed(self):
+    def test_limits_that_the_next_hop_announces_are_respected(self):
         host = self.host(extensions=(*EXTENSIONS, "LIMITS RCPTMAX=2 MAILMAX=2"))
         server = self.start(extra=routed(host), smtp='idle = "30s"\nconnections = 1')
         self.send(server, *(f"user{number}@one.test" for number in range(5)))
-        letters = self.await_letters(host, 3, server)
-        self.assertEqual(sorted(len(letter.recipients) for letter in letters), [1, 2, 2])
+        messages = self.await_messages(host, 3, server)
+        self.assertEqual(sorted(len(received.recipients) for received in messages), [1, 2, 2])
         mails = [sum(command.startswith("MAIL") for command in session.commands) for session in host.sessions]
         self.assertEqual(mails, [2, 1])
-        self.assertEqual(facts(server, "deferred"), [])
+        self.assertEqual(mail_events(server, "deferred"), [])
 
-    def test_a_next_hop_may_get_settings_of_its_own(self):
+    def test_a_next_hop_may_have_its_own_settings(self):
         names = self.names()
         host = self.host("127.0.0.2")
         names.domain("big.test", "127.0.0.2")
         extra = '\n[[next_hop]]\nhost = "*.big.test"\nmessages_per_connection = 1\nrecipients_per_message = 1\n'
         server = self.start(names=names, smtp=f"port = {host.port}", extra=extra)
         self.send(server, "a@big.test", "b@big.test")
-        self.await_letters(host, 2, server)
+        self.await_messages(host, 2, server)
         self.assertEqual(len(host.sessions), 2)
 
     def test_no_more_connections_than_allowed_are_open_at_once(self):
@@ -112,20 +113,20 @@ class Transactions(OutboundCase):
         server = self.start(extra=routed(host), smtp="connections = 3\nconcurrency = { start = 3 }")
         for number in range(20):
             self.send(server, f"user{number}@d{number}.test")
-        # The first connection is alone until it has had its first answer.
-        await_that(lambda: host.letters, "a first letter", server)
+        # The first connection is the only one until it has had its first reply.
+        await_that(lambda: host.messages, "a first message", server)
         go.set()
-        self.await_letters(host, 20, server)
+        self.await_messages(host, 20, server)
         self.assertEqual(host.open_most, 3)
 
-    def test_a_rate_holds_messages_back(self):
+    def test_a_rate_limits_messages(self):
         host = self.host()
         server = self.start(extra=routed(host), smtp='rate = "2/s"')
         begin = time.monotonic()
         for number in range(5):
             self.send(server, f"user{number}@one.test")
-        self.await_letters(host, 5, server)
-        self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two a second take more than a second")
+        self.await_messages(host, 5, server)
+        self.assertGreaterEqual(time.monotonic() - begin, 1.0, "five messages at two per second take more than a second")
 
     def test_each_recipient_gets_the_outcome_that_the_next_hop_gave_it(self):
         later = hosts.once("450 4.2.1 busy")
@@ -133,30 +134,30 @@ class Transactions(OutboundCase):
         host = self.host(script={"RCPT": lambda session, argument: replies.get(argument, _kind)(session, argument)})
         server = self.start(extra=routed(host), retry='first = "200ms", jitter = 0.0')
         self.send(server, "never@one.test", "later@one.test", "now@one.test")
-        first, second = self.await_letters(host, 2, server)
+        first, second = self.await_messages(host, 2, server)
         self.assertEqual((first.recipients, second.recipients), (["TO:<now@one.test>"], ["TO:<later@one.test>"]))
-        self.assertEqual(await_fact(server, "deferred", to="<later@one.test>").reason, "450 4.2.1 busy")
-        self.assertEqual(await_fact(server, "bounced", to="<never@one.test>").reason, "550 5.1.1 who")
+        self.assertEqual(await_event(server, "deferred", to="<later@one.test>").reason, "450 4.2.1 busy")
+        self.assertEqual(await_event(server, "bounced", to="<never@one.test>").reason, "550 5.1.1 who")
         for recipient in ("<now@one.test>", "<later@one.test>"):
-            await_fact(server, "delivered", to=recipient)
+            await_event(server, "delivered", to=recipient)
 
-    def test_aliases_that_lead_elsewhere_are_forwarded(self):
+    def test_aliases_to_other_domains_are_forwarded(self):
         host, table = self.host(), self.folder / "aliases"
         table.write_text("team@lists.test alice@bench.test, bob@one.test\n")
         extra = f'\n[[table]]\nname = "aliases"\ntype = "text"\npath = "{table}"\n'
         extra += '\n[[domain]]\nname = "lists.test"\naliases = "aliases"\ntransport = "maildir"\n'
         server = self.start(extra=routed(host) + extra, networks=[])
         self.send(server, "team@lists.test", sender="stranger@client.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<bob@one.test>"])
-        await_fact(server, "delivered", to="<alice@bench.test>", transport="maildir")
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<bob@one.test>"])
+        await_event(server, "delivered", to="<alice@bench.test>", transport="maildir")
 
     def send_in_turn(self, server, host, count):
-        """Messages of which each is sent when the one before has left, and its outcome is known."""
+        """Sends messages one after the other, each after the outcome of the one before is known."""
         for _ in range(count):
             before = len(host.accepted)
             identity = self.send(server, "user@one.test")
-            await_fact(server, "delivered", id=identity)
+            await_event(server, "delivered", id=identity)
             self.assertEqual(len(host.accepted), before + 1)
 
 
@@ -165,7 +166,7 @@ def _kind(_session, _argument):
 
 
 class Content(OutboundCase):
-    """What arrives is what was sent, whichever way it went."""
+    """A message arrives unchanged by any transport."""
 
     BODY = ("." + "x" * 70 + "\r\n" + "..\r\n" + "y" * 900 + "\r\n") * 400
 
@@ -173,56 +174,56 @@ class Content(OutboundCase):
         server = self.start(extra=routed(host), **settings)
         message = text_message(body=self.BODY + ".\r\n")
         self.send(server, "bob@one.test", message=stuffed(message))
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.content.endswith(b"\r\n" + message))
-        return letter
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.content.endswith(b"\r\n" + message))
+        return received
 
     def test_a_large_message_arrives_as_it_was_sent_by_data_and_sendfile(self):
-        letter = self.assert_arrives(self.host(), smtp='sendfile_above = "1KiB"')
-        self.assertIn("DATA", letter.session.commands)
+        received = self.assert_arrives(self.host(), smtp='sendfile_above = "1KiB"')
+        self.assertIn("DATA", received.session.commands)
 
     def test_a_large_message_arrives_as_it_was_sent_by_data_and_copying(self):
         self.assert_arrives(self.host(), smtp="sendfile = false")
 
     def test_a_large_message_arrives_as_it_was_sent_by_bdat(self):
-        letter = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
-        self.assertTrue(any(command.startswith("BDAT ") for command in letter.session.commands))
+        received = self.assert_arrives(self.host(extensions=(*EXTENSIONS, "CHUNKING")))
+        self.assertTrue(any(command.startswith("BDAT ") for command in received.session.commands))
 
-    def test_a_large_message_arrives_as_it_was_sent_in_cipher(self):
+    def test_a_large_message_arrives_as_it_was_sent_with_tls(self):
         tls = hosts.certificate(self.folder)
-        letter = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
-        self.assertTrue(letter.session.is_secure)
+        received = self.assert_arrives(self.host(tls=tls), smtp='sendfile_above = "1KiB"')
+        self.assertTrue(received.session.is_secure)
 
-    def test_a_next_hop_without_extensions_gets_it_all_the_same(self):
-        letter = self.assert_arrives(self.host(extensions=()))
-        self.assertEqual(letter.sender, "FROM:<alice@bench.test>")
+    def test_a_next_hop_without_extensions_gets_it_too(self):
+        received = self.assert_arrives(self.host(extensions=()))
+        self.assertEqual(received.sender, "FROM:<alice@bench.test>")
 
 
 class Unsendable(OutboundCase):
-    """What the next hop cannot take comes back at once, for it would not be able to tomorrow."""
+    """Messages that the next hop cannot accept bounce right away, since a retry would not help."""
 
     def bounce(self, lacks, **message):
         host = self.host(extensions=[word for word in EXTENSIONS if not word.startswith(lacks)])
         server = self.start(place=str(id(host)), extra=routed(host))
         recipient = message.pop("recipient", "bob@one.test")
         self.send(server, recipient, **message)
-        bounced = await_fact(server, "bounced")
-        self.assertEqual(host.letters, [])
+        bounced = await_event(server, "bounced")
+        self.assertEqual(host.messages, [])
         return bounced
 
     def test_an_international_address_needs_smtputf8(self):
-        # Without 8BITMIME, too, it is the address that counts: the message itself may be plain.
+        # Without 8BITMIME the address still decides: the message itself may be ASCII.
         for lacks in ("SMTPUTF8", ("SMTPUTF8", "8BITMIME")):
             bounced = self.bounce(lacks, recipient="j\u00fcrgen@one.test", mail="SMTPUTF8")
             self.assertRegex(bounced.reason, r"^553 5\.6\.7 ")
 
-    def test_an_international_address_is_sent_where_the_next_hop_knows_it(self):
+    def test_an_international_address_is_sent_if_the_next_hop_supports_it(self):
         host = self.host()
         server = self.start(extra=routed(host))
         self.send(server, "j\u00fcrgen@one.test", mail="SMTPUTF8")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<j\u00fcrgen@one.test>"])
-        self.assertIn(" SMTPUTF8", letter.sender)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<j\u00fcrgen@one.test>"])
+        self.assertIn(" SMTPUTF8", received.sender)
 
     def test_eight_bits_need_8bitmime(self):
         message = text_message(body="gr\u00fc\u00dfe\r\n")
@@ -233,65 +234,65 @@ class Unsendable(OutboundCase):
         host = self.host(extensions=["SIZE 2000", "ENHANCEDSTATUSCODES"])
         server = self.start(extra=routed(host))
         self.send(server, "bob@one.test", message=text_message(body=("x" * 70 + "\r\n") * 100))
-        bounced = await_fact(server, "bounced", to="<bob@one.test>")
+        bounced = await_event(server, "bounced", to="<bob@one.test>")
         self.assertRegex(bounced.reason, r"^552 5\.3\.4 ")
         self.assertFalse(any(command.startswith("MAIL") for command in host.sessions[0].commands))
         self.send(server, "carol@one.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
 
-class Secrecy(OutboundCase):
-    """STARTTLS, offered by servers whose certificate nobody has signed, or that break it."""
+class OutboundTls(OutboundCase):
+    """STARTTLS with self-signed certificates and failing handshakes."""
 
     def setUp(self):
         super().setUp()
         self.tls = hosts.certificate(self.folder)
 
-    def test_tls_is_used_where_it_is_offered_whoever_signed_the_certificate(self):
+    def test_tls_is_used_if_offered_with_any_certificate(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host))
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.session.is_secure)
-        verbs = [command.split()[0] for command in letter.session.commands]
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.session.is_secure)
+        verbs = [command.split()[0] for command in received.session.commands]
         self.assertEqual(verbs[:4], ["EHLO", "STARTTLS", "EHLO", "MAIL"])
 
-    def test_a_broken_handshake_leads_to_clear_text(self):
+    def test_a_failed_handshake_falls_back_to_clear_text(self):
         for break_ in (hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n"), hosts.hangup(), "454 4.7.0 not now"):
             host = self.host(tls=self.tls, script={"STARTTLS": break_})
             server = self.start(place=str(id(host)), extra=routed(host))
             self.send(server, "bob@one.test")
-            (letter,) = self.await_letters(host, 1, server)
-            self.assertFalse(letter.session.is_secure)
-            self.assertEqual(facts(server, "deferred"), [])
+            (received,) = self.await_messages(host, 1, server)
+            self.assertFalse(received.session.is_secure)
+            self.assertEqual(mail_events(server, "deferred"), [])
 
-    def test_where_tls_is_required_mail_waits_rather_than_go_in_clear_text(self):
+    def test_required_tls_defers_mail_instead_of_clear_text(self):
         broken = {"STARTTLS": hosts.hangup(b"220 go on\r\nnonsense that is no TLS\r\n")}
         for host in (self.host(), self.host(tls=self.tls, script=broken)):
             server = self.start(place=str(id(host)), extra=routed(host), smtp='tls = "required"')
             self.send(server, "bob@one.test")
-            deferred = await_fact(server, "deferred", to="<bob@one.test>")
+            deferred = await_event(server, "deferred", to="<bob@one.test>")
             self.assertRegex(deferred.reason, r"^451 4\.7\.5 ")
             commands = [command for session in host.sessions for command in session.commands]
             self.assertFalse(any(command.startswith("MAIL") for command in commands))
 
-    def test_where_tls_is_required_and_works_mail_leaves(self):
+    def test_required_tls_delivers_if_tls_works(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "required"')
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertTrue(letter.session.is_secure)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertTrue(received.session.is_secure)
 
-    def test_where_tls_is_not_wanted_none_is_used(self):
+    def test_disabled_tls_is_not_used(self):
         host = self.host(tls=self.tls)
         server = self.start(extra=routed(host), smtp='tls = "never"')
         self.send(server, "bob@one.test")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertNotIn("STARTTLS", letter.session.commands)
+        (received,) = self.await_messages(host, 1, server)
+        self.assertNotIn("STARTTLS", received.session.commands)
 
 
 class Lmtp(OutboundCase):
-    """A transport of our own domain that leads to a server of mailboxes."""
+    """An LMTP transport of a local domain to a mailbox server."""
 
     def serving(self, host, **settings):
         extra = f'\n[transport.store]\ntype = "lmtp"\nnext_hop = "{_hop(host)}"\n'
@@ -301,14 +302,14 @@ class Lmtp(OutboundCase):
     def assert_each_has_an_outcome(self, host):
         server = self.serving(host, retry='first = "200ms", jitter = 0.0')
         self.send(server, "full@store.test", "gone@store.test", "here@store.test", sender="stranger@client.test")
-        letters = self.await_letters(host, 2, server)
-        self.assertEqual(len(letters[0].recipients), 3)
-        self.assertEqual(letters[1].recipients, ["TO:<full@store.test>"])
-        self.assertTrue(letters[0].session.commands[0].startswith("LHLO "))
-        self.assertRegex(await_fact(server, "deferred", to="<full@store.test>").reason, "^452 4.2.2 ")
-        self.assertRegex(await_fact(server, "bounced", to="<gone@store.test>").reason, "^550 5.1.1 ")
+        messages = self.await_messages(host, 2, server)
+        self.assertEqual(len(messages[0].recipients), 3)
+        self.assertEqual(messages[1].recipients, ["TO:<full@store.test>"])
+        self.assertTrue(messages[0].session.commands[0].startswith("LHLO "))
+        self.assertRegex(await_event(server, "deferred", to="<full@store.test>").reason, "^452 4.2.2 ")
+        self.assertRegex(await_event(server, "bounced", to="<gone@store.test>").reason, "^550 5.1.1 ")
         for recipient in ("<here@store.test>", "<full@store.test>"):
-            await_fact(server, "delivered", to=recipient, transport="store")
+            await_event(server, "delivered", to=recipient, transport="store")
 
     def script(self):
         later = hosts.once("452 4.2.2 full")
@@ -326,19 +327,19 @@ class Lmtp(OutboundCase):
     def test_each_recipient_has_an_outcome_of_its_own_over_a_unix_socket(self):
         self.assert_each_has_an_outcome(self.host(path=self.folder / "lmtp", lmtp=True, script=self.script()))
 
-    def test_a_socket_that_is_not_there_yet_is_waited_for(self):
+    def test_a_missing_socket_defers_mail(self):
         path = self.folder / "lmtp"
         absent = self.host(path=path, lmtp=True)
         absent.stop()
         path.unlink()
         server = self.serving(absent, retry='first = "200ms", factor = 1.0, jitter = 0.0')
         self.send(server, "here@store.test", sender="stranger@client.test")
-        self.assertRegex(await_fact(server, "deferred", to="<here@store.test>").reason, r"^451 4\.4\.1 ")
-        self.await_letters(self.host(path=path, lmtp=True), 1, server)
+        self.assertRegex(await_event(server, "deferred", to="<here@store.test>").reason, r"^451 4\.4\.1 ")
+        self.await_messages(self.host(path=path, lmtp=True), 1, server)
 
 
 class Relaying(OutboundCase):
-    def test_who_may_not_relay_is_refused(self):
+    def test_relaying_is_refused_without_permission(self):
         server = self.start(networks=[])
         with Client(server.port) as client:
             client.greet()
@@ -352,34 +353,36 @@ class Relaying(OutboundCase):
             client.greet()
             self.assertTrue(client.envelope("bob@one.test").is_a(550, "5.7.1"))
 
-    def test_a_domain_of_ours_that_another_host_keeps_takes_mail_from_everybody(self):
+    def test_a_domain_stored_on_another_host_accepts_mail_from_all_clients(self):
         host = self.host()
         extra = f'\n[transport.onward]\ntype = "smtp"\nnext_hop = "{_hop(host)}"\n'
         extra += '\n[[domain]]\nname = "backed.test"\ntransport = "onward"\n'
         server = self.start(extra=extra, networks=[])
         self.send(server, "bob@backed.test", sender="stranger@client.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         with Client(server.port) as client:
             client.greet()
             self.assertTrue(client.envelope("bob@elsewhere.test").is_a(550, "5.7.1"))
 
 
 class Queues(OutboundCase):
-    """Named queues: which mail is in which, seen by holding some of them."""
+    """Named queues: which mail is in which, tested by holding some of them."""
 
     def serving(self, host, rules):
         extra = f'\n[[queue]]\nname = "held"\nconcurrency = 0\n{rules}\n'
         return self.start(extra=routed(host) + extra)
 
     def assert_holds(self, server, host, held, free):
-        """Of two messages, each the arguments of `send`, one is held and one leaves."""
+        """Checks that of two messages, each given as arguments of `send`, one is held and one is
+        delivered.
+        """
         (to_held, more_held), (to_free, more_free) = held, free
         kept = self.send(server, to_held, **more_held)
         self.send(server, to_free, **more_free)
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         await_that(lambda: server.queued() == 1, "one recipient left", server)
         self.assertIn(kept, server._queue("list"))
-        self.assertEqual(facts(server, "delivered", to=f"<{to_held}>"), [])
+        self.assertEqual(mail_events(server, "delivered", to=f"<{to_held}>"), [])
 
     def test_a_queue_by_domain(self):
         host = self.host()
@@ -398,7 +401,7 @@ class Queues(OutboundCase):
         held = ("bob@one.test", {"message": b"List-Id: <news.test>\r\n" + text_message()})
         self.assert_holds(server, host, held, ("carol@one.test", {}))
 
-    def test_a_header_counts_more_than_a_sender_and_a_sender_more_than_a_domain(self):
+    def test_header_rules_precede_sender_rules_and_those_precede_domain_rules(self):
         host = self.host()
         free = '\n[[queue]]\nname = "{}"\n{}\n'
         rules = 'senders = ["news@example.test"]\n' + free.format("bulk", 'headers = ["Precedence: bulk"]')
@@ -408,7 +411,7 @@ class Queues(OutboundCase):
             server, host, ("bob@one.test", {"sender": "news@example.test"}), ("carol@one.test", by_header)
         )  # fmt: skip
 
-    def test_what_was_held_leaves_when_the_queue_has_room_again(self):
+    def test_held_mail_is_delivered_when_the_queue_has_slots_again(self):
         host = self.host()
         server = self.serving(host, 'domains = ["slow.test"]')
         self.assert_holds(server, host, ("bob@slow.test", {}), ("bob@one.test", {}))
@@ -416,7 +419,7 @@ class Queues(OutboundCase):
         text = server.config.read_text()
         server.config.write_text(text.replace("concurrency = 0", "concurrency = 1"))
         server.start()
-        self.await_letters(host, 2, server)
+        self.await_messages(host, 2, server)
 
 
 if __name__ == "__main__":

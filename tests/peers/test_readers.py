@@ -1,4 +1,4 @@
-"""Mail that the source sent and the server delivered is read by POP3, from Dovecot, and held against the ledger."""
+"""Delivered mail is read by POP3 from Dovecot and compared with the ledger."""
 
 import grp
 import json
@@ -58,7 +58,9 @@ MESSAGES = 60
 
 
 class Dovecot:
-    """A private Dovecot that gives out the server's Maildirs by POP3; every user's password is `secret`."""
+    """A private Dovecot that serves the server's Maildirs by POP3; every user's password is
+    `secret`.
+    """
 
     def __init__(self, home, maildirs):
         self.home, self.port = home, free_port()
@@ -86,13 +88,13 @@ class Dovecot:
             time.sleep(0.02)
 
     def stop(self):
-        """Ends it, whatever state it is in."""
+        """Ends it in any state."""
         self.group.end()
         if self.process is not None:
             self.process.wait(WAIT_SECONDS_MAX)
 
     def log(self):
-        """What it complained of."""
+        """Its log."""
         logs = [self.home / "console.log", self.home / "dovecot.log"]
         return "".join(log.read_text(errors="replace") for log in logs if log.exists())
 
@@ -125,7 +127,7 @@ class Readers(unittest.TestCase):
         self.assertNotIn("Error", self.dovecot.log())
 
     def bench(self, *words, code=0):
-        """What the laboratory reports; it must exit with this code."""
+        """The report of a `mailrace bench` command, which must exit with this code."""
         command = [str(self.server.binary), "bench", *map(str, words), "--json"]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
@@ -137,12 +139,12 @@ class Readers(unittest.TestCase):
         return self.bench("pop3", *target, "--users", 3, "--password", password, *words, code=code)
 
     def verify(self, code=0):
-        """Holds what POP3 gives out against the ledger."""
+        """Compares the mailboxes with the ledger."""
         target = ["--pop3", f"127.0.0.1:{self.dovecot.port}", "--users", 3, "--password", "secret"]
         return self.bench("verify", "--ledger", self.ledger, *target, code=code)
 
-    def letters(self):
-        """Every user's."""
+    def mail_files(self):
+        """All delivered messages."""
         folders = [self.server.maildir(user) / part for user in USERS for part in ("new", "cur")]
         return sorted(path for place in folders for path in place.iterdir())
 
@@ -150,12 +152,12 @@ class Readers(unittest.TestCase):
         report = self.read("--sessions", 9)
         self.assertEqual((report["done"], report["failed"], report["errors"]), (9, 0, {}))
         self.assertEqual(report["parts"], 3 * MESSAGES)
-        self.assertEqual(report["octets"], 3 * sum(letter.stat().st_size for letter in self.letters()))
+        self.assertEqual(report["octets"], 3 * sum(received.stat().st_size for received in self.mail_files()))
         held = self.verify()
         self.assertEqual((held["messages"], held["found"], held["lost"]), (MESSAGES, MESSAGES, 0))
 
-    def test_a_damaged_a_lost_and_a_doubled_message_are_told(self):
-        damaged, lost, doubled, *_ = self.letters()
+    def test_a_damaged_a_lost_and_a_doubled_message_are_reported(self):
+        damaged, lost, doubled, *_ = self.mail_files()
         text = bytearray(damaged.read_bytes())
         text[-3] ^= 1
         damaged.write_bytes(text)
@@ -171,9 +173,9 @@ class Readers(unittest.TestCase):
     def test_what_readers_delete_is_gone_when_they_leave(self):
         report = self.read("--sessions", 3, "--retrieve", "0%", "--delete", "100%")
         self.assertEqual((report["done"], report["parts"]), (3, 0))
-        self.assertEqual(self.letters(), [])
+        self.assertEqual(self.mail_files(), [])
 
-    def test_a_wrong_password_is_an_error_by_the_servers_words(self):
+    def test_a_wrong_password_is_an_error_with_the_text_of_the_server(self):
         report = self.read("--sessions", 2, password="wrong", code=1)
         self.assertEqual(report["failed"], 2)
         self.assertEqual([text.split(":")[0] for text in report["errors"]], ["PASS"])

@@ -1,4 +1,4 @@
-"""A running server takes up another configuration: for whom, from when on, and what it refuses."""
+"""A running server reloads its configuration: what changes when, and what is refused."""
 
 import base64
 import os
@@ -11,8 +11,8 @@ import subprocess
 import threading
 import unittest
 
-from harness import Client, Mailrace, await_letters, await_that, folder, letter
-from outbound import OutboundCase, await_fact, facts, metrics
+from harness import Client, Mailrace, await_messages, await_that, folder, make_message
+from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.mailrace import route
 from test_tls import issue
 from test_tls import section as certificate
@@ -22,26 +22,26 @@ STRANGER, BALANCER = "127.0.0.31", "127.0.0.32"
 
 
 def reload(server):
-    """The command, when it has ended."""
+    """Runs the command to its end."""
     argv = [str(server.binary), "reload", "--config", str(server.config)]
     return subprocess.run(argv, cwd=server.folder, capture_output=True, text=True, timeout=60)
 
 
 def edit(server, old, new):
-    """Replaces a text of the configuration, which must be there."""
+    """Replaces a text of the configuration, which must exist."""
     text = server.config.read_text()
     assert old in text, old
     server.config.write_text(text.replace(old, new, 1))
 
 
 def free_port():
-    """A port at which nobody listens."""
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
 
 
 def listener(port):
-    """A section for one more listener."""
+    """A section for another listener."""
     return f'\n[[listener]]\nprotocol = "smtp"\naddress = "127.0.0.1:{port}"\n'
 
 
@@ -54,31 +54,31 @@ class Reload(unittest.TestCase):
         self.server.start()
 
     def taken_up(self):
-        """What the command says of a configuration that is taken up."""
+        """The output of the command for a configuration that is accepted."""
         ended = reload(self.server)
         self.assertEqual((ended.returncode, ended.stderr), (0, ""), self.server.log_tail())
         return ended.stdout
 
     def refused(self, code):
-        """What the command says of a configuration that is refused; the server goes on."""
+        """The output of the command for a configuration that is refused; the server keeps running."""
         ended = reload(self.server)
         self.assertEqual((ended.returncode, ended.stdout), (code, ""), ended.stderr)
         with Client(self.server.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("still there"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("still there"), "alice@bench.test").code, 250)
         return ended.stderr
 
-    def test_a_session_keeps_its_limits_and_the_next_one_has_others(self):
+    def test_open_sessions_keep_their_limits_and_new_ones_have_others(self):
         with Client(self.server.port) as client:
             client.greet()
             edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
             self.assertIn("[limits]", self.taken_up())
-            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("large", "x\r\n" * 1000), "alice@bench.test").code, 250)
         with Client(self.server.port) as client:
             self.assertIn("SIZE 1024", client.greet().text)
-            self.assertEqual(client.deliver(letter("large", "x\r\n" * 1000), "alice@bench.test").code, 552)
+            self.assertEqual(client.deliver(make_message("large", "x\r\n" * 1000), "alice@bench.test").code, 552)
 
-    def test_a_new_domain_is_taken_by_the_next_session_and_a_removed_one_is_not(self):
+    def test_new_sessions_accept_a_new_domain_and_refuse_a_removed_one(self):
         section = '\n[[domain]]\nname = "new.test"\nmailboxes = "people"\n'
         self.server.config.write_text(self.server.config.read_text() + section)
         people = self.server.folder / "people"
@@ -88,8 +88,8 @@ class Reload(unittest.TestCase):
         self.assertIn('opened table "people"', said)
         with Client(self.server.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("new"), "bob@new.test").code, 250)
-        await_letters(self.server, "bob", 1, domain="new.test")
+            self.assertEqual(client.deliver(make_message("new"), "bob@new.test").code, 250)
+        await_messages(self.server, "bob", 1, domain="new.test")
         edit(self.server, section, "")
         edit(self.server, 'networks = ["127.0.0.0/8"]', "networks = []")
         self.taken_up()
@@ -99,7 +99,7 @@ class Reload(unittest.TestCase):
             self.assertEqual(client.say("RCPT TO:<bob@new.test>").code, 550)
             self.assertEqual(client.say("RCPT TO:<alice@bench.test>").code, 250)
 
-    def test_a_file_with_a_fault_is_refused_whole_with_line_and_column(self):
+    def test_a_file_with_an_error_is_refused_with_line_and_column(self):
         edit(self.server, "[limits]\n", "[limits]\nreceived = 0\nsesions = 10\n")
         check = [str(self.server.binary), "check", "--config", str(self.server.config)]
         checked = subprocess.run(check, capture_output=True, text=True, timeout=60)
@@ -107,7 +107,7 @@ class Reload(unittest.TestCase):
         self.assertEqual(told, checked.stderr)
         self.assertRegex(told, r"mailrace\.toml:\d+:\d+")
 
-    def test_by_a_signal_a_fault_is_in_the_log_alone(self):
+    def test_after_a_signal_an_error_is_only_in_the_log(self):
         edit(self.server, "[limits]\n", "[limits]\nsesions = 10\n")
         self.server.process.send_signal(signal.SIGHUP)
         line = re.compile(r"the configuration is refused.*sesions.*mailrace\.toml:\d+:\d+")
@@ -117,7 +117,7 @@ class Reload(unittest.TestCase):
         line = re.compile(r"reloaded the configuration.*\[limits\]")
         await_that(lambda: line.search(self.server.log.read_text()), "a reload in the log", self.server)
 
-    def test_what_needs_a_restart_is_named_and_nothing_else_is_taken_up(self):
+    def test_changes_that_need_a_restart_are_listed_and_nothing_is_applied(self):
         edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
         edit(self.server, "[[listener]]", "threads = 5\n\n[[listener]]")
         self.server.config.write_text(self.server.config.read_text() + '\n[spool]\nsegment = "8MiB"\n')
@@ -125,7 +125,7 @@ class Reload(unittest.TestCase):
         with Client(self.server.port) as client:
             self.assertNotIn("SIZE 1024", client.greet().text)
 
-    def test_an_address_that_is_taken_refuses_all(self):
+    def test_an_address_in_use_refuses_everything(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             edit(self.server, "[limits]\n", '[limits]\nmessage = "1KiB"\n')
@@ -134,7 +134,7 @@ class Reload(unittest.TestCase):
         with Client(self.server.port) as client:
             self.assertNotIn("SIZE 1024", client.greet().text)
 
-    def test_a_listener_is_added_and_removed_and_its_session_goes_on(self):
+    def test_a_listener_is_added_and_removed_and_its_sessions_continue(self):
         section = listener(port := free_port())
         self.server.config.write_text(self.server.config.read_text() + section)
         self.taken_up()
@@ -142,7 +142,7 @@ class Reload(unittest.TestCase):
             client.greet()
             edit(self.server, section, "")
             self.taken_up()
-            self.assertEqual(client.deliver(letter("goes on"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("goes on"), "alice@bench.test").code, 250)
 
             def closed():
                 try:
@@ -155,7 +155,7 @@ class Reload(unittest.TestCase):
         with Client(self.server.port) as client:
             self.assertEqual(client.greet().code, 250)
 
-    def test_a_listener_can_be_taken_away_and_brought_back_at_once(self):
+    def test_a_listener_can_be_removed_and_added_again(self):
         section = listener(port := free_port())
         text = self.server.config.read_text()
         for _ in range(10):
@@ -175,13 +175,13 @@ class Reload(unittest.TestCase):
         issue(self.server.folder, "own", "mx.test")
         self.assertRegex(self.taken_up(), r": certificates$")
 
-    def test_what_an_operator_should_know_is_in_the_answer_and_in_the_log(self):
+    def test_warnings_are_in_the_answer_and_in_the_log(self):
         edit(self.server, 'networks = ["127.0.0.0/8"]', 'networks = ["0.0.0.0/0"]')
         self.assertIn("open relay", self.taken_up())
         line = re.compile(r" warning .*open relay")
         await_that(lambda: line.search(self.server.log.read_text()), "a warning in the log", self.server)
 
-    def test_an_access_rule_is_for_who_comes_next_and_its_count_goes_on(self):
+    def test_an_access_rule_applies_to_new_sessions_and_keeps_its_count(self):
         rule = (
             f'\n[[access]]\nname = "not them"\nclients = ["{STRANGER}"]\naction = "refuse"\n'
             'reply = "554 5.7.1 not from here"\n'
@@ -196,7 +196,7 @@ class Reload(unittest.TestCase):
             client.greet()
             self.server.config.write_text(self.server.config.read_text() + rule)
             self.assertIn("[[access]]", self.taken_up())
-            self.assertEqual(client.deliver(letter("was there before"), "alice@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("was there before"), "alice@bench.test").code, 250)
         self.assertEqual(told(STRANGER), "554 5.7.1 not from here")
         self.assertEqual(metrics(self.server)[counted], 1)
         await_that(lambda: 'rule="not them"' in self.server.log.read_text(), "the rule in the log", self.server)
@@ -204,7 +204,7 @@ class Reload(unittest.TestCase):
         self.taken_up()
         self.assertEqual(told(STRANGER), "554 5.7.1 go away")
         self.assertEqual(metrics(self.server)[counted], 2)
-        # The socket stays; who has to say there for whom he has come is another matter.
+        # The socket stays; only the required PROXY header changes.
         address = 'address  = "127.0.0.1:0"'
         edit(self.server, address, f'{address}\nproxy_from = ["{BALANCER}"]')
         self.assertIn("[[listener]]", self.taken_up())
@@ -217,10 +217,10 @@ class Reload(unittest.TestCase):
         self.assertTrue(told(STRANGER).startswith("220 "))
         self.assertNotIn(counted, metrics(self.server))
 
-    def test_where_nothing_has_changed_nothing_is_exchanged(self):
+    def test_without_changes_nothing_is_replaced(self):
         self.assertIn("nothing has changed", self.taken_up())
 
-    def test_a_manager_hears_of_the_reload_and_of_its_end(self):
+    def test_the_service_manager_is_notified_of_the_reload_and_its_end(self):
         path = str(self.server.folder / "notify")
         self.server.terminate()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -238,7 +238,7 @@ class Reload(unittest.TestCase):
             self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+\n")
             self.assertIn("READY=1", second.splitlines())
 
-    def test_the_log_is_opened_again_by_both_signals(self):
+    def test_both_signals_reopen_the_log(self):
         log = self.server.folder / "own.log"
         self.server.terminate()
         self.server.config.write_text(self.server.config.read_text() + f'\n[log]\nto = "{log}"\n')
@@ -248,7 +248,7 @@ class Reload(unittest.TestCase):
             self.server.process.send_signal(sent)
             await_that(lambda: log.exists() and "reopened the log" in log.read_text(), "a fresh log", self.server)
 
-    def test_a_hundred_reloads_under_load_lose_nothing_and_refuse_nobody(self):
+    def test_a_hundred_reloads_under_load_lose_nothing_and_refuse_no_session(self):
         done, refusals, sent = threading.Event(), [], [0] * 4
 
         def send(number):
@@ -256,7 +256,7 @@ class Reload(unittest.TestCase):
                 try:
                     with Client(self.server.port) as client:
                         client.greet()
-                        replies = [client.deliver(letter("load"), "alice@bench.test") for _ in range(3)]
+                        replies = [client.deliver(make_message("load"), "alice@bench.test") for _ in range(3)]
                     sent[number] += sum(reply.code == 250 for reply in replies)
                     refusals.extend(reply for reply in replies if reply.code != 250)
                 except (AssertionError, EOFError, OSError) as error:
@@ -278,12 +278,12 @@ class Reload(unittest.TestCase):
             [thread.join() for thread in threads]
         self.assertEqual(refusals, [])
         self.assertGreater(min(sent), 0)
-        await_letters(self.server, "alice", sum(sent))
+        await_messages(self.server, "alice", sum(sent))
         self.assertEqual(len(list((self.server.maildir("alice") / "new").iterdir())), sum(sent))
 
 
 class Users(unittest.TestCase):
-    """Who may log in, for sessions that come later, and who has logged in."""
+    """Logins after a reload, in new and open sessions."""
 
     AUTH = """
 [[table]]
@@ -315,19 +315,19 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
         self.logins.chmod(0o644)
 
     def session(self):
-        """A client that has said EHLO."""
+        """A client after EHLO."""
         client = Client(self.server.port)
         self.addCleanup(client.__exit__)
         client.greet()
         return client
 
     def login(self, client, password, user="bob"):
-        """The code that AUTH is told."""
+        """The reply code of AUTH."""
         words = base64.b64encode(f"\0{user}\0{password}".encode()).decode()
         return client.say(f"AUTH PLAIN {words}").code
 
     def relays(self, client, sender="bob@bench.test"):
-        """The code at RCPT, which only a user is told to be well."""
+        """The code at RCPT, which is 250 only for a user."""
         code = client.envelope("someone@elsewhere.test", sender=sender).code
         client.say("RSET")
         return code
@@ -337,20 +337,20 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
         self.assertEqual((ended.returncode, ended.stderr), (0, ""), self.server.log_tail())
         return ended.stdout
 
-    def test_another_password_is_for_who_comes_next_and_whoever_is_in_stays(self):
+    def test_a_new_password_applies_to_new_sessions_and_open_ones_stay_logged_in(self):
         user, before = self.session(), self.session()
         self.assertEqual(self.login(user, "one"), 235)
         self.write("another")
         self.assertIn('opened table "logins"', self.taken_up())
         self.assertEqual(self.relays(user), 250)
-        self.assertEqual(self.login(before, "one"), 235, "it goes by what it began with")
-        # A moment ago it was right, which is remembered no more.
+        self.assertEqual(self.login(before, "one"), 235, "an open session keeps its configuration")
+        # The password was right a moment ago, but the cached login is gone.
         self.assertEqual(self.login(self.session(), "one"), 535)
         after = metrics(self.server)
-        self.assertEqual(after['mailrace_auth_logins_total{result="ok"}'], 2, "what is counted goes on")
+        self.assertEqual(after['mailrace_auth_logins_total{result="ok"}'], 2, "counters continue")
         self.assertEqual(self.login(self.session(), "another", user="eve"), 235)
 
-    def test_who_guessed_is_not_listened_to_after_a_reload_either(self):
+    def test_failed_logins_still_count_after_a_reload(self):
         self.assertEqual(self.login(self.session(), "a guess"), 535)
         self.assertEqual(self.login(self.session(), "one"), 454)
         for change in (lambda: self.write("another"), lambda: edit(self.server, "[limits]\n", "[limits]\nerrors = 7\n")):
@@ -359,9 +359,9 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
             self.assertEqual(self.login(self.session(), "another"), 454)
         edit(self.server, "failures = 1", "failures = 3")
         self.assertIn("[auth]", self.taken_up())
-        self.assertEqual(self.login(self.session(), "another"), 235, "counted anew, as the throttle is set now")
+        self.assertEqual(self.login(self.session(), "another"), 235, "the new throttle starts a new count")
 
-    def test_mechanisms_senders_and_an_end_of_logins_are_for_who_comes_next(self):
+    def test_mechanisms_senders_and_disabled_logins_apply_to_new_sessions(self):
         old = self.session()
         self.assertEqual(self.login(old, "one"), 235)
         senders = '\n[[table]]\nname = "senders"\ntype = "static"\nvalues = ["bob@bench.test"]\n'
@@ -384,7 +384,7 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
         self.assertEqual(self.login(self.session(), "one"), 502)
         self.assertEqual((self.relays(old), self.relays(new)), (250, 250))
 
-    def test_passwords_that_are_missing_refuse_all_and_logins_go_on(self):
+    def test_a_missing_password_table_refuses_the_reload_and_logins_continue(self):
         text = self.server.config.read_text()
         for old, new, told in (
             ('passwords = "logins"', 'passwords = "nowhere"', "nowhere"),
@@ -402,8 +402,8 @@ pair = {{ failures = 1, delay = "1h", longest = "1h" }}
             self.assertEqual(self.login(client, "one"), 235)
 
 
-class Ways(OutboundCase):
-    """What changes for mail that waits, and for next hops."""
+class ChangedRoutes(OutboundCase):
+    """Changes for queued mail and next hops."""
 
     def setUp(self):
         super().setUp()
@@ -413,41 +413,41 @@ class Ways(OutboundCase):
         ended = reload(server)
         self.assertEqual((ended.returncode, ended.stderr), (0, ""), server.log_tail())
 
-    def test_mail_that_waits_for_a_dead_host_goes_the_new_way(self):
+    def test_mail_for_a_dead_host_uses_the_new_route(self):
         server = self.start(extra=route("one.test", f"[127.0.0.1]:{free_port()}"))
         self.send(server, "bob@one.test")
-        await_fact(server, "deferred", to="<bob@one.test>")
+        await_event(server, "deferred", to="<bob@one.test>")
         text = server.config.read_text()
         server.config.write_text(re.sub(r"\[127\.0\.0\.1\]:\d+", f"[127.0.0.1]:{self.one.port}", text))
         self.taken_up(server)
         server._queue("retry", "--all")
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
 
-    def test_mail_whose_next_hop_has_changed_is_due_at_once_and_the_old_error_is_forgotten(self):
-        # It used to wait for as long as the old next hop had made it wait, an hour here, with the error of that.
+    def test_mail_with_a_new_next_hop_is_due_now_without_the_old_error(self):
+        # It used to wait as long as the old next hop required, an hour here, with its error.
         later = self.host(script={"RCPT": "450 4.2.1 later"})
         server = self.start(
             retry='first = "1h", jitter = 0.0',
             extra=route("one.test", f"[127.0.0.1]:{later.port}") + route("two.test", f"[127.0.0.1]:{free_port()}"),
         )  # fmt: skip
         self.send(server, "bob@one.test", "carol@two.test")
-        await_that(lambda: len(facts(server, "deferred")) == 2, "two deferred", server)
+        await_that(lambda: len(mail_events(server, "deferred")) == 2, "two deferred", server)
         self.one.script["RCPT"] = "450 4.2.1 not yet"
         edit(server, f"[127.0.0.1]:{later.port}", f"[127.0.0.1]:{self.one.port}")
         self.taken_up(server)
-        await_fact(server, "deferred", to="<bob@one.test>", reason="450 4.2.1 not yet")
+        await_event(server, "deferred", to="<bob@one.test>", reason="450 4.2.1 not yet")
         listed = await_that(lambda: self.errors(server, "not yet"), "the new error", server)
         self.assertEqual([line for line in listed if "4.2.1 later" in line], [])
         self.assertEqual(len([line for line in listed if "Connection refused" in line]), 1, "carol's stays")
-        self.assertEqual(len(facts(server, "deferred", to="<carol@two.test>")), 1)
+        self.assertEqual(len(mail_events(server, "deferred", to="<carol@two.test>")), 1)
 
     @staticmethod
     def errors(server, text):
-        """The lines of the queue's list, if one has this text."""
+        """The lines of the queue list, if one has this text."""
         listed = server._queue("list", "--json").splitlines()
         return listed if any(text in line for line in listed) else None
 
-    def test_mail_that_waits_goes_to_the_machine_that_stores_the_mailbox_by_now(self):
+    def test_queued_mail_goes_to_the_new_host_of_the_mailbox(self):
         zone = self.names()
         zone.a("store.test", "127.0.0.1")
         (self.folder / "hosts").write_text(
@@ -463,34 +463,34 @@ class Ways(OutboundCase):
         self.assertEqual(server.queued(), 2)
         edit(server, alone, alone + 'hosts = "hosts"\n')
         self.taken_up(server)
-        letters = self.await_letters(self.one, 1, server)
-        self.assertEqual(letters[0].recipients, ["TO:<bob@shared.test>"])
-        await_fact(server, "deferred", to="<carol@shared.test>")
+        messages = self.await_messages(self.one, 1, server)
+        self.assertEqual(messages[0].recipients, ["TO:<bob@shared.test>"])
+        await_event(server, "deferred", to="<carol@shared.test>")
         edit(server, alone + 'hosts = "hosts"\n', alone)
         self.taken_up(server)
         server._queue("resume", "local")
-        await_letters(server, "carol", 1, domain="shared.test")
+        await_messages(server, "carol", 1, domain="shared.test")
         self.assertFalse((server.maildir("bob", "shared.test") / "new").exists())
 
-    def test_a_held_queue_that_is_held_no_more_delivers(self):
+    def test_a_queue_that_is_no_longer_held_delivers(self):
         server = self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}"), standard="concurrency = 0")
         self.send(server, "bob@one.test")
         self.assertEqual(server.queued(), 1)
         edit(server, "concurrency = 0", "concurrency = 5")
         self.taken_up(server)
-        self.await_letters(self.one, 1, server)
+        self.await_messages(self.one, 1, server)
         listed = server._queue("list", "--by", "queue", "--json")
         self.assertRegex(listed, r'"concurrency":5\b.*"queue":"standard"|"queue":"standard".*"concurrency":5\b')
 
-    def test_mail_of_a_queue_that_is_removed_goes_where_the_rules_say(self):
+    def test_mail_of_a_removed_queue_moves_by_the_rules(self):
         section = '\n[[queue]]\nname = "slow"\nconcurrency = 0\ndomains = ["one.test"]\n'
         server = self.start(extra=route("one.test", f"[127.0.0.1]:{self.one.port}") + section)
         self.send(server, "bob@one.test", "carol@one.test")
         await_that(lambda: server._queue("list", "--count", "--queue", "slow").split()[0] == "2", "two wait", server)
         edit(server, section, "")
         self.taken_up(server)
-        letters = self.await_letters(self.one, 1, server)
-        self.assertEqual(sorted(letters[0].recipients), ["TO:<bob@one.test>", "TO:<carol@one.test>"])
+        messages = self.await_messages(self.one, 1, server)
+        self.assertEqual(sorted(messages[0].recipients), ["TO:<bob@one.test>", "TO:<carol@one.test>"])
         await_that(lambda: server.queued() == 0, "an empty queue", server)
         self.assertNotIn("slow", server._queue("list", "--by", "queue", "--json"))
 

@@ -1,4 +1,6 @@
-"""A local copy of a directory: it follows its master, outlives it, and does not let go of many at once."""
+"""A local copy of a directory: it follows its master, works without it, and does not delete many
+entries unasked.
+"""
 
 import threading
 import unittest
@@ -18,14 +20,14 @@ def copied(url, *lines):
 
 class Copy(TablesCase):
     def pair(self, count=100, lines=(), **settings):
-        """A directory, and a server that has copied it and keeps what it takes."""
+        """A directory, and a server with a copy of it and with mail on hold."""
         slapd = self.slapd(count, **settings)
         server = self.server(copied(slapd.url, *lines), concurrency=0)
         self.await_copy(server, count)
         return slapd, server
 
     def await_copy(self, server, count):
-        """Waits until the copy is complete and has so many entries."""
+        """Waits until the copy is complete and has this many entries."""
 
         def is_complete():
             copy = stats(server, "people")["replica"]
@@ -33,7 +35,7 @@ class Copy(TablesCase):
 
         await_that(is_complete, f"a copy of {count}", server)
 
-    def test_a_copy_answers_as_its_master_and_without_it(self):
+    def test_a_copy_answers_like_its_master_and_without_it(self):
         slapd, server = self.pair()
         self.assertTrue(stats(server, "people")["replica"]["live"])
         self.assertIn("in the replica, which is up to date", server.table("get", "people", user(1)).stderr)
@@ -59,7 +61,7 @@ class Copy(TablesCase):
         slapd.delete_users(101)
         self.await_reply(server, "other@bench.test", 550, 1.0)
 
-    def test_what_changed_while_the_master_was_away_from_us_is_caught_up_with(self):
+    def test_changes_during_an_outage_are_copied_afterwards(self):
         slapd, server = self.pair()
         self.assertEqual(server.terminate(), 0)
         slapd.add_user(101)
@@ -77,7 +79,7 @@ class Copy(TablesCase):
         slapd.add_user(101)
         self.await_reply(server, user(101), 250, 3.0)
 
-    def test_after_a_restart_of_ours_it_knows_everybody_without_the_master(self):
+    def test_a_restarted_server_knows_all_users_without_the_master(self):
         slapd, server = self.pair()
         slapd.kill()
         for end in (server.terminate, server.kill):
@@ -87,7 +89,7 @@ class Copy(TablesCase):
                 self.assert_reply(server, user(number), 250)
             self.assert_reply(server, NOBODY, 550, "5.1.1")
 
-    def test_killed_while_it_changes_it_has_all_in_the_end(self):
+    def test_a_server_killed_during_changes_has_all_of_them_in_the_end(self):
         slapd, server = self.pair()
         for number in range(101, 141):
             slapd.add_user(number)
@@ -103,7 +105,7 @@ class Copy(TablesCase):
         slapd.delete_users(*range(1, 61))
         await_that(lambda: stats(server, "people")["replica"]["held_back"], "an alarm", server)
         self.assert_logged(server, "people", "held back", "removals=")
-        for number in range(51, 61):  # the first ones may have gone before there were many
+        for number in range(51, 61):  # the first removals may be applied before there are many
             self.assert_reply(server, user(number), 250)
         self.assertGreater(counted(server, "table_replica_held_back", table="people"), 0)
         said = server.table("accept", "people")
@@ -112,7 +114,7 @@ class Copy(TablesCase):
         self.await_copy(server, 40)
         self.assertFalse(stats(server, "people")["replica"]["held_back"])
 
-    def test_many_that_went_while_we_were_away_are_held_back_too(self):
+    def test_many_removals_during_an_outage_are_held_back_too(self):
         slapd, server = self.pair()
         server.terminate()
         slapd.delete_users(*range(1, 61))
@@ -128,7 +130,7 @@ class Copy(TablesCase):
         self.await_reply(server, user(1), 550)
         self.assert_reply(server, user(100), 250)
 
-    def test_a_master_without_changes_to_tell_is_asked_every_so_often(self):
+    def test_a_master_without_syncprov_is_polled(self):
         slapd, server = self.pair(lines=['replica = { poll = "200ms" }'], syncprov=False)
         self.assertFalse(stats(server, "people")["replica"]["live"])
         slapd.add_user(101)
@@ -139,10 +141,10 @@ class Copy(TablesCase):
         self.assert_reply(server, user(2), 250)
         self.assert_reply(server, NOBODY, 550)
 
-    def test_under_load_a_dying_master_is_not_noticed(self):
+    def test_the_loss_of_the_master_under_load_is_not_noticed(self):
         slapd, server = self.pair()
         with Load(server, 100, 3) as load:
-            await_that(lambda: stats(server, "people")["found"] > 100, "a load that has begun", server)
+            await_that(lambda: stats(server, "people")["found"] > 100, "the load has begun", server)
             while load.runs():
                 slapd.kill()
                 slapd.start()
@@ -151,7 +153,7 @@ class Copy(TablesCase):
 
 
 class FirstLoad(TablesCase):
-    def test_a_master_that_does_not_give_everything_is_asked_for_each(self):
+    def test_a_master_with_a_size_limit_is_queried_for_each_user(self):
         slapd = self.slapd(100, sizelimit=30)
         server = self.server(copied(slapd.url))
         self.assert_logged(server, "people", "sizeLimitExceeded")
@@ -160,20 +162,20 @@ class FirstLoad(TablesCase):
             self.assert_reply(server, user(number), 250)
         self.assert_reply(server, NOBODY, 550)
 
-    def test_before_it_is_complete_nobody_is_unknown_but_by_the_masters_word(self):
-        """The directory holds the answer to the copy back after the first entries, and answers questions for keys."""
+    def test_during_the_first_load_unknown_users_are_checked_with_the_master(self):
+        """The directory delays the copy after the first entries, and answers queries for keys."""
         loaded = threading.Event()
         self.addCleanup(loaded.set)
         sent = []
 
         def hold(_session, request):
-            if not request.keys:  # asks for everybody
+            if not request.keys:  # asks for all entries
                 sent.append(request)
                 len(sent) > 3 and loaded.wait()
 
         directory = self.ldap_server(users(*range(1, 11)), script={"entry": hold})
         server = self.server(copied(directory.url, 'replica = { poll = "300ms" }'))
-        await_that(lambda: len(sent) > 3, "a load that has begun", server)
+        await_that(lambda: len(sent) > 3, "the load has begun", server)
         self.assertFalse(stats(server, "people")["replica"]["complete"])
         for number in (1, 10):
             self.assert_reply(server, user(number), 250)
@@ -187,7 +189,7 @@ class FirstLoad(TablesCase):
         self.assert_reply(server, user(10), 250)
         self.assert_reply(server, "another@bench.test", 550)
 
-    def test_a_server_that_starts_before_its_directory_knows_nobody_and_says_so(self):
+    def test_a_server_that_starts_before_its_directory_defers_all_users(self):
         slapd = self.slapd(10)
         slapd.kill()
         server = self.server(copied(slapd.url))

@@ -1,11 +1,11 @@
-"""Where mail goes: by the DNS, whatever that says or does not say, and by what the configuration fixes.
+"""Routing: by DNS, with and without answers, and by configuration.
 
-    MX           the hosts in their order; the next one where one refuses, is busy, or has no address
+    MX           hosts in order of preference; the next one if one refuses, is busy, or has no address
     no MX        the domain's own address
-    never        null MX, no such domain, nothing but ourselves: the sender hears of it at once
+    never        null MX, no such domain, only ourselves: bounces right away
     soon         mail hosts that stay without addresses
-    not now      SERVFAIL, silence: the mail stays
-    fixed        routes and literals ask no DNS about the domain
+    not now      SERVFAIL, no answer: the mail waits
+    fixed        routes and literals need no DNS for the domain
 """
 
 import socket
@@ -13,19 +13,19 @@ import unittest
 
 import hosts
 from harness import await_that
-from names import MX
-from outbound import OutboundCase, await_fact, facts
+from name_server import MX
+from outbound import OutboundCase, await_event, mail_events
 
 QUICK = 'first = "300ms", factor = 1.0, jitter = 0.0'
 
 
 class ByName(OutboundCase):
-    """One server, a name server and three addresses with the same port, as mail hosts have it."""
+    """A server, a DNS server and three addresses with the same port, as mail hosts have."""
 
     def setUp(self):
         super().setUp()
         self.zone = self.names()
-        self.places = hosts.neighbours(3)
+        self.places = hosts.reserved_addresses(3)
         for place in self.places:
             self.addCleanup(place.close)
         self.port = self.places[0].getsockname()[1]
@@ -35,8 +35,8 @@ class ByName(OutboundCase):
         return self.start(smtp=f"port = {self.port}", names=self.zone, **settings)
 
     def host_at(self, number, **named):
-        """A host at one of the addresses; number 0 is 127.0.0.2."""
-        return self.ending(hosts.replaced(self.places[number], **named))
+        """A host on one of the addresses; number 0 is 127.0.0.2."""
+        return self.ending(hosts.host_on(self.places[number], **named))
 
     def test_the_preferred_host_gets_the_mail(self):
         first, second = self.host_at(0), self.host_at(1)
@@ -46,11 +46,11 @@ class ByName(OutboundCase):
         self.zone.a("second.test", "127.0.0.3")
         server = self.serving()
         self.send(server, "bob@dest.test")
-        (letter,) = self.await_letters(first, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<bob@dest.test>"])
-        self.assertTrue(letter.content.endswith(b"\r\n\r\nHello.\r\n"))
-        fact = await_fact(server, "delivered", to="<bob@dest.test>")
-        self.assertEqual((fact.relay, fact.reply), (f"first.test[127.0.0.2]:{self.port}", "250 2.0.0 taken"))
+        (received,) = self.await_messages(first, 1, server)
+        self.assertEqual(received.recipients, ["TO:<bob@dest.test>"])
+        self.assertTrue(received.content.endswith(b"\r\n\r\nHello.\r\n"))
+        event = await_event(server, "delivered", to="<bob@dest.test>")
+        self.assertEqual((event.relay, event.reply), (f"first.test[127.0.0.2]:{self.port}", "250 2.0.0 taken"))
         self.assertEqual(second.sessions, [])
 
     def test_hosts_of_equal_preference_take_turns(self):
@@ -61,49 +61,49 @@ class ByName(OutboundCase):
         server = self.start(smtp=f'port = {self.port}\nidle = "0s"', names=self.zone)
         for number in range(100):
             self.send(server, f"user{number}@dest.test")
-        await_that(lambda: sum(len(host.accepted) for host in both) == 100, "100 letters", server)
-        # Each connection chooses anew. That all of some ten choose the same happens once in hundreds of runs, so that a
-        # second load may decide.
+        await_that(lambda: sum(len(host.accepted) for host in both) == 100, "100 messages", server)
+        # Each connection chooses a host. The probability that about ten choose the same is some
+        # tenths of a per cent, so a second load may decide.
         for host in (host for host in both if not host.accepted):
             for number in range(100):
                 self.send(server, f"user{number}@dest.test")
-            self.await_letters(host, 1, server)
+            self.await_messages(host, 1, server)
 
-    def test_a_host_that_refuses_connections_leads_to_the_next(self):
+    def test_after_a_refused_connection_the_next_host_is_used(self):
         self.zone.domain("dest.test", self.addresses[0], self.addresses[1])
         second = self.host_at(1)
         server = self.serving()
         self.send(server, "bob@dest.test")
-        self.await_letters(second, 1, server)
-        await_fact(server, "delivered", relay="mx2.dest.test[127.0.0.3]")
-        self.assertEqual(facts(server, "deferred"), [])
+        self.await_messages(second, 1, server)
+        await_event(server, "delivered", relay="mx2.dest.test[127.0.0.3]")
+        self.assertEqual(mail_events(server, "deferred"), [])
 
-    def test_a_host_that_is_busy_leads_to_the_next(self):
+    def test_after_a_busy_host_the_next_host_is_used(self):
         self.zone.domain("dest.test", self.addresses[0], self.addresses[1], self.addresses[2])
         busy = self.host_at(0, script={"connect": hosts.hangup(b"421 4.3.2 not now\r\n")})
         closed = self.host_at(1, script={"connect": "554 5.3.2 never"})
         third = self.host_at(2)
         server = self.serving()
         self.send(server, "bob@dest.test")
-        self.await_letters(third, 1, server)
+        self.await_messages(third, 1, server)
         self.assertTrue(busy.sessions and closed.sessions)
-        self.assertEqual(facts(server, "deferred") + facts(server, "bounced"), [])
+        self.assertEqual(mail_events(server, "deferred") + mail_events(server, "bounced"), [])
 
-    def test_a_host_without_an_address_leads_to_the_next(self):
+    def test_after_a_host_without_an_address_the_next_host_is_used(self):
         self.zone.mx("dest.test", 10, "nowhere.test")
         self.zone.mx("dest.test", 20, "second.test")
         self.zone.a("second.test", self.addresses[1])
         second = self.host_at(1)
         server = self.serving()
         self.send(server, "bob@dest.test")
-        self.await_letters(second, 1, server)
+        self.await_messages(second, 1, server)
 
     def test_a_domain_without_mx_is_its_own_host(self):
         self.zone.a("dest.test", self.addresses[0])
         host = self.host_at(0)
         server = self.serving()
         self.send(server, "bob@dest.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         self.assertIn(("dest.test", MX), self.zone.asked)
 
     def test_an_answer_that_is_too_large_for_a_datagram_is_read_in_full(self):
@@ -114,52 +114,52 @@ class ByName(OutboundCase):
         host = self.host_at(0)
         server = self.serving()
         self.send(server, "bob@dest.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
-    def test_mail_to_a_domain_that_takes_none_comes_back_at_once(self):
+    def test_mail_to_a_domain_with_a_null_mx_bounces_right_away(self):
         self.zone.null_mx("none.test")
         server = self.serving()
         self.send(server, "bob@none.test")
-        bounced = await_fact(server, "bounced", to="<bob@none.test>")
+        bounced = await_event(server, "bounced", to="<bob@none.test>")
         self.assertTrue(bounced.reason.startswith("556 5.1.10 "), bounced)
         self.await_notice(server, bounced, b"Status: 5.1.10\r\n")
 
-    def test_mail_to_a_domain_that_does_not_exist_comes_back_at_once(self):
+    def test_mail_to_a_domain_that_does_not_exist_bounces_right_away(self):
         server = self.serving()
         self.send(server, "bob@nowhere.test")
-        bounced = await_fact(server, "bounced", to="<bob@nowhere.test>")
+        bounced = await_event(server, "bounced", to="<bob@nowhere.test>")
         self.assertTrue(bounced.reason.startswith("550 5.1.2 "), bounced)
         self.await_notice(server, bounced, b"Final-Recipient: rfc822; bob@nowhere.test\r\n")
 
-    def test_mail_to_mail_hosts_that_stay_without_addresses_comes_back_after_a_few_lookups(self):
+    def test_mail_to_mail_hosts_that_stay_without_addresses_bounces_after_a_few_lookups(self):
         self.zone.mx("gone.test", 10, "mx1.gone.test")
         self.zone.mx("gone.test", 20, "mx2.gone.test")
         server = self.serving(retry=QUICK, extra='ttl_max = "500ms"\nnegative_ttl_max = "500ms"\n'
                               'no_address_lookups = 2\nno_address_time = "500ms"\n')  # fmt: skip
         self.send(server, "bob@gone.test")
-        bounced = await_fact(server, "bounced", to="<bob@gone.test>")
+        bounced = await_event(server, "bounced", to="<bob@gone.test>")
         self.assertTrue("no address for any MX host of gone.test" in bounced.reason, bounced)
         self.assertTrue(facts(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
         self.await_notice(server, bounced, b"Status: 5.4.4\r\n")
 
-    def test_later_attempts_go_on_with_the_hosts_that_were_not_tried(self):
-        """The first few were tried for ever."""
+    def test_later_attempts_continue_with_untried_hosts(self):
+        """Every attempt used to try the same first hosts."""
         for number in range(1, 8):
             self.zone.mx("dest.test", number, f"mx{number}.dest.test")
-            self.zone.a(f"mx{number}.dest.test", self.addresses[1])  # nobody listens there
+            self.zone.a(f"mx{number}.dest.test", self.addresses[1])  # nothing listens there
         self.zone.mx("dest.test", 8, "mx8.dest.test")
         self.zone.a("mx8.dest.test", self.addresses[0])
         last = self.host_at(0)
         server = self.start(smtp=f"port = {self.port}\naddresses_tried = 4", names=self.zone, retry=QUICK)
         self.send(server, "bob@dest.test")
-        self.await_letters(last, 1, server)
-        await_fact(server, "delivered", relay="mx8.dest.test[127.0.0.2]")
-        reasons = [fact.reason for fact in facts(server, "deferred", to="<bob@dest.test>")]
+        self.await_messages(last, 1, server)
+        await_event(server, "delivered", relay="mx8.dest.test[127.0.0.2]")
+        reasons = [event.reason for event in mail_events(server, "deferred", to="<bob@dest.test>")]
         self.assertEqual(len(reasons), 2, reasons)
         self.assertTrue(all("(4 of 8 addresses tried" in reason for reason in reasons), reasons)
 
-    def test_mail_that_would_come_back_to_us_is_not_sent(self):
-        # Those of our own name and worse do not count (RFC 5321 section 5.1).
+    def test_mail_that_would_loop_back_to_us_is_not_sent(self):
+        # Hosts of our own and worse preference are not used (RFC 5321 section 5.1).
         host = self.host_at(0)
         self.zone.mx("dest.test", 10, "mx.bench.test")
         self.zone.mx("dest.test", 20, "backup.test")
@@ -167,7 +167,7 @@ class ByName(OutboundCase):
         self.zone.a("backup.test", self.addresses[0])
         server = self.serving()
         self.send(server, "bob@dest.test")
-        bounced = await_fact(server, "bounced", to="<bob@dest.test>")
+        bounced = await_event(server, "bounced", to="<bob@dest.test>")
         self.assertTrue(bounced.reason.startswith("554 5.4.6 "), bounced)
         self.assertEqual(host.sessions, [])
 
@@ -177,13 +177,13 @@ class ByName(OutboundCase):
         host = self.host_at(0)
         server = self.serving(retry='first = "500ms", factor = 1.0, jitter = 0.0')
         self.send(server, "bob@dest.test")
-        deferred = await_fact(server, "deferred", to="<bob@dest.test>")
+        deferred = await_event(server, "deferred", to="<bob@dest.test>")
         self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
         self.assertEqual((server.queued(), host.sessions), (1, []))
         self.zone.broken.clear()
-        server.terminate()  # a failure is remembered for half a minute, but not beyond the process
+        server.terminate()  # a failure is cached for half a minute, but only in memory
         server.start()
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
     def test_mail_waits_while_the_name_server_is_silent(self):
         self.zone.silent.update({"dest.test", "mx1.slow.test"})
@@ -191,24 +191,24 @@ class ByName(OutboundCase):
         server = self.serving(dns_timeout="200ms")
         self.send(server, "bob@dest.test", "bob@slow.test")
         for recipient in ("<bob@dest.test>", "<bob@slow.test>"):
-            deferred = await_fact(server, "deferred", to=recipient)
+            deferred = await_event(server, "deferred", to=recipient)
             self.assertTrue(deferred.reason.startswith("451 4.4.3 "), deferred)
         self.assertEqual(server.queued(), 2)
 
-    def test_a_silent_domain_does_not_hold_up_the_others(self):
+    def test_a_domain_without_answers_does_not_delay_others(self):
         self.zone.silent.add("dest.test")
         self.zone.domain("quick.test", self.addresses[0])
         host = self.host_at(0)
         server = self.serving(dns_timeout="60s")
         self.send(server, "bob@dest.test")
-        await_that(lambda: ("dest.test", MX) in self.zone.asked, "a question about the silent domain", server)
+        await_that(lambda: ("dest.test", MX) in self.zone.asked, "a query for the silent domain", server)
         self.send(server, "bob@quick.test")
-        self.await_letters(host, 1, server)
-        self.assertEqual(facts(server, "deferred"), [])
+        self.await_messages(host, 1, server)
+        self.assertEqual(mail_events(server, "deferred"), [])
 
     def await_notice(self, server, bounced, line):
-        """The letter that tells the sender is in his mailbox, and has this line."""
-        await_fact(server, "delivered", id=bounced.bounce)
+        """Waits for the notice in the sender's mailbox, which must have this line."""
+        await_event(server, "delivered", id=bounced.bounce)
         (path,) = (server.maildir("alice") / "new").iterdir()
         self.assertIn(line, path.read_bytes())
 
@@ -221,12 +221,12 @@ class Fixed(OutboundCase):
         routes += route.format("*.partner.test", f"[127.0.0.3]:{below.port}")
         server = self.start(names=zone, extra=routes)
         self.send(server, "bob@partner.test", "bob@sales.partner.test")
-        self.await_letters(host, 1, server)
-        (letter,) = self.await_letters(below, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<bob@sales.partner.test>"])
+        self.await_messages(host, 1, server)
+        (received,) = self.await_messages(below, 1, server)
+        self.assertEqual(received.recipients, ["TO:<bob@sales.partner.test>"])
         self.assertEqual(zone.asked, [])
 
-    def test_a_route_to_a_name_takes_its_address_and_not_its_mx(self):
+    def test_a_route_to_a_name_uses_its_address_and_not_its_mx(self):
         zone, host = self.names(), self.host("127.0.0.2")
         zone.mx("relay.test", 10, "wrong.test")
         zone.a("relay.test", "127.0.0.2")
@@ -234,7 +234,7 @@ class Fixed(OutboundCase):
             names=zone, extra=f'\n[[route]]\ndomain = "*"\nnext_hop = "relay.test:{host.port}"\n'
         )  # fmt: skip
         self.send(server, "bob@anywhere.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
         self.assertNotIn(("relay.test", MX), zone.asked)
 
     def test_a_route_to_the_mx_of_another_domain(self):
@@ -244,21 +244,21 @@ class Fixed(OutboundCase):
             names=zone, smtp=f"port = {host.port}", extra='\n[[route]]\ndomain = "*"\nnext_hop = "mx:provider.test"\n'
         )  # fmt: skip
         self.send(server, "bob@anywhere.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
     def test_an_address_literal_names_its_host(self):
         host = self.host("127.0.0.2")
         server = self.start(smtp=f"port = {host.port}")
         self.send(server, "bob@[127.0.0.2]")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual(letter.recipients, ["TO:<bob@[127.0.0.2]>"])
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual(received.recipients, ["TO:<bob@[127.0.0.2]>"])
 
     def test_mail_leaves_from_the_source_address_that_is_configured(self):
         host = self.host("127.0.0.2")
         server = self.start(smtp=f'port = {host.port}\nsource = ["127.0.0.9"]\nhelo = "out.bench.test"')
         self.send(server, "bob@[127.0.0.2]")
-        (letter,) = self.await_letters(host, 1, server)
-        self.assertEqual((letter.session.client, letter.session.commands[0]), ("127.0.0.9", "EHLO out.bench.test"))
+        (received,) = self.await_messages(host, 1, server)
+        self.assertEqual((received.session.client, received.session.commands[0]), ("127.0.0.9", "EHLO out.bench.test"))
 
     def test_an_address_of_ipv6_is_reached(self):
         if not socket.has_ipv6:
@@ -268,7 +268,7 @@ class Fixed(OutboundCase):
         zone.a("six.test", "::1")
         server = self.start(names=zone, smtp=f"port = {host.port}")
         self.send(server, "bob@dest.test")
-        self.await_letters(host, 1, server)
+        self.await_messages(host, 1, server)
 
     def ipv6_host(self):
         try:

@@ -1,4 +1,6 @@
-"""A service manager: it hears when the server is ready and when it stops, and may open the ports for it."""
+"""A service manager is notified when the server is ready and when it stops, and may pass sockets to
+it.
+"""
 
 import os
 import pathlib
@@ -11,12 +13,13 @@ import time
 import unittest
 import unittest.mock
 
-from harness import Client, Mailrace, await_letters, folder, letter
+from harness import Client, Mailrace, await_messages, folder, make_message
 
-# The process that gets the sockets must be the one that LISTEN_PID names, so a shell tells its own number and becomes it.
+# LISTEN_PID must be the process that gets the sockets, so a shell sets it to its own id and becomes
+# the server.
 BECOME = 'export LISTEN_PID=$$; exec "$@"'
 UNIT = pathlib.Path(__file__).resolve().parents[2] / "packaging" / "mailrace.service"
-EXPOSURE_MAX = 2.5  # of systemd-analyze security: 0 is closed, 10 is open
+EXPOSURE_MAX = 2.5  # of systemd-analyze security: 0 is the most restricted, 10 the least
 
 
 class Service(unittest.TestCase):
@@ -28,18 +31,18 @@ class Service(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def listening(self):
-        """A socket as systemd opens it, and the address of the server's listener set to that."""
+        """A socket as systemd opens it; the server's listener is set to its address."""
         passed = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(passed.close)
         text = self.server.config.read_text()
         self.server.config.write_text(text.replace("127.0.0.1:0", f"127.0.0.1:{passed.getsockname()[1]}"))
         return passed
 
-    def test_the_manager_hears_ready_when_the_port_answers_and_stopping_at_the_end(self):
+    def test_the_manager_is_notified_of_ready_and_stopping(self):
         path = str(self.folder / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
-            os.chmod(path, 0o777)  # the server gives root up before it speaks
+            os.chmod(path, 0o777)  # the server gives up root before it sends
             manager.settimeout(60)
             port = self.listening_later()
             self.server.start(["env", f"NOTIFY_SOCKET={path}"])
@@ -51,14 +54,14 @@ class Service(unittest.TestCase):
             self.assertEqual(self.server.process.wait(60), 0)
 
     def listening_later(self):
-        """A free port, which is in the configuration by now."""
+        """A free port, which the configuration then has."""
         passed = self.listening()
         passed.close()
         return passed_port(self.server)
 
-    def test_a_manager_hears_nothing_of_a_server_that_cannot_bind(self):
+    def test_the_manager_is_not_notified_if_the_server_cannot_bind(self):
         path = str(self.folder / "notify")
-        self.listening()  # it stays open: the port is taken
+        self.listening()  # it stays open, so the port is in use
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
             os.chmod(path, 0o777)
@@ -73,16 +76,16 @@ class Service(unittest.TestCase):
         self.start_with(passed)
         with Client(passed.getsockname()[1]) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("passed"), "alice@bench.test").code, 250)
-        await_letters(self.server, "alice", 1)
+            self.assertEqual(client.deliver(make_message("passed"), "alice@bench.test").code, 250)
+        await_messages(self.server, "alice", 1)
 
-    def test_who_came_before_the_server_started_is_served(self):
+    def test_clients_that_connected_before_the_start_are_served(self):
         passed = self.listening()
         with Client(passed.getsockname()[1]) as client:
             self.start_with(passed)
             self.assertEqual(client.greet().code, 250)
 
-    def test_a_socket_that_no_listener_has_keeps_the_server_from_starting(self):
+    def test_a_socket_without_a_listener_is_an_error_at_the_start(self):
         self.listening()
         other = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(other.close)
@@ -92,13 +95,13 @@ class Service(unittest.TestCase):
         self.assertRegex(ended.stderr, expected)
         self.assertNotEqual(ended.returncode, 0)
 
-    def test_what_is_no_listening_socket_is_told_as_such(self):
+    def test_a_socket_that_is_not_listening_is_an_error(self):
         with socket.socket() as idle:
             idle.bind(("127.0.0.1", 0))
             ended = self.run_with(idle)
         self.assertRegex(ended.stderr, 'inherited socket "smtp" is not a listening TCP socket')
 
-    def test_sockets_meant_for_another_process_are_left_alone(self):
+    def test_sockets_for_another_process_are_ignored(self):
         other = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(other.close)
         self.server.start(["env", "LISTEN_FDS=1", "LISTEN_PID=1", "LISTEN_FDNAMES=smtp"])
@@ -121,7 +124,7 @@ class Service(unittest.TestCase):
         self.assertIn(f"address=127.0.0.1:{port}", self.server.log.read_text())
 
     def connected(self, port):
-        """A client, as soon as somebody listens."""
+        """A client, as soon as the port accepts connections."""
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -132,12 +135,12 @@ class Service(unittest.TestCase):
                 time.sleep(0.02)
 
     def listener_is_free(self):
-        """Gives the configuration's listener a port that nobody has."""
+        """Gives the listener of the configuration a free port."""
         text = self.server.config.read_text()
         self.server.config.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", text))
 
     def passing(self, passed):
-        """What starts a program with this socket as descriptor 3."""
+        """A function that starts a program with this socket as descriptor 3."""
         environment = ["env", "LISTEN_FDS=1", "LISTEN_FDNAMES=smtp"]
         return [*environment, "sh", "-c", f"exec 3<&{passed.fileno()}; {BECOME}", "sh"]
 
@@ -152,18 +155,18 @@ class Service(unittest.TestCase):
             self.server.start(argv)
 
     def run_with(self, passed):
-        """A server that is expected to end by itself."""
+        """A server that is expected to end on its own."""
         argv = [*self.passing(passed), str(self.server.binary), "serve", "--config", str(self.server.config)]
         return subprocess.run(argv, pass_fds=[passed.fileno()], capture_output=True, text=True, timeout=60)
 
 
 class Unit(unittest.TestCase):
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
-    def test_the_unit_is_closed_as_far_as_a_mail_server_can_be(self):
+    def test_the_unit_is_as_restricted_as_a_mail_server_can_be(self):
         with folder() as made:
             root = pathlib.Path(made)
             unit = root / "mailrace.service"
-            # The binary of this tree stands for the one that is not installed.
+            # The binary of this tree replaces the one that is not installed.
             unit.write_text(UNIT.read_text().replace("/usr/sbin/mailrace", "/bin/true"))
             verified = subprocess.run(
                 ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60

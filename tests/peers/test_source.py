@@ -1,6 +1,6 @@
-"""The source sends what it was told to: into the sink, into Postfix, and into servers that write down what they see.
+"""The source sends what it was told to: to the sink, to Postfix, and to recording servers.
 
-What it says of itself is held against what the other side counted.
+Its report is compared with the counts of the other side.
 """
 
 import mailbox
@@ -36,7 +36,7 @@ class SourceAndSink(FolderCase):
         held = bench("verify", "--ledger", ledger, "--record", record)
         self.assertEqual((held["messages"], held["found"]), (500, 1500))
 
-    def test_a_source_sends_as_many_as_it_was_told_to_at_the_rate_it_was_told(self):
+    def test_a_source_sends_the_requested_number_at_the_requested_rate(self):
         sink = self.sink()
         target = ("--target", sink.target, "--connections", 5)
         sent = bench("smtp", *target, "--rate", 100, "--messages", 300, "--bdat")
@@ -44,7 +44,7 @@ class SourceAndSink(FolderCase):
         self.assertGreater(sent["seconds"], 2.9)
         self.assertEqual(sink.end()["messages"], 300)
 
-    def test_refusals_are_errors_by_what_was_said(self):
+    def test_refusals_are_counted_by_their_text(self):
         sink = self.sink("--rule", "*@lame.test rcpt reject 550 5.1.1 nobody of that name")
         sent = bench(
             "smtp", "--target", sink.target, "--messages", 40, "--recipients", 2, "--users", 1,
@@ -55,7 +55,7 @@ class SourceAndSink(FolderCase):
         self.assertEqual(count, 40)
         self.assertIn("RCPT: 550 5.1.1", text)
 
-    def test_lmtp_has_an_answer_for_each_recipient(self):
+    def test_lmtp_has_a_reply_for_each_recipient(self):
         sink = self.sink("--lmtp", "--verify")
         sent = bench("smtp", "--lmtp", "--target", sink.target, "--messages", 50, "--recipients", 2)
         self.assertEqual((sent["done"], sent["parts"], sent["errors"]), (50, 100, {}))
@@ -73,7 +73,7 @@ class SourceAndSink(FolderCase):
         bench("smtp", "--target", sink.target, "--messages", 60, *envelope)
         self.assertEqual(sink.end()["domains"], {"one.test": 120, "two.test": 120, "three.test": 120})
 
-    def test_a_machine_that_is_not_ours_is_put_under_no_load(self):
+    def test_another_machine_needs_the_ownership_option(self):
         command = [str(BINARY), "bench", "smtp", "--target", "192.0.2.1:25", "--messages", "1"]
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 64)
@@ -81,10 +81,10 @@ class SourceAndSink(FolderCase):
 
 
 class Corpora(FolderCase):
-    """Real messages, which go over the wire as they are behind a stamp."""
+    """Real messages are sent unchanged after a stamp."""
 
     def assert_sound(self, corpus):
-        """All of it comes through, more than once, every way."""
+        """Checks that the corpus arrives intact, several times and with each protocol variant."""
         for way in ([], ["--bdat"], ["--lmtp", "--pipelining"]):
             sink = self.sink("--verify", *(["--lmtp"] if "--lmtp" in way else []))
             count = 5 * len(REAL)
@@ -112,10 +112,10 @@ class Corpora(FolderCase):
         self.assert_sound(self.folder)
 
 
-class Places(FolderCase):
-    """Whom it talks to, from where, and as whom."""
+class Endpoints(FolderCase):
+    """Targets, local addresses and logins."""
 
-    def test_every_target_is_met_from_every_local_address_and_by_every_sender(self):
+    def test_every_target_is_used_from_every_local_address_with_every_sender(self):
         servers = [self.scripted(), self.scripted()]
         targets = [word for server in servers for word in ("--target", server.target)]
         sent = bench(
@@ -129,12 +129,12 @@ class Places(FolderCase):
         senders = set().union(*(server.senders for server in servers))
         self.assertEqual(senders, {"a1@bench.test", "a2@bench.test", ""})
 
-    def test_it_logs_in_where_the_server_wants_it(self):
+    def test_the_source_logs_in(self):
         server = self.scripted(extensions=["AUTH PLAIN"], password="right")
         sent = bench("smtp", "--target", server.target, "--connections", 1, "--messages", 3, "--auth", "alice:right")
         self.assertEqual((sent["done"], server.accepted), (3, [0, 1, 2]))
 
-    def test_a_wrong_password_is_an_error_by_the_servers_words(self):
+    def test_a_wrong_password_is_an_error_with_the_text_of_the_server(self):
         server = self.scripted(extensions=["AUTH PLAIN"], password="right")
         sent = bench("smtp", "--target", server.target, "--messages", 1, "--auth", "alice:wrong", code=1)
         self.assertEqual((sent["done"], sent["failed"], server.begun), (0, 1, []))
@@ -143,7 +143,7 @@ class Places(FolderCase):
 
 
 class Stalls(FolderCase):
-    """A server that stalls for a second in every ten."""
+    """A server that stalls for one second in every ten."""
 
     SECONDS = "11s"
 
@@ -161,7 +161,7 @@ class Stalls(FolderCase):
         self.assertLess(self.p99_ms(), 250)
 
 
-@unittest.skipUnless(os.geteuid() == 0, "Postfix can only be started by root")
+@unittest.skipUnless(os.geteuid() == 0, "starting Postfix needs root")
 class Postfix(FolderCase):
     def setUp(self):
         super().setUp()
@@ -176,13 +176,13 @@ class Postfix(FolderCase):
         self.postfix.start()
 
     def send(self, count, *way):
-        """What comes of so many messages to it."""
+        """Sends this many messages to it; returns the report."""
         return bench(
             "smtp", "--target", f"127.0.0.1:{self.postfix.port}", "--connections", 3, "--messages", count,
             "--recipient", "user@bench.test", "--sender", "sender@bench.test", *way,
         )  # fmt: skip
 
-    def test_postfix_takes_what_the_source_sends_by_every_way_that_it_offers(self):
+    def test_postfix_accepts_messages_with_each_extension_that_it_offers(self):
         real = self.folder / "real.eml"
         real.write_text("Subject: real\n\n.a dot\n..two\nend")
         ways = ([], ["--pipelining"], ["--bdat", "--pipelining"], ["--starttls", "100%"], ["--corpus", real])
@@ -195,7 +195,8 @@ class Postfix(FolderCase):
     def test_a_share_of_the_connections_is_secured(self):
         sent = self.send(60, "--per-connection", 1, "--starttls", "50%")
         self.assertEqual((sent["done"], sent["connections"]), (60, 60))
-        # Each is drawn for itself: that fewer than 10 of 60 are, or more than 50, happens once in 10 million runs.
+        # Connections are drawn independently: fewer than 10 or more than 50 of 60 occurs once in 10
+        # million runs.
         self.assertGreaterEqual(sent["tls_connections"], 10)
         self.assertLessEqual(sent["tls_connections"], 50)
 

@@ -1,10 +1,12 @@
-"""Recipients in databases: a PostgreSQL that is stopped, started and refuses, and an SQLite file that others write."""
+"""Recipients in databases: a PostgreSQL that is stopped, restarted and refuses, and an SQLite file
+with other writers.
+"""
 
 import sqlite3
 import unittest
 
-from harness import Client, await_letters, await_that, letter
-from tables import QUICK, SHORT, TablesCase, ending, place_for, server_for, replies_at_once, stats, table, values
+from harness import Client, await_messages, await_that, make_message
+from tables import QUICK, SHORT, TablesCase, ending, folder_for, server_for, replies_in_parallel, stats, table, values
 from peers.postgresql import Postgresql
 
 SCHEMA = """
@@ -30,7 +32,7 @@ def postgresql_for(case, **settings):
 
 
 class InPostgresql(TablesCase):
-    """One cluster, and one server for the tests that do it no harm."""
+    """One cluster and one server for all tests that do not disturb them."""
 
     @classmethod
     def setUpClass(cls):
@@ -46,40 +48,40 @@ class InPostgresql(TablesCase):
             aliases="aliases",
         )
 
-    def test_who_is_in_it_is_taken_and_who_is_not_is_unknown(self):
+    def test_a_user_in_the_database_is_accepted_and_others_are_unknown(self):
         self.assert_reply(self.server_, "alice@bench.test", 250)
         self.assert_reply(self.server_, "bob@bench.test", 250)  # whose row has no value
         self.assert_reply(self.server_, "eve@bench.test", 550, "5.1.1")
 
-    def test_an_alias_of_several_rows_stands_for_all_of_them(self):
+    def test_an_alias_with_several_rows_expands_to_all(self):
         with Client(self.server_.port) as client:
             client.greet()
-            self.assertEqual(client.deliver(letter("hello"), "all@bench.test").code, 250)
+            self.assertEqual(client.deliver(make_message("hello"), "all@bench.test").code, 250)
         for name in ("alice", "bob"):
-            await_letters(self.server_, name, 1)
+            await_messages(self.server_, name, 1)
 
-    def test_every_way_to_a_database(self):
+    def test_every_kind_of_connection_works(self):
         for name in ("people", "by_socket", "second"):
             with self.subTest(name):
                 self.assertEqual(values(self.server_, name, "alice@bench.test"), ["a/alice"])
 
-    def test_no_key_is_more_than_a_key(self):
+    def test_a_key_cannot_inject_sql(self):
         for key in HOSTILE:
             with self.subTest(key):
                 said = self.server_.table("get", "people", key)
                 self.assertEqual((said.returncode, said.stdout), (1, ""), said.stderr)
         self.assertEqual(values(self.server_, "people", "alice@bench.test"), ["a/alice"])
 
-    def test_a_query_that_fails_is_told_in_the_words_of_the_database(self):
+    def test_a_failed_query_is_logged_with_the_error_of_the_database(self):
         said = self.server_.table("get", "wrong", "alice@bench.test")
         self.assertEqual((said.returncode, said.stdout), (69, ""), said.stderr)
         self.assertIn("nowhere", said.stderr)
 
 
 class PostgresqlAway(TablesCase):
-    """Each test has a cluster of its own to do harm to."""
+    """Each test has a cluster of its own."""
 
-    def test_whom_the_cache_knows_is_taken_meanwhile_and_others_soon_after(self):
+    def test_cached_users_are_accepted_during_an_outage_and_others_soon_after(self):
         database = postgresql_for(self)
         server = self.server(table("people", "postgres", QUICK, SHORT, url=database.url, query=MAILBOXES))
         self.assert_reply(server, "alice@bench.test", 250)
@@ -87,7 +89,7 @@ class PostgresqlAway(TablesCase):
         database.kill()
         await_that(lambda: "backend fails" in server.table("get", "people", "alice@bench.test").stderr, "stale", server)
         self.assert_reply(server, "alice@bench.test", 250)
-        self.await_reply(server, "eve@bench.test", 451)  # as soon as the cache lets go
+        self.await_reply(server, "eve@bench.test", 451)  # as soon as the cache entry expires
         self.assert_reply(server, "bob@bench.test", 451, "4.3.0")
         self.assert_logged(server, "people", f"127.0.0.1:{database.port}", "refused")
         database.start()
@@ -97,7 +99,7 @@ class PostgresqlAway(TablesCase):
     def test_passwords(self):
         database = postgresql_for(self, password=PASSWORD)
         database.set_password()
-        file = place_for(self) / "password"
+        file = folder_for(self) / "password"
         file.write_text(f"{PASSWORD}\n")
         file.chmod(0o644)
         with_password = database.url.replace("postgres@", f"postgres:{PASSWORD}@")
@@ -113,20 +115,20 @@ class PostgresqlAway(TablesCase):
         self.assert_logged(server, "people", "password authentication failed")
         self.assertNotIn("guessed", server.log.read_text())
 
-    def test_many_are_asked_together_and_nobody_is_put_off(self):
+    def test_many_lookups_are_batched_and_none_is_deferred(self):
         database = postgresql_for(self)
         database.sql("INSERT INTO mailboxes SELECT 'user' || n || '@bench.test', 'x' FROM generate_series(1, 300) n")
         server = self.server(table("people", "postgres", "cache = false", url=database.url, query=MAILBOXES))
-        replies = replies_at_once(server, [f"user{number}@bench.test" for number in range(1, 401)])
+        replies = replies_in_parallel(server, [f"user{number}@bench.test" for number in range(1, 401)])
         self.assertEqual([one.code for one in replies], [250] * 300 + [550] * 100, server.log_tail())
         self.assertEqual(stats(server, "people")["keys_asked"], 400)
 
 
 class InSqlite(TablesCase):
-    """A file of its own for each test."""
+    """Each test has a file of its own."""
 
     def setUp(self):
-        place = place_for(self)
+        place = folder_for(self)
         self.path = place / "people.db"
         with self.writer() as database:
             database.executescript(SCHEMA)
@@ -143,7 +145,7 @@ class InSqlite(TablesCase):
         self.addCleanup(database.close)
         return database
 
-    def test_who_is_in_it_is_taken_and_who_is_not_is_unknown(self):
+    def test_a_user_in_the_database_is_accepted_and_others_are_unknown(self):
         self.assert_reply(self.server_, "alice@bench.test", 250)
         self.assert_reply(self.server_, "bob@bench.test", 250)
         self.assert_reply(self.server_, "eve@bench.test", 550, "5.1.1")
@@ -151,7 +153,7 @@ class InSqlite(TablesCase):
         for key in HOSTILE:
             self.assertEqual(self.server_.table("get", "people", key).returncode, 1, key)
 
-    def test_changes_are_seen_at_once(self):
+    def test_changes_are_seen_immediately(self):
         with self.writer() as database:
             database.execute("INSERT INTO mailboxes VALUES ('eve@bench.test', 'e')")
         self.assert_reply(self.server_, "eve@bench.test", 250)
@@ -159,7 +161,7 @@ class InSqlite(TablesCase):
             database.execute("DELETE FROM mailboxes")
         self.assert_reply(self.server_, "alice@bench.test", 550)
 
-    def test_a_file_that_is_locked_makes_nobody_unknown(self):
+    def test_a_locked_file_makes_no_user_unknown(self):
         database = self.writer()
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("BEGIN EXCLUSIVE")

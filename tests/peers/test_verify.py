@@ -1,4 +1,4 @@
-"""What is missing is missed: one lost, one doubled and one damaged message are found, and so is what a crash took."""
+"""Lost mail is found: one lost, one doubled and one damaged message, and messages lost in a crash."""
 
 import pathlib
 import shlex
@@ -36,7 +36,7 @@ class Verify(FolderCase):
 class Maildirs(ServerCase):
     SERVER = {"users": [f"user{n}" for n in range(1, 21)]}
 
-    def test_what_this_server_delivers_is_what_was_sent_until_somebody_touches_it(self):
+    def test_delivered_mail_is_sound_until_it_is_modified(self):
         made = folder()
         self.addCleanup(made.cleanup)
         ledger = pathlib.Path(made.name) / "ledger"
@@ -48,8 +48,8 @@ class Maildirs(ServerCase):
         held = bench(*look, "--wait", "30s")
         self.assertEqual((held["messages"], held["recipients"], held["found"], held["copies"]), (200, 400, 400, 400))
         users = self.SERVER["users"]
-        letters = [path for user in users for path in harness.letters(self.server.maildir(user) / "new")]
-        big = [path for path in letters if path.stat().st_size > 2000]
+        messages = [path for user in users for path in harness.mail_files(self.server.maildir(user) / "new")]
+        big = [path for path in messages if path.stat().st_size > 2000]
         big[0].unlink()
         (big[1].parent / "copy").write_bytes(big[1].read_bytes())
         content = bytearray(big[2].read_bytes())
@@ -60,7 +60,7 @@ class Maildirs(ServerCase):
 
 
 class Crash(FolderCase):
-    def test_this_server_keeps_its_250s_when_the_laboratory_kills_it(self):
+    def test_this_server_loses_no_acknowledged_mail_in_bench_crash(self):
         users = [f"user{n}" for n in range(1, 11)]
         server, port = Mailrace(self.folder, users=users, retry_first="1s"), free_port()
         self.addCleanup(server.stop)

@@ -1,13 +1,13 @@
-//! `bench crash`: kills a server at random under load, again and again, and holds it to its 250s.
+//! `bench crash`: kills a server at random moments under load and checks that no acknowledged
+//! message is lost.
 //!
-//! A round: the server is started, greets, and is put under load for a random time; then all of its processes get
-//! SIGKILL at once, while messages are on their way. After the last round it is started once more and has time to
-//! deliver what it acknowledged. Lost and damaged copies make the verdict bad; doubled ones are told, for a server may
-//! deliver again what it was just delivering, and are bad only with `--no-doubles`. Nothing was proved, which is a
-//! fault, where the server does not come up, acknowledges nothing in a round, or is not what listens. Whatever happens,
-//! it does not outlive the command.
-//!
-//! SIGKILL takes nothing from the system's page cache: what only a power cut would take is not found out here.
+//! In each round the server is started, put under load for a random time, and killed: all of its
+//! processes get SIGKILL. After the last round it is started again and has time to deliver. Lost
+//! and damaged copies make the verdict bad. Duplicates are reported, since a server may repeat a
+//! delivery that the kill interrupted; they are bad only with `--no-doubles`. It is a fault if the
+//! server does not start, acknowledges nothing in a round, or is not the process that listens. The
+//! server never outlives this command. SIGKILL leaves the page cache intact, so this does not test
+//! a power cut.
 
 mod outcome;
 mod processes;
@@ -31,43 +31,43 @@ use outcome::{Outcome, Round};
 use processes::Brood;
 use server::{Server, Start};
 
-/// How long there must be no new copy after the last one that was missing: what was half delivered when a server was
-/// killed comes again soon after its start.
+/// How long no new copy may arrive after the last missing one before the search ends. Deliveries
+/// that a kill interrupted are repeated soon after the start.
 const CALM_TIME: Duration = Duration::from_secs(1);
-/// How long a load may take until it sends: a corpus is read before.
+/// How long a load may take to start sending. It reads its corpus first.
 const PREPARATION_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// What `bench crash` is told.
+/// Options of `bench crash`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Starts the server; a shell command
+    /// Shell command that starts the server
     #[arg(long, value_name = "COMMAND")]
     pub start: String,
-    /// Where to write what the server says; left out, it goes to standard error
+    /// Append the server's output to this file [default: standard error]
     #[arg(long, value_name = "FILE")]
     pub server_log: Option<PathBuf>,
-    /// Where the server greets when it is ready, and where mail is sent to
+    /// Address where the server listens; mail is sent there
     #[arg(long, value_name = "HOST:PORT")]
     pub ready: String,
-    /// How long it may take to be ready
+    /// How long the server may take to greet
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span)]
     pub ready_within: Duration,
-    /// How often it is killed
+    /// Number of times the server is killed
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// The shortest load before a kill
+    /// Shortest load before a kill
     #[arg(long, value_name = "SPAN", default_value = "500ms", value_parser = span)]
     pub load_min: Duration,
-    /// The longest load before a kill
+    /// Longest load before a kill
     #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = span)]
     pub load_max: Duration,
-    /// Where its mail ends up.
+    /// Where the server delivers to.
     #[command(flatten)]
     pub whereabouts: Whereabouts,
-    /// How long it has to deliver at the end, while something is missing
+    /// How long to wait at the end for messages that are missing
     #[arg(long, value_name = "SPAN", default_value = "60s", value_parser = span)]
     pub settle: Duration,
-    /// A copy that comes twice is bad too
+    /// Treat duplicate deliveries as bad
     #[arg(long)]
     pub no_doubles: bool,
     /// The load.
@@ -75,31 +75,31 @@ pub struct Options {
     pub sending: Sending,
 }
 
-/// Where the server's mail ends up.
+/// Where the server delivers to.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct Whereabouts {
-    /// In a tree of Maildirs
+    /// Root of a tree of Maildirs
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
-    /// It relays: listen here, and take it
+    /// Address to listen on for mail that the server relays
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub sink: Option<SocketAddr>,
 }
 
-/// Kills, and prints what was lost by it.
+/// Runs all rounds and prints the report.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     if options.load_min > options.load_max {
         return Err(Fault::Usage("--load-min is more than --load-max".into()));
     }
     if options.sending.messages.is_some() || options.sending.load.duration.is_some() {
-        return Err(Fault::Usage("--messages and --duration end a load by itself; here it ends by the kill".into()));
+        return Err(Fault::Usage("--messages and --duration cannot be used: the kill ends the load".into()));
     }
     let mut ledger = Record::of(options.sending.ledger.as_deref())?;
     let verdict = try_server(options, &ledger);
     ledger.goes &= matches!(verdict, Ok(Verdict::Good));
     if verdict.is_err() && ledger.path.exists() {
-        eprintln!("the ledger is kept: {}", ledger.path.display());
+        eprintln!("the ledger is kept in {}", ledger.path.display());
     }
     verdict
 }
@@ -117,7 +117,7 @@ fn try_server(options: &Options, ledger: &Record) -> Result<Verdict, Fault> {
     Ok(outcome.verdict())
 }
 
-/// A server in the course of being killed.
+/// A run of all rounds against one server.
 struct Trial<'a> {
     options: &'a Options,
     ready: SocketAddr,
@@ -128,7 +128,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Starts, loads, kills.
+    /// Starts the server, loads it, kills it.
     fn round(&mut self, number: u32) -> Result<(), Fault> {
         let mut sending = self.options.sending.clone();
         sending.ledger = Some(self.ledger.path.clone());
@@ -142,7 +142,7 @@ impl Trial<'_> {
         let name = format!("round {} of {}", number + 1, self.options.rounds);
         eprintln!("{name}: {round}");
         if round.proves_nothing() {
-            return Err(Fault::Unavailable(format!("{name}: no message was answered 250: nothing was proved")));
+            return Err(Fault::Unavailable(format!("{name}: no message was answered 250, so nothing was proved")));
         }
         self.rounds.push(round);
         Ok(())
@@ -160,8 +160,8 @@ impl Trial<'_> {
         })
     }
 
-    /// The load goes on until the server is gone, so that the kill comes into the midst of it. Says how long it had
-    /// gone on when the kill came.
+    /// Keeps the load running until the server is dead, so that the kill interrupts it. Returns how
+    /// long the load had run before the kill.
     fn load_and_kill(
         &self,
         server: Server<'_>,
@@ -173,7 +173,7 @@ impl Trial<'_> {
         std::thread::scope(|scope| {
             let target = [self.options.ready.clone()];
             let load = scope.spawn(move || smtp::send(&target, sending, Some(stop)));
-            // A load begins its run in the ledger when all else is ready, and then sends.
+            // A load writes its run to the ledger right before it starts to send.
             let begins = || load.is_finished() || self.ledger.octets() != octets;
             let waited = self.word.pass(PREPARATION_TIME_MAX, begins);
             let begun = Instant::now();
@@ -186,7 +186,7 @@ impl Trial<'_> {
         })
     }
 
-    /// The server comes up once more, and has time to deliver.
+    /// Starts the server again and waits for it to deliver.
     fn settle(&self, proof: &Proof) -> Result<Held, Fault> {
         let acknowledged = self.ledger.acknowledged()?;
         let server = self.start()?;
@@ -198,7 +198,7 @@ impl Trial<'_> {
     }
 }
 
-/// What the server is held against.
+/// Where delivered copies are read from.
 enum Proof {
     Maildirs(Copies),
     Sink(Sink),
@@ -211,12 +211,12 @@ impl Proof {
             Whereabouts { sink: Some(address), maildir: None } => {
                 Sink::open(&sink::Options::verifying(*address)).map(Proof::Sink)
             }
-            _ => Err(Fault::Usage("either --maildir or --sink says where the mail ends up".into())),
+            _ => Err(Fault::Usage("give either --maildir or --sink".into())),
         }
     }
 }
 
-/// Looks as long as nobody wants it to end.
+/// A search for copies that a signal interrupts.
 struct Heeding<'a> {
     proof: &'a Proof,
     word: &'a Word,
@@ -244,11 +244,11 @@ impl Look for Heeding<'_> {
     }
 }
 
-/// The ledger of all rounds: the operator's, or one of our own, which goes in the end if all was good and else is
-/// evidence.
+/// The ledger of all rounds. One that the operator named is kept. A temporary one is removed if the
+/// verdict is good, and kept as evidence otherwise.
 struct Record {
     path: PathBuf,
-    /// That it had before the trial, and that are not held against anybody.
+    /// Runs that were in the ledger before the trial. They are ignored.
     runs_before: usize,
     goes: bool,
 }
@@ -261,12 +261,12 @@ impl Record {
         Ok(Record { path, runs_before, goes: named.is_none() })
     }
 
-    /// What this trial's loads were answered.
+    /// The messages that the server acknowledged in this trial.
     fn acknowledged(&self) -> Result<Acknowledged, Fault> {
         Ok(Acknowledged::read(&self.path)?.since(self.runs_before))
     }
 
-    /// 0: it is not there yet.
+    /// The length of the file; 0 if it does not exist yet.
     fn octets(&self) -> u64 {
         std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
     }
@@ -275,7 +275,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if self.goes {
-            // Left behind, or never made, it is in nobody's way.
+            // Nothing depends on the removal.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,7 +1,7 @@
-//! Opening a connection for a load: timed and counted.
+//! Opens a connection for a load, times it and counts it.
 //!
-//! What fails is a text for the list of errors, worded as the system or TLS had it but without numbers that would part
-//! the like from the like. Nothing here is fatal, and nothing is tried again: the load decides that.
+//! Errors are texts for the list of errors: the words of the system or TLS, without numbers that
+//! would split equal errors. Nothing is retried here; the load decides about that.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::engine::Worker;
 
-/// Connects from the worker's address; `phase` is where the time that it took is noted. The error is for the list of
-/// errors.
+/// Connects from the worker's address and records the time in phase `phase`. The error is a text
+/// for the list of errors.
 pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Result<Wire, String> {
     let begun = Instant::now();
     match Wire::connect(to, worker.local, begun + worker.timeout).await {
@@ -26,7 +26,7 @@ pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Resul
     }
 }
 
-/// What the system said, without the number that it has for it.
+/// The text of a system error without its number.
 pub(crate) fn plainly(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::TimedOut {
         return "no answer in time".to_owned();

@@ -1,8 +1,9 @@
-//! Carries a load: so many connections over so many threads, until there are no tickets left, and somebody who watches.
+//! Runs a load: distributes connections over threads until all tickets are used, and shows the
+//! progress.
 //!
-//! A load is what one connection does ([`Load::carry`]); the engine knows nothing of protocols. A first Ctrl-C (or
-//! SIGTERM) ends the giving of tickets and lets what is under way come to its end; a second one ends that too. There is
-//! a summary in every case.
+//! A load defines what one connection does ([`Load::carry`]); the engine knows no protocol. The
+//! first Ctrl-C or SIGTERM stops new tickets and lets open ones finish; the second one aborts those
+//! too. Both end with a summary.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -26,50 +27,51 @@ use crate::tally::Tally;
 use crate::view::{MinuteLines, View};
 use crate::{Fault, handles, sys};
 
-/// How often the view on a terminal is drawn.
+/// How often the progress on a terminal is redrawn.
 const VIEW_INTERVAL: Duration = Duration::from_millis(250);
-/// How often postal's line is written.
+/// How often the line in postal's format is written.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a place in the crowd rests after it came to nothing.
+/// How long a connection slot pauses after a failed ticket.
 const REST: Duration = Duration::from_millis(100);
-/// Handles that the process needs beside its connections, and those of each runtime.
+/// Open files that the process needs besides its connections and runtimes.
 const HANDLES_OTHER: u64 = 64;
 const HANDLES_PER_THREAD: u64 = 8;
 
-/// What one connection after another does.
+/// What one connection slot does.
 pub(crate) trait Load: Send + Sync + 'static {
     /// What is counted and timed.
     const COUNTED: Counted;
 
-    /// Works off tickets until there are none.
+    /// Processes tickets until there are none left.
     fn carry(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
 
-    /// Whether the run is to be given up. The load says why when it is ended.
+    /// Whether the run must stop. The load reports the reason when it is closed.
     fn is_faulty(&self) -> bool {
         false
     }
 }
 
-/// A run as the operator wants it.
+/// A run with its options.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     /// For the summary: `smtp 127.0.0.1:25`.
     pub(crate) title: String,
     pub(crate) options: &'a LoadOptions,
-    /// Tickets; None: no end by count.
+    /// The number of tickets; None is no limit.
     pub(crate) count: Option<u64>,
-    /// Set: whoever gives the word to stop watches too, so there is no view, no line, and no signal is heard.
+    /// Set by a caller that controls the run. Then there is no progress, no minute line, and
+    /// signals are not handled.
     pub(crate) told: Option<Stop>,
 }
 
-/// One connection's share of a run.
+/// The state of one connection slot.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// Among all connections, from 0.
+    /// Its number among all connections, from 0.
     pub(crate) number: usize,
-    /// Where to connect from.
+    /// The local address to connect from.
     pub(crate) local: Option<IpAddr>,
-    /// How long each step may take.
+    /// The time limit of each step.
     pub(crate) timeout: Duration,
     pub(crate) random: fastrand::Rng,
     pace: Arc<Pace>,
@@ -78,15 +80,15 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Waits for something to do; None when it is time to go.
+    /// Waits for the next ticket; None when the run ends.
     pub(crate) async fn next(&mut self) -> Option<Ticket> {
         let ticket = self.pace.next(&mut self.stop).await?;
         self.tally().counts.begun += 1;
         Some(ticket)
     }
 
-    /// A ticket came to nothing, and not because of what it was for: there is no connection any more, or none could be
-    /// made. Rests a while, for a closed loop against a closed door would do nothing but knock.
+    /// Counts a ticket that failed because the connection failed. Pauses, so that a closed loop
+    /// does not reconnect to a dead server at full speed.
     pub(crate) async fn gave_up(&mut self, error: String) {
         {
             let mut tally = self.tally();
@@ -99,23 +101,23 @@ impl Worker {
         }
     }
 
-    /// Where to count. Not to be held while waiting.
+    /// The counters of this thread. Do not hold the lock across an await.
     pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(&self.tally)
     }
 
-    /// When a step that begins now must be done.
+    /// The deadline of a step that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
 }
 
 fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
-    // Counting cannot panic half-way.
+    // Counting does not panic, so the data is consistent.
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the load to its end.
+/// Runs a load to its end.
 pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault> {
     let LoadOptions { connections, threads, .. } = run.options;
     handles::raise(u64::from(*connections) + u64::from(*threads) * HANDLES_PER_THREAD + HANDLES_OTHER)?;
@@ -144,15 +146,15 @@ pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault
     Ok(Summary { stopped: stopped_at.is_some(), ..summary })
 }
 
-/// What is said to the threads, and heard of them.
+/// Stops the threads, and tells when they are done.
 struct Words {
     /// No more tickets.
     stop: Stopper,
-    /// When that was said.
+    /// When `stop` was requested.
     stopped_at: Cell<Option<Instant>>,
-    /// Not even those that are under way.
+    /// Aborts open tickets.
     axe: Stopper,
-    /// Each thread holds its hearer until it is done.
+    /// Each thread holds a handle until it is done.
     gone: Stopper,
 }
 
@@ -169,7 +171,7 @@ impl Words {
     }
 }
 
-/// The threads and what they count.
+/// The threads and their counters.
 struct Crew {
     pace: Arc<Pace>,
     tallies: Vec<Arc<Mutex<Tally>>>,
@@ -203,8 +205,8 @@ impl Crew {
         let (runtime, load, mut axed) = (runtime()?, load.clone(), axed.clone());
         let is_closed_loop = options.rate.is_none();
         let work = move || {
-            // On one machine with the server each of its answers would interrupt it, and the time for that would seem its
-            // own. What is to begin at a given moment may not wait, though.
+            // On the machine of the server, each of its answers would wake this thread and preempt
+            // the server. An open loop must keep its schedule, so it stays with the default policy.
             if is_closed_loop {
                 sys::interrupt_nobody();
             }
@@ -229,7 +231,7 @@ impl Crew {
     }
 }
 
-/// Passes the word on until all threads are done; where nobody else watches, shows what happens.
+/// Waits until all threads are done. Shows the progress, unless the caller controls the run.
 async fn watch<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
     match run.told.clone() {
         Some(told) => obey(told, load, words).await,
@@ -239,7 +241,7 @@ async fn watch<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> 
     Ok(())
 }
 
-/// Waits for somebody's word, or for what ends the run by itself.
+/// Waits for the caller's stop request or the end of the run.
 async fn obey(mut told: Stop, load: &impl Load, words: &Words) {
     let mut looks = every(VIEW_INTERVAL);
     loop {
@@ -279,7 +281,7 @@ async fn show<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> R
     unheard.map_or(Ok(()), Err)
 }
 
-/// Waits for all tasks. One that panicked takes its thread with it: a figure without it would be wrong.
+/// Waits for all tasks. Propagates panics, since figures without that task would be wrong.
 async fn all_of(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {

@@ -1,10 +1,10 @@
-//! `bench files`: what a file system does with many small files, as postmark(1) asks it, or with a log that is synced
-//! in batches, as a spool asks it.
+//! `bench files`: measures a file system with many small files, as postmark(1) does, or with a log
+//! that is synced in batches, as a spool does.
 //!
-//! Works in a fresh folder inside the one that is named, and removes it, however the run ends: by itself, by its time, by
-//! a signal, by a fault. What is read is held against what was written: a file system that loses or mixes up bytes is
-//! found out, and the verdict is `Bad`. What the system refuses (a full disk, a failed sync) is a [`Fault`]; in all other
-//! cases there is a report of what was done until then. A megabyte is 1,000,000 bytes.
+//! A run works in a new folder below `--folder` and removes it in all cases, also after a signal or
+//! a fault. Everything that is read is compared with what was written; a difference makes the
+//! verdict `Bad`. Errors of the system (a full disk, a failed sync) are a [`Fault`]; otherwise
+//! there is a report of the work done so far. A megabyte is 1,000,000 bytes.
 
 mod content;
 mod damage;
@@ -32,29 +32,29 @@ use crate::signals::Word;
 use ending::Ending;
 use plan::BIAS_MAX;
 
-/// More files at a time would not fit into the plan's memory, of 24 bytes for each.
+/// Limits the memory of the plan, which is 24 bytes a file.
 const FILES_MAX: u64 = 100_000_000;
-/// More subfolders need more open handles than a process has.
+/// More subfolders need more open files than a process has.
 const SUBFOLDERS_MAX: u64 = 1000;
-/// One call moves no more at a time.
+/// The largest size of one read or write.
 const BLOCK_BYTES_MAX: u64 = 64 << 20;
 
-/// What to do with how many files.
+/// Options of `bench files`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where to work, in a folder of its own that is removed afterwards
+    /// Folder to work in; a subfolder is created and removed afterwards
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// What to ask of the file system
+    /// What to measure
     #[arg(long, value_enum, default_value_t = Pattern::Pool)]
     pattern: Pattern,
-    /// Where what is random begins
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 42)]
     seed: u64,
-    /// End after this time, even if not all is done; SIGINT and SIGTERM end it too, with the report
+    /// End after this time, even if work is left; SIGINT and SIGTERM also end the run with a report
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub struct Options {
     log: LogOptions,
 }
 
-/// What to ask of a file system.
+/// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Pattern {
     /// Create, read, append to and delete many small files, as postmark does
@@ -72,46 +72,46 @@ enum Pattern {
     Log,
 }
 
-/// When a written file is made durable.
+/// When written data is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Sync {
-    /// When the system likes
+    /// Never; the system decides
     None,
-    /// By an fsync of the file, each time that it was written
+    /// fsync each file after it was written
     File,
-    /// By an fsync of the file and of its folder; of the folder too when a file was deleted
+    /// fsync each file and its folder, also after a deletion
     Folder,
 }
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "With --pattern pool")]
 struct PoolOptions {
-    /// Files at first; there may be twice as many later
+    /// Number of files at first; the pool may grow to twice as many
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = count(1..=FILES_MAX))]
     files: usize,
-    /// Transactions: a file read or appended to, then one created or deleted
+    /// Number of transactions: one file read or appended to, then one created or deleted
     #[arg(long, value_name = "N", default_value_t = 500)]
     transactions: u64,
-    /// Bytes of a file
+    /// Size of a file
     #[arg(long, value_name = "MIN..MAX", default_value = "500..10000", value_parser = size)]
     size: RangeInclusive<u64>,
-    /// Chance in ten that a file is read and not appended to
+    /// How many of ten files are read rather than appended to
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = bias())]
     read_bias: u8,
-    /// Chance in ten that a file is created and not deleted
+    /// How many of ten files are created rather than deleted
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = bias())]
     create_bias: u8,
-    /// Bytes that are read or written at a time, before buffering
+    /// Bytes to read or write at a time, before buffering
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = block)]
     block: usize,
-    /// Read and write each block by a call of its own; left out: as C's stdio does it
+    /// Read and write each block with a system call; by default, buffer as C's stdio does
     #[arg(long)]
     unbuffered: bool,
-    /// Subfolders that the files are strewn over; 0: the folder itself
+    /// Number of subfolders to spread the files over; 0 uses the folder itself
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=SUBFOLDERS_MAX))]
     subfolders: usize,
-    /// What is made durable before the next operation
+    /// What to sync before the next operation
     #[arg(long, value_enum, default_value_t = Sync::None)]
     sync: Sync,
 }
@@ -119,25 +119,25 @@ struct PoolOptions {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "With --pattern log")]
 struct LogOptions {
-    /// Records to write
+    /// Number of records to write
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Bytes of a record
+    /// Size of a record
     #[arg(long, value_name = "BYTES", default_value = "6000", value_parser = block)]
     record: usize,
-    /// Bytes after which a batch is written and synced; it ends with a whole record
+    /// Size of a batch, which is written and synced together; a batch ends with a whole record
     #[arg(long, value_name = "BYTES", default_value = "64KiB", value_parser = block)]
     batch: usize,
-    /// Write over a file that was written before, and not into a new one
+    /// Overwrite a file written before, instead of a new one
     #[arg(long)]
     overwrite: bool,
 }
 
-/// Asks, and reports.
+/// Measures and reports.
 ///
 /// # Errors
 ///
-/// A [`Fault::System`] where the folder cannot be used or the system refuses an operation.
+/// Returns [`Fault::System`] if the folder cannot be used or an operation fails.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let ending = Ending::new(options.duration, Some(Word::hear()?));
     match options.pattern {
@@ -164,7 +164,7 @@ impl fmt::Display for Sync {
     }
 }
 
-/// A rate; of no time at all, zero.
+/// Zero if no time has passed.
 fn per_second(amount: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount / seconds } else { 0.0 }
 }
@@ -177,14 +177,18 @@ fn bias() -> RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(..=i64::from(BIAS_MAX))
 }
 
-/// `500..10000`, `4KiB..64KiB`: both ends included.
+/// Parses `500..10000` or `4KiB..64KiB`, both ends included.
 fn size(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (min, max) = text.split_once("..").ok_or("expected two sizes: 500..10000")?;
     let sizes = octets(min)?..=octets(max)?;
-    if sizes.is_empty() { Err("the first size is the smaller one: 500..10000".into()) } else { Ok(sizes) }
+    if sizes.is_empty() {
+        Err("the first size is larger than the second; expected 500..10000".into())
+    } else {
+        Ok(sizes)
+    }
 }
 
-/// Bytes that one call moves.
+/// Parses the size of one read or write.
 fn block(text: &str) -> Result<usize, String> {
     match octets(text)? {
         0 => Err("expected at least one byte".into()),
@@ -207,7 +211,7 @@ mod tests {
         options: Options,
     }
 
-    /// The options of a line, working in that folder.
+    /// Parses options with this folder.
     pub(super) fn options(folder: &Path, words: &[&str]) -> Options {
         let line = Line::try_parse_from([&["files", "--folder", folder.to_str().unwrap()], words].concat());
         line.unwrap_or_else(|error| panic!("{error}")).options

@@ -1,8 +1,8 @@
-//! `bench load`: what one reading of the load average costs, by each way there is: the system call, opening the file of
-//! /proc anew, reading one that stays open.
+//! `bench load`: compares the cost of the ways to read the load average: the system call, opening
+//! the file in /proc each time, and reading a file that stays open.
 //!
-//! A reading is what a program needs: three numbers, parsed. The ways take turns, round by round, so that what drifts
-//! on the machine hits all of them; each way's cost is the median of its rounds.
+//! A reading yields three parsed numbers. The methods alternate in rounds, so that drift on the
+//! machine affects all of them equally; each cost is the median of the rounds.
 
 use std::fmt;
 use std::fs::File;
@@ -18,23 +18,23 @@ use crate::Fault;
 use crate::meanwhile::Meanwhile;
 use crate::report::{self, Verdict};
 
-/// Turns that each way has.
+/// Rounds of each method.
 const ROUNDS: u32 = 20;
-/// `/proc/loadavg` is shorter.
+/// `/proc/loadavg` is shorter than this.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// How often to read.
+/// Options of `bench load`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Readings by each way
+    /// Number of readings with each method
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = readings())]
     readings: u32,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// At least one in each round.
+/// At least one reading in each round.
 fn readings() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(ROUNDS)..)
 }
@@ -43,13 +43,13 @@ fn readings() -> RangedI64ValueParser<u32> {
 ///
 /// # Errors
 ///
-/// A [`Fault::System`] where the load average cannot be read.
+/// Returns [`Fault::System`] if the load average cannot be read.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     report::print(&measure(options)?, options.json)?;
     Ok(Verdict::Good)
 }
 
-/// What each way costs.
+/// The cost of each method.
 #[derive(Debug, Serialize)]
 struct Report {
     readings: u32,
@@ -58,7 +58,7 @@ struct Report {
     meanwhile: Meanwhile,
 }
 
-/// What one reading costs, in the median of the rounds.
+/// The cost of one reading: the median of the rounds.
 #[derive(Debug, Serialize)]
 struct Cost {
     way: &'static str,
@@ -67,14 +67,14 @@ struct Cost {
     ratio_to_cheapest: f64,
 }
 
-/// A way to read the load average.
+/// A method to read the load average.
 struct Way<'a> {
     name: &'static str,
     read: Box<dyn FnMut() -> io::Result<LoadAverage> + 'a>,
     rounds: Vec<Round>,
 }
 
-/// What a reading took in one round.
+/// The cost of a reading in one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     ns: f64,
@@ -140,7 +140,7 @@ impl Cost {
     }
 }
 
-/// The middle one; of an even number the upper one of the two.
+/// The middle value; with an even number of values the upper of the two.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
@@ -148,7 +148,11 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} readings of the load average by each way, medians of {} rounds:", self.readings, self.rounds)?;
+        writeln!(
+            f,
+            "{} readings of the load average with each method, medians of {} rounds:",
+            self.readings, self.rounds
+        )?;
         for cost in &self.ways {
             write!(f, "  {:<22} {:>8.0} ns ", cost.way, cost.ns_per_reading)?;
             writeln!(f, "{:>8.0} ns of CPU {:>7.2} x", cost.cpu_ns_per_reading, cost.ratio_to_cheapest)?;

@@ -1,15 +1,15 @@
-//! How many files and sockets this process may have open. A load of ten thousand connections needs more than the
-//! usual 1,024. Where the hard limit is too low it is said before anything is sent, instead of connection by connection.
+//! The limit of open files. A load of ten thousand connections needs more than the usual soft limit
+//! of 1,024. A hard limit that is too low is reported before the load starts.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Fault;
 
-/// Raises the soft limit to the hard one. It is a fault when that is less than `needed`.
+/// Raises the soft limit to the hard limit. Fails if the hard limit is less than `needed`.
 pub(crate) fn raise(needed: u64) -> Result<(), Fault> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Some(most) = maximum.filter(|&most| most < needed) {
-        let text = format!("{needed} open files are needed, and the system allows {most} (RLIMIT_NOFILE)");
+        let text = format!("needs {needed} open files, but the limit is {most} (RLIMIT_NOFILE)");
         return Err(Fault::Usage(text));
     }
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

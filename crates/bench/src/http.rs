@@ -1,7 +1,9 @@
-//! `bench http`: asks a server for pages, as fast as so many connections can or so many a second, and looks at what it
-//! gives. A reply counts as done if its status is 200, its length is what it said, and its content is what the same page
-//! had the first time; everything else is an error and says what it was. With `--sweep` the same load is carried by ever
-//! other numbers of connections.
+//! `bench http`: requests pages from a server, as fast as the connections can or at a fixed rate,
+//! and checks the replies.
+//!
+//! A request is done if the status is 200, the length is as announced, and the content equals the
+//! first content of the same page; anything else is an error with its text. `--sweep` repeats the
+//! load with different numbers of connections.
 
 mod exchange;
 mod page;
@@ -26,31 +28,31 @@ use exchange::{Answer, Connection, PHASES, Trouble};
 use page::Page;
 use sweep::{Step, Sweep};
 
-/// HTTP's part of the command line.
+/// Options of `bench http`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// A page; there may be several
+    /// URL of a page; may be repeated
     #[arg(long = "target", value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
-    /// Pages: a file with a URL on each line
+    /// File with one URL on each line
     #[arg(long, value_name = "FILE")]
     pub urls: Option<PathBuf>,
-    /// In which order pages are asked for
+    /// Order in which pages are requested
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
     pub order: Order,
-    /// How much of it.
+    /// The amount of load.
     #[command(flatten)]
     pub load: LoadOptions,
-    /// End after so many requests
+    /// End after this many requests
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
-    /// Requests over one connection: all, N, or 1..N at random
+    /// Requests on one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
     pub per_connection: PerConnection,
-    /// Ask for the heads alone (HEAD)
+    /// Send HEAD requests
     #[arg(long)]
     pub head: bool,
-    /// Do not compare what a page has with what it had the first time
+    /// Do not compare the content of a page with its first content
     #[arg(long)]
     pub no_check: bool,
     /// Run once with each of these numbers of connections
@@ -59,7 +61,7 @@ pub struct Options {
     pub sweep: Vec<u32>,
 }
 
-/// Asks until the end that was wanted, and prints what came of it.
+/// Runs the load and prints the report.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     if options.sweep.is_empty() {
         let summary = ask(options, &options.load)?;
@@ -73,7 +75,7 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
 
 fn sweep(options: &Options) -> Result<Sweep, Fault> {
     if options.requests.is_none() && options.load.duration.is_none() {
-        return Err(Fault::Usage("a sweep needs an end for each of its runs: --requests or --duration".to_owned()));
+        return Err(Fault::Usage("--sweep needs --requests or --duration".to_owned()));
     }
     let mut steps = Vec::new();
     for &connections in &options.sweep {
@@ -93,7 +95,7 @@ fn ask(options: &Options, load: &LoadOptions) -> Result<Summary, Fault> {
     let title = match &pages[..] {
         [page] => format!("http {}", page.url),
         [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
-        [] => return Err(Fault::Usage("there is no page to ask for".to_owned())),
+        [] => return Err(Fault::Usage("no pages: give --target or --urls".to_owned())),
     };
     let asking = Asking {
         pages,
@@ -112,7 +114,7 @@ impl Options {
 
 /// What all connections share.
 struct Asking {
-    /// There is at least one.
+    /// Not empty.
     pages: Vec<Page>,
     order: Order,
     per_connection: PerConnection,
@@ -130,14 +132,14 @@ impl Load for Asking {
     }
 }
 
-/// One place in the crowd: a connection, and after it another one.
+/// One connection after another.
 struct Line {
     asking: Arc<Asking>,
     connection: Option<Connection>,
 }
 
 impl Line {
-    /// Asks for one page and looks at what comes.
+    /// Requests one page and checks the response.
     async fn ask(&mut self, worker: &mut Worker, ticket: Ticket) {
         let asking = self.asking.clone();
         let page = &asking.pages[asking.order.choose(ticket, &mut worker.random, asking.pages.len())];
@@ -147,8 +149,9 @@ impl Line {
         }
     }
 
-    /// Fetches it over the connection that there is, or over a fresh one. A server may end a connection that it kept
-    /// at any time, and a request that went out meanwhile is to be made again (RFC 9112 section 9.3.1).
+    /// Requests the page on the current connection or a new one. A server may close an idle
+    /// connection at any time; a request that was sent meanwhile is repeated (RFC 9112 section
+    /// 9.3.1).
     async fn fetch(&mut self, worker: &mut Worker, page: &Page) -> Result<Answer, Trouble> {
         let kept = self.connection.take().filter(|connection| connection.leads_to(page));
         if let Some(connection) = kept {
@@ -185,7 +188,7 @@ impl Asking {
             return tally.done(ticket.due, answer.whole_at);
         }
         tally.error(match is_same {
-            false => format!("{}: the content is not what it was first", page.url),
+            false => format!("{}: the content differs from the first response", page.url),
             true => format!("status {}", answer.status),
         });
         tally.failed(answer.whole_at);

@@ -1,11 +1,11 @@
-//! The ledger: what a server answered 250, written down so that it can be held to it.
+//! The ledger: the messages that a server answered with 250, to check later that none was lost.
 //!
-//! A text file that only grows, with one run after the other: a line `run 0123456789abcdef`, then a line for each
-//! message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with those recipients that were accepted for it. Lines gather
-//! while the disk writes and syncs those before them, and for a fifth of a second more; what a crash of the *source*
-//! takes with it is a message that arrives unannounced, never a loss that did not happen. A last line without its end
-//! was torn and does not count. Noting never waits for the disk: one that fails or falls behind fails the ledger, and
-//! the source must stop.
+//! A text file that only grows. Each run begins with a line `run 0123456789abcdef`, followed by a
+//! line for each message, `SEQUENCE<TAB>RECIPIENT[<TAB>RECIPIENT...]`, with the accepted
+//! recipients. Lines are written and synced in batches. If the *source* crashes, some lines are
+//! lost; their messages then arrive unannounced, but no loss is reported that did not happen. An
+//! incomplete last line is ignored. Writers never wait for the disk; if the disk fails or falls
+//! behind, the ledger fails and the source must stop.
 
 mod acknowledged;
 mod scribe;
@@ -19,15 +19,16 @@ use crate::{Fault, RunId};
 pub use acknowledged::Acknowledged;
 pub(crate) use scribe::{Durability, Scribe};
 
-/// The first word of the line that begins a run.
+/// Begins the line that starts a run.
 const RUN: &str = "run ";
 
-/// A ledger that is being written. Any thread may say what was acknowledged; one of its own writes it down.
+/// An open ledger. Any thread may add messages; one thread writes them.
 #[derive(Debug)]
 pub struct Ledger(Scribe);
 
 impl Ledger {
-    /// Begins the run in the ledger at `path`, which is made if it is not there. Nobody else may be writing to it.
+    /// Starts a run in the ledger at `path`, which is created if it does not exist. Fails if
+    /// another process has it open.
     pub fn open(path: &Path, run: RunId) -> Result<Ledger, Fault> {
         let what = format!("writing the ledger {}", path.display());
         let mut file = open_locked(path)?;
@@ -36,8 +37,8 @@ impl Ledger {
         Scribe::start(file, Durability::Synced, what).map(Ledger)
     }
 
-    /// Notes that a message was answered 250 for these recipients, of whom there is at least one. Never waits for the
-    /// disk.
+    /// Records that a message was answered 250 for these recipients (at least one). Never waits for
+    /// the disk.
     pub fn acknowledged<'a>(&self, sequence: u64, recipients: impl Iterator<Item = &'a str>) {
         self.0.note(|lines| {
             // Writing to a Vec cannot fail.
@@ -50,18 +51,20 @@ impl Ledger {
         });
     }
 
-    /// Whether it cannot be written any more. Nothing should be sent then; [`Ledger::close`] says why.
+    /// Whether writing has failed. Then nothing more must be sent; [`Ledger::close`] returns the
+    /// error.
     pub fn failed(&self) -> bool {
         self.0.failed()
     }
 
-    /// Waits until all is on the disk.
+    /// Waits until everything is on disk.
     pub fn close(self) -> Result<(), Fault> {
         self.0.close()
     }
 }
 
-/// Runs of two sources must not mix: lines belong to the run that was begun last.
+/// Locks the file: a line belongs to the last run before it, so two sources must not write at a
+/// time.
 fn open_locked(path: &Path) -> Result<File, Fault> {
     let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
     let file = opened.map_err(Fault::system(format_args!("opening the ledger {}", path.display())))?;
@@ -76,7 +79,7 @@ fn open_locked(path: &Path) -> Result<File, Fault> {
     }
 }
 
-/// Takes away what an earlier source left of a line, which would else seem whole, and begins the run.
+/// Removes an incomplete last line, which would otherwise join the next one, and starts the run.
 fn begin(file: &mut File, path: &Path, run: RunId) -> io::Result<()> {
     let torn = torn_octets(file)?;
     let length = file.metadata()?.len();
@@ -87,7 +90,7 @@ fn begin(file: &mut File, path: &Path, run: RunId) -> io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// How many octets follow the last whole line.
+/// The length of an incomplete last line.
 fn torn_octets(file: &mut File) -> io::Result<u64> {
     const PIECE: u64 = 64 * 1024;
     let length = file.metadata()?.len();

@@ -1,8 +1,9 @@
-//! The laboratory: loads for any mail server, sinks, and the proof that nothing was lost.
+//! The laboratory: loads, sinks and checks for any mail server.
 //!
-//! Every command is a module with its `Options`, which are also its part of the command line, and a `run` that gives a
-//! [`Verdict`]. What it found goes to the standard output, as text or as JSON; what moves meanwhile goes to standard
-//! error. No load goes to an address that is not of this machine, unless the operator says that it is theirs.
+//! Each command is a module with its `Options`, which are also its part of the command line, and a
+//! `run` function that returns a [`Verdict`]. Reports go to standard output, as text or as JSON;
+//! progress goes to standard error. Load goes only to this machine, unless the operator states that
+//! they own the target.
 
 pub mod crash;
 mod dial;

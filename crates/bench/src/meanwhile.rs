@@ -1,10 +1,9 @@
-//! What the machine did while a run went on, so that one can say what the limit was: processors, this process, the
-//! disk, pressure, load average, memory.
+//! The use of the machine during a run, to find the bottleneck: processors, this process, disk,
+//! pressure, load average, memory.
 //!
-//! [`Meanwhile::begin`] takes a first reading of all gauges and gives a [`Meter`]; [`Meter::end`] takes a second one,
-//! and what lies between is the result. A gauge that the machine lacks, or that fails on the way, is left out; no run
-//! fails for want of one. Only a disk that is named by a path that is not there is a fault: a report without a disk
-//! would tell nobody of the slip. A megabyte is 1,000,000 bytes.
+//! [`Meanwhile::begin`] reads all gauges and returns a [`Meter`]; [`Meter::end`] reads them again
+//! and returns the differences. A gauge that is missing or fails is left out. Only a disk path that
+//! does not exist is a fault, so that a typing error is noticed. A megabyte is 1,000,000 bytes.
 
 use std::fmt;
 use std::fs;
@@ -23,93 +22,93 @@ use crate::Fault;
 pub(crate) const BYTES_PER_MB: f64 = 1e6;
 const BYTES_PER_GB: f64 = 1e9;
 
-/// What happened between two moments. Shares are per cent of the time between them.
+/// The use between two moments. Shares are percentages of the time between them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Meanwhile {
     /// The time between them.
     pub seconds: f64,
     /// The processors of the machine.
     pub cpu: Option<Cpu>,
-    /// This process's part of them.
+    /// The CPU time of this process.
     pub own_cpu: Option<OwnCpu>,
-    /// The disk that was named, if it has a gauge.
+    /// The disk of the given path, if it has a gauge.
     pub disk: Option<DiskWork>,
-    /// Room left at the end on the file system that was named.
+    /// Free bytes at the end on the file system of the given path.
     pub disk_free_bytes: Option<u64>,
-    /// Time that tasks lost by waiting for a processor.
+    /// Time that tasks waited for a processor.
     pub cpu_pressure: Option<Waiting>,
-    /// Time that tasks lost by waiting for memory.
+    /// Time that tasks waited for memory.
     pub memory_pressure: Option<Waiting>,
-    /// Time that tasks lost by waiting for a disk.
+    /// Time that tasks waited for a disk.
     pub io_pressure: Option<Waiting>,
-    /// Memory left at the end.
+    /// Available memory at the end.
     pub memory_available_bytes: Option<u64>,
-    /// The load average at the end.
+    /// Load average at the end.
     pub load_average: Option<Average>,
 }
 
-/// The processors, all together.
+/// All processors together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cpu {
-    /// How many there are.
+    /// The number of processors.
     pub processors: usize,
-    /// Share of them that this machine used: user, system and interrupts.
+    /// Share of user, system and interrupt time.
     pub busy_percent: f64,
-    /// Programs.
+    /// Time in programs.
     pub user_seconds: f64,
-    /// The kernel on behalf of programs.
+    /// Time in the kernel for programs.
     pub system_seconds: f64,
-    /// Interrupts, hard and soft.
+    /// Time in hard and soft interrupts.
     pub irq_seconds: f64,
-    /// Idle while a disk was awaited.
+    /// Idle time while a disk request was open.
     pub iowait_seconds: f64,
-    /// Taken away by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal_seconds: f64,
 }
 
-/// What this process used.
+/// The CPU time of this process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OwnCpu {
     /// In the program.
     pub user_seconds: f64,
-    /// In the kernel on its behalf.
+    /// In the kernel.
     pub system_seconds: f64,
 }
 
-/// What a disk did.
+/// The use of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiskWork {
-    /// The kernel's name.
+    /// The kernel's name of the disk.
     pub name: String,
-    /// Share of the time in which it had something to do.
+    /// Share of the time with requests in progress.
     pub busy_percent: f64,
-    /// What a read or a write took on average, waiting included. Null where there were none.
+    /// Mean time of a request, queueing included. None if there were no requests.
     pub await_ms: Option<f64>,
-    /// Reads completed.
+    /// Completed reads.
     pub reads_per_second: f64,
-    /// Writes completed.
+    /// Completed writes.
     pub writes_per_second: f64,
-    /// Flushes of the disk's cache. Null where the kernel does not count them.
+    /// Flushes of the disk's cache. None if the kernel does not count them.
     pub flushes_per_second: Option<f64>,
-    /// Read.
+    /// Megabytes read.
     pub read_mb_per_second: f64,
-    /// Written.
+    /// Megabytes written.
     pub written_mb_per_second: f64,
 }
 
-/// Time lost by waiting for something.
+/// The time that tasks waited for a resource (PSI).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waiting {
     /// At least one task waited.
     pub some_percent: f64,
-    /// Every task that had something to do waited.
+    /// All runnable tasks waited.
     pub full_percent: Option<f64>,
 }
 
 /// Load averages, in tasks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Average {
-    /// Where they were read.
+    /// How they were read.
     pub source: String,
     /// Over one minute.
     pub one_minute: f64,
@@ -119,7 +118,7 @@ pub struct Average {
     pub fifteen_minutes: f64,
 }
 
-/// The gauges, and what they said at the beginning.
+/// The gauges and their first sample.
 #[derive(Debug)]
 pub struct Meter {
     gauges: Gauges,
@@ -136,7 +135,7 @@ struct Gauges {
     load_average: LoadAverageSource,
 }
 
-/// What all gauges say at one moment.
+/// A sample of all gauges.
 #[derive(Clone, Debug)]
 struct Reading {
     at: Instant,
@@ -150,19 +149,19 @@ struct Reading {
 }
 
 impl Meanwhile {
-    /// Opens the gauges and reads them, for a run to which no disk matters.
+    /// Opens and reads the gauges, without a disk.
     pub fn begin() -> Meter {
         Gauges::open(None).begin()
     }
 
-    /// The same with the disk that holds `path`, if that disk has a gauge.
+    /// Opens and reads the gauges, with the disk that holds `path`.
     ///
     /// # Errors
     ///
-    /// A [`Fault::Usage`] where there is no such path.
+    /// Returns [`Fault::Usage`] if the path does not exist.
     pub fn begin_with_disk(path: &Path) -> Result<Meter, Fault> {
         let there = fs::metadata(path);
-        there.map_err(|error| Fault::Usage(format!("the disk of {} cannot be watched: {error}", path.display())))?;
+        there.map_err(|error| Fault::Usage(format!("cannot watch the disk of {}: {error}", path.display())))?;
         Ok(Gauges::open(Some(path)).begin())
     }
 
@@ -231,7 +230,7 @@ impl Gauges {
 
 impl Cpu {
     fn between(first: Processors, last: Processors) -> Cpu {
-        // The kernel's counts of idle time and iowait may step back a little.
+        // The kernel's counters of idle time and iowait may decrease slightly.
         let spent = |of: fn(&Processors) -> f64| (of(&last) - of(&first)).max(0.0);
         let [user, system, irq] = [spent(|p| p.user_secs), spent(|p| p.system_secs), spent(|p| p.irq_secs)];
         let [iowait, steal, idle] = [spent(|p| p.iowait_secs), spent(|p| p.steal_secs), spent(|p| p.idle_secs)];
@@ -283,14 +282,14 @@ impl Waiting {
     }
 }
 
-/// A share of the whole. The kernel's clocks tick apart, so it is never let pass 100.
+/// A percentage. The kernel's clocks differ slightly, so it is capped at 100.
 fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (100.0 * part / whole).min(100.0) } else { 0.0 }
 }
 
 impl fmt::Display for Meanwhile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "meanwhile, in {:.1} s:", self.seconds)?;
+        writeln!(f, "use of the machine in {:.1} s:", self.seconds)?;
         line(f, "processors", self.cpu.as_ref())?;
         line(f, "this process", self.own_cpu.as_ref())?;
         line(f, "disk", self.disk.as_ref())?;
@@ -420,14 +419,14 @@ mod tests {
         assert_eq!((disk.flushes_per_second, disk.written_mb_per_second), (Some(50.0), 1.0));
         assert!((disk.await_ms.unwrap() - 4200.0 / 1100.0).abs() < 1e-9);
         assert_eq!(seen.cpu_pressure, Some(Waiting { some_percent: 20.0, full_percent: Some(10.0) }));
-        assert_eq!(seen.memory_pressure, None, "a gauge that failed once is left out");
+        assert_eq!(seen.memory_pressure, None, "a gauge that failed at the beginning is left out");
     }
 
     #[test]
     fn people_read_a_line_for_each_gauge() {
         let (first, last) = two_readings();
         insta::assert_snapshot!(Meanwhile::between(&first, &last, "/proc/loadavg".to_owned()), @"
-        meanwhile, in 10.0 s:
+        use of the machine in 10.0 s:
           processors         80 % of 2 busy: user 8.0 s, system 4.0 s, interrupts 4.0 s; iowait 0.0 s, stolen 0.0 s
           this process       user 3.00 s, system 0.50 s
           disk               vda 50 % busy, await 3.82 ms, 10 reads/s (0.0 MB/s), 100 writes/s (1.0 MB/s), 50 flushes/s
@@ -455,7 +454,7 @@ mod tests {
         assert!(seen.disk_free_bytes.is_some(), "{seen:?}");
     }
 
-    /// A slip in `--disk` made a report that had no disk in it, and said nothing.
+    /// A typing error in `--disk` used to give a report without a disk and no message.
     #[test]
     fn a_disk_that_is_not_there_is_told_and_one_without_a_gauge_is_left_out() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
-//! What the loads over a network have in common on the command line, and how its values are read.
+//! The options that all network loads share, and the parsers of option values.
 //!
-//! A text becomes the finished value here, once, or the command line is refused with what was expected; behind this
-//! file every rate is one that can be kept and every span is longer than nothing.
+//! Values are validated here: rates are in range, and time spans are not zero.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,57 +12,57 @@ use crate::target::Ownership;
 
 /// The slowest open loop: one in eleven days.
 const RATE_MIN: f64 = 1e-6;
-/// The fastest one.
+/// The fastest open loop.
 const RATE_MAX: f64 = 1e9;
 
-/// How much load, for how long, and from where.
+/// The amount of load, its duration and its source.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "How much load, and for how long")]
+#[command(next_help_heading = "Load and duration")]
 pub struct LoadOptions {
-    /// Whose the targets are.
+    /// Owned targets.
     #[command(flatten)]
     pub ownership: Ownership,
-    /// Connections at a time
+    /// Number of concurrent connections
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// So many a second, whatever the server does (open loop); left out: as fast as the connections can
+    /// Start this many per second (open loop); by default, as fast as the connections can
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
-    /// End after this time; what is under way is finished
+    /// Stop after this time; work in progress is finished
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub duration: Option<Duration>,
-    /// A local address to connect from; several take turns
+    /// Local address to connect from; several are used in turn
     #[arg(long, value_name = "ADDRESS")]
     pub local: Vec<IpAddr>,
-    /// How long to wait for the server at each step
+    /// How long to wait for the server in each step
     #[arg(long, value_name = "SPAN", default_value = "60s", value_parser = span)]
     pub timeout: Duration,
-    /// Threads that carry the connections
+    /// Number of threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
-    /// Where what is random begins
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// A path on the disk to watch meanwhile
+    /// Path on the disk to watch during the run
     #[arg(long, value_name = "PATH", default_value = ".")]
     pub disk: PathBuf,
-    /// The summary as JSON
+    /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `500ms`, `30s`, `5m`, `2h`.
+/// Parses `500ms`, `30s`, `5m`, `2h`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     units::span(text).filter(|span| !span.is_zero()).ok_or_else(|| "expected a span of time: 500ms, 30s, 5m".into())
 }
 
-/// `6000`, `64KiB`, `10MB`.
+/// Parses `6000`, `64KiB`, `10MB`.
 pub(crate) fn octets(text: &str) -> Result<u64, String> {
     let plain = text.parse().ok();
     plain.or_else(|| units::size(text)).ok_or_else(|| "expected a number of bytes: 6000, 64KiB, 10MB".into())
 }
 
-/// `0%` to `100%`, as 0 to 1.
+/// Parses `0%` to `100%` as 0 to 1.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
     let share = percent.filter(|percent| (0.0..=100.0).contains(percent)).map(|percent: f64| percent / 100.0);

@@ -1,18 +1,18 @@
-//! Which of several is next: pages, mailboxes, recipients.
+//! The order in which pages, mailboxes or recipients are used.
 
 use crate::pace::Ticket;
 
-/// In which order a load takes what it was given.
+/// The order in which items are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// One after the other, and again from the first
+    /// One after the other, then again from the first
     Turn,
-    /// Any, each as likely
+    /// Each with the same probability
     Random,
 }
 
 impl Order {
-    /// The place among `count`, of which there is at least one.
+    /// The index of the next of `count` items (at least one).
     pub(crate) fn choose(self, ticket: Ticket, random: &mut fastrand::Rng, count: usize) -> usize {
         match self {
             Order::Turn => (ticket.number % count as u64) as usize,

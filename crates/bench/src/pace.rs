@@ -1,8 +1,8 @@
-//! Which message is next, and when. In a closed loop the next one is due as soon as a connection is free. In an open
-//! loop each has its moment, which the server cannot put off: who was late is measured from the moment that was meant.
+//! Distributes tickets. In a closed loop a ticket is due when a connection is free. In an open loop
+//! each ticket has a scheduled time that the server cannot delay; latency counts from that time.
 //!
-//! A pace ends by a count, by a time, or by the word to stop; then no ticket is given any more. Not one more ticket is
-//! given than was asked for, whatever becomes of those that were.
+//! Tickets end by a count, by a time, or by a stop request. Never more tickets are given out than
+//! requested.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use net::Stop;
 use tokio::time::{Instant, sleep_until};
 
-/// What the timers of a runtime are exact to. So much lateness is the clock's and not the server's.
+/// The resolution of the runtime's timers. A delay below it is not counted against the server.
 const TIMER_GRAIN: Duration = Duration::from_millis(2);
 
-/// The right and the duty to send one message.
+/// Permission to send one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     /// From 0.
     pub(crate) number: u64,
-    /// From when its latency counts.
+    /// When its latency starts.
     pub(crate) due: Instant,
 }
 
@@ -34,7 +34,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Begins now: `rate` a second, or as fast as tickets are taken; at most `count` of them, for at most `duration`.
+    /// Starts now: `rate` a second, or as fast as tickets are taken; at most `count` tickets within
+    /// `duration`.
     pub(crate) fn begin(rate: Option<f64>, count: Option<u64>, duration: Option<Duration>) -> Pace {
         let begun = Instant::now();
         Pace {
@@ -46,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// When it began.
+    /// When the run began.
     pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
@@ -78,7 +79,8 @@ impl Pace {
     }
 }
 
-/// Tickets of an open loop that were due and never given, because no connection was free before the end.
+/// Tickets of an open loop that were due but not given out, because no connection was free before
+/// the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Missed {
     numbers: std::ops::Range<u64>,
@@ -88,7 +90,7 @@ pub(crate) struct Missed {
 }
 
 impl Missed {
-    /// How long each had waited when the end came; it would have waited longer.
+    /// How long each ticket had waited at the end.
     pub(crate) fn waits(&self) -> impl Iterator<Item = Duration> {
         let due = |number| self.begun + Duration::from_secs_f64(self.interval * number as f64);
         self.numbers.clone().map(move |number| self.until.saturating_duration_since(due(number)))
@@ -96,7 +98,8 @@ impl Missed {
 }
 
 impl Pace {
-    /// What had been due when the run ended: at its time, or earlier, when somebody gave the word at `stopped`.
+    /// The tickets that were due before the end of the run: its time limit, or `stopped` if that is
+    /// earlier.
     pub(crate) fn missed(&self, stopped: Instant) -> Missed {
         let until = self.end.map_or(stopped, |end| end.min(stopped));
         let interval = self.interval.unwrap_or(f64::INFINITY);

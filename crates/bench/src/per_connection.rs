@@ -1,20 +1,20 @@
-//! How much one connection carries before it is ended and another one is opened: messages, or requests.
+//! How many messages or requests a connection carries before it is replaced.
 
 use std::str::FromStr;
 
-/// How many a connection carries.
+/// How many messages or requests a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerConnection {
-    /// As many as there are.
+    /// No limit.
     All,
-    /// Exactly so many.
+    /// This many.
     Fixed(u64),
-    /// From 1 to so many, each as likely.
+    /// A random number from 1 to this.
     UpTo(u64),
 }
 
 impl PerConnection {
-    /// For the next connection.
+    /// Draws the number for the next connection.
     pub(crate) fn draw(self, random: &mut fastrand::Rng) -> u64 {
         match self {
             PerConnection::All => u64::MAX,

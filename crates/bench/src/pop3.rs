@@ -1,6 +1,7 @@
-//! `bench pop3`: people who read their mail. A ticket is a session with one mailbox: connect, log in, ask what there is,
-//! fetch messages, delete messages, leave. Each message that bears a stamp is held against it, so a server that gives out
-//! damaged mail is found out while it is measured. A session counts as done when the server has answered QUIT.
+//! `bench pop3`: simulates users who read their mail. Each ticket is a session with one mailbox:
+//! connect, log in, list, fetch messages, delete messages, quit. Each message with a stamp is
+//! checked, so that damaged mail is found during the measurement. A session is done when QUIT is
+//! answered.
 
 mod accounts;
 mod session;
@@ -36,33 +37,33 @@ const RETR: usize = 4;
 const DELE: usize = 5;
 const QUIT: usize = 6;
 
-/// POP3's part of the command line.
+/// Options of `bench pop3`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where to read; connections take turns where there are several
+    /// Server to read from; connections use several in turn
     #[arg(long = "target", value_name = "HOST:PORT", required = true)]
     pub targets: Vec<String>,
-    /// What to read.
+    /// The mailboxes to read.
     #[command(flatten)]
     pub mailboxes: Mailboxes,
-    /// In which order mailboxes are read
+    /// Order in which mailboxes are read
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
     pub order: Order,
-    /// How much of it.
+    /// The amount of load.
     #[command(flatten)]
     pub load: LoadOptions,
-    /// End after so many sessions
+    /// End after this many sessions
     #[arg(long, value_name = "N")]
     pub sessions: Option<u64>,
-    /// The share of messages that are fetched
+    /// Share of messages to fetch
     #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = share)]
     pub retrieve: f64,
-    /// The share of messages that are deleted
+    /// Share of messages to delete
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = share)]
     pub delete: f64,
 }
 
-/// Reads until the end that was asked for, and prints the summary.
+/// Runs the load and prints the summary.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let summary = read(options)?;
     report::print(&summary, options.load.json)?;
@@ -106,8 +107,8 @@ impl Load for Reading {
 }
 
 impl Reading {
-    /// One session. After a refusal it is not ended by QUIT, so that no deletion is made good by half a session. The
-    /// error is for the list of errors.
+    /// Runs one session. After a refusal the connection is closed without QUIT, so that no deletion
+    /// is committed. The error is a text for the list of errors.
     async fn visit(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
         let target = &self.targets[worker.number % self.targets.len()];
         let mut session = Session::new(dial(target.address, worker, CONNECT).await?, worker.timeout);
@@ -139,7 +140,7 @@ impl Reading {
     }
 }
 
-/// Does a step and notes how long it took.
+/// Runs a step and records its time.
 async fn timed<T>(worker: &Worker, phase: usize, step: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
     let begun = Instant::now();
     let outcome = step.await?;

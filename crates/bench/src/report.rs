@@ -1,7 +1,6 @@
-//! What a run found, said once: as text for people, or as one JSON object for programs.
+//! Prints the report of a run once, as text or as one JSON object.
 //!
-//! It goes to the standard output in one piece. Where that cannot be written the run has failed, whatever it found: a
-//! report that nobody got is none.
+//! The report is one write to standard output. If that fails, the run has failed.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,12 +9,12 @@ use serde::Serialize;
 
 use crate::Fault;
 
-/// Whether everything was as it should be; the exit code is made of it.
+/// The result of a run; determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything that was asked for was done, and nothing was missing.
+    /// All work was done and nothing is wrong.
     Good,
-    /// Something was refused, lost, doubled or damaged; the report says what.
+    /// Something was refused, lost, doubled or damaged; see the report.
     Bad,
 }
 
@@ -26,7 +25,7 @@ impl Verdict {
     }
 }
 
-/// Writes a report to the standard output.
+/// Prints a report to standard output.
 pub(crate) fn print(report: &(impl Display + Serialize), json: bool) -> Result<(), Fault> {
     let text = if json {
         let object = serde_json::to_string_pretty(report);

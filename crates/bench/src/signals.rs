@@ -1,8 +1,7 @@
-//! The operator's word to come to an end: SIGINT (Ctrl-C) or SIGTERM.
+//! Stop requests of the operator: SIGINT (Ctrl-C) or SIGTERM.
 //!
-//! A command inside a runtime waits for [`Signals`]; one that works without a runtime looks at a [`Word`] now and then.
-//! From the moment that either is heard the signals end the process no more, for good: whoever hears them has promised
-//! to come to an end, to report, and to leave nothing behind.
+//! Async code waits for [`Signals`]; other code polls a [`Word`]. Once either is registered, the
+//! signals no longer end the process. The command must then end, report and clean up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,10 +13,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::Fault;
 use crate::runtime::runtime;
 
-/// How soon the word is heard by one that waits for something else.
+/// How often a waiting thread checks for a signal.
 const LISTEN_EVERY: Duration = Duration::from_millis(20);
 
-/// Hears both.
+/// Receives both signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -25,13 +24,13 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From here on they end the process no more. Must be called inside a runtime.
+    /// Registers the signals. Must be called inside a runtime.
     pub(crate) fn hear() -> Result<Signals, Fault> {
         let hear = |kind| signal(kind).map_err(Fault::system("listening to signals"));
         Ok(Signals { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -40,12 +39,12 @@ impl Signals {
     }
 }
 
-/// Whether one of them came; a thread of its own hears them.
+/// Whether a signal arrived; a thread of its own receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct Word(Arc<AtomicBool>);
 
 impl Word {
-    /// From here on the signals end the process no more.
+    /// Registers the signals and starts the thread.
     pub(crate) fn hear() -> Result<Word, Fault> {
         let word = Word(Arc::new(AtomicBool::new(false)));
         let runtime = runtime()?;
@@ -62,20 +61,20 @@ impl Word {
         Ok(word)
     }
 
-    /// Whether it was given.
+    /// Whether a signal arrived.
     pub(crate) fn is_given(&self) -> bool {
         self.0.load(Relaxed)
     }
 
-    /// A fault once it was given.
+    /// A fault once a signal arrived.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         match self.is_given() {
-            true => Err(Fault::Unavailable("ended by a signal: nothing was proved".into())),
+            true => Err(Fault::Unavailable("ended by a signal, so nothing was proved".into())),
             false => Ok(()),
         }
     }
 
-    /// Waits for so long, or until it is done, unless the word is given.
+    /// Waits for `span` or until `done` returns true. Fails once a signal arrived.
     pub(crate) fn pass(&self, span: Duration, mut done: impl FnMut() -> bool) -> Result<(), Fault> {
         let until = Instant::now() + span;
         loop {

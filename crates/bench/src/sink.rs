@@ -1,10 +1,11 @@
-//! `bench sink`: takes mail as fast as it comes and keeps none.
+//! `bench sink`: receives mail as fast as it arrives and discards it.
 //!
-//! It forgets what it gets, or looks at each message and says which are sound, damaged, doubled or foreign, and at the
-//! end what of a ledger never came. Rules make it lame or hostile, for some or for all. It ends by count, by time, or
-//! by SIGINT or SIGTERM, and always says what it saw; messages that are just coming have [`DRAIN_TIME_MAX`] to end. An
-//! address that cannot be bound is a fault, and so are, after the summary, a record that cannot be written and a ledger
-//! that says nothing; nothing that a client does is one.
+//! It can examine each message and count sound, damaged, doubled and foreign ones, and report at
+//! the end which messages of a ledger never arrived. Rules make it a slow or hostile server. It
+//! ends by count, by time, or by SIGINT or SIGTERM, always with a summary; open sessions have
+//! [`DRAIN_TIME_MAX`] to end. An address that cannot be bound is a fault; so are, after the
+//! summary, a record that cannot be written and an empty ledger. Nothing that a client does is a
+//! fault.
 
 mod guest;
 mod house;
@@ -44,79 +45,81 @@ use tally::Tally;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;
-/// The name that it gives itself.
+/// The default host name in the greeting.
 const HOSTNAME: &str = "sink.test";
 /// Recipients of a message.
 const RECIPIENTS_MAX: usize = 100_000;
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE_OCTETS_MAX: u64 = 1 << 30;
-/// Silence of a client, who may be one of ten thousand that only sit there.
+/// How long a client may be idle by default. Tests keep thousands of idle connections open.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
-/// How long sessions have to end when the sink does.
+/// How long sessions may take to end when the sink ends.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether the record can still be written.
+/// How often to check whether the record can still be written.
 const RECORD_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What `bench sink` is told.
+/// Options of `bench sink`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where to listen; several are allowed, and port 0 picks one. The first lines of the output say `listening on`
+    /// Address to listen on; may be repeated; port 0 picks a free one. The output begins with
+    /// `listening on` lines
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     pub listen: Vec<SocketAddr>,
     /// Speak LMTP
     #[arg(long)]
     pub lmtp: bool,
-    /// Threads that carry the connections
+    /// Number of threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
-    /// Look at each message, and say which are sound, damaged, doubled or foreign
+    /// Examine each message and count sound, damaged, doubled and foreign ones
     ///
-    /// For each copy that came, 32 to 64 bytes of memory are kept until the end.
+    /// Needs 32 to 64 bytes of memory for each copy.
     #[arg(long)]
     pub verify: bool,
-    /// At the end, say what of this ledger never came; implies --verify
+    /// Report at the end which messages of this ledger never arrived; implies --verify
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
-    /// Write a line for each copy that came, for `bench verify --record`; implies --verify
+    /// Write a line for each copy, for `bench verify --record`; implies --verify
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
     /// End after this time
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub duration: Option<Duration>,
-    /// `[SHARE%] [*|DOMAIN] [STAGE] ACTION`: play a lame or hostile server, for some or for all
+    /// `[SHARE%] [*|DOMAIN] [STAGE] ACTION`: act as a slow or hostile server
     ///
-    /// SHARE: 5% of those that the rule would meet, at random. DOMAIN: of a recipient, lame.test or *@lame.test. STAGE:
-    /// connect, helo, mail, rcpt, data or message; left out, it is rcpt with a domain and connect without. ACTION:
-    /// delay 10s; reject [550 TEXT]; defer [451 TEXT]; drop; garbage; slow 100B/s; stall 1s every 10s (the whole sink,
-    /// so after * alone). May be given again; all that fit are met in order, until one refuses or ends the connection.
+    /// SHARE: apply at random to this share, as 5%. DOMAIN: the domain of a recipient, lame.test or
+    /// *@lame.test. STAGE: connect, helo, mail, rcpt, data or message; the default is rcpt with a
+    /// domain and connect without. ACTION: delay 10s; reject [550 TEXT]; defer [451 TEXT]; drop;
+    /// garbage; slow 100B/s; stall 1s every 10s (the whole sink, only after *). May be repeated;
+    /// all rules that match are applied in order until one refuses or closes the connection.
     /// Examples: '*@lame.test rcpt delay 10s', '5% message defer', '* stall 1s every 10s'
     #[arg(long = "rule", value_name = "RULE")]
     pub rules: Vec<Rule>,
-    /// Where what is random begins
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// The name that the sink gives itself
+    /// Host name of the sink
     #[arg(long, value_name = "NAME", default_value = HOSTNAME)]
     pub hostname: String,
-    /// Recipients of a message; beyond: 452
+    /// Recipients of a message; more are answered 452
     #[arg(long, value_name = "N", default_value_t = RECIPIENTS_MAX)]
     pub recipients_max: usize,
-    /// Size of a message; beyond: 552
+    /// Size of a message; larger ones are answered 552
     #[arg(long, value_name = "BYTES", default_value_t = MESSAGE_OCTETS_MAX, value_parser = octets)]
     pub message_size_max: u64,
-    /// Silence of a client; beyond: 421
+    /// How long a client may be idle; then it is answered 421
     #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = span)]
     pub idle_time_max: Duration,
-    /// The summary as JSON
+    /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 impl Options {
-    /// One that verifies what comes, for as long as it is wanted, and plays no tricks.
+    /// A sink that verifies, without rules and limits.
     pub(crate) fn verifying(listen: SocketAddr) -> Options {
         Options {
             listen: vec![listen],
@@ -138,7 +141,7 @@ impl Options {
     }
 }
 
-/// Receives until the end, and prints what there was.
+/// Receives until the end and prints the summary.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     options.ledger.as_deref().map_or(Ok(()), Acknowledged::check)?;
     let machine = Meanwhile::begin();
@@ -162,7 +165,7 @@ fn announce(addresses: &[SocketAddr]) -> io::Result<()> {
     out.flush()
 }
 
-/// A sink that is open.
+/// A running sink.
 #[derive(Debug)]
 pub(crate) struct Sink {
     runtime: Runtime,
@@ -171,24 +174,24 @@ pub(crate) struct Sink {
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
     record: Option<Arc<Scribe>>,
-    /// Sessions end when they can.
+    /// Stops the sessions.
     stopper: Stopper,
-    /// Threads end.
+    /// Stops the threads.
     ender: Stopper,
 }
 
-/// What it received until it was closed.
+/// What a sink received until it was closed.
 #[derive(Debug)]
 struct Received {
     tally: Tally,
     guests_peak: u64,
     verified: bool,
-    /// Whether there is a line for each copy in the record, where one was asked for.
+    /// The error of the record, if one was requested.
     recorded: Result<(), Fault>,
 }
 
 impl Sink {
-    /// Listens, and receives from now on.
+    /// Binds the addresses and starts to receive.
     pub(crate) fn open(options: &Options) -> Result<Sink, Fault> {
         if options.rules.len() > RULES_MAX {
             return Err(Fault::Usage(format!("more than {RULES_MAX} rules")));
@@ -196,7 +199,7 @@ impl Sink {
         handles::raise(0)?;
         let listeners = options.listen.iter().map(|&address| bind(address)).collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>();
-        let addresses = addresses.map_err(Fault::system("asking for the port"))?;
+        let addresses = addresses.map_err(Fault::system("reading the port of a socket"))?;
         let record = options.record.as_deref().map(open_record).transpose()?.map(Arc::new);
         let house = Arc::new(House::new(options, record.clone()));
         let ((stopper, stop), (ender, end)) = (Stopper::new(), Stopper::new());
@@ -207,23 +210,23 @@ impl Sink {
         Ok(Sink { runtime, house, counters, threads, addresses, record, stopper, ender })
     }
 
-    /// Where it listens, with the ports that were picked.
+    /// The addresses, with the ports that were picked.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Tells of every copy that came so far.
+    /// Passes every copy so far to `holding`.
     pub(crate) fn tell(&self, holding: &mut Holding<'_>) {
         self.counters.iter().for_each(|counter| counter.tally().copies.tell(holding));
     }
 
-    /// From here on they end the sink and not the process.
+    /// Registers the signals, which then end the sink and not the process.
     fn signals(&self) -> Result<Signals, Fault> {
         let _inside = self.runtime.enter();
         Signals::hear()
     }
 
-    /// Waits for the end: enough messages, the time, a signal, or a record that fails.
+    /// Waits for the end: the message count, the time, a signal, or a failed record.
     fn wait(&self, mut signals: Signals, duration: Option<Duration>) {
         self.runtime.block_on(async {
             tokio::select! {
@@ -241,11 +244,11 @@ impl Sink {
         }
     }
 
-    /// Lets sessions end, and says what there was.
+    /// Ends the sessions and returns the counts.
     fn close(self) -> Result<Received, Fault> {
         let Sink { runtime, house, counters, threads, record, stopper, ender, .. } = self;
         stopper.stop();
-        // Who is not done by then is cut off.
+        // Sessions that are still open after that are cut off.
         let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIME_MAX, stopper.all_gone()).await });
         ender.stop();
         for thread in threads {
@@ -270,7 +273,7 @@ fn open_record(path: &Path) -> Result<Scribe, Fault> {
     Scribe::start(file, Durability::Relaxed, what)
 }
 
-/// A thread with a runtime of its own, in which its sessions stay.
+/// A thread with its own runtime; its sessions stay on it.
 fn start_thread(
     counter: &Arc<Counter>,
     listeners: &[TcpListener],
@@ -300,7 +303,7 @@ async fn receive(counter: Arc<Counter>, stream: TcpStream, peer: SocketAddr, sto
     net::drive(stream.into(), stop, &mut guest).await;
 }
 
-/// For ever, if there is no time.
+/// Waits forever without a duration.
 async fn pass(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,

@@ -1,8 +1,10 @@
-//! The source: `bench smtp`. Sends messages that are known again, over as many connections as asked for, and counts
-//! what was answered to each. In a closed loop a connection sends as soon as it has its answer; in an open loop each
-//! message has its moment, and its latency counts from then, so that a server that stalls cannot hide it.
+//! The source: `bench smtp`. Sends recognizable messages over many connections and counts the
+//! replies. In a closed loop a connection sends as soon as it has its reply. In an open loop each
+//! message has a scheduled time, and its latency counts from then, so that a stall of the server is
+//! visible.
 //!
-//! What was answered 250 is written to a ledger, where one is named; a ledger that fails ends the run.
+//! Acknowledged messages are written to the ledger, if there is one; a ledger that fails ends the
+//! run.
 
 mod addresses;
 mod connection;
@@ -39,10 +41,10 @@ use letter::Letters;
 pub use addresses::Pattern;
 pub use size::Sizes;
 
-/// The source's part of the command line.
+/// Options of `bench smtp`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Whom to send to; connections take turns where there are several
+    /// Server to send to; connections use several in turn
     #[arg(long, value_name = "HOST:PORT", required = true)]
     pub target: Vec<String>,
     /// What to send, and how.
@@ -50,75 +52,75 @@ pub struct Options {
     pub sending: Sending,
 }
 
-/// Everything but whom to send to.
+/// All options except the targets.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "What is sent, and how")]
+#[command(next_help_heading = "Messages and protocol")]
 pub struct Sending {
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
-    /// Bytes of a body: N, MIN..MAX, or @FILE with lines "bytes weight"; 0 sends a header alone
+    /// Size of a body: N, MIN..MAX, or @FILE with lines "bytes weight"; 0 sends only a header
     #[arg(long, value_name = "BYTES", default_value = "6000")]
     pub size: Sizes,
-    /// Real messages instead: an mbox file, a Maildir, or a folder of .eml files
+    /// Send real messages: an mbox file, a Maildir, or a folder of .eml files
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub corpus: Option<PathBuf>,
-    /// To whom; {} is a number from 1 to --users. Several are drawn from
+    /// Recipient; {} is a number from 1 to --users; may be repeated
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
     pub recipient: Vec<Pattern>,
-    /// How many users a pattern has
+    /// Number of users of a pattern
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub users: u64,
-    /// To whom: a file with an address on each line
+    /// File with one recipient address on each line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recipient", "users"])]
     pub recipients_from: Option<PathBuf>,
-    /// Recipients of one message
+    /// Recipients of each message
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub recipients: u32,
-    /// Which recipients are next
+    /// Order in which recipients are used
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Random)]
     pub order: Order,
-    /// From whom, as --recipient; <> is the null sender
+    /// Sender, as --recipient; <> is the null sender
     #[arg(long, value_name = "PATTERN", default_value = "sender@bench.test")]
     pub sender: Vec<Sender>,
-    /// Messages over one connection: all, N, or 1..N at random
+    /// Messages on one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
     pub per_connection: PerConnection,
-    /// Commands in groups, where the server offers it (RFC 2920)
+    /// Send commands in groups if the server offers PIPELINING (RFC 2920)
     #[arg(long)]
     pub pipelining: bool,
-    /// Messages by BDAT, where the server offers it (RFC 3030)
+    /// Send messages with BDAT if the server offers CHUNKING (RFC 3030)
     #[arg(long)]
     pub bdat: bool,
     /// Speak LMTP (RFC 2033)
     #[arg(long)]
     pub lmtp: bool,
-    /// The share of connections that TLS secures by STARTTLS; the server's certificate is not checked
+    /// Share of connections that use STARTTLS; the server's certificate is not checked
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = share)]
     pub starttls: f64,
-    /// A full handshake for each connection: TLS sessions are not resumed
+    /// Do not resume TLS sessions: do a full handshake on each connection
     #[arg(long)]
     pub no_resumption: bool,
     /// Log in (RFC 4954)
     #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
     pub auth: Option<Credentials>,
-    /// The name that the source gives itself
+    /// Host name for EHLO
     #[arg(long, value_name = "NAME", default_value = "source.bench.test", value_parser = word)]
     pub helo: Word,
-    /// Write down what was answered 250, for verify
+    /// Write acknowledged messages to this file, for `bench verify`
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
-    /// How much of it.
+    /// The amount of load.
     #[command(flatten)]
     pub load: LoadOptions,
 }
 
-/// A sender: addresses, or nobody.
+/// Senders of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// `<>`, as bounces have it.
+    /// `<>`, as in bounces.
     Null,
-    /// As recipients.
+    /// Patterns, as for recipients.
     Pattern(Pattern),
 }
 
@@ -139,25 +141,25 @@ fn word(text: &str) -> Result<Word, String> {
     Word::new(text).map_err(|error| error.to_string())
 }
 
-/// Sends until the end that was asked for, and prints the summary.
+/// Runs the load and prints the summary.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let summary = send(&options.target, &options.sending, None)?;
     report::print(&summary, options.sending.load.json)?;
     Ok(summary.verdict())
 }
 
-/// Sends in silence until `told`, or watched by the operator where nobody tells.
+/// Runs the load until `told`; without it, shows progress and handles signals.
 pub(crate) fn send(targets: &[String], sending: &Sending, told: Option<Stop>) -> Result<Summary, Fault> {
     let title = format!("{} {}", if sending.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
     let source = Arc::new(Source::new(targets, sending)?);
     let run = Run { title, options: &sending.load, count: sending.messages, told };
     let outcome = engine::run(run, &source);
-    // What a failing ledger has to say comes first: it is why the run ended.
+    // An error of the ledger is the reason why the run ended, so it comes first.
     source.close()?;
     outcome
 }
 
-/// What all connections of a source share.
+/// What all connections share.
 struct Source {
     targets: Vec<Target>,
     local_count: usize,
@@ -194,7 +196,7 @@ impl Source {
         let local_count = sending.load.local.len().max(1);
         if (sending.load.connections as usize) < targets.len() * local_count {
             let text =
-                format!("fewer connections than targets ({}) times local addresses ({local_count})", targets.len());
+                format!("--connections is less than targets ({}) times local addresses ({local_count})", targets.len());
             return Err(Fault::Usage(text));
         }
         let plain = config(sending);
@@ -219,9 +221,10 @@ impl Source {
         })
     }
 
-    /// Ends the ledger, when all connections have ended.
+    /// Closes the ledger after all connections have ended.
     fn close(self: Arc<Self>) -> Result<(), Fault> {
-        let source = Arc::into_inner(self).expect("no connection outlives the threads that the engine has joined");
+        let source =
+            Arc::into_inner(self).expect("the engine has joined all threads, so no connection holds a reference");
         source.ledger.map_or(Ok(()), Ledger::close)
     }
 
@@ -237,11 +240,11 @@ impl Source {
     }
 
     fn target(&self, worker: &Worker) -> &Target {
-        // Every target is met from every local address.
+        // Every target is used from every local address.
         &self.targets[worker.number / self.local_count % self.targets.len()]
     }
 
-    /// How the next connection behaves.
+    /// The configuration of the next connection.
     fn config(&self, random: &mut fastrand::Rng) -> Arc<Config> {
         if random.f64() < self.secure_share { self.secure.clone() } else { self.plain.clone() }
     }
@@ -280,7 +283,7 @@ impl Load for Source {
     }
 }
 
-/// One place in the crowd: a connection, and after it another one.
+/// One connection after another.
 struct Line {
     source: Arc<Source>,
     connection: Option<Connection>,
@@ -289,7 +292,7 @@ struct Line {
 }
 
 impl Line {
-    /// Sends one message, over a fresh connection where the one that there was has ended meanwhile.
+    /// Sends a message. Retries once on a new connection if an idle one was closed meanwhile.
     async fn send(&mut self, worker: &mut Worker, ticket: Ticket) {
         let source = self.source.clone();
         let sender = source.sender(&mut worker.random);

@@ -1,8 +1,9 @@
-//! What makes a message known again: a header line with the run that sent it, its number in that run, and a digest.
+//! The stamp that identifies a message: a header line with the run, the number in the run, and a
+//! digest.
 //!
-//! The digest (CRC-32C) covers the body as it goes over the wire, the run and the number: a cut, mixed up or altered
-//! message is told from a sound one wherever it turns up. Servers may put header lines before and after the stamp; a
-//! body that was kept with LF line ends is read as if it had CR LF. What bears no stamp is foreign and nobody's fault.
+//! The digest (CRC-32C) covers the body as sent, the run and the number, so a truncated, mixed up
+//! or altered message is detected. Servers may add header lines before and after the stamp, and LF
+//! line ends count as CR LF. A message without a stamp is foreign and ignored.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,12 +11,12 @@ use std::str::FromStr;
 
 use memchr::memmem;
 
-/// The name of the header line, as it stands in a message.
+/// The name of the header line.
 const FIELD: &[u8] = b"X-Mailrace-Bench: ";
-/// Header bytes that are searched for a stamp. Our line is the first one when the message sets out.
+/// Header bytes that are searched for a stamp, which is the first line when the message is sent.
 const HEADER_OCTETS_MAX: usize = 256 * 1024;
 
-/// One run of a source, drawn at random.
+/// The random id of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub u64);
 
@@ -33,33 +34,33 @@ impl FromStr for RunId {
     }
 }
 
-/// Which message it is, and what its body must be.
+/// Identifies a message and its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The run that sent it.
     pub run: RunId,
-    /// Its number in that run, from 0.
+    /// Its number in the run, from 0.
     pub sequence: u64,
     digest: u32,
 }
 
-/// What was found of a message that bears a stamp.
+/// A message with a stamp, after the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it says it is.
+    /// Its stamp.
     pub stamp: Stamp,
-    /// Whether it is what it says: no byte of the body is another one.
+    /// Whether the body is unchanged.
     pub sound: bool,
 }
 
 impl Stamp {
-    /// The stamp of a message whose body consists of these pieces, with CR LF line ends and not dot-stuffed.
+    /// The stamp of a message with these pieces of body, with CR LF line ends and not dot-stuffed.
     pub fn new<'a>(run: RunId, sequence: u64, body: impl IntoIterator<Item = &'a [u8]>) -> Stamp {
         let digest = body.into_iter().fold(0, crc32c::crc32c_append);
         Stamp { run, sequence, digest: sealed(digest, run, sequence) }
     }
 
-    /// Appends the header line, with its CR LF.
+    /// Appends the header line with its CR LF.
     pub fn write(&self, header: &mut Vec<u8>) {
         use std::io::Write as _;
         header.extend_from_slice(FIELD);
@@ -77,12 +78,12 @@ impl Stamp {
     }
 }
 
-/// Binds the digest of a body to the message that it belongs to.
+/// Adds run and number to the digest of a body.
 fn sealed(digest: u32, run: RunId, sequence: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(digest, &run.0.to_le_bytes()), &sequence.to_le_bytes())
 }
 
-/// Looks at a message while its bytes come in.
+/// Examines a message piece by piece.
 #[derive(Debug, Default)]
 pub struct Examiner {
     state: State,
@@ -90,7 +91,7 @@ pub struct Examiner {
 
 #[derive(Debug)]
 enum State {
-    /// The header so far; most arrive whole and are never kept.
+    /// The header so far. Most headers arrive in one piece and are not copied.
     Header(Vec<u8>),
     Body {
         stamp: Stamp,
@@ -106,7 +107,7 @@ impl Default for State {
 }
 
 impl Examiner {
-    /// Takes the next bytes, with CR LF line ends and not dot-stuffed.
+    /// Adds the next bytes, with CR LF line ends and not dot-stuffed.
     pub fn append(&mut self, bytes: &[u8]) {
         match &mut self.state {
             State::Header(before) if before.is_empty() => {
@@ -123,7 +124,7 @@ impl Examiner {
         }
     }
 
-    /// The message is complete. None for one that bears no stamp.
+    /// Returns the result after the last byte; None without a stamp.
     pub fn finish(self) -> Option<Seen> {
         let (stamp, digest) = match self.state {
             State::Body { stamp, digest } => (stamp, digest),
@@ -135,7 +136,7 @@ impl Examiner {
     }
 }
 
-/// What is known once the header is complete; None before.
+/// The state after the header; None while it is incomplete.
 fn begun(bytes: &[u8]) -> Option<State> {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
         return (bytes.len() > HEADER_OCTETS_MAX).then_some(State::Foreign);
@@ -153,14 +154,14 @@ fn stamp_in(header: &[u8]) -> Option<Stamp> {
     Stamp::parse(str::from_utf8(line).ok()?)
 }
 
-/// Looks at a whole message, with either kind of line ends.
+/// Examines a whole message with CR LF or LF line ends.
 pub fn examine(message: &[u8]) -> Option<Seen> {
     let mut examiner = Examiner::default();
     examiner.append(&with_crlf(message));
     examiner.finish()
 }
 
-/// The message with every LF that has no CR before it made CR LF.
+/// Replaces each bare LF with CR LF.
 pub(crate) fn with_crlf(message: &[u8]) -> Cow<'_, [u8]> {
     let bare = |&place: &usize| place == 0 || message[place - 1] != b'\r';
     let Some(first) = memchr::memchr_iter(b'\n', message).find(bare) else { return Cow::Borrowed(message) };
@@ -197,7 +198,7 @@ mod tests {
             let mut examiner = Examiner::default();
             examiner.append(&message[..cut]);
             examiner.append(&message[cut..]);
-            let seen = examiner.finish().expect("it bears a stamp");
+            let seen = examiner.finish().expect("the message has a stamp");
             assert!(seen.sound, "cut at {cut}");
             assert_eq!((seen.stamp.run, seen.stamp.sequence), (RunId(7), 42));
         }

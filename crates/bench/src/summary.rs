@@ -1,5 +1,5 @@
-//! What a load did and how the server took it: rate, times by phase, errors by reply, and what the machine did
-//! meanwhile. The same figures as text for people and as JSON for programs.
+//! The report of a load: rate, times by phase, errors by text, and the use of the machine; as text
+//! and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,59 +12,59 @@ use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::tally::Tally;
 use crate::times::{Times, Unit, table};
 
-/// A tally counts its times in microseconds.
+/// Times are in microseconds.
 const COUNTS_PER_US: f64 = 1.0;
 
-/// What a load counts and times.
+/// The names of what a load counts and times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
-    /// What a ticket is for, in the plural: messages.
+    /// The unit of a ticket, in the plural: messages.
     pub(crate) unit: &'static str,
-    /// What it consists of, in the plural: recipients.
+    /// The parts of a unit, in the plural: recipients.
     pub(crate) part: &'static str,
-    /// The names of what is timed, in the order in which it happens.
+    /// The names of the phases in order.
     pub(crate) phases: &'static [&'static str],
 }
 
-/// The end of a run. Rates count from the first ticket to the end of the last one.
+/// The result of a run. Rates count from the first ticket to the end of the last one.
 #[derive(Debug, Serialize)]
 pub struct Summary {
-    /// What was put under which load.
+    /// The protocol and the targets.
     pub title: String,
-    /// What is counted, in the plural: messages.
+    /// The unit of a ticket, in the plural: messages.
     pub unit: &'static str,
-    /// Whether somebody ended the run before its count or time did.
+    /// Whether the run was stopped before its count or time.
     pub stopped: bool,
-    /// How many were done.
+    /// Tickets that succeeded.
     pub done: u64,
-    /// How many were begun and came to nothing.
+    /// Tickets that failed.
     pub failed: u64,
-    /// How many of an open loop were due and never had their turn. They count in `latency` with the time that they had
-    /// waited.
+    /// Tickets of an open loop that were due and never started. `latency` includes their waiting
+    /// time.
     pub missed: u64,
-    /// How many were under way when the run was cut off.
+    /// Tickets in progress when the run was aborted.
     pub unfinished: u64,
-    /// What they consist of, in the plural: recipients.
+    /// The parts of a unit, in the plural: recipients.
     pub part: &'static str,
-    /// How many parts were done.
+    /// Parts that succeeded.
     pub parts: u64,
     /// From the first ticket to the end of the last one.
     pub seconds: f64,
-    /// Done a second.
+    /// Successful tickets per second.
     pub rate: f64,
-    /// Bytes of what was done, without the protocol around them.
+    /// Bytes of content, without the protocol.
     pub octets: u64,
     /// Connections that were opened.
     pub connections: u64,
-    /// Those of them that TLS secured.
+    /// Connections with TLS.
     pub tls_connections: u64,
-    /// Errors by what was said, and how often.
+    /// Error texts and their counts.
     pub errors: BTreeMap<String, u64>,
-    /// From the moment that each was due until it was done.
+    /// From the scheduled time of each ticket to its end.
     pub latency: Times,
-    /// What its steps took.
+    /// Times of the phases.
     pub phases: Vec<Times>,
-    /// What the machine did meanwhile.
+    /// The use of the machine during the run.
     pub machine: Meanwhile,
 }
 
@@ -94,7 +94,7 @@ impl Summary {
         }
     }
 
-    /// Bad if anything went wrong or did not come to its end, or nothing was done.
+    /// Bad if a ticket failed, was missed or unfinished, or if none was done.
     pub fn verdict(&self) -> Verdict {
         let whole = self.failed == 0 && self.missed == 0 && self.unfinished == 0;
         Verdict::of(whole && self.errors.is_empty() && self.done > 0)
@@ -119,12 +119,12 @@ impl fmt::Display for Summary {
         if self.missed > 0 {
             writeln!(
                 f,
-                "{} were due and never had their turn: the server was too slow, or the connections too few",
+                "{} were due and never started: the server is too slow, or --connections too low",
                 self.missed
             )?;
         }
         if self.stopped {
-            writeln!(f, "ended before its time; {} were under way and cut off", self.unfinished)?;
+            writeln!(f, "stopped early; {} were in progress and aborted", self.unfinished)?;
         }
         writeln!(f, "{} connections, {} of them secured by TLS\n", self.connections, self.tls_connections)?;
         writeln!(f, "{}\n", table(Unit::Milliseconds, self.phases.iter().chain([&self.latency])))?;

@@ -1,7 +1,7 @@
-//! What is counted while a load runs: how long each phase took, what was done, what went wrong and how often.
+//! The counters of a running load: phases, results, errors.
 //!
-//! Each thread has a tally of its own behind a lock that it nearly always has to itself; they are added up when
-//! somebody looks. Times are kept in histograms of fixed size (HDR, three digits), in microseconds.
+//! Each thread has its own counters behind a lock without contention; they are added for display.
+//! Times are kept in HDR histograms of fixed size (three digits), in microseconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,48 +9,48 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
-/// Times beyond this one count as it.
+/// Longer times count as this.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
-/// Different errors that are told apart; the rest is one.
+/// Distinct errors; the rest is counted together.
 const ERRORS_MAX: usize = 1000;
 
-/// The sums of one thread, or of all.
+/// The counters of one thread, or the sum of all.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// One for each of the load's phases.
+    /// One for each phase of the load.
     pub(crate) phases: Vec<Histogram<u64>>,
-    /// From the moment a ticket was due until it was done.
+    /// From the scheduled time of a ticket to its end.
     pub(crate) latency: Histogram<u64>,
     pub(crate) counts: Counts,
-    /// By the server's words or our own, and how often.
+    /// Counts by the text of the server or our own.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// When the last ticket was done or failed.
+    /// When the last ticket ended.
     pub(crate) last: Option<Instant>,
 }
 
-/// What is simply counted.
+/// Plain counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Tickets that were taken.
+    /// Tickets taken.
     pub(crate) begun: u64,
-    /// Those that ended well: messages accepted, sessions or requests completed.
+    /// Tickets that succeeded: messages accepted, sessions or requests completed.
     pub(crate) done: u64,
-    /// Those that did not.
+    /// Tickets that failed.
     pub(crate) failed: u64,
-    /// Those of an open loop that were due and never taken.
+    /// Tickets of an open loop that were due and never taken.
     pub(crate) missed: u64,
-    /// Parts of what was done: recipients accepted, messages read.
+    /// Parts that succeeded: recipients accepted, messages read.
     pub(crate) parts: u64,
-    /// Bytes of what was done, without the protocol around them.
+    /// Bytes of content, without the protocol.
     pub(crate) octets: u64,
-    /// Errors of any kind; one ticket may have several.
+    /// Errors of any kind; a ticket may have several.
     pub(crate) errors: u64,
     pub(crate) connections: u64,
     pub(crate) tls_connections: u64,
 }
 
 impl Tally {
-    /// Nothing yet, for so many phases.
+    /// Empty counters for this number of phases.
     pub(crate) fn new(phases: usize) -> Tally {
         Tally {
             phases: vec![empty(); phases],
@@ -61,31 +61,31 @@ impl Tally {
         }
     }
 
-    /// A phase was passed.
+    /// Records the time of a phase.
     pub(crate) fn phase(&mut self, phase: usize, took: Duration) {
         record(&mut self.phases[phase], took);
     }
 
-    /// A ticket is done.
+    /// Counts a ticket that succeeded.
     pub(crate) fn done(&mut self, due: Instant, now: Instant) {
         self.counts.done += 1;
         self.last = self.last.max(Some(now));
         record(&mut self.latency, now - due);
     }
 
-    /// A ticket came to nothing.
+    /// Counts a ticket that failed.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.counts.failed += 1;
         self.last = self.last.max(Some(now));
     }
 
-    /// A ticket was due and had no turn; it had waited so long.
+    /// Counts a ticket that was due and never taken, with its waiting time.
     pub(crate) fn missed(&mut self, waited: Duration) {
         self.counts.missed += 1;
         record(&mut self.latency, waited);
     }
 
-    /// Something went wrong.
+    /// Counts an error.
     pub(crate) fn error(&mut self, text: String) {
         self.counts.errors += 1;
         self.note(text, 1);
@@ -96,7 +96,7 @@ impl Tally {
         *self.errors.entry(if known { text } else { "other errors".to_owned() }).or_default() += count;
     }
 
-    /// Adds another one's sums.
+    /// Adds other counters.
     pub(crate) fn add(&mut self, other: &Tally) {
         for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
             *ours += theirs;
@@ -109,7 +109,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// Adds another one's sums.
+    /// Adds other counts.
     pub(crate) fn add(&mut self, other: &Counts) {
         self.begun += other.begun;
         self.done += other.done;
@@ -122,7 +122,7 @@ impl Counts {
         self.tls_connections += other.tls_connections;
     }
 
-    /// Tickets that somebody is at work on.
+    /// Tickets in progress.
     pub(crate) fn in_flight(&self) -> u64 {
         self.begun - self.done - self.failed
     }
@@ -137,8 +137,8 @@ fn record(histogram: &mut Histogram<u64>, took: Duration) {
     histogram.saturating_record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
 }
 
-/// A server's reply as a group of its like: what stands in angle brackets, and words with three digits or more after
-/// the codes, are of one message and not of the error.
+/// Normalizes a reply so that equal errors are counted together: text in angle brackets and words
+/// with three or more digits after the codes are replaced by `*`.
 pub(crate) fn likeness(reply: &str) -> String {
     let words = reply.split(' ').enumerate().map(|(place, word)| match (word.find('<'), word.rfind('>')) {
         (Some(open), Some(close)) if open < close => format!("{}*{}", &word[..=open], &word[close..]),

@@ -1,32 +1,33 @@
-//! Whom load may go to: this machine, and no other unless the operator says that it is theirs.
+//! The hosts that may be put under load: this machine, and others only if the operator states that
+//! they own them.
 //!
-//! A name is resolved once, and all of its addresses must be of the loopback network; the connections then go to one
-//! of them, an IPv4 address where there is one, since that is where servers on `localhost` are found. What is not resolved
-//! or not allowed is a fault before the first byte is sent.
+//! A name is resolved once, and all of its addresses must be loopback addresses. Connections use
+//! its first IPv4 address if it has one, since servers on `localhost` listen there. Names that
+//! cannot be resolved or are not allowed are a fault before anything is sent.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use crate::Fault;
 
-/// The operator's word for targets that are not of this machine.
+/// Targets on other machines that the operator owns.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Ownership {
-    /// A target that is not this machine, and that you may put under load
+    /// Host on another machine that you own and may put under load
     #[arg(long = "i-own-this-target", value_name = "HOST")]
     pub owned: Vec<String>,
 }
 
-/// Somebody to talk to.
+/// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// As it was named, without the port.
+    /// The host without the port.
     pub host: String,
-    /// Where it is: its first IPv4 address, or its first one.
+    /// The first IPv4 address, or the first address.
     pub address: SocketAddr,
 }
 
 impl Target {
-    /// Resolves `HOST:PORT`. Each address that it has must be of the loopback network, or the host be owned.
+    /// Resolves `HOST:PORT`. All addresses must be loopback addresses, unless the host is owned.
     pub fn resolve(name: &str, ownership: &Ownership) -> Result<Target, Fault> {
         let (host, port) = name.rsplit_once(':').ok_or_else(|| usage(name, "expected HOST:PORT"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -37,11 +38,11 @@ impl Target {
         if let Some(foreign) = foreign
             && !ownership.owned.iter().any(|owned| owned == host)
         {
-            let why = format!("{} is not this machine; if you own it, say --i-own-this-target {host}", foreign.ip());
+            let why = format!("{} is another machine; if you own it, add --i-own-this-target {host}", foreign.ip());
             return Err(usage(name, &why));
         }
         let preferred = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
-        let address = *preferred.ok_or_else(|| usage(name, "it has no address"))?;
+        let address = *preferred.ok_or_else(|| usage(name, "no address found"))?;
         Ok(Target { host: host.to_owned(), address })
     }
 }

@@ -1,47 +1,47 @@
-//! How long something took, in figures: what is left of a histogram (HDR) when a run is over.
+//! Statistics of a histogram (HDR) of times.
 //!
-//! Every report of the laboratory tells times in this one form: as JSON in microseconds with their fractions, for people
-//! as a line of a table in the unit that suits what was timed. A histogram keeps three digits, so a figure may be off by
-//! a thousandth part; where nothing was timed all figures are zero.
+//! All reports use this form: JSON in fractional microseconds, and a table row in the unit that
+//! suits the operation. Histograms keep three digits, so a figure may be off by a thousandth.
+//! Without operations all figures are zero.
 
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// How long something took, in microseconds.
+/// Statistics of times, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// What.
+    /// What was timed.
     pub name: &'static str,
-    /// How often.
+    /// The number of operations.
     pub count: u64,
-    /// The shortest.
+    /// The shortest time.
     pub min_us: f64,
     /// The mean.
     pub mean_us: f64,
     /// The median.
     pub p50_us: f64,
-    /// Nine in ten took no longer.
+    /// 90 % took no longer.
     pub p90_us: f64,
-    /// 99 in 100 took no longer.
+    /// 99 % took no longer.
     pub p99_us: f64,
-    /// 999 in 1,000 took no longer.
+    /// 99.9 % took no longer.
     pub p999_us: f64,
-    /// The longest.
+    /// The longest time.
     pub max_us: f64,
 }
 
-/// In what people read times.
+/// The unit of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
-    /// For dialogues: two decimals.
+    /// For network dialogues: two decimals.
     Milliseconds,
-    /// For calls of the system: one decimal.
+    /// For system calls: one decimal.
     Microseconds,
 }
 
 impl Times {
-    /// What a histogram comes to that has so many counts to a microsecond.
+    /// The statistics of a histogram with this many counts per microsecond.
     pub(crate) fn of(name: &'static str, histogram: &Histogram<u64>, counts_per_us: f64) -> Times {
         let us = |counts: u64| counts as f64 / counts_per_us;
         let at = |quantile| us(histogram.value_at_quantile(quantile));
@@ -66,7 +66,7 @@ impl Times {
 }
 
 impl Unit {
-    /// So many microseconds, as people read them.
+    /// Formats a time in this unit.
     pub(crate) fn figure(self, us: f64) -> String {
         match self {
             Unit::Milliseconds => format!("{:.2}", us / 1e3),
@@ -82,7 +82,7 @@ impl Unit {
     }
 }
 
-/// A line for each, below a line that names the unit and the figures.
+/// A table with a row for each, under a header with the unit.
 pub(crate) fn table<'a>(unit: Unit, times: impl IntoIterator<Item = &'a Times>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,8 +1,9 @@
-//! `bench verify`: what arrived is held against the ledger of what was answered 250.
+//! `bench verify`: compares delivered copies with the ledger of acknowledged messages.
 //!
-//! Copies are looked for in a tree of Maildirs, by POP3 or in the record of a sink, as often as `--wait` allows while
-//! some are missing, each time from the start. Lost, doubled and damaged ones make the verdict bad. What cannot be read
-//! at all is a fault, and so is a ledger with nothing in it: a proof with holes is none.
+//! Copies are searched in a tree of Maildirs, by POP3, or in the record of a sink. While some are
+//! missing the search is repeated from the start for up to `--wait`. Lost, doubled and damaged
+//! copies make the verdict bad. It is a fault if something cannot be read or the ledger is empty,
+//! since the result would prove nothing.
 
 mod held;
 mod holding;
@@ -24,48 +25,48 @@ pub(crate) use holding::{Found, Holding, Place, Places};
 pub(crate) use post_office::PostOffice;
 pub(crate) use record::write_line as write_record_line;
 
-/// The least time between two looks; a look that takes longer is followed by a rest of its own length.
+/// The least time between two searches. After a longer search the pause is as long as the search.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What `bench verify` is told.
+/// Options of `bench verify`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What was answered 250, as `bench smtp --ledger` wrote it
+    /// Ledger written by `bench smtp --ledger`
     #[arg(long, value_name = "FILE")]
     pub ledger: PathBuf,
-    /// Where what arrived is
+    /// Where to search for copies.
     #[command(flatten)]
     pub whereabouts: Whereabouts,
-    /// Whose mailboxes POP3 is to read.
+    /// Mailboxes to read by POP3.
     #[command(flatten)]
     pub mailboxes: Mailboxes,
-    /// Whose the POP3 server is.
+    /// Owned POP3 servers.
     #[command(flatten)]
     pub ownership: Ownership,
-    /// Look again for so long while something is missing, for it may be on its way
+    /// Search again for this long while messages are missing
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait: Option<Duration>,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Where the copies are.
+/// Where to search for copies.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct Whereabouts {
-    /// A tree of Maildirs, of any depth
+    /// Root of a tree of Maildirs of any depth
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
-    /// A POP3 server, whose mailboxes --user or --users-file names
+    /// POP3 server; see --user and --users-file
     #[arg(long, value_name = "HOST:PORT")]
     pub pop3: Option<String>,
-    /// What `bench sink --record` wrote
+    /// Record written by `bench sink --record`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }
 
-/// Holds what arrived against the ledger, and prints what came of it.
+/// Compares copies with the ledger and prints the report.
 pub fn run(options: &Options) -> Result<Verdict, Fault> {
     let acknowledged = Acknowledged::evidence(&options.ledger)?;
     let copies = Copies::of(options)?;
@@ -75,36 +76,36 @@ pub fn run(options: &Options) -> Result<Verdict, Fault> {
     Ok(held.verdict())
 }
 
-/// Where copies can be looked for.
+/// A source of copies.
 pub(crate) trait Look {
-    /// What their places are.
+    /// What its copies are stored by.
     fn places(&self) -> Places;
 
-    /// Finds all that there are.
+    /// Passes every copy to `holding`.
     fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault>;
 
-    /// Waits between two looks; a fault ends the search.
+    /// Pauses between two searches; a fault ends the search.
     fn rest(&self, span: Duration) -> Result<(), Fault> {
         thread::sleep(span);
         Ok(())
     }
 }
 
-/// How long copies are looked for.
+/// How long to search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Patience {
-    /// At the most, while something is missing or the calm has not lasted.
+    /// The limit while messages are missing or new copies arrive.
     pub(crate) wait: Duration,
-    /// Without a new copy, when nothing is missing.
+    /// How long no new copy may arrive before the search ends, once nothing is missing.
     pub(crate) calm: Duration,
 }
 
-/// Where `bench verify` looks.
+/// Where `bench verify` searches.
 #[derive(Clone, Debug)]
 pub(crate) enum Copies {
     /// A tree of Maildirs.
     Maildirs(PathBuf),
-    /// Mailboxes that a POP3 server gives out.
+    /// Mailboxes of a POP3 server.
     PostOffice(PostOffice),
     /// The record of a sink.
     Record(PathBuf),
@@ -119,7 +120,7 @@ impl Copies {
                 Ok(Copies::PostOffice(PostOffice { target, accounts: Arc::new(Accounts::of(&options.mailboxes)?) }))
             }
             Whereabouts { record: Some(file), maildir: None, pop3: None } => Ok(Copies::Record(file.clone())),
-            _ => Err(Fault::Usage("one of --maildir, --pop3 and --record says where to look".into())),
+            _ => Err(Fault::Usage("give one of --maildir, --pop3 and --record".into())),
         }
     }
 }
@@ -141,7 +142,7 @@ impl Look for Copies {
     }
 }
 
-/// Looks until nothing is missing and there was calm, at the most so long, and at least once.
+/// Searches until nothing is missing and no new copies arrive, or the time limit; at least once.
 pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &impl Look, patience: Patience) -> Result<Held, Fault> {
     let begun = Instant::now();
     let (mut copies_before, mut grew) = (0, begun);

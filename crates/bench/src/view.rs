@@ -1,7 +1,7 @@
-//! What is seen while a load runs: on a terminal a line that moves, and for every reader postal's line each minute.
+//! The progress of a load: a progress bar on a terminal, and a line in postal's format each minute.
 //!
-//! The moving line goes to standard error, and only where that is a terminal. The minute's line goes to the standard
-//! output, as postal's does; where the report is JSON it goes to standard error.
+//! The progress bar goes to standard error if that is a terminal. The line goes to standard output,
+//! as postal's does, or to standard error if the report is JSON.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use crate::Fault;
 use crate::tally::{Counts, Tally};
 
-/// The line on a terminal. Where standard error is none, nothing is drawn.
+/// The progress bar. Nothing is drawn if standard error is not a terminal.
 pub(crate) struct View {
     bar: ProgressBar,
     unit: &'static str,
-    /// The end by time, where there is one and none by count.
+    /// The time limit, if the run has no count.
     duration: Option<Duration>,
     begun: Instant,
     seen: Counts,
@@ -38,7 +38,7 @@ impl View {
         View { bar, unit, duration, begun: now, seen: Counts::default(), seen_at: now }
     }
 
-    /// Draws what there is now. `sum` is only asked where somebody can see it.
+    /// Draws the current state. `sum` is only called if the bar is visible.
     pub(crate) fn show(&mut self, sum: impl Fn() -> Tally) {
         if self.bar.is_hidden() {
             return;
@@ -60,20 +60,20 @@ impl View {
         ));
     }
 
-    /// Lets `write` write a line without tearing the view.
+    /// Runs `write` without disturbing the bar.
     pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
         self.bar.suspend(write)
     }
 
-    /// Takes it off the terminal.
+    /// Removes the bar from the terminal.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// A line each minute with what that minute brought, in the form that postal has.
+/// Writes a line each minute with the counts of that minute, in the format of postal.
 pub(crate) struct MinuteLines {
-    /// The report takes the standard output, so lines go to standard error.
+    /// Standard output is reserved for a JSON report.
     aside: bool,
     titled: bool,
     before: Counts,
@@ -84,7 +84,7 @@ impl MinuteLines {
         MinuteLines { aside, titled: false, before: Counts::default() }
     }
 
-    /// Writes the line for what came since the last one.
+    /// Writes the line for the time since the last one.
     pub(crate) fn write(&mut self, counts: &Counts) -> Result<(), Fault> {
         let line = self.line(&wall_clock(), counts);
         let written = if self.aside {
@@ -92,10 +92,10 @@ impl MinuteLines {
         } else {
             io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush())
         };
-        written.map_err(Fault::system("writing the minute's line"))
+        written.map_err(Fault::system("writing the line of the minute"))
     }
 
-    /// The line, below its title the first time.
+    /// The line, the first time with its header.
     fn line(&mut self, time: &str, counts: &Counts) -> String {
         let title = if self.titled { "" } else { "time,messages,data(K),errors,connections,SSL connections\n" };
         let before = std::mem::replace(&mut self.before, *counts);

@@ -1,7 +1,8 @@
-//! `bench crash` against small servers: one that keeps what it acknowledges, one that relays it, and one that lies.
+//! `bench crash` against small servers: one that keeps what it acknowledges, one that relays, one
+//! that loses mail, and others.
 //!
-//! The servers are this very program, told by its environment to be one. A trial kills all processes that descend from
-//! this one, so there is one trial at a time.
+//! Each server is this test program, started with [`ROLE`] in its environment. A trial kills all
+//! descendants of this process, so trials run one at a time.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 use bench::{Acknowledged, Fault, Verdict, crash};
 use clap::Parser as _;
 
-/// Tells this program that it is a server: `KIND PORT PLACE`.
+/// Makes this program a server: `KIND PORT PLACE`.
 const ROLE: &str = "TOY_SERVER";
 
 #[derive(clap::Parser)]
@@ -29,7 +30,7 @@ struct Line {
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The only trial there is. Its port is nobody else's meanwhile.
+/// The right to run a trial, with a port and a folder of its own.
 struct Turn {
     port: u16,
     folder: tempfile::TempDir,
@@ -51,7 +52,7 @@ impl Turn {
         let ready = format!("127.0.0.1:{}", self.port);
         let line = ["crash", "--start", start, "--ready", &ready, "--rounds", "3", "--connections", "2"];
         let load = ["--size", "2000", "--load-min", "200ms", "--load-max", "400ms", "--users", "5", "--rate", "300"];
-        // What the server says is nobody's business.
+        // The output of the server is not needed.
         let ledger = self.path("ledger");
         let rest = ["--settle", "3s", "--server-log", "/dev/null", "--ledger", &ledger];
         let line = line.iter().chain(&load).chain(&rest).chain(arguments);
@@ -65,7 +66,8 @@ impl Turn {
         format!("{ROLE}='{kind} {port} {place}' {} --exact the_toy_server --nocapture", program.display())
     }
 
-    /// Listens at the port in the server's place, as soon as the start of one has told its number and `is_time`.
+    /// Listens on the server's port once the start command has written its pid and `is_time` is
+    /// true.
     fn impersonate(&self, is_time: fn(pid: &str) -> bool) {
         let (port, told) = (self.port, self.path("told"));
         std::thread::spawn(move || {
@@ -98,13 +100,13 @@ fn a_server_that_keeps_what_it_acknowledges_is_good_even_where_it_forks_away() {
     assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good);
     assert_eq!(fs::read_to_string(&log).unwrap().matches("running 1 test").count(), 4, "three rounds and the end");
     assert!(Acknowledged::read(Path::new(&ledger)).unwrap().len() > 10);
-    assert!(!is_up(turn.port), "nothing of it is left");
-    assert_eq!(stranger.try_wait().unwrap(), None, "it was there before, and is no part of the server");
+    assert!(!is_up(turn.port), "the server is still running");
+    assert_eq!(stranger.try_wait().unwrap(), None, "an older process was killed");
     stranger.kill().unwrap();
     stranger.wait().unwrap();
 
     fs::remove_dir_all(&mail).unwrap();
-    assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good, "what the ledger had before is not asked for");
+    assert_eq!(turn.trial(&start, &places).unwrap(), Verdict::Good, "earlier runs of the ledger were expected");
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn a_server_that_answers_before_it_has_the_mail_is_found_out() {
     let turn = Turn::take();
     let (mail, ledger) = (turn.path("mail"), turn.path("ledger"));
     assert_eq!(turn.trial(&turn.toy("liar", &mail), &["--maildir", &mail]).unwrap(), Verdict::Bad);
-    assert!(Path::new(&ledger).exists(), "it is evidence");
+    assert!(Path::new(&ledger).exists(), "the ledger was removed");
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn a_server_that_does_not_come_up_proves_nothing_and_is_ended() {
     let fault = turn.trial(&format!("exec sleep {span}"), &["--maildir", &mail, "--ready-within", "300ms"]);
     let fault = fault.unwrap_err();
     assert!(matches!(&fault, Fault::Unavailable(_)), "{fault}");
-    assert!(!runs(span.as_bytes()), "it is still there");
+    assert!(!runs(span.as_bytes()), "the server is still running");
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn who_greets_and_was_not_started_is_not_tried() {
     let (mail, told) = (turn.path("mail"), turn.path("told"));
     turn.impersonate(is_dead);
     let fault = turn.trial(&format!("echo $$ > {told}"), &["--maildir", &mail]).unwrap_err().to_string();
-    assert!(fault.contains("none of the processes that were started"), "{fault}");
+    assert!(fault.contains("was not started by --start"), "{fault}");
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn who_still_listens_after_the_kill_was_not_killed() {
     turn.impersonate(|_| true);
     let start = format!("echo $$ > {told}; exec sleep 600");
     let fault = turn.trial(&start, &["--maildir", &mail]).unwrap_err().to_string();
-    assert!(fault.contains("after all that was started is dead"), "{fault}");
+    assert!(fault.contains("after all started processes are dead"), "{fault}");
 }
 
 #[test]
@@ -190,7 +192,7 @@ fn a_load_that_would_end_before_the_kill_is_refused() {
     }
 }
 
-/// Whether a process has ended, though nobody may have asked for it yet.
+/// Whether a process has ended, even if it was not reaped yet.
 fn is_dead(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
@@ -201,12 +203,13 @@ fn runs(argument: &[u8]) -> bool {
     commands.into_iter().any(|command| command.split(|&byte| byte == 0).any(|word| word == argument))
 }
 
-/// Not a test: what a server's process runs, until it is killed. For others it does nothing.
+/// Not a test: the server process of other tests, which runs until it is killed. Returns at once
+/// without [`ROLE`].
 #[test]
 fn the_toy_server() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
-    let &[kind, port, place] = &words[..] else { panic!("{role}: a kind, a port and a place expected") };
+    let &[kind, port, place] = &words[..] else { panic!("{role}: expected KIND PORT PLACE") };
     let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
     let kept = Arc::new(Mutex::new(Vec::new()));
     if kind == "liar" {
@@ -243,7 +246,7 @@ struct Letter {
     text: String,
 }
 
-/// As much SMTP as a source speaks. `keep` says whether a message is accepted.
+/// Speaks enough SMTP for a source. `keep` decides whether a message is accepted.
 fn serve(stream: TcpStream, keep: impl Fn(Letter) -> bool) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut lines = BufReader::new(stream).lines();
@@ -270,7 +273,7 @@ fn serve(stream: TcpStream, keep: impl Fn(Letter) -> bool) -> Option<()> {
     }
 }
 
-/// SIGKILL takes no page cache with it, so that a renamed file is kept.
+/// SIGKILL leaves the page cache intact, so a renamed file is kept.
 fn deliver(letter: &Letter, root: &Path) -> bool {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let folder = root.join(&letter.recipient);
@@ -285,7 +288,7 @@ fn any_letter(root: &Path) -> PathBuf {
     folders.find_map(|folder| Some(fs::read_dir(folder).unwrap().next()?.unwrap().path())).unwrap()
 }
 
-/// What comes within the last moments before a kill is gone.
+/// Messages of the last moments before a kill are lost.
 fn write_behind(kept: &Mutex<Vec<Letter>>, root: &Path) {
     loop {
         std::thread::sleep(Duration::from_millis(150));
@@ -294,7 +297,7 @@ fn write_behind(kept: &Mutex<Vec<Letter>>, root: &Path) {
     }
 }
 
-/// Accepted here when it is accepted there.
+/// Accepts a message when the next hop does.
 fn relay(letter: &Letter, next: &str) -> bool {
     let stream = TcpStream::connect(next).unwrap();
     let mut out = stream.try_clone().unwrap();

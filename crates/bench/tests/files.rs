@@ -1,4 +1,4 @@
-//! `bench files` in a process of its own, for it is ended by signals, which are the whole process's.
+//! `bench files` in a process of its own, because signals reach the whole process.
 
 use std::fs;
 use std::path::Path;
@@ -15,18 +15,18 @@ struct Line {
     options: files::Options,
 }
 
-/// More than there is time for, at each of the places where a run spends its time.
+/// More work than a test can wait for, in each phase of a run.
 const ENDLESS: [&[&str]; 3] = [
     &["--files", "100000000", "--size", "1..2"],
     &["--files", "1", "--size", "1..2", "--transactions", "1000000000000"],
     &["--pattern", "log", "--record", "10", "--batch", "10", "--records", "1000000000"],
 ];
-/// Before that the run must be at work, and after the signal as soon at its end.
+/// How long a run may take to start working, and to end after the signal.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// When a run ends that does not hear the signal.
+/// Ends a run that ignores the signal.
 const DURATION: &str = "20s";
 
-/// A signal ended the process at once, and millions of files stayed behind.
+/// A signal used to end the process without cleanup and left millions of files behind.
 #[test]
 fn a_signal_ends_a_run_with_its_report_and_leaves_nothing_behind() {
     for (words, signal) in ENDLESS.into_iter().zip([Signal::INT, Signal::TERM, Signal::TERM]) {
@@ -48,7 +48,7 @@ fn a_signal_ends_a_run_with_its_report_and_leaves_nothing_behind() {
     }
 }
 
-/// Whether there is a file that something was written to. The run hears signals before it makes any.
+/// Whether a file has content yet. The run handles signals before it creates files.
 fn is_at_work(parent: &Path) -> bool {
     let folders = fs::read_dir(parent).into_iter().flatten().flatten();
     let files = folders.flat_map(|folder| fs::read_dir(folder.path())).flatten().flatten();

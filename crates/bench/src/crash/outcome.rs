@@ -1,4 +1,4 @@
-//! What became of a server's 250s, for people and for programs.
+//! The report of a crash trial, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::Options;
 use crate::verify::Held;
 use crate::{Summary, Verdict};
 
-/// The end of a trial.
+/// The result of all rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     server: String,
@@ -25,12 +25,12 @@ pub(super) struct Outcome {
 /// One load and its kill.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Round {
-    /// From the moment that the load began to send to the kill.
+    /// From the first message sent to the kill.
     load_ms: u64,
     acknowledged: u64,
-    /// Begun, and not acknowledged: by the kill, most of them.
+    /// Messages that were begun and not acknowledged, most of them because of the kill.
     failed: u64,
-    /// By what was said, and how often.
+    /// Error texts and their counts.
     errors: BTreeMap<String, u64>,
 }
 
@@ -44,7 +44,7 @@ impl Round {
         }
     }
 
-    /// Without a 250 there is nothing to hold the server to.
+    /// Without a 250 there is nothing to check.
     pub(super) fn proves_nothing(&self) -> bool {
         self.acknowledged == 0
     }
@@ -62,7 +62,7 @@ impl Outcome {
         }
     }
 
-    /// Good if all is there, whole, and no more often than is allowed.
+    /// Good if no copy is lost or damaged, and none is doubled where that is not allowed.
     pub(super) fn verdict(&self) -> Verdict {
         let doubled = if self.no_doubles { self.held.doubled } else { 0 };
         Verdict::of(self.held.lost == 0 && self.held.damaged == 0 && doubled == 0)
@@ -82,7 +82,7 @@ impl fmt::Display for Outcome {
         write!(f, "{}", self.held)?;
         match self.verdict() {
             Verdict::Good => Ok(()),
-            Verdict::Bad => writeln!(f, "\nthe ledger is kept: {}", self.ledger.display()),
+            Verdict::Bad => writeln!(f, "\nthe ledger is kept in {}", self.ledger.display()),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The processes of a server, however often they forked: all that descend from this one, but for the trees that it had
-//! before the trial.
+//! The processes of the server under test, however often it forks: all descendants of this process
+//! except those that were running before the trial.
 //!
-//! As their subreaper (prctl(2), PR_SET_CHILD_SUBREAPER) this process becomes the parent of every descendant whose own
-//! parent is gone, so that a daemon that leaves its session and its group is still found, by the parents in /proc. A
-//! process is known by its number and by when it began, and gets a signal through a handle (pidfd_open(2)): whoever has
-//! the number after it is not meant.
+//! This process becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so it is the parent of
+//! every orphaned descendant. A daemon that leaves its session and process group is still found
+//! through the parent ids in /proc. A process is identified by its id and start time, and signalled
+//! through a pidfd (pidfd_open(2)), so a later process with the same id is never hit.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -17,7 +17,7 @@ use rustix::process::{
 
 use crate::Fault;
 
-/// A process and who started it.
+/// A process and its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     identity: Identity,
@@ -25,23 +25,23 @@ struct Process {
     is_dead: bool,
 }
 
-/// One process, and none that gets its number later.
+/// A process id with the start time, which tells it from a later process with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     id: Pid,
-    /// In ticks of the clock since the system began.
+    /// In clock ticks since boot.
     began: u64,
 }
 
-/// What descends from this process and is the server's.
+/// Finds the descendants of this process that belong to the server.
 #[derive(Debug)]
 pub(super) struct Brood {
-    /// Were there before; they and what they start are left alone.
+    /// Descendants that were running before the trial. They and their children are left alone.
     strangers: HashSet<Identity>,
 }
 
 impl Brood {
-    /// From here on orphans among the descendants are ours, and whoever starts is the server's.
+    /// Becomes a subreaper. Every descendant that starts from now on belongs to the server.
     pub(super) fn begin() -> Result<Brood, Fault> {
         set_child_subreaper(Some(getpid())).map_err(|error| Fault::system("becoming a subreaper")(error.into()))?;
         let mut brood = Brood { strangers: HashSet::new() };
@@ -49,7 +49,7 @@ impl Brood {
         Ok(brood)
     }
 
-    /// Those that live, parents before children. Our own dead ones are buried on the way.
+    /// Running processes, parents before children. Reaps dead children of this process.
     pub(super) fn living(&self) -> Result<Vec<Identity>, Fault> {
         let processes = processes().map_err(Fault::system("looking for the server's processes in /proc"))?;
         let found = descendants(getpid(), processes, &self.strangers);
@@ -58,7 +58,7 @@ impl Brood {
     }
 }
 
-/// Parents before children, without the strangers and their trees.
+/// Descendants, parents before children, without the excluded processes and their children.
 fn descendants(ancestor: Pid, processes: Vec<Process>, strangers: &HashSet<Identity>) -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
     for process in processes.into_iter().filter(|process| !strangers.contains(&process.identity)) {
@@ -73,10 +73,10 @@ fn descendants(ancestor: Pid, processes: Vec<Process>, strangers: &HashSet<Ident
     found
 }
 
-/// Sends a signal; who is gone already needs none.
+/// Sends a signal. A process that is already gone is not an error.
 pub(super) fn send(signal: Signal, process: Identity) -> io::Result<()> {
     let sent = pidfd_open(process.id, PidfdFlags::empty()).and_then(|handle| {
-        // Only now is it sure that the number stays with whom it names.
+        // The pidfd now pins the process, so this check cannot race with a reused id.
         match look_up(process.id) {
             Some(found) if found.identity == process => pidfd_send_signal(handle, signal),
             _ => Err(Errno::SRCH),
@@ -89,7 +89,7 @@ pub(super) fn send(signal: Signal, process: Identity) -> io::Result<()> {
 }
 
 fn bury(process: &Process) {
-    // Somebody else may have done it.
+    // The process may have been reaped already.
     let _ = waitpid(Some(process.identity.id), WaitOptions::NOHANG);
 }
 
@@ -103,19 +103,19 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(processes)
 }
 
-/// A process that ended meanwhile is none.
+/// None for a process that has ended.
 fn look_up(id: Pid) -> Option<Process> {
     let stat = fs::read(format!("/proc/{}/stat", id.as_raw_pid())).ok()?;
     parse(id, &stat)
 }
 
-/// `1234 (name) S 1 ...` (proc_pid_stat(5)). The name may be anything, parentheses and spaces too.
+/// Parses `1234 (name) S 1 ...` (proc_pid_stat(5)). The name may contain any bytes.
 fn parse(id: Pid, stat: &[u8]) -> Option<Process> {
     let after_name = memchr::memrchr(b')', stat)? + 1;
     let mut words = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
     let is_dead = matches!(words.next()?, "Z" | "X" | "x");
     let parent = words.next()?.parse().ok().and_then(Pid::from_raw)?;
-    // The parent is field 4, the beginning field 22.
+    // The parent is field 4, the start time field 22.
     let began = words.nth(17)?.parse().ok()?;
     Some(Process { identity: Identity { id, began }, parent, is_dead })
 }
@@ -165,6 +165,10 @@ mod tests {
         let Identity { began, .. } = look_up(id).unwrap().identity;
         send(Signal::TERM, Identity { id, began: began + 1 }).unwrap();
         send(Signal::KILL, Identity { id, began }).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()), "the first one would have been enough");
+        assert_eq!(
+            child.wait().unwrap().signal(),
+            Some(Signal::KILL.as_raw()),
+            "the first signal must not reach the process"
+        );
     }
 }

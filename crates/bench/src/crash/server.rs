@@ -1,4 +1,4 @@
-//! A server that we started, and that we see to the end of.
+//! A server that this process starts and terminates.
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -17,35 +17,35 @@ use super::processes::{Brood, send};
 use crate::Fault;
 use crate::signals::Word;
 
-/// Between two looks whether it is ready, or gone.
+/// How often to check whether the server is ready or gone.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long one look waits for the greeting.
+/// How long one attempt waits for the greeting.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
-/// How much of it is read.
+/// How much of the greeting is read.
 const GREETING_OCTETS_MAX: usize = 1024;
-/// How long the system may take to close the port of a server that is dead.
+/// How long the system may take to close the port of a dead server.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
-/// How long a process may take to die of SIGKILL.
+/// How long a process may take to die after SIGKILL.
 const KILL_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long it may take to end by itself when it is told.
+/// How long the server may take to end after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How a server is started, and where it is to greet. Nobody else may be listening there: what answered before the
-/// start, or answers after the kill, is not what was killed, and its 250s prove nothing.
+/// How to start a server, and where it must greet. The port must be closed before the start and
+/// after the kill: otherwise another process answers there, and its 250s prove nothing.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     /// A shell command.
     pub(super) command: &'a str,
-    /// Where it may write; None: to standard error.
+    /// Where its output goes; None is standard error.
     pub(super) log: Option<&'a Path>,
     pub(super) ready: SocketAddr,
-    /// How long it may take until it greets.
+    /// How long it may take to greet.
     pub(super) within: Duration,
     pub(super) brood: &'a Brood,
     pub(super) word: &'a Word,
 }
 
-/// All processes that descend from this one, but for strangers. When it is dropped they are killed.
+/// All server processes. They are killed on drop.
 #[derive(Debug)]
 pub(super) struct Server<'a> {
     start: Start<'a>,
@@ -53,18 +53,18 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// Starts it in a process group of its own, and waits until it greets.
+    /// Starts the server in its own process group and waits for its greeting.
     pub(super) fn start(start: Start<'a>) -> Result<Server<'a>, Fault> {
         let Start { ready, within, .. } = start;
         if accepts(ready) {
-            return Err(unproved(format_args!("somebody listens at {ready} before the server is started")));
+            return Err(unproved(format_args!("{ready} is in use before the server is started")));
         }
         let output = output(start.log)?;
-        let errors = output.try_clone().map_err(Fault::system("lending out the server's log"))?;
+        let errors = output.try_clone().map_err(Fault::system("sharing the server's log"))?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(start.command).process_group(0);
         shell.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // Its end is seen in /proc, with that of all the others.
+        // The end of the shell is seen in /proc, as that of all other processes.
         let started = shell.spawn().map(drop);
         started.map_err(Fault::system("starting a shell for the server"))?;
         let server = Server { start, is_gone: false };
@@ -77,20 +77,20 @@ impl<'a> Server<'a> {
             return Err(Fault::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
         }
         if server.start.brood.living()?.is_empty() {
-            return Err(unproved(format_args!("who greets at {ready} is none of the processes that were started")));
+            return Err(unproved(format_args!("the process that greets at {ready} was not started by --start")));
         }
         Ok(server)
     }
 
-    /// SIGKILL to all, until none is left and nobody listens any more.
+    /// Sends SIGKILL to all processes until none is left and the port is closed.
     pub(super) fn kill(mut self) -> Result<(), Fault> {
         let killed = kill_all(self.start.brood);
         self.is_gone = killed.is_ok();
         killed.and_then(|()| closed(self.start.ready))
     }
 
-    /// SIGTERM to those that nobody else of it looks after, and to the others when they are orphans; after a while,
-    /// SIGKILL to all.
+    /// Sends SIGTERM to the topmost process, and to its children once they are orphans. Sends
+    /// SIGKILL to whatever is left after [`END_TIME_MAX`].
     pub(super) fn end(self) -> Result<(), Fault> {
         let until = Instant::now() + END_TIME_MAX;
         let mut told = HashSet::new();
@@ -108,20 +108,20 @@ impl<'a> Server<'a> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         if !self.is_gone {
-            // There is a fault already, and it says more.
+            // Only reached after another fault, which is reported.
             let _ = kill_all(self.start.brood);
         }
     }
 }
 
 fn unproved(why: impl std::fmt::Display) -> Fault {
-    Fault::Unavailable(format!("{why}: nothing was proved"))
+    Fault::Unavailable(format!("{why}, so nothing was proved"))
 }
 
-/// Where it may write: the end of a log, or standard error.
+/// Opens the server's log for appending, or duplicates standard error.
 fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
     let Some(path) = log else {
-        return io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("lending out standard error"));
+        return io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("sharing standard error"));
     };
     let file = OpenOptions::new().append(true).create(true).open(path);
     file.map(OwnedFd::from).map_err(Fault::system(format_args!("opening the server's log {}", path.display())))
@@ -135,7 +135,7 @@ fn kill_all(brood: &Brood) -> Result<(), Fault> {
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(Fault::Unavailable(format!("{} processes of the server do not die", living.len())));
+            return Err(Fault::Unavailable(format!("{} processes of the server survive SIGKILL", living.len())));
         }
         for process in living {
             send(Signal::KILL, process).map_err(Fault::system("killing the server"))?;
@@ -144,25 +144,25 @@ fn kill_all(brood: &Brood) -> Result<(), Fault> {
     }
 }
 
-/// The last threads of a process may hold its sockets for a moment after it is seen dead.
+/// The last threads of a process may keep its sockets open for a moment after it is dead.
 fn closed(ready: SocketAddr) -> Result<(), Fault> {
     let until = Instant::now() + CLOSING_TIME_MAX;
     while accepts(ready) {
         if Instant::now() > until {
-            return Err(unproved(format_args!("somebody listens at {ready} after all that was started is dead")));
+            return Err(unproved(format_args!("{ready} is still open after all started processes are dead")));
         }
         thread::sleep(LOOK_EVERY);
     }
     Ok(())
 }
 
-/// Where nobody listens, a connection may by chance be made with itself.
+/// A connection to a closed local port can connect to itself; that does not count.
 fn accepts(ready: SocketAddr) -> bool {
     let stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX);
     stream.is_ok_and(|stream| stream.local_addr().is_ok_and(|local| local != ready))
 }
 
-/// The first three bytes of what it says.
+/// The first three bytes of the greeting.
 fn greeting_of(ready: SocketAddr) -> io::Result<[u8; 3]> {
     let until = Instant::now() + GREETING_TIME_MAX;
     let mut stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX)?;
@@ -199,7 +199,7 @@ mod tests {
                 stream.write_all(b"2").unwrap();
                 thread::sleep(GREETING_TIME_MAX.mul_f64(0.7));
                 stream.write_all(b"2").unwrap();
-                // Until it is hung up.
+                // Until the client disconnects.
                 let _ = stream.read(&mut [0]);
             });
             let begun = Instant::now();

@@ -1,27 +1,27 @@
-//! What is in the files: bytes that follow from a file's number and the place in it, so that whatever is read can be
-//! held against what was written, at the price of one comparison.
+//! The content of the files: bytes that follow from a file's number and the offset, so that
+//! whatever is read can be checked with one comparison.
 //!
-//! All content is cut from one cycle of random bytes. Each number begins at a place of its own in the cycle, and a file
-//! longer than the cycle runs through it again; numbers that are equal modulo the cycle's length have equal content.
+//! All content is a slice of one repeating cycle of random bytes. Each file begins at an offset
+//! given by its number; numbers that are equal modulo the cycle's length have equal content.
 
-/// A prime, so that no block size divides it: bytes at the wrong place differ.
+/// A prime, so that no block size divides it: a block at the wrong offset differs.
 const CYCLE_BYTES: usize = 16_381;
 
-/// The cycle, and as much of its beginning behind it as one call moves.
+/// The cycle, followed by the first bytes of its repetition, as many as one call moves.
 #[derive(Debug)]
 pub(crate) struct Content {
     bytes: Vec<u8>,
 }
 
 impl Content {
-    /// Content of which up to `slice_bytes_max` are asked for at a time.
+    /// Generates content. Slices may have up to `slice_bytes_max` bytes.
     pub(crate) fn new(slice_bytes_max: usize, rng: &mut fastrand::Rng) -> Content {
         let mut cycle = vec![0; CYCLE_BYTES];
         rng.fill(&mut cycle);
         Content { bytes: cycle.iter().copied().cycle().take(CYCLE_BYTES + slice_bytes_max).collect() }
     }
 
-    /// What stands at `place` in the file of that number.
+    /// The bytes at `place` in the file with this number.
     pub(crate) fn slice(&self, number: u64, place: u64, length: usize) -> &[u8] {
         let cycle = CYCLE_BYTES as u64;
         let start = ((number % cycle + place % cycle) % cycle) as usize;

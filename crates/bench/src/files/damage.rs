@@ -1,16 +1,17 @@
-//! What was not found as it was written: how often, and the first examples.
+//! Data that differs from what was written: a count and the first examples.
 //!
-//! Damage is a finding and no error: the run goes on, so that its extent is known, and the verdict is bad in the end. A
-//! file system that loses everything fills neither the memory nor the report: all is counted, [`EXAMPLES_MAX`] are named.
+//! Damage is a result, not an error: the run continues, and the verdict is bad. At most
+//! [`EXAMPLES_MAX`] examples are kept, so that a file system that loses everything fills neither
+//! memory nor report.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// More examples would tell nobody more.
+/// Examples that are kept.
 const EXAMPLES_MAX: usize = 10;
 
-/// What is wrong.
+/// The number of findings, and examples.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Damage {
     count: u64,

@@ -1,9 +1,8 @@
-//! When a run comes to its end: when all is done, when its time is over, or when somebody gives the word (SIGINT,
-//! SIGTERM).
+//! When a run ends: all work is done, its time is over, or SIGINT or SIGTERM arrived.
 //!
-//! Every phase asks before each of its steps, and finishes the step that it is at: one file, or one batch of a log. The
-//! end that has come stays: where a phase was cut off, no later one does anything. Whatever the end is, the report says
-//! it, and the folder of the run is removed; the removal is no part of the time.
+//! Each phase checks this before each step (one file, or one batch of a log) and finishes the step
+//! it has begun. Once the condition is met it stays met, so later phases do nothing. The report
+//! names the reason. The folder is removed in all cases; the removal is not timed.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use serde::Serialize;
 
 use crate::signals::Word;
 
-/// Watches for the end.
+/// Tells whether the run must end.
 #[derive(Debug)]
 pub(crate) struct Ending {
     deadline: Option<Instant>,
@@ -20,25 +19,25 @@ pub(crate) struct Ending {
     end: End,
 }
 
-/// What brought a run to its end.
+/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum End {
-    /// There was nothing left to do.
+    /// All work was done.
     AllDone,
-    /// Its time was over before.
+    /// The time was over first.
     Time,
-    /// A signal came before.
+    /// A signal arrived first.
     Signal,
 }
 
 impl Ending {
-    /// Of a run that begins now, and has so much time, if any.
+    /// For a run that begins now; None is no time limit.
     pub(crate) fn new(span: Option<Duration>, word: Option<Word>) -> Ending {
         Ending { deadline: span.and_then(|span| Instant::now().checked_add(span)), word, end: End::AllDone }
     }
 
-    /// To be asked where something is left to do: whether it is to be left undone.
+    /// Whether to end before the next step.
     pub(crate) fn has_come(&mut self) -> bool {
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_late && self.end == End::AllDone {
@@ -47,7 +46,7 @@ impl Ending {
         self.end != End::AllDone || self.was_told()
     }
 
-    /// The same for what is to be done even when the time is over.
+    /// Whether a signal arrived, for work that ignores the time limit.
     pub(crate) fn was_told(&mut self) -> bool {
         let is_told = self.word.as_ref().is_some_and(Word::is_given);
         if is_told && self.end == End::AllDone {
@@ -56,19 +55,19 @@ impl Ending {
         is_told
     }
 
-    /// What it was, or is so far.
+    /// The reason so far.
     pub(crate) fn end(&self) -> End {
         self.end
     }
 }
 
-/// A line of its own, where there is something to say.
+/// A line for the report; empty if all was done.
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::AllDone => Ok(()),
-            End::Time => writeln!(f, "  ended by its time, before all was done"),
-            End::Signal => writeln!(f, "  ended by a signal, before all was done"),
+            End::Time => writeln!(f, "  ended by --duration before all was done"),
+            End::Signal => writeln!(f, "  ended by a signal before all was done"),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The folder that a run works in: made for it, and removed with all that is in it when it is over, however it ends: after
-//! the last act, after a signal, or after a fault. Only SIGKILL leaves it behind.
+//! The folder that a run works in: created for the run, and removed with everything in it, also
+//! after a signal or a fault. Only SIGKILL leaves it behind.
 //!
-//! It is never one that was there before: what the operator keeps in the folder that is named is not touched. That it
-//! cannot be made, or that an orderly run cannot remove it, is fatal; after a fault the removal is tried, and the fault
-//! that came first is told.
+//! The folder is always new, so files of the operator are never touched. It is a fault if the
+//! folder cannot be created, or not be removed after a successful run. After another fault, a
+//! failed removal is ignored.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,14 +12,14 @@ use std::process;
 
 use crate::Fault;
 
-/// A folder of our own.
+/// A folder of this run.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes it inside `parent`, under a name that no other run has.
+    /// Creates a folder in `parent`, with the process id in its name.
     pub(crate) fn make(parent: &Path) -> Result<Folder, Fault> {
         let path = parent.join(format!("mailrace-files-{}", process::id()));
         fs::create_dir(&path).map_err(Fault::system(format!("making the folder {}", path.display())))?;
@@ -30,20 +30,20 @@ impl Folder {
         &self.path
     }
 
-    /// The size of reads and writes that the file system recommends.
+    /// The block size that the file system recommends.
     pub(crate) fn block_bytes(&self) -> Result<usize, Fault> {
         let state = fs::metadata(&self.path).map_err(Fault::system(format!("asking for {}", self.path.display())))?;
         Ok(state.blksize().max(1) as usize)
     }
 
-    /// Removes it, and says so if that fails.
+    /// Removes the folder and returns the error, if any.
     pub(crate) fn remove(self) -> Result<(), Fault> {
         fs::remove_dir_all(&self.path).map_err(Fault::system(format!("removing the folder {}", self.path.display())))
     }
 }
 
 impl Drop for Folder {
-    /// After a fault: what can be removed is; the fault is what is told.
+    /// After a fault: removes what it can.
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

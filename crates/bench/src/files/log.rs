@@ -1,9 +1,10 @@
-//! `--pattern log`: one writer appends records to one file; a batch is written by one call and synced (fdatasync)
-//! before the next one begins, as a spool does with the messages that it acknowledges.
+//! `--pattern log`: one writer appends records to one file. Each batch is one write followed by
+//! fdatasync(2), as a spool syncs the messages that it acknowledges.
 //!
-//! Into a new file a sync has to write metadata too; with `--overwrite` the blocks were written and synced before, and
-//! it has not. Afterwards the file's pages are dropped, so that what is checked is read from the disk. A run's time ends
-//! the preparation and the writing; what was written is checked nevertheless, as long as no signal comes.
+//! In a new file a sync also writes metadata; with `--overwrite` the blocks exist already.
+//! Afterwards the page cache of the file is dropped, so that the check reads from the disk. A time
+//! limit ends the preparation and the writing; everything written is still checked, unless a signal
+//! arrives.
 
 use std::fmt;
 use std::fs::File;
@@ -24,10 +25,10 @@ use crate::Fault;
 use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::times::{Times, Unit, table};
 
-/// Bytes that the preparation writes at a time.
+/// Size of a write during the preparation.
 const PREPARE_BYTES: usize = 1 << 20;
 
-/// What the log took.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     folder: String,
@@ -35,7 +36,7 @@ pub(super) struct Report {
     record_bytes: usize,
     batch_bytes: usize,
     records: u64,
-    /// Those that were read again; fewer only where a signal came.
+    /// Records that were read again; fewer than `records` only after a signal.
     records_checked: u64,
     records_per_second: f64,
     end: End,
@@ -48,7 +49,7 @@ pub(super) struct Report {
     meanwhile: Meanwhile,
 }
 
-/// The file, and what was measured on it.
+/// The file and its measurements.
 struct Log {
     file: File,
     content: Content,
@@ -60,7 +61,7 @@ struct Log {
     damage: Damage,
 }
 
-/// Writes a log, reads it again, and removes it.
+/// Writes a log, checks it, and removes it.
 pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
     let folder = Folder::make(&options.folder)?;
     let mut log = Log::make(options, &folder, &mut ending).map_err(Fault::system("preparing the log"))?;
@@ -126,7 +127,7 @@ impl Log {
         Ok(())
     }
 
-    /// Holds every record against what was written.
+    /// Compares each record with what was written.
     fn check(&mut self, ending: &mut Ending) -> io::Result<()> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         self.file.rewind()?;
@@ -142,7 +143,7 @@ impl Log {
                 read => read?,
             }
             if record != self.content.slice(number, 0, self.record_bytes) {
-                self.damage.found(format!("record {number} of the log does not read as it was written"));
+                self.damage.found(format!("record {number} of the log differs from what was written"));
             }
             self.records_checked += 1;
         }
@@ -179,13 +180,13 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.overwrite { "written over in" } else { "appended to" };
+        let how = if self.overwrite { "overwritten in" } else { "appended to" };
         write!(f, "{} records of {} bytes, {how} a log in {}, ", self.records, self.record_bytes, self.folder)?;
         writeln!(f, "synced in batches of {} bytes", self.batch_bytes)?;
         writeln!(f, "  {:.0} syncs/s, {:.0} records/s", self.syncs_per_second, self.records_per_second)?;
         writeln!(f, "  {:.1} MB in {:.2} s ({:.1} MB/s)", self.written_mb, self.seconds, self.written_mb_per_second)?;
         if self.records_checked < self.records {
-            writeln!(f, "  only {} of the records were read again", self.records_checked)?;
+            writeln!(f, "  only {} of the records were checked", self.records_checked)?;
         }
         writeln!(f, "{}\n{}", self.end, table(Unit::Microseconds, &self.times))?;
         write!(f, "{}{}", self.damage, self.meanwhile)
@@ -246,7 +247,7 @@ mod tests {
         log.check(&mut ending).unwrap();
         assert_eq!(
             log.damage.to_string(),
-            "damaged: 2\n  record 3 of the log does not read as it was written\n  \
+            "damaged: 2\n  record 3 of the log differs from what was written\n  \
              the log ends before record 9 of 10\n"
         );
     }

@@ -1,60 +1,61 @@
-//! Which file is next, and what becomes of it: the choices of a run, which follow from its seed alone.
+//! Chooses the next file and operation. The choices follow from the seed alone.
 //!
 //! ```text
-//! transaction = one of { read a file whole, append to a file } and then one of { create a file, delete a file }
+//! transaction = one of { read a file, append to a file }, then one of { create a file, delete a file }
 //! ```
 //!
-//! The pool wanders, and never beyond its limits: the last file is not deleted and not more than [`POOL_GROWTH_MAX`]
-//! times the first files exist; the opposite is done instead. A file that has its full size is read instead of grown.
+//! The pool size is a random walk within limits: the last file is never deleted, and at most
+//! [`POOL_GROWTH_MAX`] times the initial number of files exist; at a limit the opposite operation
+//! is chosen. A file that has its full size is read instead of appended to.
 
 use std::ops::RangeInclusive;
 
 use fastrand::Rng;
 
-/// How many times its first size the pool may grow to, as postmark's.
+/// How many times its initial size the pool may grow to, as in postmark.
 const POOL_GROWTH_MAX: usize = 2;
-/// Biases are so many in ten.
+/// Biases are out of ten.
 pub(crate) const BIAS_MAX: u8 = 10;
 
-/// What to choose from.
+/// The settings of the pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Files in the pool at first.
+    /// Initial number of files.
     pub(crate) files: usize,
-    /// Bytes of a new file, and the most that one grows to.
+    /// Size of a new file, and the most that a file grows to.
     pub(crate) size: RangeInclusive<u64>,
-    /// Subfolders that the files are strewn over; zero: none, the folder itself.
+    /// Subfolders that the files are spread over; 0 is the folder itself.
     pub(crate) subfolders: usize,
-    /// Chance in ten of reading over appending.
+    /// How many of ten files are read rather than appended to.
     pub(crate) read_bias: u8,
-    /// Chance in ten of creating over deleting.
+    /// How many of ten files are created rather than deleted.
     pub(crate) create_bias: u8,
 }
 
-/// A file as it is before something is done with it.
+/// A file before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its name and, by [`super::content::Content`], its content.
+    /// Its name; also selects its content (see [`super::content::Content`]).
     pub(crate) number: u64,
-    /// Which subfolder it is in.
+    /// The index of its subfolder.
     pub(crate) subfolder: usize,
     pub(crate) size: u64,
 }
 
-/// Something to be done.
+/// An operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Make a file of the entry's size.
+    /// Create a file of this size.
     Create(Entry),
-    /// Read it whole.
+    /// Read the whole file.
     Read(Entry),
-    /// Add so many bytes.
+    /// Append this number of bytes.
     Append(Entry, u64),
-    /// Remove it.
+    /// Delete the file.
     Delete(Entry),
 }
 
-/// The pool as it will be when all acts so far are done.
+/// The pool as it is after all operations so far.
 #[derive(Debug)]
 pub(crate) struct Plan {
     shape: Shape,
@@ -68,7 +69,7 @@ impl Plan {
         Plan { shape, rng, live: Vec::new(), numbers: 0 }
     }
 
-    /// The next of the pool's first files.
+    /// Creates the next of the initial files.
     pub(crate) fn create(&mut self) -> Act {
         self.numbers += 1;
         let subfolder = self.rng.usize(0..self.shape.subfolders.max(1));
@@ -77,12 +78,12 @@ impl Plan {
         Act::Create(entry)
     }
 
-    /// One transaction: to be done in this order.
+    /// The two operations of a transaction, in order.
     pub(crate) fn transaction(&mut self) -> [Act; 2] {
         [self.use_one(), self.make_or_delete_one()]
     }
 
-    /// One of the files that are left; `None` when none is.
+    /// Deletes one of the remaining files; `None` when there are none.
     pub(crate) fn clear(&mut self) -> Option<Act> {
         self.live.pop().map(Act::Delete)
     }
@@ -138,7 +139,7 @@ mod tests {
         assert_ne!(acts(shape(), 500, 1), acts(shape(), 500, 2));
     }
 
-    /// A model replays the acts: each must meet the file as the plan says that it is.
+    /// A model replays the operations: each must find the file in the state that the plan expects.
     #[test]
     fn every_act_meets_a_file_that_is_there_and_in_the_end_none_is() {
         for create_bias in [0, 5, 10] {

@@ -1,7 +1,8 @@
-//! `--pattern pool`: postmark's measurement. The pool is created, transactions are made, what is left is deleted; each
-//! phase is timed. It differs from postmark where that one stumbles: a pool that runs empty or full does not end the
-//! run or skip acts (see [`super::plan`]), clocks have no whole seconds, and contents are checked. Each phase ends early
-//! where the run does; what it leaves behind goes with the folder, untimed.
+//! `--pattern pool`: the measurement of postmark. Files are created, transactions run, the
+//! remaining files are deleted; each phase is timed. Unlike postmark, an empty or full pool neither
+//! ends the run nor skips operations (see [`super::plan`]), times are not rounded to seconds, and
+//! contents are checked. When the run ends early, the remaining files are removed with the folder,
+//! which is not timed.
 
 use std::fmt;
 use std::io;
@@ -22,7 +23,7 @@ use crate::Fault;
 use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::times::{Times, Unit, table};
 
-/// What postmark reports, and more.
+/// The report: the figures of postmark and more.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     folder: String,
@@ -32,27 +33,27 @@ pub(super) struct Report {
     sync: Sync,
     end: End,
     seconds: f64,
-    /// The first files, created alone.
+    /// Creation of the initial files.
     created_alone: Rate,
     transactions: Rate,
-    /// Parts of the transactions.
+    /// The operations within the transactions.
     created: Rate,
     read: Rate,
     appended: Rate,
     deleted: Rate,
-    /// The last files, deleted alone.
+    /// Deletion of the remaining files.
     deleted_alone: Rate,
     read_mb: f64,
     read_mb_per_second: f64,
     written_mb: f64,
     written_mb_per_second: f64,
-    /// How long each kind of operation took, syncs included, over all phases; those that there were.
+    /// Times of each kind of operation over all phases, syncs included; only kinds that occurred.
     times: Vec<Times>,
     damage: Damage,
     meanwhile: Meanwhile,
 }
 
-/// So many in that time.
+/// A count and the time it took.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Rate {
     count: u64,
@@ -60,14 +61,14 @@ struct Rate {
     per_second: f64,
 }
 
-/// How long the phases took, and how much was done before and after the transactions.
+/// Counts and times of the three phases.
 struct Phases {
     creating: Rate,
     transactions: Rate,
     deleting: Rate,
 }
 
-/// Makes a pool, uses it, and removes it.
+/// Creates the files, runs the transactions, and deletes the files.
 pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
     let folder = Folder::make(&options.folder)?;
     let mut rng = Rng::with_seed(options.seed);
@@ -96,8 +97,8 @@ fn perform(options: &PoolOptions, plan: &mut Plan, store: &mut Store, ending: &m
     Ok(Phases { creating, transactions, deleting })
 }
 
-/// Takes step after step until there is none left, or the end has come. A step that was planned and then left undone
-/// harms nobody: the plan is not followed any further.
+/// Performs the steps until none are left or the run ends. A step that was planned and not
+/// performed does no harm, because the plan is not used after that.
 fn phase<const ACTS: usize>(
     store: &mut Store,
     ending: &mut Ending,
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 
-    /// The time counted for the transactions alone, so that a pool took as long as it liked.
+    /// The time limit used to cover only the transactions, so the other phases could take any time.
     #[test]
     fn a_run_ends_with_its_time_in_whatever_phase() {
         let endless = "1000000000";
@@ -233,7 +234,7 @@ mod tests {
             let counts = [report.created_alone.count, report.transactions.count, report.deleted_alone.count];
             assert!(counts[phase] > 0 && counts[phase + 1..].iter().all(|&count| count == 0), "{report}");
             assert_eq!(report.end, End::Time, "{report}");
-            assert_eq!(folder.path().read_dir().unwrap().count(), 0, "a file was left behind");
+            assert_eq!(folder.path().read_dir().unwrap().count(), 0, "the folder was not removed");
         }
     }
 

@@ -1,7 +1,7 @@
-//! Times operations while they go on. A call of the system may take less than a microsecond, so what is kept is
-//! nanoseconds, in a histogram (HDR) of fixed size: an hour of operations takes no more room than a second of them.
+//! Times of operations, in an HDR histogram of fixed size. A system call may take less than a
+//! microsecond, so times are kept in nanoseconds.
 //!
-//! An operation is recorded when it is over, however it ended. One that takes longer than [`SPAN_MAX`] counts as that.
+//! An operation is recorded when it has ended, also when it failed.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use hdrhistogram::Histogram;
 
 use crate::times::Times;
 
-/// Times beyond this one count as it.
+/// Longer times count as this.
 const SPAN_MAX: Duration = Duration::from_secs(600);
-/// Decimal digits that are kept.
+/// Significant digits of a time.
 const DIGITS: u8 = 3;
-/// It counts nanoseconds.
+/// Times are in nanoseconds.
 const COUNTS_PER_US: f64 = 1e3;
 
-/// What has been timed so far.
+/// The times recorded so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Stopwatch {
     ns: Histogram<u64>,
@@ -36,7 +36,7 @@ impl Stopwatch {
         self.ns.len()
     }
 
-    /// What it comes to, under the name of the operation.
+    /// The statistics under this name.
     pub(crate) fn times(&self, name: &'static str) -> Times {
         Times::of(name, &self.ns, COUNTS_PER_US)
     }

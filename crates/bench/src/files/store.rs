@@ -1,5 +1,5 @@
-//! The pool's files on the disk: does one act of the plan by the calls that a C program makes with stdio, or by plain
-//! ones, and holds what it finds against what the plan says.
+//! The files of the pool: performs an operation with the system calls of a C program that uses
+//! stdio, or with unbuffered ones, and checks the result against the plan.
 //!
 //! ```text
 //!           stdio                                         plain (--unbuffered)
@@ -9,8 +9,8 @@
 //! delete    unlink                                        unlink
 //! ```
 //!
-//! An fsync of the file comes before the close, one of the folder after it. A file that is gone, shorter, longer or
-//! different is damage; any other refusal of the system is an error.
+//! A file is synced before its close, its folder after it. A file that is missing, shorter, longer
+//! or different is damage; any other failure is an error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -25,16 +25,16 @@ use super::plan::{Act, Entry};
 use super::stopwatch::Stopwatch;
 use crate::times::Times;
 
-/// How bytes are moved.
+/// How files are read and written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calls {
     /// Bytes that the program reads or writes at a time.
     pub(crate) block_bytes: usize,
-    /// The buffer between it and the system, as C's stdio has one for each open file. Without it each block is a call.
+    /// The size of the buffer, as in C's stdio; without one, each block is a system call.
     pub(crate) buffer_bytes: Option<usize>,
 }
 
-/// The files, and what was measured on them.
+/// The files and their measurements.
 #[derive(Debug)]
 pub(crate) struct Store {
     subfolders: Vec<Subfolder>,
@@ -48,18 +48,18 @@ pub(crate) struct Store {
 #[derive(Debug)]
 struct Subfolder {
     path: PathBuf,
-    /// For its fsync.
+    /// For fsync.
     handle: File,
 }
 
-/// What was done so far, and how it went.
+/// Counts, times and damage so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) creates: Stopwatch,
     pub(crate) reads: Stopwatch,
     pub(crate) appends: Stopwatch,
     pub(crate) deletes: Stopwatch,
-    /// Part of the above.
+    /// Included in the times above.
     pub(crate) syncs: Stopwatch,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// How long each kind of operation took; those that there were.
+    /// Statistics of each kind of operation that occurred.
     pub(crate) fn times(&self) -> Vec<Times> {
         let watches = [
             ("create", &self.creates),
@@ -95,7 +95,7 @@ impl Seen {
 }
 
 impl Store {
-    /// A store in an empty folder; makes so many subfolders, if any.
+    /// Creates the store in an empty folder, with this number of subfolders.
     pub(crate) fn make(
         folder: &Path,
         subfolders: usize,
@@ -121,7 +121,7 @@ impl Store {
         })
     }
 
-    /// Does it, times it, and checks what can be checked.
+    /// Performs an operation, times it and checks the result.
     pub(crate) fn perform(&mut self, act: Act) -> io::Result<()> {
         let (Act::Create(file) | Act::Read(file) | Act::Append(file, _) | Act::Delete(file)) = act;
         let path = self.path(file);
@@ -141,7 +141,7 @@ impl Store {
         };
         watch.record(took);
         match done {
-            Err(gone) if gone.kind() == io::ErrorKind::NotFound => self.damaged(file, "is gone"),
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => self.damaged(file, "is missing"),
             done => done.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
         }
     }
@@ -166,13 +166,13 @@ impl Store {
     fn read_blocks(&mut self, from: &mut impl Read, file: Entry) -> io::Result<()> {
         let mut place = 0;
         while place < file.size {
-            // The last block is asked for whole, so that bytes beyond the end would show.
+            // The last block is read in full, so that bytes beyond the expected end are found.
             let count = from.read(&mut self.block)?;
             let is_right = count > 0
                 && count as u64 <= file.size - place
                 && self.block[..count] == *self.content.slice(file.number, place, count);
             if !is_right {
-                return self.damaged(file, "does not read as it was written");
+                return self.damaged(file, "differs from what was written");
             }
             place += count as u64;
         }
@@ -183,7 +183,7 @@ impl Store {
     fn append(&mut self, path: &Path, file: Entry, added: u64) -> io::Result<()> {
         let mut handle = OpenOptions::new().append(true).open(path)?;
         if self.calls.buffer_bytes.is_some() && handle.seek(SeekFrom::End(0))? != file.size {
-            self.damaged(file, "does not end where it was left")?;
+            self.damaged(file, "has a different size than expected")?;
         }
         self.expect_size(&handle, file, file.size)?;
         self.write(&handle, file, file.size, added)
@@ -215,10 +215,10 @@ impl Store {
         to.flush()
     }
 
-    /// Stdio asks for a file's state to learn the size of its buffer; we use the answer to learn the size of the file.
+    /// Stdio calls fstat to choose its buffer size; this uses the call to check the file size.
     fn expect_size(&mut self, handle: &File, file: Entry, size: u64) -> io::Result<()> {
         if self.calls.buffer_bytes.is_some() && rustix::fs::fstat(handle)?.st_size as u64 != size {
-            return self.damaged(file, "has another size than it was given");
+            return self.damaged(file, "has a different size than expected");
         }
         Ok(())
     }
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn all_harm_is_seen() {
-        assert!(!damage_after(|_| ()), "without harm there is no damage");
-        assert!(damage_after(|path| fs::remove_file(path).unwrap()), "gone");
+        assert!(!damage_after(|_| ()), "an unchanged file has no damage");
+        assert!(damage_after(|path| fs::remove_file(path).unwrap()), "missing");
         assert!(
             damage_after(|path| File::options().write(true).open(path).unwrap().set_len(14_999).unwrap()),
             "shorter"

@@ -1,7 +1,7 @@
-//! A request and its reply over one connection: the client machine over a wire, with a stop watch.
+//! One request and its response: the HTTP client on a connection, with timing.
 //!
-//! One send and, for a reply that comes whole, one receive; the content is digested where it was received. Both times
-//! count from the moment before the request went out.
+//! A request is one send; a response that arrives whole is one receive. The content is digested in
+//! the receive buffer. All times count from right before the request is sent.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::dial::{dial, plainly};
 use crate::engine::Worker;
 use crate::tally::Tally;
 
-/// What is timed.
+/// The timed phases.
 pub(super) const PHASES: &[&str] = &["connect", "first byte", "whole"];
 const CONNECT: usize = 0;
 const FIRST_BYTE: usize = 1;
 const WHOLE: usize = 2;
 
-/// A connection and how long it may still be used.
+/// A connection and how many requests it may still carry.
 #[derive(Debug)]
 pub(super) struct Connection {
     wire: Wire,
@@ -30,24 +30,24 @@ pub(super) struct Connection {
     requests_left: u64,
 }
 
-/// A reply that came whole.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) octets: u64,
-    /// Of the content, where it is wanted.
+    /// Digest of the content; 0 if it is not compared.
     pub(super) digest: u32,
     pub(super) whole_at: Instant,
     asked_at: Instant,
     first_byte_at: Instant,
 }
 
-/// Why there is no answer.
+/// Why a request has no response.
 #[derive(Debug)]
 pub(super) struct Trouble {
     /// For the list of errors.
     pub(super) text: String,
-    /// The connection ended before anything of the reply came.
+    /// The connection ended before any byte of the response.
     pub(super) was_idle: bool,
 }
 
@@ -58,23 +58,23 @@ impl From<String> for Trouble {
 }
 
 impl Connection {
-    /// Connects to where the page is, for so many requests.
+    /// Connects to the server of this page, for this number of requests.
     pub(super) async fn open(page: &Page, requests: u64, worker: &Worker) -> Result<Connection, Trouble> {
         let wire = dial(page.address, worker, CONNECT).await?;
         Ok(Connection { wire, client: Client::new(Limits::default()), to: page.address, requests_left: requests })
     }
 
-    /// Whether the page can be asked for over this connection.
+    /// Whether this connection leads to the page's server.
     pub(super) fn leads_to(&self, page: &Page) -> bool {
         self.to == page.address
     }
 
-    /// Whether another request may go out.
+    /// Whether another request may be sent.
     pub(super) fn is_kept(&self) -> bool {
         self.client.is_idle() && self.requests_left > 0
     }
 
-    /// Asks for the page and waits for all of it.
+    /// Requests the page and waits for the whole response.
     pub(super) async fn fetch(&mut self, worker: &Worker, page: &Page, digested: bool) -> Result<Answer, Trouble> {
         self.requests_left -= 1;
         let request = page.request(if self.requests_left > 0 { Persistence::Keep } else { Persistence::Close });
@@ -107,14 +107,14 @@ impl Connection {
 }
 
 impl Answer {
-    /// Notes how long it took.
+    /// Records the times of this response.
     pub(super) fn note_times(&self, tally: &mut Tally) {
         tally.phase(FIRST_BYTE, self.first_byte_at - self.asked_at);
         tally.phase(WHOLE, self.whole_at - self.asked_at);
     }
 }
 
-/// A reply as far as it has come.
+/// A response received in part.
 #[derive(Debug, Default)]
 struct Incoming {
     digested: bool,
@@ -126,7 +126,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Takes what was received; nothing is the end of the connection.
+    /// Handles received bytes; none mean the end of the connection.
     fn take(&mut self, client: &mut Client, mut input: &[u8]) -> Result<(), Trouble> {
         if input.is_empty() {
             let ended = client.handle_end().map_err(|misbehaviour| self.not_http(misbehaviour))?;

@@ -1,4 +1,4 @@
-//! What is asked for: where it is, the bytes of its request, and what its content was the first time.
+//! A page to request: its address, the bytes of the request, and the digest of its first content.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,9 +11,9 @@ use protocol::http::client::{Persistence, Request};
 use super::Options;
 use crate::{Fault, Ownership, Target};
 
-/// The port of `http` where the URL names none.
+/// The default port of `http` URLs.
 const PORT: u16 = 80;
-/// Set in a digest that is there.
+/// Set in a digest that is present.
 const SEEN: u64 = 1 << 32;
 
 /// One page.
@@ -22,14 +22,14 @@ pub(super) struct Page {
     pub(super) url: String,
     pub(super) address: SocketAddr,
     request: Request,
-    /// For the last request over a connection.
+    /// For the last request on a connection.
     last_request: Request,
-    /// 0 until the first content came.
+    /// Digest of the first content; 0 until then.
     first: AtomicU64,
 }
 
 impl Page {
-    /// What to send.
+    /// The request to send.
     pub(super) fn request(&self, persistence: Persistence) -> &Request {
         match persistence {
             Persistence::Keep => &self.request,
@@ -37,7 +37,7 @@ impl Page {
         }
     }
 
-    /// Whether the content with this digest is what it was the first time, which this may be.
+    /// Whether this digest equals that of the first content. The first call sets it.
     pub(super) fn is_as_first(&self, digest: u32) -> bool {
         let digest = SEEN | u64::from(digest);
         match self.first.load(Ordering::Relaxed) {
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// All pages that the options name.
+/// Reads all pages that the options name.
 pub(super) fn all(options: &Options, ownership: &Ownership) -> Result<Vec<Page>, Fault> {
     let mut urls = options.targets.clone();
     if let Some(path) = &options.urls {
@@ -84,10 +84,10 @@ fn page(
     Ok(Page { url, address, request, last_request, first: AtomicU64::new(0) })
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
 struct Place<'a> {
-    /// As the Host field has it.
+    /// As in the Host field.
     authority: &'a str,
     host_and_port: String,
     /// Path and query.
@@ -100,9 +100,9 @@ impl Place<'_> {
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         if authority.contains('@') {
-            return Err("users and passwords in a URL are not sent");
+            return Err("a URL with a user or password is not supported");
         }
-        // The colons of an IPv6 address stand in brackets.
+        // The colons of an IPv6 address are within brackets.
         let after_host = authority.rfind(']').map_or(authority, |bracket| &authority[bracket..]);
         let host_and_port = if after_host.contains(':') { authority.to_owned() } else { format!("{authority}:{PORT}") };
         let slash = if path.starts_with('/') { "" } else { "/" };

@@ -1,5 +1,5 @@
-//! The same load carried by different numbers of connections: where the rate stops growing, where the waiting begins,
-//! and where the server begins to refuse.
+//! The same load with different numbers of connections: shows where the rate stops growing, where
+//! latency rises, and where the server starts to refuse.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use serde::Serialize;
 use crate::times::Unit;
 use crate::{Summary, Verdict};
 
-/// What came of all runs.
+/// The results of all runs.
 #[derive(Debug, Serialize)]
 pub(super) struct Sweep {
-    /// In the order in which they were asked for.
+    /// In the order of `--sweep`.
     pub(super) steps: Vec<Step>,
 }
 
-/// One run.
+/// The result of one run.
 #[derive(Debug, Serialize)]
 pub(super) struct Step {
     connections: u32,
-    /// Of all requests, those that came to nothing: 0 to 1.
+    /// Failed requests divided by all that ended.
     error_share: f64,
     summary: Summary,
 }
@@ -47,7 +47,7 @@ impl Step {
 }
 
 impl Sweep {
-    /// Good if each run is.
+    /// Good if every run is good.
     pub(super) fn verdict(&self) -> Verdict {
         Verdict::of(self.steps.iter().all(|step| step.summary.verdict() == Verdict::Good))
     }

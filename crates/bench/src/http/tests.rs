@@ -20,14 +20,14 @@ enum Deed {
     Nothing,
 }
 
-/// A request as a server sees it: numbers from 0.
+/// A request as received; numbers start at 0.
 struct Asked<'a> {
     connection: usize,
     request: usize,
     text: &'a str,
 }
 
-/// What a server saw.
+/// What a server received.
 #[derive(Default)]
 struct Seen {
     peers: Vec<IpAddr>,
@@ -40,7 +40,7 @@ struct Server {
 }
 
 impl Server {
-    /// Does with each request what the script says.
+    /// Answers each request as the script says.
     fn start(script: impl Fn(&Asked<'_>) -> Deed + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -64,7 +64,7 @@ impl Server {
         self.seen.lock().unwrap().peers.len()
     }
 
-    /// How many requests had this in them.
+    /// The number of requests that contain this text.
     fn requests_with(&self, text: &str) -> usize {
         self.seen.lock().unwrap().requests.iter().filter(|request| request.contains(text)).count()
     }
@@ -103,7 +103,7 @@ fn options(words: &[&str]) -> Options {
     Line::try_parse_from([&["http"], words].concat()).unwrap().options
 }
 
-/// Asks one page so often, with these options besides.
+/// Requests one page this many times, with these options.
 fn load(server: &Server, requests: usize, words: &[&str]) -> Summary {
     let (url, requests) = (server.url("/page"), requests.to_string());
     let options = options(&[&["--target", &url, "--requests", &requests], words].concat());
@@ -157,7 +157,7 @@ fn a_page_must_stay_what_it_was() {
     };
     let server = Server::start(script);
     let summary = load(&server, 5, &["--connections", "1"]);
-    let complaint = format!("{}: the content is not what it was first", server.url("/page"));
+    let complaint = format!("{}: the content differs from the first response", server.url("/page"));
     assert_eq!(errors(&summary), [(complaint.as_str(), 1)]);
     assert_eq!((summary.done, summary.failed, summary.parts), (4, 1, 4));
     let unchecked = load(&Server::start(script), 5, &["--connections", "1", "--no-check"]);
@@ -271,9 +271,9 @@ fn a_sweep_runs_once_for_each_number_of_connections() {
 
 #[test]
 fn what_cannot_be_asked_is_said_before_anything_is() {
-    let fault = |words: &[&str]| run(&options(words)).expect_err("it is no use").to_string();
+    let fault = |words: &[&str]| run(&options(words)).expect_err("these options are invalid").to_string();
     assert!(fault(&["--target", "http://192.0.2.1/"]).contains("--i-own-this-target 192.0.2.1"));
     assert!(fault(&["--target", "http://127.0.0.1/", "--sweep", "1,2"]).contains("--requests or --duration"));
-    assert!(fault(&["--urls", "/dev/null"]).contains("no page"));
+    assert!(fault(&["--urls", "/dev/null"]).contains("no pages"));
     assert!(Line::try_parse_from(["http"]).is_err());
 }

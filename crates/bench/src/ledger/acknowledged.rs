@@ -1,12 +1,12 @@
-//! A ledger that was read: its text in one piece and an index into it, so that a million messages take some 60 MB.
-//! Messages are numbered run by run in the order of their sequence numbers.
+//! A ledger in memory: its text with an index, about 60 MB for a million messages. Messages are
+//! numbered in the order of runs, and by sequence number within a run.
 
 use std::path::Path;
 
 use super::RUN;
 use crate::{Fault, RunId};
 
-/// Everything that was answered 250.
+/// All messages of a ledger.
 #[derive(Debug, Default)]
 pub struct Acknowledged {
     text: String,
@@ -16,7 +16,7 @@ pub struct Acknowledged {
 #[derive(Debug)]
 struct Run {
     id: RunId,
-    /// How many messages the runs before it have.
+    /// The number of messages in earlier runs.
     before: usize,
     messages: Vec<Message>,
 }
@@ -24,12 +24,12 @@ struct Run {
 #[derive(Clone, Copy, Debug)]
 struct Message {
     sequence: u64,
-    /// Where in the text its recipients begin.
+    /// The offset of its recipients in the text.
     recipients_at: usize,
 }
 
 impl Acknowledged {
-    /// Reads a ledger, which may still be being written.
+    /// Reads a ledger, which may still be growing.
     pub fn read(path: &Path) -> Result<Acknowledged, Fault> {
         let name = path.display();
         let mut text = std::fs::read(path).map_err(Fault::system(format_args!("reading the ledger {name}")))?;
@@ -38,20 +38,20 @@ impl Acknowledged {
         Acknowledged::of(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
     }
 
-    /// Reads a ledger by which something is to be proved: there must be messages in it.
+    /// Reads a ledger that must contain messages, since an empty one proves nothing.
     pub fn evidence(path: &Path) -> Result<Acknowledged, Fault> {
         let (name, acknowledged) = (path.display(), Acknowledged::read(path)?);
         if !acknowledged.has_runs() {
-            return Err(Fault::Data(format!("the ledger {name} has no run: no source wrote it")));
+            return Err(Fault::Data(format!("the ledger {name} has no run")));
         }
         if acknowledged.is_empty() {
-            let why = "has no message that was answered 250: nothing was proved";
+            let why = "has no message that was answered 250, so nothing was proved";
             return Err(Fault::Unavailable(format!("the ledger {name} {why}")));
         }
         Ok(acknowledged)
     }
 
-    /// Finds out whether a ledger can be read later. It need not be there yet, but its folder must be.
+    /// Checks that a ledger can be read later. The file may be missing, but its folder must exist.
     pub(crate) fn check(path: &Path) -> Result<(), Fault> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         match path.try_exists() {
@@ -60,25 +60,25 @@ impl Acknowledged {
         }
     }
 
-    /// Without those runs that are first in the ledger.
+    /// Removes the first `runs` runs.
     pub(crate) fn since(mut self, runs: usize) -> Acknowledged {
         self.runs.drain(..runs.min(self.runs.len()));
         number_messages(&mut self.runs);
         self
     }
 
-    /// Of whole lines.
+    /// Parses complete lines.
     pub(crate) fn of(text: String) -> Result<Acknowledged, String> {
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
         for (number, line) in text.split_inclusive('\n').enumerate() {
             let fault = |why: &str| format!("line {}: {why}: {}", number + 1, line.trim_end());
             if let Some(id) = line.strip_prefix(RUN) {
-                let id = id.trim_end().parse().map_err(|_| fault("not the name of a run"))?;
+                let id = id.trim_end().parse().map_err(|_| fault("not the id of a run"))?;
                 runs.push(Run { id, before: 0, messages: Vec::new() });
             } else {
-                let run = runs.last_mut().ok_or_else(|| fault("no run has begun"))?;
-                let (sequence, _) = line.split_once('\t').ok_or_else(|| fault("a number and recipients expected"))?;
+                let run = runs.last_mut().ok_or_else(|| fault("no run before this line"))?;
+                let (sequence, _) = line.split_once('\t').ok_or_else(|| fault("expected a number and recipients"))?;
                 let recipients_at = at + sequence.len() + 1;
                 let sequence = sequence.parse().map_err(|_| fault("not a number"))?;
                 run.messages.push(Message { sequence, recipients_at });
@@ -90,27 +90,27 @@ impl Acknowledged {
         Ok(Acknowledged { text, runs })
     }
 
-    /// How many messages there are.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.runs.last().map_or(0, |run| run.before + run.messages.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no messages.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether any run has begun; a ledger that nobody wrote has none.
+    /// Whether there are any runs.
     pub fn has_runs(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// How many have begun.
+    /// The number of runs.
     pub(crate) fn runs_count(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether the ledger has messages of this run, or at least its beginning.
+    /// Whether the ledger has this run, with or without messages.
     pub fn has_run(&self, run: RunId) -> bool {
         self.runs.iter().any(|known| known.id == run)
     }
@@ -129,7 +129,7 @@ impl Acknowledged {
         (run, message.sequence)
     }
 
-    /// The recipients that the message with this number was accepted for.
+    /// The accepted recipients of the message with this number.
     pub fn recipients(&self, number: usize) -> impl Iterator<Item = &str> {
         let (_, message) = self.entry(number);
         let rest = &self.text[message.recipients_at..];
@@ -147,7 +147,7 @@ fn sort_messages(runs: &mut [Run]) -> Result<(), String> {
         run.messages.shrink_to_fit();
         run.messages.sort_unstable_by_key(|message| message.sequence);
         if let Some(twice) = run.messages.windows(2).find(|pair| pair[0].sequence == pair[1].sequence) {
-            return Err(format!("message {} of run {} is there twice", twice[0].sequence, run.id));
+            return Err(format!("message {} of run {} appears twice", twice[0].sequence, run.id));
         }
     }
     Ok(())
@@ -168,11 +168,11 @@ mod tests {
     #[test]
     fn what_is_no_ledger_is_refused_with_its_line() {
         for (text, why) in [
-            ("1\tu@x.test\n", "line 1: no run has begun: 1\tu@x.test"),
-            ("run xyz\n", "line 1: not the name of a run: run xyz"),
-            ("run 1\n1\n", "line 2: a number and recipients expected: 1"),
+            ("1\tu@x.test\n", "line 1: no run before this line: 1\tu@x.test"),
+            ("run xyz\n", "line 1: not the id of a run: run xyz"),
+            ("run 1\n1\n", "line 2: expected a number and recipients: 1"),
             ("run 1\nx\tu@x.test\n", "line 2: not a number: x\tu@x.test"),
-            ("run 1\n1\ta@x\n1\tb@x\n", "message 1 of run 0000000000000001 is there twice"),
+            ("run 1\n1\ta@x\n1\tb@x\n", "message 1 of run 0000000000000001 appears twice"),
         ] {
             assert_eq!(Acknowledged::of(text.to_owned()).unwrap_err(), why);
         }

@@ -1,8 +1,9 @@
-//! Lines for a file, written by a thread of its own, so that whoever has something to note never waits for the disk.
+//! Appends lines to a file from a thread of its own, so that callers never wait for the disk.
 //!
-//! Lines gather while those before them are written, and for [`BATCH_EVERY`] more; then they are written together, and
-//! synced where that was asked for. A disk that refuses, or falls [`PENDING_OCTETS_MAX`] behind, fails the scribe for
-//! good; what waits then is lost, and what is noted later is not taken.
+//! Lines collect while a batch is written, and for [`BATCH_EVERY`] more; then they are written
+//! together, and synced if requested. If a write fails, or more than [`PENDING_OCTETS_MAX`] wait
+//! for the disk, the writer has failed for good: waiting lines are lost, and later ones are
+//! ignored.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,21 +14,21 @@ use std::time::Duration;
 
 use crate::Fault;
 
-/// From the end of one batch to the next one. Syncing more often would disturb the disk that is being measured.
+/// The time from one batch to the next. More syncs would disturb the disk under measurement.
 const BATCH_EVERY: Duration = Duration::from_millis(200);
-/// Lines that wait for the disk: those of a million messages and more. Beyond, the scribe has failed.
+/// Bytes that may wait for the disk: the lines of a million messages and more.
 const PENDING_OCTETS_MAX: usize = 64 << 20;
 
-/// Whether what is written must survive a power cut.
+/// Whether written lines must survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// Each batch is synced.
     Synced,
-    /// The system writes it when it likes.
+    /// Nothing is synced.
     Relaxed,
 }
 
-/// Writes lines. Any thread may note some.
+/// Writes lines to a file; shared by any number of threads.
 #[derive(Debug)]
 pub(crate) struct Scribe {
     shared: Arc<Shared>,
@@ -51,7 +52,7 @@ struct Pending {
 }
 
 impl Scribe {
-    /// Writes to `file`, from where it stands.
+    /// Starts the thread; writes at the current position of `file`.
     pub(crate) fn start(file: File, durability: Durability, what: String) -> Result<Scribe, Fault> {
         let shared = Arc::new(Shared::default());
         let writing = shared.clone();
@@ -60,7 +61,7 @@ impl Scribe {
         Ok(Scribe { shared, writer: Some(writer), what })
     }
 
-    /// Has `write` append whole lines to what waits.
+    /// Lets `write` append complete lines to the next batch.
     pub(crate) fn note(&self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.failed() {
             return;
@@ -73,12 +74,12 @@ impl Scribe {
         }
     }
 
-    /// Whether nothing is written any more; [`Scribe::close`] says why.
+    /// Whether the writer has failed; [`Scribe::close`] returns the error.
     pub(crate) fn failed(&self) -> bool {
         self.shared.failed.load(Relaxed)
     }
 
-    /// Waits until all is written.
+    /// Waits until all lines are written.
     pub(crate) fn close(mut self) -> Result<(), Fault> {
         let written = self.finish();
         written.map_err(Fault::system(&self.what))
@@ -94,18 +95,18 @@ impl Scribe {
 
 impl Drop for Scribe {
     fn drop(&mut self) {
-        // Who wanted to know would have closed it.
+        // A caller that needs the error calls `close`.
         let _ = self.finish();
     }
 }
 
 impl Shared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        // Appending lines cannot panic half-way.
+        // Appending lines does not panic, so the data is consistent.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer's life.
+    /// The thread's main function.
     fn write_to(&self, file: &File, durability: Durability) -> io::Result<()> {
         let written = self.write_batches(file, durability);
         if written.is_err() {
@@ -131,12 +132,13 @@ impl Shared {
         }
     }
 
-    /// Gathers for a while, and changes the full buffer for the empty one. Says whether nothing comes after it.
+    /// Waits for the next batch, and swaps the full buffer for the empty one. Returns whether it is
+    /// the last batch.
     fn next_batch(&self, batch: &mut Vec<u8>) -> io::Result<bool> {
         let waited = self.closing.wait_timeout_while(self.pending(), BATCH_EVERY, |pending| !pending.is_closing);
         let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if pending.fell_behind {
-            return Err(io::Error::other("the disk does not keep up"));
+            return Err(io::Error::other("the disk is too slow"));
         }
         std::mem::swap(&mut pending.lines, batch);
         Ok(pending.is_closing)
@@ -166,7 +168,7 @@ mod tests {
         let scribe = Scribe::start(null, Durability::Relaxed, "writing".into()).unwrap();
         scribe.note(|lines| lines.resize(PENDING_OCTETS_MAX + 1, b'\n'));
         assert!(scribe.failed());
-        scribe.note(|_| panic!("nothing more is taken"));
+        scribe.note(|_| panic!("a failed writer took more lines"));
         assert!(scribe.close().is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Whose mailboxes are read, and by which passwords. What could not be said in a command is found out before the load
-//! begins.
+//! The mailboxes to read and their passwords. Values that cannot be sent in a command are refused
+//! before the load begins.
 
 use std::fmt;
 use std::fs;
@@ -9,49 +9,49 @@ use protocol::pop3::client::Command;
 
 use crate::Fault;
 
-/// Stands for a number in a pattern.
+/// Stands for the number in a pattern.
 const NUMBER: &str = "{}";
 
 /// Users and passwords on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Mailboxes {
-    /// Whose mailbox; {} is a number from 1 to --users
+    /// User name; {} is a number from 1 to --users
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
     pub user: String,
-    /// How many users the pattern has
+    /// Number of users of the pattern
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub users: u32,
-    /// Their password; {} is the user's number
+    /// Password; {} is the user's number
     #[arg(long, value_name = "PATTERN")]
     pub password: Option<String>,
-    /// Whose mailbox: a file with a user, white space and a password on each line
+    /// File with a user name, white space and a password on each line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["user", "users", "password"])]
     pub users_file: Option<PathBuf>,
 }
 
-/// A mailbox and its key.
+/// A user name and password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) user: String,
     pub(crate) password: String,
 }
 
-/// All of them; there is at least one.
+/// All accounts; never empty.
 pub(crate) enum Accounts {
     Numbered { user: String, password: String, count: u32 },
     Listed(Vec<Account>),
 }
 
 impl Accounts {
-    /// As the command line has it.
+    /// Reads the accounts that the options name.
     pub(crate) fn of(mailboxes: &Mailboxes) -> Result<Accounts, Fault> {
         match (&mailboxes.users_file, &mailboxes.password) {
             (Some(path), _) => Accounts::read(path),
-            (None, None) => Err(Fault::Usage("--password or --users-file says how to log in".to_owned())),
+            (None, None) => Err(Fault::Usage("give --password or --users-file".to_owned())),
             (None, Some(password)) => {
                 let (user, password, count) = (mailboxes.user.clone(), password.clone(), mailboxes.users);
                 let accounts = Accounts::Numbered { user, password, count };
-                // The longest number makes the longest line.
+                // The largest number makes the longest line.
                 accounts.account(count as usize - 1).check().map_err(Fault::Usage)?;
                 Ok(accounts)
             }
@@ -76,7 +76,7 @@ impl Accounts {
         Ok(Accounts::Listed(accounts))
     }
 
-    /// How many there are.
+    /// The number of accounts.
     pub(crate) fn len(&self) -> usize {
         match self {
             Accounts::Numbered { count, .. } => *count as usize,
@@ -84,7 +84,7 @@ impl Accounts {
         }
     }
 
-    /// The one at a place, from 0.
+    /// The account at an index, from 0.
     pub(crate) fn account(&self, place: usize) -> Account {
         match self {
             Accounts::Listed(accounts) => accounts[place].clone(),
@@ -96,7 +96,7 @@ impl Accounts {
     }
 }
 
-/// Passwords stay out of it.
+/// Does not show passwords.
 impl fmt::Debug for Accounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Accounts").field("count", &self.len()).finish_non_exhaustive()

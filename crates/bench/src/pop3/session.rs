@@ -1,5 +1,5 @@
-//! A session with one mailbox: the client machine over a wire, a step at a time. Each step has the same time to be done
-//! in, however much comes.
+//! A session with one mailbox: the POP3 client on a connection. Each step has the same time limit,
+//! no matter how much data it transfers.
 
 use std::io::{self, IoSlice};
 use std::time::Duration;
@@ -20,41 +20,41 @@ pub(crate) struct Session {
     line: Vec<u8>,
 }
 
-/// A message that was fetched.
+/// A fetched message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) octets: u64,
-    /// None for one that bears no stamp.
+    /// None if it has no stamp.
     pub(crate) seen: Option<Seen>,
 }
 
-/// Why a step was not done. What was said to what, in each case.
+/// Why a step failed, with the command and the reason.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The server said no, and the session could go on.
+    /// The server answered -ERR; the session can continue.
     Refused(String),
     /// The session is over.
     Broken(String),
 }
 
 impl Session {
-    /// A session over a fresh connection.
+    /// Starts a session on a new connection.
     pub(crate) fn new(wire: Wire, timeout: Duration) -> Session {
         Session { wire, client: Client::new(Limits::default()), timeout, line: Vec::new() }
     }
 
-    /// Waits for the server's first word.
+    /// Waits for the greeting.
     pub(crate) async fn banner(&mut self) -> Result<(), Trouble> {
         self.hear("banner", Instant::now() + self.timeout, |_| {}).await
     }
 
-    /// Says who we are.
+    /// Sends USER and PASS.
     pub(crate) async fn log_in(&mut self, account: &Account) -> Result<(), Trouble> {
         self.ask(Command::User(&account.user), |_| {}).await?;
         self.ask(Command::Pass(&account.password), |_| {}).await
     }
 
-    /// Asks in each way how many messages there are, which must give the same number.
+    /// Sends STAT, LIST and UIDL, which must agree on the number of messages.
     pub(crate) async fn list(&mut self) -> Result<u32, Trouble> {
         let mut found = 0;
         let take = |event: Event<'_>| {
@@ -65,13 +65,13 @@ impl Session {
         self.ask(Command::Stat, take).await?;
         self.count(Command::List, found).await?;
         match self.count(Command::Uidl, found).await {
-            // A server need not have it (RFC 1939 section 7).
+            // UIDL is optional (RFC 1939 section 7).
             Ok(()) | Err(Trouble::Refused(_)) => Ok(found),
             Err(trouble) => Err(trouble),
         }
     }
 
-    /// Fetches a message and looks at it.
+    /// Fetches a message and examines it.
     pub(crate) async fn retrieve(&mut self, number: u32) -> Result<Message, Trouble> {
         let mut octets = 0;
         let mut examiner = Examiner::default();
@@ -85,7 +85,7 @@ impl Session {
         Ok(Message { octets, seen: examiner.finish() })
     }
 
-    /// Has a message deleted at the end of the session.
+    /// Marks a message as deleted.
     pub(crate) async fn delete(&mut self, number: u32) -> Result<(), Trouble> {
         self.ask(Command::Dele(number), |_| {}).await
     }
@@ -123,7 +123,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what the server says until it is our turn again, or the session is over.
+    /// Receives until the reply is complete or the session is over.
     async fn hear(&mut self, what: &str, deadline: Instant, mut take: impl FnMut(Event<'_>)) -> Result<(), Trouble> {
         let mut refused = None;
         let mut sort = |event: Event<'_>| match event {
@@ -143,7 +143,7 @@ impl Session {
     }
 }
 
-/// Nothing is the end of the connection.
+/// Handles received bytes; none mean the end of the connection.
 fn hear(client: &mut Client, mut input: &[u8], take: &mut impl FnMut(Event<'_>)) -> Result<(), Misbehaviour> {
     if input.is_empty() {
         return client.handle_end();

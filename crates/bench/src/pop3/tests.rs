@@ -1,4 +1,4 @@
-//! Readers and a scripted server, over real sockets.
+//! Sessions with a scripted server, over real sockets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,22 +15,22 @@ use crate::{Acknowledged, Ownership, RunId, Stamp};
 const RUN: RunId = RunId(7);
 const BODY: &[u8] = b"Hello.\r\n.a line that begins with a dot\r\n..\r\nThe end.\r\n";
 
-/// What a server says instead of what it should say. The line is empty before the first one.
+/// Replaces the reply to a line. The line of the greeting is empty.
 type Twist = dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync;
 
 struct Server {
     address: SocketAddr,
-    /// What was said to it.
+    /// The lines it received.
     heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    /// Serves so many sound messages to everybody.
+    /// Serves this number of sound messages to each user.
     fn start(messages: u64) -> Server {
         Server::twisted(move |_| (0..messages).map(message).collect(), |_| None)
     }
 
-    /// Serves to each user what is theirs, and says other things where the twist has them. A reply that is empty ends the
+    /// Serves each user's messages, except where `twist` has another reply. An empty reply ends the
     /// connection.
     fn twisted(
         mailbox: impl Fn(&str) -> Vec<Vec<u8>> + Send + Sync + 'static,
@@ -49,7 +49,7 @@ impl Server {
         Server { address, heard }
     }
 
-    /// How many commands begin with this.
+    /// The number of received lines that begin with this text.
     fn heard(&self, begin: &str) -> usize {
         self.heard.lock().unwrap().iter().filter(|line| line.starts_with(begin)).count()
     }
@@ -64,7 +64,7 @@ impl Server {
 fn serve(mut stream: &TcpStream, heard: &Mutex<Vec<String>>, mailbox: &dyn Fn(&str) -> Vec<Vec<u8>>, twist: &Twist) {
     let mut messages = Vec::new();
     let lines = [Ok(String::new())].into_iter().chain(BufReader::new(stream).lines());
-    // Whoever tests may have hung up.
+    // The client may have disconnected.
     for line in lines.map_while(Result::ok) {
         heard.lock().unwrap().push(line.clone());
         if let Some(user) = line.strip_prefix("USER ") {
@@ -214,7 +214,7 @@ fn a_walk_shows_what_each_mailbox_has() {
 
 #[test]
 fn a_walk_reads_several_mailboxes_at_a_time() {
-    // Neither session goes on before the other one has come so far.
+    // Each session waits until the other one has come as far.
     let both = Barrier::new(2);
     let twist = move |line: &str| {
         if line == "STAT" {

@@ -1,5 +1,6 @@
-//! Every message of every mailbox, for those who look for what arrived. Several mailboxes are read at a time and none
-//! is changed. What cannot be read is a fault, and so is a reader that panics: a search with holes finds nothing out.
+//! Reads every message of every mailbox, to search for delivered copies. Several mailboxes are read
+//! at a time; none is changed. A mailbox that cannot be read is a fault, since the search would be
+//! incomplete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,17 +17,18 @@ use crate::dial::plainly;
 use crate::runtime::runtime;
 use crate::{Fault, Seen, Target};
 
-/// Mailboxes that are read at a time.
+/// Mailboxes read at a time.
 const WALKERS: usize = 16;
-/// How long a server may take for each step.
+/// Time limit of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Messages that were read and not yet shown.
+/// Messages that were read and not yet passed to the caller.
 const AHEAD_MAX: usize = 1024;
 
-/// A message in a mailbox, or why one cannot be read.
+/// A message in a mailbox, or a fault.
 type Sight = Result<(Arc<str>, Option<Seen>), Fault>;
 
-/// Shows each message to `show`: the mailbox that it is in, and what was found of it; None for one without a stamp.
+/// Calls `show` with each message: its mailbox, and the examined message or None if it has no
+/// stamp.
 pub(crate) fn walk(
     target: &Target,
     accounts: &Arc<Accounts>,
@@ -52,7 +54,7 @@ pub(crate) fn walk(
     })
 }
 
-/// Reads one mailbox after the other until there are none left, or nobody listens.
+/// Reads mailboxes until none are left or the receiver is gone.
 async fn read_in_turn(target: Target, accounts: Arc<Accounts>, next: Arc<AtomicUsize>, sights: Sender<Sight>) {
     loop {
         let place = next.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +64,7 @@ async fn read_in_turn(target: Target, accounts: Arc<Accounts>, next: Arc<AtomicU
         let account = accounts.account(place);
         if let Err(Trouble::Refused(text) | Trouble::Broken(text)) = read_mailbox(&target, &account, &sights).await {
             let fault = Fault::Unavailable(format!("{}, mailbox {}: {text}", target.address, account.user));
-            // A failed send is a search that was given up.
+            // A failed send means that the search has ended.
             let _ = sights.send(Err(fault)).await;
             return;
         }

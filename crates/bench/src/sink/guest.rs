@@ -1,6 +1,7 @@
-//! One client of a sink: the protocol machine asks, rules may answer, and everything else is accepted.
+//! One client session of a sink: the SMTP server machine asks, rules may answer, and everything
+//! else is accepted.
 //!
-//! A rule that ends the connection puts its last bytes, perhaps none, in the place of all that the machine has to say.
+//! When a rule ends the connection, its output (possibly empty) replaces that of the machine.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use super::house::Counter;
 use super::rule::{Action, Rule, Stage};
 use crate::Examiner;
 
-/// The receive buffer of whoever is read slowly. The system takes it for a wish, and has a least size.
+/// The receive buffer for a slow rule. The system treats it as a hint and has a minimum.
 const SLOW_BUFFER_OCTETS: usize = 4096;
-/// Bytes that are no SMTP.
+/// Bytes that are not SMTP.
 const GARBAGE_OCTETS: usize = 256;
-/// Recipients for whom room is kept from one message to the next.
+/// Capacity for recipients that is kept between messages.
 const RECIPIENTS_KEPT: usize = 16;
 
 /// A session and its transaction.
@@ -29,28 +30,28 @@ pub(super) struct Guest {
     counter: Arc<Counter>,
     session: Session,
     random: fastrand::Rng,
-    /// Only where a rule may make it read slowly.
+    /// Only set if a rule may slow the session down.
     socket: Option<OwnedFd>,
     octets_per_second: Option<u64>,
-    /// What it must wait to have read no faster than that.
+    /// How long to wait so that the rate is not exceeded.
     rest: Duration,
     has_come: bool,
     has_greeted: bool,
     /// Of the transaction.
     recipients: Vec<Address>,
-    /// The rules that its recipients meet at its end.
+    /// The rules that apply at DATA or at the end of the message, because of the recipients.
     touched: u64,
     examiner: Option<Examiner>,
     ending: Option<Ending>,
 }
 
-/// The last bytes of a connection that a rule ends.
+/// The last output of a connection that a rule ends.
 struct Ending {
     octets: Vec<u8>,
     sent: usize,
 }
 
-/// Where decoded bytes go.
+/// Passes the decoded body to the examiner.
 struct Body<'a>(Option<&'a mut Examiner>);
 
 impl BodySink for Body<'_> {
@@ -62,12 +63,12 @@ impl BodySink for Body<'_> {
 }
 
 impl Guest {
-    /// One that has just connected.
+    /// A session that has just connected.
     pub(super) fn new(counter: Arc<Counter>, peer: Peer, stream: &TcpStream) -> Guest {
         let random = counter.enter();
         let session = Session::new(counter.house.machine(), peer, net::steady_now());
         let may_be_slow = counter.house.has_slow_rules();
-        // Without a handle there is no small buffer, and the first bytes are read faster than they should be.
+        // Without the handle the buffer stays large, and the first bytes are read too fast.
         let socket = may_be_slow.then(|| stream.as_fd().try_clone_to_owned().ok()).flatten();
         Guest {
             counter,
@@ -89,11 +90,11 @@ impl Guest {
         let refusal = match &question {
             Question::Mail(_) => self.meet(Stage::Mail, None).await,
             Question::Recipient(request) => self.meet(Stage::Rcpt, Some(request.address.domain())).await,
-            // Neither is asked here.
+            // These are not asked by a sink.
             Question::Hello(_) | Question::Identity(_) => None,
             Question::Data => self.meet(Stage::Data, None).await,
             Question::Message(_) => self.meet(Stage::Message, None).await,
-            // There is no AUTH here.
+            // A sink offers no AUTH.
             Question::Login(_) | Question::Keys(_) => None,
         };
         match (refusal, question) {
@@ -126,7 +127,7 @@ impl Guest {
         self.forget();
     }
 
-    /// The transaction is over.
+    /// Ends the transaction.
     fn forget(&mut self) {
         self.recipients.clear();
         self.recipients.shrink_to(RECIPIENTS_KEPT);
@@ -134,7 +135,8 @@ impl Guest {
         self.examiner = None;
     }
 
-    /// What the rules have for this moment. A reply refuses; where the connection ends it does not matter what it says.
+    /// Applies the rules of a stage. A reply means refusal; it is unused if the rule closes the
+    /// connection.
     async fn meet(&mut self, stage: Stage, domain: Option<&str>) -> Option<Reply> {
         if self.counter.house.rules().is_empty() {
             return None;
@@ -167,7 +169,8 @@ impl Guest {
         }
     }
 
-    /// As [`Guest::meet`], where the machine asks nothing: a refusal ends the connection.
+    /// Like [`Guest::meet`] in a stage where the machine asks nothing: a refusal closes the
+    /// connection.
     async fn meet_unasked(&mut self, stage: Stage) {
         if let Some(reply) = self.meet(stage, None).await
             && self.ending.is_none()
@@ -178,7 +181,8 @@ impl Guest {
         }
     }
 
-    /// After these bytes there is nothing more. The machine is told the same by a reply that nobody sees.
+    /// Sends these bytes and closes. The returned reply tells the machine to close too; it is never
+    /// sent.
     fn end(&mut self, octets: Vec<u8>) -> Reply {
         self.ending = Some(Ending { octets, sent: 0 });
         Reply::new(421, Enhanced(4, 3, 0), "ended by a rule")
@@ -187,12 +191,12 @@ impl Guest {
     fn slow_down(&mut self, octets_per_second: u64) {
         self.octets_per_second = Some(octets_per_second);
         if let Some(socket) = &self.socket {
-            // Without it the peer only gets rid of more bytes before it has to wait.
+            // With the default buffer the client only sends more before it has to wait.
             let _ = SockRef::from(socket).set_recv_buffer_size(SLOW_BUFFER_OCTETS);
         }
     }
 
-    /// Does what the machine asks for, unless a rule has ended all that.
+    /// Performs the actions of the machine until a rule ends the connection.
     async fn obey(&mut self) {
         while self.ending.is_none()
             && let Some(action) = self.session.poll_action()
@@ -246,7 +250,7 @@ impl Conversation for Guest {
             self.meet_unasked(Stage::Helo).await;
         }
         self.obey().await;
-        // What was asked for before a stall, and done in it, is answered after it.
+        // An answer that a delay moved into a stall is sent after the stall.
         self.counter.house.pass_stalls().await;
         if !self.rest.is_zero() {
             sleep(std::mem::take(&mut self.rest)).await;
@@ -276,7 +280,7 @@ impl Conversation for Guest {
     }
 }
 
-/// Neither digits nor letters, and a line end, so that it is taken for an answer.
+/// No letters or digits, with a line end, so that it is read as a reply.
 fn garbage(random: &mut fastrand::Rng) -> Vec<u8> {
     let mut octets: Vec<u8> = (0..GARBAGE_OCTETS).map(|_| random.u8(0x80..)).collect();
     octets.extend_from_slice(b"\r\n");

@@ -1,4 +1,4 @@
-//! What the guests of a sink share: all of them the house, those of one thread a counter.
+//! The shared state of a sink: one for all threads, and one for the sessions of each thread.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::Seen;
 use crate::ledger::Scribe;
 use crate::verify::write_record_line;
 
-/// The same for all threads.
+/// The state that all threads share.
 #[derive(Debug)]
 pub(super) struct House {
     machine: Arc<Config>,
@@ -26,7 +26,7 @@ pub(super) struct House {
     record: Option<Arc<Scribe>>,
     began: Instant,
     seed: u64,
-    /// Messages after which it has enough.
+    /// Ends the sink after this many messages.
     messages_max: Option<u64>,
     messages: AtomicU64,
     enough: Notify,
@@ -35,7 +35,7 @@ pub(super) struct House {
     guests_peak: AtomicU64,
 }
 
-/// Where the guests of one thread are counted.
+/// The state of the sessions of one thread.
 #[derive(Debug)]
 pub(super) struct Counter {
     pub(super) house: Arc<House>,
@@ -62,12 +62,12 @@ impl House {
         }
     }
 
-    /// What the protocol's machine is told.
+    /// The configuration of the SMTP server machine.
     pub(super) fn machine(&self) -> Arc<Config> {
         self.machine.clone()
     }
 
-    /// Whether messages are looked at.
+    /// Whether messages are examined.
     pub(super) fn verifies(&self) -> bool {
         self.verifies
     }
@@ -76,34 +76,35 @@ impl House {
         &self.rules
     }
 
-    /// Waits until there were as many messages as are wanted.
+    /// Waits until the requested number of messages has arrived.
     pub(super) async fn enough(&self) {
         self.enough.notified().await;
     }
 
-    /// The most guests that were there at a time.
+    /// The highest number of concurrent sessions.
     pub(super) fn guests_peak(&self) -> u64 {
         self.guests_peak.load(Relaxed)
     }
 
-    /// With their numbers, those of this stage.
+    /// The rules of a stage, with their numbers.
     pub(super) fn rules_at(&self, stage: Stage) -> impl Iterator<Item = (usize, &Rule)> {
         self.rules.iter().enumerate().filter(move |(_, rule)| rule.stage == stage)
     }
 
-    /// The rules that a transaction meets at its end, a bit for each, because it has a recipient of this domain.
+    /// A bit for each rule of DATA or the end of the message that a recipient in this domain
+    /// activates.
     pub(super) fn rules_touched(&self, domain: &str) -> u64 {
         let later = |rule: &Rule| matches!(rule.stage, Stage::Data | Stage::Message) && !rule.is_for_all();
         let touched = self.rules.iter().enumerate().filter(|(_, rule)| later(rule) && rule.names(domain));
         touched.fold(0, |bits, (number, _)| bits | 1 << number)
     }
 
-    /// Whether a guest may have to be kept waiting by its own socket.
+    /// Whether a session may have to be slowed down.
     pub(super) fn has_slow_rules(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule.action, Action::Slow { .. }))
     }
 
-    /// Waits while the whole sink is silent.
+    /// Waits while the whole sink stalls.
     pub(super) async fn pass_stalls(&self) {
         while let Some(left) = self.stall_left() {
             sleep(left).await;
@@ -122,11 +123,11 @@ impl Counter {
     }
 
     pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
-        // Counting cannot panic half-way.
+        // Counting does not panic, so the data is consistent.
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A guest comes. Its dice are its own, so that what meets it depends on the seed and on when it came alone.
+    /// Counts a new session. Its random numbers depend only on the seed and its number.
     pub(super) fn enter(&self) -> fastrand::Rng {
         self.tally().connected(Instant::now());
         let guests = self.house.guests.fetch_add(1, Relaxed) + 1;
@@ -135,12 +136,12 @@ impl Counter {
         fastrand::Rng::with_seed(self.house.seed.wrapping_add(number))
     }
 
-    /// A guest goes.
+    /// Counts the end of a session.
     pub(super) fn leave(&self) {
         self.house.guests.fetch_sub(1, Relaxed);
     }
 
-    /// A message is accepted.
+    /// Counts an accepted message.
     pub(super) fn receive(&self, recipients: &[Address], octets: u64) {
         self.tally().received(recipients, octets, Instant::now());
         let messages = self.house.messages.fetch_add(1, Relaxed) + 1;
@@ -149,7 +150,7 @@ impl Counter {
         }
     }
 
-    /// A message was looked at.
+    /// Records an examined message.
     pub(super) fn see(&self, seen: Option<Seen>, recipients: &[Address]) {
         self.tally().copies.saw(seen, recipients);
         if let Some(record) = &self.house.record {
@@ -160,7 +161,7 @@ impl Counter {
     }
 }
 
-/// A sink is patient: it must not hang up on a load because no mail came for a hundred commands, or for hours.
+/// The limits are so high that a sink never disconnects a load with many commands or long pauses.
 fn machine(options: &Options) -> Config {
     const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     let limits = Limits {

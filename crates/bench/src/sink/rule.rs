@@ -1,21 +1,22 @@
-//! Rules of a sink: whom they meet, at which moment, and what happens then.
+//! Rules of a sink: which clients they apply to, in which stage, and what happens.
 //!
 //! ```text
 //! RULE     = [SHARE] [WHO] [STAGE] ACTION
-//! SHARE    = 5%                             so many of those that it would meet, at random
-//! WHO      = *  |  lame.test  |  *@lame.test    everyone, or the recipients of a domain
+//! SHARE    = 5%                             apply at random to this share
+//! WHO      = *  |  lame.test  |  *@lame.test    all clients, or the recipients of a domain
 //! STAGE    = connect | helo | mail | rcpt | data | message
 //! ACTION   = delay 10s                      answers later
-//!          | reject [[CODE] TEXT]           answers 5xx, or what is given
-//!          | defer [[CODE] TEXT]            answers 4xx, or what is given
-//!          | drop                           closes the connection without a word
-//!          | garbage                        answers with bytes that are no SMTP, and closes
-//!          | slow 100B/s                    reads no faster from now on
-//!          | stall 1s every 10s             the whole sink is silent for so long in each so many; no WHO, no STAGE
+//!          | reject [[CODE] TEXT]           answers 5xx, or the given code
+//!          | defer [[CODE] TEXT]            answers 4xx, or the given code
+//!          | drop                           closes the connection without a reply
+//!          | garbage                        answers with bytes that are not SMTP, and closes
+//!          | slow 100B/s                    limits the rate of reading from now on
+//!          | stall 1s every 10s             the whole sink stalls for 1 s in every 10 s; only after *
 //! ```
 //!
-//! A rule names a share, or somebody, or both. Without a stage it is `rcpt` where a domain is named, else `connect`. At
-//! `data` and `message` a domain meets who has an accepted recipient in it. To refuse at `connect` or `helo` closes.
+//! A rule has a share, a WHO, or both. The default stage is `rcpt` with a domain and `connect`
+//! without. With a domain, `data` and `message` rules apply to messages that have an accepted
+//! recipient in it. A refusal at `connect` or `helo` closes the connection.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,10 +27,10 @@ use mail::{Enhanced, Reply, units};
 
 use crate::options;
 
-/// Rules of one sink. Each has a bit in the mask of those that a transaction may meet later.
+/// The number of rules. A transaction has a bit mask of rules.
 pub(super) const RULES_MAX: usize = 64;
 
-/// One rule.
+/// A rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     text: String,
@@ -41,21 +42,21 @@ pub struct Rule {
     pub(super) action: Action,
 }
 
-/// A moment in a session.
+/// A stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Before the banner.
+    /// Before the greeting.
     Connect,
-    /// Before the answer to HELO, EHLO or LHLO.
+    /// Before the reply to HELO, EHLO or LHLO.
     Helo,
     Mail,
     Rcpt,
     Data,
-    /// Before the answer to the end of the message.
+    /// Before the reply to the end of the message.
     Message,
 }
 
-/// What happens.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Delay(Duration),
@@ -69,7 +70,7 @@ pub(super) enum Action {
     Stall(Stall),
 }
 
-/// A sink that is silent for a time, again and again.
+/// Periodic stalls of the whole sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stall {
     length: Duration,
@@ -77,24 +78,25 @@ pub(super) struct Stall {
 }
 
 impl Rule {
-    /// Whether it is for a recipient of this domain. One for everyone is.
+    /// Whether it applies to recipients in this domain.
     pub(super) fn names(&self, domain: &str) -> bool {
         self.domain.as_deref().is_none_or(|named| named.eq_ignore_ascii_case(domain))
     }
 
-    /// Whether it is for everyone.
+    /// Whether it applies to all clients.
     pub(super) fn is_for_all(&self) -> bool {
         self.domain.is_none()
     }
 
-    /// Whether this is one of the share that it meets.
+    /// Draws whether it applies this time, by its share.
     pub(super) fn draws(&self, random: &mut fastrand::Rng) -> bool {
         self.share.is_none_or(|share| random.f64() < share)
     }
 }
 
 impl Stall {
-    /// How long the silence lasts that there is now, so long after the sink began: it ends each period.
+    /// The rest of the current stall, this long after the sink began. A stall is at the end of each
+    /// period.
     pub(super) fn left(self, elapsed: Duration) -> Option<Duration> {
         let nanos = elapsed.as_nanos() % self.every.as_nanos();
         let left = self.every.checked_sub(Duration::from_nanos(u64::try_from(nanos).ok()?))?;
@@ -116,7 +118,7 @@ impl FromStr for Rule {
         let share = words.take_if(share).transpose()?;
         let who = words.take_if(who);
         if share.is_none() && who.is_none() {
-            return Err("a share (5%), a domain or * comes first".into());
+            return Err("expected a share (5%), a domain or * first".into());
         }
         let domain = who.flatten();
         let stage = words.take_if(stage);
@@ -124,7 +126,7 @@ impl FromStr for Rule {
         let default = if domain.is_some() { Stage::Rcpt } else { Stage::Connect };
         let is_whole = share.is_none() && domain.is_none() && stage.is_none();
         if matches!(action, Action::Stall(_)) && !is_whole {
-            return Err("the whole sink stalls, or nobody: * stall 1s every 10s".into());
+            return Err("a stall applies to the whole sink; expected: * stall 1s every 10s".into());
         }
         let stage = stage.unwrap_or(default);
         if domain.is_some() && matches!(stage, Stage::Connect | Stage::Helo | Stage::Mail) {
@@ -150,21 +152,21 @@ impl Action {
         };
         match words.rest() {
             "" => Ok(action),
-            more => Err(format!("{more}: nothing expected here")),
+            more => Err(format!("{more}: unexpected text")),
         }
     }
 }
 
-/// `550 5.7.1 text`, of which any part may be left out.
+/// Parses `550 5.7.1 text`; any part may be left out.
 fn refusal(text: &str, class: u8, default: &'static str) -> Result<Action, String> {
     let mut words = Words(text);
     let code = words.take_if(code).unwrap_or(if class == 5 { 550 } else { 451 });
     if code / 100 != u16::from(class) {
-        return Err(format!("{code}: a code of the form {class}xx expected"));
+        return Err(format!("{code}: expected a {class}xx code"));
     }
     let enhanced = words.take_if(enhanced).unwrap_or(Enhanced(class, 7, 1));
     if enhanced.0 != class {
-        return Err(format!("{enhanced}: an enhanced code of the form {class}.x.x expected"));
+        return Err(format!("{enhanced}: expected a {class}.x.x enhanced code"));
     }
     let text = match words.rest() {
         "" => Cow::Borrowed(default),
@@ -177,7 +179,7 @@ fn share(word: &str) -> Option<Result<f64, String>> {
     word.ends_with('%').then(|| options::share(word).map_err(|why| format!("{word}: {why}")))
 }
 
-/// Everyone is `Some(None)`.
+/// `Some(None)` is all clients.
 fn who(word: &str) -> Option<Option<Box<str>>> {
     let domain = match word {
         "*" => return Some(None),
@@ -208,7 +210,7 @@ fn enhanced(word: &str) -> Option<Enhanced> {
     Some(enhanced)
 }
 
-/// What is left of a rule.
+/// The unparsed rest of a rule.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
@@ -218,7 +220,7 @@ impl<'a> Words<'a> {
         (!word.is_empty()).then_some(word)
     }
 
-    /// The next word, if it is one of these; else it stays.
+    /// Takes the next word if `read` accepts it.
     fn take_if<T>(&mut self, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut after = Words(self.0);
         let taken = read(after.next()?)?;
@@ -232,7 +234,7 @@ impl<'a> Words<'a> {
 
     fn span(&mut self) -> Result<Duration, String> {
         let span = self.take_if(units::span).filter(|span| !span.is_zero());
-        span.ok_or_else(|| format!("{}: a span of time expected: 500ms, 10s", self.0))
+        span.ok_or_else(|| format!("{}: expected a time span: 500ms, 10s", self.0))
     }
 
     fn speed(&mut self) -> Result<u64, String> {
@@ -240,7 +242,7 @@ impl<'a> Words<'a> {
             let amount = word.strip_suffix("/s")?;
             units::size(amount).or_else(|| amount.parse().ok()).filter(|&speed| speed > 0)
         };
-        self.take_if(speed).ok_or_else(|| format!("{}: a speed expected: 100B/s, 64KiB/s", self.0))
+        self.take_if(speed).ok_or_else(|| format!("{}: expected a speed: 100B/s, 64KiB/s", self.0))
     }
 
     fn stall(&mut self) -> Result<Stall, String> {
@@ -250,7 +252,7 @@ impl<'a> Words<'a> {
         }
         let every = self.span()?;
         if every <= length {
-            return Err("a stall is shorter than the time from one to the next".into());
+            return Err("a stall must be shorter than its period".into());
         }
         Ok(Stall { length, every })
     }
@@ -301,19 +303,19 @@ mod tests {
     #[test]
     fn what_is_no_rule_is_refused_with_the_reason() {
         for (text, why) in [
-            ("", "a share (5%), a domain or * comes first"),
-            ("drop", "a share (5%), a domain or * comes first"),
+            ("", "expected a share (5%), a domain or * first"),
+            ("drop", "expected a share (5%), a domain or * first"),
             ("101% drop", "101%: expected 0% to 100%"),
             ("*", "expected delay, reject, defer, drop, garbage, slow or stall"),
             ("* explode", "explode: expected delay, reject, defer, drop, garbage, slow or stall"),
-            ("* drop it", "it: nothing expected here"),
-            ("* delay soon", "soon: a span of time expected: 500ms, 10s"),
-            ("* slow 100", "100: a speed expected: 100B/s, 64KiB/s"),
-            ("* reject 451", "451: a code of the form 5xx expected"),
-            ("* reject 550 4.7.1 no", "4.7.1: an enhanced code of the form 5.x.x expected"),
+            ("* drop it", "it: unexpected text"),
+            ("* delay soon", "soon: expected a time span: 500ms, 10s"),
+            ("* slow 100", "100: expected a speed: 100B/s, 64KiB/s"),
+            ("* reject 451", "451: expected a 5xx code"),
+            ("* reject 550 4.7.1 no", "4.7.1: expected a 5.x.x enhanced code"),
             ("* stall 1s", "expected: stall 1s every 10s"),
-            ("* stall 10s every 1s", "a stall is shorter than the time from one to the next"),
-            ("5% stall 1s every 10s", "the whole sink stalls, or nobody: * stall 1s every 10s"),
+            ("* stall 10s every 1s", "a stall must be shorter than its period"),
+            ("5% stall 1s every 10s", "a stall applies to the whole sink; expected: * stall 1s every 10s"),
             ("x.test mail drop", "the recipient's domain is not known before rcpt"),
         ] {
             assert_eq!(text.parse::<Rule>().unwrap_err(), why, "{text}");

@@ -1,4 +1,4 @@
-//! What a sink saw, for people and for programs.
+//! The report of a sink, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
 use crate::verify::{Held, Holding, Places};
 use crate::{Acknowledged, Verdict};
 
-/// Domains that the text names; JSON names them all.
+/// Domains in the text; JSON has all of them.
 const DOMAINS_SHOWN: usize = 20;
 
-/// The end of a sink.
+/// The summary of a sink.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     messages: u64,
@@ -22,34 +22,34 @@ pub(super) struct Summary {
     recipients: u64,
     octets: u64,
     connections: u64,
-    /// At a time.
+    /// The most at a time.
     connections_peak: u64,
     /// From the first connection to the end of the last message.
     seconds: f64,
-    /// Messages a second.
+    /// Messages per second.
     rate: f64,
-    /// Recipients by domain, the first that came.
+    /// Recipients by domain, for the first domains.
     domains: BTreeMap<String, u64>,
-    /// Recipients in domains that came later.
+    /// Recipients in other domains.
     domains_other: u64,
     rules: Vec<Met>,
-    /// Without a ledger.
+    /// Only without a ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
     seen: Option<Seen>,
-    /// With one.
+    /// Only with a ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<Held>,
     machine: Meanwhile,
 }
 
-/// How often a rule was met.
+/// How often a rule was applied.
 #[derive(Debug, Serialize)]
 struct Met {
     rule: String,
     met: u64,
 }
 
-/// Copies, by what they are like.
+/// Copies by their state.
 #[derive(Debug, Serialize)]
 struct Seen {
     sound: u64,
@@ -87,7 +87,7 @@ impl Summary {
         }
     }
 
-    /// Bad if a message that was looked at is not as it should be, or one of the ledger never came.
+    /// Bad if an examined message is damaged or doubled, or one of the ledger never arrived.
     pub(super) fn verdict(&self) -> Verdict {
         let seen = self.seen.as_ref().is_none_or(|seen| seen.damaged == 0 && seen.doubled == 0);
         let held = self.held.as_ref().is_none_or(|held| held.verdict() == Verdict::Good);
@@ -124,7 +124,7 @@ impl fmt::Display for Summary {
         writeln!(f, "{} connections, {} at a time", self.connections, self.connections_peak)?;
         self.write_domains(f)?;
         for Met { rule, met } in &self.rules {
-            writeln!(f, "{met:>10}  met: {rule}")?;
+            writeln!(f, "{met:>10}  applied: {rule}")?;
         }
         if let Some(Seen { sound, damaged, doubled, foreign }) = &self.seen {
             writeln!(f, "\n{sound} sound, {damaged} damaged, {doubled} doubled, {foreign} foreign")?;
@@ -137,7 +137,7 @@ impl fmt::Display for Summary {
 }
 
 impl Summary {
-    /// After an empty line, if there is anything; the rules follow.
+    /// Writes the domains, after an empty line if domains or rules follow.
     fn write_domains(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut domains: Vec<_> = self.domains.iter().collect();
         domains.sort_by_key(|&(_, &count)| std::cmp::Reverse(count));

@@ -1,4 +1,4 @@
-//! What a sink counts. Each thread has a tally of its own; at the end they become one.
+//! The counters of a sink. Each thread has its own; they are added at the end.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use crate::Seen;
 use crate::verify::{Found, Holding, Place};
 
-/// Domains that are counted by name. The others are counted together.
+/// Domains that are counted by name. Others are counted together.
 const DOMAINS_MAX: usize = 1000;
 
-/// What one thread received.
+/// The counters of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) messages: u64,
@@ -19,10 +19,10 @@ pub(super) struct Tally {
     pub(super) octets: u64,
     pub(super) connections: u64,
     pub(super) domains: Domains,
-    /// Rule by rule, how often it was met.
+    /// For each rule, how often it was applied.
     pub(super) met: Vec<u64>,
     pub(super) copies: Copies,
-    /// When the first client came.
+    /// When the first client connected.
     pub(super) first_at: Option<Instant>,
     /// When the last message was complete.
     pub(super) last_at: Option<Instant>,
@@ -32,11 +32,11 @@ pub(super) struct Tally {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Domains {
     pub(super) named: HashMap<Box<str>, u64>,
-    /// Recipients whose domain came too late to be counted by name.
+    /// Recipients in domains that are not counted by name.
     pub(super) others: u64,
 }
 
-/// What verification saw, a copy for each recipient.
+/// Examined copies, one for each recipient.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     pub(super) stamped: Vec<Found>,
@@ -44,7 +44,7 @@ pub(super) struct Copies {
 }
 
 impl Tally {
-    /// Where so many rules may be met.
+    /// Empty counters with this number of rules.
     pub(super) fn new(rules: usize) -> Tally {
         Tally { met: vec![0; rules], ..Tally::default() }
     }
@@ -62,7 +62,7 @@ impl Tally {
         self.last_at = Some(now);
     }
 
-    /// Takes over what another one counted.
+    /// Adds the counters of another thread.
     pub(super) fn add(&mut self, other: Tally) {
         self.messages += other.messages;
         self.recipients += other.recipients;

@@ -1,4 +1,4 @@
-//! A real sink on a port of its own, and clients that play their part line by line.
+//! A real sink on a port of its own, and clients that send line by line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn sink_with_rule(rule: &str) -> Sink {
     sink(&["--rule", rule])
 }
 
-/// Long enough for any machine; only failing tests take it.
+/// Long enough for any machine; only failing tests wait that long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Client(BufReader<TcpStream>);
@@ -57,7 +57,7 @@ impl Client {
         self.reply()
     }
 
-    /// The code of the next reply; 0 where the connection ended.
+    /// The code of the next reply; 0 at the end of the connection.
     fn reply(&mut self) -> u16 {
         loop {
             let mut line = String::new();
@@ -70,14 +70,14 @@ impl Client {
         }
     }
 
-    /// All that comes until the connection ends.
+    /// All bytes until the end of the connection.
     fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.0.read_to_end(&mut rest).unwrap();
         rest
     }
 
-    /// The codes of a whole transaction, up to the first refusal.
+    /// The codes of a transaction, up to the first refusal.
     fn send(&mut self, recipients: &[&str], message: &[u8]) -> Vec<u16> {
         let mut lines = vec!["MAIL FROM:<sender@client.test>".to_owned()];
         lines.extend(recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}>")));
@@ -155,7 +155,7 @@ fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
     assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
     sink.wait(sink.signals().unwrap(), None);
     let received = sink.close().unwrap();
-    assert_eq!(received.tally.messages, 1, "there is a summary all the same");
+    assert_eq!(received.tally.messages, 1, "the summary is missing");
     assert!(matches!(received.recorded, Err(Fault::System { .. })));
 }
 
@@ -164,7 +164,7 @@ fn a_ledger_that_is_none_is_refused_before_anybody_comes_and_an_empty_one_at_the
     let folder = tempfile::tempdir().unwrap();
     let ledger = folder.path().join("ledger");
     let run = || run(&options(&["--duration", "1ms", "--ledger", ledger.to_str().unwrap()]));
-    assert!(matches!(run(), Err(Fault::System { .. })), "nobody made it meanwhile");
+    assert!(matches!(run(), Err(Fault::System { .. })), "the ledger must not exist");
     std::fs::write(&ledger, "").unwrap();
     assert!(matches!(run(), Err(Fault::Data(_))));
     std::fs::write(&ledger, "run 1\n").unwrap();
@@ -175,7 +175,7 @@ fn a_ledger_that_is_none_is_refused_before_anybody_comes_and_an_empty_one_at_the
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = [taken.local_addr().unwrap()].to_vec();
     let options = Options { listen, ..options(&["--ledger", ledger.to_str().unwrap()]) };
-    assert!(matches!(super::run(&options), Err(Fault::Data(_))), "it is read before anything is listened to");
+    assert!(matches!(super::run(&options), Err(Fault::Data(_))), "the ledger must be read before an address is bound");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_delay_holds_up_whom_it_names_and_nobody_else() {
     assert_eq!(fine.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED);
     assert_eq!(fine.say("QUIT"), 221);
     let tally = sink.close().unwrap().tally;
-    assert_eq!((tally.messages, &tally.met[..]), (1, &[1][..]), "the lame one came before, and is still held up");
+    assert_eq!((tally.messages, &tally.met[..]), (1, &[1][..]), "the delayed client must still wait");
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_stall_silences_the_whole_sink_for_its_time() {
         answers += 1;
     }
     assert!(slowest >= Duration::from_millis(300), "{slowest:?}");
-    assert!(answers > 10, "it answers between the stalls: {answers}");
+    assert!(answers > 10, "no answers between the stalls: {answers}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Senders and recipients: from patterns in which `{}` is a number, or from a file; drawn, or in turn.
+//! Senders and recipients: from patterns in which `{}` is a number, or from a file; at random, or
+//! in turn.
 //!
-//! Each is looked at before anything is sent: what is no address is refused, and so is asking for more recipients of a
-//! message than there are. From then on drawing cannot fail.
+//! All input is checked before anything is sent: invalid addresses, and fewer addresses than
+//! recipients of a message. After that, drawing cannot fail.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,16 +13,16 @@ use mail::Address;
 
 use crate::Fault;
 
-/// Draws in search of recipients that one message does not have yet, for each of them, before all that there are are
-/// looked through.
+/// Random draws for each recipient of a message before all addresses are searched for ones that the
+/// message does not have yet.
 const TRIES_PER_RECIPIENT: usize = 8;
 
 /// An address, or many: each `{}` stands for a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Just one.
+    /// One address.
     Address(Address),
-    /// What stands before, between and after the numbers.
+    /// The texts before, between and after the numbers.
     Numbered(Vec<String>),
 }
 
@@ -30,7 +31,7 @@ impl Pattern {
         match self {
             Pattern::Address(address) => address.clone(),
             Pattern::Numbered(texts) => {
-                numbered(texts, number).expect("a pattern makes an address with any number, since the longest one does")
+                numbered(texts, number).expect("a pattern is valid with any number, since it is with the longest")
             }
         }
     }
@@ -51,17 +52,17 @@ impl FromStr for Pattern {
     }
 }
 
-/// Where addresses are drawn from.
+/// The addresses to choose from.
 #[derive(Clone, Debug)]
 pub(super) enum Addresses {
-    /// By patterns, numbers going from 1 to `users`.
+    /// From patterns, with numbers from 1 to `users`.
     Patterns { patterns: Vec<Pattern>, users: u64 },
     /// From a list.
     Listed(Vec<Address>),
 }
 
 impl Addresses {
-    /// One address a line; empty lines do not count.
+    /// Reads one address from each line; empty lines are ignored.
     pub(super) fn read(path: &Path) -> Result<Addresses, Fault> {
         let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -76,7 +77,7 @@ impl Addresses {
         Ok(Addresses::Listed(addresses))
     }
 
-    /// Draws one.
+    /// Draws one address.
     pub(super) fn draw(&self, random: &mut fastrand::Rng) -> Address {
         match self {
             Addresses::Listed(addresses) => addresses[random.usize(..addresses.len())].clone(),
@@ -87,7 +88,7 @@ impl Addresses {
         }
     }
 
-    /// Draws so many that differ; [`Addresses::suffice_for`] has found that there are so many.
+    /// Draws distinct addresses. [`Addresses::suffice_for`] has checked that there are enough.
     pub(super) fn draw_distinct(&self, count: usize, random: &mut fastrand::Rng) -> Vec<Address> {
         if count == 1 {
             return vec![self.draw(random)];
@@ -105,8 +106,8 @@ impl Addresses {
         drawn
     }
 
-    /// So many that differ for the message of this number (from 0): in turn, messages going on where the one before
-    /// them ended, so that nobody comes twice before everybody has come once.
+    /// Distinct addresses for the message with this number (from 0). Each message continues where
+    /// the previous one ended, so that no address repeats before all were used.
     pub(super) fn take_turn(&self, number: u64, count: usize) -> Vec<Address> {
         let places = self.places();
         let first = u128::from(number) * count as u128 % places;
@@ -115,7 +116,7 @@ impl Addresses {
         turns.filter(|address| seen.insert(address.clone())).take(count).collect()
     }
 
-    /// How many turns there are until the first one comes again.
+    /// The number of turns until the first one repeats.
     fn places(&self) -> u128 {
         match self {
             Addresses::Listed(addresses) => addresses.len() as u128,
@@ -133,12 +134,14 @@ impl Addresses {
         }
     }
 
-    /// A fault if there are not so many that differ.
+    /// A fault if there are fewer distinct addresses than `count`.
     pub(super) fn suffice_for(&self, count: u32) -> Result<(), Fault> {
         let mut found = HashSet::new();
         match count <= 1 || self.all().any(|address| found.insert(address) && found.len() == count as usize) {
             true => Ok(()),
-            false => Err(Fault::Usage(format!("{count} recipients a message, and there are only {}", found.len()))),
+            false => {
+                Err(Fault::Usage(format!("{count} recipients in each message, but only {} addresses", found.len())))
+            }
         }
     }
 

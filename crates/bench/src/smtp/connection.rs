@@ -1,7 +1,7 @@
-//! One connection of the source: the client machine over a wire, with a stop watch at each step.
+//! One connection of the source: the SMTP client machine on a connection, with timing.
 //!
-//! A phase lasts from the moment when its command went out, or the group of commands that it was in, until its reply
-//! came. The final reply's begins when the last byte of the message went out.
+//! A phase lasts from sending its command, or the group of commands with it, to its reply. The
+//! final reply counts from sending the last byte of the message.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -17,27 +17,28 @@ use crate::engine::Worker;
 use crate::tally::likeness;
 use crate::target::Target;
 
-/// What is timed, by the index that [`phase`] gives.
+/// The timed phases, by the index that [`phase`] returns.
 pub(super) const PHASES: &[&str] =
     &["connect", "banner", "EHLO", "STARTTLS", "AUTH", "MAIL", "RCPT", "DATA", "final reply", "QUIT"];
 const CONNECT: usize = 0;
 const STARTTLS: usize = 3;
 
-/// A connection that is greeted, secured and logged in as it should be.
+/// A connection with greeting, TLS and login done.
 #[derive(Debug)]
 pub(super) struct Connection {
     wire: Wire,
     client: Client,
-    /// When the last command went out.
+    /// When the last command was sent.
     asked_at: Instant,
 }
 
-/// Why a message did not come to a verdict.
+/// Why a message has no result.
 #[derive(Debug)]
 pub(super) struct Trouble {
     /// For the list of errors.
     pub(super) text: String,
-    /// The server ended the session before it had seen more of the message than MAIL: a fresh connection may do.
+    /// The server closed the session before it received more of the message than MAIL, so it can be
+    /// sent again.
     pub(super) was_idle: bool,
 }
 
@@ -48,7 +49,7 @@ impl Trouble {
 }
 
 impl Connection {
-    /// Connects and waits until a message may be sent.
+    /// Connects and waits until a message can be sent.
     pub(super) async fn open<'a>(
         target: &Target,
         config: Arc<Config>,
@@ -80,7 +81,7 @@ impl Connection {
         Ok(self)
     }
 
-    /// Sends a message. Gives the connection back if it can carry another one.
+    /// Sends a message. Returns the connection if it can carry another one.
     pub(super) async fn deliver(
         mut self,
         worker: &Worker,
@@ -108,11 +109,11 @@ impl Connection {
         }
     }
 
-    /// The session is over; what became of the message may be known all the same.
+    /// The session is over; the results of the message may still be known.
     fn settle(&self, verdicts: Vec<Verdict>, closed: &Closed) -> Result<Vec<Verdict>, Trouble> {
         let untouched = verdicts.iter().all(|verdict| match verdict {
             Verdict::NotSent => true,
-            // A server that shuts down says so to whatever command comes next.
+            // A server that shuts down says so in reply to any command.
             Verdict::Refused { stage, .. } => *stage == Stage::Mail && matches!(closed, Closed::Shutdown(_)),
             Verdict::Accepted(_) | Verdict::InDoubt => false,
         });
@@ -123,18 +124,18 @@ impl Connection {
         }
     }
 
-    /// The server said something, or hung up, between two messages.
+    /// The server sent a reply or closed the connection between two messages.
     fn ended_early(&mut self) -> Trouble {
         Trouble { text: "the server ended the connection between messages".to_owned(), was_idle: true }
     }
 
-    /// Says QUIT and waits for the answer. Nothing that happens now is an error any more.
+    /// Sends QUIT and waits for the reply. Errors are ignored from here on.
     pub(super) async fn quit(mut self, worker: &Worker) {
         self.client.quit(steady_now());
         while !matches!(self.next_event(worker, None).await, Event::Closed(_)) {}
     }
 
-    /// Carries the session on until something happened that is not a mere reply.
+    /// Runs the session until an event that is not just a reply.
     async fn next_event(&mut self, worker: &Worker, letter: Option<&Letter>) -> Event {
         loop {
             while let Some(event) = self.client.poll_event() {
@@ -147,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is to send, or takes what comes.
+    /// Sends pending output, or receives.
     async fn move_bytes(&mut self, worker: &Worker, letter: Option<&Letter>) {
         let deadline = self.client.poll_deadline().map_or_else(|| worker.deadline(), net::instant_of);
         let (client, wire) = (&mut self.client, &mut self.wire);
@@ -190,7 +191,7 @@ impl Connection {
             Closed::Ended(stage) => format!("{}: the server ended the connection", name(*stage)),
             Closed::TimedOut(stage) => format!("{}: no answer in time", name(*stage)),
             Closed::Misbehaved(Misbehaviour::Unexpected { stage, code }) => {
-                format!("{}: {code} has no meaning there", name(*stage))
+                format!("{}: unexpected reply {code}", name(*stage))
             }
             Closed::Misbehaved(misbehaviour) => format!("not SMTP: {misbehaviour}"),
         })
@@ -205,7 +206,7 @@ fn take(client: &mut Client, input: &[u8]) {
     }
 }
 
-/// What to write into the list of errors about one recipient.
+/// The error text for one recipient.
 pub(super) fn complaint(verdict: &Verdict) -> Option<String> {
     match verdict {
         Verdict::Accepted(_) => None,
@@ -217,14 +218,14 @@ pub(super) fn complaint(verdict: &Verdict) -> Option<String> {
 
 fn phase(stage: Stage) -> Option<usize> {
     let name = match stage {
-        // The handshake belongs to it, so it is counted when that is done.
+        // TLS is counted after its handshake.
         Stage::StartTls | Stage::Idle | Stage::Rset => return None,
         stage => name(stage),
     };
     PHASES.iter().position(|phase| *phase == name)
 }
 
-/// What a stage is called, here and in the list of phases.
+/// The name of a stage in texts and phases.
 fn name(stage: Stage) -> &'static str {
     match stage {
         Stage::Banner => "banner",

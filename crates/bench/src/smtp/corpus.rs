@@ -1,9 +1,10 @@
-//! Real messages: an mbox file, a Maildir, or a folder of .eml files, read once and kept in memory.
+//! Real messages from an mbox file, a Maildir, or a folder of .eml files, read once and kept in
+//! memory.
 //!
-//! They are sent as they are, with CR LF line ends; a CR that stands alone becomes a line end, since no server may take
-//! it. Nothing of them is rewritten, and a stamp is put before their header. One that has no header gets an empty line
-//! between the stamp and its text, where it does not begin with one: a server would put it there, and change the body.
-//! What is larger than the memory that is meant for it is refused before it is read.
+//! They are sent with CR LF line ends; a bare CR becomes a line end, since servers may not accept
+//! it. Nothing else is changed; the stamp goes before the header. A message without a header gets
+//! an empty line after the stamp, unless it begins with one: a server would add it and change the
+//! body. A corpus larger than [`CORPUS_OCTETS_MAX`] is refused before it is read.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,20 +17,20 @@ use protocol::smtp::client::{Content, stuff_dots};
 use crate::Fault;
 use crate::stamp::with_crlf;
 
-/// Bytes of all messages together. Those that have a line that begins with a dot are kept twice, plain and stuffed; an mbox
-/// is there a second time while it is read.
+/// Bytes of all messages. Messages with lines that begin with a dot are kept twice, plain and
+/// dot-stuffed; an mbox is also in memory while it is read.
 pub(super) const CORPUS_OCTETS_MAX: u64 = 4 << 30;
 
-/// Messages to choose from.
+/// The messages.
 #[derive(Debug)]
 pub(super) struct Corpus(Vec<Message>);
 
-/// One of them.
+/// A message.
 #[derive(Debug)]
 pub(super) struct Message {
     /// With CR LF line ends.
     pub(super) plain: Arc<[u8]>,
-    /// As DATA sends it; where no line begins with a dot, the same bytes.
+    /// Dot-stuffed for DATA; the same bytes if no line begins with a dot.
     pub(super) stuffed: Arc<[u8]>,
     pub(super) dot_lines: u64,
     pub(super) eight_bit: bool,
@@ -37,8 +38,8 @@ pub(super) struct Message {
 }
 
 impl Corpus {
-    /// Reads what is at `path`: a file is an mbox, or a message if it does not begin with "From "; a folder is a Maildir
-    /// if it has new/ or cur/, else a folder of .eml files.
+    /// Reads the messages at `path`. A file is an mbox if it begins with "From ", else one message.
+    /// A folder is a Maildir if it has `new` or `cur`, else a folder of .eml files.
     pub(super) fn read(path: &Path) -> Result<Corpus, Fault> {
         Corpus::read_at_most(CORPUS_OCTETS_MAX, path)
     }
@@ -61,7 +62,7 @@ impl Corpus {
         Ok(Corpus(messages))
     }
 
-    /// They take turns.
+    /// Messages are used in turn.
     pub(super) fn message(&self, number: u64) -> &Message {
         &self.0[(number % self.0.len() as u64) as usize]
     }
@@ -89,7 +90,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// What is in a file, if there is room for it. Its size is looked at first; a pipe, or a file that grows, has none.
+/// The content of a file, or None if it has more than `room` bytes. The size is checked first;
+/// pipes and growing files are limited while reading.
 fn text_of(file: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
     let file = File::open(file)?;
     let octets = file.metadata()?.len();
@@ -101,8 +103,8 @@ fn text_of(file: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(text).filter(|text| text.len() as u64 <= room))
 }
 
-/// Takes one message of an mbox (RFC 4155) after the other: each begins after a line that begins with "From " and follows
-/// an empty one; ">From " at the begin of a line is undone (mboxrd).
+/// Calls `take` with each message of an mbox (RFC 4155). A message begins at a line that begins
+/// with "From " and follows an empty line; ">From " at the start of a line is unquoted (mboxrd).
 fn mbox(text: &[u8], mut take: impl FnMut(&[u8])) {
     let mut message: Option<Vec<u8>> = None;
     let mut after_empty = true;
@@ -127,7 +129,7 @@ impl Message {
         let plain: Arc<[u8]> = parted(mended(text)).into();
         let dot_lines = Content::of(&plain).dot_lines;
         let stuffed = if dot_lines == 0 { plain.clone() } else { stuff_dots(&plain).into() };
-        // The stamp is a header already: an empty line at the begin ends it.
+        // The stamp is already a header, so an empty first line ends it.
         let body = match plain.starts_with(b"\r\n") {
             true => 2,
             false => memmem::find(&plain, b"\r\n\r\n").map_or(plain.len(), |end| end + 4),
@@ -136,13 +138,13 @@ impl Message {
         Message { plain, stuffed, dot_lines, eight_bit, body }
     }
 
-    /// What the digest covers.
+    /// The part that the digest covers.
     pub(super) fn body(&self) -> &[u8] {
         &self.plain[self.body..]
     }
 }
 
-/// With CR LF at each line's end, the last one included, and no other CR.
+/// Normalizes all line ends to CR LF, also the last one.
 fn mended(text: &[u8]) -> Vec<u8> {
     let text = with_crlf(text);
     let mut mended = Vec::with_capacity(text.len() + 2);
@@ -158,7 +160,7 @@ fn mended(text: &[u8]) -> Vec<u8> {
     mended
 }
 
-/// With an empty line before it, if it begins neither with a header nor with such a line.
+/// Adds an empty line at the start of a text without a header.
 fn parted(text: Vec<u8>) -> Vec<u8> {
     match text.is_empty() || text.starts_with(b"\r\n") || begins_with_field(&text) {
         true => text,
@@ -166,7 +168,8 @@ fn parted(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// RFC 5322 section 2.2: a name of printable characters, and a colon; section 4.5 allows white space between them.
+/// RFC 5322 section 2.2: printable characters and a colon; section 4.5 allows white space before
+/// it.
 fn begins_with_field(text: &[u8]) -> bool {
     let name = text.iter().take_while(|&&byte| byte.is_ascii_graphic() && byte != b':').count();
     let gap = text[name..].iter().take_while(|&&byte| byte == b' ' || byte == b'\t').count();
@@ -228,10 +231,11 @@ mod tests {
         assert!(matches!(Corpus::read_at_most(31, folder.path()), Err(Fault::Usage(_))));
         let sparse = folder.path().join("b.eml");
         File::options().write(true).open(&sparse).unwrap().set_len(CORPUS_OCTETS_MAX + 1).unwrap();
-        assert!(matches!(Corpus::read(&sparse), Err(Fault::Usage(_))), "it would not fit, were it read");
+        assert!(matches!(Corpus::read(&sparse), Err(Fault::Usage(_))), "a file over the limit must be refused");
     }
 
-    /// A message without a header began its body one line too late, so that every sound copy of it was damaged.
+    /// The body of a message without a header used to begin one line too late, so that sound copies
+    /// seemed damaged.
     #[test]
     fn a_stamped_message_of_any_form_is_known_again_and_sound() {
         let folder = tempfile::tempdir().unwrap();
@@ -266,7 +270,7 @@ mod tests {
         }
     }
 
-    /// On the wire, and kept with LF line ends.
+    /// As sent, and as stored with LF line ends.
     fn are_sound(corpus: &Corpus, form: &str) {
         for message in &corpus.0 {
             let mut sent = Vec::new();

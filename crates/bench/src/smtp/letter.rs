@@ -1,8 +1,8 @@
-//! The messages of a source: made up, with a body of any length, or real ones. Each bears a stamp, and a made up body
-//! bears its number too, so that no message can be taken for another one.
+//! The messages of a source: synthetic ones with a body of any length, or real ones. Each has a
+//! stamp, and the body of a synthetic one also has its number, so that all messages differ.
 //!
-//! A letter is three pieces: a head of its own, a range of a text that all letters share, and a tail. None of them is
-//! copied on the way to the socket.
+//! A message consists of a head, a range of a shared text, and a tail, which are sent without
+//! copying.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::corpus::Corpus;
 use super::size::Sizes;
 use crate::stamp::{RunId, Stamp};
 
-/// Letters of a line of made up text, its CR LF included.
+/// Bytes in a line of synthetic text, with its CR LF.
 const LINE_OCTETS: usize = 78;
-/// What a made up line consists of: no line begins with a dot, with "From ", or with "--".
+/// The characters of synthetic lines; no line begins with a dot, "From ", or "--".
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/";
 
-/// Makes letters.
+/// Generates messages.
 #[derive(Debug)]
 pub(super) struct Letters {
     run: RunId,
@@ -32,7 +32,7 @@ enum Text {
     Real(Corpus),
 }
 
-/// A message, ready to go.
+/// A message to send.
 #[derive(Debug)]
 pub(super) struct Letter {
     head: Vec<u8>,
@@ -55,7 +55,7 @@ impl Piece {
 }
 
 impl Letters {
-    /// Letters with made up text, which `seed` decides.
+    /// Messages with synthetic text from `seed`.
     pub(super) fn made_up(run: RunId, sizes: Sizes, seed: u64) -> Letters {
         let mut random = fastrand::Rng::with_seed(seed);
         let octets = usize::try_from(sizes.max()).unwrap_or(usize::MAX);
@@ -67,12 +67,12 @@ impl Letters {
         Letters { run, text: Text::MadeUp { filler: filler.collect(), sizes } }
     }
 
-    /// Real letters, in turn.
+    /// Real messages, in turn.
     pub(super) fn real(run: RunId, corpus: Corpus) -> Letters {
         Letters { run, text: Text::Real(corpus) }
     }
 
-    /// The letter of this number.
+    /// The message with this number.
     pub(super) fn letter(
         &self,
         sequence: u64,
@@ -101,7 +101,7 @@ impl Letters {
         }
     }
 
-    /// A letter whose body has so many bytes: a line that names it where there is room, text, and a line end.
+    /// A message with a body of `octets` bytes: its number if there is space, text, and a line end.
     fn made(
         &self,
         sequence: u64,
@@ -136,7 +136,7 @@ impl Letters {
     }
 }
 
-/// How much of the filler makes so many bytes together with what tail; no CR is parted from its LF.
+/// The length of the text and the tail that make `octets` bytes without splitting a CR LF.
 fn text_and_tail(octets: usize) -> (usize, &'static [u8]) {
     match octets {
         0 => (0, b""),
@@ -146,7 +146,7 @@ fn text_and_tail(octets: usize) -> (usize, &'static [u8]) {
 }
 
 impl Letter {
-    /// What the client must know of it.
+    /// What the SMTP client has to know about the message.
     pub(super) fn content(&self) -> Content {
         let octets = self.head.len() + self.plain.1.len() + self.tail.len();
         let ends_in_crlf =
@@ -154,7 +154,7 @@ impl Letter {
         Content { octets: octets as u64, dot_lines: self.dot_lines, ends_in_crlf }
     }
 
-    /// The bytes of a range of it in that form.
+    /// The bytes of a range in this form.
     pub(super) fn pieces(&self, form: Form, range: Range<u64>) -> [&[u8]; 3] {
         let text = if form == Form::Plain { &self.plain } else { &self.stuffed };
         let mut skip = usize::try_from(range.start).unwrap_or(usize::MAX);

@@ -1,27 +1,27 @@
-//! How long messages are: all the same, anything between two bounds, or as a histogram has it.
+//! The sizes of messages: one size, a range, or a histogram.
 //!
-//! Bodies are counted without their header, dots not doubled. The longest decides how much text is made in memory, so
-//! there is a limit, [`BODY_OCTETS_MAX`].
+//! A size is that of the body before dot-stuffing. The largest determines how much text is kept in
+//! memory, so it is limited to [`BODY_OCTETS_MAX`].
 
 use std::fs;
 use std::str::FromStr;
 
 use crate::options::octets;
 
-/// Bodies beyond this are refused: their text is kept in memory.
+/// The largest body. Its text is kept in memory.
 pub(super) const BODY_OCTETS_MAX: u64 = 1 << 30;
 
-/// Lengths of bodies, in bytes.
+/// Sizes of bodies in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// From the first to the second, each as likely. `--size 6000` has two that are the same.
+    /// Uniform from the first to the second; `--size 6000` has equal bounds.
     Between(u64, u64),
-    /// Each length with how likely it and those before it are.
+    /// Each size with the sum of its weight and those before it.
     Histogram(Vec<(u64, u64)>),
 }
 
 impl Sizes {
-    /// Draws one. A body that is not empty ends its line, so the shortest has two bytes.
+    /// Draws a size. A body that is not empty ends with CR LF, so it has at least two bytes.
     pub(super) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         let drawn = match self {
             Sizes::Between(min, max) => random.u64(*min..=*max),
@@ -35,7 +35,7 @@ impl Sizes {
         if drawn == 1 { 2 } else { drawn }
     }
 
-    /// The longest that may be drawn.
+    /// The largest size.
     pub(super) fn max(&self) -> u64 {
         match self {
             Sizes::Between(_, max) => *max,

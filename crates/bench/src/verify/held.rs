@@ -1,4 +1,4 @@
-//! What came of holding copies against a ledger, for people and for programs.
+//! The result of comparing copies with a ledger, as text and as JSON.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use serde::{Serialize, Serializer};
 
 use crate::{RunId, Verdict};
 
-/// The outcome. Copies are counted by place: one for each recipient, or for each mailbox.
+/// The result. Copies are counted for each recipient, or for each mailbox.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Held {
-    /// Messages that were answered 250.
+    /// Acknowledged messages.
     pub(crate) messages: u64,
-    /// Their recipients, of each message.
+    /// Recipients of these messages, counted for each message.
     pub(crate) recipients: u64,
     /// Copies with a stamp of these runs.
     pub(crate) copies: u64,
-    /// Recipients who have what was acknowledged for them.
+    /// Recipients with their copy.
     pub(crate) found: u64,
-    /// Recipients who do not.
+    /// Recipients without their copy.
     pub(crate) lost: u64,
-    /// Copies beyond the first at one place.
+    /// Copies beyond the first in one place.
     pub(crate) doubled: u64,
-    /// Copies that are not what was sent.
+    /// Copies that differ from what was sent.
     pub(crate) damaged: u64,
-    /// Copies that came without having been answered 250, which once is no fault.
+    /// Copies that were not acknowledged. One of each is no fault.
     pub(crate) unacknowledged: u64,
-    /// Stamped, but of runs that the ledger does not know.
+    /// Copies with a stamp of runs that are not in the ledger.
     pub(crate) other_runs: u64,
     /// Messages without a stamp.
     pub(crate) foreign: u64,
-    /// The first ones of each kind.
+    /// The first examples of each kind.
     pub(crate) examples: Examples,
 }
 
-/// The first ones of each kind.
+/// The first examples of each kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Examples {
     pub(crate) lost: Vec<Example>,
@@ -42,16 +42,17 @@ pub(crate) struct Examples {
     pub(crate) unacknowledged: Vec<Example>,
 }
 
-/// One copy that is missing or should not be.
+/// A copy that is missing or wrong.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Example {
     #[serde(serialize_with = "as_text")]
     pub(crate) run: RunId,
     pub(crate) sequence: u64,
-    /// Whose it is, as the ledger has it; several where it cannot be told, empty where it is not in the ledger.
+    /// Its recipient in the ledger. Several if it could be any of them; empty if it is not in the
+    /// ledger.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) recipient: String,
-    /// Where it was found, where that is known.
+    /// Where it was found, if known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) at: String,
 }
@@ -61,7 +62,7 @@ fn as_text<S: Serializer>(run: &RunId, serializer: S) -> Result<S::Ok, S::Error>
 }
 
 impl Held {
-    /// Good if nothing is lost, doubled or damaged.
+    /// Good if no copy is lost, doubled or damaged.
     pub(crate) fn verdict(&self) -> Verdict {
         Verdict::of(self.lost == 0 && self.doubled == 0 && self.damaged == 0)
     }

@@ -1,19 +1,20 @@
-//! The comparison: each copy that was found is held against what was answered 250.
+//! Compares each copy with the acknowledged messages.
 //!
-//! An acknowledged message has a slot for each of its recipients. A copy takes the slot of its place:
+//! An acknowledged message has a slot for each of its recipients. A copy takes the slot of its
+//! place:
 //!
 //! | the copy's place                     | its slot                    | a copy there already |
 //! |--------------------------------------|-----------------------------|----------------------|
 //! | a recipient of the message           | that recipient's            | doubled              |
-//! | a mailbox, nobody's by its name      | its own, else the next free | doubled              |
-//! | a mailbox, by its name a recipient's | as above, if it is one of   | doubled              |
-//! |                                      | the message's recipients    |                      |
+//! | a mailbox of unknown owner           | its own, else the next free | doubled              |
+//! | a mailbox named after a recipient    | as above, if the recipient  | doubled              |
+//! |                                      | is one of the message       |                      |
 //! | any other, or an unknown message     | none: it is unacknowledged  | doubled              |
 //!
-//! A slot that stays empty is a loss, so where places are told apart a lost and a doubled copy never cancel out. A
-//! damaged copy takes its slot as a sound one does: it is damaged, not lost. Memory: 8 bytes a message and 8 a
-//! recipient beside the ledger itself, some 30 for each copy that nobody acknowledged, and for mailboxes some 20 for
-//! each address.
+//! A slot that stays empty is a loss, so a lost and a doubled copy in different places never cancel
+//! out. A damaged copy takes its slot like a sound one. Memory: 8 bytes a message and 8 a recipient
+//! besides the ledger, about 30 for each unacknowledged copy, and about 20 for each address with
+//! mailboxes.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -23,25 +24,25 @@ use std::path::Path;
 use super::held::{Example, Held};
 use crate::{Acknowledged, RunId, Seen};
 
-/// Examples of each kind that the report has.
+/// Examples of each kind in the report.
 const EXAMPLES_MAX: usize = 20;
-/// Recipients that the example of one message names.
+/// Recipients that one example names.
 const NAMES_MAX: usize = 5;
 
-/// What the places of copies are.
+/// What copies are stored by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Places {
-    /// The recipients, as they were sent.
+    /// By recipient, as sent.
     Recipients,
-    /// Mailboxes, of which it may not be known whose they are.
+    /// By mailbox, whose owner may be unknown.
     Mailboxes,
 }
 
-/// Where a copy was found. A digest, of which the lowest bit is always 0, and which is never 0.
+/// Where a copy was found, as a digest. The lowest bit is always 0; the value is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(u64);
 
-/// One copy of a message that bears a stamp.
+/// A copy of a message with a stamp.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) run: RunId,
@@ -50,11 +51,11 @@ pub(crate) struct Found {
     pub(crate) place: Place,
 }
 
-/// Copies held against a ledger; without one, each is expected to come once.
+/// Compares copies with a ledger; without one, each copy is expected once.
 #[derive(Debug)]
 pub(crate) struct Holding<'a> {
     expected: Expected<'a>,
-    /// Message by message, and one more: where its slots begin.
+    /// For each message the index of its first slot, followed by the total.
     slots_at: Vec<usize>,
     slots: Vec<Slot>,
     filled: usize,
@@ -62,28 +63,29 @@ pub(crate) struct Holding<'a> {
     held: Held,
 }
 
-/// What should be found, and where.
+/// The expected copies and their places.
 #[derive(Clone, Debug)]
 struct Expected<'a> {
     acknowledged: &'a Acknowledged,
     places: Places,
-    /// Of all messages, where places are mailboxes.
+    /// The recipients of all messages; only used with mailboxes.
     recipients: HashSet<Place>,
 }
 
-/// A place, and in the lowest bit whether a copy was found there. 0: a mailbox that is not known yet.
+/// A place; the lowest bit is set when a copy was found there. 0 is a mailbox that is not known
+/// yet.
 #[derive(Clone, Copy, Debug)]
 struct Slot(u64);
 
 impl Place {
-    /// A recipient's; letters are the same in upper and in lower case.
+    /// The place of a recipient; case is ignored.
     pub(crate) fn recipient(address: &str) -> Place {
         let mut hasher = DefaultHasher::new();
         address.bytes().for_each(|byte| hasher.write_u8(byte.to_ascii_lowercase()));
         Place::of(hasher)
     }
 
-    /// A mailbox's of which it is not known whose it is.
+    /// The place of a mailbox with an unknown owner.
     fn mailbox(folder: &Path) -> Place {
         let mut hasher = DefaultHasher::new();
         hasher.write(folder.as_os_str().as_bytes());
@@ -96,7 +98,7 @@ impl Place {
 }
 
 impl Found {
-    /// A copy that was seen at a place.
+    /// An examined copy at a place.
     pub(crate) fn new(seen: Seen, place: Place) -> Found {
         Found { run: seen.stamp.run, sequence: seen.stamp.sequence, sound: seen.sound, place }
     }
@@ -127,7 +129,7 @@ impl Slot {
 }
 
 impl<'a> Holding<'a> {
-    /// Nothing was found yet.
+    /// Starts without copies.
     pub(crate) fn new(acknowledged: &'a Acknowledged, places: Places) -> Holding<'a> {
         let messages = acknowledged.len();
         let mut slots_at = Vec::with_capacity(messages + 1);
@@ -147,14 +149,14 @@ impl<'a> Holding<'a> {
         Holding { expected, slots_at, slots, filled: 0, unacknowledged: HashSet::new(), held }
     }
 
-    /// The place of a mailbox: that of the recipient whose address is among those that it seems to bear, or its own.
+    /// The place of a mailbox: that of the recipient with one of these addresses, else its own.
     pub(crate) fn mailbox(&self, mailbox: &Path, addresses: &[impl AsRef<str>]) -> Place {
         let mut places = addresses.iter().map(|address| Place::recipient(address.as_ref()));
         let told = places.find(|place| self.expected.recipients.contains(place));
         told.unwrap_or_else(|| Place::mailbox(mailbox))
     }
 
-    /// Takes one copy; `at` is where people find it, and may be empty.
+    /// Adds a copy; `at` is its location for the report, and may be empty.
     pub(crate) fn find(&mut self, found: Found, at: &str) {
         match self.expected.acknowledged.find(found.run, found.sequence) {
             Some(number) => self.find_acknowledged(number, found, at),
@@ -168,12 +170,12 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Takes one that bears no stamp.
+    /// Adds a message without a stamp.
     pub(crate) fn find_foreign(&mut self) {
         self.held.foreign += 1;
     }
 
-    /// Copies that were found so far.
+    /// The number of copies so far.
     pub(crate) fn copies(&self) -> u64 {
         self.held.copies
     }
@@ -183,7 +185,7 @@ impl<'a> Holding<'a> {
         self.filled == self.slots.len()
     }
 
-    /// What came of it, now that there are no more copies.
+    /// Returns the result after the last copy.
     pub(crate) fn finish(mut self) -> Held {
         self.held.found = self.filled as u64;
         self.held.lost = (self.slots.len() - self.filled) as u64;
@@ -230,13 +232,13 @@ impl<'a> Holding<'a> {
 }
 
 impl Expected<'_> {
-    /// Whether the place is known to be a recipient's, and of none of this message.
+    /// Whether the place belongs to a recipient of other messages only.
     fn is_anothers(&self, number: usize, place: Place) -> bool {
         let mut its_own = self.acknowledged.recipients(number).map(Place::recipient);
         self.recipients.contains(&place) && !its_own.any(|own| own == place)
     }
 
-    /// Without a ledger, all runs are.
+    /// Without a ledger, every run is expected.
     fn is_awaited(&self, run: RunId) -> bool {
         self.acknowledged.has_run(run) || !self.acknowledged.has_runs()
     }
@@ -252,7 +254,7 @@ impl Expected<'_> {
         Example { run, sequence, recipient: self.names(number, place), at: String::new() }
     }
 
-    /// The recipient at a place; all of them where it cannot be told.
+    /// The recipient of a place; all recipients of the message if it could be any.
     fn names(&self, number: usize, place: Place) -> String {
         let recipients = || self.acknowledged.recipients(number);
         let only = recipients().find(|recipient| Place::recipient(recipient) == place);
@@ -265,7 +267,7 @@ impl Expected<'_> {
     }
 }
 
-/// One for each recipient, who may be named twice.
+/// Adds a slot for each recipient. A recipient that is listed twice has one.
 fn push_slots<'a>(recipients: impl Iterator<Item = &'a str>, slots: &mut Vec<Slot>) {
     let first = slots.len();
     for place in recipients.map(Place::recipient) {
@@ -410,7 +412,7 @@ mod tests {
         assert_eq!(counts(&held(&none, Places::Recipients, &copies)), [0, 0, 1, 0, 2]);
     }
 
-    /// Ledgers and copies at random, held against a count of each copy in each place.
+    /// Random ledgers and copies, compared with a count of each copy in each place.
     #[test]
     fn any_copies_are_judged_as_a_plain_count_of_them_is() {
         let recipient = |number: u64| format!("u{number}@x.test");

@@ -1,8 +1,9 @@
-//! Copies in a tree of Maildirs. One thread walks the tree, several read and examine, and the caller holds what they
-//! found against the ledger. A Maildir is a folder with `new` and `cur` in it; there may be others below it. Whatever
-//! is in `tmp`, hidden, no regular file or anywhere else is no mail. Each file is a copy, whatever its name: one file
-//! with two names (hard links, or a reader who just moves it) is one. What vanishes meanwhile was moved by a reader, or
-//! deleted; what cannot be read, or is longer than any letter, is a fault.
+//! Copies in a tree of Maildirs. One thread walks the tree, several read and examine files, and the
+//! caller compares. A Maildir is a folder with `new` and `cur`; others may be below it. Files in
+//! `tmp` or elsewhere, hidden files and special files are not mail. Each file is a copy; several
+//! names of one file (hard links, or a reader that is moving it) are one copy. A file that
+//! disappears was moved or deleted by a reader. A file that cannot be read, or is larger than
+//! [`LETTER_OCTETS_MAX`], is a fault.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File, FileType};
@@ -17,25 +18,25 @@ use std::thread;
 use super::{Found, Holding};
 use crate::{Fault, Seen, examine};
 
-/// Threads that read. More than processors, for they wait for the disk.
+/// Reading threads. There are more than processors, because they wait for the disk.
 const READERS: usize = 4;
 /// Maildirs that were found and not yet read.
 const AHEAD_MAX: usize = 1024;
-/// Maildirs that were read and not yet held against the ledger.
+/// Maildirs that were read and not yet compared.
 const READ_MAX: usize = 64;
-/// A letter's octets, of which each reader has one in memory.
+/// Bytes of a message. Each reader has one message in memory.
 const LETTER_OCTETS_MAX: u64 = 256 << 20;
-/// Looks into `cur` while files are renamed there before they can be opened.
+/// How often `cur` is read again because files were renamed before they could be opened.
 const LOOKS_MAX: usize = 20;
 
-/// One file that is mail.
+/// A file with mail.
 struct Letter {
-    /// None: it bears no stamp.
+    /// None if it has no stamp.
     seen: Option<Seen>,
     path: PathBuf,
 }
 
-/// A Maildir and what is in it.
+/// A Maildir and its mail.
 struct Content {
     folder: PathBuf,
     letters: Vec<Letter>,
@@ -51,14 +52,14 @@ pub(super) fn look(root: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> 
             let (to_read, contents) = (to_read.clone(), contents.clone());
             scope.spawn(move || read_folders(&to_read, &contents));
         }
-        // When the readers are gone nobody reads any more, and the walk ends.
+        // Without readers the channel is closed and the walk ends.
         drop(to_read);
         scope.spawn(move || walk_all(root, &folders, &contents));
         hold(found, holding)
     })
 }
 
-/// After a fault nobody listens any more, and the threads end.
+/// Compares what the readers send. After a fault the channels close and the threads end.
 fn hold(found: Receiver<Result<Content, Fault>>, holding: &mut Holding<'_>) -> Result<(), Fault> {
     for content in found {
         let Content { folder, letters } = content?;
@@ -73,7 +74,7 @@ fn hold(found: Receiver<Result<Content, Fault>>, holding: &mut Holding<'_>) -> R
     Ok(())
 }
 
-/// Whose it may be: `.../user7@bench.test`, or `.../bench.test/user7`.
+/// The possible addresses of its owner: `.../user7@bench.test`, or `.../bench.test/user7`.
 fn owners(folder: &Path) -> Vec<String> {
     let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_owned());
     let last = name(folder);
@@ -85,12 +86,12 @@ fn owners(folder: &Path) -> Vec<String> {
 fn walk_all(root: &Path, folders: &SyncSender<PathBuf>, contents: &SyncSender<Result<Content, Fault>>) {
     let walked = fs::metadata(root).and_then(|_| walk(root.to_owned(), folders));
     if let Err(error) = walked {
-        // Nobody listens after another fault.
+        // After another fault the receiver is gone.
         let _ = contents.send(Err(fault(root)(error)));
     }
 }
 
-/// Goes down the tree, depth first. Links are not followed: they would lead round in circles.
+/// Walks the tree depth first. Symbolic links are not followed, since they could form a loop.
 fn walk(root: PathBuf, folders: &SyncSender<PathBuf>) -> io::Result<()> {
     let mut to_walk = vec![root];
     while let Some(folder) = to_walk.pop() {
@@ -123,8 +124,8 @@ fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result
     }
 }
 
-/// `new` is read before `cur` is listed, so that what a reader moves meanwhile is seen at one of the two places, or at
-/// both. What a reader renames in `cur` is there under another name.
+/// Reads `new` before `cur`, so that a file that a reader moves meanwhile is seen in at least one
+/// of them. A file that is renamed in `cur` is found by its new name.
 fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<Letter>> {
     let mut files = HashSet::new();
     let mut letters = Vec::new();
@@ -138,7 +139,7 @@ fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<Letter>> {
     Ok(letters)
 }
 
-/// Reads what is not known yet. Says whether anything was gone before it could be opened.
+/// Reads files that were not read yet. Returns whether a file disappeared before it was opened.
 fn look_into(
     part: &Path,
     buffer: &mut Vec<u8>,

@@ -1,5 +1,5 @@
-//! Copies in mailboxes that a POP3 server gives out. The name of the user is the place, and a recipient's where it is
-//! their address; what cannot be read is a fault.
+//! Copies in the mailboxes of a POP3 server. The place of a copy is the recipient with the user's
+//! name as address, else the mailbox. A mailbox that cannot be read is a fault.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{Found, Holding};
 use crate::pop3::{Accounts, walk};
 use crate::{Fault, Target};
 
-/// Where the mailboxes are, and whose.
+/// The server and its mailboxes.
 #[derive(Clone, Debug)]
 pub(crate) struct PostOffice {
     pub(crate) target: Target,

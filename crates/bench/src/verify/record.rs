@@ -1,6 +1,7 @@
-//! The record of a sink: a line for each copy, `RUN SEQUENCE sound|damaged RECIPIENT`, and `- - foreign RECIPIENT` for
-//! one that bears no stamp. A last line without its end may still be being written, and does not count; any other line
-//! that is not like this, or is longer than [`LINE_OCTETS_MAX`], is a fault.
+//! The record of a sink: a line for each copy, `RUN SEQUENCE sound|damaged RECIPIENT`, or
+//! `- - foreign RECIPIENT` for one without a stamp. An incomplete last line is ignored, since it may
+//! still be written. Any other line in a different form, or longer than [`LINE_OCTETS_MAX`], is a
+//! fault.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,10 +10,10 @@ use std::path::Path;
 use super::{Found, Holding, Place};
 use crate::{Fault, Seen};
 
-/// Of one line, whose recipient came in a command that the sink limits to half of it.
+/// Bytes of a line. A sink limits the command with the recipient to half of it.
 const LINE_OCTETS_MAX: u64 = 128 << 10;
 
-/// Appends the line of one copy.
+/// Appends the line of a copy.
 pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8>) {
     // Writing to a Vec cannot fail.
     let _ = match seen {
@@ -24,7 +25,7 @@ pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8
     };
 }
 
-/// Finds every copy that the record has.
+/// Finds every copy in the record.
 pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> {
     let what = format!("reading the record {}", path.display());
     let mut file = BufReader::new(File::open(path).map_err(Fault::system(&what))?);
@@ -40,7 +41,7 @@ pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> 
         };
         let text = str::from_utf8(line).ok();
         let kept = text.and_then(|line| hold(line, holding));
-        kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is not the line of a copy")))?;
+        kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is invalid")))?;
     }
     Ok(())
 }
@@ -94,7 +95,7 @@ mod tests {
     fn a_record_that_is_none_is_refused_with_its_line() {
         for line in ["1 0 sound", "1 x sound a@x.test", "1 0 odd a@x.test", ""] {
             let fault = held(format!("1 0 sound a@x.test\n{line}\n").as_bytes()).unwrap_err();
-            assert!(fault.to_string().ends_with("line 2 is not the line of a copy"), "{line}: {fault}");
+            assert!(fault.to_string().ends_with("line 2 is invalid"), "{line}: {fault}");
         }
     }
 

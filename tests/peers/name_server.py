@@ -1,10 +1,12 @@
-"""A name server of a few records, that can be told to fail: RFC 1035 as far as mail asks for it, over UDP and TCP.
+"""A DNS server with a few records and optional failures: the part of RFC 1035 that mail needs, over
+UDP and TCP.
 
-    mx, a, aaaa      add a record; a name that has any record exists, every other one is answered with NXDOMAIN
-    null_mx          the domain takes no mail (RFC 7505)
+    mx, a, aaaa      add a record; a name without any record is NXDOMAIN
+    null_mx          the domain accepts no mail (RFC 7505)
     broken, silent   names that are answered with SERVFAIL, or not at all
 
-An answer that is too large for a datagram is cut to its header, with TC set, so that it is asked for again by TCP.
+An answer that does not fit a datagram is truncated to its header with TC set, so that the client
+repeats the query over TCP.
 """
 
 import collections
@@ -22,8 +24,8 @@ _DATAGRAM_OCTETS_MAX = 512
 _TRIES = 50
 
 
-class Names:
-    """A name server on a port of its own; everything about it may be changed while it runs."""
+class NameServer:
+    """A DNS server on a port of its own; all settings may be changed while it runs."""
 
     def __init__(self, ttl=60):
         self.ttl = ttl
@@ -36,26 +38,26 @@ class Names:
         threading.Thread(target=self._serve_connections, daemon=True).start()
 
     def mx(self, domain, preference, host):
-        """One mail host of a domain."""
+        """Adds a mail host of a domain."""
         self.records[domain, MX].append(struct.pack("!H", preference) + _encoded(host))
 
     def null_mx(self, domain):
-        """The domain takes no mail."""
+        """Makes the domain accept no mail."""
         self.records[domain, MX].append(struct.pack("!H", 0) + b"\0")
 
     def a(self, name, address):
-        """An address of a host; also one of IPv6."""
+        """Adds an IPv4 or IPv6 address of a host."""
         packed = ipaddress.ip_address(address).packed
         self.records[name, A if len(packed) == 4 else AAAA].append(packed)
 
     def domain(self, domain, *addresses):
-        """A domain whose mail hosts, in this order of preference, have these addresses."""
+        """Adds a domain with mail hosts of these addresses, in this order of preference."""
         for number, address in enumerate(addresses, 1):
             self.mx(domain, 10 * number, f"mx{number}.{domain}")
             self.a(f"mx{number}.{domain}", address)
 
     def stop(self):
-        """Answers nothing any more."""
+        """Stops answering."""
         self._datagrams.close()
         self._listener.close()
 
@@ -90,7 +92,7 @@ class Names:
                 pass
 
     def _answer(self, message, cut=False):
-        """What is said to one question; None where nothing is."""
+        """The answer to a query; None for no answer."""
         number, *_ = _HEADER.unpack_from(message)
         name, end = _decoded(message, _HEADER.size)
         (kind,) = struct.unpack_from("!H", message, end)
@@ -136,7 +138,9 @@ def _encoded(name):
 
 
 def _decoded(message, offset):
-    """The name at the offset, in lower case, and where it ends; questions are never compressed."""
+    """The name at the offset in lower case, and the offset after it; names in questions are not
+    compressed.
+    """
     labels = []
     while length := message[offset]:
         labels.append(message[offset + 1 : offset + 1 + length].decode().lower())

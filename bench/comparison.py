@@ -1,11 +1,12 @@
-"""A contest: each side puts its load on a fresh server of its own, in turns, and the ratios are held against aims.
+"""Compares servers: each side runs its load on a fresh server, in turns, and ratios are checked.
 
-    server   start, stop (in any state), port, group (its processes), configuration, check_kept: complains unless it has
-             what it took
-    load     command, and run(port, folder), which gives what was done; what it writes, it writes into the folder; where
-             it has files to go by, configuration
+    server   start, stop (in any state), port, group (its processes), configuration, check_kept (fails unless
+             the server has kept the messages)
+    load     command, and run(port, folder), which returns the result and writes only into the folder;
+             configuration, if it uses configuration files
 
-Before each run the disk is synced and the machine rests; after it the server is held to what it has answered for.
+Before each run the disk is synced and the machine is idle for a few seconds. After it the server
+must still have the messages that it acknowledged.
 """
 
 import dataclasses
@@ -17,22 +18,22 @@ import report
 from peers import accounting, machine
 from scenarios import Scenario
 
-REST_NOTE = f"Before each run the disk was synced and the machine rested for {machine.REST_SECONDS} seconds."
+REST_NOTE = f"Before each run the disk was synced and the machine was idle for {machine.REST_SECONDS} seconds."
 _TRIAL_MIN = {"count": 100, "seconds": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of those that are compared."""
+    """One of the compared sides."""
 
-    server: typing.Callable  # of a folder; gives a server that is not yet started
+    server: typing.Callable  # called with a folder; returns a server that is not started
     load: typing.Any
-    message_octets: int = 0  # that one takes on the disk, where messages are kept
-    is_minute: bool = False  # the load is a minute's, in a trial too
-    is_part: bool = False  # more is sent than counts
+    message_octets: int = 0  # disk space of one message, if messages are kept
+    is_minute: bool = False  # the load runs for a minute, also in a trial
+    is_part: bool = False  # more messages are sent than are counted
 
-    def shrunk(self, divisor):
-        """It with the load of a trial: a part of the count, or of the time."""
+    def for_trial(self, divisor):
+        """The same side with the smaller load of a trial: a part of the count, or of the time."""
         if self.is_minute:
             return self
         parts = ((key, least, getattr(self.load, key, None)) for key, least in _TRIAL_MIN.items())
@@ -40,11 +41,11 @@ class Side:
         return dataclasses.replace(self, load=dataclasses.replace(self.load, **changes))
 
     def disk_octets(self):
-        """What it takes on the disk in one round."""
+        """The disk space that one round needs."""
         return self.message_octets * self.load.messages_max if self.message_octets else 0
 
     def measure(self, server, place):
-        """Puts the load on a server that is started, and holds it to what it has answered for."""
+        """Runs the load on a started server and checks that the server kept the messages."""
         figures = pairs.measure(server, lambda: self.load.run(server.port, place))
         self._check_kept(server, figures.messages)
         return figures
@@ -54,24 +55,24 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contest:
-    """What is compared, and what it aims at."""
+class Comparison:
+    """The compared sides and the target ratios."""
 
     title: str
     sides: dict  # name to Side
     targets: tuple
     notes: tuple
     unit: str = "message"
-    versions: dict = dataclasses.field(default_factory=dict)  # of peers: name to a function that tells
+    versions: dict = dataclasses.field(default_factory=dict)  # of peers: name to a function that returns the version
 
     def run(self, name, options):
-        """All rounds and the report; whether every aim was met."""
+        """Runs all rounds and writes the report; returns whether every target was met."""
         with machine.run_folder(name) as folder:
             return self.measure(name, folder, options).finish(options)
 
     def measure(self, name, folder, options):
-        """All rounds, below `folder`, and their report."""
-        sides = {name: side.shrunk(options.shrink) for name, side in self.sides.items()}
+        """Runs all rounds below `folder` and returns the report."""
+        sides = {name: side.for_trial(options.shrink) for name, side in self.sides.items()}
         machine.require_space(folder, options.pairs * sum(side.disk_octets() for side in sides.values()))
         facts = machine.describe(folder) | {peer: version() for peer, version in self.versions.items()}
         loads = {side: sides[side].load for side in sides}
@@ -85,7 +86,7 @@ class Contest:
         )  # fmt: skip
 
 
-class Nobody:
+class NullServer:
     """The server of loads that need none."""
 
     name, port = "nobody", None
@@ -94,23 +95,23 @@ class Nobody:
         self.group = accounting.Group("nobody")
 
     def start(self):
-        """Nothing is to be started."""
+        """Does nothing."""
 
     def stop(self):
         """Removes its empty group."""
         self.group.end()
 
     def check_kept(self, _count):
-        """Nothing is promised."""
+        """Does nothing."""
 
     def configuration(self):
-        """There is none."""
+        """Returns an empty configuration."""
         return ""
 
 
-def scenarios(contests):
-    """The table of scenarios of a module whose scenarios are all contests."""
-    return {name: Scenario(functools.partial(it.run, name), tuple(it.sides)) for name, it in contests.items()}
+def scenarios(comparisons):
+    """The table of scenarios of a module that only has comparisons."""
+    return {name: Scenario(functools.partial(it.run, name), tuple(it.sides)) for name, it in comparisons.items()}
 
 
 def _turn(name, side, folder, configurations):
