@@ -139,7 +139,7 @@ class ByName(OutboundCase):
         self.send(server, "bob@gone.test")
         bounced = await_event(server, "bounced", to="<bob@gone.test>")
         self.assertTrue("no address for any MX host of gone.test" in bounced.reason, bounced)
-        self.assertTrue(facts(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
+        self.assertTrue(mail_events(server, "deferred", to="<bob@gone.test>")[0].reason.startswith("451 4.4.4 "))
         self.await_notice(server, bounced, b"Status: 5.4.4\r\n")
 
     def test_later_attempts_continue_with_untried_hosts(self):

@@ -102,10 +102,10 @@ class ByTable(OutboundCase):
             self.send(server, f"{user}@bench.test")
         await_messages(server, "bob", 1)
         place = root / "stores/7/alice/Maildir/new"
-        await_that(lambda: letters(place), "a letter at the place that the table names", server)
-        fact = await_event(server, "deferred", to="<carol@bench.test>")
-        self.assertIn("4.3.5", fact.reason)
-        self.assertIn("the path of carol@bench.test is '../../carol', which is not below", fact.reason)
+        await_that(lambda: mail_files(place), "a message at the path in the table", server)
+        event = await_event(server, "deferred", to="<carol@bench.test>")
+        self.assertIn("4.3.5", event.reason)
+        self.assertIn("the path of carol@bench.test is '../../carol', which is not below", event.reason)
         self.assertEqual(list(root.rglob("carol")), [])
 
     def test_a_mailbox_without_a_path_does_not_defer_other_recipients_of_the_message(self):
@@ -138,14 +138,14 @@ class ByTable(OutboundCase):
         extra += '\n[[domain]]\nname = "shared.test"\nmailboxes = "inhabitants"\nhosts = "hosts"\n'
         server = self.start(extra=extra, retry='first = "200ms", factor = 1.0, jitter = 0.0')
         self.send(server, "alice@shared.test", "bob@shared.test")
-        fact = await_event(server, "deferred", to="<alice@shared.test>")
-        self.assertIn("host of alice@shared.test: invalid host 'a!b'", fact.reason)
+        event = await_event(server, "deferred", to="<alice@shared.test>")
+        self.assertIn("host of alice@shared.test: invalid host 'a!b'", event.reason)
         execute("DELETE FROM hosts WHERE address = 'alice@shared.test'")
         await_messages(server, "alice", 1, domain="shared.test")
         execute("DELETE FROM hosts")
         await_messages(server, "bob", 1, domain="shared.test")
-        fact = await_event(server, "deferred", to="<bob@shared.test>")
-        self.assertIn("host of bob@shared.test: invalid host 'c!d'", fact.reason)
+        event = await_event(server, "deferred", to="<bob@shared.test>")
+        self.assertIn("host of bob@shared.test: invalid host 'c!d'", event.reason)
 
 
 if __name__ == "__main__":
