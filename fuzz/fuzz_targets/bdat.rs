@@ -6,12 +6,12 @@
 mod session;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::smtp::server::{Flavor, NulPolicy};
+use protocol::smtp::server::{MailProtocol, NulPolicy};
 
 const ENVELOPE: &[u8] = b"LHLO c\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nRCPT TO:<e@f.example>\r\nBDAT ";
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_last() else { return };
     let nul = if choice & 2 == 0 { NulPolicy::Keep } else { NulPolicy::Strip };
-    session::check(Flavor::Lmtp, choice & 1 != 0, nul, &[ENVELOPE, bytes].concat(), usize::from(choice >> 2));
+    session::check(MailProtocol::Lmtp, choice & 1 != 0, nul, &[ENVELOPE, bytes].concat(), usize::from(choice >> 2));
 });

@@ -6,17 +6,17 @@
 
 use libfuzzer_sys::fuzz_target;
 use protocol::http::Method;
-use protocol::http::client::{Client, Event, Head, Limits, Misbehaviour};
+use protocol::http::client::{HttpClient, HttpEvent, ResponseHead, Limits, HttpViolation};
 
 const BODY_OCTETS_MAX: u64 = 1000;
 
 /// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    heads: Vec<Head>,
+    heads: Vec<ResponseHead>,
     bodies: Vec<u8>,
     ends: usize,
-    fault: Option<Misbehaviour>,
+    fault: Option<HttpViolation>,
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
     let method = if choice & 1 == 0 { Method::Get } else { Method::Head };
-    let mut client = Client::new(Limits { body_octets_max: BODY_OCTETS_MAX });
+    let mut client = HttpClient::new(Limits { body_octets_max: BODY_OCTETS_MAX });
     let mut outcome = Outcome::default();
     for mut input in bytes.chunks(size) {
         while !input.is_empty() && outcome.fault.is_none() {
@@ -51,11 +51,11 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
 
 impl Outcome {
     /// Adds an event; returns whether there was one.
-    fn take(&mut self, taken: Result<Option<Event<'_>>, Misbehaviour>) -> bool {
+    fn take(&mut self, taken: Result<Option<HttpEvent<'_>>, HttpViolation>) -> bool {
         match taken {
-            Ok(Some(Event::Head(head))) => self.heads.push(head),
-            Ok(Some(Event::Body(piece))) => self.bodies.extend_from_slice(piece),
-            Ok(Some(Event::End)) => self.ends += 1,
+            Ok(Some(HttpEvent::Head(head))) => self.heads.push(head),
+            Ok(Some(HttpEvent::Body(piece))) => self.bodies.extend_from_slice(piece),
+            Ok(Some(HttpEvent::End)) => self.ends += 1,
             Ok(None) => return false,
             Err(fault) => self.fault = Some(fault),
         }

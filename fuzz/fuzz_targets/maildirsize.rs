@@ -30,14 +30,14 @@ fuzz_target!(|bytes: &[u8]| {
     std::fs::write(MAILDIR.join("maildirsize"), bytes).expect("the folder is writable");
     let Some(before) = says(&MAILDIR, limits) else { return };
     assert!(bytes.len() < FILE_OCTETS_MAX, "a large file must be recalculated");
-    quota::add(&MAILDIR, ADDED).expect("the file is writable");
+    quota::record_added(&MAILDIR, ADDED).expect("the file is writable");
     // If the last line is incomplete, the addition completes it, with any result.
     let after = says(&MAILDIR, limits).filter(|_| bytes.ends_with(b"\n"));
     assert!(after.is_none_or(|after| after == before + ADDED), "{before:?}, then {after:?}");
 });
 
 fn says(maildir: &Path, limits: Limits) -> Option<Usage> {
-    let standing = quota::recorded(maildir, limits, SystemTime::now()).expect("the file is readable")?;
-    let _ = standing.decides(limits, Usage { bytes: u64::MAX, messages: u64::MAX });
-    Some(standing.usage)
+    let estimate = quota::read_usage(maildir, limits, SystemTime::now()).expect("the file is readable")?;
+    let _ = estimate.is_conclusive(limits, Usage { bytes: u64::MAX, messages: u64::MAX });
+    Some(estimate.usage)
 }

@@ -5,18 +5,18 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::pop3::client::{Client, Command, Event, Limits, Misbehaviour};
+use protocol::pop3::client::{Pop3Client, Pop3Command, Pop3Event, Limits, Pop3Violation};
 
 const MESSAGE_OCTETS_MAX: u64 = 1000;
-const COMMANDS: [Command<'static>; 8] = [
-    Command::User("user"),
-    Command::Pass("secret"),
-    Command::Stat,
-    Command::List,
-    Command::Uidl,
-    Command::Retr(1),
-    Command::Capa,
-    Command::Quit,
+const COMMANDS: [Pop3Command<'static>; 8] = [
+    Pop3Command::User("user"),
+    Pop3Command::Pass("secret"),
+    Pop3Command::Stat,
+    Pop3Command::List,
+    Pop3Command::Uidl,
+    Pop3Command::Retr(1),
+    Pop3Command::Capa,
+    Pop3Command::Quit,
 ];
 
 /// The result of an input.
@@ -25,7 +25,7 @@ struct Outcome {
     /// All events except content.
     events: Vec<String>,
     content: Vec<u8>,
-    fault: Option<Misbehaviour>,
+    fault: Option<Pop3Violation>,
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -42,14 +42,14 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
-    let mut client = Client::new(Limits { message_octets_max: MESSAGE_OCTETS_MAX });
+    let mut client = Pop3Client::new(Limits { message_octets_max: MESSAGE_OCTETS_MAX });
     let mut outcome = Outcome::default();
     let mut commands = COMMANDS.iter().cycle().skip(usize::from(choice & 7));
     for mut input in bytes.chunks(size) {
         while !input.is_empty() && outcome.fault.is_none() {
             if client.is_ready() {
                 let command = commands.next().expect("a cycle never ends");
-                client.say(*command, &mut Vec::new()).expect("the client is ready");
+                client.send(*command, &mut Vec::new()).expect("the client is ready");
             }
             outcome.take(client.handle_input(&mut input));
         }
@@ -58,9 +58,9 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
 }
 
 impl Outcome {
-    fn take(&mut self, taken: Result<Option<Event<'_>>, Misbehaviour>) {
+    fn take(&mut self, taken: Result<Option<Pop3Event<'_>>, Pop3Violation>) {
         match taken {
-            Ok(Some(Event::Content(piece))) => self.content.extend_from_slice(piece),
+            Ok(Some(Pop3Event::Content(piece))) => self.content.extend_from_slice(piece),
             Ok(Some(event)) => self.events.push(format!("{event:?}")),
             Ok(None) => {}
             Err(fault) => self.fault = Some(fault),

@@ -10,8 +10,8 @@
 use libfuzzer_sys::fuzz_target;
 use mail::ScramKeys;
 use protocol::sasl::{
-    Action, Config, Exchange, Keys, Mechanism, Nonce, Outcome, PASSWORD_OCTETS_MAX, Question, Refusal, USER_OCTETS_MAX,
-    Verdict, decode, decode_initial, encode,
+    SaslAction, Config, SaslExchange, ScramKeysAnswer, Mechanism, Nonce, SaslOutcome, PASSWORD_OCTETS_MAX, SaslQuestion, SaslRefusal, USER_OCTETS_MAX,
+    PasswordVerdict, decode, decode_initial, encode,
 };
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::ScramSha256];
@@ -33,58 +33,58 @@ fuzz_target!(|bytes: &[u8]| {
         },
         Some(initial) => Some(initial.to_vec()),
     };
-    let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &config);
+    let mut exchange = SaslExchange::begin(mechanism, initial.as_deref(), &config);
     let mut let_in = false;
     while let Some(action) = exchange.poll_action() {
         assert_eq!(exchange.poll_action(), None, "one action at a time");
         match action {
-            Action::Challenge(challenge) => {
+            SaslAction::Challenge(challenge) => {
                 let sent = decode(encode(&challenge).as_bytes());
                 assert!(sent.is_ok_and(|sent| **sent == *challenge), "a challenge survives base64");
                 respond(&mut exchange, turns.next(), is_encoded);
             }
-            Action::Ask(question) => let_in = answer(&mut exchange, question, answers),
-            Action::Done(outcome) => return end(&mut exchange, &outcome, let_in),
+            SaslAction::Ask(question) => let_in = answer(&mut exchange, question, answers),
+            SaslAction::Done(outcome) => return end(&mut exchange, &outcome, let_in),
         }
     }
     panic!("no action, and no end");
 });
 
 /// A client that sends no more has disconnected, which cancels the exchange.
-fn respond(exchange: &mut Exchange, turn: Option<&[u8]>, is_encoded: bool) {
+fn respond(exchange: &mut SaslExchange, turn: Option<&[u8]>, is_encoded: bool) {
     match turn {
-        None => exchange.handle_cancel(Refusal::Cancelled),
+        None => exchange.handle_cancel(SaslRefusal::Cancelled),
         Some(turn) if is_encoded => match decode(turn) {
             Ok(response) => exchange.handle_response(&response),
-            Err(_) => exchange.handle_cancel(Refusal::Malformed),
+            Err(_) => exchange.handle_cancel(SaslRefusal::Malformed),
         },
         Some(turn) => exchange.handle_response(turn),
     }
 }
 
 /// Answers a question; returns whether the client was accepted.
-fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
+fn answer(exchange: &mut SaslExchange, question: SaslQuestion, answers: u8) -> bool {
     let is_sound = |user: &str| (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control);
     match question {
-        Question::Verify { user, password } => {
+        SaslQuestion::Verify { user, password } => {
             assert!(is_sound(&user), "{user:?}");
             let password = password.reveal();
             assert!((1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0'));
-            let verdicts = [Verdict::Refused, Verdict::Throttled, Verdict::Unavailable];
+            let verdicts = [PasswordVerdict::Refused, PasswordVerdict::Throttled, PasswordVerdict::Unavailable];
             let refused = verdicts.into_iter().nth(usize::from(answers % 4));
             let let_in = refused.is_none();
-            exchange.handle_verdict(refused.unwrap_or(Verdict::Accepted { user: USER.into() }));
+            exchange.handle_verdict(refused.unwrap_or(PasswordVerdict::Accepted { user: USER.into() }));
             let_in
         }
-        Question::Credentials { user } => {
+        SaslQuestion::Credentials { user } => {
             assert!(is_sound(&user), "{user:?}");
             // No client knows a client key that matches these keys.
             let keys = ScramKeys { salt: [1; 16].into(), iterations: 4096, stored_key: [0; 32], server_key: [0; 32] };
             let keys = match answers % 4 {
-                0 => Keys::Found { user: USER.into(), keys },
-                1 => Keys::Unknown { iterations: 4096 },
-                2 => Keys::Throttled,
-                _ => Keys::Unavailable,
+                0 => ScramKeysAnswer::Found { user: USER.into(), keys },
+                1 => ScramKeysAnswer::Unknown { iterations: 4096 },
+                2 => ScramKeysAnswer::Throttled,
+                _ => ScramKeysAnswer::Unavailable,
             };
             exchange.handle_keys(keys, &Nonce::from_random([3; Nonce::OCTETS]));
             false
@@ -93,12 +93,12 @@ fn answer(exchange: &mut Exchange, question: Question, answers: u8) -> bool {
 }
 
 /// Events after the end are ignored.
-fn end(exchange: &mut Exchange, outcome: &Outcome, let_in: bool) {
-    let accepted = Outcome::Accepted { user: USER.into() };
+fn end(exchange: &mut SaslExchange, outcome: &SaslOutcome, let_in: bool) {
+    let accepted = SaslOutcome::Accepted { user: USER.into() };
     assert_eq!(*outcome == accepted, let_in, "{outcome:?}");
-    assert!(let_in || matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert!(let_in || matches!(outcome, SaslOutcome::Refused(_)), "{outcome:?}");
     exchange.handle_response(b"");
-    exchange.handle_verdict(Verdict::Accepted { user: USER.into() });
-    exchange.handle_cancel(Refusal::Cancelled);
+    exchange.handle_verdict(PasswordVerdict::Accepted { user: USER.into() });
+    exchange.handle_cancel(SaslRefusal::Cancelled);
     assert_eq!(exchange.poll_action(), None);
 }

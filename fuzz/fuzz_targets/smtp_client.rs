@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use mail::{Address, Timestamp};
-use protocol::smtp::Flavor;
-use protocol::smtp::client::{Client, Config, Content, Credentials, Event, Transaction, Verdict, Word};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{SmtpClient, Config, ContentInfo, SmtpCredentials, SmtpClientEvent, Transaction, RecipientOutcome, CommandWord};
 
 const NOW: Timestamp = Timestamp(0);
 const TURN_END: u8 = 0xff;
@@ -21,7 +21,7 @@ const TRANSACTIONS_MAX: usize = 3;
 struct Outcome {
     heads: Vec<u8>,
     octets: u64,
-    events: Vec<Event>,
+    events: Vec<SmtpClientEvent>,
     begun: usize,
 }
 
@@ -29,13 +29,13 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_last() else { return };
     let whole = play(choice, bytes, usize::MAX);
     assert_eq!(whole, play(choice, bytes, 1 + usize::from(choice >> 4)));
-    let finished = whole.events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+    let finished = whole.events.iter().filter(|event| matches!(event, SmtpClientEvent::Finished(_))).count();
     assert_eq!(finished, whole.begun, "each transaction finishes once");
-    assert!(matches!(whole.events.last(), Some(Event::Closed(_))), "the last event says why the session closed");
+    assert!(matches!(whole.events.last(), Some(SmtpClientEvent::Closed(_))), "the last event says why the session closed");
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
-    let mut client = Client::new(Arc::new(config(choice)), NOW);
+    let mut client = SmtpClient::new(Arc::new(config(choice)), NOW);
     let mut outcome = Outcome::default();
     for turn in bytes.split(|byte| *byte == TURN_END) {
         let is_all_sent = client.output().is_empty();
@@ -50,9 +50,9 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
 }
 
 fn config(choice: u8) -> Config {
-    let flavor = if choice & 1 == 0 { Flavor::Smtp } else { Flavor::Lmtp };
-    let helo = Word::new("client.example").expect("a host name is a valid word");
-    let credentials = Credentials::new("user", "secret").expect("the credentials are valid");
+    let flavor = if choice & 1 == 0 { MailProtocol::Smtp } else { MailProtocol::Lmtp };
+    let helo = CommandWord::new("client.example").expect("a host name is a valid word");
+    let credentials = SmtpCredentials::new("user", "secret").expect("the credentials are valid");
     Config {
         pipelining: choice & 2 == 0,
         chunking: choice & 4 != 0,
@@ -61,12 +61,12 @@ fn config(choice: u8) -> Config {
     }
 }
 
-fn settle(client: &mut Client, outcome: &mut Outcome, is_all_sent: bool) {
+fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
     while let Some(event) = client.poll_event() {
         match &event {
-            Event::StartTls => client.handle_secured(NOW),
-            Event::Finished(verdicts) => {
-                let needs_all = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_) | Verdict::InDoubt);
+            SmtpClientEvent::StartTls => client.handle_secured(NOW),
+            SmtpClientEvent::Finished(verdicts) => {
+                let needs_all = |verdict: &RecipientOutcome| matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt);
                 assert!(is_all_sent || !verdicts.iter().any(needs_all), "accepted before it was sent");
                 assert_eq!(verdicts.len(), 2);
             }
@@ -90,5 +90,5 @@ fn settle(client: &mut Client, outcome: &mut Outcome, is_all_sent: bool) {
 fn transaction() -> Transaction {
     let address = |text: &str| -> Address { text.parse().expect("an address") };
     let recipients = [address("c@d.example"), address("e@d.example")];
-    Transaction::new(Some(address("a@b.example")), recipients, Content::of(b"Subject: x\r\n\r\n.text"))
+    Transaction::new(Some(address("a@b.example")), recipients, ContentInfo::from_message(b"Subject: x\r\n\r\n.text"))
 }

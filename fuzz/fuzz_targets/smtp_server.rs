@@ -7,11 +7,11 @@
 mod session;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::smtp::server::{Flavor, NulPolicy};
+use protocol::smtp::server::{MailProtocol, NulPolicy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_last() else { return };
-    let flavor = if choice & 1 == 0 { Flavor::Smtp } else { Flavor::Lmtp };
+    let flavor = if choice & 1 == 0 { MailProtocol::Smtp } else { MailProtocol::Lmtp };
     let nul = match choice >> 2 & 3 {
         0 => NulPolicy::Strip,
         1 => NulPolicy::Refuse,

@@ -10,8 +10,8 @@
 use std::sync::{Arc, OnceLock, mpsc};
 
 use libfuzzer_sys::fuzz_target;
-use mail::{BodyFlags, BodyType, Client, Envelope, Notify, Recipient, Timestamp};
-use spool::{Config, Content, Entry, Spool, State};
+use mail::{BodyFlags, BodyType, ClientInfo, Envelope, DsnNotify, Recipient, Timestamp};
+use spool::{Config, RecipientState, Spool, SpoolEntry, SubmittedBody};
 
 const SEGMENT_BYTES: u64 = 32 << 10;
 const BODY: &[u8] = b"Subject: one of three\r\n\r\nThe same text in every message.\r\n";
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-fn open(disk: &sim::Disk, sink: &mut dyn FnMut(spool::Live)) -> Result<Spool, spool::OpenError> {
+fn open(disk: &sim::Disk, sink: &mut dyn FnMut(spool::LiveMessage)) -> Result<Spool, spool::OpenError> {
     let config = Config { segment_bytes: SEGMENT_BYTES, ..Config::default() };
     spool::open(vec![Arc::new(disk.clone())], config, 1, sink)
 }
@@ -72,23 +72,23 @@ fn written() -> sim::Disk {
     let disk = sim::Disk::new(1);
     let spool = open(&disk, &mut |_| {}).expect("an empty disk can be opened");
     for n in 0..3 {
-        let id = spool.begin();
+        let id = spool.new_id();
         let content = if n == 2 {
             let mut spill = spool.spill(id).expect("the disk has space");
             spill.append(BODY).expect("the disk has space");
-            Content::Spilled(spill.finish().expect("the disk has space"))
+            SubmittedBody::Spilled(spill.finish().expect("the disk has space"))
         } else {
-            Content::Memory(BODY.to_vec())
+            SubmittedBody::Memory(BODY.to_vec())
         };
-        commit(&spool, Entry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() });
+        commit(&spool, SpoolEntry::Message { id, envelope: envelope(), content, flags: BodyFlags::default() });
         if n == 1 {
-            commit(&spool, Entry::Outcome { id, recipients: vec![(0, State::Delivered)], bounce: None });
+            commit(&spool, SpoolEntry::Outcome { id, recipients: vec![(0, RecipientState::Delivered)], bounce: None });
         }
     }
     disk.crash(0)
 }
 
-fn commit(spool: &Spool, entry: Entry) {
+fn commit(spool: &Spool, entry: SpoolEntry) {
     let (tell, told) = mpsc::channel();
     spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
     told.recv().expect("the callback is called").expect("a disk without faults commits it");
@@ -98,14 +98,14 @@ fn envelope() -> Envelope {
     let recipient = |address: &str| Recipient {
         address: address.parse().expect("an address"),
         original: None,
-        notify: Notify::UNSET,
+        notify: DsnNotify::UNSET,
         orcpt: None,
     };
     Envelope {
         sender: None,
         recipients: vec![recipient("one@example.org"), recipient("two@example.org")],
         accepted_at: Timestamp(1),
-        client: Client { address: None, helo: "fuzz".into(), trusted: true },
+        client: ClientInfo { address: None, helo: "fuzz".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

@@ -24,7 +24,7 @@ const GARBAGE_PERCENT: u64 = 15;
 
 /// The bytes of a file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
+pub(crate) struct SimulatedFile {
     live: Vec<u8>,
     durable: Vec<u8>,
     created_len: u64,
@@ -40,17 +40,22 @@ struct Write {
 
 /// A position in the order of a file's writes: a sync covers the writes made before it began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(u64);
+pub(crate) struct SyncMark(u64);
 
-impl Content {
+impl SimulatedFile {
     /// `len` zeros that are not durable.
     pub(crate) fn new(len: u64) -> Self {
-        Content { live: vec![0; len as usize], created_len: len, ..Content::default() }
+        SimulatedFile { live: vec![0; len as usize], created_len: len, ..SimulatedFile::default() }
     }
 
     /// A file whose bytes are all durable.
     pub(crate) fn durable(bytes: Vec<u8>) -> Self {
-        Content { live: bytes.clone(), created_len: bytes.len() as u64, durable: bytes, ..Content::default() }
+        SimulatedFile {
+            live: bytes.clone(),
+            created_len: bytes.len() as u64,
+            durable: bytes,
+            ..SimulatedFile::default()
+        }
     }
 
     pub(crate) fn live(&self) -> &[u8] {
@@ -66,12 +71,12 @@ impl Content {
         self.unsynced.push(Write { offset, bytes });
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.synced + self.unsynced.len() as u64)
+    pub(crate) fn mark(&self) -> SyncMark {
+        SyncMark(self.synced + self.unsynced.len() as u64)
     }
 
     /// Makes everything before `mark` durable.
-    pub(crate) fn sync(&mut self, mark: Mark) {
+    pub(crate) fn sync(&mut self, mark: SyncMark) {
         grow(&mut self.durable, self.created_len);
         for write in self.take_until(mark) {
             overlay(&mut self.durable, write.offset, &write.bytes);
@@ -80,7 +85,7 @@ impl Content {
 
     /// Like Linux: the pages count as clean from now on, whether or not the device has them, and
     /// readers see the new bytes until the cache drops them (here immediately, or never).
-    pub(crate) fn fail_sync(&mut self, mark: Mark, random: &mut Random) {
+    pub(crate) fn fail_sync(&mut self, mark: SyncMark, random: &mut Random) {
         let writes = self.take_until(mark);
         let durable = survivors(&self.durable, &writes, self.len(), random, false);
         self.durable = durable;
@@ -93,8 +98,8 @@ impl Content {
     }
 
     /// The file that may be found after a power failure.
-    pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> Content {
-        Content::durable(survivors(&self.durable, &self.unsynced, self.len(), random, harsh))
+    pub(crate) fn crash(&self, random: &mut Random, harsh: bool) -> SimulatedFile {
+        SimulatedFile::durable(survivors(&self.durable, &self.unsynced, self.len(), random, harsh))
     }
 
     /// Flips one bit, for readers and on the device.
@@ -106,7 +111,7 @@ impl Content {
         }
     }
 
-    fn take_until(&mut self, mark: Mark) -> Vec<Write> {
+    fn take_until(&mut self, mark: SyncMark) -> Vec<Write> {
         let count = mark.0.saturating_sub(self.synced);
         self.synced += count;
         self.unsynced.drain(..count as usize).collect()
@@ -124,7 +129,7 @@ fn survivors(durable: &[u8], writes: &[Write], live_len: u64, random: &mut Rando
             if if whole_writes { written } else { random.chance(percent) } {
                 apply_sector(&mut bytes, writes, write, sector);
             } else if harsh && random.chance(GARBAGE_PERCENT) {
-                garble(&mut bytes, sector, live_len, random);
+                fill_with_noise(&mut bytes, sector, live_len, random);
             }
         }
     }
@@ -151,7 +156,7 @@ fn apply_sector(bytes: &mut Vec<u8>, writes: &[Write], last: &Write, sector: u64
     }
 }
 
-fn garble(bytes: &mut Vec<u8>, sector: u64, live_len: u64, random: &mut Random) {
+fn fill_with_noise(bytes: &mut Vec<u8>, sector: u64, live_len: u64, random: &mut Random) {
     let (start, end) = (sector * SECTOR, live_len.min((sector + 1) * SECTOR));
     grow(bytes, end);
     random.fill(&mut bytes[start as usize..end as usize]);
@@ -181,7 +186,7 @@ mod tests {
     /// Writes '.' to three sectors, then 'a' to all of them, then 'b' to the last two; returns what
     /// crashes leave.
     fn outcomes(harsh: bool) -> BTreeSet<String> {
-        let mut content = Content::durable(vec![b'.'; 3 * SECTOR as usize]);
+        let mut content = SimulatedFile::durable(vec![b'.'; 3 * SECTOR as usize]);
         content.write(0, vec![b'a'; 3 * SECTOR as usize]);
         content.write(SECTOR, vec![b'b'; 2 * SECTOR as usize]);
         let mut found = BTreeSet::new();
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_a_sync_covered_survives_and_what_came_after_its_mark_may_not() {
-        let mut content = Content::new(SECTOR);
+        let mut content = SimulatedFile::new(SECTOR);
         content.write(0, b"first".to_vec());
         let mark = content.mark();
         content.write(0, b"later".to_vec());
@@ -223,10 +228,10 @@ mod tests {
 
     #[test]
     fn a_length_that_no_sync_covered_may_be_lost() {
-        let lens = |content: &Content| -> BTreeSet<u64> {
+        let lens = |content: &SimulatedFile| -> BTreeSet<u64> {
             (0..200).map(|seed| content.crash(&mut Random::new(seed), false).len()).collect()
         };
-        let mut content = Content::new(4 * SECTOR);
+        let mut content = SimulatedFile::new(4 * SECTOR);
         assert!(lens(&content).contains(&0) && lens(&content).contains(&(4 * SECTOR)));
         content.sync(content.mark());
         assert_eq!(lens(&content), BTreeSet::from([4 * SECTOR]));
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn after_a_failed_sync_the_next_one_saves_nothing() {
         let lost = (0..100).any(|seed| {
-            let mut content = Content::durable(vec![0; SECTOR as usize]);
+            let mut content = SimulatedFile::durable(vec![0; SECTOR as usize]);
             content.write(0, vec![7; SECTOR as usize]);
             content.fail_sync(content.mark(), &mut Random::new(seed));
             content.sync(content.mark());

@@ -15,49 +15,49 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::ByteSource;
-use spool::{DiskFile, Space};
+use spool::{DiskFile, DiskSpace};
 
-use crate::content::Content;
-use crate::folder::{FileNumber, Folder};
-use crate::plan::{EIO, ENOSPC, Fate, Kind, Plan, gone};
+use crate::content::SimulatedFile;
+use crate::fault_plan::{EIO, ENOSPC, FaultPlan, OperationKind, PlannedResult, power_off_error};
+use crate::folder::{FileNumber, SimulatedFolder};
 use crate::random::Random;
 
 /// How long a test waits for an operation before it fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A handle to a simulated disk. Clones are the same disk; the lock belongs to the clone that took
 /// it.
 pub struct Disk {
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     locked: AtomicBool,
 }
 
-struct Machine {
-    state: Mutex<State>,
+struct SimulatedMachine {
+    state: Mutex<DiskState>,
     changed: Condvar,
 }
 
-struct State {
-    files: Vec<Content>,
-    folder: Folder,
-    plan: Plan,
+struct DiskState {
+    files: Vec<SimulatedFile>,
+    folder: SimulatedFolder,
+    plan: FaultPlan,
     random: Random,
     capacity: u64,
     short_writes: bool,
-    spoiled: Vec<(FileNumber, Range<u64>)>,
+    unreadable: Vec<(FileNumber, Range<u64>)>,
     locked: bool,
-    held: Vec<Kind>,
-    waiting: Vec<Kind>,
+    held: Vec<OperationKind>,
+    waiting: Vec<OperationKind>,
 }
 
 /// Holds all operations of one kind until it is dropped.
-pub struct Hold {
-    machine: Arc<Machine>,
-    kind: Kind,
+pub struct OperationHold {
+    machine: Arc<SimulatedMachine>,
+    kind: OperationKind,
 }
 
 struct OpenFile {
-    machine: Arc<Machine>,
+    machine: Arc<SimulatedMachine>,
     name: String,
     file: FileNumber,
 }
@@ -67,7 +67,7 @@ impl Disk {
     /// An empty disk of unlimited size. The seed decides the effects of short writes and failed
     /// syncs.
     pub fn new(seed: u64) -> Self {
-        Disk::with(Vec::new(), Folder::default(), seed)
+        Disk::with(Vec::new(), SimulatedFolder::default(), seed)
     }
 
     /// A disk with these durable files, as an earlier run or an attacker may have left them.
@@ -89,19 +89,19 @@ impl Disk {
 
     /// From now on every operation fails, including held ones.
     pub fn cut_power(&self) {
-        self.state().plan.die();
+        self.state().plan.fail_power();
         self.machine.changed.notify_all();
     }
 
     /// Cuts the power during the `step`-th step, counted from 1. Steps are the operations that can
     /// change what a crash leaves: not reads.
     pub fn crash_at(&self, step: u64) {
-        self.state().plan.die_at(step);
+        self.state().plan.fail_power_at(step);
     }
 
     /// Whether the power has failed.
     pub fn is_off(&self) -> bool {
-        self.state().plan.is_dead()
+        self.state().plan.is_off()
     }
 
     /// The number of steps so far.
@@ -110,13 +110,13 @@ impl Disk {
     }
 
     /// The number of operations of one kind so far.
-    pub fn count(&self, kind: Kind) -> u64 {
+    pub fn count(&self, kind: OperationKind) -> u64 {
         self.state().plan.count(kind)
     }
 
     /// Makes operations of `kind` fail with `errno`; `ordinals` counts them from now, 0 being the
     /// next one.
-    pub fn fail(&self, kind: Kind, ordinals: Range<u64>, errno: i32) {
+    pub fn fail(&self, kind: OperationKind, ordinals: Range<u64>, errno: i32) {
         self.state().plan.fail(kind, ordinals, errno);
     }
 
@@ -140,17 +140,17 @@ impl Disk {
     }
 
     /// Makes all reads that touch these bytes of a file fail from now on.
-    pub fn spoil(&self, name: &str, bytes: Range<u64>) {
+    pub fn make_unreadable(&self, name: &str, bytes: Range<u64>) {
         let mut state = self.state();
         if let Some(&file) = state.folder.live().get(name) {
-            state.spoiled.push((file, bytes));
+            state.unreadable.push((file, bytes));
         }
     }
 
     /// Holds every operation of `kind` that begins from now on.
-    pub fn hold(&self, kind: Kind) -> Hold {
+    pub fn hold(&self, kind: OperationKind) -> OperationHold {
         self.state().held.push(kind);
-        Hold { machine: self.machine.clone(), kind }
+        OperationHold { machine: self.machine.clone(), kind }
     }
 
     /// All file names.
@@ -167,7 +167,7 @@ impl Disk {
     /// Creates or replaces a file, durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
-        let file = state.add(Content::durable(bytes));
+        let file = state.add(SimulatedFile::durable(bytes));
         state.folder.create_durable(name, file);
     }
 
@@ -176,20 +176,20 @@ impl Disk {
         self.state().plan.log()
     }
 
-    fn with(files: Vec<Content>, folder: Folder, seed: u64) -> Self {
-        let state = State {
+    fn with(files: Vec<SimulatedFile>, folder: SimulatedFolder, seed: u64) -> Self {
+        let state = DiskState {
             files,
             folder,
-            plan: Plan::default(),
+            plan: FaultPlan::default(),
             random: Random::new(seed),
             capacity: 1 << 40,
             short_writes: false,
-            spoiled: Vec::new(),
+            unreadable: Vec::new(),
             locked: false,
             held: Vec::new(),
             waiting: Vec::new(),
         };
-        let machine = Arc::new(Machine { state: Mutex::new(state), changed: Condvar::new() });
+        let machine = Arc::new(SimulatedMachine { state: Mutex::new(state), changed: Condvar::new() });
         Disk { machine, locked: AtomicBool::new(false) }
     }
 
@@ -198,10 +198,10 @@ impl Disk {
         let mut random = Random::new(seed);
         let files = state.files.iter().map(|content| content.crash(&mut random, harsh)).collect();
         let names = state.folder.crash(&mut random, harsh);
-        Disk::with(files, Folder::durable(names), random.bits())
+        Disk::with(files, SimulatedFolder::durable(names), random.bits())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.machine.lock()
     }
 }
@@ -230,8 +230,8 @@ impl fmt::Debug for Disk {
 impl spool::Disk for Disk {
     fn lock(&self) -> io::Result<()> {
         let mut state = self.state();
-        if state.plan.is_dead() {
-            return Err(gone());
+        if state.plan.is_off() {
+            return Err(power_off_error());
         }
         if state.locked {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -243,20 +243,20 @@ impl spool::Disk for Disk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut state = self.state();
-        let fate = state.plan.begin(Kind::List, format_args!(""))?;
-        let state = self.machine.settle(state, Kind::List, fate)?;
+        let fate = state.plan.begin(OperationKind::List, format_args!(""))?;
+        let state = self.machine.wait_while_held(state, OperationKind::List, fate)?;
         Ok(state.folder.live().keys().cloned().collect())
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>> {
-        self.change(Kind::Create, format_args!("{name}, {size} bytes"), |state| {
+        self.change(OperationKind::Create, format_args!("{name}, {size} bytes"), |state| {
             if state.folder.live().contains_key(name) {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             if size > state.free() {
                 return Err(io::Error::from_raw_os_error(ENOSPC));
             }
-            let file = state.add(Content::new(size));
+            let file = state.add(SimulatedFile::new(size));
             state.folder.create(name, file);
             Ok(self.handle(name, file))
         })
@@ -264,20 +264,20 @@ impl spool::Disk for Disk {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
-        let fate = state.plan.begin(Kind::Open, format_args!("{name}"))?;
-        let state = self.machine.settle(state, Kind::Open, fate)?;
+        let fate = state.plan.begin(OperationKind::Open, format_args!("{name}"))?;
+        let state = self.machine.wait_while_held(state, OperationKind::Open, fate)?;
         let file = *state.folder.live().get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(self.handle(name, file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.change(Kind::Rename, format_args!("{from} to {to}"), |state| {
+        self.change(OperationKind::Rename, format_args!("{from} to {to}"), |state| {
             state.folder.rename(from, to).then_some(()).ok_or(io::ErrorKind::NotFound.into())
         })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.change(Kind::Remove, format_args!("{name}"), |state| {
+        self.change(OperationKind::Remove, format_args!("{name}"), |state| {
             state.folder.remove(name).then_some(()).ok_or(io::ErrorKind::NotFound.into())
         })
     }
@@ -285,18 +285,18 @@ impl spool::Disk for Disk {
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.state();
         let mark = state.folder.mark();
-        let fate = state.plan.begin(Kind::SyncFolder, format_args!(""))?;
-        let mut state = self.machine.settle(state, Kind::SyncFolder, fate)?;
+        let fate = state.plan.begin(OperationKind::SyncFolder, format_args!(""))?;
+        let mut state = self.machine.wait_while_held(state, OperationKind::SyncFolder, fate)?;
         state.folder.sync(mark);
         Ok(())
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         let state = self.state();
-        if state.plan.is_dead() {
-            return Err(gone());
+        if state.plan.is_off() {
+            return Err(power_off_error());
         }
-        Ok(Space { bytes_free: state.free(), inodes_free: u64::MAX })
+        Ok(DiskSpace { bytes_free: state.free(), inodes_free: u64::MAX })
     }
 }
 
@@ -308,18 +308,18 @@ impl Disk {
     /// Changes a name. If the power fails during the change, it counts as made but unsynced.
     fn change<T>(
         &self,
-        kind: Kind,
+        kind: OperationKind,
         what: fmt::Arguments<'_>,
-        change: impl FnOnce(&mut State) -> io::Result<T>,
+        change: impl FnOnce(&mut DiskState) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.state();
         match state.plan.begin(kind, what)? {
-            Fate::Die => {
+            PlannedResult::PowerFailure => {
                 let _ = change(&mut state);
                 self.machine.changed.notify_all();
-                Err(gone())
+                Err(power_off_error())
             }
-            fate => change(&mut *self.machine.settle(state, kind, fate)?),
+            fate => change(&mut *self.machine.wait_while_held(state, kind, fate)?),
         }
     }
 }
@@ -327,12 +327,12 @@ impl Disk {
 impl ByteSource for OpenFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.machine.lock();
-        let fate = state.plan.begin(Kind::Read, format_args!("{} at {offset}", self.name))?;
-        let state = self.machine.settle(state, Kind::Read, fate)?;
+        let fate = state.plan.begin(OperationKind::Read, format_args!("{} at {offset}", self.name))?;
+        let state = self.machine.wait_while_held(state, OperationKind::Read, fate)?;
         let live = state.files[self.file].live();
         let start = usize::try_from(offset).map_or(live.len(), |offset| offset.min(live.len()));
         let count = buffer.len().min(live.len() - start);
-        if state.is_spoiled(self.file, offset, count) {
+        if state.is_unreadable(self.file, offset, count) {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         buffer[..count].copy_from_slice(&live[start..start + count]);
@@ -351,67 +351,70 @@ impl DiskFile for OpenFile {
             bytes
         });
         let mut state = self.machine.lock();
-        match state.plan.begin(Kind::Write, format_args!("{} at {offset}, {} bytes", self.name, bytes.len()))? {
-            Fate::Die => {
+        match state
+            .plan
+            .begin(OperationKind::Write, format_args!("{} at {offset}, {} bytes", self.name, bytes.len()))?
+        {
+            PlannedResult::PowerFailure => {
                 let _ = state.write(self.file, offset, bytes);
                 self.machine.changed.notify_all();
-                Err(gone())
+                Err(power_off_error())
             }
-            fate => self.machine.settle(state, Kind::Write, fate)?.write(self.file, offset, bytes),
+            fate => self.machine.wait_while_held(state, OperationKind::Write, fate)?.write(self.file, offset, bytes),
         }
     }
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.machine.lock();
         let mark = state.files[self.file].mark();
-        let fate = state.plan.begin(Kind::Sync, format_args!("{}", self.name))?;
-        if matches!(fate, Fate::Fail(EIO)) {
-            let State { files, random, .. } = &mut *state;
+        let fate = state.plan.begin(OperationKind::Sync, format_args!("{}", self.name))?;
+        if matches!(fate, PlannedResult::Fail(EIO)) {
+            let DiskState { files, random, .. } = &mut *state;
             files[self.file].fail_sync(mark, random);
         }
-        let mut state = self.machine.settle(state, Kind::Sync, fate)?;
+        let mut state = self.machine.wait_while_held(state, OperationKind::Sync, fate)?;
         state.files[self.file].sync(mark);
         Ok(())
     }
 
     fn len(&self) -> io::Result<u64> {
         let state = self.machine.lock();
-        if state.plan.is_dead() { Err(gone()) } else { Ok(state.files[self.file].len()) }
+        if state.plan.is_off() { Err(power_off_error()) } else { Ok(state.files[self.file].len()) }
     }
 }
 
-impl Machine {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SimulatedMachine {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits while `kind` is held; returns an error if the operation must not take effect.
-    fn settle<'a>(
+    fn wait_while_held<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-        kind: Kind,
-        fate: Fate,
-    ) -> io::Result<MutexGuard<'a, State>> {
-        if state.held.contains(&kind) && fate != Fate::Die {
+        mut state: MutexGuard<'a, DiskState>,
+        kind: OperationKind,
+        fate: PlannedResult,
+    ) -> io::Result<MutexGuard<'a, DiskState>> {
+        if state.held.contains(&kind) && fate != PlannedResult::PowerFailure {
             state.waiting.push(kind);
             self.changed.notify_all();
-            let held = |state: &mut State| state.held.contains(&kind) && !state.plan.is_dead();
+            let held = |state: &mut DiskState| state.held.contains(&kind) && !state.plan.is_off();
             state = self.changed.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
             state.forget_waiting(kind);
         }
         match fate {
-            Fate::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
-            _ if state.plan.is_dead() => {
+            PlannedResult::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+            _ if state.plan.is_off() => {
                 self.changed.notify_all();
-                Err(gone())
+                Err(power_off_error())
             }
             _ => Ok(state),
         }
     }
 }
 
-impl State {
-    fn add(&mut self, content: Content) -> FileNumber {
+impl DiskState {
+    fn add(&mut self, content: SimulatedFile) -> FileNumber {
         self.files.push(content);
         self.files.len() - 1
     }
@@ -441,28 +444,28 @@ impl State {
         Ok(count)
     }
 
-    fn is_spoiled(&self, file: FileNumber, offset: u64, count: usize) -> bool {
+    fn is_unreadable(&self, file: FileNumber, offset: u64, count: usize) -> bool {
         let touches = |bytes: &Range<u64>| bytes.start < offset + count as u64 && offset < bytes.end;
-        self.spoiled.iter().any(|(spoiled, bytes)| *spoiled == file && touches(bytes))
+        self.unreadable.iter().any(|(spoiled, bytes)| *spoiled == file && touches(bytes))
     }
 
-    fn forget_waiting(&mut self, kind: Kind) {
+    fn forget_waiting(&mut self, kind: OperationKind) {
         if let Some(place) = self.waiting.iter().position(|waiting| *waiting == kind) {
             self.waiting.swap_remove(place);
         }
     }
 }
 
-impl Hold {
+impl OperationHold {
     /// Waits until `count` operations are held.
     ///
     /// # Panics
     /// If they do not arrive in time.
     pub fn wait_for(&self, count: usize) {
         let state = self.machine.lock();
-        let few = |state: &mut State| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
+        let few = |state: &mut DiskState| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
         let (state, timeout) =
-            self.machine.changed.wait_timeout_while(state, PATIENCE, few).unwrap_or_else(PoisonError::into_inner);
+            self.machine.changed.wait_timeout_while(state, HOLD_TIMEOUT, few).unwrap_or_else(PoisonError::into_inner);
         assert!(
             !timeout.timed_out(),
             "timed out waiting for {count} operations {:?}:\n{}",
@@ -472,7 +475,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for OperationHold {
     fn drop(&mut self) {
         let mut state = self.machine.lock();
         if let Some(place) = state.held.iter().position(|held| *held == self.kind) {
@@ -519,7 +522,7 @@ mod tests {
     fn planned_faults_hit_the_operations_they_name() {
         let disk = Disk::new(1);
         let file = disk.create("a", 8).unwrap();
-        disk.fail(Kind::Sync, 1..2, EIO);
+        disk.fail(OperationKind::Sync, 1..2, EIO);
         assert!(file.sync().is_ok());
         assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(EIO));
         assert!(file.sync().is_ok());
@@ -535,7 +538,7 @@ mod tests {
         let file = disk.create("a", 4).unwrap();
         disk.sync_folder().unwrap();
         write(&file, b"old", 0).unwrap();
-        let hold = disk.hold(Kind::Sync);
+        let hold = disk.hold(OperationKind::Sync);
         let syncing = std::thread::spawn({
             let file = file.clone();
             move || file.sync()
@@ -553,7 +556,7 @@ mod tests {
     fn cutting_the_power_ends_what_is_held() {
         let disk = Disk::new(1);
         let file = disk.create("a", 4).unwrap();
-        let hold = disk.hold(Kind::Sync);
+        let hold = disk.hold(OperationKind::Sync);
         let syncing = std::thread::spawn(move || file.sync());
         hold.wait_for(1);
         disk.cut_power();

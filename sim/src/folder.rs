@@ -18,15 +18,15 @@ const BOTH_NAMES_PERCENT: u64 = 10;
 const SURVIVAL_PERCENT: [u64; 4] = [0, 30, 70, 100];
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Folder {
+pub(crate) struct SimulatedFolder {
     live: BTreeMap<String, FileNumber>,
     durable: BTreeMap<String, FileNumber>,
-    unsynced: Vec<Change>,
+    unsynced: Vec<NameChange>,
     synced: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum NameChange {
     Create { name: String, file: FileNumber },
     Rename { from: String, to: String, file: FileNumber },
     Remove { name: String },
@@ -34,12 +34,12 @@ enum Change {
 
 /// A position in the order of changes: a sync covers the changes made before it began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(u64);
+pub(crate) struct NamesMark(u64);
 
-impl Folder {
+impl SimulatedFolder {
     /// A folder whose names are all durable.
     pub(crate) fn durable(names: BTreeMap<String, FileNumber>) -> Self {
-        Folder { live: names.clone(), durable: names, ..Folder::default() }
+        SimulatedFolder { live: names.clone(), durable: names, ..SimulatedFolder::default() }
     }
 
     pub(crate) fn live(&self) -> &BTreeMap<String, FileNumber> {
@@ -47,7 +47,7 @@ impl Folder {
     }
 
     pub(crate) fn create(&mut self, name: &str, file: FileNumber) {
-        self.change(Change::Create { name: name.to_owned(), file });
+        self.change(NameChange::Create { name: name.to_owned(), file });
     }
 
     /// Adds a name that is durable immediately.
@@ -59,7 +59,7 @@ impl Folder {
     /// Returns false if the name does not exist.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> bool {
         let Some(&file) = self.live.get(from) else { return false };
-        self.change(Change::Rename { from: from.to_owned(), to: to.to_owned(), file });
+        self.change(NameChange::Rename { from: from.to_owned(), to: to.to_owned(), file });
         true
     }
 
@@ -67,17 +67,17 @@ impl Folder {
     pub(crate) fn remove(&mut self, name: &str) -> bool {
         let known = self.live.contains_key(name);
         if known {
-            self.change(Change::Remove { name: name.to_owned() });
+            self.change(NameChange::Remove { name: name.to_owned() });
         }
         known
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.synced + self.unsynced.len() as u64)
+    pub(crate) fn mark(&self) -> NamesMark {
+        NamesMark(self.synced + self.unsynced.len() as u64)
     }
 
     /// Makes every change before `mark` durable.
-    pub(crate) fn sync(&mut self, mark: Mark) {
+    pub(crate) fn sync(&mut self, mark: NamesMark) {
         let count = mark.0.saturating_sub(self.synced);
         self.synced += count;
         for change in self.unsynced.drain(..count as usize) {
@@ -94,7 +94,7 @@ impl Folder {
                 continue;
             }
             apply(&mut names, change);
-            if let Change::Rename { from, file, .. } = change
+            if let NameChange::Rename { from, file, .. } = change
                 && harsh
                 && random.chance(BOTH_NAMES_PERCENT)
             {
@@ -104,7 +104,7 @@ impl Folder {
         names
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: NameChange) {
         apply(&mut self.live, &change);
         self.unsynced.push(change);
     }
@@ -112,18 +112,18 @@ impl Folder {
 
 /// Applies a change even if earlier ones did not survive: a renamed file has its new name whether
 /// or not its creation was written.
-fn apply(names: &mut BTreeMap<String, FileNumber>, change: &Change) {
+fn apply(names: &mut BTreeMap<String, FileNumber>, change: &NameChange) {
     match change {
-        Change::Create { name, file } => {
+        NameChange::Create { name, file } => {
             names.insert(name.clone(), *file);
         }
-        Change::Rename { from, to, file } => {
+        NameChange::Rename { from, to, file } => {
             if names.get(from) == Some(file) {
                 names.remove(from);
             }
             names.insert(to.clone(), *file);
         }
-        Change::Remove { name } => {
+        NameChange::Remove { name } => {
             names.remove(name);
         }
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn outcomes(folder: &Folder, harsh: bool) -> BTreeSet<String> {
+    fn outcomes(folder: &SimulatedFolder, harsh: bool) -> BTreeSet<String> {
         let list = |seed| {
             let names = folder.crash(&mut Random::new(seed), harsh);
             names.keys().cloned().collect::<Vec<_>>().join(" ")
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_synced_file_that_is_renamed_has_one_of_its_names() {
-        let mut folder = Folder::default();
+        let mut folder = SimulatedFolder::default();
         folder.create("old", 0);
         folder.sync(folder.mark());
         folder.rename("old", "new");
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn unsynced_creations_and_removals_may_be_undone() {
-        let mut folder = Folder::default();
+        let mut folder = SimulatedFolder::default();
         folder.create("kept", 0);
         folder.sync(folder.mark());
         folder.create("new", 1);

@@ -9,11 +9,11 @@
 
 mod content;
 mod disk;
+mod fault_plan;
 mod folder;
-mod plan;
 mod random;
 
 pub use content::SECTOR;
-pub use disk::{Disk, Hold};
-pub use plan::{EIO, ENOSPC, Kind};
+pub use disk::{Disk, OperationHold};
+pub use fault_plan::{EIO, ENOSPC, OperationKind};
 pub use random::Random;

@@ -9,9 +9,9 @@
 //! server never outlives this command. SIGKILL leaves the page cache intact, so this does not test
 //! a power cut.
 
-mod outcome;
 mod processes;
 mod server;
+mod trial_report;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,22 @@ use std::time::{Duration, Instant};
 use net::Stopper;
 
 use crate::options::span;
-use crate::signals::Word;
+use crate::signals::StopSignal;
 use crate::sink::{self, Sink};
-use crate::smtp::{self, Sending};
+use crate::smtp::{self, SendOptions};
 use crate::target::Target;
-use crate::verify::{Copies, Held, Holding, Look, Patience, Places, held_in_time};
-use crate::{Acknowledged, Fault, Summary, Verdict, report};
+use crate::verify::{Comparer, Comparison, CopyLocation, CopySource, PlaceKind, WaitLimits, compare_until_complete};
+use crate::{AcknowledgedMessages, Fault, LoadSummary, RunVerdict, report};
 
-use outcome::{Outcome, Round};
-use processes::Brood;
-use server::{Server, Start};
+use processes::ServerProcesses;
+use server::{ServerStart, TrialServer};
+use trial_report::{TrialReport, TrialRound};
 
 /// How long no new copy may arrive after the last missing one before the search ends. Deliveries
 /// that a kill interrupted are repeated soon after the start.
-const CALM_TIME: Duration = Duration::from_secs(1);
+const QUIET_TIME: Duration = Duration::from_secs(1);
 /// How long a load may take to start sending. It reads its corpus first.
-const PREPARATION_TIME_MAX: Duration = Duration::from_secs(600);
+const LOAD_START_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Options of `bench crash`.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,7 +63,7 @@ pub struct Options {
     pub load_max: Duration,
     /// Where the server delivers to.
     #[command(flatten)]
-    pub whereabouts: Whereabouts,
+    pub destination: MailDestination,
     /// How long to wait at the end for messages that are missing
     #[arg(long, value_name = "SPAN", default_value = "60s", value_parser = span)]
     pub settle: Duration,
@@ -72,13 +72,13 @@ pub struct Options {
     pub no_doubles: bool,
     /// The load.
     #[command(flatten)]
-    pub sending: Sending,
+    pub send_options: SendOptions,
 }
 
 /// Where the server delivers to.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct Whereabouts {
+pub struct MailDestination {
     /// Root of a tree of Maildirs
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
@@ -88,57 +88,58 @@ pub struct Whereabouts {
 }
 
 /// Runs all rounds and prints the report.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
     if options.load_min > options.load_max {
         return Err(Fault::Usage("--load-min is more than --load-max".into()));
     }
-    if options.sending.messages.is_some() || options.sending.load.duration.is_some() {
+    if options.send_options.messages.is_some() || options.send_options.load.duration.is_some() {
         return Err(Fault::Usage("--messages and --duration cannot be used: the kill ends the load".into()));
     }
-    let mut ledger = Record::of(options.sending.ledger.as_deref())?;
-    let verdict = try_server(options, &ledger);
-    ledger.goes &= matches!(verdict, Ok(Verdict::Good));
+    let mut ledger = TrialLedger::open(options.send_options.ledger.as_deref())?;
+    let verdict = run_trial(options, &ledger);
+    ledger.is_temporary &= matches!(verdict, Ok(RunVerdict::Good));
     if verdict.is_err() && ledger.path.exists() {
         eprintln!("the ledger is kept in {}", ledger.path.display());
     }
     verdict
 }
 
-fn try_server(options: &Options, ledger: &Record) -> Result<Verdict, Fault> {
-    let ready = Target::resolve(&options.ready, &options.sending.load.ownership)?;
-    let proof = Proof::open(&options.whereabouts)?;
-    let word = Word::hear()?;
-    let brood = Brood::begin()?;
-    let mut trial = Trial { options, ready: ready.address, ledger, word, brood, rounds: Vec::new() };
-    (0..options.rounds).try_for_each(|number| trial.round(number))?;
-    let held = trial.settle(&proof)?;
-    let outcome = Outcome::new(options, trial.rounds, held, &ledger.path);
-    report::print(&outcome, options.sending.load.json)?;
+fn run_trial(options: &Options, ledger: &TrialLedger) -> Result<RunVerdict, Fault> {
+    let ready = Target::resolve(&options.ready, &options.send_options.load.ownership)?;
+    let delivered = DeliveredMail::open(&options.destination)?;
+    let stop_signal = StopSignal::listen()?;
+    let server_processes = ServerProcesses::watch()?;
+    let mut trial =
+        CrashTrial { options, ready: ready.address, ledger, stop_signal, server_processes, rounds: Vec::new() };
+    (0..options.rounds).try_for_each(|number| trial.run_round(number))?;
+    let comparison = trial.settle(&delivered)?;
+    let outcome = TrialReport::new(options, trial.rounds, comparison, &ledger.path);
+    report::print(&outcome, options.send_options.load.json)?;
     Ok(outcome.verdict())
 }
 
 /// A run of all rounds against one server.
-struct Trial<'a> {
+struct CrashTrial<'a> {
     options: &'a Options,
     ready: SocketAddr,
-    ledger: &'a Record,
-    word: Word,
-    brood: Brood,
-    rounds: Vec<Round>,
+    ledger: &'a TrialLedger,
+    stop_signal: StopSignal,
+    server_processes: ServerProcesses,
+    rounds: Vec<TrialRound>,
 }
 
-impl Trial<'_> {
+impl CrashTrial<'_> {
     /// Starts the server, loads it, kills it.
-    fn round(&mut self, number: u32) -> Result<(), Fault> {
-        let mut sending = self.options.sending.clone();
-        sending.ledger = Some(self.ledger.path.clone());
-        sending.load.seed = sending.load.seed.wrapping_add(u64::from(number) << 32);
-        let mut random = fastrand::Rng::with_seed(sending.load.seed);
+    fn run_round(&mut self, number: u32) -> Result<(), Fault> {
+        let mut send_options = self.options.send_options.clone();
+        send_options.ledger = Some(self.ledger.path.clone());
+        send_options.load.seed = send_options.load.seed.wrapping_add(u64::from(number) << 32);
+        let mut random = fastrand::Rng::with_seed(send_options.load.seed);
         let (min, max) = (self.options.load_min, self.options.load_max);
         let span = min + (max - min).mul_f64(random.f64());
         let server = self.start()?;
-        let (loaded, summary) = self.load_and_kill(server, &sending, span)?;
-        let round = Round::new(loaded, &summary);
+        let (loaded, summary) = self.load_and_kill(server, &send_options, span)?;
+        let round = TrialRound::new(loaded, &summary);
         let name = format!("round {} of {}", number + 1, self.options.rounds);
         eprintln!("{name}: {round}");
         if round.proves_nothing() {
@@ -148,15 +149,15 @@ impl Trial<'_> {
         Ok(())
     }
 
-    fn start(&self) -> Result<Server<'_>, Fault> {
+    fn start(&self) -> Result<TrialServer<'_>, Fault> {
         let Options { start, server_log, ready_within, .. } = self.options;
-        Server::start(Start {
+        TrialServer::start(ServerStart {
             command: start,
             log: server_log.as_deref(),
             ready: self.ready,
-            within: *ready_within,
-            brood: &self.brood,
-            word: &self.word,
+            ready_within: *ready_within,
+            server_processes: &self.server_processes,
+            stop_signal: &self.stop_signal,
         })
     }
 
@@ -164,20 +165,20 @@ impl Trial<'_> {
     /// long the load had run before the kill.
     fn load_and_kill(
         &self,
-        server: Server<'_>,
-        sending: &Sending,
+        server: TrialServer<'_>,
+        send_options: &SendOptions,
         span: Duration,
-    ) -> Result<(Duration, Summary), Fault> {
+    ) -> Result<(Duration, LoadSummary), Fault> {
         let (stopper, stop) = Stopper::new();
         let octets = self.ledger.octets();
         std::thread::scope(|scope| {
             let target = [self.options.ready.clone()];
-            let load = scope.spawn(move || smtp::send(&target, sending, Some(stop)));
+            let load = scope.spawn(move || smtp::send(&target, send_options, Some(stop)));
             // A load writes its run to the ledger right before it starts to send.
             let begins = || load.is_finished() || self.ledger.octets() != octets;
-            let waited = self.word.pass(PREPARATION_TIME_MAX, begins);
+            let waited = self.stop_signal.wait(LOAD_START_TIME_MAX, begins);
             let begun = Instant::now();
-            let waited = waited.and_then(|()| self.word.pass(span, || load.is_finished()));
+            let waited = waited.and_then(|()| self.stop_signal.wait(span, || load.is_finished()));
             let loaded = begun.elapsed();
             let killed = server.kill();
             stopper.stop();
@@ -187,29 +188,31 @@ impl Trial<'_> {
     }
 
     /// Starts the server again and waits for it to deliver.
-    fn settle(&self, proof: &Proof) -> Result<Held, Fault> {
+    fn settle(&self, delivered: &DeliveredMail) -> Result<Comparison, Fault> {
         let acknowledged = self.ledger.acknowledged()?;
         let server = self.start()?;
-        let heeding = Heeding { proof, word: &self.word };
-        let patience = Patience { wait: self.options.settle, calm: CALM_TIME };
-        let held = held_in_time(&acknowledged, &heeding, patience)?;
-        server.end()?;
-        Ok(held)
+        let search = InterruptibleSearch { delivered, stop_signal: &self.stop_signal };
+        let wait_limits = WaitLimits { wait: self.options.settle, quiet: QUIET_TIME };
+        let comparison = compare_until_complete(&acknowledged, &search, wait_limits)?;
+        server.terminate()?;
+        Ok(comparison)
     }
 }
 
 /// Where delivered copies are read from.
-enum Proof {
-    Maildirs(Copies),
+enum DeliveredMail {
+    Maildirs(CopyLocation),
     Sink(Sink),
 }
 
-impl Proof {
-    fn open(whereabouts: &Whereabouts) -> Result<Proof, Fault> {
-        match whereabouts {
-            Whereabouts { maildir: Some(root), sink: None } => Ok(Proof::Maildirs(Copies::Maildirs(root.clone()))),
-            Whereabouts { sink: Some(address), maildir: None } => {
-                Sink::open(&sink::Options::verifying(*address)).map(Proof::Sink)
+impl DeliveredMail {
+    fn open(destination: &MailDestination) -> Result<DeliveredMail, Fault> {
+        match destination {
+            MailDestination { maildir: Some(root), sink: None } => {
+                Ok(DeliveredMail::Maildirs(CopyLocation::Maildirs(root.clone())))
+            }
+            MailDestination { sink: Some(address), maildir: None } => {
+                Sink::open(&sink::Options::verifying(*address)).map(DeliveredMail::Sink)
             }
             _ => Err(Fault::Usage("give either --maildir or --sink".into())),
         }
@@ -217,53 +220,53 @@ impl Proof {
 }
 
 /// A search for copies that a signal interrupts.
-struct Heeding<'a> {
-    proof: &'a Proof,
-    word: &'a Word,
+struct InterruptibleSearch<'a> {
+    delivered: &'a DeliveredMail,
+    stop_signal: &'a StopSignal,
 }
 
-impl Look for Heeding<'_> {
-    fn places(&self) -> Places {
-        match self.proof {
-            Proof::Maildirs(copies) => copies.places(),
-            Proof::Sink(_) => Places::Recipients,
+impl CopySource for InterruptibleSearch<'_> {
+    fn place_kind(&self) -> PlaceKind {
+        match self.delivered {
+            DeliveredMail::Maildirs(copies) => copies.place_kind(),
+            DeliveredMail::Sink(_) => PlaceKind::Recipients,
         }
     }
 
-    fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault> {
-        self.word.check()?;
-        match self.proof {
-            Proof::Maildirs(copies) => copies.look(holding)?,
-            Proof::Sink(sink) => sink.tell(holding),
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+        self.stop_signal.check()?;
+        match self.delivered {
+            DeliveredMail::Maildirs(copies) => copies.scan(comparer)?,
+            DeliveredMail::Sink(sink) => sink.add_copies_to(comparer),
         }
         Ok(())
     }
 
-    fn rest(&self, span: Duration) -> Result<(), Fault> {
-        self.word.pass(span, || false)
+    fn pause(&self, span: Duration) -> Result<(), Fault> {
+        self.stop_signal.wait(span, || false)
     }
 }
 
 /// The ledger of all rounds. One that the operator named is kept. A temporary one is removed if the
 /// verdict is good, and kept as evidence otherwise.
-struct Record {
+struct TrialLedger {
     path: PathBuf,
     /// Runs that were in the ledger before the trial. They are ignored.
     runs_before: usize,
-    goes: bool,
+    is_temporary: bool,
 }
 
-impl Record {
-    fn of(named: Option<&Path>) -> Result<Record, Fault> {
+impl TrialLedger {
+    fn open(named: Option<&Path>) -> Result<TrialLedger, Fault> {
         let own = || std::env::temp_dir().join(format!("mailrace-crash-{:016x}.ledger", fastrand::u64(..)));
         let path = named.map_or_else(own, Path::to_owned);
-        let runs_before = if path.exists() { Acknowledged::read(&path)?.runs_count() } else { 0 };
-        Ok(Record { path, runs_before, goes: named.is_none() })
+        let runs_before = if path.exists() { AcknowledgedMessages::read(&path)?.runs_count() } else { 0 };
+        Ok(TrialLedger { path, runs_before, is_temporary: named.is_none() })
     }
 
     /// The messages that the server acknowledged in this trial.
-    fn acknowledged(&self) -> Result<Acknowledged, Fault> {
-        Ok(Acknowledged::read(&self.path)?.since(self.runs_before))
+    fn acknowledged(&self) -> Result<AcknowledgedMessages, Fault> {
+        Ok(AcknowledgedMessages::read(&self.path)?.skip_runs(self.runs_before))
     }
 
     /// The length of the file; 0 if it does not exist yet.
@@ -272,9 +275,9 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for TrialLedger {
     fn drop(&mut self) {
-        if self.goes {
+        if self.is_temporary {
             // Nothing depends on the removal.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -286,15 +289,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_of_our_own_goes_unless_it_is_evidence_and_a_named_one_stays() {
+    fn a_temporary_ledger_is_removed_unless_it_is_evidence_and_a_named_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let named = folder.path().join("ledger");
         for (named, is_evidence, stays) in [(None, false, false), (None, true, true), (Some(&*named), false, true)] {
-            let mut record = Record::of(named).unwrap();
-            let path = record.path.clone();
+            let mut ledger = TrialLedger::open(named).unwrap();
+            let path = ledger.path.clone();
             std::fs::write(&path, "run 1\n").unwrap();
-            record.goes &= !is_evidence;
-            drop(record);
+            ledger.is_temporary &= !is_evidence;
+            drop(ledger);
             assert_eq!(path.exists(), stays);
             if stays {
                 std::fs::remove_file(path).unwrap();
@@ -303,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ledger_had_before_is_not_held_against_the_server() {
+    fn earlier_runs_of_a_ledger_are_not_expected_of_the_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         std::fs::write(&path, "run 1\n0\ta@x.test\n").unwrap();
-        let record = Record::of(Some(&path)).unwrap();
+        let ledger = TrialLedger::open(Some(&path)).unwrap();
         std::fs::write(&path, "run 1\n0\ta@x.test\nrun 2\n7\ta@x.test\n").unwrap();
-        let acknowledged = record.acknowledged().unwrap();
+        let acknowledged = ledger.acknowledged().unwrap();
         assert_eq!((acknowledged.len(), acknowledged.message(0).1), (1, 7));
     }
 }

@@ -6,28 +6,28 @@
 use std::io;
 use std::net::SocketAddr;
 
-use net::Wire;
+use net::OutboundConnection;
 use tokio::time::Instant;
 
 use crate::engine::Worker;
 
 /// Connects from the worker's address and records the time in phase `phase`. The error is a text
 /// for the list of errors.
-pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Result<Wire, String> {
+pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Result<OutboundConnection, String> {
     let begun = Instant::now();
-    match Wire::connect(to, worker.local, begun + worker.timeout).await {
+    match OutboundConnection::connect(to, worker.local, begun + worker.timeout).await {
         Ok(wire) => {
             let mut tally = worker.tally();
             tally.counts.connections += 1;
-            tally.phase(phase, begun.elapsed());
+            tally.record_phase(phase, begun.elapsed());
             Ok(wire)
         }
-        Err(error) => Err(format!("connect: {}", plainly(&error))),
+        Err(error) => Err(format!("connect: {}", error_text(&error))),
     }
 }
 
 /// The text of a system error without its number.
-pub(crate) fn plainly(error: &io::Error) -> String {
+pub(crate) fn error_text(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::TimedOut {
         return "no answer in time".to_owned();
     }

@@ -1,7 +1,7 @@
 //! Runs a load: distributes connections over threads until all tickets are used, and shows the
 //! progress.
 //!
-//! A load defines what one connection does ([`Load::carry`]); the engine knows no protocol. The
+//! A load defines what one connection does ([`Workload::run_connection`]); the engine knows no protocol. The
 //! first Ctrl-C or SIGTERM stops new tickets and lets open ones finish; the second one aborts those
 //! too. Both end with a summary.
 
@@ -17,43 +17,43 @@ use net::{Stop, Stopper};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-use crate::meanwhile::Meanwhile;
+use crate::machine_usage::MachineUsage;
 use crate::options::LoadOptions;
-use crate::pace::{Pace, Ticket};
+use crate::pacer::{Pacer, Ticket};
+use crate::progress_view::{MinuteLines, ProgressView};
 use crate::runtime::runtime;
 use crate::signals::Signals;
-use crate::summary::{Counted, Summary};
-use crate::tally::Tally;
-use crate::view::{MinuteLines, View};
-use crate::{Fault, handles, sys};
+use crate::summary::{LoadLabels, LoadSummary};
+use crate::tally::LoadTally;
+use crate::{Fault, open_files_limit, sys};
 
 /// How often the progress on a terminal is redrawn.
-const VIEW_INTERVAL: Duration = Duration::from_millis(250);
+const VIEW_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 /// How often the line in postal's format is written.
-const LINE_INTERVAL: Duration = Duration::from_secs(60);
+const MINUTE_LINE_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a connection slot pauses after a failed ticket.
-const REST: Duration = Duration::from_millis(100);
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 /// Open files that the process needs besides its connections and runtimes.
-const HANDLES_OTHER: u64 = 64;
-const HANDLES_PER_THREAD: u64 = 8;
+const OPEN_FILES_OTHER: u64 = 64;
+const OPEN_FILES_PER_THREAD: u64 = 8;
 
 /// What one connection slot does.
-pub(crate) trait Load: Send + Sync + 'static {
+pub(crate) trait Workload: Send + Sync + 'static {
     /// What is counted and timed.
-    const COUNTED: Counted;
+    const LABELS: LoadLabels;
 
     /// Processes tickets until there are none left.
-    fn carry(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
+    fn run_connection(self: Arc<Self>, worker: Worker) -> impl Future<Output = ()> + Send;
 
     /// Whether the run must stop. The load reports the reason when it is closed.
-    fn is_faulty(&self) -> bool {
+    fn has_failed(&self) -> bool {
         false
     }
 }
 
 /// A run with its options.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct LoadRun<'a> {
     /// For the summary: `smtp 127.0.0.1:25`.
     pub(crate) title: String,
     pub(crate) options: &'a LoadOptions,
@@ -61,7 +61,7 @@ pub(crate) struct Run<'a> {
     pub(crate) count: Option<u64>,
     /// Set by a caller that controls the run. Then there is no progress, no minute line, and
     /// signals are not handled.
-    pub(crate) told: Option<Stop>,
+    pub(crate) stop: Option<Stop>,
 }
 
 /// The state of one connection slot.
@@ -74,36 +74,36 @@ pub(crate) struct Worker {
     /// The time limit of each step.
     pub(crate) timeout: Duration,
     pub(crate) random: fastrand::Rng,
-    pace: Arc<Pace>,
-    tally: Arc<Mutex<Tally>>,
+    pacer: Arc<Pacer>,
+    tally: Arc<Mutex<LoadTally>>,
     stop: Stop,
 }
 
 impl Worker {
     /// Waits for the next ticket; None when the run ends.
     pub(crate) async fn next(&mut self) -> Option<Ticket> {
-        let ticket = self.pace.next(&mut self.stop).await?;
+        let ticket = self.pacer.next(&mut self.stop).await?;
         self.tally().counts.begun += 1;
         Some(ticket)
     }
 
     /// Counts a ticket that failed because the connection failed. Pauses, so that a closed loop
     /// does not reconnect to a dead server at full speed.
-    pub(crate) async fn gave_up(&mut self, error: String) {
+    pub(crate) async fn fail_ticket(&mut self, error: String) {
         {
             let mut tally = self.tally();
-            tally.error(error);
-            tally.failed(Instant::now());
+            tally.record_error(error);
+            tally.record_failed(Instant::now());
         }
         tokio::select! {
-            () = sleep(REST) => {}
+            () = sleep(FAILURE_PAUSE) => {}
             () = self.stop.requested() => {}
         }
     }
 
     /// The counters of this thread. Do not hold the lock across an await.
-    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
-        lock(&self.tally)
+    pub(crate) fn tally(&self) -> MutexGuard<'_, LoadTally> {
+        lock_tally(&self.tally)
     }
 
     /// The deadline of a step that begins now.
@@ -112,83 +112,87 @@ impl Worker {
     }
 }
 
-fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+fn lock_tally(tally: &Mutex<LoadTally>) -> MutexGuard<'_, LoadTally> {
     // Counting does not panic, so the data is consistent.
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a load to its end.
-pub(crate) fn run<L: Load>(run: Run<'_>, load: &Arc<L>) -> Result<Summary, Fault> {
+pub(crate) fn run<L: Workload>(run: LoadRun<'_>, load: &Arc<L>) -> Result<LoadSummary, Fault> {
     let LoadOptions { connections, threads, .. } = run.options;
-    handles::raise(u64::from(*connections) + u64::from(*threads) * HANDLES_PER_THREAD + HANDLES_OTHER)?;
-    let machine = Meanwhile::begin_with_disk(&run.options.disk)?;
+    open_files_limit::raise(u64::from(*connections) + u64::from(*threads) * OPEN_FILES_PER_THREAD + OPEN_FILES_OTHER)?;
+    let machine = MachineUsage::begin_with_disk(&run.options.disk)?;
     let watching = runtime()?;
-    let ((stopper, stop), (axe, axed), (gone, present)) = (Stopper::new(), Stopper::new(), Stopper::new());
-    let words = Words { stop: stopper, stopped_at: Cell::new(None), axe, gone };
-    let pace = Arc::new(Pace::begin(run.options.rate, run.count, run.options.duration));
-    let mut crew = Crew { pace, tallies: Vec::new(), threads: Vec::new() };
+    let ((stopper, stop), (abort, abort_requested), (threads_done, running)) =
+        (Stopper::new(), Stopper::new(), Stopper::new());
+    let stop_handles = StopHandles { stop: stopper, stopped_at: Cell::new(None), abort, threads_done };
+    let pacer = Arc::new(Pacer::begin(run.options.rate, run.count, run.options.duration));
+    let mut load_threads = LoadThreads { pacer, tallies: Vec::new(), threads: Vec::new() };
     let mut numbers = 0..*threads as usize;
-    let hired = numbers.try_for_each(|thread| crew.hire(thread, run.options, load, (&stop, &axed), present.clone()));
-    drop((axed, present));
-    let watched = hired.and_then(|()| watching.block_on(watch(&run, load.as_ref(), &crew, &words)));
+    let spawned = numbers.try_for_each(|thread| {
+        load_threads.spawn(thread, run.options, load, (&stop, &abort_requested), running.clone())
+    });
+    drop((abort_requested, running));
+    let watched =
+        spawned.and_then(|()| watching.block_on(wait_for_threads(&run, load.as_ref(), &load_threads, &stop_handles)));
     if watched.is_err() {
-        words.axe.stop();
+        stop_handles.abort.stop();
     }
-    let stopped_at = words.stopped_at.get();
-    for thread in crew.threads.drain(..) {
+    let stopped_at = stop_handles.stopped_at.get();
+    for thread in load_threads.threads.drain(..) {
         thread.join().unwrap_or_else(|panic| resume_unwind(panic));
     }
     watched?;
-    let mut tally = crew.sum(L::COUNTED.phases.len());
-    let missed = crew.pace.missed(stopped_at.unwrap_or_else(Instant::now));
-    missed.waits().for_each(|wait| tally.missed(wait));
-    let summary = Summary::of(run.title, &L::COUNTED, &tally, crew.pace.begun(), machine.end());
-    Ok(Summary { stopped: stopped_at.is_some(), ..summary })
+    let mut tally = load_threads.sum(L::LABELS.phases.len());
+    let missed = load_threads.pacer.missed(stopped_at.unwrap_or_else(Instant::now));
+    missed.waits().for_each(|wait| tally.record_missed(wait));
+    let summary = LoadSummary::of(run.title, &L::LABELS, &tally, load_threads.pacer.begun(), machine.end());
+    Ok(LoadSummary { stopped: stopped_at.is_some(), ..summary })
 }
 
 /// Stops the threads, and tells when they are done.
-struct Words {
+struct StopHandles {
     /// No more tickets.
     stop: Stopper,
     /// When `stop` was requested.
     stopped_at: Cell<Option<Instant>>,
     /// Aborts open tickets.
-    axe: Stopper,
+    abort: Stopper,
     /// Each thread holds a handle until it is done.
-    gone: Stopper,
+    threads_done: Stopper,
 }
 
-impl Words {
+impl StopHandles {
     fn stop(&self) {
         self.stopped_at.set(self.stopped_at.get().or_else(|| Some(Instant::now())));
         self.stop.stop();
     }
 
-    fn stop_if_faulty(&self, load: &impl Load) {
-        if load.is_faulty() {
+    fn stop_if_failed(&self, load: &impl Workload) {
+        if load.has_failed() {
             self.stop();
         }
     }
 }
 
 /// The threads and their counters.
-struct Crew {
-    pace: Arc<Pace>,
-    tallies: Vec<Arc<Mutex<Tally>>>,
+struct LoadThreads {
+    pacer: Arc<Pacer>,
+    tallies: Vec<Arc<Mutex<LoadTally>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Crew {
-    /// Starts a thread with its share of the connections. It holds `present` until it is done.
-    fn hire<L: Load>(
+impl LoadThreads {
+    /// Starts a thread with its share of the connections. It holds `running` until it is done.
+    fn spawn<L: Workload>(
         &mut self,
         thread: usize,
         options: &LoadOptions,
         load: &Arc<L>,
-        (stop, axed): (&Stop, &Stop),
-        present: Stop,
+        (stop, abort_requested): (&Stop, &Stop),
+        running: Stop,
     ) -> Result<(), Fault> {
-        let tally = Arc::new(Mutex::new(Tally::new(L::COUNTED.phases.len())));
+        let tally = Arc::new(Mutex::new(LoadTally::new(L::LABELS.phases.len())));
         self.tallies.push(tally.clone());
         let numbers = (thread..options.connections as usize).step_by(options.threads as usize);
         let workers: Vec<Worker> = numbers
@@ -197,92 +201,103 @@ impl Crew {
                 local: options.local.get(number % options.local.len().max(1)).copied(),
                 timeout: options.timeout,
                 random: fastrand::Rng::with_seed(options.seed.wrapping_add(number as u64)),
-                pace: self.pace.clone(),
+                pacer: self.pacer.clone(),
                 tally: tally.clone(),
                 stop: stop.clone(),
             })
             .collect();
-        let (runtime, load, mut axed) = (runtime()?, load.clone(), axed.clone());
+        let (runtime, load, mut abort_requested) = (runtime()?, load.clone(), abort_requested.clone());
         let is_closed_loop = options.rate.is_none();
         let work = move || {
             // On the machine of the server, each of its answers would wake this thread and preempt
             // the server. An open loop must keep its schedule, so it stays with the default policy.
             if is_closed_loop {
-                sys::interrupt_nobody();
+                sys::use_batch_scheduling();
             }
             runtime.block_on(async {
-                let mut tasks: JoinSet<()> = workers.into_iter().map(|worker| load.clone().carry(worker)).collect();
+                let mut tasks: JoinSet<()> =
+                    workers.into_iter().map(|worker| load.clone().run_connection(worker)).collect();
                 tokio::select! {
-                    () = all_of(&mut tasks) => {}
-                    () = axed.requested() => {}
+                    () = join_all(&mut tasks) => {}
+                    () = abort_requested.requested() => {}
                 }
             });
-            drop(present);
+            drop(running);
         };
         let started = std::thread::Builder::new().name(format!("load-{thread}")).spawn(work);
         self.threads.push(started.map_err(Fault::system("starting a thread"))?);
         Ok(())
     }
 
-    fn sum(&self, phases: usize) -> Tally {
-        let mut sum = Tally::new(phases);
-        self.tallies.iter().for_each(|tally| sum.add(&lock(tally)));
+    fn sum(&self, phases: usize) -> LoadTally {
+        let mut sum = LoadTally::new(phases);
+        self.tallies.iter().for_each(|tally| sum.add(&lock_tally(tally)));
         sum
     }
 }
 
 /// Waits until all threads are done. Shows the progress, unless the caller controls the run.
-async fn watch<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
-    match run.told.clone() {
-        Some(told) => obey(told, load, words).await,
-        None => show(run, load, crew, words).await?,
+async fn wait_for_threads<L: Workload>(
+    run: &LoadRun<'_>,
+    load: &L,
+    load_threads: &LoadThreads,
+    stop_handles: &StopHandles,
+) -> Result<(), Fault> {
+    match run.stop.clone() {
+        Some(told) => wait_without_view(told, load, stop_handles).await,
+        None => wait_with_view(run, load, load_threads, stop_handles).await?,
     }
-    words.gone.all_gone().await;
+    stop_handles.threads_done.all_dropped().await;
     Ok(())
 }
 
 /// Waits for the caller's stop request or the end of the run.
-async fn obey(mut told: Stop, load: &impl Load, words: &Words) {
-    let mut looks = every(VIEW_INTERVAL);
+async fn wait_without_view(mut stop: Stop, load: &impl Workload, stop_handles: &StopHandles) {
+    let mut view_ticks = every(VIEW_REFRESH_INTERVAL);
     loop {
         tokio::select! {
-            () = words.gone.all_gone() => return,
-            () = told.requested() => return words.stop(),
-            _ = looks.tick() => words.stop_if_faulty(load),
+            () = stop_handles.threads_done.all_dropped() => return,
+            () = stop.requested() => return stop_handles.stop(),
+            _ = view_ticks.tick() => stop_handles.stop_if_failed(load),
         }
     }
 }
 
-async fn show<L: Load>(run: &Run<'_>, load: &L, crew: &Crew, words: &Words) -> Result<(), Fault> {
-    let sum = || crew.sum(L::COUNTED.phases.len());
-    let mut view = View::new(run.count, run.options.duration, L::COUNTED.unit);
+async fn wait_with_view<L: Workload>(
+    run: &LoadRun<'_>,
+    load: &L,
+    load_threads: &LoadThreads,
+    stop_handles: &StopHandles,
+) -> Result<(), Fault> {
+    let sum = || load_threads.sum(L::LABELS.phases.len());
+    let mut view = ProgressView::new(run.count, run.options.duration, L::LABELS.unit);
     let mut lines = MinuteLines::new(run.options.json);
-    let mut signals = Signals::hear()?;
-    let (mut looks, mut minutes) = (every(VIEW_INTERVAL), every(LINE_INTERVAL));
-    let (mut was_told, mut unheard) = (false, None);
+    let mut signals = Signals::listen()?;
+    let (mut view_ticks, mut minute_ticks) = (every(VIEW_REFRESH_INTERVAL), every(MINUTE_LINE_INTERVAL));
+    let (mut stop_requested, mut output_error) = (false, None);
     loop {
         tokio::select! {
-            () = words.gone.all_gone() => break,
+            () = stop_handles.threads_done.all_dropped() => break,
             () = signals.next() => {
-                if was_told { words.axe.stop() } else { words.stop() }
-                was_told = true;
+                if stop_requested { stop_handles.abort.stop() } else { stop_handles.stop() }
+                stop_requested = true;
             }
-            _ = looks.tick() => {
+            _ = view_ticks.tick() => {
                 view.show(sum);
-                words.stop_if_faulty(load);
+                stop_handles.stop_if_failed(load);
             }
-            _ = minutes.tick() => if let Err(fault) = view.above(|| lines.write(&sum().counts)) {
-                unheard.get_or_insert(fault);
-                words.stop();
+            _ = minute_ticks.tick() => if let Err(fault) = view.suspend(|| lines.write(&sum().counts)) {
+                output_error.get_or_insert(fault);
+                stop_handles.stop();
             }
         }
     }
     view.end();
-    unheard.map_or(Ok(()), Err)
+    output_error.map_or(Ok(()), Err)
 }
 
 /// Waits for all tasks. Propagates panics, since figures without that task would be wrong.
-async fn all_of(tasks: &mut JoinSet<()>) {
+async fn join_all(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(Ok(panic)) = ended.map_err(JoinError::try_into_panic) {
             resume_unwind(panic);

@@ -8,13 +8,13 @@
 
 mod content;
 mod damage;
-mod ending;
-mod folder;
 mod log;
 mod plan;
 mod pool;
+mod stop_condition;
 mod stopwatch;
 mod store;
+mod work_folder;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -27,10 +27,10 @@ use serde::Serialize;
 
 use crate::Fault;
 use crate::options::{octets, span};
-use crate::report::{self, Verdict};
-use crate::signals::Word;
-use ending::Ending;
+use crate::report::{self, RunVerdict};
+use crate::signals::StopSignal;
 use plan::BIAS_MAX;
+use stop_condition::StopCondition;
 
 /// Limits the memory of the plan, which is 24 bytes a file.
 const FILES_MAX: u64 = 100_000_000;
@@ -46,8 +46,8 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
     /// What to measure
-    #[arg(long, value_enum, default_value_t = Pattern::Pool)]
-    pattern: Pattern,
+    #[arg(long, value_enum, default_value_t = FilePattern::Pool)]
+    pattern: FilePattern,
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 42)]
     seed: u64,
@@ -65,7 +65,7 @@ pub struct Options {
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Pattern {
+enum FilePattern {
     /// Create, read, append to and delete many small files, as postmark does
     Pool,
     /// Append records to one file, synced in batches
@@ -75,7 +75,7 @@ enum Pattern {
 /// When written data is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Sync {
+enum SyncMode {
     /// Never; the system decides
     None,
     /// fsync each file after it was written
@@ -112,8 +112,8 @@ struct PoolOptions {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=SUBFOLDERS_MAX))]
     subfolders: usize,
     /// What to sync before the next operation
-    #[arg(long, value_enum, default_value_t = Sync::None)]
-    sync: Sync,
+    #[arg(long, value_enum, default_value_t = SyncMode::None)]
+    sync: SyncMode,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -138,28 +138,28 @@ struct LogOptions {
 /// # Errors
 ///
 /// Returns [`Fault::System`] if the folder cannot be used or an operation fails.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    let ending = Ending::new(options.duration, Some(Word::hear()?));
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+    let ending = StopCondition::new(options.duration, Some(StopSignal::listen()?));
     match options.pattern {
-        Pattern::Pool => {
+        FilePattern::Pool => {
             let report = pool::measure(options, ending)?;
             report::print(&report, options.json)?;
-            Ok(Verdict::of(report.is_sound()))
+            Ok(RunVerdict::from_soundness(report.is_sound()))
         }
-        Pattern::Log => {
+        FilePattern::Log => {
             let report = log::measure(options, ending)?;
             report::print(&report, options.json)?;
-            Ok(Verdict::of(report.is_sound()))
+            Ok(RunVerdict::from_soundness(report.is_sound()))
         }
     }
 }
 
-impl fmt::Display for Sync {
+impl fmt::Display for SyncMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Sync::None => "nothing synced",
-            Sync::File => "each file synced",
-            Sync::Folder => "each file and its folder synced",
+            SyncMode::None => "nothing synced",
+            SyncMode::File => "each file synced",
+            SyncMode::Folder => "each file and its folder synced",
         })
     }
 }
@@ -206,27 +206,27 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
         options: Options,
     }
 
     /// Parses options with this folder.
     pub(super) fn options(folder: &Path, words: &[&str]) -> Options {
-        let line = Line::try_parse_from([&["files", "--folder", folder.to_str().unwrap()], words].concat());
+        let line = CommandLine::try_parse_from([&["files", "--folder", folder.to_str().unwrap()], words].concat());
         line.unwrap_or_else(|error| panic!("{error}")).options
     }
 
     #[test]
-    fn without_a_word_it_does_what_postmark_does() {
-        let Line { options } = Line::try_parse_from(["files"]).unwrap();
-        assert_eq!((options.pattern, options.seed, options.pool.sync), (Pattern::Pool, 42, Sync::None));
+    fn the_defaults_are_those_of_postmark() {
+        let CommandLine { options } = CommandLine::try_parse_from(["files"]).unwrap();
+        assert_eq!((options.pattern, options.seed, options.pool.sync), (FilePattern::Pool, 42, SyncMode::None));
         assert_eq!((options.pool.files, options.pool.transactions, options.pool.size), (500, 500, 500..=10_000));
         assert_eq!((options.pool.read_bias, options.pool.create_bias, options.pool.block), (5, 5, 512));
     }
 
     #[test]
-    fn values_that_cannot_be_are_refused() {
+    fn invalid_values_are_refused() {
         for words in [
             ["--size", "10..5"],
             ["--size", "10"],
@@ -238,7 +238,7 @@ mod tests {
             ["--records", "0"],
             ["--sync", "often"],
         ] {
-            assert!(Line::try_parse_from([&["files"], &words[..]].concat()).is_err(), "{words:?}");
+            assert!(CommandLine::try_parse_from([&["files"], &words[..]].concat()).is_err(), "{words:?}");
         }
     }
 }

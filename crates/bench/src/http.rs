@@ -16,17 +16,17 @@ use std::sync::Arc;
 
 use protocol::http::Method;
 
-use crate::engine::{self, Load, Run, Worker};
+use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::order::Order;
-use crate::pace::Ticket;
+use crate::pacer::Ticket;
 use crate::per_connection::PerConnection;
-use crate::report::{self, Verdict};
-use crate::summary::Counted;
-use crate::{Fault, LoadOptions, Summary};
+use crate::report::{self, RunVerdict};
+use crate::summary::LoadLabels;
+use crate::{Fault, LoadOptions, LoadSummary};
 
-use exchange::{Answer, Connection, PHASES, Trouble};
+use exchange::{FetchError, HttpConnection, HttpResponse, PHASES};
 use page::Page;
-use sweep::{Step, Sweep};
+use sweep::{Sweep, SweepStep};
 
 /// Options of `bench http`.
 #[derive(Clone, Debug, clap::Args)]
@@ -62,9 +62,9 @@ pub struct Options {
 }
 
 /// Runs the load and prints the report.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
     if options.sweep.is_empty() {
-        let summary = ask(options, &options.load)?;
+        let summary = run_load(options, &options.load)?;
         report::print(&summary, options.load.json)?;
         return Ok(summary.verdict());
     }
@@ -80,9 +80,9 @@ fn sweep(options: &Options) -> Result<Sweep, Fault> {
     let mut steps = Vec::new();
     for &connections in &options.sweep {
         let load = LoadOptions { connections, ..options.load.clone() };
-        let summary = ask(options, &load)?;
+        let summary = run_load(options, &load)?;
         let stopped = summary.stopped;
-        steps.push(Step::new(connections, summary));
+        steps.push(SweepStep::new(connections, summary));
         if stopped {
             break;
         }
@@ -90,20 +90,20 @@ fn sweep(options: &Options) -> Result<Sweep, Fault> {
     Ok(Sweep { steps })
 }
 
-fn ask(options: &Options, load: &LoadOptions) -> Result<Summary, Fault> {
-    let pages = page::all(options, &load.ownership)?;
+fn run_load(options: &Options, load: &LoadOptions) -> Result<LoadSummary, Fault> {
+    let pages = page::read_pages(options, &load.ownership)?;
     let title = match &pages[..] {
         [page] => format!("http {}", page.url),
         [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
         [] => return Err(Fault::Usage("no pages: give --target or --urls".to_owned())),
     };
-    let asking = Asking {
+    let http_load = HttpLoad {
         pages,
         order: options.order,
         per_connection: options.per_connection,
         is_checked: !options.no_check && !options.head,
     };
-    engine::run(Run { title, options: load, count: options.requests, told: None }, &Arc::new(asking))
+    engine::run(LoadRun { title, options: load, count: options.requests, stop: None }, &Arc::new(http_load))
 }
 
 impl Options {
@@ -113,7 +113,7 @@ impl Options {
 }
 
 /// What all connections share.
-struct Asking {
+struct HttpLoad {
     /// Not empty.
     pages: Vec<Page>,
     order: Order,
@@ -121,76 +121,76 @@ struct Asking {
     is_checked: bool,
 }
 
-impl Load for Asking {
-    const COUNTED: Counted = Counted { unit: "requests", part: "pages compared", phases: PHASES };
+impl Workload for HttpLoad {
+    const LABELS: LoadLabels = LoadLabels { unit: "requests", part: "pages compared", phases: PHASES };
 
-    async fn carry(self: Arc<Self>, mut worker: Worker) {
-        let mut line = Line { asking: self, connection: None };
+    async fn run_connection(self: Arc<Self>, mut worker: Worker) {
+        let mut slot = ConnectionSlot { load: self, connection: None };
         while let Some(ticket) = worker.next().await {
-            line.ask(&mut worker, ticket).await;
+            slot.request(&mut worker, ticket).await;
         }
     }
 }
 
 /// One connection after another.
-struct Line {
-    asking: Arc<Asking>,
-    connection: Option<Connection>,
+struct ConnectionSlot {
+    load: Arc<HttpLoad>,
+    connection: Option<HttpConnection>,
 }
 
-impl Line {
+impl ConnectionSlot {
     /// Requests one page and checks the response.
-    async fn ask(&mut self, worker: &mut Worker, ticket: Ticket) {
-        let asking = self.asking.clone();
-        let page = &asking.pages[asking.order.choose(ticket, &mut worker.random, asking.pages.len())];
+    async fn request(&mut self, worker: &mut Worker, ticket: Ticket) {
+        let http_load = self.load.clone();
+        let page = &http_load.pages[http_load.order.choose(ticket, &mut worker.random, http_load.pages.len())];
         match self.fetch(worker, page).await {
-            Ok(answer) => asking.count(worker, ticket, page, &answer),
-            Err(trouble) => worker.gave_up(trouble.text).await,
+            Ok(answer) => http_load.count_response(worker, ticket, page, &answer),
+            Err(trouble) => worker.fail_ticket(trouble.text).await,
         }
     }
 
     /// Requests the page on the current connection or a new one. A server may close an idle
     /// connection at any time; a request that was sent meanwhile is repeated (RFC 9112 section
     /// 9.3.1).
-    async fn fetch(&mut self, worker: &mut Worker, page: &Page) -> Result<Answer, Trouble> {
-        let kept = self.connection.take().filter(|connection| connection.leads_to(page));
+    async fn fetch(&mut self, worker: &mut Worker, page: &Page) -> Result<HttpResponse, FetchError> {
+        let kept = self.connection.take().filter(|connection| connection.connects_to(page));
         if let Some(connection) = kept {
             match self.fetch_over(connection, worker, page).await {
                 Err(trouble) if trouble.was_idle => {}
                 outcome => return outcome,
             }
         }
-        let requests = self.asking.per_connection.draw(&mut worker.random);
-        let connection = Connection::open(page, requests, worker).await?;
+        let requests = self.load.per_connection.draw(&mut worker.random);
+        let connection = HttpConnection::open(page, requests, worker).await?;
         self.fetch_over(connection, worker, page).await
     }
 
     async fn fetch_over(
         &mut self,
-        mut connection: Connection,
+        mut connection: HttpConnection,
         worker: &Worker,
         page: &Page,
-    ) -> Result<Answer, Trouble> {
-        let outcome = connection.fetch(worker, page, self.asking.is_checked).await;
-        self.connection = Some(connection).filter(Connection::is_kept);
+    ) -> Result<HttpResponse, FetchError> {
+        let outcome = connection.fetch(worker, page, self.load.is_checked).await;
+        self.connection = Some(connection).filter(HttpConnection::is_reusable);
         outcome
     }
 }
 
-impl Asking {
-    fn count(&self, worker: &Worker, ticket: Ticket, page: &Page, answer: &Answer) {
-        let is_same = !self.is_checked || answer.status != 200 || page.is_as_first(answer.digest);
+impl HttpLoad {
+    fn count_response(&self, worker: &Worker, ticket: Ticket, page: &Page, answer: &HttpResponse) {
+        let is_same = !self.is_checked || answer.status != 200 || page.matches_first(answer.digest);
         let mut tally = worker.tally();
-        answer.note_times(&mut tally);
+        answer.record_times(&mut tally);
         if answer.status == 200 && is_same {
             tally.counts.octets += answer.octets;
             tally.counts.parts += u64::from(self.is_checked);
-            return tally.done(ticket.due, answer.whole_at);
+            return tally.record_done(ticket.due, answer.whole_at);
         }
-        tally.error(match is_same {
+        tally.record_error(match is_same {
             false => format!("{}: the content differs from the first response", page.url),
             true => format!("status {}", answer.status),
         });
-        tally.failed(answer.whole_at);
+        tally.record_failed(answer.whole_at);
     }
 }

@@ -8,7 +8,7 @@
 //! behind, the ledger fails and the source must stop.
 
 mod acknowledged;
-mod scribe;
+mod line_writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -16,15 +16,15 @@ use std::path::Path;
 
 use crate::{Fault, RunId};
 
-pub use acknowledged::Acknowledged;
-pub(crate) use scribe::{Durability, Scribe};
+pub use acknowledged::AcknowledgedMessages;
+pub(crate) use line_writer::{Durability, LineWriter};
 
 /// Begins the line that starts a run.
 const RUN: &str = "run ";
 
 /// An open ledger. Any thread may add messages; one thread writes them.
 #[derive(Debug)]
-pub struct Ledger(Scribe);
+pub struct Ledger(LineWriter);
 
 impl Ledger {
     /// Starts a run in the ledger at `path`, which is created if it does not exist. Fails if
@@ -32,15 +32,15 @@ impl Ledger {
     pub fn open(path: &Path, run: RunId) -> Result<Ledger, Fault> {
         let what = format!("writing the ledger {}", path.display());
         let mut file = open_locked(path)?;
-        let begun = begin(&mut file, path, run);
+        let begun = begin_run(&mut file, path, run);
         begun.map_err(Fault::system(&what))?;
-        Scribe::start(file, Durability::Synced, what).map(Ledger)
+        LineWriter::start(file, Durability::Synced, what).map(Ledger)
     }
 
     /// Records that a message was answered 250 for these recipients (at least one). Never waits for
     /// the disk.
-    pub fn acknowledged<'a>(&self, sequence: u64, recipients: impl Iterator<Item = &'a str>) {
-        self.0.note(|lines| {
+    pub fn record<'a>(&self, sequence: u64, recipients: impl Iterator<Item = &'a str>) {
+        self.0.append(|lines| {
             // Writing to a Vec cannot fail.
             let _ = write!(lines, "{sequence}");
             for recipient in recipients {
@@ -80,7 +80,7 @@ fn open_locked(path: &Path) -> Result<File, Fault> {
 }
 
 /// Removes an incomplete last line, which would otherwise join the next one, and starts the run.
-fn begin(file: &mut File, path: &Path, run: RunId) -> io::Result<()> {
+fn begin_run(file: &mut File, path: &Path, run: RunId) -> io::Result<()> {
     let torn = torn_octets(file)?;
     let length = file.metadata()?.len();
     file.set_len(length - torn)?;
@@ -101,8 +101,8 @@ fn torn_octets(file: &mut File) -> io::Result<u64> {
         file.seek(SeekFrom::Start(start))?;
         piece.clear();
         (&*file).take(end - start).read_to_end(&mut piece)?;
-        if let Some(place) = memchr::memrchr(b'\n', &piece) {
-            return Ok(length - (start + place as u64 + 1));
+        if let Some(newline) = memchr::memrchr(b'\n', &piece) {
+            return Ok(length - (start + newline as u64 + 1));
         }
         end = start;
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn messages(path: &Path) -> Vec<(RunId, u64, Vec<String>)> {
-        let acknowledged = Acknowledged::read(path).unwrap();
+        let acknowledged = AcknowledgedMessages::read(path).unwrap();
         let message = |number| {
             let (run, sequence) = acknowledged.message(number);
             (run, sequence, acknowledged.recipients(number).map(str::to_owned).collect())
@@ -124,13 +124,13 @@ mod tests {
 
     fn write(path: &Path, run: u64, sequences: impl IntoIterator<Item = u64>) {
         let ledger = Ledger::open(path, RunId(run)).unwrap();
-        sequences.into_iter().for_each(|sequence| ledger.acknowledged(sequence, ["a@x.test", "b@x.test"].into_iter()));
+        sequences.into_iter().for_each(|sequence| ledger.record(sequence, ["a@x.test", "b@x.test"].into_iter()));
         assert!(!ledger.failed());
         ledger.close().unwrap();
     }
 
     #[test]
-    fn what_is_written_is_read_run_by_run_in_the_order_of_numbers() {
+    fn a_ledger_is_read_in_the_order_of_runs_and_sequence_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         write(&path, 0xabc, [2, 0]);
@@ -138,7 +138,7 @@ mod tests {
         let recipients = || vec!["a@x.test".to_owned(), "b@x.test".to_owned()];
         let expected = [(0xabc, 0), (0xabc, 2), (0x1, 0)].map(|(run, number)| (RunId(run), number, recipients()));
         assert_eq!(messages(&path), expected);
-        let acknowledged = Acknowledged::read(&path).unwrap();
+        let acknowledged = AcknowledgedMessages::read(&path).unwrap();
         assert_eq!(acknowledged.find(RunId(0xabc), 2), Some(1));
         assert_eq!(acknowledged.find(RunId(0xabc), 1), None);
         assert_eq!(acknowledged.find(RunId(2), 0), None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_write_at_once_and_no_line_is_mixed_up() {
+    fn threads_write_in_parallel_and_no_lines_are_mixed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let ledger = Ledger::open(&path, RunId(1)).unwrap();
@@ -165,7 +165,7 @@ mod tests {
                 let ledger = &ledger;
                 scope.spawn(move || {
                     for sequence in 0..10_000 {
-                        ledger.acknowledged(part * 10_000 + sequence, [format!("u{part}@x.test").as_str()].into_iter());
+                        ledger.record(part * 10_000 + sequence, [format!("u{part}@x.test").as_str()].into_iter());
                     }
                 });
             }

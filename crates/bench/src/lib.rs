@@ -1,7 +1,7 @@
 //! The laboratory: loads, sinks and checks for any mail server.
 //!
 //! Each command is a module with its `Options`, which are also its part of the command line, and a
-//! `run` function that returns a [`Verdict`]. Reports go to standard output, as text or as JSON;
+//! `run` function that returns a [`RunVerdict`]. Reports go to standard output, as text or as JSON;
 //! progress goes to standard error. Load goes only to this machine, unless the operator states that
 //! they own the target.
 
@@ -10,16 +10,17 @@ mod dial;
 mod engine;
 mod fault;
 pub mod files;
-pub mod gauges;
-mod handles;
 pub mod http;
 mod ledger;
-pub mod meanwhile;
+pub mod load_average;
+pub mod machine_usage;
+mod open_files_limit;
 mod options;
 mod order;
-mod pace;
+mod pacer;
 mod per_connection;
 pub mod pop3;
+mod progress_view;
 mod report;
 mod runtime;
 mod signals;
@@ -30,17 +31,16 @@ mod summary;
 mod sys;
 mod tally;
 mod target;
-mod times;
+mod timing_stats;
 pub mod verify;
-mod view;
 
 pub use fault::Fault;
-pub use ledger::{Acknowledged, Ledger};
+pub use ledger::{AcknowledgedMessages, Ledger};
 pub use options::LoadOptions;
 pub use order::Order;
 pub use per_connection::PerConnection;
-pub use report::Verdict;
-pub use stamp::{Examiner, RunId, Seen, Stamp, examine};
-pub use summary::Summary;
+pub use report::RunVerdict;
+pub use stamp::{ExaminedMessage, Examiner, RunId, Stamp, examine};
+pub use summary::LoadSummary;
 pub use target::{Ownership, Target};
-pub use times::Times;
+pub use timing_stats::TimingStats;

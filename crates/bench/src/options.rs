@@ -53,13 +53,15 @@ pub struct LoadOptions {
 
 /// Parses `500ms`, `30s`, `5m`, `2h`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    units::span(text).filter(|span| !span.is_zero()).ok_or_else(|| "expected a span of time: 500ms, 30s, 5m".into())
+    units::parse_duration(text)
+        .filter(|span| !span.is_zero())
+        .ok_or_else(|| "expected a span of time: 500ms, 30s, 5m".into())
 }
 
 /// Parses `6000`, `64KiB`, `10MB`.
 pub(crate) fn octets(text: &str) -> Result<u64, String> {
     let plain = text.parse().ok();
-    plain.or_else(|| units::size(text)).ok_or_else(|| "expected a number of bytes: 6000, 64KiB, 10MB".into())
+    plain.or_else(|| units::parse_size(text)).ok_or_else(|| "expected a number of bytes: 6000, 64KiB, 10MB".into())
 }
 
 /// Parses `0%` to `100%` as 0 to 1.

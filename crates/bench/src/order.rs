@@ -1,6 +1,6 @@
 //! The order in which pages, mailboxes or recipients are used.
 
-use crate::pace::Ticket;
+use crate::pacer::Ticket;
 
 /// The order in which items are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

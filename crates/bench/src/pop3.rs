@@ -14,17 +14,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::dial::dial;
-use crate::engine::{self, Load, Run, Worker};
+use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::share;
 use crate::order::Order;
-use crate::report::{self, Verdict};
-use crate::summary::Counted;
-use crate::tally::likeness;
-use crate::{Fault, LoadOptions, Summary, Target};
+use crate::report::{self, RunVerdict};
+use crate::summary::LoadLabels;
+use crate::tally::normalize_reply;
+use crate::{Fault, LoadOptions, LoadSummary, Target};
 
-use session::{Session, Trouble};
+use session::{Pop3Error, Pop3Session};
 
-pub use accounts::Mailboxes;
+pub use accounts::MailboxOptions;
 pub(crate) use accounts::{Account, Accounts};
 pub(crate) use walk::walk;
 
@@ -45,7 +45,7 @@ pub struct Options {
     pub targets: Vec<String>,
     /// The mailboxes to read.
     #[command(flatten)]
-    pub mailboxes: Mailboxes,
+    pub mailboxes: MailboxOptions,
     /// Order in which mailboxes are read
     #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
     pub order: Order,
@@ -64,27 +64,27 @@ pub struct Options {
 }
 
 /// Runs the load and prints the summary.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    let summary = read(options)?;
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+    let summary = run_load(options)?;
     report::print(&summary, options.load.json)?;
     Ok(summary.verdict())
 }
 
-fn read(options: &Options) -> Result<Summary, Fault> {
+fn run_load(options: &Options) -> Result<LoadSummary, Fault> {
     let targets = options.targets.iter().map(|name| Target::resolve(name, &options.load.ownership));
-    let reading = Reading {
+    let load = Pop3Load {
         targets: targets.collect::<Result<_, _>>()?,
-        accounts: Accounts::of(&options.mailboxes)?,
+        accounts: Accounts::from_options(&options.mailboxes)?,
         order: options.order,
         retrieve_share: options.retrieve,
         delete_share: options.delete,
     };
     let title = format!("pop3 {}", options.targets.join(" "));
-    engine::run(Run { title, options: &options.load, count: options.sessions, told: None }, &Arc::new(reading))
+    engine::run(LoadRun { title, options: &options.load, count: options.sessions, stop: None }, &Arc::new(load))
 }
 
 /// What all connections share.
-struct Reading {
+struct Pop3Load {
     targets: Vec<Target>,
     accounts: Accounts,
     order: Order,
@@ -92,33 +92,38 @@ struct Reading {
     delete_share: f64,
 }
 
-impl Load for Reading {
-    const COUNTED: Counted = Counted { unit: "sessions", part: "messages", phases: PHASES };
+impl Workload for Pop3Load {
+    const LABELS: LoadLabels = LoadLabels { unit: "sessions", part: "messages", phases: PHASES };
 
-    async fn carry(self: Arc<Self>, mut worker: Worker) {
+    async fn run_connection(self: Arc<Self>, mut worker: Worker) {
         while let Some(ticket) = worker.next().await {
             let account = self.accounts.account(self.order.choose(ticket, &mut worker.random, self.accounts.len()));
-            match self.visit(&mut worker, &account).await {
-                Ok(()) => worker.tally().done(ticket.due, Instant::now()),
-                Err(text) => worker.gave_up(text).await,
+            match self.run_session(&mut worker, &account).await {
+                Ok(()) => worker.tally().record_done(ticket.due, Instant::now()),
+                Err(text) => worker.fail_ticket(text).await,
             }
         }
     }
 }
 
-impl Reading {
+impl Pop3Load {
     /// Runs one session. After a refusal the connection is closed without QUIT, so that no deletion
     /// is committed. The error is a text for the list of errors.
-    async fn visit(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
+    async fn run_session(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
         let target = &self.targets[worker.number % self.targets.len()];
-        let mut session = Session::new(dial(target.address, worker, CONNECT).await?, worker.timeout);
-        self.read(worker, &mut session, account).await.map_err(|trouble| match trouble {
-            Trouble::Refused(text) => likeness(&text),
-            Trouble::Broken(text) => text,
+        let mut session = Pop3Session::new(dial(target.address, worker, CONNECT).await?, worker.timeout);
+        self.read_mailbox(worker, &mut session, account).await.map_err(|trouble| match trouble {
+            Pop3Error::Refused(text) => normalize_reply(&text),
+            Pop3Error::Broken(text) => text,
         })
     }
 
-    async fn read(&self, worker: &mut Worker, session: &mut Session, account: &Account) -> Result<(), Trouble> {
+    async fn read_mailbox(
+        &self,
+        worker: &mut Worker,
+        session: &mut Pop3Session,
+        account: &Account,
+    ) -> Result<(), Pop3Error> {
         timed(worker, BANNER, session.banner()).await?;
         timed(worker, LOGIN, session.log_in(account)).await?;
         let messages = timed(worker, LIST, session.list()).await?;
@@ -129,7 +134,7 @@ impl Reading {
                 tally.counts.parts += 1;
                 tally.counts.octets += message.octets;
                 if message.seen.is_some_and(|seen| !seen.sound) {
-                    tally.error("a message is damaged".to_owned());
+                    tally.record_error("a message is damaged".to_owned());
                 }
             }
             if worker.random.f64() < self.delete_share {
@@ -141,9 +146,13 @@ impl Reading {
 }
 
 /// Runs a step and records its time.
-async fn timed<T>(worker: &Worker, phase: usize, step: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+async fn timed<T>(
+    worker: &Worker,
+    phase: usize,
+    step: impl Future<Output = Result<T, Pop3Error>>,
+) -> Result<T, Pop3Error> {
     let begun = Instant::now();
     let outcome = step.await?;
-    worker.tally().phase(phase, begun.elapsed());
+    worker.tally().record_phase(phase, begun.elapsed());
     Ok(outcome)
 }

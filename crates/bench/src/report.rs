@@ -11,17 +11,17 @@ use crate::Fault;
 
 /// The result of a run; determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// All work was done and nothing is wrong.
     Good,
     /// Something was refused, lost, doubled or damaged; see the report.
     Bad,
 }
 
-impl Verdict {
+impl RunVerdict {
     /// `Good` if `sound`.
-    pub(crate) fn of(sound: bool) -> Verdict {
-        if sound { Verdict::Good } else { Verdict::Bad }
+    pub(crate) fn from_soundness(sound: bool) -> RunVerdict {
+        if sound { RunVerdict::Good } else { RunVerdict::Bad }
     }
 }
 

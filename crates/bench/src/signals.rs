@@ -1,6 +1,6 @@
 //! Stop requests of the operator: SIGINT (Ctrl-C) or SIGTERM.
 //!
-//! Async code waits for [`Signals`]; other code polls a [`Word`]. Once either is registered, the
+//! Async code waits for [`Signals`]; other code polls a [`StopSignal`]. Once either is registered, the
 //! signals no longer end the process. The command must then end, report and clean up.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::Fault;
 use crate::runtime::runtime;
 
 /// How often a waiting thread checks for a signal.
-const LISTEN_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Receives both signals.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Registers the signals. Must be called inside a runtime.
-    pub(crate) fn hear() -> Result<Signals, Fault> {
-        let hear = |kind| signal(kind).map_err(Fault::system("listening to signals"));
-        Ok(Signals { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+    pub(crate) fn listen() -> Result<Signals, Fault> {
+        let listen = |kind| signal(kind).map_err(Fault::system("listening to signals"));
+        Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
     /// Waits for the next signal.
@@ -41,41 +41,41 @@ impl Signals {
 
 /// Whether a signal arrived; a thread of its own receives it.
 #[derive(Clone, Debug)]
-pub(crate) struct Word(Arc<AtomicBool>);
+pub(crate) struct StopSignal(Arc<AtomicBool>);
 
-impl Word {
+impl StopSignal {
     /// Registers the signals and starts the thread.
-    pub(crate) fn hear() -> Result<Word, Fault> {
-        let word = Word(Arc::new(AtomicBool::new(false)));
+    pub(crate) fn listen() -> Result<StopSignal, Fault> {
+        let stop_signal = StopSignal(Arc::new(AtomicBool::new(false)));
         let runtime = runtime()?;
         let inside = runtime.enter();
-        let mut signals = Signals::hear()?;
+        let mut signals = Signals::listen()?;
         drop(inside);
-        let given = word.0.clone();
+        let received = stop_signal.0.clone();
         let listen = move || {
             runtime.block_on(signals.next());
-            given.store(true, Relaxed);
+            received.store(true, Relaxed);
         };
-        let named = thread::Builder::new().name("word".into());
+        let named = thread::Builder::new().name("stop-signal".into());
         named.spawn(listen).map_err(Fault::system("starting a thread"))?;
-        Ok(word)
+        Ok(stop_signal)
     }
 
     /// Whether a signal arrived.
-    pub(crate) fn is_given(&self) -> bool {
+    pub(crate) fn is_received(&self) -> bool {
         self.0.load(Relaxed)
     }
 
     /// A fault once a signal arrived.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        match self.is_given() {
+        match self.is_received() {
             true => Err(Fault::Unavailable("ended by a signal, so nothing was proved".into())),
             false => Ok(()),
         }
     }
 
     /// Waits for `span` or until `done` returns true. Fails once a signal arrived.
-    pub(crate) fn pass(&self, span: Duration, mut done: impl FnMut() -> bool) -> Result<(), Fault> {
+    pub(crate) fn wait(&self, span: Duration, mut done: impl FnMut() -> bool) -> Result<(), Fault> {
         let until = Instant::now() + span;
         loop {
             self.check()?;
@@ -83,7 +83,7 @@ impl Word {
             if left.is_zero() || done() {
                 return Ok(());
             }
-            thread::sleep(left.min(LISTEN_EVERY));
+            thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 }

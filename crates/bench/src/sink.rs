@@ -3,13 +3,13 @@
 //! It can examine each message and count sound, damaged, doubled and foreign ones, and report at
 //! the end which messages of a ledger never arrived. Rules make it a slow or hostile server. It
 //! ends by count, by time, or by SIGINT or SIGTERM, always with a summary; open sessions have
-//! [`DRAIN_TIME_MAX`] to end. An address that cannot be bound is a fault; so are, after the
+//! [`SESSION_DRAIN_TIME_MAX`] to end. An address that cannot be bound is a fault; so are, after the
 //! summary, a record that cannot be written and an empty ledger. Nothing that a client does is a
 //! fault.
 
-mod guest;
-mod house;
 mod rule;
+mod session;
+mod state;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -24,24 +24,24 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use net::{Stop, Stopper};
-use protocol::smtp::server::Peer;
+use protocol::smtp::server::SmtpPeer;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-use crate::ledger::{Durability, Scribe};
-use crate::meanwhile::Meanwhile;
+use crate::ledger::{Durability, LineWriter};
+use crate::machine_usage::MachineUsage;
 use crate::options::{octets, span};
 use crate::runtime::runtime;
 use crate::signals::Signals;
-use crate::verify::Holding;
-use crate::{Acknowledged, Fault, Verdict, handles, report};
+use crate::verify::Comparer;
+use crate::{AcknowledgedMessages, Fault, RunVerdict, open_files_limit, report};
 
-use guest::Guest;
-use house::{Counter, House};
 use rule::RULES_MAX;
 pub use rule::Rule;
-use summary::Summary;
-use tally::Tally;
+use session::SinkSession;
+use state::{SinkState, ThreadContext};
+use summary::SinkSummary;
+use tally::SinkTally;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;
@@ -54,9 +54,9 @@ const MESSAGE_OCTETS_MAX: u64 = 1 << 30;
 /// How long a client may be idle by default. Tests keep thousands of idle connections open.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 /// How long sessions may take to end when the sink ends.
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+const SESSION_DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often to check whether the record can still be written.
-const RECORD_LOOK_EVERY: Duration = Duration::from_secs(1);
+const RECORD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Options of `bench sink`.
 #[derive(Clone, Debug, clap::Args)]
@@ -142,24 +142,24 @@ impl Options {
 }
 
 /// Receives until the end and prints the summary.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    options.ledger.as_deref().map_or(Ok(()), Acknowledged::check)?;
-    let machine = Meanwhile::begin();
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+    options.ledger.as_deref().map_or(Ok(()), AcknowledgedMessages::check_readable)?;
+    let usage_meter = MachineUsage::begin();
     let sink = Sink::open(options)?;
     let signals = sink.signals()?;
-    announce(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;
+    print_addresses(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;
     sink.wait(signals, options.duration);
     let received = sink.close()?;
-    let acknowledged = options.ledger.as_deref().map(Acknowledged::evidence).transpose();
-    let known = acknowledged.as_ref().ok().and_then(Option::as_ref);
-    let summary = Summary::of(&received, &options.rules, known, machine.end());
+    let acknowledged = options.ledger.as_deref().map(AcknowledgedMessages::read_nonempty).transpose();
+    let ledger = acknowledged.as_ref().ok().and_then(Option::as_ref);
+    let summary = SinkSummary::of(&received, &options.rules, ledger, usage_meter.end());
     report::print(&summary, options.json)?;
     received.recorded?;
     acknowledged?;
     Ok(summary.verdict())
 }
 
-fn announce(addresses: &[SocketAddr]) -> io::Result<()> {
+fn print_addresses(addresses: &[SocketAddr]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     addresses.iter().try_for_each(|address| writeln!(out, "listening on {address}"))?;
     out.flush()
@@ -169,22 +169,22 @@ fn announce(addresses: &[SocketAddr]) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Sink {
     runtime: Runtime,
-    house: Arc<House>,
-    counters: Vec<Arc<Counter>>,
+    state: Arc<SinkState>,
+    contexts: Vec<Arc<ThreadContext>>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
-    record: Option<Arc<Scribe>>,
+    record_writer: Option<Arc<LineWriter>>,
     /// Stops the sessions.
     stopper: Stopper,
     /// Stops the threads.
-    ender: Stopper,
+    thread_stopper: Stopper,
 }
 
 /// What a sink received until it was closed.
 #[derive(Debug)]
-struct Received {
-    tally: Tally,
-    guests_peak: u64,
+struct SinkResult {
+    tally: SinkTally,
+    sessions_peak: u64,
     verified: bool,
     /// The error of the record, if one was requested.
     recorded: Result<(), Fault>,
@@ -196,18 +196,18 @@ impl Sink {
         if options.rules.len() > RULES_MAX {
             return Err(Fault::Usage(format!("more than {RULES_MAX} rules")));
         }
-        handles::raise(0)?;
+        open_files_limit::raise(0)?;
         let listeners = options.listen.iter().map(|&address| bind(address)).collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>();
         let addresses = addresses.map_err(Fault::system("reading the port of a socket"))?;
         let record = options.record.as_deref().map(open_record).transpose()?.map(Arc::new);
-        let house = Arc::new(House::new(options, record.clone()));
-        let ((stopper, stop), (ender, end)) = (Stopper::new(), Stopper::new());
-        let counters: Vec<_> = (0..options.threads).map(|_| Arc::new(Counter::new(house.clone()))).collect();
-        let threads = counters.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
+        let state = Arc::new(SinkState::new(options, record.clone()));
+        let ((stopper, stop), (thread_stopper, end)) = (Stopper::new(), Stopper::new());
+        let contexts: Vec<_> = (0..options.threads).map(|_| Arc::new(ThreadContext::new(state.clone()))).collect();
+        let threads = contexts.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
         let threads = threads.collect::<Result<_, _>>()?;
         let runtime = runtime()?;
-        Ok(Sink { runtime, house, counters, threads, addresses, record, stopper, ender })
+        Ok(Sink { runtime, state: state, contexts, threads, addresses, record_writer: record, stopper, thread_stopper })
     }
 
     /// The addresses, with the ports that were picked.
@@ -215,15 +215,15 @@ impl Sink {
         &self.addresses
     }
 
-    /// Passes every copy so far to `holding`.
-    pub(crate) fn tell(&self, holding: &mut Holding<'_>) {
-        self.counters.iter().for_each(|counter| counter.tally().copies.tell(holding));
+    /// Passes every copy so far to `comparer`.
+    pub(crate) fn add_copies_to(&self, comparer: &mut Comparer<'_>) {
+        self.contexts.iter().for_each(|counter| counter.tally().copies.add_to(comparer));
     }
 
     /// Registers the signals, which then end the sink and not the process.
     fn signals(&self) -> Result<Signals, Fault> {
         let _inside = self.runtime.enter();
-        Signals::hear()
+        Signals::listen()
     }
 
     /// Waits for the end: the message count, the time, a signal, or a failed record.
@@ -231,35 +231,44 @@ impl Sink {
         self.runtime.block_on(async {
             tokio::select! {
                 () = signals.next() => {}
-                () = self.house.enough() => {}
-                () = pass(duration) => {}
+                () = self.state.wait_for_messages_max() => {}
+                () = sleep_or_pend(duration) => {}
                 () = self.record_failed() => {}
             }
         });
     }
 
     async fn record_failed(&self) {
-        while self.record.as_ref().is_none_or(|record| !record.failed()) {
-            tokio::time::sleep(RECORD_LOOK_EVERY).await;
+        while self.record_writer.as_ref().is_none_or(|record| !record.failed()) {
+            tokio::time::sleep(RECORD_CHECK_INTERVAL).await;
         }
     }
 
     /// Ends the sessions and returns the counts.
-    fn close(self) -> Result<Received, Fault> {
-        let Sink { runtime, house, counters, threads, record, stopper, ender, .. } = self;
+    fn close(self) -> Result<SinkResult, Fault> {
+        let Sink {
+            runtime,
+            state: house,
+            contexts: counters,
+            threads,
+            record_writer: record,
+            stopper,
+            thread_stopper: ender,
+            ..
+        } = self;
         stopper.stop();
         // Sessions that are still open after that are cut off.
-        let _ = runtime.block_on(async { tokio::time::timeout(DRAIN_TIME_MAX, stopper.all_gone()).await });
+        let _ = runtime.block_on(async { tokio::time::timeout(SESSION_DRAIN_TIME_MAX, stopper.all_dropped()).await });
         ender.stop();
         for thread in threads {
             thread.join().map_err(|_| Fault::Unavailable("a thread of the sink panicked".into()))?;
         }
-        let mut tally = Tally::new(house.rules().len());
+        let mut tally = SinkTally::new(house.rules().len());
         counters.iter().for_each(|counter| tally.add(std::mem::take(&mut *counter.tally())));
-        let (guests_peak, verified) = (house.guests_peak(), house.verifies());
+        let (guests_peak, verified) = (house.sessions_peak(), house.verifies());
         drop((house, counters));
-        let recorded = record.and_then(Arc::into_inner).map_or(Ok(()), Scribe::close);
-        Ok(Received { tally, guests_peak, verified, recorded })
+        let recorded = record.and_then(Arc::into_inner).map_or(Ok(()), LineWriter::close);
+        Ok(SinkResult { tally, sessions_peak: guests_peak, verified, recorded })
     }
 }
 
@@ -267,44 +276,44 @@ fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
     net::bind(address, BACKLOG).map_err(Fault::system(format_args!("listening on {address}")))
 }
 
-fn open_record(path: &Path) -> Result<Scribe, Fault> {
+fn open_record(path: &Path) -> Result<LineWriter, Fault> {
     let what = format!("writing the record {}", path.display());
     let file = File::create(path).map_err(Fault::system(&what))?;
-    Scribe::start(file, Durability::Relaxed, what)
+    LineWriter::start(file, Durability::Relaxed, what)
 }
 
 /// A thread with its own runtime; its sessions stay on it.
 fn start_thread(
-    counter: &Arc<Counter>,
+    context: &Arc<ThreadContext>,
     listeners: &[TcpListener],
     stop: &Stop,
-    end: &Stop,
+    thread_stop: &Stop,
 ) -> Result<JoinHandle<()>, Fault> {
     let runtime = runtime()?;
     let listeners = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>();
     let listeners = listeners.map_err(Fault::system("sharing a socket"))?;
-    let (counter, stop, mut end) = (counter.clone(), stop.clone(), end.clone());
+    let (context, stop, mut end) = (context.clone(), stop.clone(), thread_stop.clone());
     let work = async move {
         for listener in listeners {
-            let (counter, session_stop) = (counter.clone(), stop.clone());
-            let session = move |stream, peer| receive(counter.clone(), stream, peer, session_stop.clone());
+            let (context, session_stop) = (context.clone(), stop.clone());
+            let session = move |stream, peer| serve_client(context.clone(), stream, peer, session_stop.clone());
             tokio::spawn(net::accept(listener, stop.clone(), session));
         }
-        drop((counter, stop));
+        drop((context, stop));
         end.requested().await;
     };
     let started = thread::Builder::new().name("sink".into()).spawn(move || runtime.block_on(work));
     started.map_err(Fault::system("starting a thread"))
 }
 
-async fn receive(counter: Arc<Counter>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
-    let peer = Peer { address: Some(peer.ip().to_canonical()), ..Peer::default() };
-    let mut guest = Guest::new(counter, peer, &stream);
-    net::drive(stream.into(), stop, &mut guest).await;
+async fn serve_client(context: Arc<ThreadContext>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
+    let peer = SmtpPeer { address: Some(peer.ip().to_canonical()), ..SmtpPeer::default() };
+    let mut session = SinkSession::new(context, peer, &stream);
+    net::drive(stream.into(), stop, &mut session).await;
 }
 
 /// Waits forever without a duration.
-async fn pass(duration: Option<Duration>) {
+async fn sleep_or_pend(duration: Option<Duration>) {
     match duration {
         Some(duration) => tokio::time::sleep(duration).await,
         None => std::future::pending().await,

@@ -9,7 +9,7 @@
 mod addresses;
 mod connection;
 mod corpus;
-mod letter;
+mod message;
 mod size;
 
 use std::path::PathBuf;
@@ -17,28 +17,28 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use mail::Address;
-use net::{Stop, Trust};
-use protocol::smtp::Flavor;
-use protocol::smtp::client::{self, Config, Credentials, Timeouts, Tls, Word};
+use net::{Stop, TlsClient};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{self, CommandWord, Config, SmtpCredentials, Timeouts, TlsPolicy};
 use tokio::time::Instant;
 
-use crate::engine::{self, Load, Run, Worker};
+use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::{LoadOptions, share};
 use crate::order::Order;
-use crate::pace::Ticket;
+use crate::pacer::Ticket;
 use crate::per_connection::PerConnection;
-use crate::report::{self, Verdict};
+use crate::report::{self, RunVerdict};
 use crate::stamp::RunId;
-use crate::summary::Counted;
+use crate::summary::LoadLabels;
 use crate::target::Target;
-use crate::{Fault, Ledger, Summary};
+use crate::{Fault, Ledger, LoadSummary};
 
-use addresses::Addresses;
-use connection::Connection;
+use addresses::AddressPool;
+use connection::SmtpConnection;
 use corpus::Corpus;
-use letter::Letters;
+use message::MessageGenerator;
 
-pub use addresses::Pattern;
+pub use addresses::AddressPattern;
 pub use size::Sizes;
 
 /// Options of `bench smtp`.
@@ -49,13 +49,13 @@ pub struct Options {
     pub target: Vec<String>,
     /// What to send, and how.
     #[command(flatten)]
-    pub sending: Sending,
+    pub send_options: SendOptions,
 }
 
 /// All options except the targets.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Messages and protocol")]
-pub struct Sending {
+pub struct SendOptions {
     /// End after this many messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
@@ -67,7 +67,7 @@ pub struct Sending {
     pub corpus: Option<PathBuf>,
     /// Recipient; {} is a number from 1 to --users; may be repeated
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
-    pub recipient: Vec<Pattern>,
+    pub recipient: Vec<AddressPattern>,
     /// Number of users of a pattern
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub users: u64,
@@ -82,7 +82,7 @@ pub struct Sending {
     pub order: Order,
     /// Sender, as --recipient; <> is the null sender
     #[arg(long, value_name = "PATTERN", default_value = "sender@bench.test")]
-    pub sender: Vec<Sender>,
+    pub sender: Vec<SenderPattern>,
     /// Messages on one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
     pub per_connection: PerConnection,
@@ -103,10 +103,10 @@ pub struct Sending {
     pub no_resumption: bool,
     /// Log in (RFC 4954)
     #[arg(long, value_name = "USER:PASSWORD", value_parser = credentials)]
-    pub auth: Option<Credentials>,
+    pub auth: Option<SmtpCredentials>,
     /// Host name for EHLO
     #[arg(long, value_name = "NAME", default_value = "source.bench.test", value_parser = word)]
-    pub helo: Word,
+    pub helo: CommandWord,
     /// Write acknowledged messages to this file, for `bench verify`
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
@@ -117,107 +117,107 @@ pub struct Sending {
 
 /// Senders of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum SenderPattern {
     /// `<>`, as in bounces.
     Null,
     /// Patterns, as for recipients.
-    Pattern(Pattern),
+    Pattern(AddressPattern),
 }
 
-impl FromStr for Sender {
+impl FromStr for SenderPattern {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sender, String> {
-        if text == "<>" { Ok(Sender::Null) } else { text.parse().map(Sender::Pattern) }
+    fn from_str(text: &str) -> Result<SenderPattern, String> {
+        if text == "<>" { Ok(SenderPattern::Null) } else { text.parse().map(SenderPattern::Pattern) }
     }
 }
 
-fn credentials(text: &str) -> Result<Credentials, String> {
+fn credentials(text: &str) -> Result<SmtpCredentials, String> {
     let (user, password) = text.split_once(':').ok_or("expected USER:PASSWORD")?;
-    Credentials::new(user, password).map_err(|error| error.to_string())
+    SmtpCredentials::new(user, password).map_err(|error| error.to_string())
 }
 
-fn word(text: &str) -> Result<Word, String> {
-    Word::new(text).map_err(|error| error.to_string())
+fn word(text: &str) -> Result<CommandWord, String> {
+    CommandWord::new(text).map_err(|error| error.to_string())
 }
 
 /// Runs the load and prints the summary.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    let summary = send(&options.target, &options.sending, None)?;
-    report::print(&summary, options.sending.load.json)?;
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+    let summary = send(&options.target, &options.send_options, None)?;
+    report::print(&summary, options.send_options.load.json)?;
     Ok(summary.verdict())
 }
 
-/// Runs the load until `told`; without it, shows progress and handles signals.
-pub(crate) fn send(targets: &[String], sending: &Sending, told: Option<Stop>) -> Result<Summary, Fault> {
-    let title = format!("{} {}", if sending.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
-    let source = Arc::new(Source::new(targets, sending)?);
-    let run = Run { title, options: &sending.load, count: sending.messages, told };
-    let outcome = engine::run(run, &source);
+/// Runs the load until `stop`; without it, shows progress and handles signals.
+pub(crate) fn send(targets: &[String], options: &SendOptions, stop: Option<Stop>) -> Result<LoadSummary, Fault> {
+    let title = format!("{} {}", if options.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
+    let load = Arc::new(SmtpLoad::new(targets, options)?);
+    let run = LoadRun { title, options: &options.load, count: options.messages, stop };
+    let outcome = engine::run(run, &load);
     // An error of the ledger is the reason why the run ended, so it comes first.
-    source.close()?;
+    load.close()?;
     outcome
 }
 
 /// What all connections share.
-struct Source {
+struct SmtpLoad {
     targets: Vec<Target>,
     local_count: usize,
-    letters: Letters,
-    senders: Vec<Option<Addresses>>,
-    recipients: Addresses,
+    messages: MessageGenerator,
+    senders: Vec<Option<AddressPool>>,
+    recipients: AddressPool,
     recipients_per_message: usize,
     order: Order,
     per_connection: PerConnection,
-    plain: Arc<Config>,
-    secure: Arc<Config>,
-    secure_share: f64,
-    resumes: bool,
-    trust: OnceLock<Trust>,
+    plain_config: Arc<Config>,
+    tls_config: Arc<Config>,
+    tls_share: f64,
+    resumes_tls_sessions: bool,
+    trust: OnceLock<TlsClient>,
     ledger: Option<Ledger>,
 }
 
-impl Source {
-    fn new(targets: &[String], sending: &Sending) -> Result<Source, Fault> {
-        let targets = targets.iter().map(|name| Target::resolve(name, &sending.load.ownership));
+impl SmtpLoad {
+    fn new(targets: &[String], options: &SendOptions) -> Result<SmtpLoad, Fault> {
+        let targets = targets.iter().map(|name| Target::resolve(name, &options.load.ownership));
         let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
         let run = RunId(fastrand::u64(..));
-        let users = sending.users;
-        let patterns = |patterns: Vec<Pattern>| Addresses::Patterns { patterns, users };
-        let sender = |sender: &Sender| match sender {
-            Sender::Null => None,
-            Sender::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
+        let users = options.users;
+        let patterns = |patterns: Vec<AddressPattern>| AddressPool::Patterns { patterns, users };
+        let sender = |sender: &SenderPattern| match sender {
+            SenderPattern::Null => None,
+            SenderPattern::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
         };
-        let recipients = match &sending.recipients_from {
-            Some(path) => Addresses::read(path)?,
-            None => patterns(sending.recipient.clone()),
+        let recipients = match &options.recipients_from {
+            Some(path) => AddressPool::read(path)?,
+            None => patterns(options.recipient.clone()),
         };
-        recipients.suffice_for(sending.recipients)?;
-        let local_count = sending.load.local.len().max(1);
-        if (sending.load.connections as usize) < targets.len() * local_count {
+        recipients.check_distinct(options.recipients)?;
+        let local_count = options.load.local.len().max(1);
+        if (options.load.connections as usize) < targets.len() * local_count {
             let text =
                 format!("--connections is less than targets ({}) times local addresses ({local_count})", targets.len());
             return Err(Fault::Usage(text));
         }
-        let plain = config(sending);
-        Ok(Source {
+        let plain = client_config(options);
+        Ok(SmtpLoad {
             targets,
             local_count,
-            letters: match &sending.corpus {
-                Some(path) => Letters::real(run, Corpus::read(path)?),
-                None => Letters::made_up(run, sending.size.clone(), sending.load.seed),
+            messages: match &options.corpus {
+                Some(path) => MessageGenerator::real(run, Corpus::read(path)?),
+                None => MessageGenerator::synthetic(run, options.size.clone(), options.load.seed),
             },
-            senders: sending.sender.iter().map(sender).collect(),
+            senders: options.sender.iter().map(sender).collect(),
             recipients,
-            recipients_per_message: sending.recipients as usize,
-            order: sending.order,
-            per_connection: sending.per_connection,
-            secure: Arc::new(Config { tls: Tls::Required, ..plain.clone() }),
-            plain: Arc::new(plain),
-            secure_share: sending.starttls,
-            resumes: !sending.no_resumption,
+            recipients_per_message: options.recipients as usize,
+            order: options.order,
+            per_connection: options.per_connection,
+            tls_config: Arc::new(Config { tls: TlsPolicy::Required, ..plain.clone() }),
+            plain_config: Arc::new(plain),
+            tls_share: options.starttls,
+            resumes_tls_sessions: !options.no_resumption,
             trust: OnceLock::new(),
-            ledger: sending.ledger.as_deref().map(|path| Ledger::open(path, run)).transpose()?,
+            ledger: options.ledger.as_deref().map(|path| Ledger::open(path, run)).transpose()?,
         })
     }
 
@@ -234,7 +234,7 @@ impl Source {
 
     fn recipients(&self, ticket: Ticket, random: &mut fastrand::Rng) -> Vec<Address> {
         match self.order {
-            Order::Turn => self.recipients.take_turn(ticket.number, self.recipients_per_message),
+            Order::Turn => self.recipients.next_in_turn(ticket.number, self.recipients_per_message),
             Order::Random => self.recipients.draw_distinct(self.recipients_per_message, random),
         }
     }
@@ -245,127 +245,131 @@ impl Source {
     }
 
     /// The configuration of the next connection.
-    fn config(&self, random: &mut fastrand::Rng) -> Arc<Config> {
-        if random.f64() < self.secure_share { self.secure.clone() } else { self.plain.clone() }
+    fn next_config(&self, random: &mut fastrand::Rng) -> Arc<Config> {
+        if random.f64() < self.tls_share { self.tls_config.clone() } else { self.plain_config.clone() }
     }
 
-    fn trust(&self) -> &Trust {
-        let trust = || if self.resumes { Trust::anyone() } else { Trust::anyone_without_resumption() };
+    fn trust(&self) -> &TlsClient {
+        let trust = || {
+            if self.resumes_tls_sessions { TlsClient::unverified() } else { TlsClient::unverified_without_resumption() }
+        };
         self.trust.get_or_init(trust)
     }
 }
 
-fn config(sending: &Sending) -> Config {
+fn client_config(options: &SendOptions) -> Config {
     Config {
-        flavor: if sending.lmtp { Flavor::Lmtp } else { Flavor::Smtp },
-        helo: sending.helo.clone(),
-        tls: Tls::Never,
-        credentials: sending.auth.clone(),
-        pipelining: sending.pipelining,
-        chunking: sending.bdat,
-        timeouts: Timeouts::all(sending.load.timeout),
+        flavor: if options.lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp },
+        helo: options.helo.clone(),
+        tls: TlsPolicy::Never,
+        credentials: options.auth.clone(),
+        pipelining: options.pipelining,
+        chunking: options.bdat,
+        timeouts: Timeouts::all(options.load.timeout),
     }
 }
 
-impl Load for Source {
-    const COUNTED: Counted = Counted { unit: "messages", part: "recipients", phases: connection::PHASES };
+impl Workload for SmtpLoad {
+    const LABELS: LoadLabels = LoadLabels { unit: "messages", part: "recipients", phases: connection::PHASES };
 
-    async fn carry(self: Arc<Self>, mut worker: Worker) {
-        let mut line = Line { source: self, connection: None, left: 0 };
+    async fn run_connection(self: Arc<Self>, mut worker: Worker) {
+        let mut slot = ConnectionSlot { load: self, connection: None, messages_left: 0 };
         while let Some(ticket) = worker.next().await {
-            line.send(&mut worker, ticket).await;
+            slot.send(&mut worker, ticket).await;
         }
-        line.hang_up(&worker).await;
+        slot.quit(&worker).await;
     }
 
-    fn is_faulty(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.ledger.as_ref().is_some_and(Ledger::failed)
     }
 }
 
 /// One connection after another.
-struct Line {
-    source: Arc<Source>,
-    connection: Option<Connection>,
+struct ConnectionSlot {
+    load: Arc<SmtpLoad>,
+    connection: Option<SmtpConnection>,
     /// Messages that the connection may still carry.
-    left: u64,
+    messages_left: u64,
 }
 
-impl Line {
+impl ConnectionSlot {
     /// Sends a message. Retries once on a new connection if an idle one was closed meanwhile.
     async fn send(&mut self, worker: &mut Worker, ticket: Ticket) {
-        let source = self.source.clone();
+        let source = self.load.clone();
         let sender = source.sender(&mut worker.random);
         let recipients = source.recipients(ticket, &mut worker.random);
-        let letter = source.letters.letter(ticket.number, sender.as_ref(), &recipients[0], &mut worker.random);
+        let message = source.messages.generate(ticket.number, sender.as_ref(), &recipients[0], &mut worker.random);
         let used = self.connection.is_some();
-        let mut outcome = self.try_send(worker, &letter, (&sender, &recipients)).await;
+        let mut outcome = self.send_once(worker, &message, (&sender, &recipients)).await;
         if used && outcome.as_ref().is_err_and(|trouble| trouble.was_idle) {
-            outcome = self.try_send(worker, &letter, (&sender, &recipients)).await;
+            outcome = self.send_once(worker, &message, (&sender, &recipients)).await;
         }
         match outcome {
-            Ok(verdicts) => self.count(worker, ticket, &letter, &recipients, &verdicts),
-            Err(trouble) => worker.gave_up(trouble.text).await,
+            Ok(verdicts) => self.count(worker, ticket, &message, &recipients, &verdicts),
+            Err(trouble) => worker.fail_ticket(trouble.text).await,
         }
-        if self.left == 0 {
-            self.hang_up(worker).await;
+        if self.messages_left == 0 {
+            self.quit(worker).await;
         }
     }
 
-    async fn try_send(
+    async fn send_once(
         &mut self,
         worker: &mut Worker,
-        letter: &letter::Letter,
+        message: &message::OutgoingMessage,
         (sender, recipients): (&Option<Address>, &[Address]),
-    ) -> Result<Vec<client::Verdict>, connection::Trouble> {
+    ) -> Result<Vec<client::RecipientOutcome>, connection::DeliveryError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.connect(worker).await?,
         };
-        let (outcome, connection) = connection.deliver(worker, letter, sender, recipients).await;
+        let (outcome, connection) = connection.deliver(worker, message, sender, recipients).await;
         self.connection = connection;
-        self.left = self.left.saturating_sub(1);
+        self.messages_left = self.messages_left.saturating_sub(1);
         outcome
     }
 
-    async fn connect(&mut self, worker: &mut Worker) -> Result<Connection, connection::Trouble> {
-        self.left = self.source.per_connection.draw(&mut worker.random);
-        let config = self.source.config(&mut worker.random);
-        Connection::open(self.source.target(worker), config, || self.source.trust(), worker).await
+    async fn connect(&mut self, worker: &mut Worker) -> Result<SmtpConnection, connection::DeliveryError> {
+        self.messages_left = self.load.per_connection.draw(&mut worker.random);
+        let config = self.load.next_config(&mut worker.random);
+        SmtpConnection::open(self.load.target(worker), config, || self.load.trust(), worker).await
     }
 
     fn count(
         &self,
         worker: &Worker,
         ticket: Ticket,
-        letter: &letter::Letter,
+        message: &message::OutgoingMessage,
         recipients: &[Address],
-        verdicts: &[client::Verdict],
+        verdicts: &[client::RecipientOutcome],
     ) {
         let accepted = || {
             let pairs = recipients.iter().zip(verdicts);
-            pairs.filter(|(_, verdict)| matches!(verdict, client::Verdict::Accepted(_))).map(|(to, _)| to.as_str())
+            pairs
+                .filter(|(_, verdict)| matches!(verdict, client::RecipientOutcome::Accepted(_)))
+                .map(|(to, _)| to.as_str())
         };
         let count = accepted().count() as u64;
-        if let Some(ledger) = self.source.ledger.as_ref().filter(|_| count > 0) {
-            ledger.acknowledged(ticket.number, accepted());
+        if let Some(ledger) = self.load.ledger.as_ref().filter(|_| count > 0) {
+            ledger.record(ticket.number, accepted());
         }
         let mut tally = worker.tally();
         for verdict in verdicts {
-            if let Some(text) = connection::complaint(verdict) {
-                tally.error(text);
+            if let Some(text) = connection::recipient_error(verdict) {
+                tally.record_error(text);
             }
         }
         let now = Instant::now();
         if count == 0 {
-            return tally.failed(now);
+            return tally.record_failed(now);
         }
         tally.counts.parts += count;
-        tally.counts.octets += letter.content().octets;
-        tally.done(ticket.due, now);
+        tally.counts.octets += message.content().octets;
+        tally.record_done(ticket.due, now);
     }
 
-    async fn hang_up(&mut self, worker: &Worker) {
+    async fn quit(&mut self, worker: &Worker) {
         if let Some(connection) = self.connection.take() {
             connection.quit(worker).await;
         }

@@ -46,7 +46,7 @@ pub struct Stamp {
 
 /// A message with a stamp, after the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ExaminedMessage {
     /// Its stamp.
     pub stamp: Stamp,
     /// Whether the body is unchanged.
@@ -57,7 +57,7 @@ impl Stamp {
     /// The stamp of a message with these pieces of body, with CR LF line ends and not dot-stuffed.
     pub fn new<'a>(run: RunId, sequence: u64, body: impl IntoIterator<Item = &'a [u8]>) -> Stamp {
         let digest = body.into_iter().fold(0, crc32c::crc32c_append);
-        Stamp { run, sequence, digest: sealed(digest, run, sequence) }
+        Stamp { run, sequence, digest: bind_digest(digest, run, sequence) }
     }
 
     /// Appends the header line with its CR LF.
@@ -79,18 +79,18 @@ impl Stamp {
 }
 
 /// Adds run and number to the digest of a body.
-fn sealed(digest: u32, run: RunId, sequence: u64) -> u32 {
+fn bind_digest(digest: u32, run: RunId, sequence: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(digest, &run.0.to_le_bytes()), &sequence.to_le_bytes())
 }
 
 /// Examines a message piece by piece.
 #[derive(Debug, Default)]
 pub struct Examiner {
-    state: State,
+    state: ExaminerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum ExaminerState {
     /// The header so far. Most headers arrive in one piece and are not copied.
     Header(Vec<u8>),
     Body {
@@ -100,9 +100,9 @@ enum State {
     Foreign,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State::Header(Vec::new())
+impl Default for ExaminerState {
+    fn default() -> ExaminerState {
+        ExaminerState::Header(Vec::new())
     }
 }
 
@@ -110,40 +110,40 @@ impl Examiner {
     /// Adds the next bytes, with CR LF line ends and not dot-stuffed.
     pub fn append(&mut self, bytes: &[u8]) {
         match &mut self.state {
-            State::Header(before) if before.is_empty() => {
-                self.state = begun(bytes).unwrap_or_else(|| State::Header(bytes.to_vec()));
+            ExaminerState::Header(before) if before.is_empty() => {
+                self.state = parse_header(bytes).unwrap_or_else(|| ExaminerState::Header(bytes.to_vec()));
             }
-            State::Header(before) => {
+            ExaminerState::Header(before) => {
                 before.extend_from_slice(bytes);
-                if let Some(state) = begun(before) {
+                if let Some(state) = parse_header(before) {
                     self.state = state;
                 }
             }
-            State::Body { digest, .. } => *digest = crc32c::crc32c_append(*digest, bytes),
-            State::Foreign => {}
+            ExaminerState::Body { digest, .. } => *digest = crc32c::crc32c_append(*digest, bytes),
+            ExaminerState::Foreign => {}
         }
     }
 
     /// Returns the result after the last byte; None without a stamp.
-    pub fn finish(self) -> Option<Seen> {
+    pub fn finish(self) -> Option<ExaminedMessage> {
         let (stamp, digest) = match self.state {
-            State::Body { stamp, digest } => (stamp, digest),
+            ExaminerState::Body { stamp, digest } => (stamp, digest),
             // Some servers drop the empty line after a header without a body.
-            State::Header(header) => (stamp_in(&header)?, 0),
-            State::Foreign => return None,
+            ExaminerState::Header(header) => (stamp_in(&header)?, 0),
+            ExaminerState::Foreign => return None,
         };
-        Some(Seen { stamp, sound: sealed(digest, stamp.run, stamp.sequence) == stamp.digest })
+        Some(ExaminedMessage { stamp, sound: bind_digest(digest, stamp.run, stamp.sequence) == stamp.digest })
     }
 }
 
 /// The state after the header; None while it is incomplete.
-fn begun(bytes: &[u8]) -> Option<State> {
+fn parse_header(bytes: &[u8]) -> Option<ExaminerState> {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
-        return (bytes.len() > HEADER_OCTETS_MAX).then_some(State::Foreign);
+        return (bytes.len() > HEADER_OCTETS_MAX).then_some(ExaminerState::Foreign);
     };
     let (header, body) = bytes.split_at(end + 4);
-    let body = |stamp| State::Body { stamp, digest: crc32c::crc32c(body) };
-    Some(stamp_in(header).map_or(State::Foreign, body))
+    let body = |stamp| ExaminerState::Body { stamp, digest: crc32c::crc32c(body) };
+    Some(stamp_in(header).map_or(ExaminerState::Foreign, body))
 }
 
 fn stamp_in(header: &[u8]) -> Option<Stamp> {
@@ -155,7 +155,7 @@ fn stamp_in(header: &[u8]) -> Option<Stamp> {
 }
 
 /// Examines a whole message with CR LF or LF line ends.
-pub fn examine(message: &[u8]) -> Option<Seen> {
+pub fn examine(message: &[u8]) -> Option<ExaminedMessage> {
     let mut examiner = Examiner::default();
     examiner.append(&with_crlf(message));
     examiner.finish()
@@ -163,18 +163,18 @@ pub fn examine(message: &[u8]) -> Option<Seen> {
 
 /// Replaces each bare LF with CR LF.
 pub(crate) fn with_crlf(message: &[u8]) -> Cow<'_, [u8]> {
-    let bare = |&place: &usize| place == 0 || message[place - 1] != b'\r';
-    let Some(first) = memchr::memchr_iter(b'\n', message).find(bare) else { return Cow::Borrowed(message) };
-    let mut mended = Vec::with_capacity(message.len() + message.len() / 32);
-    mended.extend_from_slice(&message[..first]);
+    let is_bare_lf = |&place: &usize| place == 0 || message[place - 1] != b'\r';
+    let Some(first) = memchr::memchr_iter(b'\n', message).find(is_bare_lf) else { return Cow::Borrowed(message) };
+    let mut normalized = Vec::with_capacity(message.len() + message.len() / 32);
+    normalized.extend_from_slice(&message[..first]);
     let mut from = first;
-    for place in memchr::memchr_iter(b'\n', &message[first..]).map(|place| first + place).filter(bare) {
-        mended.extend_from_slice(&message[from..place]);
-        mended.extend_from_slice(b"\r\n");
+    for place in memchr::memchr_iter(b'\n', &message[first..]).map(|place| first + place).filter(is_bare_lf) {
+        normalized.extend_from_slice(&message[from..place]);
+        normalized.extend_from_slice(b"\r\n");
         from = place + 1;
     }
-    mended.extend_from_slice(&message[from..]);
-    Cow::Owned(mended)
+    normalized.extend_from_slice(&message[from..]);
+    Cow::Owned(normalized)
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_known_again_however_its_bytes_come_in() {
+    fn a_message_is_recognized_however_its_bytes_are_split() {
         let message = [b"Received: by somebody\r\n\tfor somebody\r\n", &message()[..]].concat();
         for cut in 0..=message.len() {
             let mut examiner = Examiner::default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_with_lf_line_ends_is_read_as_the_wire_was() {
+    fn a_message_with_lf_line_ends_is_sound() {
         let kept = String::from_utf8(message()).unwrap().replace("\r\n", "\n");
         assert!(examine(kept.as_bytes()).unwrap().sound);
         assert_eq!(with_crlf(b"\na\r\nb\n"), &b"\r\na\r\nb\r\n"[..]);

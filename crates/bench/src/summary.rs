@@ -7,17 +7,17 @@ use std::fmt;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::Verdict;
-use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
-use crate::tally::Tally;
-use crate::times::{Times, Unit, table};
+use crate::RunVerdict;
+use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
+use crate::tally::LoadTally;
+use crate::timing_stats::{TimeUnit, TimingStats, table};
 
 /// Times are in microseconds.
 const COUNTS_PER_US: f64 = 1.0;
 
 /// The names of what a load counts and times.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct LoadLabels {
     /// The unit of a ticket, in the plural: messages.
     pub(crate) unit: &'static str,
     /// The parts of a unit, in the plural: recipients.
@@ -28,7 +28,7 @@ pub(crate) struct Counted {
 
 /// The result of a run. Rates count from the first ticket to the end of the last one.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct LoadSummary {
     /// The protocol and the targets.
     pub title: String,
     /// The unit of a ticket, in the plural: messages.
@@ -61,26 +61,32 @@ pub struct Summary {
     /// Error texts and their counts.
     pub errors: BTreeMap<String, u64>,
     /// From the scheduled time of each ticket to its end.
-    pub latency: Times,
+    pub latency: TimingStats,
     /// Times of the phases.
-    pub phases: Vec<Times>,
+    pub phases: Vec<TimingStats>,
     /// The use of the machine during the run.
-    pub machine: Meanwhile,
+    pub machine: MachineUsage,
 }
 
-impl Summary {
-    pub(crate) fn of(title: String, counted: &Counted, tally: &Tally, begun: Instant, machine: Meanwhile) -> Summary {
+impl LoadSummary {
+    pub(crate) fn of(
+        title: String,
+        labels: &LoadLabels,
+        tally: &LoadTally,
+        begun: Instant,
+        machine: MachineUsage,
+    ) -> LoadSummary {
         let seconds = tally.last.map_or(0.0, |last| (last - begun).as_secs_f64());
-        let phases = counted.phases.iter().zip(&tally.phases).filter(|(_, histogram)| !histogram.is_empty());
-        Summary {
+        let phases = labels.phases.iter().zip(&tally.phases).filter(|(_, histogram)| !histogram.is_empty());
+        LoadSummary {
             title,
-            unit: counted.unit,
+            unit: labels.unit,
             stopped: false,
             done: tally.counts.done,
             failed: tally.counts.failed,
             missed: tally.counts.missed,
             unfinished: tally.counts.in_flight(),
-            part: counted.part,
+            part: labels.part,
             parts: tally.counts.parts,
             seconds,
             rate: if seconds > 0.0 { tally.counts.done as f64 / seconds } else { 0.0 },
@@ -88,20 +94,22 @@ impl Summary {
             connections: tally.counts.connections,
             tls_connections: tally.counts.tls_connections,
             errors: tally.errors.clone(),
-            latency: Times::of("latency", &tally.latency, COUNTS_PER_US),
-            phases: phases.map(|(name, histogram)| Times::of(name, histogram, COUNTS_PER_US)).collect(),
+            latency: TimingStats::from_histogram("latency", &tally.latency, COUNTS_PER_US),
+            phases: phases
+                .map(|(name, histogram)| TimingStats::from_histogram(name, histogram, COUNTS_PER_US))
+                .collect(),
             machine,
         }
     }
 
     /// Bad if a ticket failed, was missed or unfinished, or if none was done.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> RunVerdict {
         let whole = self.failed == 0 && self.missed == 0 && self.unfinished == 0;
-        Verdict::of(whole && self.errors.is_empty() && self.done > 0)
+        RunVerdict::from_soundness(whole && self.errors.is_empty() && self.done > 0)
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for LoadSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         writeln!(
@@ -127,7 +135,7 @@ impl fmt::Display for Summary {
             writeln!(f, "stopped early; {} were in progress and aborted", self.unfinished)?;
         }
         writeln!(f, "{} connections, {} of them secured by TLS\n", self.connections, self.tls_connections)?;
-        writeln!(f, "{}\n", table(Unit::Milliseconds, self.phases.iter().chain([&self.latency])))?;
+        writeln!(f, "{}\n", table(TimeUnit::Milliseconds, self.phases.iter().chain([&self.latency])))?;
         for (text, count) in &self.errors {
             writeln!(f, "{count:>9}  {text}")?;
         }

@@ -5,7 +5,7 @@
 /// preempt the running thread. Its share of CPU time stays the same.
 ///
 /// An error is ignored.
-pub(crate) fn interrupt_nobody() {
+pub(crate) fn use_batch_scheduling() {
     let plain = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread; the parameter is only read, and only during the call.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &plain) };

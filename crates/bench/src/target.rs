@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused() {
+    fn an_invalid_target_is_refused() {
         for name in ["127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:smtp"] {
             assert!(resolve(name, &[]).is_err(), "{name}");
         }

@@ -5,10 +5,10 @@
 //! copies make the verdict bad. It is a fault if something cannot be read or the ledger is empty,
 //! since the result would prove nothing.
 
-mod held;
-mod holding;
+mod comparer;
+mod comparison;
 mod maildir;
-mod post_office;
+mod pop3_mailboxes;
 mod record;
 
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::options::span;
-use crate::pop3::{Accounts, Mailboxes};
-use crate::{Acknowledged, Fault, Ownership, Target, Verdict, report};
+use crate::pop3::{Accounts, MailboxOptions};
+use crate::{AcknowledgedMessages, Fault, Ownership, RunVerdict, Target, report};
 
-pub(crate) use held::Held;
-pub(crate) use holding::{Found, Holding, Place, Places};
-pub(crate) use post_office::PostOffice;
+pub(crate) use comparer::{Comparer, CopyPlace, FoundCopy, PlaceKind};
+pub(crate) use comparison::Comparison;
+pub(crate) use pop3_mailboxes::Pop3Mailboxes;
 pub(crate) use record::write_line as write_record_line;
 
 /// The least time between two searches. After a longer search the pause is as long as the search.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SCAN_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// Options of `bench verify`.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,10 +36,10 @@ pub struct Options {
     pub ledger: PathBuf,
     /// Where to search for copies.
     #[command(flatten)]
-    pub whereabouts: Whereabouts,
+    pub source: CopySourceOptions,
     /// Mailboxes to read by POP3.
     #[command(flatten)]
-    pub mailboxes: Mailboxes,
+    pub mailboxes: MailboxOptions,
     /// Owned POP3 servers.
     #[command(flatten)]
     pub ownership: Ownership,
@@ -54,7 +54,7 @@ pub struct Options {
 /// Where to search for copies.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct Whereabouts {
+pub struct CopySourceOptions {
     /// Root of a tree of Maildirs of any depth
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
@@ -67,25 +67,25 @@ pub struct Whereabouts {
 }
 
 /// Compares copies with the ledger and prints the report.
-pub fn run(options: &Options) -> Result<Verdict, Fault> {
-    let acknowledged = Acknowledged::evidence(&options.ledger)?;
-    let copies = Copies::of(options)?;
-    let patience = Patience { wait: options.wait.unwrap_or_default(), calm: Duration::ZERO };
-    let held = held_in_time(&acknowledged, &copies, patience)?;
-    report::print(&held, options.json)?;
-    Ok(held.verdict())
+pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+    let acknowledged = AcknowledgedMessages::read_nonempty(&options.ledger)?;
+    let copies = CopyLocation::from_options(options)?;
+    let wait_limits = WaitLimits { wait: options.wait.unwrap_or_default(), quiet: Duration::ZERO };
+    let comparison = compare_until_complete(&acknowledged, &copies, wait_limits)?;
+    report::print(&comparison, options.json)?;
+    Ok(comparison.verdict())
 }
 
 /// A source of copies.
-pub(crate) trait Look {
+pub(crate) trait CopySource {
     /// What its copies are stored by.
-    fn places(&self) -> Places;
+    fn place_kind(&self) -> PlaceKind;
 
-    /// Passes every copy to `holding`.
-    fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault>;
+    /// Passes every copy to `comparer`.
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault>;
 
     /// Pauses between two searches; a fault ends the search.
-    fn rest(&self, span: Duration) -> Result<(), Fault> {
+    fn pause(&self, span: Duration) -> Result<(), Fault> {
         thread::sleep(span);
         Ok(())
     }
@@ -93,72 +93,84 @@ pub(crate) trait Look {
 
 /// How long to search.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimits {
     /// The limit while messages are missing or new copies arrive.
     pub(crate) wait: Duration,
     /// How long no new copy may arrive before the search ends, once nothing is missing.
-    pub(crate) calm: Duration,
+    pub(crate) quiet: Duration,
 }
 
 /// Where `bench verify` searches.
 #[derive(Clone, Debug)]
-pub(crate) enum Copies {
+pub(crate) enum CopyLocation {
     /// A tree of Maildirs.
     Maildirs(PathBuf),
     /// Mailboxes of a POP3 server.
-    PostOffice(PostOffice),
+    Pop3(Pop3Mailboxes),
     /// The record of a sink.
     Record(PathBuf),
 }
 
-impl Copies {
-    fn of(options: &Options) -> Result<Copies, Fault> {
-        match &options.whereabouts {
-            Whereabouts { maildir: Some(root), pop3: None, record: None } => Ok(Copies::Maildirs(root.clone())),
-            Whereabouts { pop3: Some(target), maildir: None, record: None } => {
-                let target = Target::resolve(target, &options.ownership)?;
-                Ok(Copies::PostOffice(PostOffice { target, accounts: Arc::new(Accounts::of(&options.mailboxes)?) }))
+impl CopyLocation {
+    fn from_options(options: &Options) -> Result<CopyLocation, Fault> {
+        match &options.source {
+            CopySourceOptions { maildir: Some(root), pop3: None, record: None } => {
+                Ok(CopyLocation::Maildirs(root.clone()))
             }
-            Whereabouts { record: Some(file), maildir: None, pop3: None } => Ok(Copies::Record(file.clone())),
+            CopySourceOptions { pop3: Some(target), maildir: None, record: None } => {
+                let target = Target::resolve(target, &options.ownership)?;
+                Ok(CopyLocation::Pop3(Pop3Mailboxes {
+                    target,
+                    accounts: Arc::new(Accounts::from_options(&options.mailboxes)?),
+                }))
+            }
+            CopySourceOptions { record: Some(file), maildir: None, pop3: None } => {
+                Ok(CopyLocation::Record(file.clone()))
+            }
             _ => Err(Fault::Usage("give one of --maildir, --pop3 and --record".into())),
         }
     }
 }
 
-impl Look for Copies {
-    fn places(&self) -> Places {
+impl CopySource for CopyLocation {
+    fn place_kind(&self) -> PlaceKind {
         match self {
-            Copies::Maildirs(_) | Copies::PostOffice(_) => Places::Mailboxes,
-            Copies::Record(_) => Places::Recipients,
+            CopyLocation::Maildirs(_) | CopyLocation::Pop3(_) => PlaceKind::Mailboxes,
+            CopyLocation::Record(_) => PlaceKind::Recipients,
         }
     }
 
-    fn look(&self, holding: &mut Holding<'_>) -> Result<(), Fault> {
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
         match self {
-            Copies::Maildirs(root) => maildir::look(root, holding),
-            Copies::PostOffice(office) => office.look(holding),
-            Copies::Record(file) => record::look(file, holding),
+            CopyLocation::Maildirs(root) => maildir::scan(root, comparer),
+            CopyLocation::Pop3(mailboxes) => mailboxes.scan(comparer),
+            CopyLocation::Record(file) => record::scan(file, comparer),
         }
     }
 }
 
 /// Searches until nothing is missing and no new copies arrive, or the time limit; at least once.
-pub(crate) fn held_in_time(acknowledged: &Acknowledged, copies: &impl Look, patience: Patience) -> Result<Held, Fault> {
+pub(crate) fn compare_until_complete(
+    acknowledged: &AcknowledgedMessages,
+    copies: &impl CopySource,
+    wait_limits: WaitLimits,
+) -> Result<Comparison, Fault> {
     let begun = Instant::now();
-    let (mut copies_before, mut grew) = (0, begun);
+    let (mut copies_before, mut last_new_copy_at) = (0, begun);
     loop {
-        let looked = Instant::now();
-        let mut holding = Holding::new(acknowledged, copies.places());
-        copies.look(&mut holding)?;
-        if holding.copies() != copies_before {
-            (copies_before, grew) = (holding.copies(), Instant::now());
+        let scan_began = Instant::now();
+        let mut comparer = Comparer::new(acknowledged, copies.place_kind());
+        copies.scan(&mut comparer)?;
+        if comparer.copies() != copies_before {
+            (copies_before, last_new_copy_at) = (comparer.copies(), Instant::now());
         }
-        let is_calm = patience.calm.is_zero() || looked.saturating_duration_since(grew) >= patience.calm;
-        let left = patience.wait.saturating_sub(begun.elapsed());
-        if holding.is_complete() && is_calm || left.is_zero() {
-            return Ok(holding.finish());
+        let is_quiet =
+            wait_limits.quiet.is_zero() || scan_began.saturating_duration_since(last_new_copy_at) >= wait_limits.quiet;
+        let left = wait_limits.wait.saturating_sub(begun.elapsed());
+        if comparer.is_complete() && is_quiet || left.is_zero() {
+            return Ok(comparer.finish());
         }
-        drop(holding);
-        copies.rest(looked.elapsed().max(LOOK_EVERY).min(left))?;
+        drop(comparer);
+        copies.pause(scan_began.elapsed().max(SCAN_INTERVAL_MIN).min(left))?;
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bench::{Verdict, files};
+use bench::{RunVerdict, files};
 use clap::Parser;
 use rustix::process::{Signal, getpid, kill_process};
 
 #[derive(Parser)]
-struct Line {
+struct CommandLine {
     #[command(flatten)]
     options: files::Options,
 }
@@ -28,12 +28,12 @@ const DURATION: &str = "20s";
 
 /// A signal used to end the process without cleanup and left millions of files behind.
 #[test]
-fn a_signal_ends_a_run_with_its_report_and_leaves_nothing_behind() {
+fn a_signal_ends_a_run_with_its_report_and_removes_its_folder() {
     for (words, signal) in ENDLESS.into_iter().zip([Signal::INT, Signal::TERM, Signal::TERM]) {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().to_str().unwrap();
-        let line =
-            Line::try_parse_from([&["files", "--folder", place, "--duration", DURATION], words].concat()).unwrap();
+        let line = CommandLine::try_parse_from([&["files", "--folder", place, "--duration", DURATION], words].concat())
+            .unwrap();
         let begun = Instant::now();
         let run = thread::spawn(move || files::run(&line.options));
         while !is_at_work(folder.path()) {
@@ -41,9 +41,9 @@ fn a_signal_ends_a_run_with_its_report_and_leaves_nothing_behind() {
             thread::yield_now();
         }
         kill_process(getpid(), signal).unwrap();
-        let told = Instant::now();
-        assert_eq!(run.join().unwrap().unwrap(), Verdict::Good, "{words:?}");
-        assert!(told.elapsed() < TIME_MAX, "{words:?}: the signal was not heard");
+        let signalled_at = Instant::now();
+        assert_eq!(run.join().unwrap().unwrap(), RunVerdict::Good, "{words:?}");
+        assert!(signalled_at.elapsed() < TIME_MAX, "{words:?}: the signal was not heard");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{words:?}: something was left behind");
     }
 }

@@ -14,13 +14,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use delivery::Ending;
-use delivery::remote::{Config, NextHop, Remote, Report, Target, Task};
-use mail::{Body, BodyFlags, BodyType, ByteSource, Client, Envelope, Notify, Outcome, QueueId, Recipient, SpoolId};
+use delivery::DeliveryResult;
+use delivery::remote::{Config, NextHop, RemoteDelivery, RemoteEvent, RemoteTask, Target};
+use mail::{
+    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
+};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
-use protocol::smtp::Flavor;
-use protocol::smtp::client::{self, Tls, Word};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{self, CommandWord, TlsPolicy};
 use tokio::sync::mpsc::unbounded_channel;
 
 /// The number of messages in the file; they are sent repeatedly.
@@ -46,15 +48,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sendfile_above = if arguments.next().is_some_and(|word| word == "copy") { None } else { Some(32 << 10) };
     let client = client::Config {
         chunking: true,
-        tls: Tls::Never,
-        ..client::Config::new(Flavor::Smtp, Word::new("rate.example")?)
+        tls: TlsPolicy::Never,
+        ..client::Config::new(MailProtocol::Smtp, CommandWord::new("rate.example")?)
     };
     let target = Target { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
     let config = Arc::new(Config { sendfile_above, ..Config::new(client) });
-    let hop = Arc::new(NextHop { name: "sink".into(), edition: 0, tiers: vec![vec![target]], config });
+    let hop = Arc::new(NextHop { name: "sink".into(), config_version: 0, tiers: vec![vec![target]], config });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);
-    let task = move |ticket: u64| Task {
+    let task = move |ticket: u64| RemoteTask {
         ticket,
         id: QueueId::new(SpoolId::new(1), 0, ticket),
         envelope: envelope.clone(),
@@ -65,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (begun, cpu_before) = (Instant::now(), cpu_time()?);
-    let refused = tokio::task::LocalSet::new().block_on(&runtime, drain(messages, connections, task));
+    let refused = tokio::task::LocalSet::new().block_on(&runtime, send_all(messages, connections, task));
     let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), (cpu_time()? - cpu_before).as_secs_f64());
     let (rate, cost) = (messages as f64 / elapsed, cpu * 1e6 / messages as f64);
     println!("{rate:.0} messages/s, {cost:.1} µs of CPU each, {refused} not accepted");
@@ -74,14 +76,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Keeps `connections` tasks running until all messages are sent. Returns how many were not
 /// accepted.
-async fn drain(messages: u64, connections: u64, task: impl Fn(u64) -> Task<u64>) -> u64 {
+async fn send_all(messages: u64, connections: u64, task: impl Fn(u64) -> RemoteTask<u64>) -> u64 {
     let (sender, mut ended) = unbounded_channel();
     let refused = Rc::new(Cell::new(0));
     let count = refused.clone();
-    let remote = Remote::new(move |report| {
-        let Report::Ended(end) = report else { return };
+    let remote = RemoteDelivery::new(move |report| {
+        let RemoteEvent::Finished(end) = report else { return };
         let taken = |outcome: &Outcome| matches!(outcome, Outcome::Relayed { .. });
-        if !matches!(end.ending, Ending::Outcomes(outcomes) if outcomes.iter().all(taken)) {
+        if !matches!(end.result, DeliveryResult::Outcomes(outcomes) if outcomes.iter().all(taken)) {
             count.set(count.get() + 1);
         }
         let _ = sender.send(());
@@ -116,12 +118,12 @@ fn bodies(octets: u64) -> io::Result<Vec<Body>> {
 
 fn envelope() -> Result<Envelope, Box<dyn Error>> {
     let recipient =
-        Recipient { address: "bob@example.net".parse()?, original: None, notify: Notify::UNSET, orcpt: None };
+        Recipient { address: "bob@example.net".parse()?, original: None, notify: DsnNotify::UNSET, orcpt: None };
     Ok(Envelope {
         sender: Some("alice@example.org".parse()?),
         recipients: vec![recipient],
         accepted_at: net::steady_now(),
-        client: Client { address: None, helo: "rate.example".into(), trusted: true },
+        client: ClientInfo { address: None, helo: "rate.example".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

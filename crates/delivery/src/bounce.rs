@@ -1,5 +1,5 @@
 //! Delivery status notifications (RFC 3464) about failures, delays and, on request, successes. A
-//! [`Report`] decides who is notified of what, a [`Letter`] is the resulting message, and a [`Cap`]
+//! [`DsnReport`] decides who is notified of what, a [`Dsn`] is the resulting message, and a [`NoticeLimiter`]
 //! limits how many go to a sender whose address may be forged.
 //!
 //! | result for a recipient | reported if NOTIFY (RFC 3461) | Action |
@@ -20,13 +20,13 @@
 //! | null | not the postmaster | the postmaster, if configured: a double bounce |
 //! | null | the postmaster | no one: this ends the loop |
 
-mod cap;
-mod letter;
+mod dsn;
+mod limiter;
+mod notice_writer;
 mod report;
-mod status;
-mod text;
-mod words;
+mod status_part;
+mod text_part;
 
-pub use cap::{Cap, CapLimits};
-pub use letter::{Letter, ORIGINAL_OCTETS_MAX, Occasion};
-pub use report::{Fate, Finding, Kind, Report};
+pub use dsn::{Dsn, DsnContext, ORIGINAL_OCTETS_MAX};
+pub use limiter::{NoticeLimiter, NoticeLimits};
+pub use report::{DsnAction, DsnKind, DsnReport, RecipientResult};

@@ -6,11 +6,11 @@ pub mod local;
 pub mod remote;
 pub mod verp;
 
-use mail::{Enhanced, Outcome, Reply};
+use mail::{EnhancedCode, Outcome, Reply};
 
 /// The result of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum DeliveryResult {
     /// One outcome for each recipient, in the order of the task.
     Outcomes(Vec<Outcome>),
     /// The stored message differs from the one accepted; the text says how. No recipient has a
@@ -18,17 +18,17 @@ pub enum Ending {
     Damaged(String),
 }
 
-impl Ending {
+impl DeliveryResult {
     /// The result for a damaged message when some recipients already have an outcome. Final
     /// outcomes must be recorded, or the message would be delivered again once it is repaired: the
     /// other recipients are deferred then, and the next attempt, without the final ones, reports
     /// the damage.
-    pub(crate) fn damaged(what: String, outcomes: Vec<Option<Outcome>>) -> Ending {
+    pub(crate) fn damaged_with_outcomes(what: String, outcomes: Vec<Option<Outcome>>) -> DeliveryResult {
         if outcomes.iter().flatten().all(|outcome| matches!(outcome, Outcome::Deferred(_))) {
-            return Ending::Damaged(what);
+            return DeliveryResult::Damaged(what);
         }
-        let later = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 0), what));
-        Ending::Outcomes(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| later.clone())).collect())
+        let later = Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 0), what));
+        DeliveryResult::Outcomes(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| later.clone())).collect())
     }
 }
 
@@ -38,11 +38,12 @@ mod tests {
 
     #[test]
     fn damage_forgets_nobody_who_is_settled() {
-        let damaged = |outcomes: &[Option<Outcome>]| Ending::damaged("holes".into(), outcomes.to_vec());
-        let deferred = Outcome::Deferred(Reply::new(452, Enhanced(4, 2, 2), "full"));
-        assert_eq!(damaged(&[None, Some(deferred)]), Ending::Damaged("holes".into()));
-        let later = Outcome::Deferred(Reply::new(451, Enhanced(4, 3, 0), "holes"));
-        let expected = Ending::Outcomes(vec![later, Outcome::Delivered]);
+        let damaged =
+            |outcomes: &[Option<Outcome>]| DeliveryResult::damaged_with_outcomes("holes".into(), outcomes.to_vec());
+        let deferred = Outcome::Deferred(Reply::new(452, EnhancedCode(4, 2, 2), "full"));
+        assert_eq!(damaged(&[None, Some(deferred)]), DeliveryResult::Damaged("holes".into()));
+        let later = Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 0), "holes"));
+        let expected = DeliveryResult::Outcomes(vec![later, Outcome::Delivered]);
         assert_eq!(damaged(&[None, Some(Outcome::Delivered)]), expected);
     }
 }

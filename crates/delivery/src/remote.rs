@@ -1,4 +1,4 @@
-//! Delivery to other hosts by SMTP and LMTP. [`Remote`] runs tasks, each a message for some
+//! Delivery to other hosts by SMTP and LMTP. [`RemoteDelivery`] runs tasks, each a message for some
 //! recipients of one next hop, over connections that it opens, reuses and closes. It reports the
 //! end of every task exactly once, with an outcome for every recipient, whatever the server does:
 //! if a message may have been accepted, it is deferred, never treated as lost or delivered. No
@@ -6,26 +6,26 @@
 //!
 //! A task takes the idle connection that was used last, and opens a new one only if none is idle. A
 //! connection is closed right after QUIT, without waiting for the reply, so a next hop never has
-//! more connections than it had tasks at one time. Each connection is a tokio task ([`runner`])
+//! more connections than it had tasks at one time. Each connection is a tokio task ([`connection_task`])
 //! with these states:
 //!
 //! | state | has a task | next state |
 //! |---|---|---|
 //! | Opening | yes | Sending; end, reported, if every host refuses or is silent |
 //! | Sending | yes | Idle or QUIT, reported; Opening once, if a reused connection was stale |
-//! | Idle | no | Sending on a task; QUIT on timeout, [`Remote::close`] or input from the server |
+//! | Idle | no | Sending on a task; QUIT on timeout, [`RemoteDelivery::close`] or input from the server |
 //! | QUIT | no | end |
 //!
 //! At worst a message is delivered twice: if the connection is lost, or times out, after the last
 //! byte was sent and before the reply arrives. The next attempt then sends it again.
 
+mod address_rotation;
+mod connect;
+mod connection;
+mod connection_task;
 mod content;
-mod dialogue;
-mod opening;
+mod outcome;
 mod pool;
-mod rotation;
-mod runner;
-mod verdict;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -34,11 +34,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mail::{Body, Envelope, QueueId, Reply};
-use net::{Endpoint, Trust};
+use net::{Endpoint, TlsClient};
 use protocol::smtp::client;
 
-use crate::Ending;
-use pool::Pool;
+use crate::DeliveryResult;
+use pool::SmtpConnectionPool;
 
 /// The configuration of one transport.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Config {
     /// The protocol and its timeouts.
     pub client: Arc<client::Config>,
     /// The trusted certificates. Without them there is no TLS.
-    pub trust: Option<Trust>,
+    pub tls_client: Option<TlsClient>,
     /// The local address for connections to IPv4 addresses.
     pub source_v4: Option<Ipv4Addr>,
     /// The local address for connections to IPv6 addresses.
@@ -55,12 +55,12 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// How long a connection may stay idle.
     pub idle_time_max: Duration,
-    /// The maximum number of idle connections of one [`Remote`]; any further one is closed.
+    /// The maximum number of idle connections of one [`RemoteDelivery`]; any further one is closed.
     pub idle_connections_max: usize,
     /// Bodies larger than this are sent by sendfile; None: sendfile is not used.
     pub sendfile_above: Option<u64>,
-    /// A server that takes longer than this for one reply is reported as slow: [`Report::Slow`].
-    pub slower_than: Duration,
+    /// A server that takes longer than this for one reply is reported as slow: [`RemoteEvent::Slow`].
+    pub slow_after: Duration,
     /// After this many messages a connection is closed.
     pub messages_per_connection_max: u32,
     /// How many addresses one task tries. If a next hop has more, later tasks try the others, and
@@ -73,14 +73,14 @@ impl Config {
     pub fn new(client: client::Config) -> Self {
         Config {
             client: Arc::new(client),
-            trust: None,
+            tls_client: None,
             source_v4: None,
             source_v6: None,
             connect_timeout: Duration::from_secs(30),
             idle_time_max: Duration::from_secs(5),
             idle_connections_max: 2000,
             sendfile_above: Some(32 << 10),
-            slower_than: Duration::from_secs(10),
+            slow_after: Duration::from_secs(10),
             messages_per_connection_max: 1000,
             addresses_tried_max: 8,
         }
@@ -94,7 +94,7 @@ pub struct NextHop {
     /// settings, which implies the same hosts.
     pub name: Arc<str>,
     /// Incremented when the settings change: connections opened with other settings are not reused.
-    pub edition: u32,
+    pub config_version: u32,
     /// The hosts by preference. Those in the same tier are tried in random order.
     pub tiers: Vec<Vec<Target>>,
     /// The configuration of its transport.
@@ -112,7 +112,7 @@ pub struct Target {
 
 /// A message for some recipients of one next hop.
 #[derive(Clone, Debug)]
-pub struct Task<T> {
+pub struct RemoteTask<T> {
     /// Opaque to this module; returned with the result.
     pub ticket: T,
     /// The queue ID of the message.
@@ -129,12 +129,12 @@ pub struct Task<T> {
     pub verp: bool,
 }
 
-/// What [`Remote`] reports, in the order in which it happens.
+/// What [`RemoteDelivery`] reports, in the order in which it happens.
 #[derive(Clone, Debug)]
-pub enum Report<T> {
+pub enum RemoteEvent<T> {
     /// A task is finished.
-    Ended(Ended<T>),
-    /// A task waits for one reply longer than [`Config::slower_than`], and continues. Sent once per
+    Finished(RemoteTaskResult<T>),
+    /// A task waits for one reply longer than [`Config::slow_after`], and continues. Sent once per
     /// task.
     Slow {
         /// The next hop it waits for.
@@ -144,22 +144,22 @@ pub enum Report<T> {
 
 /// A finished task.
 #[derive(Clone, Debug)]
-pub struct Ended<T> {
+pub struct RemoteTaskResult<T> {
     /// The ticket of the task.
     pub ticket: T,
     /// The envelope of the task.
     pub envelope: Arc<Envelope>,
     /// The result.
-    pub ending: Ending,
+    pub result: DeliveryResult,
     /// What the attempt says about the next hop.
-    pub contact: Contact,
+    pub feedback: NextHopFeedback,
     /// The host that answered, if any did.
-    pub peer: Option<Peer>,
+    pub peer: Option<RemotePeer>,
 }
 
 /// What an attempt says about its next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contact {
+pub enum NextHopFeedback {
     /// It answered to the end.
     Answered {
         /// The longest wait for a reply.
@@ -174,14 +174,14 @@ pub enum Contact {
     /// message may be the cause.
     Interrupted(Reply),
     /// Nothing: the message cannot be sent there, or anywhere.
-    None,
+    Unknown,
 }
 
 /// A host that answered. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer(Arc<Target>);
+pub struct RemotePeer(Arc<Target>);
 
-impl Peer {
+impl RemotePeer {
     /// The name of the host.
     pub fn host(&self) -> &str {
         &self.0.host
@@ -194,7 +194,7 @@ impl Peer {
 }
 
 /// `mx1.example.org[192.0.2.1]:25`, `mx1.example.org[2001:db8::1]:25` or `host[/path]`.
-impl fmt::Display for Peer {
+impl fmt::Display for RemotePeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.endpoint {
             Endpoint::Tcp(address) => write!(f, "{}[{}]:{}", self.0.host, address.ip(), address.port()),
@@ -205,20 +205,20 @@ impl fmt::Display for Peer {
 
 /// Delivers to other hosts, on the thread that created it. After a drop, running tasks still
 /// finish.
-pub struct Remote<T> {
-    pool: Rc<Pool<T>>,
+pub struct RemoteDelivery<T> {
+    pool: Rc<SmtpConnectionPool<T>>,
 }
 
-impl<T: 'static> Remote<T> {
-    /// Starts without connections. `reports` is called for every task; it may call
-    /// [`start`](Remote::start).
-    pub fn new(reports: impl Fn(Report<T>) + 'static) -> Self {
-        Remote { pool: Rc::new(Pool::new(Box::new(reports))) }
+impl<T: 'static> RemoteDelivery<T> {
+    /// Starts without connections. `on_event` is called for every task; it may call
+    /// [`start`](RemoteDelivery::start).
+    pub fn new(on_event: impl Fn(RemoteEvent<T>) + 'static) -> Self {
+        RemoteDelivery { pool: Rc::new(SmtpConnectionPool::new(Box::new(on_event))) }
     }
 
     /// Starts a task. Must be called where [`tokio::task::spawn_local`] works.
-    pub fn start(&self, task: Task<T>) {
-        runner::start(&self.pool, task);
+    pub fn start(&self, task: RemoteTask<T>) {
+        connection_task::start(&self.pool, task);
     }
 
     /// Closes all connections: idle ones immediately, others when their task is finished. Returns

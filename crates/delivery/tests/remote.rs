@@ -7,9 +7,9 @@
 mod content;
 #[path = "remote/hostile.rs"]
 mod hostile;
-#[path = "remote/kit.rs"]
-mod kit;
-#[path = "remote/machine.rs"]
-mod machine;
+#[path = "remote/own_server.rs"]
+mod own_server;
 #[path = "remote/reuse.rs"]
 mod reuse;
+#[path = "remote/support.rs"]
+mod support;

@@ -1,4 +1,4 @@
-//! Measures what admission costs a session: reading the load, entering and leaving the gate, and
+//! Measures what admission costs a session: reading the load, entering and leaving the limiter, and
 //! counting a message, with all limits set and the client tables full. Run it with `--release`; a
 //! session should cost at most a microsecond. The wall-clock time is longer than the CPU time if
 //! other processes compete for the CPU.
@@ -10,18 +10,18 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{Limits, Machine, Monitor, Watch};
-use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Rate};
+use load::{Limits, LoadMonitor, LoadMonitorHandle, MachineGauges};
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
 
 const ROUNDS: u32 = 1_000_000;
 
 fn main() -> std::io::Result<()> {
     let limits = Limits { refuse_above: Some(1e9), memory_min: Some(1), ..Limits::default() };
-    let monitor = Monitor::new(Machine::open(["."]), limits, |_, _| {});
-    let watch = monitor.watch();
+    let monitor = LoadMonitor::new(MachineGauges::open(["."]), limits, |_, _| {});
+    let watch = monitor.handle();
     // A thousand times as often as in a server, so that the cost of sampling would show.
     let _running = monitor.start(Duration::from_millis(1))?;
-    let gate = crowded_gate();
+    let limiter = full_limiter();
 
     let cost = |what: &str, mut work: Box<dyn FnMut(u32) + '_>| {
         let (clock, processor) = (Instant::now(), processor_ns());
@@ -30,13 +30,13 @@ fn main() -> std::io::Result<()> {
         let (clock, processor) = (clock.elapsed().as_nanos() as u64, processor_ns() - processor);
         println!("{what:<46} {:>7.1} ns by the clock, {:>7.1} ns of the processor", each(clock), each(processor));
     };
-    cost("reading the load", Box::new(|_| _ = black_box(watch.measures())));
-    cost("the whole, one client", Box::new(|_| session(&watch, &gate, client(1))));
-    cost("the whole, a million clients", Box::new(|number| session(&watch, &gate, client(number))));
-    in_company(&watch, &gate, || {
+    cost("reading the load", Box::new(|_| _ = black_box(watch.restrictions())));
+    cost("the whole, one client", Box::new(|_| session(&watch, &limiter, client(1))));
+    cost("the whole, a million clients", Box::new(|number| session(&watch, &limiter, client(number))));
+    with_other_thread(&watch, &limiter, || {
         cost(
             "the whole, while another thread does the same",
-            Box::new(|number| session(&watch, &gate, client(number))),
+            Box::new(|number| session(&watch, &limiter, client(number))),
         );
     });
     Ok(())
@@ -50,11 +50,11 @@ fn processor_ns() -> u64 {
 }
 
 /// Everything that load and limits cost a session with one message.
-fn session(watch: &Watch, gate: &Arc<Gate>, client: IpAddr) {
-    let open = watch.measures().intake == load::Intake::Open;
-    let pass = gate.enter(client, false, Instant::now());
-    let room = watch.measures().shortage.is_none();
-    let message = pass.as_ref().is_ok_and(|pass| pass.take_message(Instant::now()));
+fn session(watch: &LoadMonitorHandle, limiter: &Arc<ConnectionLimiter>, client: IpAddr) {
+    let open = watch.restrictions().intake == load::IntakeMode::Open;
+    let permit = limiter.admit(client, false, Instant::now());
+    let room = watch.restrictions().shortage.is_none();
+    let message = permit.as_ref().is_ok_and(|permit| permit.take_message(Instant::now()));
     black_box((open, room, message));
 }
 
@@ -62,31 +62,31 @@ fn client(number: u32) -> IpAddr {
     Ipv4Addr::from_bits(number).into()
 }
 
-/// A gate with all limits, ten thousand sessions, and a full table of clients.
-fn crowded_gate() -> Arc<Gate> {
+/// A limiter with all limits, ten thousand sessions, and a full table of clients.
+fn full_limiter() -> Arc<ConnectionLimiter> {
     let rate = Some(Rate { count: 1_000_000_000, per: Duration::from_secs(60) });
-    let gate = Gate::new(GateLimits {
+    let limiter = ConnectionLimiter::new(ConnectionLimits {
         sessions_max: usize::MAX,
         sessions_per_client_max: usize::MAX,
         connections_per_client: rate,
         messages_per_client: rate,
         rated_clients_max: RATED_CLIENTS_MAX,
     });
-    let enter = |number| gate.enter(client(u32::MAX - number), false, Instant::now());
+    let enter = |number| limiter.admit(client(u32::MAX - number), false, Instant::now());
     (0..10_000).filter_map(|number| enter(number).ok()).for_each(std::mem::forget);
     (0..RATED_CLIENTS_MAX as u32).for_each(|number| drop(enter(number)));
-    gate
+    limiter
 }
 
-/// Runs the work while another thread keeps using the same gate.
-fn in_company(watch: &Watch, gate: &Arc<Gate>, work: impl FnOnce()) {
+/// Runs the work while another thread keeps using the same limiter.
+fn with_other_thread(watch: &LoadMonitorHandle, limiter: &Arc<ConnectionLimiter>, work: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let (tell, begun) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
             let begun = tell;
             (0..u32::MAX).take_while(|_| !over.load(Relaxed)).for_each(|number| {
-                session(watch, gate, client(u32::MAX / 2 + number % ROUNDS));
+                session(watch, limiter, client(u32::MAX / 2 + number % ROUNDS));
                 if number == 0 {
                     // The receiver waits until this is sent.
                     let _ = begun.send(());

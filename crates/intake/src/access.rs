@@ -19,10 +19,10 @@
 //! and could have decided, the client is deferred (451). An unavailable DNS list lists nothing;
 //! this is counted and logged.
 
-mod action;
+mod conditions;
 mod explain;
-mod find;
 mod keys;
+mod rule_verdict;
 #[cfg(test)]
 mod tests;
 
@@ -34,14 +34,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use lookup::Table;
 use mail::{Address, Reply};
 
-use crate::{Networks, Troubles, replies};
+use crate::{NetworkMatcher, ThrottledLog, replies};
 
-pub use explain::Told;
-use find::Finding;
+use conditions::ConditionResult;
+pub use explain::RuleExplanation;
 
 /// The point in a session at which a rule is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum AccessStage {
     /// Before the banner.
     Connect,
     /// HELO, EHLO or LHLO.
@@ -52,38 +52,38 @@ pub enum Stage {
     Rcpt,
 }
 
-impl Stage {
+impl AccessStage {
     /// All stages, in the order of a session.
-    pub const ALL: [Stage; 4] = [Stage::Connect, Stage::Helo, Stage::Mail, Stage::Rcpt];
+    pub const ALL: [AccessStage; 4] = [AccessStage::Connect, AccessStage::Helo, AccessStage::Mail, AccessStage::Rcpt];
 
     /// The name in the configuration.
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            Stage::Connect => "connect",
-            Stage::Helo => "helo",
-            Stage::Mail => "mail",
-            Stage::Rcpt => "rcpt",
+            AccessStage::Connect => "connect",
+            AccessStage::Helo => "helo",
+            AccessStage::Mail => "mail",
+            AccessStage::Rcpt => "rcpt",
         }
     }
 
     /// The reply of a refusal without a text of its own (RFC 5321 sections 3.1 and 4.2.2).
     pub fn refusal(self) -> Reply {
-        if self == Stage::Connect { replies::CLIENT_DENIED } else { replies::DENIED }
+        if self == AccessStage::Connect { replies::CLIENT_DENIED } else { replies::DENIED }
     }
 
     /// The reply of a deferral without a text of its own.
     pub fn deferral(self) -> Reply {
         match self {
-            Stage::Connect => replies::CLIENT_DEFERRED,
-            Stage::Helo | Stage::Mail => replies::DEFERRED,
-            Stage::Rcpt => replies::RECIPIENT_DEFERRED,
+            AccessStage::Connect => replies::CLIENT_DEFERRED,
+            AccessStage::Helo | AccessStage::Mail => replies::DEFERRED,
+            AccessStage::Rcpt => replies::RECIPIENT_DEFERRED,
         }
     }
 }
 
 /// What a condition tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum RuleSubject {
     /// The client's address.
     Client,
     /// The HELO name.
@@ -94,64 +94,64 @@ pub enum Subject {
     Recipient,
 }
 
-impl Subject {
+impl RuleSubject {
     /// The stage at which it becomes known.
-    pub fn stage(self) -> Stage {
+    pub fn stage(self) -> AccessStage {
         match self {
-            Subject::Client => Stage::Connect,
-            Subject::Helo => Stage::Helo,
-            Subject::Sender => Stage::Mail,
-            Subject::Recipient => Stage::Rcpt,
+            RuleSubject::Client => AccessStage::Connect,
+            RuleSubject::Helo => AccessStage::Helo,
+            RuleSubject::Sender => AccessStage::Mail,
+            RuleSubject::Recipient => AccessStage::Rcpt,
         }
     }
 }
 
 /// Whether the configuration contains this name, which is in lower case and without a trailing dot.
-pub type Names = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+pub type NameMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// Whether the configuration contains this sender; None is the null sender.
-pub type Senders = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
+pub type SenderMatcher = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
 /// Whether the configuration contains this recipient.
-pub type Recipients = Arc<dyn Fn(&Address) -> bool + Send + Sync>;
+pub type RecipientMatcher = Arc<dyn Fn(&Address) -> bool + Send + Sync>;
 
 /// One condition of a rule.
-pub struct Condition {
+pub struct AccessCondition {
     /// The condition as text: `clients 192.0.2.0/24`.
     pub text: Box<str>,
     /// How the condition is evaluated.
-    pub test: Test,
+    pub test: AccessTest,
 }
 
 /// How a condition is evaluated.
-pub enum Test {
+pub enum AccessTest {
     /// The client's address.
-    Client(Networks),
+    Client(NetworkMatcher),
     /// The HELO name.
-    Helo(Names),
+    Helo(NameMatcher),
     /// The reverse-path.
-    Sender(Senders),
+    Sender(SenderMatcher),
     /// The forward-path.
-    Recipient(Recipients),
+    Recipient(RecipientMatcher),
     /// The subject is in a table.
-    Table(Subject, Arc<dyn Table>),
+    Table(RuleSubject, Arc<dyn Table>),
     /// The client's address is in a DNS list.
-    Listed(Zone),
+    Dnsbl(DnsblCheck),
 }
 
-impl Test {
+impl AccessTest {
     /// What it tests.
-    pub fn subject(&self) -> Subject {
+    pub fn subject(&self) -> RuleSubject {
         match self {
-            Test::Client(_) | Test::Listed(_) => Subject::Client,
-            Test::Helo(_) => Subject::Helo,
-            Test::Sender(_) => Subject::Sender,
-            Test::Recipient(_) => Subject::Recipient,
-            Test::Table(subject, _) => *subject,
+            AccessTest::Client(_) | AccessTest::Dnsbl(_) => RuleSubject::Client,
+            AccessTest::Helo(_) => RuleSubject::Helo,
+            AccessTest::Sender(_) => RuleSubject::Sender,
+            AccessTest::Recipient(_) => RuleSubject::Recipient,
+            AccessTest::Table(subject, _) => *subject,
         }
     }
 }
 
 /// A DNS list of addresses (RFC 5782).
-pub struct Zone {
+pub struct DnsblCheck {
     /// The name of the list, shown to clients that are on it.
     pub name: Box<str>,
     /// Queried with an address in text form; the values are the return codes.
@@ -160,8 +160,8 @@ pub struct Zone {
     pub codes: Vec<(Ipv4Addr, Ipv4Addr)>,
 }
 
-impl Zone {
-    fn counts(&self, code: &str) -> bool {
+impl DnsblCheck {
+    fn matches_code(&self, code: &str) -> bool {
         let Ok(code) = code.parse::<Ipv4Addr>() else { return false };
         self.codes.is_empty() || self.codes.iter().any(|(first, last)| (first..=last).contains(&&code))
     }
@@ -169,7 +169,7 @@ impl Zone {
 
 /// What a matching rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum RuleAction {
     /// Accepts.
     Accept,
     /// 5xx. None: the default reply of the stage, or of the DNS list that matched.
@@ -184,30 +184,30 @@ pub enum Action {
 }
 
 /// A rule.
-pub struct Rule {
+pub struct CompiledRule {
     /// The name of the rule, for counters and explanations.
     pub name: Box<str>,
     /// The list it belongs to. Accepting skips only the rest of this list. All rules of a list have
     /// the same stage.
     pub list: Option<Box<str>>,
     /// When the rule is evaluated. Its conditions test only what is known by then.
-    pub stage: Stage,
+    pub stage: AccessStage,
     /// The rule also applies to authenticated users; otherwise it is skipped for them.
-    pub asks_users: bool,
+    pub applies_to_users: bool,
     /// All of them must match.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<AccessCondition>,
     /// What the rule does if they match.
-    pub action: Action,
+    pub action: RuleAction,
 }
 
-impl Rule {
-    fn is_asked_at(&self, stage: Stage, visit: &Visit<'_>) -> bool {
-        self.stage == stage && (self.asks_users || !visit.is_user)
+impl CompiledRule {
+    fn applies_at(&self, stage: AccessStage, info: &SessionInfo<'_>) -> bool {
+        self.stage == stage && (self.applies_to_users || !info.is_user)
     }
 
-    fn zone(&self) -> Option<&Zone> {
+    fn dnsbl(&self) -> Option<&DnsblCheck> {
         self.conditions.iter().find_map(|condition| match &condition.test {
-            Test::Listed(zone) => Some(zone),
+            AccessTest::Dnsbl(zone) => Some(zone),
             _ => None,
         })
     }
@@ -215,7 +215,7 @@ impl Rule {
 
 /// What is known of a session when rules are evaluated.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Visit<'a> {
+pub struct SessionInfo<'a> {
     /// None if the address is unknown.
     pub client: Option<IpAddr>,
     /// The client is a user: it has authenticated, or has to before it sends anything.
@@ -234,16 +234,16 @@ pub struct Visit<'a> {
 
 /// The result of the rules of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct AccessVerdict {
     /// The message is held if it is accepted.
     pub held: bool,
     /// None: no rule decided.
-    pub decision: Option<Decision>,
+    pub decision: Option<AccessDecision>,
 }
 
 /// The decision of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum AccessDecision {
     /// Accepted.
     Accept,
     /// Refused or deferred.
@@ -256,14 +256,14 @@ pub enum Decision {
 }
 
 /// All rules, and how often each took effect.
-pub struct Access {
-    rules: Vec<Rule>,
+pub struct AccessRules {
+    rules: Vec<CompiledRule>,
     counts: Vec<Arc<AtomicU64>>,
     /// Queries to DNS lists without an answer.
     unanswered: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for AccessRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.rules.iter().map(|rule| &rule.name)).finish()
     }
@@ -271,46 +271,46 @@ impl fmt::Debug for Access {
 
 /// The lists in which a rule has accepted.
 #[derive(Default)]
-struct Passed<'a>(Vec<&'a str>);
+struct AcceptedLists<'a>(Vec<&'a str>);
 
-impl<'a> Passed<'a> {
-    fn has(&self, rule: &Rule) -> bool {
+impl<'a> AcceptedLists<'a> {
+    fn contains(&self, rule: &CompiledRule) -> bool {
         rule.list.as_deref().is_some_and(|list| self.0.contains(&list))
     }
 
     /// Records that a rule accepts. Returns whether that ends the evaluation.
-    fn pass(&mut self, rule: &'a Rule) -> bool {
+    fn accept(&mut self, rule: &'a CompiledRule) -> bool {
         self.0.extend(rule.list.as_deref());
         rule.list.is_none()
     }
 }
 
-impl Access {
+impl AccessRules {
     /// Takes the rules in order. None: there are no rules, and no evaluation is needed.
-    pub fn new(rules: Vec<Rule>) -> Option<Access> {
+    pub fn new(rules: Vec<CompiledRule>) -> Option<AccessRules> {
         let counts = rules.iter().map(|_| Arc::default()).collect();
-        (!rules.is_empty()).then_some(Access { rules, counts, unanswered: Arc::default() })
+        (!rules.is_empty()).then_some(AccessRules { rules, counts, unanswered: Arc::default() })
     }
 
     /// Continues the counters of the rules before a reload, by rule name. Sessions that still use
     /// the old rules count here too.
-    pub fn counting_on(mut self, before: Option<&Access>) -> Access {
+    pub fn with_counts_of(mut self, before: Option<&AccessRules>) -> AccessRules {
         let Some(before) = before else { return self };
         for (rule, count) in self.rules.iter().zip(&mut self.counts) {
             if let Some(place) = before.rules.iter().position(|old| old.name == rule.name) {
                 *count = before.counts[place].clone();
             }
         }
-        Access { unanswered: before.unanswered.clone(), ..self }
+        AccessRules { unanswered: before.unanswered.clone(), ..self }
     }
 
     /// Whether the stage has rules.
-    pub fn asks_at(&self, stage: Stage) -> bool {
+    pub fn has_rules_at(&self, stage: AccessStage) -> bool {
         self.rules.iter().any(|rule| rule.stage == stage)
     }
 
     /// How often each rule took effect, by name.
-    pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.rules.iter().map(|rule| &*rule.name).zip(self.counts.iter().map(|count| count.load(Relaxed)))
     }
 
@@ -320,27 +320,27 @@ impl Access {
     }
 
     /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
-    pub async fn judge(&self, stage: Stage, visit: &Visit<'_>, troubles: &Troubles) -> Verdict {
-        let (open, at_hand): (Vec<usize>, Vec<_>) = self.open(stage, visit).into_iter().unzip();
-        let rules: Vec<&Rule> = open.iter().map(|&place| &self.rules[place]).collect();
-        let findings = find::find(&rules, at_hand, visit).await;
-        let (mut verdict, mut passed) = (Verdict::default(), Passed::default());
-        for ((place, rule), findings) in open.into_iter().zip(rules).zip(&findings) {
-            if passed.has(rule) {
+    pub async fn evaluate(&self, stage: AccessStage, info: &SessionInfo<'_>, log: &ThrottledLog) -> AccessVerdict {
+        let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
+        let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
+        let findings = conditions::evaluate_conditions(&rules, known, info).await;
+        let (mut verdict, mut accepted) = (AccessVerdict::default(), AcceptedLists::default());
+        for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
+            if accepted.contains(rule) {
                 continue;
             }
-            self.report(rule, findings, troubles);
-            let Some(said) = action::said(rule, findings, visit.client) else { continue };
+            self.report(rule, findings, log);
+            let Some(said) = rule_verdict::rule_verdict(rule, findings, info.client) else { continue };
             self.counts[place].fetch_add(1, Relaxed);
             match said {
-                action::Said::Hold => verdict.held = true,
-                action::Said::Pass if passed.pass(rule) => {
-                    verdict.decision = Some(Decision::Accept);
+                rule_verdict::RuleVerdict::Hold => verdict.held = true,
+                rule_verdict::RuleVerdict::Accept if accepted.accept(rule) => {
+                    verdict.decision = Some(AccessDecision::Accept);
                     break;
                 }
-                action::Said::Pass => {}
-                action::Said::No(reply) => {
-                    verdict.decision = Some(Decision::Refuse { rule: rule.name.clone(), reply });
+                rule_verdict::RuleVerdict::Accept => {}
+                rule_verdict::RuleVerdict::Reject(reply) => {
+                    verdict.decision = Some(AccessDecision::Refuse { rule: rule.name.clone(), reply });
                     break;
                 }
             }
@@ -350,48 +350,51 @@ impl Access {
 
     /// The rules of a stage that may match, up to the first that certainly matches and ends the
     /// evaluation, with the results of their conditions so far.
-    fn open(&self, stage: Stage, visit: &Visit<'_>) -> Vec<(usize, Vec<Finding>)> {
-        let (mut open, mut passed) = (Vec::new(), Passed::default());
-        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.is_asked_at(stage, visit)) {
-            if passed.has(rule) {
+    fn candidate_rules(&self, stage: AccessStage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
+        let (mut candidates, mut accepted) = (Vec::new(), AcceptedLists::default());
+        for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info)) {
+            if accepted.contains(rule) {
                 continue;
             }
-            let at_hand = find::at_hand(rule, visit);
-            if at_hand.contains(&Finding::Not) {
+            let known = conditions::check_in_memory(rule, info);
+            if known.contains(&ConditionResult::Fails) {
                 continue;
             }
-            let is_certain = at_hand.iter().all(|finding| *finding == Finding::Holds);
-            open.push((place, at_hand));
+            let is_certain = known.iter().all(|finding| *finding == ConditionResult::Holds);
+            candidates.push((place, known));
             let ends = match rule.action {
-                Action::Accept => is_certain && passed.pass(rule),
-                Action::Refuse(_) | Action::Defer(_) => is_certain && !self.may_be_passed(&open, rule),
-                Action::Hold | Action::Table => false,
+                RuleAction::Accept => is_certain && accepted.accept(rule),
+                RuleAction::Refuse(_) | RuleAction::Defer(_) => is_certain && !self.may_be_skipped(&candidates, rule),
+                RuleAction::Hold | RuleAction::Table => false,
             };
             if ends {
                 break;
             }
         }
-        open
+        candidates
     }
 
     /// Whether a candidate before this rule, in the same list, may accept and so skip it.
-    fn may_be_passed(&self, open: &[(usize, Vec<Finding>)], rule: &Rule) -> bool {
-        let accepts = |before: &Rule| matches!(before.action, Action::Accept | Action::Table);
-        let passes = |before: &Rule| rule.list.is_some() && before.list == rule.list && accepts(before);
-        open.iter().any(|(place, _)| passes(&self.rules[*place]))
+    fn may_be_skipped(&self, candidates: &[(usize, Vec<ConditionResult>)], rule: &CompiledRule) -> bool {
+        let accepts = |before: &CompiledRule| matches!(before.action, RuleAction::Accept | RuleAction::Table);
+        let passes = |before: &CompiledRule| rule.list.is_some() && before.list == rule.list && accepts(before);
+        candidates.iter().any(|(place, _)| passes(&self.rules[*place]))
     }
 
-    fn report(&self, rule: &Rule, findings: &[Finding], troubles: &Troubles) {
+    fn report(&self, rule: &CompiledRule, findings: &[ConditionResult], log: &ThrottledLog) {
         for finding in findings {
             match finding {
-                Finding::Unlisted(why) => {
+                ConditionResult::DnsblUnavailable(why) => {
                     self.unanswered.fetch_add(1, Relaxed);
-                    troubles.report(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
+                    log.report(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
                 }
-                Finding::Unknown(why) => {
-                    troubles.report(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
+                ConditionResult::TableUnavailable(why) => {
+                    log.report(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
                 }
-                Finding::Holds | Finding::Says(_) | Finding::Not | Finding::Asked => {}
+                ConditionResult::Holds
+                | ConditionResult::Value(_)
+                | ConditionResult::Fails
+                | ConditionResult::Pending => {}
             }
         }
     }

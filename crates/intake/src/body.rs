@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mail::{LoggedHeader, QueueId};
 use protocol::smtp::server::BodySink;
-use spool::{Content, Spill, Spool};
+use spool::{SpillWriter, Spool, SubmittedBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::logged_header;
@@ -35,9 +35,9 @@ const STEP_BYTES: usize = FLOOR_BYTES;
 #[derive(Clone, Debug)]
 pub struct BodyMemory {
     /// For all clients.
-    common: Arc<Semaphore>,
+    shared: Arc<Semaphore>,
     /// For the relay networks only.
-    kept: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
     units: usize,
     spill_above: usize,
 }
@@ -49,35 +49,41 @@ impl BodyMemory {
         let units = units(bytes);
         let kept = (units / 4).max(FLOOR_UNITS);
         let (common, kept) = (Arc::new(Semaphore::new(units - kept)), Arc::new(Semaphore::new(kept)));
-        BodyMemory { common, kept, units, spill_above: spill(spill_above) }
+        BodyMemory { shared: common, reserved: kept, units, spill_above: spill_threshold(spill_above) }
     }
 
     /// Keeps the budget if its size is unchanged. Otherwise starts a new one; until the messages
     /// that use the old one end, both may be in use.
-    pub fn under(&self, bytes: u64, spill_above: u64) -> Self {
+    pub fn resized(&self, bytes: u64, spill_above: u64) -> Self {
         match units(bytes) == self.units {
-            true => BodyMemory { spill_above: spill(spill_above), ..self.clone() },
+            true => BodyMemory { spill_above: spill_threshold(spill_above), ..self.clone() },
             false => BodyMemory::new(bytes, spill_above),
         }
     }
 
     /// Reserves the floor; None if none is free within `wait`.
-    pub(crate) async fn reserve(&self, trusted: bool, wait: Duration) -> Option<Incoming> {
-        let permit = match (try_floor(&self.common), trusted) {
+    pub(crate) async fn reserve(&self, trusted: bool, wait: Duration) -> Option<IncomingBody> {
+        let permit = match (try_acquire_floor(&self.shared), trusted) {
             (Some(permit), _) => Some(permit),
-            (None, false) => tokio::time::timeout(wait, floor(&self.common)).await.ok()?,
-            (None, true) => match try_floor(&self.kept) {
+            (None, false) => tokio::time::timeout(wait, acquire_floor(&self.shared)).await.ok()?,
+            (None, true) => match try_acquire_floor(&self.reserved) {
                 Some(permit) => Some(permit),
-                None => tokio::time::timeout(wait, self.any_floor()).await.ok()?,
+                None => tokio::time::timeout(wait, self.acquire_any_floor()).await.ok()?,
             },
         };
-        Some(Incoming { spill_above: self.spill_above, permit: permit?, bytes: Vec::new(), header: None, spill: None })
+        Some(IncomingBody {
+            spill_above: self.spill_above,
+            permit: permit?,
+            bytes: Vec::new(),
+            header: None,
+            spill: None,
+        })
     }
 
-    async fn any_floor(&self) -> Option<OwnedSemaphorePermit> {
+    async fn acquire_any_floor(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
-            permit = floor(&self.common) => permit,
-            permit = floor(&self.kept) => permit,
+            permit = acquire_floor(&self.shared) => permit,
+            permit = acquire_floor(&self.reserved) => permit,
         }
     }
 }
@@ -87,30 +93,30 @@ fn units(bytes: u64) -> usize {
     units.clamp(2 * FLOOR_UNITS, Semaphore::MAX_PERMITS)
 }
 
-fn spill(above: u64) -> usize {
+fn spill_threshold(above: u64) -> usize {
     usize::try_from(above).unwrap_or(usize::MAX).max(FLOOR_BYTES)
 }
 
-fn try_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+fn try_acquire_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     units.clone().try_acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).ok()
 }
 
 /// None only if the semaphore is closed, which never happens.
-async fn floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+async fn acquire_floor(units: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     units.clone().acquire_many_owned((FLOOR_BYTES / UNIT_BYTES) as u32).await.ok()
 }
 
 /// A body being received.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingBody {
     spill_above: usize,
     permit: OwnedSemaphorePermit,
     bytes: Vec<u8>,
     /// The header fields for the log, if the bytes have moved to the file.
     header: Option<Box<LoggedHeader>>,
-    spill: Option<Box<Spill>>,
+    spill: Option<Box<SpillWriter>>,
 }
 
-impl BodySink for Incoming {
+impl BodySink for IncomingBody {
     fn append(&mut self, bytes: &[u8]) {
         let needed = self.bytes.len() + bytes.len();
         if needed > self.bytes.capacity() {
@@ -121,15 +127,15 @@ impl BodySink for Incoming {
     }
 }
 
-impl Incoming {
+impl IncomingBody {
     /// The bytes received so far.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64 + self.spill.as_ref().map_or(0, |spill| spill.len())
     }
 
-    /// Whether [`Incoming::relieve`] should be called. Checked after every read, so that the limit
+    /// Whether [`IncomingBody::spill_to_file`] should be called. Checked after every read, so that the limit
     /// is exceeded by one read at most.
-    pub(crate) fn is_heavy(&mut self) -> bool {
+    pub(crate) fn needs_spill(&mut self) -> bool {
         let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.spill_above };
         if self.bytes.len() > limit {
             return true;
@@ -159,13 +165,18 @@ impl Incoming {
     /// Moves the bytes in memory to the file, and releases all memory but the floor. The first
     /// bytes to move are searched for the header fields to log: they are more than the floor, which
     /// is more than is searched.
-    pub(crate) async fn relieve(&mut self, spool: &Arc<Spool>, id: QueueId, with_subject: bool) -> io::Result<()> {
+    pub(crate) async fn spill_to_file(
+        &mut self,
+        spool: &Arc<Spool>,
+        id: QueueId,
+        with_subject: bool,
+    ) -> io::Result<()> {
         if self.spill.is_none() {
             self.header = Some(Box::new(self.logged_header(with_subject)));
         }
         let bytes = std::mem::take(&mut self.bytes);
         let (spill, spool) = (self.spill.take(), spool.clone());
-        let written = blocking(move || {
+        let written = run_blocking(move || {
             let mut spill = match spill {
                 Some(spill) => spill,
                 None => Box::new(spool.spill(id)?),
@@ -181,21 +192,21 @@ impl Incoming {
 
     /// The whole body, durable if it is in a file, and the permit for the memory it still uses. The
     /// spool frees that memory, so the permit must be held until the spool answers.
-    pub(crate) async fn finish(mut self) -> io::Result<(Content, Option<OwnedSemaphorePermit>)> {
+    pub(crate) async fn finish(mut self) -> io::Result<(SubmittedBody, Option<OwnedSemaphorePermit>)> {
         let bytes = std::mem::take(&mut self.bytes);
         let Some(mut spill) = self.spill.take() else {
             let used = bytes.capacity().div_ceil(UNIT_BYTES).min(self.permit.num_permits());
-            return Ok((Content::Memory(bytes), self.permit.split(used)));
+            return Ok((SubmittedBody::Memory(bytes), self.permit.split(used)));
         };
-        let finished = blocking(move || {
+        let finished = run_blocking(move || {
             spill.append(&bytes)?;
             spill.finish()
         });
-        Ok((Content::Spilled(finished.await?), None))
+        Ok((SubmittedBody::Spilled(finished.await?), None))
     }
 }
 
-impl Drop for Incoming {
+impl Drop for IncomingBody {
     /// Removes an unfinished file, but not on the session's thread.
     fn drop(&mut self) {
         let Some(spill) = self.spill.take() else { return };
@@ -208,7 +219,7 @@ impl Drop for Incoming {
 
 /// Runs `work` on tokio's pool of blocking threads, so that a slow disk blocks only the sessions
 /// that use it.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
@@ -222,12 +233,12 @@ mod tests {
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         let piece = [b'x'; 10_000];
         while body.len() <= 512 * 1024 {
-            assert!(!body.is_heavy(), "at {}", body.len());
+            assert!(!body.needs_spill(), "at {}", body.len());
             assert!(body.bytes.capacity() <= body.permit.num_permits() * UNIT_BYTES);
             assert!(body.bytes.capacity() < body.bytes.len() + FIRST_BYTES + STEP_BYTES);
             body.append(&piece);
         }
-        assert!(body.is_heavy());
+        assert!(body.needs_spill());
     }
 
     #[tokio::test]
@@ -236,7 +247,7 @@ mod tests {
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         body.append(&[b'x'; 20_000]);
         let (content, held) = body.finish().await.unwrap();
-        assert!(matches!(content, Content::Memory(_)));
+        assert!(matches!(content, SubmittedBody::Memory(_)));
         assert_eq!(held.as_ref().map(|permit| permit.num_permits()), Some(64));
         assert!(memory.reserve(false, Duration::ZERO).await.is_some());
         let mut small = memory.reserve(false, Duration::ZERO).await.unwrap();

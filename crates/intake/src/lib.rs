@@ -20,90 +20,90 @@
 //! messages are delivered, and makes no DNS lookups for remote recipients.
 
 pub mod access;
-mod answers;
+mod access_state;
 mod body;
-mod completion;
-mod conversation;
-mod handshakes;
+mod commit_notifier;
+mod header_completion;
 mod logged_header;
 mod logins;
+mod quota_check;
+mod received_line;
+mod recipient_lookup;
 mod recipients;
 mod refusals;
 mod replies;
-mod room;
-mod standing;
-mod trace;
-mod troubles;
-mod whom;
+mod session;
+mod throttled_log;
+mod tls_handshakes;
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use load::{Shortage, Watch};
-use lookup::directory::Directory;
-use mail::{Address, Fact, Journal, Reply};
-use net::{Acceptor, Gate, Pass, Proxied, Stop, Stream};
-use protocol::smtp::server::{Config as Machine, Peer, Tls};
+use load::{LoadMonitorHandle, Shortage};
+use lookup::directory::RecipientDirectory;
+use mail::{Address, EventLog, MailEvent, Reply};
+use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, Stop, TlsServer};
+use protocol::smtp::server::{Config as Machine, SmtpPeer, TlsMode};
 use spool::Spool;
 use tokio::net::TcpStream;
 
-use access::Access;
-pub use answers::Answers;
+use access::AccessRules;
+pub use access_state::UntaggedAddresses;
+use access_state::{AccessDenied, AccessState};
 pub use body::BodyMemory;
-use conversation::Intake;
-pub use handshakes::Handshakes;
+pub use commit_notifier::CommitNotifier;
 pub use logged_header::logged_header;
 pub use logins::Logins;
-pub use refusals::{Refusal, Refusals};
-pub use room::{Fit, Room};
-pub use standing::Tags;
-use standing::{Denied, Standing};
-pub use troubles::Troubles;
+pub use quota_check::{QuotaCheck, QuotaFit};
+pub use refusals::{RefusalCounters, ResourceRefusal};
+use session::IntakeSession;
+pub use throttled_log::ThrottledLog;
+pub use tls_handshakes::TlsHandshakeCounters;
 
 /// Whether an address is in certain networks of the configuration.
-pub type Networks = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+pub type NetworkMatcher = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// Whether a domain is one of certain domains of the configuration.
-pub type Domains = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+pub type DomainMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// What all sessions share: services and policy.
-pub struct Desk {
+pub struct IntakeContext {
     /// Stores the messages.
     pub spool: Arc<Spool>,
     /// Resolves local addresses.
-    pub directory: Arc<Directory>,
+    pub directory: Arc<RecipientDirectory>,
     /// Where events are logged.
-    pub journal: Arc<dyn Journal>,
+    pub event_log: Arc<dyn EventLog>,
     /// Whether the log includes the subjects of messages.
     pub logs_subjects: bool,
     /// Logs the causes of failures, which clients are not told.
-    pub troubles: Arc<Troubles>,
+    pub operator_log: Arc<ThrottledLog>,
     /// The current load of the machine.
-    pub load: Watch,
+    pub load: LoadMonitorHandle,
     /// Counts sessions, and enforces the limits of single clients.
-    pub gate: Arc<Gate>,
+    pub connection_limiter: Arc<ConnectionLimiter>,
     /// Counts refusals for lack of resources.
-    pub refusals: Arc<Refusals>,
+    pub refusals: Arc<RefusalCounters>,
     /// Counts TLS handshakes.
-    pub handshakes: Arc<Handshakes>,
+    pub tls_handshakes: Arc<TlsHandshakeCounters>,
     /// Users and their credentials; None: no one can log in.
     pub logins: Option<Logins>,
     /// Clients admitted even under high load.
-    pub reserved: Networks,
+    pub reserved_networks: NetworkMatcher,
     /// Clients that may relay, and are exempt from the limits of single clients.
-    pub relays: Networks,
+    pub relay_networks: NetworkMatcher,
     /// Relaying is refused with 454 instead of 550, so that clients try again.
     pub relaying_is_deferred: bool,
     /// Clients in whose messages a bare CR or LF becomes CRLF.
-    pub normalised: Networks,
+    pub normalized_networks: NetworkMatcher,
     /// Clients that may use XCLIENT.
-    pub proxies: Networks,
+    pub proxy_networks: NetworkMatcher,
     /// Access rules, in addition to everything else here; None: there are no rules.
-    pub access: Option<Access>,
+    pub access_rules: Option<AccessRules>,
     /// Memory for bodies being received.
-    pub memory: BodyMemory,
+    pub body_memory: BodyMemory,
     /// The maximum number of recipients of one message after alias expansion.
     pub expanded_recipients_max: usize,
     /// How long a message waits for memory at DATA.
@@ -112,142 +112,158 @@ pub struct Desk {
     pub postmaster: Address,
     /// Single-label domains, like `backup`, that are not local but have a route in the
     /// configuration. Mail to other single-label domains is refused.
-    pub routed: Domains,
+    pub routed_domains: DomainMatcher,
     /// Checks quotas; None if no quota is configured.
-    pub room: Option<Arc<dyn Room>>,
+    pub quota_check: Option<Arc<dyn QuotaCheck>>,
     /// The name of this server, in Received lines.
     pub hostname: Box<str>,
 }
 
 /// What the sessions of one listener share on one thread.
 #[derive(Clone)]
-pub struct Counter {
+pub struct ListenerContext {
     /// What all sessions share.
-    pub desk: Arc<Desk>,
+    pub intake: Arc<IntakeContext>,
     /// The protocol settings.
-    pub machine: Arc<Machine>,
+    pub smtp_config: Arc<Machine>,
     /// Passes commit results from the spool to this thread.
-    pub answers: Answers,
+    pub commit_notifier: CommitNotifier,
     /// Performs TLS handshakes, when the protocol asks for one.
-    pub acceptor: Option<Arc<Acceptor>>,
+    pub acceptor: Option<Arc<TlsServer>>,
     /// Adds missing Date and Message-ID fields: for messages submitted by users, not those from
     /// other servers (RFC 6409 section 8).
-    pub completes: bool,
+    pub adds_missing_headers: bool,
     /// Clients that must send a PROXY header before anything else; None: no one.
-    pub balancers: Option<Networks>,
+    pub proxy_protocol_networks: Option<NetworkMatcher>,
 }
 
 /// Runs one session, from the banner to the end.
-pub async fn serve(counter: Counter, mut stream: TcpStream, client: IpAddr, stop: Stop) {
-    let desk = &counter.desk;
-    let own_address = stream.local_addr().ok().map(|address| address.ip());
-    let mut ends = Ends { client: client.to_canonical(), own_address: own_address.map(|own| own.to_canonical()) };
-    let mut place = None;
-    if counter.balancers.as_ref().is_some_and(|balancers| balancers(ends.client)) {
+pub async fn serve(listener: ListenerContext, mut stream: TcpStream, client: IpAddr, stop: Stop) {
+    let context = &listener.intake;
+    let local_address = stream.local_addr().ok().map(|address| address.ip());
+    let mut addresses = ConnectionAddresses {
+        client: client.to_canonical(),
+        local_address: local_address.map(|own| own.to_canonical()),
+    };
+    let mut permit = None;
+    if listener.proxy_protocol_networks.as_ref().is_some_and(|balancers| balancers(addresses.client)) {
         // While waiting for the header, the connection counts as a session, but not as one of its
         // client, which is unknown yet.
-        match desk.gate.enter(ends.client, true, Instant::now()) {
-            Ok(taken) => place = Some(taken),
-            Err(turned) => return turn_away(&counter, &stream, ends.client, turned.into()),
+        match context.connection_limiter.admit(addresses.client, true, Instant::now()) {
+            Ok(taken) => permit = Some(taken),
+            Err(refused) => return reject_connection(&listener, &stream, addresses.client, refused.into()),
         }
-        match Box::pin(introduce(desk.clone(), &mut stream, ends, stop.clone())).await {
-            Some(named) => ends = named,
+        match Box::pin(read_proxy_header(context.clone(), &mut stream, addresses, stop.clone())).await {
+            Some(named) => addresses = named,
             None => return,
         }
     }
-    let Ends { client, own_address } = ends;
-    let trusted = (desk.relays)(client);
-    let pass = match desk.let_in(place, client, trusted) {
-        Ok(pass) => pass,
-        Err(refusal) => return turn_away(&counter, &stream, client, refusal),
+    let ConnectionAddresses { client, local_address } = addresses;
+    let trusted = (context.relay_networks)(client);
+    let permit = match context.admit(permit, client, trusted) {
+        Ok(permit) => permit,
+        Err(refusal) => return reject_connection(&listener, &stream, client, refusal),
     };
-    let must_log_in = counter.machine.auth.as_ref().is_some_and(|auth| auth.required);
-    let connected = match desk.judge_client(client, must_log_in, &stop).await {
+    let must_log_in = listener.smtp_config.auth.as_ref().is_some_and(|auth| auth.required);
+    let connected = match context.check_client(client, must_log_in, &stop).await {
         Some(Ok(standing)) => standing,
         Some(Err(denied)) => {
-            refuse(&counter, &stream, client, denied);
+            deny_connection(&listener, &stream, client, denied);
             // It keeps its permit until then. Boxed, to keep sessions small.
             return Box::pin(net::close(stream)).await;
         }
         None => return,
     };
-    let normalise_bare_newlines = (desk.normalised)(client);
-    let peer = Peer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
-    let visitor = Visitor { pass, trusted, must_log_in, own_address, connected, greeted: Standing::default() };
-    let stream = if counter.machine.tls == Tls::Implicit {
+    let normalise_bare_newlines = (context.normalized_networks)(client);
+    let peer = SmtpPeer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
+    let client_state = ClientState {
+        permit,
+        trusted,
+        must_log_in,
+        local_address,
+        connect_access: connected,
+        helo_access: AccessState::default(),
+    };
+    let stream = if listener.smtp_config.tls == TlsMode::Implicit {
         // Without an acceptor the session ends: it must not continue in clear text.
-        let Some(acceptor) = counter.acceptor.clone() else { return };
+        let Some(acceptor) = listener.acceptor.clone() else { return };
         // Boxed, to keep sessions that begin in clear text small.
-        match Box::pin(secure(desk.clone(), acceptor, stream, client, stop.clone())).await {
+        match Box::pin(accept_tls(context.clone(), acceptor, stream, client, stop.clone())).await {
             Some(secured) => secured,
             None => return,
         }
     } else {
-        Stream::from(stream)
+        ServerStream::from(stream)
     };
-    let mut intake = Intake::new(counter, peer, visitor, stream.security());
+    let mut intake = IntakeSession::new(listener, peer, client_state, stream.tls_info());
     net::drive(stream, stop, &mut intake).await;
 }
 
 /// Performs the TLS handshake before the first byte of a session. A stop interrupts it.
-async fn secure(
-    desk: Arc<Desk>,
-    acceptor: Arc<Acceptor>,
+async fn accept_tls(
+    context: Arc<IntakeContext>,
+    acceptor: Arc<TlsServer>,
     stream: TcpStream,
     client: IpAddr,
     mut stop: Stop,
-) -> Option<Stream> {
+) -> Option<ServerStream> {
     let made = tokio::select! {
         made = acceptor.accept(stream) => made,
         () = stop.requested() => return None,
     };
     match made {
         Ok(secured) => {
-            secured.security().into_iter().for_each(|security| desk.handshakes.count_made(security));
+            secured.tls_info().into_iter().for_each(|security| context.tls_handshakes.count_made(security));
             Some(secured)
         }
         Err(error) => {
-            desk.tell_insecure(Some(client), "", &error);
+            context.log_tls_failure(Some(client), "", &error);
             None
         }
     }
 }
 
 /// A client that was admitted.
-struct Visitor {
-    pass: Pass,
+struct ClientState {
+    permit: SessionPermit,
     trusted: bool,
     /// It must log in before it sends anything.
     must_log_in: bool,
     /// The local address it connected to.
-    own_address: Option<IpAddr>,
+    local_address: Option<IpAddr>,
     /// The result of the access rules for its address.
-    connected: Standing,
+    connect_access: AccessState,
     /// The result of the access rules for its HELO name.
-    greeted: Standing,
+    helo_access: AccessState,
 }
 
 /// The addresses of both ends of a connection.
 #[derive(Clone, Copy)]
-struct Ends {
+struct ConnectionAddresses {
     client: IpAddr,
-    own_address: Option<IpAddr>,
+    local_address: Option<IpAddr>,
 }
 
 /// Reads the PROXY header. A stop interrupts it. Without a header there is no session, since the
 /// client is unknown.
-async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop: Stop) -> Option<Ends> {
+async fn read_proxy_header(
+    context: Arc<IntakeContext>,
+    stream: &mut TcpStream,
+    addresses: ConnectionAddresses,
+    mut stop: Stop,
+) -> Option<ConnectionAddresses> {
     let received = tokio::select! {
         received = net::receive_proxy_header(stream) => received,
         () = stop.requested() => return None,
     };
     match received {
-        Ok(Proxied::Itself) => Some(ends),
-        Ok(Proxied::For { client, own }) => {
-            Some(Ends { client: client.ip().to_canonical(), own_address: Some(own.ip().to_canonical()) })
-        }
+        Ok(ProxyHeader::Local) => Some(addresses),
+        Ok(ProxyHeader::Proxied { client, own }) => Some(ConnectionAddresses {
+            client: client.ip().to_canonical(),
+            local_address: Some(own.ip().to_canonical()),
+        }),
         Err(error) => {
-            desk.troubles.report(format_args!("closed a connection from {}: {error}", ends.client));
+            context.operator_log.report(format_args!("closed a connection from {}: {error}", addresses.client));
             None
         }
     }
@@ -255,26 +271,26 @@ async fn introduce(desk: Arc<Desk>, stream: &mut TcpStream, ends: Ends, mut stop
 
 /// Rejects a connection for lack of resources. It is closed without waiting for input, so a client
 /// that has sent more than has arrived by now may be reset before it sees the reply.
-fn turn_away(counter: &Counter, stream: &TcpStream, client: IpAddr, refusal: Refusal) {
+fn reject_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, refusal: ResourceRefusal) {
     let reply = refusal.reply();
-    tell_once(counter, stream, &reply);
+    send_single_reply(listener, stream, &reply);
     net::discard_input(stream);
-    if counter.desk.refusals.count(refusal, Instant::now()) {
-        counter.desk.tell_refused(client, None, reply);
+    if listener.intake.refusals.count(refusal, Instant::now()) {
+        listener.intake.log_refused(client, None, reply);
     }
 }
 
 /// Refuses a connection because of an access rule. The reply closes the connection: a client that
 /// stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
-fn refuse(counter: &Counter, stream: &TcpStream, client: IpAddr, denied: Denied) {
-    tell_once(counter, stream, &denied.reply);
-    counter.desk.tell_refused(client, Some(denied.rule), denied.reply);
+fn deny_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, denied: AccessDenied) {
+    send_single_reply(listener, stream, &denied.reply);
+    listener.intake.log_refused(client, Some(denied.rule), denied.reply);
 }
 
 /// Writing a few bytes to an empty socket never blocks. With implicit TLS nothing is sent: there
 /// are no resources for a handshake.
-fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
-    if counter.machine.tls != Tls::Implicit {
+fn send_single_reply(listener: &ListenerContext, stream: &TcpStream, reply: &Reply) {
+    if listener.smtp_config.tls != TlsMode::Implicit {
         let mut wire = Vec::new();
         reply.write_wire(&mut wire);
         // If the client is gone, the reply is not needed.
@@ -282,45 +298,62 @@ fn tell_once(counter: &Counter, stream: &TcpStream, reply: &Reply) {
     }
 }
 
-impl Desk {
+impl IntakeContext {
     /// Connect: checks the load, which costs one atomic read, and then the limits of the client. A
     /// permit from waiting for a PROXY header is transferred to the client.
-    fn let_in(&self, place: Option<Pass>, client: IpAddr, trusted: bool) -> Result<Pass, Refusal> {
-        if let Some(mut place) = place {
-            return self.pass_on(&mut place, client, trusted).map(|()| place);
+    fn admit(
+        &self,
+        permit: Option<SessionPermit>,
+        client: IpAddr,
+        trusted: bool,
+    ) -> Result<SessionPermit, ResourceRefusal> {
+        if let Some(mut permit) = permit {
+            return self.transfer_permit(&mut permit, client, trusted).map(|()| permit);
         }
-        self.bear(client)?;
-        Ok(self.gate.enter(client, trusted, Instant::now())?)
+        self.check_load(client)?;
+        Ok(self.connection_limiter.admit(client, trusted, Instant::now())?)
     }
 
     /// The same for a client named by a proxy.
-    fn pass_on(&self, place: &mut Pass, client: IpAddr, trusted: bool) -> Result<(), Refusal> {
-        self.bear(client)?;
-        Ok(place.pass_on(client, trusted, Instant::now())?)
+    fn transfer_permit(
+        &self,
+        permit: &mut SessionPermit,
+        client: IpAddr,
+        trusted: bool,
+    ) -> Result<(), ResourceRefusal> {
+        self.check_load(client)?;
+        Ok(permit.transfer(client, trusted, Instant::now())?)
     }
 
-    fn bear(&self, client: IpAddr) -> Result<(), Refusal> {
-        let is_reserved = self.load.measures().intake == load::Intake::ReservedOnly;
-        if is_reserved && !(self.reserved)(client) { Err(Refusal::Load) } else { Ok(()) }
+    fn check_load(&self, client: IpAddr) -> Result<(), ResourceRefusal> {
+        let is_reserved = self.load.restrictions().intake == load::IntakeMode::ReservedOnly;
+        if is_reserved && !(self.reserved_networks)(client) { Err(ResourceRefusal::Load) } else { Ok(()) }
     }
 
-    fn tell_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
+    fn log_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
         let client = Some(client);
-        self.journal.write(Fact::Refused { client, helo: "".into(), stage: "connect", address: None, rule, reply });
+        self.event_log.write(MailEvent::Refused {
+            client,
+            helo: "".into(),
+            stage: "connect",
+            address: None,
+            rule,
+            reply,
+        });
     }
 
-    fn tell_insecure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {
-        self.handshakes.count_failed();
-        self.journal.write(Fact::Insecure { client, helo: helo.into(), reason: error.to_string().into() });
+    fn log_tls_failure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {
+        self.tls_handshakes.count_failed();
+        self.event_log.write(MailEvent::TlsFailed { client, helo: helo.into(), reason: error.to_string().into() });
     }
 
     /// MAIL: checks the resources for one more message, and the client's rate limit.
-    fn take_message(&self, pass: &Pass) -> Result<(), Refusal> {
-        match self.load.measures().shortage {
-            Some(Shortage::Disk) => Err(Refusal::DiskShort),
-            Some(Shortage::Memory) => Err(Refusal::MemoryShort),
-            None if pass.take_message(Instant::now()) => Ok(()),
-            None => Err(Refusal::ClientMessages),
+    fn admit_message(&self, permit: &SessionPermit) -> Result<(), ResourceRefusal> {
+        match self.load.restrictions().shortage {
+            Some(Shortage::Disk) => Err(ResourceRefusal::DiskShort),
+            Some(Shortage::Memory) => Err(ResourceRefusal::MemoryShort),
+            None if permit.take_message(Instant::now()) => Ok(()),
+            None => Err(ResourceRefusal::ClientMessages),
         }
     }
 }

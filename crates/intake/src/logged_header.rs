@@ -11,7 +11,7 @@ use memchr::{memchr, memchr2};
 /// half as long.
 const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
 /// Marks a value that was cut.
-const CUT: &str = "...";
+const CUT_MARK: &str = "...";
 
 /// The first Message-ID of a message and, if wanted, the first Subject.
 pub fn logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {
@@ -50,11 +50,11 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 fn value_of(field: &[u8], name: &[u8]) -> Option<Box<str>> {
     let (word, rest) = field.split_at_checked(name.len())?;
     let value = rest.trim_ascii_start().strip_prefix(b":")?;
-    word.eq_ignore_ascii_case(name).then(|| shown(value.trim_ascii()))
+    word.eq_ignore_ascii_case(name).then(|| display_value(value.trim_ascii()))
 }
 
 /// An unfolded value (RFC 5322 section 2.2.3), cut to the logged length.
-fn shown(value: &[u8]) -> Box<str> {
+fn display_value(value: &[u8]) -> Box<str> {
     const ROOM: usize = LoggedHeader::VALUE_OCTETS_MAX + 1;
     // Exactly the capacity of a value that is neither folded nor cut.
     let mut octets = Vec::with_capacity(value.len().min(ROOM));
@@ -67,7 +67,7 @@ fn shown(value: &[u8]) -> Box<str> {
     let is_cut = octets.len() == ROOM;
     if is_cut {
         octets.truncate(start_of_last(&octets));
-        octets.extend_from_slice(CUT.as_bytes());
+        octets.extend_from_slice(CUT_MARK.as_bytes());
     }
     match String::from_utf8(octets) {
         Ok(text) => text.into(),
@@ -129,7 +129,7 @@ mod tests {
         let header = logged_header(b"Subject: caf\xe9 au lait\r\n\r\n", true);
         assert_eq!(header.subject.as_deref(), Some("caf\u{fffd} au lait"));
         let header = logged_header(&[b"Subject: ", &[0xbf; 2 * MAX][..], b"\r\n\r\n"].concat(), true);
-        assert_eq!(header.subject.map(|text| text.chars().count()), Some(MAX + CUT.len()));
+        assert_eq!(header.subject.map(|text| text.chars().count()), Some(MAX + CUT_MARK.len()));
     }
 
     #[test]

@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
-use lookup::directory::Final;
+use lookup::directory::ResolvedRecipient;
 use mail::{Address, Recipient};
 use protocol::smtp::server::RcptRequest;
 
 /// The recipients so far.
 #[derive(Default)]
-pub(crate) struct Recipients {
+pub(crate) struct RecipientList {
     list: Vec<Recipient>,
     /// The addresses in the list; empty while the list has at most one, the usual case.
     seen: HashSet<Address>,
@@ -18,15 +18,20 @@ pub(crate) struct Recipients {
 
 /// The limit would be exceeded.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooMany;
+pub(crate) struct TooManyRecipients;
 
-impl Recipients {
+impl RecipientList {
     /// Adds the new recipients: all of them, or none if that exceeds `count_max`.
-    pub(crate) fn add(&mut self, finals: Vec<Final>, request: &RcptRequest, count_max: usize) -> Result<(), TooMany> {
+    pub(crate) fn add(
+        &mut self,
+        resolved: Vec<ResolvedRecipient>,
+        request: &RcptRequest,
+        count_max: usize,
+    ) -> Result<(), TooManyRecipients> {
         let before = self.list.len();
-        let only = before == 0 && finals.len() == 1;
-        for found in finals {
-            if only || self.see(&found.address) {
+        let only = before == 0 && resolved.len() == 1;
+        for found in resolved {
+            if only || self.insert_seen(&found.address) {
                 self.list.push(recipient(found, request));
             }
         }
@@ -36,11 +41,11 @@ impl Recipients {
         for refused in self.list.drain(before..) {
             self.seen.remove(&refused.address);
         }
-        Err(TooMany)
+        Err(TooManyRecipients)
     }
 
     /// Whether the address is new.
-    fn see(&mut self, address: &Address) -> bool {
+    fn insert_seen(&mut self, address: &Address) -> bool {
         if self.seen.is_empty() {
             self.seen.extend(self.list.iter().map(|recipient| recipient.address.clone()));
         }
@@ -61,30 +66,31 @@ impl Recipients {
     }
 }
 
-fn recipient(found: Final, request: &RcptRequest) -> Recipient {
+fn recipient(found: ResolvedRecipient, request: &RcptRequest) -> Recipient {
     Recipient { address: found.address, original: found.original, notify: request.notify, orcpt: request.orcpt.clone() }
 }
 
 #[cfg(test)]
 mod tests {
-    use mail::Notify;
+    use mail::DsnNotify;
 
     use super::*;
 
-    fn add(recipients: &mut Recipients, names: &[&str]) -> Result<(), TooMany> {
+    fn add(recipients: &mut RecipientList, names: &[&str]) -> Result<(), TooManyRecipients> {
         let address = |name: &&str| format!("{name}@example.org").parse::<Address>().unwrap();
-        let finals = names.iter().map(|name| Final { address: address(name), original: None, local: true });
-        let request = RcptRequest { address: address(&names[0]), notify: Notify::UNSET, orcpt: None };
-        recipients.add(finals.collect(), &request, 3)
+        let resolved =
+            names.iter().map(|name| ResolvedRecipient { address: address(name), original: None, local: true });
+        let request = RcptRequest { address: address(&names[0]), notify: DsnNotify::UNSET, orcpt: None };
+        recipients.add(resolved.collect(), &request, 3)
     }
 
-    fn names(recipients: Recipients) -> Vec<String> {
+    fn names(recipients: RecipientList) -> Vec<String> {
         recipients.into_list().iter().map(|recipient| recipient.address.local().to_owned()).collect()
     }
 
     #[test]
     fn nobody_is_in_it_twice() {
-        let mut recipients = Recipients::default();
+        let mut recipients = RecipientList::default();
         assert_eq!(add(&mut recipients, &["a"]), Ok(()));
         assert!(recipients.seen.is_empty());
         assert_eq!(add(&mut recipients, &["a"]), Ok(()));
@@ -94,9 +100,9 @@ mod tests {
 
     #[test]
     fn those_beyond_the_bound_leave_it_as_it_was() {
-        let mut recipients = Recipients::default();
+        let mut recipients = RecipientList::default();
         assert_eq!(add(&mut recipients, &["a"]), Ok(()));
-        assert_eq!(add(&mut recipients, &["b", "a", "c", "d"]), Err(TooMany));
+        assert_eq!(add(&mut recipients, &["b", "a", "c", "d"]), Err(TooManyRecipients));
         assert!(recipients.only().is_some());
         assert_eq!(add(&mut recipients, &["b", "d", "a"]), Ok(()));
         assert_eq!(names(recipients), ["a", "b", "d"]);

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mail::{Enhanced, Reply};
-use net::Turned;
+use mail::{EnhancedCode, Reply};
+use net::ConnectionRefusal;
 
 use crate::replies;
 
 /// The maximum number of logged events of one kind per second.
-const FACTS_PER_SECOND_MAX: u32 = 10;
+const EVENTS_PER_SECOND_MAX: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The resource that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ResourceRefusal {
     /// The load of the machine is too high; at connect.
     Load,
     /// Too many sessions; at connect.
@@ -38,108 +38,108 @@ pub enum Refusal {
     MailboxFull,
 }
 
-impl From<Turned> for Refusal {
-    fn from(turned: Turned) -> Refusal {
-        match turned {
-            Turned::Full => Refusal::SessionsFull,
-            Turned::ClientFull => Refusal::ClientSessionsFull,
-            Turned::ClientTooOften => Refusal::ClientConnections,
+impl From<ConnectionRefusal> for ResourceRefusal {
+    fn from(refused: ConnectionRefusal) -> ResourceRefusal {
+        match refused {
+            ConnectionRefusal::Full => ResourceRefusal::SessionsFull,
+            ConnectionRefusal::ClientFull => ResourceRefusal::ClientSessionsFull,
+            ConnectionRefusal::ClientTooOften => ResourceRefusal::ClientConnections,
         }
     }
 }
 
 /// The counters.
 #[derive(Debug, Default)]
-pub struct Refusals {
-    kinds: [Kind; Refusal::ALL.len()],
+pub struct RefusalCounters {
+    counters: [KindCounter; ResourceRefusal::ALL.len()],
 }
 
 #[derive(Debug, Default)]
-struct Kind {
+struct KindCounter {
     count: AtomicU64,
-    recent: Mutex<Recent>,
+    log_limit: Mutex<LogLimit>,
 }
 
 /// How many events there were in the current second.
 #[derive(Debug, Default)]
-struct Recent {
+struct LogLimit {
     began_at: Option<Instant>,
-    facts: u32,
+    events: u32,
 }
 
-impl Refusal {
+impl ResourceRefusal {
     /// All kinds.
-    pub const ALL: [Refusal; 8] = [
-        Refusal::Load,
-        Refusal::SessionsFull,
-        Refusal::ClientSessionsFull,
-        Refusal::ClientConnections,
-        Refusal::ClientMessages,
-        Refusal::DiskShort,
-        Refusal::MemoryShort,
-        Refusal::MailboxFull,
+    pub const ALL: [ResourceRefusal; 8] = [
+        ResourceRefusal::Load,
+        ResourceRefusal::SessionsFull,
+        ResourceRefusal::ClientSessionsFull,
+        ResourceRefusal::ClientConnections,
+        ResourceRefusal::ClientMessages,
+        ResourceRefusal::DiskShort,
+        ResourceRefusal::MemoryShort,
+        ResourceRefusal::MailboxFull,
     ];
 
     /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Refusal::Load => "load",
-            Refusal::SessionsFull => "sessions",
-            Refusal::ClientSessionsFull => "client_sessions",
-            Refusal::ClientConnections => "client_connections",
-            Refusal::ClientMessages => "client_messages",
-            Refusal::DiskShort => "disk",
-            Refusal::MemoryShort => "memory",
-            Refusal::MailboxFull => "mailbox",
+            ResourceRefusal::Load => "load",
+            ResourceRefusal::SessionsFull => "sessions",
+            ResourceRefusal::ClientSessionsFull => "client_sessions",
+            ResourceRefusal::ClientConnections => "client_connections",
+            ResourceRefusal::ClientMessages => "client_messages",
+            ResourceRefusal::DiskShort => "disk",
+            ResourceRefusal::MemoryShort => "memory",
+            ResourceRefusal::MailboxFull => "mailbox",
         }
     }
 
     /// The reply to the client.
     pub(crate) fn reply(self) -> Reply {
         match self {
-            Refusal::Load => replies::LOAD_HIGH,
-            Refusal::SessionsFull => replies::SESSIONS_FULL,
-            Refusal::ClientSessionsFull => replies::CLIENT_SESSIONS_FULL,
-            Refusal::ClientConnections => replies::CLIENT_CONNECTIONS,
-            Refusal::ClientMessages => replies::CLIENT_MESSAGES,
-            Refusal::DiskShort => replies::DISK_SHORT,
-            Refusal::MemoryShort => replies::MEMORY_SHORT,
-            Refusal::MailboxFull => replies::MAILBOX_FULL,
+            ResourceRefusal::Load => replies::LOAD_HIGH,
+            ResourceRefusal::SessionsFull => replies::SESSIONS_FULL,
+            ResourceRefusal::ClientSessionsFull => replies::CLIENT_SESSIONS_FULL,
+            ResourceRefusal::ClientConnections => replies::CLIENT_CONNECTIONS,
+            ResourceRefusal::ClientMessages => replies::CLIENT_MESSAGES,
+            ResourceRefusal::DiskShort => replies::DISK_SHORT,
+            ResourceRefusal::MemoryShort => replies::MEMORY_SHORT,
+            ResourceRefusal::MailboxFull => replies::MAILBOX_FULL,
         }
     }
 
     /// The refusal that a reply reports, if any.
-    pub(crate) fn told_by(reply: &Reply) -> Option<Refusal> {
+    pub(crate) fn from_reply(reply: &Reply) -> Option<ResourceRefusal> {
         match reply.enhanced {
             // The text contains the mailbox, so it varies.
-            Some(Enhanced(4 | 5, 2, 2)) => Some(Refusal::MailboxFull),
-            _ => Refusal::ALL.into_iter().find(|refusal| refusal.reply() == *reply),
+            Some(EnhancedCode(4 | 5, 2, 2)) => Some(ResourceRefusal::MailboxFull),
+            _ => ResourceRefusal::ALL.into_iter().find(|refusal| refusal.reply() == *reply),
         }
     }
 }
 
-impl Refusals {
+impl RefusalCounters {
     /// The number of refusals of a kind.
-    pub fn counted(&self, refusal: Refusal) -> u64 {
-        self.kinds[refusal as usize].count.load(Relaxed)
+    pub fn count_of(&self, refusal: ResourceRefusal) -> u64 {
+        self.counters[refusal as usize].count.load(Relaxed)
     }
 
     /// Counts a refusal. Returns whether to log it.
-    pub(crate) fn count(&self, refusal: Refusal, now: Instant) -> bool {
-        let kind = &self.kinds[refusal as usize];
+    pub(crate) fn count(&self, refusal: ResourceRefusal, now: Instant) -> bool {
+        let kind = &self.counters[refusal as usize];
         kind.count.fetch_add(1, Relaxed);
         // No panic can leave the counter inconsistent.
-        kind.recent.lock().unwrap_or_else(PoisonError::into_inner).has_turn(now)
+        kind.log_limit.lock().unwrap_or_else(PoisonError::into_inner).may_log(now)
     }
 }
 
-impl Recent {
-    fn has_turn(&mut self, now: Instant) -> bool {
+impl LogLimit {
+    fn may_log(&mut self, now: Instant) -> bool {
         if self.began_at.is_none_or(|began_at| now.saturating_duration_since(began_at) >= SECOND) {
-            *self = Recent { began_at: Some(now), facts: 0 };
+            *self = LogLimit { began_at: Some(now), events: 0 };
         }
-        self.facts += 1;
-        self.facts <= FACTS_PER_SECOND_MAX
+        self.events += 1;
+        self.events <= EVENTS_PER_SECOND_MAX
     }
 }
 
@@ -149,24 +149,24 @@ mod tests {
 
     #[test]
     fn all_are_counted_and_some_a_second_are_written_down() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
-        let written = |now| (0..100).filter(|_| refusals.count(Refusal::Load, now)).count();
+        let (refusals, start) = (RefusalCounters::default(), Instant::now());
+        let written = |now| (0..100).filter(|_| refusals.count(ResourceRefusal::Load, now)).count();
         assert_eq!(written(start), 10);
         assert_eq!(written(start + SECOND / 2), 0);
         assert_eq!(written(start + SECOND), 10);
-        assert!(refusals.count(Refusal::DiskShort, start));
-        assert_eq!(Refusal::ALL.map(|refusal| refusals.counted(refusal)), [300, 0, 0, 0, 0, 1, 0, 0]);
+        assert!(refusals.count(ResourceRefusal::DiskShort, start));
+        assert_eq!(ResourceRefusal::ALL.map(|refusal| refusals.count_of(refusal)), [300, 0, 0, 0, 0, 1, 0, 0]);
     }
 
     #[test]
     fn each_is_known_by_what_it_tells() {
-        for refusal in Refusal::ALL {
-            assert_eq!(Refusal::told_by(&refusal.reply()), Some(refusal));
+        for refusal in ResourceRefusal::ALL {
+            assert_eq!(ResourceRefusal::from_reply(&refusal.reply()), Some(refusal));
         }
-        assert_eq!(Refusal::told_by(&replies::RELAY_DENIED), None);
+        assert_eq!(ResourceRefusal::from_reply(&replies::RELAY_DENIED), None);
         for for_good in [false, true] {
             let reply = replies::mailbox_full(&"bob@example.org".parse().unwrap(), for_good);
-            assert_eq!(Refusal::told_by(&reply), Some(Refusal::MailboxFull));
+            assert_eq!(ResourceRefusal::from_reply(&reply), Some(ResourceRefusal::MailboxFull));
         }
     }
 }

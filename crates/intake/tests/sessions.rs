@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod access_rules;
 mod logins;
-mod ruled;
 mod server;
 mod trusted;
 mod under_load;
@@ -12,12 +12,12 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use intake::{BodyMemory, Fit, Refusal, Room};
+use intake::{BodyMemory, QuotaCheck, QuotaFit, ResourceRefusal};
 use mail::Address;
-use server::{Server, text_of};
-use spool::Stored;
+use server::{Server, body_after_received};
+use spool::SpooledMessage;
 
-fn recipients(message: &Stored) -> Vec<&str> {
+fn recipients(message: &SpooledMessage) -> Vec<&str> {
     message.envelope.recipients.iter().map(|recipient| recipient.address.as_str()).collect()
 }
 
@@ -29,7 +29,7 @@ async fn a_message_is_kept_with_its_trace() {
     let message = server.message();
     assert_eq!(recipients(&message), ["bob@example.org"]);
     assert_eq!(message.envelope.recipients[0].original.as_ref().map(|a| a.as_str()), Some("robert@example.org"));
-    assert_eq!(text_of(&message), b"Subject: x\r\n\r\nx\r\n");
+    assert_eq!(body_after_received(&message), b"Subject: x\r\n\r\nx\r\n");
     assert!(!message.body.flags().eight_bit);
 }
 
@@ -38,9 +38,9 @@ async fn a_message_is_kept_with_its_trace() {
 #[tokio::test]
 async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
     for (logs_subjects, subject) in [(true, Some("a\u{e9}\tb")), (false, None)] {
-        let server = Server::start(|desk| {
-            desk.logs_subjects = logs_subjects;
-            desk.memory = BodyMemory::new(0, 0);
+        let server = Server::start(|context| {
+            context.logs_subjects = logs_subjects;
+            context.body_memory = BodyMemory::new(0, 0);
         });
         let mut client = server.client().await;
         for octets in [10, 200_000] {
@@ -53,7 +53,7 @@ async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
             );
             client.send(text.as_bytes()).await;
             assert!(client.reply().await.starts_with("250"));
-            let header = server.facts.headers().pop().unwrap();
+            let header = server.events.headers().pop().unwrap();
             assert_eq!(header.message_id.as_deref(), Some(&*format!("<{octets}@x>")));
             assert_eq!(header.subject.as_deref(), subject, "{octets}");
         }
@@ -61,11 +61,11 @@ async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
 }
 
 #[tokio::test]
-async fn sessions_are_limited_and_strangers_each_for_themselves() {
+async fn sessions_are_limited_per_client() {
     let server = Server::start(|_| {});
     let (first, _second) = (server.client().await, server.client().await);
     // Clients that send before the banner get the reply too.
-    let mut third = server.come_talking(b"EHLO client.example\r\n");
+    let mut third = server.connect_and_send(b"EHLO client.example\r\n");
     let banner = third.reply().await;
     assert!(banner.starts_with("421 4.7.0 "), "{banner}");
     assert_eq!(third.until_closed().await, "");
@@ -74,8 +74,8 @@ async fn sessions_are_limited_and_strangers_each_for_themselves() {
 }
 
 #[tokio::test]
-async fn those_who_are_trusted_are_limited_all_together() {
-    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+async fn trusted_clients_share_one_limit() {
+    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(server.client().await);
@@ -86,7 +86,7 @@ async fn those_who_are_trusted_are_limited_all_together() {
 
 #[tokio::test]
 async fn memory_is_short_at_data_and_not_before() {
-    let server = Server::start(|desk| desk.memory = BodyMemory::new(0, 0));
+    let server = Server::start(|context| context.body_memory = BodyMemory::new(0, 0));
     let (mut first, mut second) = (server.client().await, server.client().await);
     first.begin(&["bob@example.org"]).await;
     second.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -98,7 +98,7 @@ async fn memory_is_short_at_data_and_not_before() {
 }
 
 #[tokio::test]
-async fn recipients_are_told_apart() {
+async fn recipients_get_distinct_replies() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -108,12 +108,12 @@ async fn recipients_are_told_apart() {
     client.expect("RCPT TO:<bob@backup>", "550 5.7.1 ").await;
     client.expect("RCPT TO:<x@down.example>", "451 4.3.0 ").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
-    let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["cannot look up <x@down.example> in the directory: no cable"]);
+    let log_lines = server.log_lines.lock().unwrap();
+    assert_eq!(*log_lines, ["cannot look up <x@down.example> in the directory: no cable"]);
 }
 
 #[tokio::test]
-async fn an_alias_of_ours_leads_elsewhere_for_everybody() {
+async fn a_local_alias_may_lead_elsewhere_for_every_client() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.deliver(&["away@example.org"]).await;
@@ -124,7 +124,7 @@ async fn an_alias_of_ours_leads_elsewhere_for_everybody() {
 
 #[tokio::test]
 async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
-    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<bob@com>", "550 5.1.2 ").await;
@@ -139,7 +139,7 @@ async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
 }
 
 /// Recipients with a source route through a relay domain.
-const WAYS: [&str; 5] = [
+const SOURCE_ROUTES: [&str; 5] = [
     "victim%elsewhere.example@onward.example",
     "elsewhere.example!victim@onward.example",
     "\"victim@elsewhere.example\"@onward.example",
@@ -148,12 +148,12 @@ const WAYS: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn strangers_name_no_way_from_a_domain_that_is_passed_on() {
+async fn source_routes_through_relay_domains_are_refused() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
-    for way in WAYS {
-        client.expect(&format!("RCPT TO:<{way}>"), "550 5.7.1 ").await;
+    for route in SOURCE_ROUTES {
+        client.expect(&format!("RCPT TO:<{route}>"), "550 5.7.1 ").await;
     }
     client.expect("RCPT TO:<c%b@listed.example>", "550 5.1.1 ").await;
     let others = [
@@ -173,17 +173,17 @@ async fn strangers_name_no_way_from_a_domain_that_is_passed_on() {
 }
 
 #[tokio::test]
-async fn relay_networks_name_ways() {
-    let server = Server::start(|desk| desk.relays = Arc::new(|_| true));
+async fn relay_networks_may_use_source_routes() {
+    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
-    for way in WAYS {
-        client.expect(&format!("RCPT TO:<{way}>"), "250").await;
+    for route in SOURCE_ROUTES {
+        client.expect(&format!("RCPT TO:<{route}>"), "250").await;
     }
 }
 
 #[tokio::test]
-async fn a_literal_of_this_host_means_its_mailboxes() {
+async fn an_address_literal_of_this_host_names_its_mailboxes() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -204,7 +204,7 @@ async fn the_postmaster_always_gets_mail() {
 }
 
 #[tokio::test]
-async fn aliases_count_by_whom_they_stand_for() {
+async fn aliases_count_by_their_expansion() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -227,7 +227,7 @@ async fn aliases_count_by_whom_they_stand_for() {
 
 /// It was refused permanently, although the aliases only had to be corrected.
 #[tokio::test]
-async fn a_circle_of_aliases_puts_the_recipient_off() {
+async fn an_alias_loop_defers_the_recipient() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -245,7 +245,7 @@ async fn a_large_message_goes_through_a_file_byte_for_byte() {
     client.send(text.as_bytes()).await;
     client.expect(".", "250").await;
     assert_eq!(body_files(&server), 1);
-    assert!(text_of(&server.message()) == text.as_bytes());
+    assert!(body_after_received(&server.message()) == text.as_bytes());
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
     client.begin(&["bob@example.org"]).await;
     client.send(&b"x".repeat(78).into_iter().chain(*b"\r\n").collect::<Vec<u8>>().repeat(8000)).await;
     assert_eq!(client.end().await, "");
-    assert!(server.desk.spool.ids().is_empty());
+    assert!(server.context.spool.ids().is_empty());
     // The file is removed on another thread, without notification.
     while body_files(&server) > 0 {
         tokio::task::yield_now().await;
@@ -277,7 +277,7 @@ async fn a_stop_lets_a_message_end_and_no_other_begin() {
     busy.expect("x\r\n.", "250").await;
     assert!(busy.until_closed().await.starts_with("421 4.3.2 "));
     drop((idle, busy));
-    server.stopper.all_gone().await;
+    server.stopper.all_dropped().await;
     server.message();
 }
 
@@ -297,30 +297,30 @@ async fn a_recipient_beyond_ascii_makes_the_trace_so() {
 /// Bob has room for 100 bytes, Carol for nothing ever again, and all others are unknown. Records
 /// which mailboxes were asked about for the first time.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct FakeQuotas(Mutex<Vec<String>>);
 
-impl Room for Told {
-    fn known(&self, mailbox: &Address, octets: u64, _now: Instant) -> Option<Fit> {
+impl QuotaCheck for FakeQuotas {
+    fn cached(&self, mailbox: &Address, octets: u64, _now: Instant) -> Option<QuotaFit> {
         let is_known = self.0.lock().unwrap().iter().any(|asked| asked == mailbox.as_str());
         is_known.then_some(match mailbox.local() {
-            "bob" if octets <= 100 => Fit::Fits,
-            "bob" => Fit::Full { for_good: false },
-            "carol" => Fit::Full { for_good: true },
-            _ => Fit::Unknown,
+            "bob" if octets <= 100 => QuotaFit::Fits,
+            "bob" => QuotaFit::Full { for_good: false },
+            "carol" => QuotaFit::Full { for_good: true },
+            _ => QuotaFit::Unknown,
         })
     }
 
-    fn ask<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = Fit> + Send + 'a>> {
+    fn check<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = QuotaFit> + Send + 'a>> {
         self.0.lock().unwrap().push(mailbox.as_str().to_owned());
-        Box::pin(async move { self.known(mailbox, octets, Instant::now()).unwrap() })
+        Box::pin(async move { self.cached(mailbox, octets, Instant::now()).unwrap() })
     }
 }
 
 #[tokio::test]
-async fn a_full_mailbox_is_told_at_rcpt_by_the_declared_size_and_asked_for_once() {
-    let room = Arc::new(Told::default());
-    let shared = room.clone();
-    let server = Server::start(|desk| desk.room = Some(shared));
+async fn a_full_mailbox_is_refused_at_rcpt_and_checked_once() {
+    let quotas = Arc::new(FakeQuotas::default());
+    let shared = quotas.clone();
+    let server = Server::start(|context| context.quota_check = Some(shared));
     let mut client = server.client().await;
     client.expect("EHLO client.example", "250").await;
     // The greeting has several lines; the last one has no hyphen.
@@ -332,7 +332,7 @@ async fn a_full_mailbox_is_told_at_rcpt_by_the_declared_size_and_asked_for_once(
     client.expect("RCPT TO:<six@example.org>", "250").await;
     client.expect("RSET", "250").await;
     client.deliver(&["bob@example.org", "someone@open.example"]).await;
-    assert_eq!(*room.0.lock().unwrap(), ["bob@example.org", "carol@example.org", "someone@open.example"]);
-    assert_eq!(server.desk.refusals.counted(Refusal::MailboxFull), 3);
-    assert_eq!(server.facts.refused(), [("RCPT", 452), ("RCPT", 452), ("RCPT", 552)]);
+    assert_eq!(*quotas.0.lock().unwrap(), ["bob@example.org", "carol@example.org", "someone@open.example"]);
+    assert_eq!(server.context.refusals.count_of(ResourceRefusal::MailboxFull), 3);
+    assert_eq!(server.events.refused(), [("RCPT", 452), ("RCPT", 452), ("RCPT", 552)]);
 }

@@ -11,10 +11,11 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mail::{BodyFlags, Enhanced, Reply, Timestamp};
+use mail::{BodyFlags, EnhancedCode, Reply, Timestamp};
 use net::{Conversation, Stopper};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Limits, NulPolicy, Peer, Question, Session, Tls, Tolerance,
+    Config, Limits, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession,
+    TlsMode, Tolerance,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -23,7 +24,7 @@ use tokio::task::JoinHandle;
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn every_transcript_holds_over_tcp() {
@@ -32,7 +33,7 @@ async fn every_transcript_holds_over_tcp() {
     // Transcripts with a TLS handshake are played elsewhere.
     let makes_none = |transcript: &&Transcript| transcript.steps.iter().all(|step| step.event != Event::Secured);
     for transcript in transcripts.iter().filter(makes_none) {
-        Run::play(transcript).await;
+        TranscriptRun::play(transcript).await;
     }
 }
 
@@ -47,47 +48,49 @@ struct Shared {
 
 /// The state machine, with answers from the script.
 struct Scripted {
-    session: Session,
+    session: SmtpSession,
     body: Vec<u8>,
     kept: usize,
     shared: Arc<Mutex<Shared>>,
     /// How many bytes of the client were processed.
-    heard: watch::Sender<usize>,
+    received: watch::Sender<usize>,
 }
 
 impl Scripted {
-    fn answer(&mut self, question: Question) -> Answer {
+    fn answer(&mut self, question: SessionQuestion) -> SessionAnswer {
         let (kind, address) = match &question {
-            Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
-            Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
-            Question::Hello(name) => ("hello", Some(name.to_string())),
-            Question::Identity(identity) => ("identity", identity.address.flatten().map(|address| address.to_string())),
-            Question::Data => ("data", None),
-            Question::Message(_) => ("message", None),
-            Question::Login(request) => ("login", Some(request.user.to_string())),
-            Question::Keys(request) => ("keys", Some(request.user.to_string())),
+            SessionQuestion::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
+            SessionQuestion::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            SessionQuestion::Hello(name) => ("hello", Some(name.to_string())),
+            SessionQuestion::Identity(identity) => {
+                ("identity", identity.address.flatten().map(|address| address.to_string()))
+            }
+            SessionQuestion::Data => ("data", None),
+            SessionQuestion::Message(_) => ("message", None),
+            SessionQuestion::Login(request) => ("login", Some(request.user.to_string())),
+            SessionQuestion::Keys(request) => ("keys", Some(request.user.to_string())),
         };
         if kind == "identity" && address.as_ref().is_some_and(|address| address.starts_with("192.0.2.")) {
-            self.session.trust_client();
+            self.session.allow_client_xclient();
         }
         let mut shared = self.shared.lock().unwrap();
         let exact = format!("{kind} {}", address.unwrap_or_default());
         let reply = shared.script.get(exact.trim_end()).or_else(|| shared.script.get(kind)).cloned();
         let end = match question {
-            Question::Message(end) => end,
-            Question::Login(request) => return verdict(&request, reply.as_ref()),
-            Question::Keys(request) => return keys(&request, reply.as_ref()),
-            _ => return reply.map_or(Answer::Accept, Answer::Refuse),
+            SessionQuestion::Message(end) => end,
+            SessionQuestion::Login(request) => return verdict(&request, reply.as_ref()),
+            SessionQuestion::Keys(request) => return keys(&request, reply.as_ref()),
+            _ => return reply.map_or(SessionAnswer::Accept, SessionAnswer::Refuse),
         };
-        let text = format!("message {}{}", self.session.protocol_name(), notes(end.flags));
+        let text = format!("message {}{}", self.session.protocol_name(), flag_words(end.flags));
         shared.outcomes.push((text, std::mem::take(&mut self.body)));
         self.kept += 1;
-        let kept = Reply::new(250, Enhanced(2, 0, 0), format!("kept as {}", self.kept));
-        Answer::Done(reply.unwrap_or(kept))
+        let kept = Reply::new(250, EnhancedCode(2, 0, 0), format!("kept as {}", self.kept));
+        SessionAnswer::Done(reply.unwrap_or(kept))
     }
 }
 
-fn notes(flags: BodyFlags) -> String {
+fn flag_words(flags: BodyFlags) -> String {
     let notes = [(flags.eight_bit, " 8bit"), (flags.dot_lines, " dots"), (!flags.ends_in_crlf, " unfinished")];
     notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect()
 }
@@ -95,7 +98,7 @@ fn notes(flags: BodyFlags) -> String {
 impl Conversation for Scripted {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
         self.session.handle_input(now, input, &mut self.body);
-        self.heard.send_modify(|heard| *heard += input.len());
+        self.received.send_modify(|heard| *heard += input.len());
     }
 
     fn handle_end(&mut self, _now: Timestamp) {
@@ -113,15 +116,15 @@ impl Conversation for Scripted {
     async fn work(&mut self) {
         while let Some(action) = self.session.poll_action() {
             match action {
-                Action::Ask(question) => {
+                SessionAction::Ask(question) => {
                     let answer = self.answer(question);
                     self.session.handle_answer(net::steady_now(), answer, &mut self.body);
                 }
-                Action::Abandon => {
+                SessionAction::Abandon => {
                     self.body.clear();
                     self.shared.lock().unwrap().outcomes.push(("abandoned".to_owned(), Vec::new()));
                 }
-                Action::Refused { .. } | Action::Login { .. } => {}
+                SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
             }
         }
     }
@@ -144,22 +147,22 @@ impl Conversation for Scripted {
 }
 
 /// The client of a transcript.
-struct Run<'a> {
+struct TranscriptRun<'a> {
     transcript: &'a Transcript,
     stream: BufReader<TcpStream>,
     shared: Arc<Mutex<Shared>>,
-    heard: watch::Receiver<usize>,
+    received: watch::Receiver<usize>,
     sent: usize,
     stopper: Stopper,
     session: JoinHandle<()>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> TranscriptRun<'a> {
     async fn play(transcript: &'a Transcript) {
-        let mut run = Run::start(transcript).await;
+        let mut run = TranscriptRun::start(transcript).await;
         for step in &transcript.steps {
             let place = format!("{}.smtp:{}", transcript.name, step.line);
-            let played = tokio::time::timeout(PATIENCE, run.step(step, &place)).await;
+            let played = tokio::time::timeout(TIMEOUT, run.step(step, &place)).await;
             assert!(played.is_ok(), "{place}: timed out");
         }
         run.check_all_expected("the end");
@@ -169,18 +172,18 @@ impl<'a> Run<'a> {
         run.session.await.unwrap();
     }
 
-    async fn start(transcript: &'a Transcript) -> Run<'a> {
+    async fn start(transcript: &'a Transcript) -> TranscriptRun<'a> {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         let (config, peer) = settings(transcript);
-        let (sender, heard) = watch::channel(0);
+        let (sender, received) = watch::channel(0);
         let shared = Arc::new(Mutex::new(Shared::default()));
-        let session = prepared(transcript, Session::new(Arc::new(config), peer, net::steady_now()));
-        let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), heard: sender };
+        let session = prepared(transcript, SmtpSession::new(Arc::new(config), peer, net::steady_now()));
+        let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), received: sender };
         let (stopper, stop) = Stopper::new();
         let session = tokio::spawn(async move { net::drive(accepted.into(), stop, &mut scripted).await });
-        Run { transcript, stream: BufReader::new(stream), shared, heard, sent: 0, stopper, session }
+        TranscriptRun { transcript, stream: BufReader::new(stream), shared, received, sent: 0, stopper, session }
     }
 
     async fn step(&mut self, step: &Step, place: &str) {
@@ -197,23 +200,23 @@ impl<'a> Run<'a> {
             }
             Event::Outcome { text, body } => self.check_outcome(text, body, place),
             Event::Script { question, code, enhanced: (class, subject, detail), text } => {
-                let reply = Reply::new(*code, Enhanced(*class, *subject, *detail), text.clone());
+                let reply = Reply::new(*code, EnhancedCode(*class, *subject, *detail), text.clone());
                 self.shared.lock().unwrap().script.insert(question.clone(), reply);
             }
             event => {
                 self.check_all_expected(place);
-                self.happen(event).await;
+                self.apply(event).await;
             }
         }
     }
 
-    async fn happen(&mut self, event: &Event) {
+    async fn apply(&mut self, event: &Event) {
         match event {
             Event::Send(bytes) => {
                 self.stream.get_mut().write_all(bytes).await.unwrap();
                 self.sent += bytes.len();
                 // A session that has ended processes no more.
-                let _ = self.heard.wait_for(|heard| *heard >= self.sent).await;
+                let _ = self.received.wait_for(|heard| *heard >= self.sent).await;
             }
             Event::End => self.stream.get_mut().shutdown().await.unwrap(),
             Event::Shutdown => self.stopper.stop(),
@@ -255,33 +258,33 @@ impl<'a> Run<'a> {
 }
 
 /// The session with the settings of the transcript.
-fn prepared(transcript: &Transcript, session: Session) -> Session {
+fn prepared(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
-    let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
-    if has("trusts_xclient") { session.trusting_xclient() } else { session }
+    let session = if has("asks_hello") { session.with_hello_check() } else { session };
+    if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 
-fn settings(transcript: &Transcript) -> (Config, Peer) {
+fn settings(transcript: &Transcript) -> (Config, SmtpPeer) {
     let mut config = Config {
         hostname: "mx.example.org".into(),
-        flavor: Flavor::Smtp,
-        tls: Tls::Never,
+        flavor: MailProtocol::Smtp,
+        tls: TlsMode::Never,
         auth: None,
         tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let mut peer = Peer::default();
+    let mut peer = SmtpPeer::default();
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
         let number = || value.parse::<u32>().expect("a limit is a number");
         let span = || duration(value).expect("a time has a unit");
         match name.as_str() {
-            "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            "flavor" if value == "lmtp" => config.flavor = MailProtocol::Lmtp,
             // Without TLS handshakes here, commands pipelined after STARTTLS are refused; that must
             // hold over TCP too.
-            "tls" if value == "offered" => config.tls = Tls::Offered,
-            "tls" if value == "required" => config.tls = Tls::Required,
-            "tls" if value == "implicit" => config.tls = Tls::Implicit,
+            "tls" if value == "offered" => config.tls = TlsMode::Offered,
+            "tls" if value == "required" => config.tls = TlsMode::Required,
+            "tls" if value == "implicit" => config.tls = TlsMode::Implicit,
             "auth" => config.auth = Some(auth(value)),
             "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
             "auth_required" => config.auth.iter_mut().for_each(|auth| auth.required = true),

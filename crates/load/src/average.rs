@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 
-use crate::record::Record;
+use crate::proc_file::ProcFile;
 
 /// The file with the load average.
 pub const PROC_LOADAVG: &str = "/proc/loadavg";
@@ -26,19 +26,19 @@ pub struct LoadAverage {
 /// The source of samples.
 #[derive(Debug)]
 pub struct LoadAverageSource {
-    from: From,
+    source: LoadSource,
 }
 
 #[derive(Debug)]
-enum From {
-    Proc(Record),
+enum LoadSource {
+    Proc(ProcFile),
     Sysinfo,
 }
 
 impl LoadAverageSource {
     /// Opens `/proc/loadavg`, or falls back to `sysinfo(2)`.
     pub fn open() -> LoadAverageSource {
-        LoadAverageSource { from: Record::open(PROC_LOADAVG).map_or(From::Sysinfo, From::Proc) }
+        LoadAverageSource { source: ProcFile::open(PROC_LOADAVG).map_or(LoadSource::Sysinfo, LoadSource::Proc) }
     }
 
     /// Reads the current load average.
@@ -47,17 +47,17 @@ impl LoadAverageSource {
     ///
     /// `InvalidData` if `/proc/loadavg` has an unexpected format.
     pub fn sample(&mut self) -> io::Result<LoadAverage> {
-        match &mut self.from {
-            From::Proc(record) => record.sample(LoadAverage::parse),
-            From::Sysinfo => Ok(LoadAverage::from_sysinfo()),
+        match &mut self.source {
+            LoadSource::Proc(record) => record.sample(LoadAverage::parse),
+            LoadSource::Sysinfo => Ok(LoadAverage::from_sysinfo()),
         }
     }
 
     /// The name of the source in use.
     pub fn name(&self) -> &'static str {
-        match self.from {
-            From::Proc(_) => PROC_LOADAVG,
-            From::Sysinfo => "sysinfo",
+        match self.source {
+            LoadSource::Proc(_) => PROC_LOADAVG,
+            LoadSource::Sysinfo => "sysinfo",
         }
     }
 }

@@ -11,14 +11,14 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-use crate::record::Record;
+use crate::proc_file::ProcFile;
 
 /// The unit of `/proc/diskstats`, whatever the sector size of the disk.
 const SECTOR_BYTES: u64 = 512;
 
 /// Counters since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
+pub struct DiskStats {
     /// The kernel's name: `sda`, `nvme0n1`.
     pub name: String,
     /// Reads completed.
@@ -42,7 +42,7 @@ pub struct Disk {
 /// An open `/proc/diskstats`, and which of its lines to read.
 #[derive(Debug)]
 pub struct DiskSource {
-    record: Record,
+    file: ProcFile,
     device: Device,
 }
 
@@ -59,10 +59,10 @@ impl DiskSource {
     /// # Errors
     ///
     /// The path or the file cannot be read; `InvalidData` if the file has no line for the disk.
-    pub fn of(path: &Path) -> io::Result<DiskSource> {
+    pub fn for_path(path: &Path) -> io::Result<DiskSource> {
         let number = fs::metadata(path)?.dev();
-        let device = Device { major: major(number), minor: minor(number) }.whole(Path::new("/sys/dev/block"));
-        let mut source = DiskSource { record: Record::open("/proc/diskstats")?, device };
+        let device = Device { major: major(number), minor: minor(number) }.whole_disk(Path::new("/sys/dev/block"));
+        let mut source = DiskSource { file: ProcFile::open("/proc/diskstats")?, device };
         source.sample()?;
         Ok(source)
     }
@@ -72,14 +72,14 @@ impl DiskSource {
     /// # Errors
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format, or the disk is gone.
-    pub fn sample(&mut self) -> io::Result<Disk> {
-        self.record.sample_pieces(|text| text.lines().find_map(|line| Disk::parse(line, self.device)))
+    pub fn sample(&mut self) -> io::Result<DiskStats> {
+        self.file.sample_pieces(|text| text.lines().find_map(|line| DiskStats::parse(line, self.device)))
     }
 }
 
-impl Disk {
+impl DiskStats {
     /// Parses a line of `/proc/diskstats`; None if it is for another device.
-    fn parse(line: &str, device: Device) -> Option<Disk> {
+    fn parse(line: &str, device: Device) -> Option<DiskStats> {
         let mut words = line.split_ascii_whitespace();
         let (major, minor) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         if (Device { major, minor }) != device {
@@ -94,7 +94,7 @@ impl Disk {
         else {
             return None;
         };
-        Some(Disk {
+        Some(DiskStats {
             name,
             reads,
             read_bytes: read_sectors.checked_mul(SECTOR_BYTES)?,
@@ -110,7 +110,7 @@ impl Disk {
 
 impl Device {
     /// The whole disk of a partition: in /sys, a partition is a directory inside that of its disk.
-    fn whole(self, devices: &Path) -> Device {
+    fn whole_disk(self, devices: &Path) -> Device {
         let Device { major, minor } = self;
         Device::disk_of_partition(&devices.join(format!("{major}:{minor}"))).unwrap_or(self)
     }
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn a_line_is_read_in_the_order_of_the_kernel() {
-        let disk = Disk::parse(LINE, VDA).unwrap();
-        let expected = Disk {
+        let disk = DiskStats::parse(LINE, VDA).unwrap();
+        let expected = DiskStats {
             name: "vda".to_owned(),
             reads: 1_464_875,
             read_bytes: 94_668_426 * 512,
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn an_older_kernel_knows_no_flushes() {
         let line = "   8       0 sda 572 3 15637 127 66670 46108 3689020 69713 0 20600 86668";
-        assert_eq!(Disk::parse(line, Device { major: 8, minor: 0 }).unwrap().flushes, None);
+        assert_eq!(DiskStats::parse(line, Device { major: 8, minor: 0 }).unwrap().flushes, None);
     }
 
     #[test]
@@ -165,12 +165,12 @@ mod tests {
         let short = " 254 0 vda 1 2 3";
         let wrong = LINE.replace("854220", "busy");
         for line in ["", "disk", "254", short, &wrong, &LINE.replace(" 254 ", " 253 ")] {
-            assert_eq!(Disk::parse(line, VDA), None, "{line:?}");
+            assert_eq!(DiskStats::parse(line, VDA), None, "{line:?}");
         }
     }
 
     #[test]
-    fn a_partition_stands_for_its_disk() {
+    fn a_partition_is_measured_by_its_whole_disk() {
         let sys = tempfile::tempdir().unwrap();
         let disk = sys.path().join("devices/sda");
         fs::create_dir_all(disk.join("sda1")).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         fs::write(disk.join("sda1/partition"), "1\n").unwrap();
         std::os::unix::fs::symlink(&disk, sys.path().join("8:0")).unwrap();
         std::os::unix::fs::symlink(disk.join("sda1"), sys.path().join("8:1")).unwrap();
-        let whole = |minor| Device { major: 8, minor }.whole(sys.path());
+        let whole = |minor| Device { major: 8, minor }.whole_disk(sys.path());
         assert_eq!(whole(1), Device { major: 8, minor: 0 });
         assert_eq!(whole(0), Device { major: 8, minor: 0 });
         assert_eq!(whole(7), Device { major: 8, minor: 7 }, "unknown to /sys: unchanged");
@@ -187,6 +187,6 @@ mod tests {
 
     #[test]
     fn a_file_system_without_a_device_has_no_gauge() {
-        assert_eq!(DiskSource::of(Path::new("/proc")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(DiskSource::for_path(Path::new("/proc")).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -1,5 +1,5 @@
 //! Gauges of the machine: load average, processors, pressure, memory, disks. They are sampled on a
-//! timer, never read per message. The [`Monitor`] takes the samples, and the [`policy`] decides
+//! timer, never read per message. The [`LoadMonitor`] takes the samples, and the [`policy`] decides
 //! what to restrict.
 //!
 //! A source is opened once; its handle stays open and each sample is a `pread`, which costs a
@@ -15,17 +15,17 @@ mod memory;
 mod monitor;
 pub mod policy;
 mod pressure;
+mod proc_file;
 mod process;
 mod processors;
-mod record;
 mod space;
 
 pub use average::{LoadAverage, LoadAverageSource, PROC_LOADAVG};
-pub use disk::{Disk, DiskSource};
-pub use machine::Machine;
+pub use disk::{DiskSource, DiskStats};
+pub use machine::MachineGauges;
 pub use memory::{Memory, MemorySource};
-pub use monitor::{Monitor, Report, Running, SAMPLE_EVERY, Sources, Watch};
-pub use policy::{Delivery, Intake, Limits, Measures, Shortage};
+pub use monitor::{GaugeReader, LoadMonitor, LoadMonitorHandle, LoadMonitorThread, LoadReport, SAMPLE_EVERY};
+pub use policy::{DeliveryMode, IntakeMode, Limits, LoadRestrictions, Shortage};
 pub use pressure::{Pressure, PressureSource, Resource};
 pub use process::ProcessTime;
 pub use processors::{ProcessorSource, Processors};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::average::LoadAverageSource;
 use crate::memory::{MemorySource, PROC_MEMINFO};
-use crate::monitor::Sources;
-use crate::policy::{Gauge, Reading};
+use crate::monitor::GaugeReader;
+use crate::policy::{Gauge, GaugeReading};
 use crate::pressure::{PressureSource, Resource};
 use crate::space::SpaceSource;
 
@@ -17,33 +17,33 @@ const STATVFS: &str = "fstatvfs";
 
 /// The open gauges of the machine.
 #[derive(Debug)]
-pub struct Machine {
+pub struct MachineGauges {
     load_average: LoadAverageSource,
     pressures: [Option<PressureSource>; 3],
     memory: Option<MemorySource>,
-    disks: Vec<Disk>,
+    disks: Vec<FileSystemGauge>,
 }
 
 /// The file system that contains a path.
 #[derive(Debug)]
-struct Disk {
+struct FileSystemGauge {
     path: Arc<Path>,
     /// None until the path can be opened: the directory may be created or mounted later.
-    room: Option<SpaceSource>,
+    space: Option<SpaceSource>,
 }
 
-impl Machine {
+impl MachineGauges {
     /// Opens the gauges of the machine and of the file systems that contain these paths. Each file
     /// system is listed once, under the first of its paths.
-    pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Machine {
-        let mut disks: Vec<Disk> = Vec::new();
+    pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> MachineGauges {
+        let mut disks: Vec<FileSystemGauge> = Vec::new();
         for path in paths {
-            let disk = Disk::open(path.as_ref());
-            if !disks.iter().any(|other| other.is_the_same_as(&disk)) {
+            let disk = FileSystemGauge::open(path.as_ref());
+            if !disks.iter().any(|other| other.is_same_file_system(&disk)) {
                 disks.push(disk);
             }
         }
-        Machine {
+        MachineGauges {
             load_average: LoadAverageSource::open(),
             pressures: RESOURCES.map(PressureSource::open),
             memory: MemorySource::open().ok(),
@@ -52,45 +52,46 @@ impl Machine {
     }
 }
 
-impl Sources for Machine {
-    fn read(&mut self) -> Vec<Reading> {
+impl GaugeReader for MachineGauges {
+    fn read(&mut self) -> Vec<GaugeReading> {
         let load_average = self.load_average.sample().ok().map(|averages| averages.one_min);
         let memory = self.memory.as_mut().and_then(|memory| memory.sample().ok());
         let mut readings =
-            vec![Reading { gauge: Gauge::LoadAverage, source: self.load_average.name(), value: load_average }];
-        readings.extend(RESOURCES.into_iter().zip(&mut self.pressures).map(|(resource, pressure)| Reading {
+            vec![GaugeReading { gauge: Gauge::LoadAverage, source: self.load_average.name(), value: load_average }];
+        readings.extend(RESOURCES.into_iter().zip(&mut self.pressures).map(|(resource, pressure)| GaugeReading {
             gauge: Gauge::Pressure(resource),
             source: resource.path(),
             value: pressure.as_mut().and_then(|pressure| pressure.some_percent().ok()),
         }));
-        readings.push(Reading {
+        readings.push(GaugeReading {
             gauge: Gauge::MemoryAvailable,
             source: PROC_MEMINFO,
             value: memory.map(|memory| memory.available_bytes as f64),
         });
-        readings.extend(self.disks.iter_mut().flat_map(Disk::read));
+        readings.extend(self.disks.iter_mut().flat_map(FileSystemGauge::read));
         readings
     }
 }
 
-impl Disk {
-    fn open(path: &Path) -> Disk {
-        Disk { path: path.into(), room: SpaceSource::open(path).ok() }
+impl FileSystemGauge {
+    fn open(path: &Path) -> FileSystemGauge {
+        FileSystemGauge { path: path.into(), space: SpaceSource::open(path).ok() }
     }
 
-    fn is_the_same_as(&self, other: &Disk) -> bool {
-        match (&self.room, &other.room) {
-            (Some(room), Some(other)) => room.file_system() == other.file_system(),
+    fn is_same_file_system(&self, other: &FileSystemGauge) -> bool {
+        match (&self.space, &other.space) {
+            (Some(space), Some(other)) => space.file_system() == other.file_system(),
             _ => self.path == other.path,
         }
     }
 
-    fn read(&mut self) -> [Reading; 2] {
-        if self.room.is_none() {
-            self.room = SpaceSource::open(&self.path).ok();
+    fn read(&mut self) -> [GaugeReading; 2] {
+        if self.space.is_none() {
+            self.space = SpaceSource::open(&self.path).ok();
         }
-        let space = self.room.as_ref().and_then(|room| room.sample().ok());
-        let reading = |gauge, value: Option<u64>| Reading { gauge, source: STATVFS, value: value.map(|n| n as f64) };
+        let space = self.space.as_ref().and_then(|room| room.sample().ok());
+        let reading =
+            |gauge, value: Option<u64>| GaugeReading { gauge, source: STATVFS, value: value.map(|n| n as f64) };
         [
             reading(Gauge::FreeSpace(self.path.clone()), space.map(|space| space.free_bytes)),
             reading(Gauge::FreeInodes(self.path.clone()), space.and_then(|space| space.free_inodes)),
@@ -103,9 +104,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_a_load_memory_and_room() {
+    fn this_machine_has_load_memory_and_disk_space() {
         let folder = tempfile::tempdir().unwrap();
-        let readings = Machine::open([folder.path()]).read();
+        let readings = MachineGauges::open([folder.path()]).read();
         assert_eq!(readings.len(), 7);
         let value = |wanted: &Gauge| readings.iter().find(|reading| reading.gauge == *wanted).unwrap().value;
         assert!(value(&Gauge::LoadAverage).is_some());
@@ -119,10 +120,10 @@ mod tests {
         let (a, b, later) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("later"));
         std::fs::create_dir(&a).unwrap();
         std::fs::create_dir(&b).unwrap();
-        let mut machine = Machine::open([&a, &b, &later, &later]);
-        let disks = |readings: Vec<Reading>| -> Vec<(Gauge, bool)> {
-            let rooms = readings.into_iter().filter(|reading| matches!(reading.gauge, Gauge::FreeSpace(_)));
-            rooms.map(|reading| (reading.gauge, reading.value.is_some())).collect()
+        let mut machine = MachineGauges::open([&a, &b, &later, &later]);
+        let disks = |readings: Vec<GaugeReading>| -> Vec<(Gauge, bool)> {
+            let spaces = readings.into_iter().filter(|reading| matches!(reading.gauge, Gauge::FreeSpace(_)));
+            spaces.map(|reading| (reading.gauge, reading.value.is_some())).collect()
         };
         let (first, second) = (Gauge::FreeSpace(a.as_path().into()), Gauge::FreeSpace(later.as_path().into()));
         assert_eq!(disks(machine.read()), [(first.clone(), true), (second.clone(), false)]);

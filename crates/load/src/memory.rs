@@ -6,7 +6,7 @@
 
 use std::io;
 
-use crate::record::Record;
+use crate::proc_file::ProcFile;
 
 /// The file with the memory statistics.
 pub(crate) const PROC_MEMINFO: &str = "/proc/meminfo";
@@ -22,7 +22,7 @@ pub struct Memory {
 /// An open `/proc/meminfo`.
 #[derive(Debug)]
 pub struct MemorySource {
-    record: Record,
+    file: ProcFile,
 }
 
 impl MemorySource {
@@ -32,7 +32,7 @@ impl MemorySource {
     ///
     /// The file cannot be opened.
     pub fn open() -> io::Result<MemorySource> {
-        Ok(MemorySource { record: Record::open(PROC_MEMINFO)? })
+        Ok(MemorySource { file: ProcFile::open(PROC_MEMINFO)? })
     }
 
     /// Reads the current memory statistics.
@@ -41,7 +41,7 @@ impl MemorySource {
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Memory> {
-        self.record.sample(Memory::parse)
+        self.file.sample(Memory::parse)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The monitor: samples the gauges on a timer, applies the policy, and publishes the restrictions.
 //!
-//! Other parts of the server hold a [`Watch`]: reading the current restrictions costs one relaxed
+//! Other parts of the server hold a [`LoadMonitorHandle`]: reading the current restrictions costs one relaxed
 //! atomic load; reading the full report takes a lock that is held only briefly. Samples are taken
 //! on a separate thread, never for a connection or a message. A missing gauge is reported and is
 //! not fatal. A disk that hangs delays the samples; the time of the report then shows how old it
@@ -15,91 +15,92 @@ use std::time::{Duration, SystemTime};
 
 use mail::Timestamp;
 
-use crate::policy::{Limit, Limits, Measures, Reading, Sample, State};
+use crate::policy::{GaugeReading, Limits, LoadLimit, LoadRestrictions, LoadSample, LoadState};
 
 /// The default interval between samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads the gauges: of the machine, or in a test.
-pub trait Sources: Send {
+pub trait GaugeReader: Send {
     /// The current reading of each gauge, always in the same order.
-    fn read(&mut self) -> Vec<Reading>;
+    fn read(&mut self) -> Vec<GaugeReading>;
 }
 
 /// Called with the old state and the new one, which is already published.
-type OnChange = Box<dyn FnMut(&State, &State) + Send>;
+type OnChange = Box<dyn FnMut(&LoadState, &LoadState) + Send>;
 
-/// Samples the gauges when called; [`Monitor::start`] runs it on a thread.
-pub struct Monitor {
-    sources: Box<dyn Sources>,
+/// Samples the gauges when called; [`LoadMonitor::start`] runs it on a thread.
+pub struct LoadMonitor {
+    sources: Box<dyn GaugeReader>,
     limits: Limits,
     on_change: OnChange,
-    watch: Watch,
+    handle: LoadMonitorHandle,
 }
 
 /// A handle to the current restrictions and the latest report.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct LoadMonitorHandle {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    measures: AtomicU8,
-    report: Mutex<Arc<Report>>,
+    restrictions: AtomicU8,
+    report: Mutex<Arc<LoadReport>>,
 }
 
 /// Everything the monitor knows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct LoadReport {
     /// The latest sample.
-    pub sample: Sample,
+    pub sample: LoadSample,
     /// All configured limits, in the order of the gauges.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<LoadLimit>,
     /// The active limits, and why they are active.
-    pub state: State,
+    pub state: LoadState,
 }
 
 /// A running monitor; dropping it stops the thread.
 #[derive(Debug)]
-pub struct Running {
+pub struct LoadMonitorThread {
     /// Sends new limits and a new interval; the thread ends when this is dropped.
-    stopper: Option<mpsc::Sender<(Limits, Duration)>>,
+    changes: Option<mpsc::Sender<(Limits, Duration)>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Monitor {
+impl LoadMonitor {
     /// A monitor that has not sampled yet: nothing is restricted. `on_change` is called when a
     /// limit becomes active or inactive, and must not block for long.
     pub fn new(
-        sources: impl Sources + 'static,
+        sources: impl GaugeReader + 'static,
         limits: Limits,
-        on_change: impl FnMut(&State, &State) + Send + 'static,
-    ) -> Monitor {
-        let shared = Shared { measures: AtomicU8::new(Measures::default().bits()), report: Mutex::default() };
-        Monitor {
+        on_change: impl FnMut(&LoadState, &LoadState) + Send + 'static,
+    ) -> LoadMonitor {
+        let shared =
+            Shared { restrictions: AtomicU8::new(LoadRestrictions::default().bits()), report: Mutex::default() };
+        LoadMonitor {
             sources: Box::new(sources),
             limits,
             on_change: Box::new(on_change),
-            watch: Watch { shared: Arc::new(shared) },
+            handle: LoadMonitorHandle { shared: Arc::new(shared) },
         }
     }
 
     /// A handle to what the monitor publishes.
-    pub fn watch(&self) -> Watch {
-        self.watch.clone()
+    pub fn handle(&self) -> LoadMonitorHandle {
+        self.handle.clone()
     }
 
     /// Samples the gauges once.
-    pub fn look(&mut self, now: Timestamp) {
-        let sample = Sample { at: now, readings: self.sources.read() };
-        let before = self.watch.report();
-        let state = before.state.after(&sample, &self.limits);
-        let limits = sample.readings.iter().flat_map(|reading| self.limits.of(&reading.gauge)).collect();
-        let after = Arc::new(Report { sample, limits, state });
-        self.watch.publish(after.clone());
+    pub fn sample_once(&mut self, now: Timestamp) {
+        let sample = LoadSample { at: now, readings: self.sources.read() };
+        let before = self.handle.report();
+        let state = before.state.next_state(&sample, &self.limits);
+        let limits = sample.readings.iter().flat_map(|reading| self.limits.for_gauge(&reading.gauge)).collect();
+        let after = Arc::new(LoadReport { sample, limits, state });
+        self.handle.publish(after.clone());
         let (before, after) = (&before.state, &after.state);
-        if after.entered(before).next().is_some() || after.left(before).next().is_some() {
+        if after.activated_since(before).next().is_some() || after.cleared_since(before).next().is_some() {
             (self.on_change)(before, after);
         }
     }
@@ -109,63 +110,63 @@ impl Monitor {
     /// # Errors
     ///
     /// The thread cannot be started.
-    pub fn start(mut self, mut every: Duration) -> io::Result<Running> {
-        self.look(SystemTime::now().into());
-        let (stopper, told) = mpsc::channel::<(Limits, Duration)>();
+    pub fn start(mut self, mut every: Duration) -> io::Result<LoadMonitorThread> {
+        self.sample_once(SystemTime::now().into());
+        let (changes, receiver) = mpsc::channel::<(Limits, Duration)>();
         let work = move || {
             loop {
-                match told.recv_timeout(every) {
+                match receiver.recv_timeout(every) {
                     Ok(changed) => (self.limits, every) = changed,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
-                self.look(SystemTime::now().into());
+                self.sample_once(SystemTime::now().into());
             }
         };
         let thread = thread::Builder::new().name("load".into()).spawn(work)?;
-        Ok(Running { stopper: Some(stopper), thread: Some(thread) })
+        Ok(LoadMonitorThread { changes: Some(changes), thread: Some(thread) })
     }
 }
 
-impl Running {
+impl LoadMonitorThread {
     /// Applies new limits and a new interval, and samples immediately.
-    pub fn change(&self, limits: Limits, every: Duration) {
-        if let Some(teller) = &self.stopper {
+    pub fn reconfigure(&self, limits: Limits, every: Duration) {
+        if let Some(sender) = &self.changes {
             // The receiver is gone only if the thread has panicked, which was reported then.
-            let _ = teller.send((limits, every));
+            let _ = sender.send((limits, every));
         }
     }
 }
 
-impl Watch {
+impl LoadMonitorHandle {
     /// The current restrictions: one relaxed load.
-    pub fn measures(&self) -> Measures {
-        Measures::from_bits(self.shared.measures.load(Relaxed))
+    pub fn restrictions(&self) -> LoadRestrictions {
+        LoadRestrictions::from_bits(self.shared.restrictions.load(Relaxed))
     }
 
     /// The report of the latest sample.
-    pub fn report(&self) -> Arc<Report> {
+    pub fn report(&self) -> Arc<LoadReport> {
         self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn publish(&self, report: Arc<Report>) {
-        self.shared.measures.store(report.state.measures().bits(), Relaxed);
+    fn publish(&self, report: Arc<LoadReport>) {
+        self.shared.restrictions.store(report.state.restrictions().bits(), Relaxed);
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 }
 
-impl Report {
+impl LoadReport {
     /// Configured limits that can never be active, because their gauges have no value. The operator
     /// should be warned about them.
-    pub fn blind(&self) -> impl Iterator<Item = &Limit> {
+    pub fn limits_without_gauge(&self) -> impl Iterator<Item = &LoadLimit> {
         let blind = self.sample.readings.iter().filter(|reading| reading.value.is_none());
         blind.flat_map(|reading| self.limits.iter().filter(|limit| limit.gauge == reading.gauge))
     }
 }
 
-impl Drop for Running {
+impl Drop for LoadMonitorThread {
     fn drop(&mut self) {
-        drop(self.stopper.take());
+        drop(self.changes.take());
         // If the thread panicked, that was reported then.
         self.thread.take().map(JoinHandle::join);
     }
@@ -174,21 +175,21 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Delivery, Gauge, Intake};
+    use crate::policy::{DeliveryMode, Gauge, IntakeMode};
 
     /// A load average set by the test.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Option<f64>>>);
+    struct FakeLoad(Arc<Mutex<Option<f64>>>);
 
-    impl Told {
+    impl FakeLoad {
         fn set(&self, value: Option<f64>) {
             *self.0.lock().unwrap() = value;
         }
     }
 
-    impl Sources for Told {
-        fn read(&mut self) -> Vec<Reading> {
-            vec![Reading { gauge: Gauge::LoadAverage, source: "told", value: *self.0.lock().unwrap() }]
+    impl GaugeReader for FakeLoad {
+        fn read(&mut self) -> Vec<GaugeReading> {
+            vec![GaugeReading { gauge: Gauge::LoadAverage, source: "fake", value: *self.0.lock().unwrap() }]
         }
     }
 
@@ -196,91 +197,91 @@ mod tests {
         Limits { queue_only_above: Some(8.0), refuse_above: Some(20.0), ..Limits::default() }
     }
 
-    fn nobody(_: &State, _: &State) {}
+    fn ignore_changes(_: &LoadState, _: &LoadState) {}
 
     #[test]
-    fn before_the_first_look_everything_is_allowed() {
-        let monitor = Monitor::new(Told::default(), limits(), nobody);
-        assert_eq!(monitor.watch().measures(), Measures::default());
-        assert_eq!(*monitor.watch().report(), Report::default());
+    fn before_the_first_sample_everything_is_allowed() {
+        let monitor = LoadMonitor::new(FakeLoad::default(), limits(), ignore_changes);
+        assert_eq!(monitor.handle().restrictions(), LoadRestrictions::default());
+        assert_eq!(*monitor.handle().report(), LoadReport::default());
     }
 
     #[test]
     fn what_is_in_force_is_published_with_its_reason() {
-        let told = Told::default();
-        let mut monitor = Monitor::new(told.clone(), limits(), nobody);
-        let watch = monitor.watch();
-        told.set(Some(21.0));
-        monitor.look(Timestamp(5000));
-        monitor.look(Timestamp(6000));
-        let Measures { delivery, intake, .. } = watch.measures();
-        assert_eq!((delivery, intake), (Delivery::QueueOnly, Intake::ReservedOnly));
+        let load = FakeLoad::default();
+        let mut monitor = LoadMonitor::new(load.clone(), limits(), ignore_changes);
+        let watch = monitor.handle();
+        load.set(Some(21.0));
+        monitor.sample_once(Timestamp(5000));
+        monitor.sample_once(Timestamp(6000));
+        let LoadRestrictions { delivery, intake, .. } = watch.restrictions();
+        assert_eq!((delivery, intake), (DeliveryMode::QueueOnly, IntakeMode::ReservedOnly));
         let report = watch.report();
         assert_eq!(report.sample.at, Timestamp(6000));
         assert_eq!(report.limits.len(), 2);
-        let since: Vec<_> = report.state.reasons.iter().map(|reason| (reason.value, reason.since)).collect();
+        let since: Vec<_> = report.state.active.iter().map(|reason| (reason.value, reason.since)).collect();
         assert_eq!(since, [(21.0, Timestamp(5000)); 2]);
     }
 
     #[test]
-    fn only_changes_are_told() {
-        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
-        let on_change = move |before: &State, after: &State| {
-            tell.send((after.entered(before).count(), after.left(before).count())).unwrap();
+    fn only_changes_are_reported() {
+        let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
+        let on_change = move |before: &LoadState, after: &LoadState| {
+            tell.send((after.activated_since(before).count(), after.cleared_since(before).count())).unwrap();
         };
-        let mut monitor = Monitor::new(told.clone(), limits(), on_change);
+        let mut monitor = LoadMonitor::new(load.clone(), limits(), on_change);
         for value in [1.0, 9.0, 10.0, 7.9, 21.0, 1.0, 0.5] {
-            told.set(Some(value));
-            monitor.look(Timestamp(1));
+            load.set(Some(value));
+            monitor.sample_once(Timestamp(1));
         }
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(1, 0), (1, 0), (0, 2)]);
     }
 
     #[test]
-    fn limits_of_a_gauge_that_is_absent_are_told_apart() {
-        let told = Told::default();
-        let mut monitor = Monitor::new(told.clone(), limits(), nobody);
-        monitor.look(Timestamp(1));
-        assert_eq!(monitor.watch().report().blind().count(), 2);
-        told.set(Some(0.0));
-        monitor.look(Timestamp(2));
-        assert_eq!(monitor.watch().report().blind().count(), 0);
+    fn limits_without_a_gauge_are_listed() {
+        let load = FakeLoad::default();
+        let mut monitor = LoadMonitor::new(load.clone(), limits(), ignore_changes);
+        monitor.sample_once(Timestamp(1));
+        assert_eq!(monitor.handle().report().limits_without_gauge().count(), 2);
+        load.set(Some(0.0));
+        monitor.sample_once(Timestamp(2));
+        assert_eq!(monitor.handle().report().limits_without_gauge().count(), 0);
     }
 
     #[test]
-    fn the_thread_looks_by_itself() {
-        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
-        let on_change = move |_: &State, after: &State| tell.send(after.measures().intake).unwrap();
-        let monitor = Monitor::new(told.clone(), limits(), on_change);
+    fn the_thread_samples_on_its_timer() {
+        let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
+        let on_change = move |_: &LoadState, after: &LoadState| tell.send(after.restrictions().intake).unwrap();
+        let monitor = LoadMonitor::new(load.clone(), limits(), on_change);
         let _running = monitor.start(Duration::from_millis(1)).unwrap();
-        told.set(Some(30.0));
-        assert_eq!(heard.recv().unwrap(), Intake::ReservedOnly);
-        told.set(Some(0.0));
-        assert_eq!(heard.recv().unwrap(), Intake::Open);
+        load.set(Some(30.0));
+        assert_eq!(heard.recv().unwrap(), IntakeMode::ReservedOnly);
+        load.set(Some(0.0));
+        assert_eq!(heard.recv().unwrap(), IntakeMode::Open);
     }
 
     #[test]
-    fn other_limits_hold_at_once() {
-        let (told, (tell, heard)) = (Told::default(), mpsc::channel());
-        told.set(Some(15.0));
-        let on_change = move |_: &State, after: &State| tell.send(after.measures().intake).unwrap();
-        let monitor = Monitor::new(told, Limits::default(), on_change);
+    fn new_limits_apply_immediately() {
+        let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
+        load.set(Some(15.0));
+        let on_change = move |_: &LoadState, after: &LoadState| tell.send(after.restrictions().intake).unwrap();
+        let monitor = LoadMonitor::new(load, Limits::default(), on_change);
         let running = monitor.start(Duration::from_secs(3600)).unwrap();
-        running.change(Limits { refuse_above: Some(10.0), ..Limits::default() }, Duration::from_secs(3600));
-        assert_eq!(heard.recv().unwrap(), Intake::ReservedOnly);
-        running.change(Limits::default(), Duration::from_secs(3600));
-        assert_eq!(heard.recv().unwrap(), Intake::Open);
+        running.reconfigure(Limits { refuse_above: Some(10.0), ..Limits::default() }, Duration::from_secs(3600));
+        assert_eq!(heard.recv().unwrap(), IntakeMode::ReservedOnly);
+        running.reconfigure(Limits::default(), Duration::from_secs(3600));
+        assert_eq!(heard.recv().unwrap(), IntakeMode::Open);
     }
 
     /// Waits an hour if the thread does not notice the end.
     #[test]
-    fn the_thread_looks_at_once_and_ends_at_once() {
-        let told = Told::default();
-        told.set(Some(30.0));
-        let monitor = Monitor::new(told, limits(), nobody);
-        let watch = monitor.watch();
+    fn the_thread_samples_immediately_and_ends_immediately() {
+        let load = FakeLoad::default();
+        load.set(Some(30.0));
+        let monitor = LoadMonitor::new(load, limits(), ignore_changes);
+        let watch = monitor.handle();
         let running = monitor.start(Duration::from_secs(3600)).unwrap();
-        assert_eq!(watch.measures().intake, Intake::ReservedOnly);
+        assert_eq!(watch.restrictions().intake, IntakeMode::ReservedOnly);
         drop(running);
     }
 }

@@ -19,13 +19,13 @@ use std::fmt;
 
 use mail::Timestamp;
 
-pub use limits::{Bound, Gauge, Limit, Limits, Measure, Reading, Sample};
+pub use limits::{Gauge, GaugeReading, Limits, LoadLimit, LoadRestriction, LoadSample, Threshold};
 
 /// An active limit, and why it is active.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reason {
+pub struct ActiveLimit {
     /// The limit.
-    pub limit: Limit,
+    pub limit: LoadLimit,
     /// The latest reading of its gauge.
     pub value: f64,
     /// When it became active.
@@ -34,14 +34,14 @@ pub struct Reason {
 
 /// The active limits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct LoadState {
     /// The active limits with their reasons; empty under normal load.
-    pub reasons: Vec<Reason>,
+    pub active: Vec<ActiveLimit>,
 }
 
 /// Which deliveries may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Delivery {
+pub enum DeliveryMode {
     /// All deliveries.
     #[default]
     All,
@@ -53,7 +53,7 @@ pub enum Delivery {
 
 /// Which clients may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Intake {
+pub enum IntakeMode {
     /// All clients.
     #[default]
     Open,
@@ -72,77 +72,79 @@ pub enum Shortage {
 
 /// All current restrictions: the strictest of those that the active limits require.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Measures {
+pub struct LoadRestrictions {
     /// Which deliveries may start.
-    pub delivery: Delivery,
+    pub delivery: DeliveryMode,
     /// Which clients may connect.
-    pub intake: Intake,
+    pub intake: IntakeMode,
     /// Why mail is refused, if it is.
     pub shortage: Option<Shortage>,
 }
 
-impl State {
+impl LoadState {
     /// The state that follows this one after `sample`.
     #[must_use]
-    pub fn after(&self, sample: &Sample, limits: &Limits) -> State {
-        let reason = |reading: &Reading, limit: Limit| {
+    pub fn next_state(&self, sample: &LoadSample, limits: &Limits) -> LoadState {
+        let reason = |reading: &GaugeReading, limit: LoadLimit| {
             let value = reading.value?;
-            let before = self.reason(&limit);
+            let before = self.active_limit(&limit);
             let holds = match before {
-                Some(_) => !limit.bound.is_cleared(value, limits.margin),
-                None => limit.bound.is_passed(value),
+                Some(_) => !limit.threshold.is_cleared(value, limits.margin),
+                None => limit.threshold.is_exceeded(value),
             };
             let since = before.map_or(sample.at, |before| before.since);
-            holds.then_some(Reason { limit, value, since })
+            holds.then_some(ActiveLimit { limit, value, since })
         };
         let reasons = sample.readings.iter().flat_map(|reading| {
-            let limits = limits.of(&reading.gauge).into_iter();
+            let limits = limits.for_gauge(&reading.gauge).into_iter();
             limits.filter_map(move |limit| reason(reading, limit))
         });
-        State { reasons: reasons.collect() }
+        LoadState { active: reasons.collect() }
     }
 
     /// The restrictions in this state.
-    pub fn measures(&self) -> Measures {
-        self.reasons.iter().fold(Measures::default(), |measures, reason| measures.with(reason.limit.measure))
+    pub fn restrictions(&self) -> LoadRestrictions {
+        self.active.iter().fold(LoadRestrictions::default(), |measures, reason| measures.with(reason.limit.restriction))
     }
 
     /// The limits that are active now and were not in `earlier`.
-    pub fn entered<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
-        self.reasons.iter().filter(|reason| earlier.reason(&reason.limit).is_none())
+    pub fn activated_since<'a>(&'a self, earlier: &'a LoadState) -> impl Iterator<Item = &'a ActiveLimit> {
+        self.active.iter().filter(|reason| earlier.active_limit(&reason.limit).is_none())
     }
 
     /// The limits that were active in `earlier` and are not now, with their last values.
-    pub fn left<'a>(&'a self, earlier: &'a State) -> impl Iterator<Item = &'a Reason> {
-        earlier.entered(self)
+    pub fn cleared_since<'a>(&'a self, earlier: &'a LoadState) -> impl Iterator<Item = &'a ActiveLimit> {
+        earlier.activated_since(self)
     }
 
-    fn reason(&self, limit: &Limit) -> Option<&Reason> {
-        self.reasons.iter().find(|reason| reason.limit == *limit)
+    fn active_limit(&self, limit: &LoadLimit) -> Option<&ActiveLimit> {
+        self.active.iter().find(|reason| reason.limit == *limit)
     }
 }
 
-impl Measures {
-    fn with(self, measure: Measure) -> Measures {
-        let Measures { delivery, intake, shortage } = self;
-        match measure {
-            Measure::QueueOnly => Measures { delivery: delivery.max(Delivery::QueueOnly), ..self },
-            Measure::NoDelivery => Measures { delivery: Delivery::None, ..self },
-            Measure::ReservedOnly => Measures { intake: intake.max(Intake::ReservedOnly), ..self },
-            Measure::NoMail(of) => Measures { shortage: Some(shortage.map_or(of, |other| other.min(of))), ..self },
+impl LoadRestrictions {
+    fn with(self, restriction: LoadRestriction) -> LoadRestrictions {
+        let LoadRestrictions { delivery, intake, shortage } = self;
+        match restriction {
+            LoadRestriction::QueueOnly => LoadRestrictions { delivery: delivery.max(DeliveryMode::QueueOnly), ..self },
+            LoadRestriction::NoDelivery => LoadRestrictions { delivery: DeliveryMode::None, ..self },
+            LoadRestriction::ReservedOnly => LoadRestrictions { intake: intake.max(IntakeMode::ReservedOnly), ..self },
+            LoadRestriction::NoMail(of) => {
+                LoadRestrictions { shortage: Some(shortage.map_or(of, |other| other.min(of))), ..self }
+            }
         }
     }
 
     /// Packs the restrictions into a number for an atomic.
     pub(crate) fn bits(self) -> u8 {
         let delivery = match self.delivery {
-            Delivery::All => 0,
-            Delivery::QueueOnly => 1,
-            Delivery::None => 2,
+            DeliveryMode::All => 0,
+            DeliveryMode::QueueOnly => 1,
+            DeliveryMode::None => 2,
         };
         let intake = match self.intake {
-            Intake::Open => 0,
-            Intake::ReservedOnly => 1 << 2,
+            IntakeMode::Open => 0,
+            IntakeMode::ReservedOnly => 1 << 2,
         };
         let shortage = match self.shortage {
             None => 0,
@@ -152,15 +154,15 @@ impl Measures {
         delivery | intake | shortage
     }
 
-    /// Reverses [`Measures::bits`].
-    pub(crate) fn from_bits(bits: u8) -> Measures {
-        Measures {
+    /// Reverses [`LoadRestrictions::bits`].
+    pub(crate) fn from_bits(bits: u8) -> LoadRestrictions {
+        LoadRestrictions {
             delivery: match bits & 3 {
-                0 => Delivery::All,
-                1 => Delivery::QueueOnly,
-                _ => Delivery::None,
+                0 => DeliveryMode::All,
+                1 => DeliveryMode::QueueOnly,
+                _ => DeliveryMode::None,
             },
-            intake: if bits & 1 << 2 == 0 { Intake::Open } else { Intake::ReservedOnly },
+            intake: if bits & 1 << 2 == 0 { IntakeMode::Open } else { IntakeMode::ReservedOnly },
             shortage: match bits >> 3 {
                 0 => None,
                 1 => Some(Shortage::Disk),
@@ -171,9 +173,9 @@ impl Measures {
 }
 
 /// For the operator: `load average 21.3 (limit: above 20): only the reserved networks are let in`.
-impl fmt::Display for Reason {
+impl fmt::Display for ActiveLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Limit { gauge, bound, measure } = &self.limit;
+        let LoadLimit { gauge, threshold: bound, restriction: measure } = &self.limit;
         write!(f, "{gauge} {} (limit: {bound}): {measure}", self.value)
     }
 }
@@ -186,13 +188,16 @@ mod tests {
     use super::*;
     use crate::Resource;
 
-    fn sample(at: u64, readings: &[(Gauge, Option<f64>)]) -> Sample {
-        let reading =
-            |(gauge, value): &(Gauge, Option<f64>)| Reading { gauge: gauge.clone(), source: "told", value: *value };
-        Sample { at: Timestamp(at), readings: readings.iter().map(reading).collect() }
+    fn sample(at: u64, readings: &[(Gauge, Option<f64>)]) -> LoadSample {
+        let reading = |(gauge, value): &(Gauge, Option<f64>)| GaugeReading {
+            gauge: gauge.clone(),
+            source: "fake",
+            value: *value,
+        };
+        LoadSample { at: Timestamp(at), readings: readings.iter().map(reading).collect() }
     }
 
-    fn load(at: u64, value: f64) -> Sample {
+    fn load(at: u64, value: f64) -> LoadSample {
         sample(at, &[(Gauge::LoadAverage, Some(value))])
     }
 
@@ -209,111 +214,112 @@ mod tests {
         }
     }
 
-    fn measures(state: &State) -> (Delivery, Intake, Option<Shortage>) {
-        let Measures { delivery, intake, shortage } = state.measures();
+    fn measures(state: &LoadState) -> (DeliveryMode, IntakeMode, Option<Shortage>) {
+        let LoadRestrictions { delivery, intake, shortage } = state.restrictions();
         (delivery, intake, shortage)
     }
 
     #[test]
-    fn a_rising_load_is_answered_step_by_step() {
-        let mut state = State::default();
+    fn a_rising_load_is_restricted_step_by_step() {
+        let mut state = LoadState::default();
         let expected = [
-            (8.0, (Delivery::All, Intake::Open, None)),
-            (8.1, (Delivery::QueueOnly, Intake::Open, None)),
-            (12.1, (Delivery::None, Intake::Open, None)),
-            (20.1, (Delivery::None, Intake::ReservedOnly, None)),
+            (8.0, (DeliveryMode::All, IntakeMode::Open, None)),
+            (8.1, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
+            (12.1, (DeliveryMode::None, IntakeMode::Open, None)),
+            (20.1, (DeliveryMode::None, IntakeMode::ReservedOnly, None)),
         ];
         for (value, expected) in expected {
-            state = state.after(&load(1, value), &limits());
+            state = state.next_state(&load(1, value), &limits());
             assert_eq!(measures(&state), expected, "{value}");
         }
     }
 
     #[test]
     fn a_limit_is_left_with_a_margin() {
-        let mut state = State::default().after(&load(1, 20.1), &limits());
+        let mut state = LoadState::default().next_state(&load(1, 20.1), &limits());
         let expected = [
-            (18.1, (Delivery::None, Intake::ReservedOnly, None)),
-            (18.0, (Delivery::None, Intake::Open, None)),
-            (19.9, (Delivery::None, Intake::Open, None)),
-            (10.7, (Delivery::QueueOnly, Intake::Open, None)),
-            (7.3, (Delivery::QueueOnly, Intake::Open, None)),
-            (7.2, (Delivery::All, Intake::Open, None)),
-            (7.9, (Delivery::All, Intake::Open, None)),
+            (18.1, (DeliveryMode::None, IntakeMode::ReservedOnly, None)),
+            (18.0, (DeliveryMode::None, IntakeMode::Open, None)),
+            (19.9, (DeliveryMode::None, IntakeMode::Open, None)),
+            (10.7, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
+            (7.3, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
+            (7.2, (DeliveryMode::All, IntakeMode::Open, None)),
+            (7.9, (DeliveryMode::All, IntakeMode::Open, None)),
         ];
         for (value, expected) in expected {
-            state = state.after(&load(2, value), &limits());
+            state = state.next_state(&load(2, value), &limits());
             assert_eq!(measures(&state), expected, "{value}");
         }
     }
 
     #[test]
-    fn each_gauge_has_its_measure() {
+    fn each_gauge_has_its_restriction() {
         let path: Arc<Path> = Path::new("/lane").into();
         let cases = [
-            (Gauge::Pressure(Resource::Io), 50.1, (Delivery::All, Intake::ReservedOnly, None)),
-            (Gauge::Pressure(Resource::Cpu), 100.0, (Delivery::All, Intake::Open, None)),
-            (Gauge::MemoryAvailable, 999.0, (Delivery::All, Intake::Open, Some(Shortage::Memory))),
-            (Gauge::FreeSpace(path.clone()), 499.0, (Delivery::All, Intake::Open, Some(Shortage::Disk))),
-            (Gauge::FreeInodes(path), 99.0, (Delivery::All, Intake::Open, Some(Shortage::Disk))),
+            (Gauge::Pressure(Resource::Io), 50.1, (DeliveryMode::All, IntakeMode::ReservedOnly, None)),
+            (Gauge::Pressure(Resource::Cpu), 100.0, (DeliveryMode::All, IntakeMode::Open, None)),
+            (Gauge::MemoryAvailable, 999.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Memory))),
+            (Gauge::FreeSpace(path.clone()), 499.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Disk))),
+            (Gauge::FreeInodes(path), 99.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Disk))),
         ];
         for (gauge, value, expected) in cases {
-            let state = State::default().after(&sample(1, &[(gauge.clone(), Some(value))]), &limits());
+            let state = LoadState::default().next_state(&sample(1, &[(gauge.clone(), Some(value))]), &limits());
             assert_eq!(measures(&state), expected, "{gauge}");
         }
     }
 
     #[test]
-    fn each_disk_stands_for_itself_and_comes_back_with_a_margin() {
+    fn each_disk_has_its_own_limit_and_margin() {
         let (a, b) = (Gauge::FreeSpace(Path::new("/a").into()), Gauge::FreeSpace(Path::new("/b").into()));
         let both = |a_free, b_free| sample(1, &[(a.clone(), Some(a_free)), (b.clone(), Some(b_free))]);
-        let short = State::default().after(&both(9000.0, 499.0), &limits());
-        assert_eq!(short.reasons[0].limit.gauge, b);
-        let crossed = short.after(&both(499.0, 549.0), &limits());
-        assert_eq!(crossed.reasons.len(), 2, "{crossed:?}");
-        let back = crossed.after(&both(499.0, 550.0), &limits());
-        assert_eq!(back.reasons.iter().map(|reason| &reason.limit.gauge).collect::<Vec<_>>(), [&a]);
+        let short = LoadState::default().next_state(&both(9000.0, 499.0), &limits());
+        assert_eq!(short.active[0].limit.gauge, b);
+        let crossed = short.next_state(&both(499.0, 549.0), &limits());
+        assert_eq!(crossed.active.len(), 2, "{crossed:?}");
+        let back = crossed.next_state(&both(499.0, 550.0), &limits());
+        assert_eq!(back.active.iter().map(|reason| &reason.limit.gauge).collect::<Vec<_>>(), [&a]);
     }
 
     #[test]
-    fn a_reason_keeps_its_beginning_and_tells_its_value() {
-        let state = State::default().after(&load(1000, 21.5), &limits()).after(&load(2000, 20.75), &limits());
-        let refused = state.reasons.last().unwrap();
+    fn an_active_limit_keeps_its_start_and_shows_its_latest_value() {
+        let state =
+            LoadState::default().next_state(&load(1000, 21.5), &limits()).next_state(&load(2000, 20.75), &limits());
+        let refused = state.active.last().unwrap();
         assert_eq!((refused.since, refused.value), (Timestamp(1000), 20.75));
         assert_eq!(refused.to_string(), "load average 20.75 (limit: above 20): only the reserved networks are let in");
     }
 
     #[test]
-    fn a_change_is_told_by_what_came_and_what_went() {
-        let before = State::default().after(&load(1, 13.0), &limits());
-        let after = before.after(&load(2, 9.0), &limits());
-        assert_eq!(after.entered(&before).count(), 0);
-        let left: Vec<_> = after.left(&before).map(|reason| reason.limit.measure).collect();
-        assert_eq!(left, [Measure::NoDelivery]);
+    fn a_change_lists_activated_and_cleared_limits() {
+        let before = LoadState::default().next_state(&load(1, 13.0), &limits());
+        let after = before.next_state(&load(2, 9.0), &limits());
+        assert_eq!(after.activated_since(&before).count(), 0);
+        let left: Vec<_> = after.cleared_since(&before).map(|reason| reason.limit.restriction).collect();
+        assert_eq!(left, [LoadRestriction::NoDelivery]);
     }
 
     #[test]
-    fn a_gauge_that_is_gone_holds_nobody_up() {
-        let state = State::default().after(&load(1, 30.0), &limits());
-        assert_ne!(state.measures(), Measures::default());
-        let blind = state.after(&sample(2, &[(Gauge::LoadAverage, None)]), &limits());
-        assert_eq!(blind, State::default());
+    fn a_missing_gauge_restricts_nothing() {
+        let state = LoadState::default().next_state(&load(1, 30.0), &limits());
+        assert_ne!(state.restrictions(), LoadRestrictions::default());
+        let blind = state.next_state(&sample(2, &[(Gauge::LoadAverage, None)]), &limits());
+        assert_eq!(blind, LoadState::default());
     }
 
     #[test]
     fn a_short_disk_is_named_before_short_memory() {
         let readings = [(Gauge::MemoryAvailable, Some(1.0)), (Gauge::FreeSpace(Path::new("/a").into()), Some(1.0))];
-        let state = State::default().after(&sample(1, &readings), &limits());
-        assert_eq!(state.measures().shortage, Some(Shortage::Disk));
+        let state = LoadState::default().next_state(&sample(1, &readings), &limits());
+        assert_eq!(state.restrictions().shortage, Some(Shortage::Disk));
     }
 
     #[test]
-    fn measures_survive_the_atomic() {
-        for delivery in [Delivery::All, Delivery::QueueOnly, Delivery::None] {
-            for intake in [Intake::Open, Intake::ReservedOnly] {
+    fn restrictions_survive_the_atomic() {
+        for delivery in [DeliveryMode::All, DeliveryMode::QueueOnly, DeliveryMode::None] {
+            for intake in [IntakeMode::Open, IntakeMode::ReservedOnly] {
                 for shortage in [None, Some(Shortage::Disk), Some(Shortage::Memory)] {
-                    let measures = Measures { delivery, intake, shortage };
-                    assert_eq!(Measures::from_bits(measures.bits()), measures);
+                    let restrictions = LoadRestrictions { delivery, intake, shortage };
+                    assert_eq!(LoadRestrictions::from_bits(restrictions.bits()), restrictions);
                 }
             }
         }

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::record::Record;
+use crate::proc_file::ProcFile;
 
 /// A resource that tasks may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,14 @@ pub struct Pressure {
 /// An open file of `/proc/pressure`.
 #[derive(Debug)]
 pub struct PressureSource {
-    record: Record,
+    file: ProcFile,
 }
 
 impl PressureSource {
     /// Opens the gauge of a resource and reads it once: a kernel booted with `psi=0` has the files
     /// but refuses to read them. `None` if the gauge is not available.
     pub fn open(resource: Resource) -> Option<PressureSource> {
-        let mut source = PressureSource { record: Record::open(resource.path()).ok()? };
+        let mut source = PressureSource { file: ProcFile::open(resource.path()).ok()? };
         source.sample().ok()?;
         Some(source)
     }
@@ -51,7 +51,7 @@ impl PressureSource {
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Pressure> {
-        self.record.sample(Pressure::parse)
+        self.file.sample(Pressure::parse)
     }
 
     /// The percentage of the last ten seconds in which at least one task waited: the kernel's own
@@ -61,7 +61,7 @@ impl PressureSource {
     ///
     /// The same as for [`PressureSource::sample`].
     pub fn some_percent(&mut self) -> io::Result<f64> {
-        self.record.sample(some_percent)
+        self.file.sample(some_percent)
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_kernel_says_nothing_of_processors_that_all_wait() {
+    fn an_older_kernel_has_no_full_line_for_processors() {
         let read = Pressure::parse("some avg10=0.59 avg60=1.57 avg300=2.36 total=2322344480\n").unwrap();
         assert_eq!((read.some_us, read.full_us), (2_322_344_480, None));
     }

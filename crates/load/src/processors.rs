@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::record::Record;
+use crate::proc_file::ProcFile;
 
 /// Seconds of all processors since boot; the kernel counts in hundredths.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Processors {
 /// An open `/proc/stat`.
 #[derive(Debug)]
 pub struct ProcessorSource {
-    record: Record,
+    file: ProcFile,
     ticks_per_second: f64,
 }
 
@@ -44,7 +44,7 @@ impl ProcessorSource {
     /// The file cannot be opened.
     pub fn open() -> io::Result<ProcessorSource> {
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
-        Ok(ProcessorSource { record: Record::open("/proc/stat")?, ticks_per_second })
+        Ok(ProcessorSource { file: ProcFile::open("/proc/stat")?, ticks_per_second })
     }
 
     /// Reads the current times.
@@ -53,7 +53,7 @@ impl ProcessorSource {
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format.
     pub fn sample(&mut self) -> io::Result<Processors> {
-        self.record.sample(|text| Processors::parse(text, self.ticks_per_second))
+        self.file.sample(|text| Processors::parse(text, self.ticks_per_second))
     }
 }
 

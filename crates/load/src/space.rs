@@ -39,10 +39,10 @@ impl Space {
 }
 
 impl From<StatVfs> for Space {
-    fn from(room: StatVfs) -> Space {
+    fn from(stat: StatVfs) -> Space {
         Space {
-            free_bytes: room.f_bavail.saturating_mul(room.f_frsize),
-            free_inodes: (room.f_files > 0).then_some(room.f_favail),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            free_inodes: (stat.f_files > 0).then_some(stat.f_favail),
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_file_system_that_counts_no_files_has_room_for_any_number() {
-        let none = rustix::fs::statvfs("/").map(|room| StatVfs { f_files: 0, f_favail: 0, ..room }).unwrap();
+        let none = rustix::fs::statvfs("/").map(|stat| StatVfs { f_files: 0, f_favail: 0, ..stat }).unwrap();
         assert_eq!(Space::from(none).free_inodes, None);
     }
 }

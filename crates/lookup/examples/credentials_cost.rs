@@ -8,8 +8,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lookup::credentials::{Bound, Credentials, Settings, Source, Stored, ThrottleSettings, Verdict, make};
-use lookup::{Answer, Answers, Table};
+use lookup::credentials::{
+    CredentialSource, Credentials, LoginResult, Settings, StoredPassword, ThrottleLimit, ThrottleSettings, generate,
+};
+use lookup::{LookupAnswer, LookupFuture, Table};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -20,8 +22,8 @@ impl Table for Everyone {
         "everyone"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        Box::pin(std::future::ready(keys.iter().map(|_| Answer::Found(vec![self.0.clone()])).collect()))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        Box::pin(std::future::ready(keys.iter().map(|_| LookupAnswer::Found(vec![self.0.clone()])).collect()))
     }
 }
 
@@ -45,23 +47,31 @@ async fn logins(
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let stored = make::argon2id("secret", [7; 16])?;
-    let open = Bound { failures: u32::MAX, delay: Duration::ZERO, delay_max: Duration::ZERO };
+    let stored = generate::argon2id("secret", [7; 16])?;
+    let open = ThrottleLimit { failures: u32::MAX, delay: Duration::ZERO, delay_max: Duration::ZERO };
     let unthrottled = ThrottleSettings { pair: open, client: open, user: open, ..ThrottleSettings::default() };
     let table: Arc<dyn Table> = Arc::new(Everyone(stored.clone()));
-    let new = |settings| Credentials::new(Source::Table(table.clone()), settings, [7; 32]);
+    let new = |settings| Credentials::new(CredentialSource::Table(table.clone()), settings, [7; 32]);
 
     let credentials = new(Settings::default())?;
     for wrong in ["1", "2", "3", "4", "5"] {
         credentials.verify("bob", wrong, HERE).await;
     }
-    assert_eq!(credentials.verify("bob", "wrong", HERE).await, Verdict::Throttled);
+    assert_eq!(credentials.verify("bob", "wrong", HERE).await, LoginResult::Throttled);
     let count = 1_000_000;
     let took = tokio::time::timeout(Duration::from_secs(60), async {
         let credentials = new(Settings {
             throttle: ThrottleSettings {
-                pair: Bound { failures: 1, delay: Duration::from_secs(900), delay_max: Duration::from_secs(900) },
-                client: Bound { failures: 1, delay: Duration::from_secs(900), delay_max: Duration::from_secs(900) },
+                pair: ThrottleLimit {
+                    failures: 1,
+                    delay: Duration::from_secs(900),
+                    delay_max: Duration::from_secs(900),
+                },
+                client: ThrottleLimit {
+                    failures: 1,
+                    delay: Duration::from_secs(900),
+                    delay_max: Duration::from_secs(900),
+                },
                 ..ThrottleSettings::default()
             },
             ..Settings::default()
@@ -86,10 +96,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("argon2id alone, as made here", stored.as_str()),
         ("bcrypt, cost 4", "$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG"),
         ("SHA256-CRYPT, 5000 rounds", "$5$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8"),
-        ("SCRAM-SHA-256, 4096 iterations", &make::scram_sha_256("secret", [7; 16])?),
+        ("SCRAM-SHA-256, 4096 iterations", &generate::scram_sha_256("secret", [7; 16])?),
         ("SSHA", "{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo"),
     ] {
-        let stored = Stored::read(text)?;
+        let stored = StoredPassword::read(text)?;
         let began = Instant::now();
         (0..50).for_each(|_| {
             assert_eq!(black_box(stored.verify("wrong")), Ok(false));

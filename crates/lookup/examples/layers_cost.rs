@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use lookup::backend::{Asked, Backend, Probed};
+use lookup::backend::{AskFuture, Backend, ProbeFuture};
 use lookup::cdb::{self, Cdb};
-use lookup::layers::{Layered, Settings};
-use lookup::{Answer, Answers, Table};
+use lookup::layers::{LayeredTable, Settings};
+use lookup::{LookupAnswer, LookupFuture, Table};
 
 const PEOPLE: usize = 100_000;
 const ROUNDS: usize = 2_000_000;
@@ -24,12 +24,12 @@ const QUESTIONS: usize = 2000;
 struct Everyone;
 
 impl Backend for Everyone {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
-        let answers = keys.iter().map(|_| Answer::Found(vec!["mailbox@example.org".to_owned()])).collect();
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+        let answers = keys.iter().map(|_| LookupAnswer::Found(vec!["mailbox@example.org".to_owned()])).collect();
         Box::pin(std::future::ready(Ok(answers)))
     }
 
-    fn probe(&self) -> Probed<'_> {
+    fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -37,16 +37,16 @@ impl Backend for Everyone {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let people: Arc<[String]> = (0..PEOPLE).map(|number| format!("person{number}@example.org")).collect();
     let cdb = database(&people)?;
-    let layered = Layered::start("people", Everyone, Settings::default(), Arc::new(|_| {}))?;
+    let layered = LayeredTable::start("people", Everyone, Settings::default(), Arc::new(|_| {}))?;
     warm(&layered, &people)?;
     for (what, table) in [("cdb hit", &cdb as &dyn Table), ("cache hit", &layered)].repeat(3) {
         let (clock, processor) = hits(table, &people);
-        tell(what, clock, processor);
+        print_times(what, clock, processor);
     }
     thread::scope(|scope| {
         scope.spawn(|| hits(&layered, &people));
         let (clock, processor) = hits(&layered, &people);
-        tell("cache hit while another thread reads", clock, processor);
+        print_times("cache hit while another thread reads", clock, processor);
     });
     let stats = layered.stats().unwrap_or_default();
     println!("    {} of {} keys were hits", stats.hits, stats.found);
@@ -66,7 +66,7 @@ fn hits(table: &dyn Table, people: &[String]) -> (f64, f64) {
     (each(elapsed_ns(clock)), each(thread_ns() - processor))
 }
 
-fn ready(answers: Answers<'_>) -> Option<Vec<Answer>> {
+fn ready(answers: LookupFuture<'_>) -> Option<Vec<LookupAnswer>> {
     match pin!(answers).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => Some(answers),
         Poll::Pending => None,
@@ -76,7 +76,7 @@ fn ready(answers: Answers<'_>) -> Option<Vec<Answer>> {
 /// A hundred callers on two runtimes, each with one lookup after another, none cached.
 fn misses(people: &Arc<[String]>) -> Result<(), Box<dyn std::error::Error>> {
     let uncached = Settings { cache: None, ..Settings::default() };
-    let table = Arc::new(Layered::start("people", Everyone, uncached, Arc::new(|_| {}))?);
+    let table = Arc::new(LayeredTable::start("people", Everyone, uncached, Arc::new(|_| {}))?);
     let (clock, processor) = (Instant::now(), process_ns());
     let threads = [0, 1].map(|half| {
         let (table, people) = (table.clone(), people.clone());
@@ -88,12 +88,16 @@ fn misses(people: &Arc<[String]>) -> Result<(), Box<dyn std::error::Error>> {
     let questions = (2 * ASKERS * QUESTIONS) as f64;
     let each = |ns: u64| ns as f64 / questions;
     let keys = questions / table.stats().unwrap_or_default().requests as f64;
-    tell("cache miss, a hundred callers on two runtimes", each(elapsed_ns(clock)), each(process_ns() - processor));
+    print_times(
+        "cache miss, a hundred callers on two runtimes",
+        each(elapsed_ns(clock)),
+        each(process_ns() - processor),
+    );
     println!("    {keys:.1} keys per request");
     Ok(())
 }
 
-fn ask_all(table: &Arc<Layered>, people: &Arc<[String]>, half: usize) -> std::io::Result<()> {
+fn ask_all(table: &Arc<LayeredTable>, people: &Arc<[String]>, half: usize) -> std::io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut askers = tokio::task::JoinSet::new();
         for asker in 0..ASKERS {
@@ -120,7 +124,7 @@ fn database(people: &[String]) -> Result<Cdb, Box<dyn std::error::Error>> {
 }
 
 /// Fills the cache with all keys.
-fn warm(table: &Layered, people: &[String]) -> std::io::Result<()> {
+fn warm(table: &LayeredTable, people: &[String]) -> std::io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         for some in people.chunks(1000) {
             let keys: Vec<&str> = some.iter().map(String::as_str).collect();
@@ -130,7 +134,7 @@ fn warm(table: &Layered, people: &[String]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn tell(what: &str, clock: f64, processor: f64) {
+fn print_times(what: &str, clock: f64, processor: f64) {
     println!("{what:<48} {clock:>7.1} ns elapsed, {processor:>7.1} ns CPU time");
 }
 

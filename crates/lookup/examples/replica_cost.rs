@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lookup::ldap::{self, Bind, Scope, Servers};
+use lookup::ldap::{self, Bind, LdapServers, Scope};
 use lookup::replica::{Config, Replica};
-use lookup::{Answer, Answers, Event, Events, Table};
+use lookup::{LookupAnswer, LookupFuture, Table, TableEvent, TableEventHandler};
 
 const LOOKUPS: u64 = 1_000_000;
 
@@ -25,8 +25,8 @@ impl Table for Nobody {
         "nobody"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        let answer = Answer::Unavailable("only the copy is measured".to_owned());
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        let answer = LookupAnswer::Unavailable("only the copy is measured".to_owned());
         Box::pin(std::future::ready(vec![answer; keys.len()]))
     }
 }
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("expected URL BASE FILE COUNT [KEY]".into());
     };
     let (sender, events) = mpsc::channel();
-    let tell: Events = Arc::new(move |event| {
+    let tell: TableEventHandler = Arc::new(move |event| {
         println!("{event:?}");
         let _ = sender.send(event);
     });
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let complete = replica.stats().and_then(|stats| stats.replica).is_some_and(|copy| copy.complete);
     println!("opened after {:?}, complete: {complete}", began.elapsed());
     if !complete {
-        while !matches!(events.recv()?, Event::Loaded { .. }) {}
+        while !matches!(events.recv()?, TableEvent::ReplicaLoaded { .. }) {}
         println!("loaded after {:?}; {}", began.elapsed(), memory());
     }
     let count = count.parse()?;
@@ -63,13 +63,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn config(url: &str, base: &str, file: &str) -> Result<Config, Box<dyn Error>> {
-    let servers = Servers {
+    let servers = LdapServers {
         urls: vec![url.parse()?],
         starttls: false,
         ca_file: None,
         bind: Bind::Anonymous,
-        connect_timeout: Servers::CONNECT_TIMEOUT,
-        timeout: Servers::TIMEOUT,
+        connect_timeout: LdapServers::CONNECT_TIMEOUT,
+        timeout: LdapServers::TIMEOUT,
     };
     let ldap = ldap::Config {
         servers,
@@ -82,7 +82,7 @@ fn config(url: &str, base: &str, file: &str) -> Result<Config, Box<dyn Error>> {
         referrals: false,
     };
     let (poll_every, removals_max) = (Duration::from_secs(5), Config::REMOVALS_MAX);
-    Ok(Config { ldap, file: file.into(), poll_every, removals_max })
+    Ok(Config { ldap, file: file.into(), poll_interval: poll_every, removals_max })
 }
 
 fn measure(name: &str, table: &dyn Table, count: u64) {
@@ -92,7 +92,7 @@ fn measure(name: &str, table: &dyn Table, count: u64) {
     let found = runtime.block_on(async {
         let mut found = 0;
         for key in &keys {
-            found += u64::from(matches!(black_box(&table.lookup(&[key]).await[..]), [Answer::Found(_)]));
+            found += u64::from(matches!(black_box(&table.lookup(&[key]).await[..]), [LookupAnswer::Found(_)]));
         }
         found
     });

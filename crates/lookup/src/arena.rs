@@ -20,7 +20,7 @@ const SLOTS_MIN: usize = 8;
 const GARBAGE_MIN: usize = 1024;
 
 /// In place of an offset: no record.
-pub(crate) const NOWHERE: u32 = u32::MAX;
+pub(crate) const NO_RECORD: u32 = u32::MAX;
 
 /// The slots of the hash table.
 #[derive(Debug, Default)]
@@ -48,14 +48,14 @@ impl Tag {
     }
 
     /// The slot where probing for this tag starts.
-    fn home(self, slots: usize) -> usize {
+    fn home_slot(self, slots: usize) -> usize {
         ((u64::from(self.0) * slots as u64) >> TAG_BITS) as usize
     }
 }
 
 impl Slots {
     /// Slots for this number of keys.
-    pub(crate) fn with_room(keys: usize) -> Self {
+    pub(crate) fn with_capacity(keys: usize) -> Self {
         Slots { slots: free_slots((keys * 3 / 2).max(SLOTS_MIN)), used: 0 }
     }
 
@@ -74,12 +74,12 @@ impl Slots {
         if self.slots.is_empty() {
             return None;
         }
-        let mut at = tag.home(self.slots.len());
+        let mut at = tag.home_slot(self.slots.len());
         loop {
             match self.slots[at].load(Relaxed) {
                 FREE => return None,
                 slot if tag_of(slot) == tag && is_at(place_of(slot)) => return Some(at),
-                _ => at = following(at, self.slots.len()),
+                _ => at = next_slot(at, self.slots.len()),
             }
         }
     }
@@ -98,7 +98,7 @@ impl Slots {
     }
 
     /// Clears the mark of a used slot. Returns whether it was set.
-    pub(crate) fn take_mark(&mut self, slot: usize) -> bool {
+    pub(crate) fn clear_mark(&mut self, slot: usize) -> bool {
         let slot = self.slots[slot].get_mut();
         let was_marked = *slot & MARK != 0;
         *slot &= !MARK;
@@ -106,7 +106,7 @@ impl Slots {
     }
 
     /// Changes the offset in a used slot.
-    pub(crate) fn lead(&mut self, slot: usize, place: u32) {
+    pub(crate) fn set_place(&mut self, slot: usize, place: u32) {
         let slot = self.slots[slot].get_mut();
         *slot = *slot >> u32::BITS << u32::BITS | u64::from(place);
     }
@@ -125,9 +125,9 @@ impl Slots {
     }
 
     fn set(&mut self, slot: u64) -> usize {
-        let mut at = tag_of(slot).home(self.slots.len());
+        let mut at = tag_of(slot).home_slot(self.slots.len());
         while *self.slots[at].get_mut() != FREE {
-            at = following(at, self.slots.len());
+            at = next_slot(at, self.slots.len());
         }
         *self.slots[at].get_mut() = slot;
         at
@@ -137,17 +137,17 @@ impl Slots {
     pub(crate) fn free(&mut self, slot: usize) {
         let slots = self.slots.len();
         let distance = |from: usize, to: usize| (to + slots - from) % slots;
-        let (mut hole, mut at) = (slot, following(slot, slots));
+        let (mut hole, mut at) = (slot, next_slot(slot, slots));
         loop {
             let moving = *self.slots[at].get_mut();
             if moving == FREE {
                 break;
             }
-            if distance(tag_of(moving).home(slots), at) >= distance(hole, at) {
+            if distance(tag_of(moving).home_slot(slots), at) >= distance(hole, at) {
                 *self.slots[hole].get_mut() = moving;
                 hole = at;
             }
-            at = following(at, slots);
+            at = next_slot(at, slots);
         }
         *self.slots[hole].get_mut() = FREE;
         self.used -= 1;
@@ -162,7 +162,7 @@ impl Slots {
 
 impl Arena {
     /// An arena with capacity for this number of octets.
-    pub(crate) fn with_room(octets: usize) -> Self {
+    pub(crate) fn with_capacity(octets: usize) -> Self {
         Arena { octets: Vec::with_capacity(octets), garbage: 0 }
     }
 
@@ -189,7 +189,7 @@ impl Arena {
     /// Appends a record of this length and returns its offset. Returns None, and writes nothing, if
     /// the offset does not fit in 32 bits.
     pub(crate) fn append(&mut self, octets: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<u32> {
-        let place = u32::try_from(self.octets.len()).ok().filter(|&place| place != NOWHERE)?;
+        let place = u32::try_from(self.octets.len()).ok().filter(|&place| place != NO_RECORD)?;
         if self.octets.capacity() - self.octets.len() < octets {
             // Grow by a sixteenth. Doubling, as a vector does, would leave half of the memory
             // unused.
@@ -200,12 +200,12 @@ impl Arena {
     }
 
     /// Counts octets of a removed record.
-    pub(crate) fn waste(&mut self, octets: usize) {
+    pub(crate) fn add_garbage(&mut self, octets: usize) {
         self.garbage += octets;
     }
 
     /// Whether at least an eighth of the buffer is unused, so that compaction pays.
-    pub(crate) fn is_untidy(&self) -> bool {
+    pub(crate) fn needs_compaction(&self) -> bool {
         self.garbage >= GARBAGE_MIN.max(self.octets.len() / 8)
     }
 
@@ -220,7 +220,7 @@ fn free_slots(count: usize) -> Vec<AtomicU64> {
     (0..count).map(|_| AtomicU64::new(FREE)).collect()
 }
 
-fn following(slot: usize, slots: usize) -> usize {
+fn next_slot(slot: usize, slots: usize) -> usize {
     if slot + 1 == slots { 0 } else { slot + 1 }
 }
 
@@ -266,9 +266,9 @@ mod tests {
                     }
                     (Some(slot), 2) => {
                         let was_marked = std::mem::take(&mut expected.get_mut(&place).unwrap().1);
-                        prop_assert_eq!(slots.take_mark(slot), was_marked);
+                        prop_assert_eq!(slots.clear_mark(slot), was_marked);
                     }
-                    (Some(slot), _) => slots.lead(slot, place),
+                    (Some(slot), _) => slots.set_place(slot, place),
                 }
             }
             prop_assert_eq!(slots.len(), expected.len());
@@ -276,19 +276,19 @@ mod tests {
             for (place, (tag, is_marked)) in expected {
                 let slot = slots.find(tag, |at| at == place).unwrap();
                 prop_assert_eq!(slots.at(slot), Some((tag, place)));
-                prop_assert_eq!(slots.take_mark(slot), is_marked);
+                prop_assert_eq!(slots.clear_mark(slot), is_marked);
             }
         }
     }
 
     #[test]
-    fn an_arena_is_untidy_when_an_eighth_of_it_is_of_no_use() {
-        let mut arena = Arena::with_room(16 * GARBAGE_MIN);
+    fn an_arena_needs_compaction_when_an_eighth_of_it_is_garbage() {
+        let mut arena = Arena::with_capacity(16 * GARBAGE_MIN);
         assert_eq!(arena.append(16 * GARBAGE_MIN, |octets| octets.resize(16 * GARBAGE_MIN, 0)), Some(0));
-        arena.waste(2 * GARBAGE_MIN - 1);
-        assert!(!arena.is_untidy());
-        arena.waste(1);
-        assert!(arena.is_untidy());
+        arena.add_garbage(2 * GARBAGE_MIN - 1);
+        assert!(!arena.needs_compaction());
+        arena.add_garbage(1);
+        assert!(arena.needs_compaction());
         assert_eq!((arena.len(), arena.in_use()), (16 * GARBAGE_MIN, 14 * GARBAGE_MIN));
     }
 }

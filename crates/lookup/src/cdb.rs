@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::text::{self, TextError};
-use crate::{Answer, Answers, Table, answer_now};
+use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 const HEADER_OCTETS: usize = 2048;
 const TABLES: usize = 256;
@@ -58,7 +58,7 @@ pub enum CdbError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        damage: Damage,
+        damage: CdbDamage,
     },
     /// The text table has an error.
     #[error(transparent)]
@@ -73,7 +73,7 @@ pub enum CdbError {
 
 /// What is wrong with the contents of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
+pub enum CdbDamage {
     /// The file is too short or too long.
     #[error("not a cdb file: {0} bytes")]
     Length(u64),
@@ -82,7 +82,7 @@ pub enum Damage {
     Pointer(u64),
     /// Too many records for one key, or too much data in one record.
     #[error("a key has too many records or too much data")]
-    Excess,
+    TooLarge,
     /// The data of a record is not a list of values.
     #[error("the data of a key is not a comma-separated list of values")]
     Values,
@@ -95,45 +95,45 @@ impl Cdb {
         let damaged = |damage| CdbError::Damaged { path: path.into(), damage };
         let octets = fs::metadata(path).map_err(failed)?.len();
         if octets > FILE_OCTETS_MAX {
-            return Err(damaged(Damage::Length(octets)));
+            return Err(damaged(CdbDamage::Length(octets)));
         }
         Cdb::from_bytes(name, fs::read(path).map_err(failed)?).map_err(damaged)
     }
 
     /// Makes the table `name` from the contents of a file.
-    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, Damage> {
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self, CdbDamage> {
         let octets = bytes.len() as u64;
         if bytes.len() < HEADER_OCTETS || octets > FILE_OCTETS_MAX {
-            return Err(Damage::Length(octets));
+            return Err(CdbDamage::Length(octets));
         }
         let cdb = Cdb { name: name.to_owned(), bytes };
         for table in 0..TABLES as u64 {
             let (place, slots) = cdb.pair(table * 8)?;
             let end = u64::from(place) + u64::from(slots) * 8;
             if end > octets {
-                return Err(Damage::Pointer(end));
+                return Err(CdbDamage::Pointer(end));
             }
         }
         Ok(cdb)
     }
 
     /// The values of a folded key from all its records, or None.
-    fn find(&self, key: &str) -> Result<Option<Vec<String>>, Damage> {
+    fn find(&self, key: &str) -> Result<Option<Vec<String>>, CdbDamage> {
         let mut values = None;
         for (records, place) in self.candidates(key.as_bytes()).enumerate() {
             if records == RECORDS_PER_KEY_MAX {
-                return Err(Damage::Excess);
+                return Err(CdbDamage::TooLarge);
             }
             if let Some(data) = self.data_of(key.as_bytes(), place?)? {
-                let text = str::from_utf8(data).map_err(|_| Damage::Values)?;
-                values.get_or_insert_with(Vec::new).extend(text::parse_values(text).map_err(|_| Damage::Values)?);
+                let text = str::from_utf8(data).map_err(|_| CdbDamage::Values)?;
+                values.get_or_insert_with(Vec::new).extend(text::parse_values(text).map_err(|_| CdbDamage::Values)?);
             }
         }
         Ok(values)
     }
 
     /// The offsets of all records whose key has the same hash.
-    fn candidates(&self, key: &[u8]) -> impl Iterator<Item = Result<u64, Damage>> {
+    fn candidates(&self, key: &[u8]) -> impl Iterator<Item = Result<u64, CdbDamage>> {
         let hash = hash(key);
         let (table, slots) = self.pair(u64::from(hash % TABLES as u32) * 8).unwrap_or_default();
         let first = hash / TABLES as u32;
@@ -146,30 +146,30 @@ impl Cdb {
     }
 
     /// The data of the record at `place`, if its key matches.
-    fn data_of(&self, key: &[u8], place: u64) -> Result<Option<&[u8]>, Damage> {
+    fn data_of(&self, key: &[u8], place: u64) -> Result<Option<&[u8]>, CdbDamage> {
         let (key_octets, data_octets) = self.pair(place)?;
         let found = self.slice(place + 8, key_octets)?;
         if found != key {
             return Ok(None);
         }
         if data_octets > DATA_OCTETS_MAX {
-            return Err(Damage::Excess);
+            return Err(CdbDamage::TooLarge);
         }
         self.slice(place + 8 + u64::from(key_octets), data_octets).map(Some)
     }
 
-    fn pair(&self, place: u64) -> Result<(u32, u32), Damage> {
+    fn pair(&self, place: u64) -> Result<(u32, u32), CdbDamage> {
         let bytes = self.slice(place, 8)?;
-        let (first, second) = bytes.split_first_chunk().ok_or(Damage::Pointer(place))?;
-        let second = second.first_chunk().ok_or(Damage::Pointer(place))?;
+        let (first, second) = bytes.split_first_chunk().ok_or(CdbDamage::Pointer(place))?;
+        let second = second.first_chunk().ok_or(CdbDamage::Pointer(place))?;
         Ok((u32::from_le_bytes(*first), u32::from_le_bytes(*second)))
     }
 
-    fn slice(&self, place: u64, octets: u32) -> Result<&[u8], Damage> {
+    fn slice(&self, place: u64, octets: u32) -> Result<&[u8], CdbDamage> {
         let end = place + u64::from(octets);
         // The file's length fits in usize, so an offset that does not is past its end.
         let range = usize::try_from(place).ok().zip(usize::try_from(end).ok());
-        range.and_then(|(start, end)| self.bytes.get(start..end)).ok_or(Damage::Pointer(end))
+        range.and_then(|(start, end)| self.bytes.get(start..end)).ok_or(CdbDamage::Pointer(end))
     }
 }
 
@@ -178,11 +178,11 @@ impl Table for Cdb {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        answer_now(keys, |key| match self.find(key) {
-            Ok(Some(values)) => Answer::Found(values),
-            Ok(None) => Answer::NotFound,
-            Err(damage) => Answer::Unavailable(format!("table '{}': {damage}", self.name)),
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        ready_answers(keys, |key| match self.find(key) {
+            Ok(Some(values)) => LookupAnswer::Found(values),
+            Ok(None) => LookupAnswer::NotFound,
+            Err(damage) => LookupAnswer::Unavailable(format!("table '{}': {damage}", self.name)),
         })
     }
 }
@@ -213,7 +213,7 @@ fn encode<'a>(records: impl Iterator<Item = (&'a [u8], String)>) -> Option<Vec<u
     }
     let mut header = Vec::with_capacity(HEADER_OCTETS);
     for table in tables {
-        let slots = spread(&table);
+        let slots = hash_slots(&table);
         push_pair(&mut header, (place_at_end(&bytes)?, u32::try_from(slots.len()).ok()?));
         slots.into_iter().for_each(|slot| push_pair(&mut bytes, slot));
     }
@@ -222,7 +222,7 @@ fn encode<'a>(records: impl Iterator<Item = (&'a [u8], String)>) -> Option<Vec<u
 }
 
 /// A hash table with two slots per record, so that probing soon reaches a free one.
-fn spread(records: &[(u32, u32)]) -> Vec<(u32, u32)> {
+fn hash_slots(records: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut slots = vec![(0, 0); records.len() * 2];
     for &(hash, place) in records {
         let mut slot = (hash as usize / TABLES) % slots.len();
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_table_is_half_empty() {
         let records: Vec<_> = (1..100).map(|place| (place * 77, place)).collect();
-        let slots = spread(&records);
+        let slots = hash_slots(&records);
         assert_eq!(slots.len(), 198);
         assert_eq!(slots.iter().filter(|slot| slot.1 == 0).count(), 99);
     }
@@ -333,7 +333,7 @@ mod tests {
         let bytes = two_keys();
         for octets in 0..bytes.len() {
             let refused = Cdb::from_bytes("t", bytes[..octets].to_vec()).err();
-            assert!(matches!(refused, Some(Damage::Length(_) | Damage::Pointer(_))), "{octets}: {refused:?}");
+            assert!(matches!(refused, Some(CdbDamage::Length(_) | CdbDamage::Pointer(_))), "{octets}: {refused:?}");
         }
     }
 
@@ -342,15 +342,15 @@ mod tests {
         let mut bytes = two_keys();
         bytes[HEADER_OCTETS + 4..HEADER_OCTETS + 8].copy_from_slice(&u32::MAX.to_le_bytes());
         let cdb = Cdb::from_bytes("t", bytes.clone()).unwrap();
-        assert_eq!(cdb.find("one"), Err(Damage::Excess));
+        assert_eq!(cdb.find("one"), Err(CdbDamage::TooLarge));
         assert_eq!(cdb.find("two"), Ok(Some(vec!["2".into()])));
         bytes[HEADER_OCTETS..HEADER_OCTETS + 4].copy_from_slice(&u32::MAX.to_le_bytes());
         let cdb = Cdb::from_bytes("t", bytes).unwrap();
-        assert!(matches!(cdb.find("one"), Err(Damage::Pointer(_))));
+        assert!(matches!(cdb.find("one"), Err(CdbDamage::Pointer(_))));
     }
 
     #[test]
-    fn a_table_whose_slots_all_hold_one_record_does_not_go_round_for_ever() {
+    fn a_table_whose_slots_all_hold_one_record_does_not_loop() {
         let mut bytes = encode([(&b"k"[..], "1".to_owned())].into_iter()).unwrap();
         let table = bytes.len();
         for _ in 0..5000 {
@@ -360,7 +360,7 @@ mod tests {
         bytes[pointer..pointer + 4].copy_from_slice(&(table as u32).to_le_bytes());
         bytes[pointer + 4..pointer + 8].copy_from_slice(&5000u32.to_le_bytes());
         let cdb = Cdb::from_bytes("t", bytes).unwrap();
-        assert_eq!(cdb.find("k"), Err(Damage::Excess));
+        assert_eq!(cdb.find("k"), Err(CdbDamage::TooLarge));
     }
 
     proptest! {

@@ -11,23 +11,23 @@
 
 use std::sync::Arc;
 
-use crate::{Answer, Answers, Layer, Table, Trace, Tracing};
+use crate::{LookupAnswer, LookupFuture, LookupTrace, Table, TableLayer, TraceFuture};
 
 /// A list of tables that acts as one.
 #[derive(Clone)]
-pub struct Chain {
+pub struct ChainedTable {
     name: String,
     tables: Vec<Arc<dyn Table>>,
 }
 
-impl Chain {
+impl ChainedTable {
     /// Creates the table `name` that searches `tables` in order.
     pub fn new(name: &str, tables: Vec<Arc<dyn Table>>) -> Self {
-        Chain { name: name.to_owned(), tables }
+        ChainedTable { name: name.to_owned(), tables }
     }
 
-    async fn answers(&self, keys: &[&str]) -> Vec<Answer> {
-        let mut answers = vec![Answer::NotFound; keys.len()];
+    async fn answers(&self, keys: &[&str]) -> Vec<LookupAnswer> {
+        let mut answers = vec![LookupAnswer::NotFound; keys.len()];
         let mut open: Vec<usize> = (0..keys.len()).collect();
         for (number, table) in (1..).zip(&self.tables) {
             if open.is_empty() {
@@ -36,46 +36,46 @@ impl Chain {
             let asked: Vec<&str> = open.iter().map(|&place| keys[place]).collect();
             let mut given = table.lookup(&asked).await.into_iter();
             for &place in &open {
-                let answer = given.next().unwrap_or_else(|| unanswered(&**table));
-                answers[place] = self.heard(answer, number);
+                let answer = given.next().unwrap_or_else(|| missing_answer(&**table));
+                answers[place] = self.answer_at_position(answer, number);
             }
-            open.retain(|&place| answers[place] == Answer::NotFound);
+            open.retain(|&place| answers[place] == LookupAnswer::NotFound);
         }
         answers
     }
 
     /// The chain's answer if table `number`, counted from 1, gives this answer. An unconfirmed
     /// NotFound says nothing about the tables after it.
-    fn heard(&self, answer: Answer, number: usize) -> Answer {
+    fn answer_at_position(&self, answer: LookupAnswer, number: usize) -> LookupAnswer {
         match answer {
-            Answer::Unconfirmed(why) if number < self.tables.len() => Answer::Unavailable(why),
+            LookupAnswer::Unconfirmed(why) if number < self.tables.len() => LookupAnswer::Unavailable(why),
             answer => answer,
         }
     }
 }
 
-impl Table for Chain {
+impl Table for ChainedTable {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         Box::pin(self.answers(keys))
     }
 
     /// False as soon as one of the tables takes parts of keys.
-    fn is_asked_whole(&self) -> bool {
-        self.tables.iter().all(|table| table.is_asked_whole())
+    fn whole_keys_only(&self) -> bool {
+        self.tables.iter().all(|table| table.whole_keys_only())
     }
 
     /// Reports the layer of the deciding table; that is the last one if no table has the key.
-    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+    fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         Box::pin(async move {
-            let mut trace = Trace { answer: Answer::NotFound, layer: Layer::Memory };
+            let mut trace = LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Memory };
             for (number, table) in (1..).zip(&self.tables) {
-                let Trace { answer, layer } = table.trace(key).await;
-                trace = Trace { answer: self.heard(answer, number), layer };
-                if trace.answer != Answer::NotFound {
+                let LookupTrace { answer, layer } = table.trace(key).await;
+                trace = LookupTrace { answer: self.answer_at_position(answer, number), layer };
+                if trace.answer != LookupAnswer::NotFound {
                     break;
                 }
             }
@@ -84,6 +84,6 @@ impl Table for Chain {
     }
 }
 
-fn unanswered(table: &dyn Table) -> Answer {
-    Answer::Unavailable(format!("table '{}' returned no answer for a key", table.name()))
+fn missing_answer(table: &dyn Table) -> LookupAnswer {
+    LookupAnswer::Unavailable(format!("table '{}' returned no answer for a key", table.name()))
 }

@@ -30,14 +30,14 @@ use std::sync::Arc;
 
 use mail::Address;
 
-pub use domains::{DomainTable, other_spelling};
-use domains::{Domains, Known, in_ascii};
+use domains::{DomainLookup, LocalDomains, to_a_labels};
+pub use domains::{DomainTable, other_idn_form};
 
-use crate::{Answer, Table, fold};
+use crate::{LookupAnswer, Table, fold};
 
 /// A local domain.
 #[derive(Clone)]
-pub struct Domain {
+pub struct LocalDomain {
     /// The domain's name. Unicode and A-label forms (RFC 5890) are equal; table keys and mailbox
     /// names use the form given here.
     pub name: Box<str>,
@@ -76,8 +76,8 @@ impl Default for Limits {
 }
 
 /// All local domains.
-pub struct Directory {
-    domains: Domains,
+pub struct RecipientDirectory {
+    domains: LocalDomains,
     limits: Limits,
     hostname: Box<str>,
 }
@@ -86,7 +86,7 @@ pub struct Directory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// A local address with these recipients: at least one, each once.
-    Local(Vec<Final>),
+    Local(Vec<ResolvedRecipient>),
     /// The domain is not local.
     Remote(Address),
     /// The domain is local, but the address has no recipient.
@@ -101,7 +101,7 @@ pub enum Resolution {
 
 /// A recipient after alias expansion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Final {
+pub struct ResolvedRecipient {
     /// The recipient's address: for a local mailbox in lower case and without the tag; otherwise as
     /// given.
     pub address: Address,
@@ -113,39 +113,39 @@ pub struct Final {
 
 /// Where a mailbox is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum MailboxLocation {
     /// On this host.
-    Here,
+    ThisHost,
     /// Beyond the next hop: the domain is not local, or its mail is relayed.
-    Onward,
+    NextHop,
     /// On another host: `host`, `host:port`, or the same with an address in brackets.
-    At(Box<str>),
+    OtherHost(Box<str>),
     /// A table is unavailable. Holds the reason, for the log.
     Unavailable(String),
 }
 
 /// A table is unavailable; the reason.
-struct Unavailable(String);
+struct TableUnavailable(String);
 
 /// Why a table does not say whether a key exists.
-enum Untold {
+enum TableFailure {
     Unavailable(String),
     /// The key did not exist before the outage.
     Unconfirmed(String),
 }
 
-impl From<Untold> for Unavailable {
-    fn from(untold: Untold) -> Self {
-        let (Untold::Unavailable(why) | Untold::Unconfirmed(why)) = untold;
-        Unavailable(why)
+impl From<TableFailure> for TableUnavailable {
+    fn from(untold: TableFailure) -> Self {
+        let (TableFailure::Unavailable(why) | TableFailure::Unconfirmed(why)) = untold;
+        TableUnavailable(why)
     }
 }
 
-impl Directory {
+impl RecipientDirectory {
     /// Creates the directory of these domains. Of two domains with the same name the later one
     /// applies.
-    pub fn new(domains: Vec<Domain>, limits: Limits) -> Self {
-        Directory { domains: Domains::new(domains), limits, hostname: Box::default() }
+    pub fn new(domains: Vec<LocalDomain>, limits: Limits) -> Self {
+        RecipientDirectory { domains: LocalDomains::new(domains), limits, hostname: Box::default() }
     }
 
     /// Adds domains whose names are in tables. Names in the configuration have precedence.
@@ -156,7 +156,7 @@ impl Directory {
 
     /// Sets this host's name, so that mailboxes stored on it are recognized as local.
     pub fn on_host(self, hostname: &str) -> Self {
-        Directory { hostname: fold(hostname).into(), ..self }
+        RecipientDirectory { hostname: fold(hostname).into(), ..self }
     }
 
     /// The local domain with this name, in lower case as in an [`Address`], as Unicode or A-labels.
@@ -164,11 +164,11 @@ impl Directory {
     /// # Errors
     ///
     /// The reason, for the log, if a table of domain names is unavailable.
-    pub async fn domain(&self, name: &str) -> Result<Option<Cow<'_, Domain>>, String> {
-        let mut known = Known::new(&self.domains);
-        match known.learn(std::iter::once(name)).await {
-            Ok(()) => Ok(known.into_domain(name)),
-            Err(Unavailable(why)) => Err(why),
+    pub async fn domain(&self, name: &str) -> Result<Option<Cow<'_, LocalDomain>>, String> {
+        let mut domains = DomainLookup::new(&self.domains);
+        match domains.look_up(std::iter::once(name)).await {
+            Ok(()) => Ok(domains.into_domain(name)),
+            Err(TableUnavailable(why)) => Err(why),
         }
     }
 
@@ -186,46 +186,46 @@ impl Directory {
 
     /// Resolves `address` to its recipients.
     pub async fn resolve(&self, address: &Address) -> Resolution {
-        self.resolved(address).await.unwrap_or_else(|Unavailable(why)| Resolution::Unavailable(why))
+        self.try_resolve(address).await.unwrap_or_else(|TableUnavailable(why)| Resolution::Unavailable(why))
     }
 
-    async fn resolved(&self, address: &Address) -> Result<Resolution, Unavailable> {
-        let mut known = Known::new(&self.domains);
-        known.learn(std::iter::once(address.domain())).await?;
-        if known.domain(address.domain()).is_none() {
+    async fn try_resolve(&self, address: &Address) -> Result<Resolution, TableUnavailable> {
+        let mut domains = DomainLookup::new(&self.domains);
+        domains.look_up(std::iter::once(address.domain())).await?;
+        if domains.domain(address.domain()).is_none() {
             return Ok(Resolution::Remote(address.clone()));
         }
-        let mut finals = Finals::new(address, kept(&known, address));
-        let mut open = vec![finals.kept.clone()];
+        let mut recipients = ResolvedRecipients::new(address, canonical(&domains, address));
+        let mut open = vec![recipients.canonical.clone()];
         let mut opened = HashSet::new();
         for _ in 0..=self.limits.depth_max {
-            let targets = round(&known, open, &mut finals).await?;
-            known.learn(targets.iter().map(Address::domain)).await?;
-            open = sort_out(&known, targets, &mut finals, &mut opened);
-            if finals.len() + open.len() > self.limits.addresses_max {
+            let targets = resolve_round(&domains, open, &mut recipients).await?;
+            domains.look_up(targets.iter().map(Address::domain)).await?;
+            open = split_targets(&domains, targets, &mut recipients, &mut opened);
+            if recipients.len() + open.len() > self.limits.addresses_max {
                 return Ok(Resolution::TooMany);
             }
             if open.is_empty() {
-                return Ok(finals.into_resolution());
+                return Ok(recipients.into_resolution());
             }
         }
         Ok(Resolution::TooDeep)
     }
 
     /// Where each of these mailboxes is stored, in their order. Asks each table of hosts once.
-    pub async fn stores(&self, mailboxes: &[Address]) -> Vec<Store> {
-        let mut known = Known::new(&self.domains);
-        known.learn_most(mailboxes.iter().map(Address::domain)).await;
-        let question = |mailbox: &Address| match known.domain(mailbox.domain()) {
-            Some(domain) => Question::new(&domain.hosts, vec![folded(mailbox, domain).as_str().to_owned()]),
-            None => Question { table: None, keys: Vec::new() },
+    pub async fn mailbox_locations(&self, mailboxes: &[Address]) -> Vec<MailboxLocation> {
+        let mut domains = DomainLookup::new(&self.domains);
+        domains.look_up_available(mailboxes.iter().map(Address::domain)).await;
+        let query = |mailbox: &Address| match domains.domain(mailbox.domain()) {
+            Some(domain) => TableQuery::new(&domain.hosts, vec![folded(mailbox, domain).as_str().to_owned()]),
+            None => TableQuery { table: None, keys: Vec::new() },
         };
-        let found = ask(mailboxes.iter().map(question).collect()).await;
-        let is_final = |mailbox: &Address| known.domain(mailbox.domain()).is_some_and(|domain| domain.is_final);
-        let store = |(mailbox, found): (&Address, _)| match known.trouble(mailbox.domain()) {
-            Some(why) => Store::Unavailable(why.to_owned()),
-            None => match self.store(mailbox, found) {
-                Store::Here if !is_final(mailbox) => Store::Onward,
+        let found = run_queries(mailboxes.iter().map(query).collect()).await;
+        let is_final = |mailbox: &Address| domains.domain(mailbox.domain()).is_some_and(|domain| domain.is_final);
+        let store = |(mailbox, found): (&Address, _)| match domains.error_for(mailbox.domain()) {
+            Some(why) => MailboxLocation::Unavailable(why.to_owned()),
+            None => match self.mailbox_location(mailbox, found) {
+                MailboxLocation::ThisHost if !is_final(mailbox) => MailboxLocation::NextHop,
                 store => store,
             },
         };
@@ -233,127 +233,140 @@ impl Directory {
     }
 
     /// Uses the first host, unless this host is among them and therefore has a copy.
-    fn store(&self, mailbox: &Address, found: Result<Option<Hit<'_>>, Untold>) -> Store {
+    fn mailbox_location(
+        &self,
+        mailbox: &Address,
+        found: Result<Option<TableHit<'_>>, TableFailure>,
+    ) -> MailboxLocation {
         let hit = match found {
             Ok(Some(hit)) => hit,
-            Ok(None) => return Store::Here,
-            Err(Untold::Unavailable(why) | Untold::Unconfirmed(why)) => return Store::Unavailable(why),
+            Ok(None) => return MailboxLocation::ThisHost,
+            Err(TableFailure::Unavailable(why) | TableFailure::Unconfirmed(why)) => {
+                return MailboxLocation::Unavailable(why);
+            }
         };
         let hosts: Vec<String> = hit.values.iter().map(|value| fold(value)).collect();
-        let wrong = |what: &str| Store::Unavailable(format!("table '{}': host of {mailbox}: {what}", hit.table));
+        let wrong =
+            |what: &str| MailboxLocation::Unavailable(format!("table '{}': host of {mailbox}: {what}", hit.table));
         match hosts.iter().find(|host| !is_host(host)) {
             Some(host) => wrong(&format!("invalid host '{host}'")),
-            None if hosts.iter().any(|host| self.is_here(host)) => Store::Here,
-            None => hosts.first().map_or_else(|| wrong("no value"), |host| Store::At(host.as_str().into())),
+            None if hosts.iter().any(|host| self.is_this_host(host)) => MailboxLocation::ThisHost,
+            None => {
+                hosts.first().map_or_else(|| wrong("no value"), |host| MailboxLocation::OtherHost(host.as_str().into()))
+            }
         }
     }
 
     /// Ignores the port: relaying to this host would loop.
-    fn is_here(&self, host: &str) -> bool {
+    fn is_this_host(&self, host: &str) -> bool {
         let name = host.split_once(':').map_or(host, |(name, _)| name);
         !self.hostname.is_empty() && name.trim_end_matches('.') == &*self.hostname
     }
 }
 
-/// Looks up all open addresses. Adds mailboxes to `finals` and returns the targets of aliases.
-async fn round(known: &Known<'_>, open: Vec<Address>, finals: &mut Finals<'_>) -> Result<Vec<Address>, Unavailable> {
-    let case = |address: Address| Some(Case::new(known.domain(address.domain())?, address));
-    let mut cases: Vec<Case> = open.into_iter().filter_map(case).collect();
+/// Looks up all open addresses. Adds mailboxes to `recipients` and returns the targets of aliases.
+async fn resolve_round(
+    domains: &DomainLookup<'_>,
+    open: Vec<Address>,
+    recipients: &mut ResolvedRecipients<'_>,
+) -> Result<Vec<Address>, TableUnavailable> {
+    let case = |address: Address| Some(AddressLookup::new(domains.domain(address.domain())?, address));
+    let mut cases: Vec<AddressLookup> = open.into_iter().filter_map(case).collect();
     ask_aliases(&mut cases).await?;
     ask_mailboxes(&mut cases).await?;
     ask_domain_aliases(&mut cases).await?;
     let mut targets = Vec::new();
     for case in cases {
-        let (mailbox, named) = case.close();
-        mailbox.into_iter().for_each(|address| finals.insert(address, true));
+        let (mailbox, named) = case.finish();
+        mailbox.into_iter().for_each(|address| recipients.insert(address, true));
         targets.extend(named);
     }
     Ok(targets)
 }
 
-/// Adds remote targets to `finals` and returns the local ones, each once. An address in `opened`
+/// Adds remote targets to `recipients` and returns the local ones, each once. An address in `opened`
 /// adds no recipients, so it is returned again only while there are no recipients at all. This
 /// tells an alias loop from unknown addresses.
-fn sort_out(
-    known: &Known<'_>,
+fn split_targets(
+    domains: &DomainLookup<'_>,
     targets: Vec<Address>,
-    finals: &mut Finals<'_>,
+    recipients: &mut ResolvedRecipients<'_>,
     opened: &mut HashSet<Address>,
 ) -> Vec<Address> {
     if targets.is_empty() {
         return Vec::new();
     }
-    opened.insert(finals.kept.clone());
+    opened.insert(recipients.canonical.clone());
     let mut seen = HashSet::new();
     let (ours, elsewhere): (Vec<_>, Vec<_>) =
-        targets.into_iter().partition(|target| known.domain(target.domain()).is_some());
-    elsewhere.into_iter().for_each(|address| finals.insert(address, false));
+        targets.into_iter().partition(|target| domains.domain(target.domain()).is_some());
+    elsewhere.into_iter().for_each(|address| recipients.insert(address, false));
     let mut is_open = |address: &Address| match opened.insert(address.clone()) {
         true => true,
-        false => finals.len() == 0,
+        false => recipients.len() == 0,
     };
-    let ours = ours.iter().map(|target| kept(known, target)).filter(|address| seen.insert(address.clone()));
+    let ours = ours.iter().map(|target| canonical(domains, target)).filter(|address| seen.insert(address.clone()));
     ours.filter(|address| is_open(address)).collect()
 }
 
 /// The canonical form of an address: folded if the domain is local, otherwise unchanged, because
 /// only the next host knows whether case matters.
-fn kept(known: &Known<'_>, address: &Address) -> Address {
-    match known.domain(address.domain()) {
+fn canonical(domains: &DomainLookup<'_>, address: &Address) -> Address {
+    match domains.domain(address.domain()) {
         Some(domain) if domain.is_final => folded(address, domain),
         _ => address.clone(),
     }
 }
 
 /// The recipients in the order in which they were found.
-struct Finals<'a> {
-    asked: &'a Address,
-    /// The canonical form of `asked`, so that a difference in case does not count as another
+struct ResolvedRecipients<'a> {
+    requested: &'a Address,
+    /// The canonical form of `requested`, so that a difference in case does not count as another
     /// address.
-    kept: Address,
-    found: Vec<Final>,
+    canonical: Address,
+    recipients: Vec<ResolvedRecipient>,
     seen: HashSet<Address>,
 }
 
-impl<'a> Finals<'a> {
-    fn new(asked: &'a Address, kept: Address) -> Self {
-        Finals { asked, kept, found: Vec::new(), seen: HashSet::new() }
+impl<'a> ResolvedRecipients<'a> {
+    fn new(requested: &'a Address, canonical: Address) -> Self {
+        ResolvedRecipients { requested, canonical, recipients: Vec::new(), seen: HashSet::new() }
     }
 
     fn len(&self) -> usize {
-        self.found.len()
+        self.recipients.len()
     }
 
     fn insert(&mut self, address: Address, local: bool) {
         if self.seen.insert(address.clone()) {
-            let original = (address != self.kept).then(|| self.asked.clone());
-            self.found.push(Final { address, original, local });
+            let original = (address != self.canonical).then(|| self.requested.clone());
+            self.recipients.push(ResolvedRecipient { address, original, local });
         }
     }
 
     fn into_resolution(mut self) -> Resolution {
-        if self.found.is_empty() && is_postmaster(&self.kept) {
-            self.insert(self.kept.clone(), true);
+        if self.recipients.is_empty() && is_postmaster(&self.canonical) {
+            self.insert(self.canonical.clone(), true);
         }
-        if self.found.is_empty() { Resolution::Unknown } else { Resolution::Local(self.found) }
+        if self.recipients.is_empty() { Resolution::Unknown } else { Resolution::Local(self.recipients) }
     }
 }
 
-/// The index of the address without its tag in [`Case::addresses`].
+/// The index of the address without its tag in [`AddressLookup::addresses`].
 const UNTAGGED: usize = 1;
 
 /// An address during one round.
-struct Case<'a> {
-    domain: &'a Domain,
+struct AddressLookup<'a> {
+    domain: &'a LocalDomain,
     address: Address,
     /// The address without its tag, if it has one.
     untagged: Option<Address>,
-    state: State,
+    state: AddressState,
     /// Set if the alias table only gave an unconfirmed NotFound; the reason.
-    doubt: Option<Unavailable>,
+    unconfirmed: Option<TableUnavailable>,
 }
 
-enum State {
+enum AddressState {
     /// Neither alias nor mailbox so far.
     Unknown,
     /// An alias with these targets; `names_itself` if its own mailbox is one of them.
@@ -362,10 +375,10 @@ enum State {
     Mailbox { mailbox: Address, targets: Vec<Address> },
 }
 
-impl<'a> Case<'a> {
-    fn new(domain: &'a Domain, address: Address) -> Self {
+impl<'a> AddressLookup<'a> {
+    fn new(domain: &'a LocalDomain, address: Address) -> Self {
         let untagged = domain.delimiter.and_then(|delimiter| without_tag(&address, delimiter));
-        Case { domain, address, untagged, state: State::Unknown, doubt: None }
+        AddressLookup { domain, address, untagged, state: AddressState::Unknown, unconfirmed: None }
     }
 
     fn addresses(&self) -> impl Iterator<Item = &Address> {
@@ -379,21 +392,21 @@ impl<'a> Case<'a> {
     /// Whether an alias target is the address itself.
     fn is_itself(&self, target: &Address) -> bool {
         let here = |address: &Address| folded(address, self.domain);
-        in_ascii(target.domain()) == in_ascii(self.address.domain()) && here(target) == here(&self.address)
+        to_a_labels(target.domain()) == to_a_labels(self.address.domain()) && here(target) == here(&self.address)
     }
 
     fn needs_mailbox(&self) -> bool {
-        matches!(self.state, State::Unknown | State::Alias { names_itself: true, .. })
+        matches!(self.state, AddressState::Unknown | AddressState::Alias { names_itself: true, .. })
     }
 
-    fn set_targets(&mut self, values: &[String], table: &str) -> Result<(), Unavailable> {
+    fn set_targets(&mut self, values: &[String], table: &str) -> Result<(), TableUnavailable> {
         if values.is_empty() {
-            return Err(Unavailable(format!("table '{table}': the alias for {} has no targets", self.address)));
+            return Err(TableUnavailable(format!("table '{table}': the alias for {} has no targets", self.address)));
         }
         let mut targets = Vec::with_capacity(values.len());
         for value in values {
             let target = value.parse::<Address>().map_err(|error| {
-                Unavailable(format!("table '{table}': the alias for {} names '{value}': {error}", self.address))
+                TableUnavailable(format!("table '{table}': the alias for {} names '{value}': {error}", self.address))
             })?;
             targets.push(target);
         }
@@ -404,70 +417,70 @@ impl<'a> Case<'a> {
     fn set_addresses(&mut self, mut targets: Vec<Address>) {
         let before = targets.len();
         targets.retain(|target| !self.is_itself(target));
-        self.state = State::Alias { names_itself: targets.len() < before, targets };
+        self.state = AddressState::Alias { names_itself: targets.len() < before, targets };
     }
 
-    /// Sets the mailbox to the address at this index of [`Case::addresses`], or to the unchanged
+    /// Sets the mailbox to the address at this index of [`AddressLookup::addresses`], or to the unchanged
     /// address if the domain is relayed.
     fn set_mailbox(&mut self, place: usize) {
         let mailbox = match &self.untagged {
             Some(untagged) if place == UNTAGGED && self.domain.is_final => untagged.clone(),
             _ => self.address.clone(),
         };
-        let targets = match std::mem::replace(&mut self.state, State::Unknown) {
-            State::Alias { targets, .. } => targets,
-            State::Unknown | State::Mailbox { .. } => Vec::new(),
+        let targets = match std::mem::replace(&mut self.state, AddressState::Unknown) {
+            AddressState::Alias { targets, .. } => targets,
+            AddressState::Unknown | AddressState::Mailbox { .. } => Vec::new(),
         };
-        self.state = State::Mailbox { mailbox, targets };
+        self.state = AddressState::Mailbox { mailbox, targets };
     }
 
     /// Applies the catch-all and the postmaster rule. Returns the mailbox, if any, and the targets.
-    fn close(mut self) -> (Option<Address>, Vec<Address>) {
-        if let (State::Unknown, Some(target)) = (&self.state, &self.domain.catch_all) {
+    fn finish(mut self) -> (Option<Address>, Vec<Address>) {
+        if let (AddressState::Unknown, Some(target)) = (&self.state, &self.domain.catch_all) {
             self.set_addresses(vec![target.clone()]);
         }
         match self.state {
-            State::Mailbox { mailbox, targets } => (Some(mailbox), targets),
-            State::Alias { targets, .. } if !targets.is_empty() => (None, targets),
+            AddressState::Mailbox { mailbox, targets } => (Some(mailbox), targets),
+            AddressState::Alias { targets, .. } if !targets.is_empty() => (None, targets),
             _ => (Some(self.address).filter(is_postmaster), Vec::new()),
         }
     }
 }
 
 /// Step 1: aliases.
-async fn ask_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
-    let questions = cases.iter().map(|case| Question::new(&case.domain.aliases, case.keys())).collect();
-    for (case, found) in cases.iter_mut().zip(ask(questions).await) {
+async fn ask_aliases(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
+    let queries = cases.iter().map(|case| TableQuery::new(&case.domain.aliases, case.keys())).collect();
+    for (case, found) in cases.iter_mut().zip(run_queries(queries).await) {
         match found {
             Ok(Some(hit)) => case.set_targets(&hit.values, hit.table)?,
             Ok(None) => {}
-            Err(Untold::Unconfirmed(why)) => case.doubt = Some(Unavailable(why)),
-            Err(Untold::Unavailable(why)) => return Err(Unavailable(why)),
+            Err(TableFailure::Unconfirmed(why)) => case.unconfirmed = Some(TableUnavailable(why)),
+            Err(TableFailure::Unavailable(why)) => return Err(TableUnavailable(why)),
         }
     }
     Ok(())
 }
 
 /// Step 2: mailboxes.
-async fn ask_mailboxes(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
+async fn ask_mailboxes(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| case.needs_mailbox()).collect();
-    let questions = wanting.iter().map(|case| Question::new(&case.domain.mailboxes, case.keys())).collect();
-    for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
+    let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.mailboxes, case.keys())).collect();
+    for (case, found) in wanting.iter_mut().zip(run_queries(queries).await) {
         match (found?, &case.domain.mailboxes) {
             (Some(hit), _) => case.set_mailbox(hit.key),
             (None, None) => case.set_mailbox(UNTAGGED),
-            (None, Some(_)) => case.doubt.take().map_or(Ok(()), Err)?,
+            (None, Some(_)) => case.unconfirmed.take().map_or(Ok(()), Err)?,
         }
     }
     Ok(())
 }
 
 /// Step 3: domain aliases.
-async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
-    let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, State::Unknown)).collect();
-    let key = |case: &Case<'_>| vec![format!("@{}", fold(&case.domain.name))];
-    let questions = wanting.iter().map(|case| Question::new(&case.domain.aliases, key(case))).collect();
-    for (case, found) in wanting.iter_mut().zip(ask(questions).await) {
+async fn ask_domain_aliases(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
+    let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, AddressState::Unknown)).collect();
+    let key = |case: &AddressLookup<'_>| vec![format!("@{}", fold(&case.domain.name))];
+    let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.aliases, key(case))).collect();
+    for (case, found) in wanting.iter_mut().zip(run_queries(queries).await) {
         if let Some(hit) = found? {
             case.set_targets(&hit.values, hit.table)?;
         }
@@ -476,67 +489,69 @@ async fn ask_domain_aliases(cases: &mut [Case<'_>]) -> Result<(), Unavailable> {
 }
 
 /// Keys for one table, in order of precedence.
-struct Question<'a> {
+struct TableQuery<'a> {
     table: Option<&'a dyn Table>,
     keys: Vec<String>,
 }
 
 /// The first key found, by its index, and its values.
-struct Hit<'a> {
+struct TableHit<'a> {
     table: &'a str,
     key: usize,
     values: Vec<String>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> TableQuery<'a> {
     fn new(table: &'a Option<Arc<dyn Table>>, keys: Vec<String>) -> Self {
-        Question { table: table.as_deref(), keys }
+        TableQuery { table: table.as_deref(), keys }
     }
 
     /// The first key that exists. An unavailable key hides those after it.
-    fn decide(&self, answers: Vec<Answer>) -> Result<Option<Hit<'a>>, Untold> {
+    fn first_hit(&self, answers: Vec<LookupAnswer>) -> Result<Option<TableHit<'a>>, TableFailure> {
         let Some(table) = self.table.map(Table::name) else { return Ok(None) };
         if answers.len() != self.keys.len() {
-            return Err(Untold::Unavailable(format!("table '{table}' returned no answer for a key")));
+            return Err(TableFailure::Unavailable(format!("table '{table}' returned no answer for a key")));
         }
         let mut unconfirmed = None;
         for (key, answer) in answers.into_iter().enumerate() {
             match answer {
-                Answer::Found(values) if unconfirmed.is_none() => return Ok(Some(Hit { table, key, values })),
+                LookupAnswer::Found(values) if unconfirmed.is_none() => {
+                    return Ok(Some(TableHit { table, key, values }));
+                }
                 // The earlier key may exist by now and would take precedence.
-                Answer::Found(_) => return Err(Untold::Unavailable(unconfirmed.unwrap_or_default())),
-                Answer::NotFound => {}
-                Answer::Unconfirmed(why) => unconfirmed = Some(why),
-                Answer::Unavailable(why) => return Err(Untold::Unavailable(why)),
+                LookupAnswer::Found(_) => return Err(TableFailure::Unavailable(unconfirmed.unwrap_or_default())),
+                LookupAnswer::NotFound => {}
+                LookupAnswer::Unconfirmed(why) => unconfirmed = Some(why),
+                LookupAnswer::Unavailable(why) => return Err(TableFailure::Unavailable(why)),
             }
         }
-        unconfirmed.map_or(Ok(None), |why| Err(Untold::Unconfirmed(why)))
+        unconfirmed.map_or(Ok(None), |why| Err(TableFailure::Unconfirmed(why)))
     }
 }
 
 /// Runs the queries, one lookup per table, and returns the results in order.
-async fn ask(questions: Vec<Question<'_>>) -> Vec<Result<Option<Hit<'_>>, Untold>> {
-    let mut answers: Vec<Vec<Answer>> = questions.iter().map(|_| Vec::new()).collect();
-    let mut open: Vec<usize> = (0..questions.len()).filter(|&place| questions[place].table.is_some()).collect();
-    while let Some(table) = open.first().and_then(|&place| questions[place].table) {
+async fn run_queries(queries: Vec<TableQuery<'_>>) -> Vec<Result<Option<TableHit<'_>>, TableFailure>> {
+    let mut answers: Vec<Vec<LookupAnswer>> = queries.iter().map(|_| Vec::new()).collect();
+    let mut open: Vec<usize> = (0..queries.len()).filter(|&place| queries[place].table.is_some()).collect();
+    while let Some(table) = open.first().and_then(|&place| queries[place].table) {
         let (together, others): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|&place| questions[place].table.is_some_and(|other| is_same(table, other)));
-        let keys: Vec<&str> = together.iter().flat_map(|&place| &questions[place].keys).map(String::as_str).collect();
+            open.into_iter().partition(|&place| queries[place].table.is_some_and(|other| is_same_table(table, other)));
+        let keys: Vec<&str> = together.iter().flat_map(|&place| &queries[place].keys).map(String::as_str).collect();
         let mut given = table.lookup(&keys).await.into_iter();
         for place in together {
-            answers[place] = given.by_ref().take(questions[place].keys.len()).collect();
+            answers[place] = given.by_ref().take(queries[place].keys.len()).collect();
         }
         open = others;
     }
-    questions.iter().zip(answers).map(|(question, answers)| question.decide(answers)).collect()
+    queries.iter().zip(answers).map(|(query, answers)| query.first_hit(answers)).collect()
 }
 
-fn is_same(one: &dyn Table, other: &dyn Table) -> bool {
+fn is_same_table(one: &dyn Table, other: &dyn Table) -> bool {
     std::ptr::addr_eq(one, other)
 }
 
 /// The address as a table key of this domain.
-fn folded(address: &Address, domain: &Domain) -> Address {
+fn folded(address: &Address, domain: &LocalDomain) -> Address {
     // Folding may make the address too long; then it stays unchanged.
     Address::new(&fold(&address.mailbox_name()), &domain.name).unwrap_or_else(|_| address.clone())
 }

@@ -17,26 +17,26 @@ use hickory_resolver::net::{DnsError, DnsHandle, NetError};
 use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query, ResponseCode};
 
 /// One name server, over UDP and TCP.
-pub type Server = NameServerPool<TokioRuntimeProvider>;
+pub type NameServer = NameServerPool<TokioRuntimeProvider>;
 
 /// The server's reply; None if there is none.
-pub async fn ask(server: &Server, query: Query, with_edns: bool) -> Option<Result<DnsResponse, NetError>> {
-    let answer = ask_once(server, query.clone(), with_edns).await;
+pub async fn query(server: &NameServer, query: Query, with_edns: bool) -> Option<Result<DnsResponse, NetError>> {
+    let answer = query_once(server, query.clone(), with_edns).await;
     match answer {
-        Some(Err(NetError::Dns(DnsError::ResponseCode(code)))) if with_edns && knows_no_edns(code) => {
-            ask_once(server, query, false).await
+        Some(Err(NetError::Dns(DnsError::ResponseCode(code)))) if with_edns && rejects_edns(code) => {
+            query_once(server, query, false).await
         }
         answer => answer,
     }
 }
 
-async fn ask_once(server: &Server, query: Query, use_edns: bool) -> Option<Result<DnsResponse, NetError>> {
+async fn query_once(server: &NameServer, query: Query, use_edns: bool) -> Option<Result<DnsResponse, NetError>> {
     let mut options = DnsRequestOptions::default();
     options.use_edns = use_edns;
     server.lookup(query, options).next().await
 }
 
-fn knows_no_edns(code: ResponseCode) -> bool {
+fn rejects_edns(code: ResponseCode) -> bool {
     // 16 is BADVERS in a reply with EDNS. hickory shows it as BADSIG, its name in TSIG.
     matches!(code, ResponseCode::FormErr | ResponseCode::NotImp | ResponseCode::BADVERS | ResponseCode::BADSIG)
 }

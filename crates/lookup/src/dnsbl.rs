@@ -21,9 +21,9 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{PoolContext, TlsConfig};
 
-use crate::Answer;
-use crate::backend::{Asked, Backend, Failure, Probed};
-use crate::dns::{self, Server};
+use crate::LookupAnswer;
+use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use crate::dns::{self, NameServer};
 
 /// Codes kept per address.
 const CODES_MAX: usize = 32;
@@ -46,13 +46,13 @@ pub struct Config {
 /// No name servers are known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no name servers: {0}")]
-pub struct NoServers(String);
+pub struct NoNameServers(String);
 
 /// The backend for one zone.
 pub struct Dnsbl {
     config: Config,
     /// One pool per server: a pool of several servers ends a query at the first error.
-    servers: Vec<Server>,
+    servers: Vec<NameServer>,
 }
 
 impl Dnsbl {
@@ -61,24 +61,24 @@ impl Dnsbl {
     /// # Errors
     ///
     /// The configuration names no servers, and neither does the system.
-    pub fn new(config: Config) -> Result<Dnsbl, NoServers> {
-        let tls = TlsConfig::new().map_err(|error| NoServers(error.to_string()))?;
+    pub fn new(config: Config) -> Result<Dnsbl, NoNameServers> {
+        let tls = TlsConfig::new().map_err(|error| NoNameServers(error.to_string()))?;
         let mut options = ResolverOpts::default();
         options.timeout = config.timeout;
         let context = Arc::new(PoolContext::new(options, tls));
-        let pool = |server| Server::from_config([server], context.clone(), TokioRuntimeProvider::default());
+        let pool = |server| NameServer::from_config([server], context.clone(), TokioRuntimeProvider::default());
         let servers = name_servers(&config.servers)?.into_iter().map(pool).collect();
         Ok(Dnsbl { config, servers })
     }
 
-    async fn find(&self, key: &str) -> Answer {
+    async fn find(&self, key: &str) -> LookupAnswer {
         let Ok(address) = key.parse::<IpAddr>() else {
-            return Answer::Unavailable(format!("{key:?} is not an IP address"));
+            return LookupAnswer::Unavailable(format!("{key:?} is not an IP address"));
         };
         match self.codes(address).await {
-            Ok(codes) if codes.is_empty() => Answer::NotFound,
-            Ok(codes) => Answer::Found(codes.iter().map(ToString::to_string).collect()),
-            Err(why) => Answer::Unavailable(format!("{}: {why}", self.config.zone)),
+            Ok(codes) if codes.is_empty() => LookupAnswer::NotFound,
+            Ok(codes) => LookupAnswer::Found(codes.iter().map(ToString::to_string).collect()),
+            Err(why) => LookupAnswer::Unavailable(format!("{}: {why}", self.config.zone)),
         }
     }
 
@@ -90,8 +90,8 @@ impl Dnsbl {
             // After the first round, retry without EDNS: a silent server may drop queries that have
             // it.
             let with_edns = attempt < self.servers.len();
-            match ask(&self.servers[attempt % self.servers.len()], &name, with_edns).await {
-                Ok(codes) => return sound(codes),
+            match query_codes(&self.servers[attempt % self.servers.len()], &name, with_edns).await {
+                Ok(codes) => return check_codes(codes),
                 Err(error) => first = first.or(Some(error)),
             }
         }
@@ -100,28 +100,28 @@ impl Dnsbl {
 }
 
 impl Backend for Dnsbl {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
         Box::pin(async move {
             let answers = join_all(keys.iter().map(|key| self.find(key))).await;
             match answers.first() {
-                Some(Answer::Unavailable(why)) if answers.iter().all(is_unavailable) => {
-                    Err(Failure::new(self.config.zone.clone(), why))
+                Some(LookupAnswer::Unavailable(why)) if answers.iter().all(is_unavailable) => {
+                    Err(BackendFailure::new(self.config.zone.clone(), why))
                 }
                 _ => Ok(answers),
             }
         })
     }
 
-    fn probe(&self) -> Probed<'_> {
+    fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async move {
             let codes = self.codes(TEST_ENTRY).await;
-            codes.map(drop).map_err(|why| Failure::new(self.config.zone.clone(), why))
+            codes.map(drop).map_err(|why| BackendFailure::new(self.config.zone.clone(), why))
         })
     }
 }
 
-fn is_unavailable(answer: &Answer) -> bool {
-    matches!(answer, Answer::Unavailable(_))
+fn is_unavailable(answer: &LookupAnswer) -> bool {
+    matches!(answer, LookupAnswer::Unavailable(_))
 }
 
 /// The labels of an address in reverse order: octets of IPv4 (RFC 5782 section 2.1), hexadecimal
@@ -140,7 +140,7 @@ fn reversed(address: IpAddr) -> String {
 }
 
 /// Rejects codes that no list uses.
-fn sound(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
+fn check_codes(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     match codes.iter().find(|code| code.octets()[0] != 127 || code.octets()[..3] == [127, 255, 255]) {
         Some(code) if code.octets()[0] == 127 => Err(format!("the list refuses our queries ({code})")),
         Some(code) => Err(format!("unexpected address {code}, not in 127.0.0.0/8")),
@@ -148,9 +148,9 @@ fn sound(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     }
 }
 
-async fn ask(server: &Server, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Addr>, String> {
-    match dns::ask(server, Query::query(name.clone(), RecordType::A), with_edns).await {
-        Some(Ok(answer)) => read(&answer),
+async fn query_codes(server: &NameServer, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Addr>, String> {
+    match dns::query(server, Query::query(name.clone(), RecordType::A), with_edns).await {
+        Some(Ok(answer)) => codes_in(&answer),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => match denial.response_code {
             ResponseCode::NXDomain | ResponseCode::NoError => Ok(Vec::new()),
             code => Err(format!("the name server returned '{code}'")),
@@ -161,7 +161,7 @@ async fn ask(server: &Server, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Ad
     }
 }
 
-fn read(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
+fn codes_in(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
     let code = |data: &RData| match data {
         RData::A(address) => Some(address.0),
         _ => None,
@@ -174,9 +174,9 @@ fn read(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
     }
 }
 
-fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoServers> {
+fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoNameServers> {
     if addresses.is_empty() {
-        let (system, _) = read_system_conf().map_err(|error| NoServers(error.to_string()))?;
+        let (system, _) = read_system_conf().map_err(|error| NoNameServers(error.to_string()))?;
         return Ok(system.name_servers);
     }
     let at = |address: &SocketAddr| {
@@ -201,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn what_no_list_says_lists_nobody() {
-        let codes = |text: &str| sound(text.split(' ').map(|code| code.parse().unwrap()).collect());
+    fn invalid_codes_list_no_address() {
+        let codes = |text: &str| check_codes(text.split(' ').map(|code| code.parse().unwrap()).collect());
         assert_eq!(codes("127.0.0.2 127.0.0.4").map(|codes| codes.len()), Ok(2));
         assert!(codes("127.0.0.2 203.0.113.1").unwrap_err().contains("unexpected address"));
         assert!(codes("127.255.255.254").unwrap_err().contains("refuses our queries"));
@@ -232,11 +232,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_beyond_the_loopback_lists_nobody() {
+    async fn answers_outside_127_list_no_address() {
         let keys = ["192.0.2.1".into()];
         let listed = zone(&[[127, 0, 0, 2], [127, 9, 8, 7]]).await.ask(&keys).await.unwrap();
-        assert_eq!(listed, [Answer::Found(vec!["127.0.0.2".into(), "127.9.8.7".into()])]);
-        assert_eq!(zone(&[]).await.ask(&keys).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(listed, [LookupAnswer::Found(vec!["127.0.0.2".into(), "127.9.8.7".into()])]);
+        assert_eq!(zone(&[]).await.ask(&keys).await.unwrap(), [LookupAnswer::NotFound]);
         let sold: [&'static [[u8; 4]]; 4] =
             [&[[203, 0, 113, 1]], &[[127, 0, 0, 2], [126, 0, 0, 2]], &[[128, 0, 0, 1]], &[[127, 255, 255, 254]]];
         for codes in sold {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Handles table events. Runs on a table's own thread and must not block for long.
-pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+pub type TableEventHandler = Arc<dyn Fn(TableEvent) + Send + Sync>;
 
 /// An event of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TableEvent {
     /// A request failed, or an answer was Unavailable. An outage causes many failures, so they are
     /// rate-limited and the suppressed ones counted.
     Failed {
@@ -34,7 +34,7 @@ pub enum Event {
         after: Duration,
     },
     /// A replica matches its server.
-    Loaded {
+    ReplicaLoaded {
         /// The table's name.
         table: Box<str>,
         /// Entries in the replica.
@@ -47,7 +47,7 @@ pub enum Event {
         took: Duration,
     },
     /// A refresh would remove more entries than allowed and waits for the operator.
-    HeldBack {
+    RemovalsHeldBack {
         /// The table's name.
         table: Box<str>,
         /// Entries to remove.
@@ -56,7 +56,7 @@ pub enum Event {
         entries: u64,
     },
     /// A replica lost its server and keeps answering from its copy.
-    Lost {
+    ReplicaDisconnected {
         /// The table's name.
         table: Box<str>,
         /// The reason.

@@ -1,28 +1,28 @@
 //! A table that gives every key the same answer, for example for a domain whose addresses all go to
 //! one recipient.
 
-use crate::{Answer, Answers, Table, answer_now};
+use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 /// A table in which every key has the same values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub struct FixedTable {
     name: String,
     values: Vec<String>,
 }
 
-impl Fixed {
+impl FixedTable {
     /// Creates the table `name` with these values.
     pub fn new(name: &str, values: Vec<String>) -> Self {
-        Fixed { name: name.to_owned(), values }
+        FixedTable { name: name.to_owned(), values }
     }
 }
 
-impl Table for Fixed {
+impl Table for FixedTable {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        answer_now(keys, |_| Answer::Found(self.values.clone()))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        ready_answers(keys, |_| LookupAnswer::Found(self.values.clone()))
     }
 }

@@ -1,8 +1,8 @@
 //! Lookup tables behind one batched trait, and the recipient directory built on them.
 //!
-//! A table answers each key with [`Found`](Answer::Found), [`NotFound`](Answer::NotFound) or
-//! [`Unavailable`](Answer::Unavailable). No layer turns Unavailable into NotFound, so an outage
-//! defers mail and never bounces it. [`Unconfirmed`](Answer::Unconfirmed) is an Unavailable whose
+//! A table answers each key with [`Found`](LookupAnswer::Found), [`NotFound`](LookupAnswer::NotFound) or
+//! [`Unavailable`](LookupAnswer::Unavailable). No layer turns Unavailable into NotFound, so an outage
+//! defers mail and never bounces it. [`Unconfirmed`](LookupAnswer::Unconfirmed) is an Unavailable whose
 //! key was not found before the outage. Tables fold keys to lower case and NFC.
 
 mod arena;
@@ -28,13 +28,13 @@ pub mod unavailable;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use event::{Event, Events};
-pub use stats::{Down, ReplicaStats, Stats};
+pub use event::{TableEvent, TableEventHandler};
+pub use stats::{BackendDown, LookupStats, ReplicaStats};
 use unicode_normalization::UnicodeNormalization;
 
 /// The answer of a table for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LookupAnswer {
     /// The key exists and has these values. There may be none.
     Found(Vec<String>),
     /// The key does not exist.
@@ -42,16 +42,16 @@ pub enum Answer {
     /// The table has no answer now. Holds the reason, for the log.
     Unavailable(String),
     /// The table has no answer now, but did not find the key when it last had one. Holds the
-    /// reason, for the log. Treat it as [`Unavailable`](Answer::Unavailable), never as NotFound,
+    /// reason, for the log. Treat it as [`Unavailable`](LookupAnswer::Unavailable), never as NotFound,
     /// unless the difference matters.
     Unconfirmed(String),
 }
 
 /// Resolves to one answer per key, in the order of the keys.
-pub type Answers<'a> = Pin<Box<dyn Future<Output = Vec<Answer>> + Send + 'a>>;
+pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = Vec<LookupAnswer>> + Send + 'a>>;
 
 /// Resolves to the answer for one key and its source.
-pub type Tracing<'a> = Pin<Box<dyn Future<Output = Trace> + Send + 'a>>;
+pub type TraceFuture<'a> = Pin<Box<dyn Future<Output = LookupTrace> + Send + 'a>>;
 
 /// A lookup table.
 pub trait Table: Send + Sync {
@@ -59,21 +59,22 @@ pub trait Table: Send + Sync {
     fn name(&self) -> &str;
 
     /// Looks up all keys together; a remote table sends them in one request.
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a>;
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a>;
 
     /// Looks up one key and reports which layer answered.
-    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
+    fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         Box::pin(async move {
             let answer = self.lookup(&[key]).await.pop();
-            let answer = answer.unwrap_or_else(|| Answer::Unavailable(format!("table '{}': no answer", self.name())));
-            Trace { answer, layer: Layer::Memory }
+            let answer =
+                answer.unwrap_or_else(|| LookupAnswer::Unavailable(format!("table '{}': no answer", self.name())));
+            LookupTrace { answer, layer: TableLayer::Memory }
         })
     }
 
     /// Whether the table takes complete keys only, and not parts such as the parent domain of an
     /// address. True for pattern tables: a pattern meant for one whole address may match a part of
     /// another.
-    fn is_asked_whole(&self) -> bool {
+    fn whole_keys_only(&self) -> bool {
         false
     }
 
@@ -84,23 +85,23 @@ pub trait Table: Send + Sync {
     }
 
     /// The table's counters, if it keeps any.
-    fn stats(&self) -> Option<Stats> {
+    fn stats(&self) -> Option<LookupStats> {
         None
     }
 }
 
 /// An answer and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct LookupTrace {
     /// The answer.
-    pub answer: Answer,
+    pub answer: LookupAnswer,
     /// The layer that gave it.
-    pub layer: Layer,
+    pub layer: TableLayer,
 }
 
 /// A layer of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
+pub enum TableLayer {
     /// A table held in memory.
     Memory,
     /// The cache.
@@ -136,7 +137,7 @@ pub fn fold(key: &str) -> String {
 }
 
 /// The answers of an in-memory table, ready without waiting.
-fn answer_now<'a>(keys: &[&str], answer: impl Fn(&str) -> Answer) -> Answers<'a> {
+fn ready_answers<'a>(keys: &[&str], answer: impl Fn(&str) -> LookupAnswer) -> LookupFuture<'a> {
     Box::pin(std::future::ready(keys.iter().map(|key| answer(&fold(key))).collect()))
 }
 

@@ -31,8 +31,8 @@ use std::path::{Path, PathBuf};
 
 use regex::{Captures, Regex, RegexBuilder};
 
-use crate::text::{self, Mistake as ValuesMistake};
-use crate::{Answer, Answers, Table, answer_now};
+use crate::text::{self, TextLineError as ValuesMistake};
+use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 /// Memory limit of one compiled pattern, in octets.
 const PATTERN_OCTETS_MAX: usize = 4 * 1024 * 1024;
@@ -40,7 +40,7 @@ const PATTERN_OCTETS_MAX: usize = 4 * 1024 * 1024;
 /// A regular expression table in memory. It does not follow changes of its file; load it again for
 /// that.
 #[derive(Debug)]
-pub struct Regexp {
+pub struct RegexpTable {
     name: String,
     rules: Vec<Rule>,
 }
@@ -64,13 +64,13 @@ pub enum RegexpError {
         /// The line number, from 1.
         line: usize,
         /// The error.
-        mistake: Mistake,
+        mistake: RegexpLineError,
     },
 }
 
 /// An error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mistake {
+pub enum RegexpLineError {
     /// Invalid UTF-8.
     #[error("the line is not UTF-8")]
     Encoding,
@@ -82,7 +82,7 @@ pub enum Mistake {
     Form,
     /// The pattern has no end.
     #[error("unclosed pattern: missing '{0}'")]
-    Open(char),
+    UnclosedPattern(char),
     /// An unknown flag.
     #[error("unknown flag '{0}': use i, m, s, x or U")]
     Flag(char),
@@ -91,13 +91,13 @@ pub enum Mistake {
     Pattern(String),
     /// Text after a condition or `endif`.
     #[error("unexpected text after the pattern of an if, or after endif")]
-    Behind,
+    TrailingText,
     /// An `endif` without `if`.
     #[error("endif without if")]
-    Endif,
+    EndifWithoutIf,
     /// An `if` without `endif`.
     #[error("if without endif")]
-    If,
+    IfWithoutEndif,
     /// An error in the list of values.
     #[error(transparent)]
     Values(#[from] ValuesMistake),
@@ -134,63 +134,63 @@ struct Condition {
 }
 
 /// A value with groups to insert.
-type Value = Vec<Part>;
+type Value = Vec<ValuePart>;
 
 /// A literal or a group number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum ValuePart {
     Text(String),
     Group(usize),
 }
 
-impl Regexp {
+impl RegexpTable {
     /// Loads the table `name` from a file.
     pub fn load(name: &str, path: &Path) -> Result<Self, RegexpError> {
         let bytes = std::fs::read(path).map_err(|source| RegexpError::Unreadable { path: path.into(), source })?;
         let rules = parse(&bytes).map_err(|(line, mistake)| RegexpError::Line { path: path.into(), line, mistake })?;
-        Ok(Regexp { name: name.to_owned(), rules })
+        Ok(RegexpTable { name: name.to_owned(), rules })
     }
 
     /// Looks up a folded key.
-    fn find(&self, key: &str) -> Answer {
+    fn find(&self, key: &str) -> LookupAnswer {
         let mut next = 0;
         while let Some(rule) = self.rules.get(next) {
             next += 1;
             match rule {
-                Rule::If(condition, behind) if !condition.holds(key) => next = *behind,
+                Rule::If(condition, behind) if !condition.applies_to(key) => next = *behind,
                 Rule::If(..) => {}
                 Rule::Values(condition, values) if condition.negated => {
-                    if condition.holds(key) {
-                        return Answer::Found(filled(values, None));
+                    if condition.applies_to(key) {
+                        return LookupAnswer::Found(fill_values(values, None));
                     }
                 }
                 Rule::Values(condition, values) => {
                     if let Some(groups) = condition.pattern.captures(key) {
-                        return Answer::Found(filled(values, Some(&groups)));
+                        return LookupAnswer::Found(fill_values(values, Some(&groups)));
                     }
                 }
             }
         }
-        Answer::NotFound
+        LookupAnswer::NotFound
     }
 }
 
-impl Table for Regexp {
+impl Table for RegexpTable {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        answer_now(keys, |key| self.find(key))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        ready_answers(keys, |key| self.find(key))
     }
 
-    fn is_asked_whole(&self) -> bool {
+    fn whole_keys_only(&self) -> bool {
         true
     }
 }
 
 impl Condition {
-    fn holds(&self, key: &str) -> bool {
+    fn applies_to(&self, key: &str) -> bool {
         self.pattern.is_match(key) != self.negated
     }
 
@@ -201,30 +201,32 @@ impl Condition {
 }
 
 /// Inserts the matched groups into the values and drops empty results.
-fn filled(values: &[Value], groups: Option<&Captures<'_>>) -> Vec<String> {
-    let part = |part: &Part| match part {
-        Part::Text(text) => text.clone(),
-        Part::Group(number) => groups.and_then(|groups| groups.get(*number)).map_or("", |group| group.as_str()).into(),
+fn fill_values(values: &[Value], groups: Option<&Captures<'_>>) -> Vec<String> {
+    let part = |part: &ValuePart| match part {
+        ValuePart::Text(text) => text.clone(),
+        ValuePart::Group(number) => {
+            groups.and_then(|groups| groups.get(*number)).map_or("", |group| group.as_str()).into()
+        }
     };
     let values = values.iter().map(|value| value.iter().map(part).collect::<String>());
     values.filter(|value| !value.is_empty()).collect()
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<Rule>, (usize, Mistake)> {
+fn parse(bytes: &[u8]) -> Result<Vec<Rule>, (usize, RegexpLineError)> {
     let mut rules = Vec::new();
     // Line number and rule index of each open `if`.
     let mut open: Vec<(usize, usize)> = Vec::new();
     for (number, bytes) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         match parse_line(bytes).map_err(|mistake| (number, mistake))? {
-            Line::Nothing => {}
-            Line::Endif => {
-                let (_, place) = open.pop().ok_or((number, Mistake::Endif))?;
+            ParsedLine::Nothing => {}
+            ParsedLine::Endif => {
+                let (_, place) = open.pop().ok_or((number, RegexpLineError::EndifWithoutIf))?;
                 let end = rules.len();
                 if let Some(Rule::If(_, behind)) = rules.get_mut(place) {
                     *behind = end;
                 }
             }
-            Line::Rule(rule) => {
+            ParsedLine::Rule(rule) => {
                 if let Rule::If(..) = rule {
                     open.push((number, rules.len()));
                 }
@@ -233,38 +235,42 @@ fn parse(bytes: &[u8]) -> Result<Vec<Rule>, (usize, Mistake)> {
         }
     }
     match open.pop() {
-        Some((number, _)) => Err((number, Mistake::If)),
+        Some((number, _)) => Err((number, RegexpLineError::IfWithoutEndif)),
         None => Ok(rules),
     }
 }
 
 /// A parsed line.
-enum Line {
+enum ParsedLine {
     Nothing,
     Rule(Rule),
     Endif,
 }
 
-fn parse_line(bytes: &[u8]) -> Result<Line, Mistake> {
-    let line = str::from_utf8(bytes).map_err(|_| Mistake::Encoding)?.trim_end();
+fn parse_line(bytes: &[u8]) -> Result<ParsedLine, RegexpLineError> {
+    let line = str::from_utf8(bytes).map_err(|_| RegexpLineError::Encoding)?.trim_end();
     if line.is_empty() || line.trim_start().starts_with('#') {
-        return Ok(Line::Nothing);
+        return Ok(ParsedLine::Nothing);
     }
     if line.starts_with(char::is_whitespace) {
-        return Err(Mistake::Indented);
+        return Err(RegexpLineError::Indented);
     }
     if let Some(behind) = keyword(line, "endif") {
-        return if behind.is_empty() { Ok(Line::Endif) } else { Err(Mistake::Behind) };
+        return if behind.is_empty() { Ok(ParsedLine::Endif) } else { Err(RegexpLineError::TrailingText) };
     }
     if let Some(condition) = keyword(line, "if") {
         let (condition, behind) = parse_condition(condition)?;
         // The target is set at the `endif`.
-        return if behind.is_empty() { Ok(Line::Rule(Rule::If(condition, 0))) } else { Err(Mistake::Behind) };
+        return if behind.is_empty() {
+            Ok(ParsedLine::Rule(Rule::If(condition, 0)))
+        } else {
+            Err(RegexpLineError::TrailingText)
+        };
     }
     let (condition, values) = parse_condition(line)?;
     let values = text::parse_values(values)?;
     let values = values.iter().map(|value| parse_value(value, condition.groups())).collect::<Result<_, _>>()?;
-    Ok(Line::Rule(Rule::Values(condition, values)))
+    Ok(ParsedLine::Rule(Rule::Values(condition, values)))
 }
 
 /// The rest of the line if it begins with this word. As in Postfix, `if` and the pattern need no
@@ -276,22 +282,22 @@ fn keyword<'a>(line: &'a str, word: &str) -> Option<&'a str> {
 }
 
 /// Parses a condition and returns the text after it.
-fn parse_condition(text: &str) -> Result<(Condition, &str), Mistake> {
+fn parse_condition(text: &str) -> Result<(Condition, &str), RegexpLineError> {
     let (negated, text) = match text.strip_prefix('!') {
         Some(text) => (true, text.trim_start()),
         None => (false, text),
     };
     let mark = text.chars().next().filter(|&c| !c.is_alphanumeric() && !c.is_whitespace() && c != '\\');
-    let mark = mark.ok_or(Mistake::Form)?;
+    let mark = mark.ok_or(RegexpLineError::Form)?;
     let text = &text[mark.len_utf8()..];
-    let end = closing(text, mark).ok_or(Mistake::Open(mark))?;
+    let end = closing_delimiter(text, mark).ok_or(RegexpLineError::UnclosedPattern(mark))?;
     let behind = &text[end + mark.len_utf8()..];
     let (flags, behind) = behind.split_at(behind.find(char::is_whitespace).unwrap_or(behind.len()));
     Ok((Condition { pattern: parse_pattern(&text[..end], flags)?, negated }, behind.trim()))
 }
 
 /// The end of the pattern: the next unescaped delimiter.
-fn closing(text: &str, mark: char) -> Option<usize> {
+fn closing_delimiter(text: &str, mark: char) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().find_map(|(place, c)| {
         let ends = c == mark && !escaped;
@@ -300,7 +306,7 @@ fn closing(text: &str, mark: char) -> Option<usize> {
     })
 }
 
-fn parse_pattern(pattern: &str, flags: &str) -> Result<Regex, Mistake> {
+fn parse_pattern(pattern: &str, flags: &str) -> Result<Regex, RegexpLineError> {
     let (mut any_case, mut all_lines, mut each_line, mut spaced, mut lazy) = (true, true, false, false, false);
     for flag in flags.chars() {
         let turned = match flag {
@@ -309,7 +315,7 @@ fn parse_pattern(pattern: &str, flags: &str) -> Result<Regex, Mistake> {
             'm' => &mut each_line,
             'x' => &mut spaced,
             'U' => &mut lazy,
-            _ => return Err(Mistake::Flag(flag)),
+            _ => return Err(RegexpLineError::Flag(flag)),
         };
         *turned = !*turned;
     }
@@ -321,34 +327,34 @@ fn parse_pattern(pattern: &str, flags: &str) -> Result<Regex, Mistake> {
         .swap_greed(lazy)
         .size_limit(PATTERN_OCTETS_MAX)
         .build()
-        .map_err(|error| Mistake::Pattern(in_one_line(&error.to_string())))
+        .map_err(|error| RegexpLineError::Pattern(last_line(&error.to_string())))
 }
 
 /// The last line of regex's error has the message; the lines before it show the position.
-fn in_one_line(error: &str) -> String {
+fn last_line(error: &str) -> String {
     error.lines().last().unwrap_or(error).trim().trim_start_matches("error: ").to_owned()
 }
 
 /// Parses a value; `groups` is the number of groups it may use, None if it may use none.
-fn parse_value(mut text: &str, groups: Option<usize>) -> Result<Value, Mistake> {
+fn parse_value(mut text: &str, groups: Option<usize>) -> Result<Value, RegexpLineError> {
     let mut value = Vec::new();
     while let Some((before, behind)) = text.split_once('$') {
-        value.push(Part::Text(before.to_owned()));
+        value.push(ValuePart::Text(before.to_owned()));
         if let Some(behind) = behind.strip_prefix('$') {
-            value.push(Part::Text("$".to_owned()));
+            value.push(ValuePart::Text("$".to_owned()));
             text = behind;
             continue;
         }
-        let (group, behind) = parse_group(behind).ok_or(Mistake::Dollar)?;
+        let (group, behind) = parse_group(behind).ok_or(RegexpLineError::Dollar)?;
         match groups {
-            None => return Err(Mistake::NegatedGroup),
-            Some(groups) if group == 0 || group > groups => return Err(Mistake::Group { group, groups }),
-            Some(_) => value.push(Part::Group(group)),
+            None => return Err(RegexpLineError::NegatedGroup),
+            Some(groups) if group == 0 || group > groups => return Err(RegexpLineError::Group { group, groups }),
+            Some(_) => value.push(ValuePart::Group(group)),
         }
         text = behind;
     }
-    value.push(Part::Text(text.to_owned()));
-    value.retain(|part| *part != Part::Text(String::new()));
+    value.push(ValuePart::Text(text.to_owned()));
+    value.retain(|part| *part != ValuePart::Text(String::new()));
     Ok(value)
 }
 

@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, Row};
 
-use crate::Answer;
-use crate::backend::{Asked, Backend, Failure, Probed};
+use crate::LookupAnswer;
+use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
 
 /// Values per key.
 const VALUES_MAX: usize = 10_000;
 /// Instructions of SQLite's virtual machine between two deadline checks, about 0.1 ms.
-const STEPS: i32 = 10_000;
+const STEPS_PER_CLOCK_CHECK: i32 = 10_000;
 
 /// Configuration of an SQLite table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,23 +44,23 @@ pub struct Config {
 /// A table in an SQLite database.
 pub struct Sqlite {
     config: Config,
-    open: RefCell<Option<Open>>,
+    open: RefCell<Option<OpenDatabase>>,
 }
 
 /// The open database.
-struct Open {
+struct OpenDatabase {
     connection: Connection,
     /// Identity of the opened file.
-    file: File,
+    file: FileId,
 }
 
 /// A file's device and inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct File(u64, u64);
+struct FileId(u64, u64);
 
 /// Why a query fails.
 #[derive(Debug, thiserror::Error)]
-enum Mistake {
+enum SqliteError {
     #[error("{0}")]
     File(#[from] std::io::Error),
     #[error("{0}")]
@@ -74,15 +74,15 @@ enum Mistake {
     #[error("the column '{0}' of the query holds {1}, not text")]
     Column(String, &'static str),
     #[error("the query takes longer than {0:?}")]
-    Overdue(Duration),
+    TimedOut(Duration),
     #[error("more than {VALUES_MAX} values for one key")]
-    Excess,
+    TooManyValues,
 }
 
-impl Mistake {
+impl SqliteError {
     /// Whether the deadline interrupted the query.
     fn is_interruption(&self) -> bool {
-        matches!(self, Mistake::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted))
+        matches!(self, SqliteError::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted))
     }
 }
 
@@ -93,20 +93,20 @@ impl Sqlite {
     }
 
     /// Opens the file and prepares the query, so that mistakes show at startup.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), BackendFailure> {
         self.with_statement(Instant::now() + self.config.timeout, |_| Ok(()))
     }
 
-    fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
+    fn answers(&self, keys: &[Box<str>]) -> Result<Vec<LookupAnswer>, BackendFailure> {
         let deadline = Instant::now() + self.config.timeout;
         self.with_statement(deadline, |statement| {
             let answer = |(at, key)| {
                 if at > 0 && Instant::now() >= deadline {
-                    return Ok(self.overdue());
+                    return Ok(self.timed_out_answer());
                 }
                 match find(statement, key) {
-                    Err(mistake) if mistake.is_interruption() && at > 0 => Ok(self.overdue()),
-                    Err(mistake) if mistake.is_interruption() => Err(Mistake::Overdue(self.config.timeout)),
+                    Err(mistake) if mistake.is_interruption() && at > 0 => Ok(self.timed_out_answer()),
+                    Err(mistake) if mistake.is_interruption() => Err(SqliteError::TimedOut(self.config.timeout)),
                     answer => answer,
                 }
             };
@@ -118,11 +118,11 @@ impl Sqlite {
     fn with_statement<T>(
         &self,
         deadline: Instant,
-        ask: impl FnOnce(&mut CachedStatement<'_>) -> Result<T, Mistake>,
-    ) -> Result<T, Failure> {
+        ask: impl FnOnce(&mut CachedStatement<'_>) -> Result<T, SqliteError>,
+    ) -> Result<T, BackendFailure> {
         let mut slot = self.open.borrow_mut();
         let asked = self.reopen(&mut slot).and_then(|connection| {
-            connection.progress_handler(STEPS, Some(move || Instant::now() >= deadline))?;
+            connection.progress_handler(STEPS_PER_CLOCK_CHECK, Some(move || Instant::now() >= deadline))?;
             // One transaction for all keys: one lock, one snapshot.
             let _together = connection.unchecked_transaction()?;
             let mut statement = connection.prepare_cached(&self.config.query)?;
@@ -131,61 +131,61 @@ impl Sqlite {
         });
         asked.map_err(|mistake| {
             *slot = None;
-            Failure::new(self.config.path.to_string_lossy(), mistake)
+            BackendFailure::new(self.config.path.to_string_lossy(), mistake)
         })
     }
 
     /// The connection, reopened if another file has replaced the old one.
-    fn reopen<'a>(&self, slot: &'a mut Option<Open>) -> Result<&'a mut Connection, Mistake> {
+    fn reopen<'a>(&self, slot: &'a mut Option<OpenDatabase>) -> Result<&'a mut Connection, SqliteError> {
         let metadata = fs::metadata(&self.config.path)?;
-        let file = File(metadata.dev(), metadata.ino());
+        let file = FileId(metadata.dev(), metadata.ino());
         let open = match slot.take().filter(|open| open.file == file) {
             Some(open) => open,
-            None => Open { connection: self.connect()?, file },
+            None => OpenDatabase { connection: self.connect()?, file },
         };
         Ok(&mut slot.insert(open).connection)
     }
 
-    fn connect(&self) -> Result<Connection, Mistake> {
+    fn connect(&self) -> Result<Connection, SqliteError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.config.path, flags)?;
         connection.busy_timeout(self.config.timeout)?;
         Ok(connection)
     }
 
-    fn overdue(&self) -> Answer {
+    fn timed_out_answer(&self) -> LookupAnswer {
         let (path, time) = (self.config.path.display(), self.config.timeout);
-        Answer::Unavailable(format!("{path}: the keys before this one took longer than {time:?}"))
+        LookupAnswer::Unavailable(format!("{path}: the keys before this one took longer than {time:?}"))
     }
 }
 
 impl Backend for Sqlite {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
         Box::pin(async { self.answers(keys) })
     }
 
-    fn probe(&self) -> Probed<'_> {
+    fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async { self.check() })
     }
 }
 
 /// Checks that the query is read-only and uses only known parameters.
-fn check(statement: &CachedStatement<'_>) -> Result<(), Mistake> {
+fn check(statement: &CachedStatement<'_>) -> Result<(), SqliteError> {
     if !statement.readonly() {
-        return Err(Mistake::Writes);
+        return Err(SqliteError::Writes);
     }
     if statement.parameter_count() == 0 {
-        return Err(Mistake::NoKey);
+        return Err(SqliteError::NoKey);
     }
     let names = (1..=statement.parameter_count()).map(|place| statement.parameter_name(place).unwrap_or("?"));
     match names.into_iter().find(|name| ![":key", ":local", ":domain"].contains(name)) {
-        Some(name) => Err(Mistake::Parameter(name.to_owned())),
+        Some(name) => Err(SqliteError::Parameter(name.to_owned())),
         None => Ok(()),
     }
 }
 
 /// Runs the query for one key.
-fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<Answer, Mistake> {
+fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<LookupAnswer, SqliteError> {
     let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
     for (name, value) in [(":key", key), (":local", local), (":domain", domain)] {
         if let Some(place) = statement.parameter_index(name)? {
@@ -198,16 +198,16 @@ fn find(statement: &mut CachedStatement<'_>, key: &str) -> Result<Answer, Mistak
         let values = values.get_or_insert_with(Vec::new);
         add(row, values)?;
         if values.len() > VALUES_MAX {
-            return Err(Mistake::Excess);
+            return Err(SqliteError::TooManyValues);
         }
     }
-    Ok(values.map_or(Answer::NotFound, Answer::Found))
+    Ok(values.map_or(LookupAnswer::NotFound, LookupAnswer::Found))
 }
 
 /// Adds the values of one row.
-fn add(row: &Row<'_>, values: &mut Vec<String>) -> Result<(), Mistake> {
+fn add(row: &Row<'_>, values: &mut Vec<String>) -> Result<(), SqliteError> {
     for column in 0..row.as_ref().column_count() {
-        let wrong = |what| Mistake::Column(row.as_ref().column_name(column).unwrap_or_default().to_owned(), what);
+        let wrong = |what| SqliteError::Column(row.as_ref().column_name(column).unwrap_or_default().to_owned(), what);
         match row.get_ref(column)? {
             ValueRef::Null => {}
             ValueRef::Integer(number) => values.push(number.to_string()),

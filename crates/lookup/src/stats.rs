@@ -6,7 +6,7 @@ use mail::Histogram;
 
 /// The counters of one table. Counters of layers that the table does not have are 0 or None.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct LookupStats {
     /// Keys answered Found.
     pub found: u64,
     /// Keys answered NotFound.
@@ -32,14 +32,14 @@ pub struct Stats {
     /// Microseconds per request.
     pub request_micros: Histogram,
     /// The current outage, if the backend is down.
-    pub down: Option<Down>,
+    pub down: Option<BackendDown>,
     /// The replica, if the table has one.
     pub replica: Option<ReplicaStats>,
 }
 
 /// An outage: the backend is down and gets no requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Down {
+pub struct BackendDown {
     /// Time since it began.
     pub since: Duration,
     /// The failure that caused it.

@@ -16,11 +16,11 @@ use std::collections::hash_map::Entry as Slot;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{Answer, Answers, Table, answer_now, fold};
+use crate::{LookupAnswer, LookupFuture, Table, fold, ready_answers};
 
 /// A text table in memory. It does not follow changes of its file; load it again for that.
 #[derive(Debug)]
-pub struct Text {
+pub struct TextTable {
     name: String,
     entries: HashMap<String, Vec<String>>,
 }
@@ -44,13 +44,13 @@ pub enum TextError {
         /// The line number, from 1.
         line: usize,
         /// The error.
-        mistake: Mistake,
+        mistake: TextLineError,
     },
 }
 
 /// An error in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mistake {
+pub enum TextLineError {
     /// Invalid UTF-8.
     #[error("the line is not UTF-8")]
     Encoding,
@@ -78,16 +78,16 @@ pub enum Mistake {
 
 /// A parsed line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TextEntry {
     pub(crate) key: String,
     pub(crate) values: Vec<String>,
 }
 
-impl Text {
+impl TextTable {
     /// Loads the table `name` from a file.
     pub fn load(name: &str, path: &Path) -> Result<Self, TextError> {
         let entries = read(path)?.into_iter().map(|entry| (entry.key, entry.values)).collect();
-        Ok(Text { name: name.to_owned(), entries })
+        Ok(TextTable { name: name.to_owned(), entries })
     }
 
     /// Whether it has this folded key.
@@ -106,30 +106,30 @@ impl Text {
     }
 }
 
-impl Table for Text {
+impl Table for TextTable {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        answer_now(keys, |key| self.entries.get(key).cloned().map_or(Answer::NotFound, Answer::Found))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        ready_answers(keys, |key| self.entries.get(key).cloned().map_or(LookupAnswer::NotFound, LookupAnswer::Found))
     }
 }
 
 /// All entries of a file, in order.
-pub(crate) fn read(path: &Path) -> Result<Vec<Entry>, TextError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<TextEntry>, TextError> {
     let bytes = std::fs::read(path).map_err(|source| TextError::Unreadable { path: path.into(), source })?;
     parse(&bytes).map_err(|(line, mistake)| TextError::Line { path: path.into(), line, mistake })
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<Entry>, (usize, Mistake)> {
+fn parse(bytes: &[u8]) -> Result<Vec<TextEntry>, (usize, TextLineError)> {
     let mut entries = Vec::new();
     let mut lines: HashMap<String, usize> = HashMap::new();
     for (number, bytes) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         let Some(entry) = parse_line(bytes).map_err(|mistake| (number, mistake))? else { continue };
         match lines.entry(entry.key.clone()) {
             Slot::Occupied(first) => {
-                return Err((number, Mistake::Duplicate { key: entry.key, first: *first.get() }));
+                return Err((number, TextLineError::Duplicate { key: entry.key, first: *first.get() }));
             }
             Slot::Vacant(slot) => slot.insert(number),
         };
@@ -139,29 +139,29 @@ fn parse(bytes: &[u8]) -> Result<Vec<Entry>, (usize, Mistake)> {
 }
 
 /// Parses a line; None for a comment or an empty line.
-fn parse_line(bytes: &[u8]) -> Result<Option<Entry>, Mistake> {
-    let line = str::from_utf8(bytes).map_err(|_| Mistake::Encoding)?.trim_end();
+fn parse_line(bytes: &[u8]) -> Result<Option<TextEntry>, TextLineError> {
+    let line = str::from_utf8(bytes).map_err(|_| TextLineError::Encoding)?.trim_end();
     if line.is_empty() || line.trim_start().starts_with('#') {
         return Ok(None);
     }
     if line.starts_with(char::is_whitespace) {
-        return Err(Mistake::Indented);
+        return Err(TextLineError::Indented);
     }
     let (key, values) = split_outside_quotes(line, char::is_whitespace)?;
     if key.ends_with(':') {
-        return Err(Mistake::Colon);
+        return Err(TextLineError::Colon);
     }
-    Ok(Some(Entry { key: fold(key), values: parse_values(values.unwrap_or_default())? }))
+    Ok(Some(TextEntry { key: fold(key), values: parse_values(values.unwrap_or_default())? }))
 }
 
 /// Splits comma-separated values and removes the white space around them.
-pub(crate) fn parse_values(text: &str) -> Result<Vec<String>, Mistake> {
+pub(crate) fn parse_values(text: &str) -> Result<Vec<String>, TextLineError> {
     let mut values = Vec::new();
     let mut left = Some(text).filter(|text| !text.trim().is_empty());
     while let Some(text) = left {
         let (value, rest) = split_outside_quotes(text, |c| c == ',')?;
         if value.trim().is_empty() {
-            return Err(Mistake::EmptyValue);
+            return Err(TextLineError::EmptyValue);
         }
         values.push(value.trim().to_owned());
         left = rest;
@@ -171,7 +171,7 @@ pub(crate) fn parse_values(text: &str) -> Result<Vec<String>, Mistake> {
 
 /// Splits at the first separator outside quotes. Within quotes a backslash escapes the next
 /// character.
-fn split_outside_quotes(text: &str, parts: impl Fn(char) -> bool) -> Result<(&str, Option<&str>), Mistake> {
+fn split_outside_quotes(text: &str, parts: impl Fn(char) -> bool) -> Result<(&str, Option<&str>), TextLineError> {
     let (mut quoted, mut escaped) = (false, false);
     for (place, c) in text.char_indices() {
         match c {
@@ -182,15 +182,15 @@ fn split_outside_quotes(text: &str, parts: impl Fn(char) -> bool) -> Result<(&st
             _ => {}
         }
     }
-    if quoted { Err(Mistake::Quote) } else { Ok((text, None)) }
+    if quoted { Err(TextLineError::Quote) } else { Ok((text, None)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn entry(key: &str, values: &[&str]) -> Entry {
-        Entry { key: key.into(), values: values.iter().map(|&value| value.into()).collect() }
+    fn entry(key: &str, values: &[&str]) -> TextEntry {
+        TextEntry { key: key.into(), values: values.iter().map(|&value| value.into()).collect() }
     }
 
     #[test]
@@ -215,17 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_line() {
-        let duplicate = Mistake::Duplicate { key: "a".into(), first: 1 };
-        let cases: [(&[u8], usize, Mistake); 9] = [
-            (b"a b\nc \xff", 2, Mistake::Encoding),
-            (b"a b\n  c\n", 2, Mistake::Indented),
-            (b"a: b\n", 1, Mistake::Colon),
-            (b"\n\n\"a b\n", 3, Mistake::Quote),
-            (b"a \"b", 1, Mistake::Quote),
-            (b"a b,,c", 1, Mistake::EmptyValue),
-            (b"a b,", 1, Mistake::EmptyValue),
-            (b"a ,", 1, Mistake::EmptyValue),
+    fn an_error_names_its_line() {
+        let duplicate = TextLineError::Duplicate { key: "a".into(), first: 1 };
+        let cases: [(&[u8], usize, TextLineError); 9] = [
+            (b"a b\nc \xff", 2, TextLineError::Encoding),
+            (b"a b\n  c\n", 2, TextLineError::Indented),
+            (b"a: b\n", 1, TextLineError::Colon),
+            (b"\n\n\"a b\n", 3, TextLineError::Quote),
+            (b"a \"b", 1, TextLineError::Quote),
+            (b"a b,,c", 1, TextLineError::EmptyValue),
+            (b"a b,", 1, TextLineError::EmptyValue),
+            (b"a ,", 1, TextLineError::EmptyValue),
             (b"a b\n#\nA c\n", 3, duplicate),
         ];
         for (text, line, mistake) in cases {

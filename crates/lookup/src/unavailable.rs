@@ -2,38 +2,38 @@
 //! for a table that is not written yet: mail that depends on it is deferred, not lost or rejected.
 //! It covers all keys or those of a text table.
 
-use crate::text::Text;
-use crate::{Answer, Answers, Table, answer_now};
+use crate::text::TextTable;
+use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 /// A table whose answers are all Unavailable.
 #[derive(Debug)]
-pub struct Unavailable {
+pub struct UnavailableTable {
     name: String,
     reason: String,
     /// The keys it covers; None: all.
-    keys: Option<Text>,
+    keys: Option<TextTable>,
 }
 
-impl Unavailable {
+impl UnavailableTable {
     /// Creates the table `name` for these keys, or for all keys if None. `reason` is for the log.
-    pub fn new(name: &str, reason: &str, keys: Option<Text>) -> Self {
-        Unavailable { name: name.to_owned(), reason: reason.to_owned(), keys }
+    pub fn new(name: &str, reason: &str, keys: Option<TextTable>) -> Self {
+        UnavailableTable { name: name.to_owned(), reason: reason.to_owned(), keys }
     }
 
-    fn answer(&self, key: &str) -> Answer {
+    fn answer(&self, key: &str) -> LookupAnswer {
         match &self.keys {
-            Some(keys) if !keys.has(key) => Answer::NotFound,
-            _ => Answer::Unavailable(format!("table '{}': {}", self.name, self.reason)),
+            Some(keys) if !keys.has(key) => LookupAnswer::NotFound,
+            _ => LookupAnswer::Unavailable(format!("table '{}': {}", self.name, self.reason)),
         }
     }
 }
 
-impl Table for Unavailable {
+impl Table for UnavailableTable {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        answer_now(keys, |key| self.answer(key))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        ready_answers(keys, |key| self.answer(key))
     }
 }

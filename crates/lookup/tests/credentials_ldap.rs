@@ -9,9 +9,9 @@ mod server;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use lookup::credentials::{Credentials, Scram, Settings, Source, Verdict};
-use lookup::ldap::{Bind, Config, Scope, Servers};
-use server::{Entry, Manner, Request, Server};
+use lookup::credentials::{CredentialSource, Credentials, LoginResult, ScramLookup, Settings};
+use lookup::ldap::{Bind, Config, LdapServers, Scope};
+use server::{Behavior, Entry, Request, Server};
 
 const BASE: &str = "dc=example,dc=org";
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -26,7 +26,7 @@ fn credentials(server: &Server) -> Credentials {
 }
 
 fn credentials_by(server: &Server, filter: &str, timeout: Duration, binds_at_once: usize) -> Credentials {
-    let servers = Servers {
+    let servers = LdapServers {
         urls: vec![server.url.parse().unwrap()],
         starttls: false,
         ca_file: None,
@@ -44,12 +44,12 @@ fn credentials_by(server: &Server, filter: &str, timeout: Duration, binds_at_onc
         values_max: Config::VALUES_MAX,
         referrals: false,
     };
-    let settings = Settings { recent_ttl: Duration::ZERO, binds_at_once, ..Settings::default() };
-    Credentials::new(Source::Ldap(Box::new(config)), settings, [3; 32]).unwrap()
+    let settings = Settings { recent_ttl: Duration::ZERO, bind_concurrency: binds_at_once, ..Settings::default() };
+    Credentials::new(CredentialSource::Ldap(Box::new(config)), settings, [3; 32]).unwrap()
 }
 
-fn accepted(user: &str) -> Verdict {
-    Verdict::Accepted { user: user.into() }
+fn accepted(user: &str) -> LoginResult {
+    LoginResult::Accepted { user: user.into() }
 }
 
 fn binds(server: &Server) -> Vec<(usize, String, String)> {
@@ -62,7 +62,7 @@ fn binds(server: &Server) -> Vec<(usize, String, String)> {
 }
 
 #[tokio::test]
-async fn whoever_the_directory_lets_in_is_accepted() {
+async fn users_who_can_bind_are_accepted() {
     let server = Server::start(vec![person("bob"), person("carol")], &[]).await;
     let credentials = credentials(&server);
     assert_eq!(credentials.verify("Bob@example.org", "secret", HERE).await, accepted("bob@example.org"));
@@ -75,7 +75,7 @@ async fn whoever_the_directory_lets_in_is_accepted() {
     let mut searches = log.iter().filter(|(_, request)| matches!(request, Request::Search { .. }));
     assert!(searches.all(|(number, _)| *number != bound[0].0), "no search on a user's connection");
     assert!(!credentials.can_scram());
-    assert!(matches!(credentials.scram("bob@example.org", HERE).await, Scram::Unknown { .. }));
+    assert!(matches!(credentials.scram("bob@example.org", HERE).await, ScramLookup::Unknown { .. }));
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn an_empty_password_and_an_unknown_user_are_refused_without_a_bind() {
     let credentials = credentials(&server);
     for (user, password) in [("bob@example.org", ""), ("nobody@example.org", "x"), ("*", "x"), ("b*@example.org", "x")]
     {
-        assert_eq!(credentials.verify(user, password, HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, password, HERE).await, LoginResult::Refused, "{user}");
     }
     assert_eq!(binds(&server), []);
 }
@@ -94,43 +94,43 @@ async fn what_the_directory_says_of_a_bind_is_told_apart() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
     for code in [49, 53, 19, 48] {
-        server.set(Manner::NoBind(code, "no"));
-        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{code}");
+        server.set(Behavior::NoBind(code, "no"));
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Refused, "{code}");
     }
     for (code, client) in [1, 8, 13, 51, 52, 80].into_iter().zip(2..) {
         let client = IpAddr::V4(Ipv4Addr::new(127, 0, 0, client));
-        server.set(Manner::NoBind(code, "not now"));
+        server.set(Behavior::NoBind(code, "not now"));
         match credentials.verify("bob@example.org", "x", client).await {
-            Verdict::Unavailable(why) => {
+            LoginResult::Unavailable(why) => {
                 assert!(why.contains("not now"), "{why}")
             }
             other => panic!("{code}: {other:?}"),
         }
     }
-    server.set(Manner::Proper);
+    server.set(Behavior::Normal);
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
 }
 
 #[tokio::test]
-async fn a_user_who_is_two_entries_cannot_be_told() {
+async fn a_user_with_two_entries_is_unusable() {
     let mut other = person("bob");
     other.dn = format!("cn=other,{BASE}");
     let server = Server::start(vec![person("bob"), other], &[]).await;
     let credentials = credentials(&server);
-    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("entr"));
+    let refused = |verdict| matches!(verdict, LoginResult::Unusable(why) if why.contains("entr"));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
-    server.set(Manner::SizeLimit(1));
+    server.set(Behavior::SizeLimit(1));
     assert!(refused(credentials.verify("bob@example.org", "x", HERE).await));
     // The search counts as a failure; the repetition was free.
     for number in 0..4 {
         assert!(refused(credentials.verify("bob@example.org", &number.to_string(), HERE).await), "{number}");
     }
-    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Throttled);
     assert_eq!(binds(&server), []);
 }
 
 #[tokio::test]
-async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
+async fn names_that_only_the_server_considers_equal_are_refused() {
     // A full-width b, which the server considers equal to the plain one.
     let spelled = "\u{ff42}ob@example.org";
     let mut hidden = person("carol");
@@ -139,9 +139,9 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     wide.attributes[1].1 = vec!["  Dave  \u{c4}@Example.org".into()];
     let server = Server::start(vec![person("bob"), hidden, wide], &[]).await;
     let credentials = credentials(&server);
-    assert_eq!(credentials.verify(spelled, "x", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify(spelled, "x", HERE).await, LoginResult::Refused);
     for user in ["bob@example.org ", " bob@example.org"] {
-        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, "x", HERE).await, LoginResult::Refused, "{user}");
     }
     assert_eq!(binds(&server), []);
     assert_eq!(credentials.verify("BOB@example.org", "x", HERE).await, accepted("bob@example.org"));
@@ -150,9 +150,9 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
     assert_eq!(credentials.verify("carol@example.org", "x", HERE).await, accepted("carol@example.org"));
     let by_part = credentials_by(&server, "(cn={local})", Duration::from_secs(5), 16);
     assert_eq!(by_part.verify("bob", "x", HERE).await, accepted("bob"));
-    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("spelled"));
+    let refused = |verdict| matches!(verdict, LoginResult::Unusable(why) if why.contains("spelled"));
     assert!(refused(by_part.verify("\u{ff42}ob", "x", HERE).await));
-    let refused = |verdict| matches!(verdict, Verdict::Unusable(why) if why.contains("any domain"));
+    let refused = |verdict| matches!(verdict, LoginResult::Unusable(why) if why.contains("any domain"));
     assert!(refused(by_part.verify("bob@anywhere.org", "x", HERE).await));
     let by_either = credentials_by(&server, "(|(cn={local})(mail={local}@{domain}))", Duration::from_secs(5), 16);
     assert!(refused(by_either.verify("bob@anywhere.org", "x", HERE).await));
@@ -164,31 +164,31 @@ async fn a_spelling_that_only_the_directory_takes_for_the_name_is_nobodys() {
 async fn a_directory_that_fails_is_unavailable_until_it_works_again() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
-    server.set(Manner::Code(52, "going down", Vec::new()));
-    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
-    server.set(Manner::Proper);
+    server.set(Behavior::Code(52, "going down", Vec::new()));
+    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Unavailable(_)));
+    server.set(Behavior::Normal);
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
     // Idle connections that the server has closed.
     server.hang_up();
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
     server.stop().await;
-    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+    assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Unavailable(_)));
 }
 
 #[tokio::test]
 async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
-    for manner in [Manner::SilentToBinds, Manner::ClosesAtBinds, Manner::NoBind(51, "busy")] {
+    for behavior in [Behavior::SilentToBinds, Behavior::ClosesAtBinds, Behavior::NoBind(51, "busy")] {
         let server = Server::start(vec![person("bob")], &[]).await;
         let credentials = credentials_by(&server, "(mail={key})", Duration::from_millis(300), 16);
         // The next bind uses a connection that has worked.
         assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
-        server.set(manner.clone());
+        server.set(behavior.clone());
         for number in 0..5 {
             let verdict = credentials.verify("bob@example.org", &number.to_string(), HERE).await;
-            assert!(matches!(verdict, Verdict::Unavailable(_)), "{manner:?}: {verdict:?}");
+            assert!(matches!(verdict, LoginResult::Unavailable(_)), "{behavior:?}: {verdict:?}");
         }
-        assert_eq!(binds(&server).len(), 6, "{manner:?}");
-        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled, "{manner:?}");
+        assert_eq!(binds(&server).len(), 6, "{behavior:?}");
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Throttled, "{behavior:?}");
     }
 }
 
@@ -197,38 +197,38 @@ async fn a_bind_that_is_not_answered_is_a_failure_and_not_sent_again() {
 async fn the_same_wrong_password_is_not_bound_with_over_and_over() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
-    server.set(Manner::NoBind(49, "no"));
+    server.set(Behavior::NoBind(49, "no"));
     // Five failures and one free repetition.
     for number in 0..6 {
-        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Refused, "{number}");
+        assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Refused, "{number}");
     }
-    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Throttled);
+    assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Throttled);
     assert_eq!(binds(&server).len(), 6);
 }
 
 #[tokio::test]
-async fn the_right_password_that_was_brought_over_and_over_to_a_directory_that_fails_is_taken_once_it_works() {
+async fn the_right_password_is_accepted_after_repeated_attempts_during_an_outage() {
     let server = Server::start(vec![person("bob")], &[]).await;
     let credentials = credentials(&server);
-    server.set(Manner::NoBind(51, "busy"));
+    server.set(Behavior::NoBind(51, "busy"));
     for _ in 0..20 {
-        assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, Verdict::Unavailable(_)));
+        assert!(matches!(credentials.verify("bob@example.org", "x", HERE).await, LoginResult::Unavailable(_)));
     }
-    server.set(Manner::Proper);
+    server.set(Behavior::Normal);
     assert_eq!(credentials.verify("bob@example.org", "x", HERE).await, accepted("bob@example.org"));
 }
 
 #[tokio::test]
-async fn who_no_longer_waits_is_not_asked_for() {
+async fn abandoned_logins_are_not_looked_up() {
     let server = Server::start(vec![person("bob"), person("carol"), person("dave")], &[]).await;
     let credentials = credentials_by(&server, "(mail={key})", Duration::from_secs(1), 1);
-    server.set(Manner::SilentToBinds);
+    server.set(Behavior::SilentToBinds);
     let bob = credentials.verify("bob@example.org", "x", HERE);
     let carol = credentials.verify("carol@example.org", "x", HERE);
     let dave = credentials.verify("dave@example.org", "x", HERE);
     let (mut bob, mut carol, mut dave) = (Box::pin(bob), Box::pin(carol), Box::pin(dave));
     assert!(futures_util::poll!(&mut bob).is_pending());
-    server.asked(1).await;
+    server.wait_for_searches(1).await;
     assert!(futures_util::poll!(&mut carol).is_pending());
     assert!(futures_util::poll!(&mut dave).is_pending());
     drop(carol);

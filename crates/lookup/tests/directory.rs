@@ -7,30 +7,32 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use lookup::directory::{Directory, Domain, DomainTable, Final, Limits, Resolution, Store};
-use lookup::{Answer, Answers, Table};
+use lookup::directory::{
+    DomainTable, Limits, LocalDomain, MailboxLocation, RecipientDirectory, Resolution, ResolvedRecipient,
+};
+use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::Address;
 use proptest::prelude::*;
 
 /// A scripted table that records its keys.
-struct Script {
+struct ScriptedTable {
     entries: HashMap<String, String>,
     asked: Mutex<Vec<Vec<String>>>,
 }
 
-impl Script {
+impl ScriptedTable {
     fn new(entries: &[(&str, &str)]) -> Arc<Self> {
         let entries = entries.iter().map(|&(key, values)| (key.to_owned(), values.to_owned())).collect();
-        Arc::new(Script { entries, asked: Mutex::new(Vec::new()) })
+        Arc::new(ScriptedTable { entries, asked: Mutex::new(Vec::new()) })
     }
 
-    fn answer(&self, key: &str) -> Answer {
+    fn answer(&self, key: &str) -> LookupAnswer {
         match self.entries.get(key).map(String::as_str) {
-            None => Answer::NotFound,
-            Some("DOWN") => Answer::Unavailable("it is down".into()),
-            Some("GONE") => Answer::Unconfirmed("it is down".into()),
-            Some("") => Answer::Found(Vec::new()),
-            Some(values) => Answer::Found(values.split(' ').map(str::to_owned).collect()),
+            None => LookupAnswer::NotFound,
+            Some("DOWN") => LookupAnswer::Unavailable("it is down".into()),
+            Some("GONE") => LookupAnswer::Unconfirmed("it is down".into()),
+            Some("") => LookupAnswer::Found(Vec::new()),
+            Some(values) => LookupAnswer::Found(values.split(' ').map(str::to_owned).collect()),
         }
     }
 
@@ -39,19 +41,19 @@ impl Script {
     }
 }
 
-impl Table for Script {
+impl Table for ScriptedTable {
     fn name(&self) -> &str {
         "script"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         self.asked.lock().unwrap().push(keys.iter().map(|&key| key.to_owned()).collect());
         Box::pin(std::future::ready(keys.iter().map(|key| self.answer(key)).collect()))
     }
 }
 
-fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain {
-    Domain {
+fn domain(name: &str, mailboxes: &Arc<ScriptedTable>, aliases: &Arc<ScriptedTable>) -> LocalDomain {
+    LocalDomain {
         name: name.into(),
         mailboxes: Some(mailboxes.clone()),
         aliases: Some(aliases.clone()),
@@ -64,9 +66,9 @@ fn domain(name: &str, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Domain 
 }
 
 /// `x.org` with these mailboxes and aliases.
-fn x_org(mailboxes: &[&str], aliases: &[(&str, &str)]) -> Domain {
+fn domain_x_org(mailboxes: &[&str], aliases: &[(&str, &str)]) -> LocalDomain {
     let mailboxes: Vec<_> = mailboxes.iter().map(|&mailbox| (mailbox, "")).collect();
-    domain("x.org", &Script::new(&mailboxes), &Script::new(aliases))
+    domain("x.org", &ScriptedTable::new(&mailboxes), &ScriptedTable::new(aliases))
 }
 
 fn address(text: &str) -> Address {
@@ -74,24 +76,24 @@ fn address(text: &str) -> Address {
 }
 
 /// The result of a lookup in memory, which must be ready.
-fn now<T>(asking: impl Future<Output = T> + Send) -> T {
+fn poll_ready<T>(asking: impl Future<Output = T> + Send) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => panic!("local tables must not wait"),
     }
 }
 
-fn resolve_in(directory: &Directory, text: &str) -> Resolution {
-    now(directory.resolve(&address(text)))
+fn resolve_in(directory: &RecipientDirectory, text: &str) -> Resolution {
+    poll_ready(directory.resolve(&address(text)))
 }
 
-fn resolve(domain: Domain, text: &str) -> Resolution {
-    resolve_in(&Directory::new(vec![domain], Limits::default()), text)
+fn resolve(domain: LocalDomain, text: &str) -> Resolution {
+    resolve_in(&RecipientDirectory::new(vec![domain], Limits::default()), text)
 }
 
 /// Local recipients, or remote ones with a leading `>`, all of them reached from `original`.
 fn local(addresses: &[&str], original: Option<&str>) -> Resolution {
-    let finals = addresses.iter().map(|text| Final {
+    let finals = addresses.iter().map(|text| ResolvedRecipient {
         address: address(text.trim_start_matches('>')),
         original: original.map(address),
         local: !text.starts_with('>'),
@@ -101,39 +103,44 @@ fn local(addresses: &[&str], original: Option<&str>) -> Resolution {
 
 #[test]
 fn a_domain_that_is_not_ours_is_remote_and_no_table_is_asked() {
-    let (mailboxes, aliases) = (Script::new(&[]), Script::new(&[]));
-    let directory = Directory::new(vec![domain("X.org", &mailboxes, &aliases)], Limits::default());
+    let (mailboxes, aliases) = (ScriptedTable::new(&[]), ScriptedTable::new(&[]));
+    let directory = RecipientDirectory::new(vec![domain("X.org", &mailboxes, &aliases)], Limits::default());
     assert_eq!(resolve_in(&directory, "Bob@y.org"), Resolution::Remote(address("Bob@y.org")));
     assert!(mailboxes.asked().is_empty() && aliases.asked().is_empty());
-    let found = now(directory.domain("x.org")).unwrap();
+    let found = poll_ready(directory.domain("x.org")).unwrap();
     assert_eq!(found.map(|domain| domain.transport.clone()).as_deref(), Some("maildir"));
 }
 
 #[test]
 fn a_mailbox_is_found_whatever_the_case() {
-    assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "Bob@X.ORG"), local(&["bob@x.org"], None));
-    assert_eq!(resolve(x_org(&["jürgen@x.org"], &[]), "JÜRGEN@x.org"), local(&["jürgen@x.org"], None));
+    assert_eq!(resolve(domain_x_org(&["bob@x.org"], &[]), "Bob@X.ORG"), local(&["bob@x.org"], None));
+    assert_eq!(resolve(domain_x_org(&["jürgen@x.org"], &[]), "JÜRGEN@x.org"), local(&["jürgen@x.org"], None));
     let (composed, apart) = ("jos\u{e9}@x.org", "Jose\u{301}@x.org");
-    assert_eq!(resolve(x_org(&[composed], &[]), apart), local(&[composed], None), "both Unicode forms are equal");
+    assert_eq!(
+        resolve(domain_x_org(&[composed], &[]), apart),
+        local(&[composed], None),
+        "both Unicode forms are equal"
+    );
 }
 
 #[test]
-fn who_is_nobody_is_unknown() {
-    assert_eq!(resolve(x_org(&["bob@x.org"], &[]), "carol@x.org"), Resolution::Unknown);
+fn an_unknown_address_is_unknown() {
+    assert_eq!(resolve(domain_x_org(&["bob@x.org"], &[]), "carol@x.org"), Resolution::Unknown);
 }
 
 #[test]
 fn without_a_table_of_mailboxes_everyone_exists_and_tags_make_no_mailboxes() {
-    let everyone = || Domain { mailboxes: None, aliases: None, ..x_org(&[], &[]) };
+    let everyone = || LocalDomain { mailboxes: None, aliases: None, ..domain_x_org(&[], &[]) };
     assert_eq!(resolve(everyone(), "anyone@x.org"), local(&["anyone@x.org"], None));
     assert_eq!(resolve(everyone(), "anyone+tag@x.org"), local(&["anyone@x.org"], Some("anyone+tag@x.org")));
-    let no_tags = Domain { delimiter: None, ..everyone() };
+    let no_tags = LocalDomain { delimiter: None, ..everyone() };
     assert_eq!(resolve(no_tags, "anyone+tag@x.org"), local(&["anyone+tag@x.org"], None));
 }
 
 #[test]
-fn a_tag_is_cut_off_only_where_the_whole_address_is_nobody() {
-    let domain = || x_org(&["bob@x.org", "bob+own@x.org"], &[("team@x.org", "bob@x.org"), ("team+y@x.org", "z@y.org")]);
+fn a_tag_is_removed_only_if_the_whole_address_is_unknown() {
+    let domain =
+        || domain_x_org(&["bob@x.org", "bob+own@x.org"], &[("team@x.org", "bob@x.org"), ("team+y@x.org", "z@y.org")]);
     assert_eq!(resolve(domain(), "bob+list@x.org"), local(&["bob@x.org"], Some("bob+list@x.org")));
     assert_eq!(resolve(domain(), "bob+own@x.org"), local(&["bob+own@x.org"], None));
     assert_eq!(resolve(domain(), "team+list@x.org"), local(&["bob@x.org"], Some("team+list@x.org")));
@@ -142,18 +149,18 @@ fn a_tag_is_cut_off_only_where_the_whole_address_is_nobody() {
 }
 
 /// `x.org` as a relayed domain with these aliases and, if given, these mailboxes.
-fn passed_on(mailboxes: Option<&[&str]>, aliases: &[(&str, &str)]) -> Domain {
-    let domain = x_org(mailboxes.unwrap_or_default(), aliases);
-    Domain { is_final: false, mailboxes: domain.mailboxes.filter(|_| mailboxes.is_some()), ..domain }
+fn relayed_domain(mailboxes: Option<&[&str]>, aliases: &[(&str, &str)]) -> LocalDomain {
+    let domain = domain_x_org(mailboxes.unwrap_or_default(), aliases);
+    LocalDomain { is_final: false, mailboxes: domain.mailboxes.filter(|_| mailboxes.is_some()), ..domain }
 }
 
 #[test]
-fn what_is_passed_on_keeps_its_name() {
+fn relayed_addresses_keep_their_spelling() {
     let given = |text| local(&[text], None);
     for text in ["List-Bounces+Bob=y@x.org", "JÜRGEN@x.org", "\"A b\"@x.org", "PostMaster@x.org", "+Bob@x.org"] {
-        assert_eq!(resolve(passed_on(None, &[]), text), given(text), "{text}");
+        assert_eq!(resolve(relayed_domain(None, &[]), text), given(text), "{text}");
     }
-    let told = || passed_on(Some(&["bob@x.org", "bob+own@x.org"]), &[]);
+    let told = || relayed_domain(Some(&["bob@x.org", "bob+own@x.org"]), &[]);
     for text in ["Bob@x.org", "Bob+List@x.org", "BOB+Own@x.org", "PostMaster@x.org"] {
         assert_eq!(resolve(told(), text), given(text), "{text}");
     }
@@ -161,18 +168,20 @@ fn what_is_passed_on_keeps_its_name() {
 }
 
 #[test]
-fn aliases_of_a_domain_that_is_passed_on_know_no_case_and_spell_out_whom_they_name() {
+fn aliases_of_a_relayed_domain_ignore_case_and_keep_the_spelling_of_targets() {
     let aliases = [
         ("team@x.org", "Carol+A@x.org carol+a@x.org Carol+A@x.org"),
         ("bob@x.org", "BOB@x.org c@y.org"),
         ("postmaster@x.org", "gone@x.org"),
     ];
     let team = local(&["Carol+A@x.org", "carol+a@x.org"], Some("Team+List@x.org"));
-    assert_eq!(resolve(passed_on(None, &aliases), "Team+List@x.org"), team);
-    let Resolution::Local(finals) = resolve(passed_on(None, &aliases), "Bob@x.org") else { panic!("bob is known") };
+    assert_eq!(resolve(relayed_domain(None, &aliases), "Team+List@x.org"), team);
+    let Resolution::Local(finals) = resolve(relayed_domain(None, &aliases), "Bob@x.org") else {
+        panic!("bob is known")
+    };
     let names: Vec<_> = finals.iter().map(|last| (last.address.as_str(), last.original.is_some())).collect();
     assert_eq!(names, [("Bob@x.org", false), ("c@y.org", true)]);
-    let postmaster = resolve(passed_on(Some(&[]), &aliases), "PostMaster@x.org");
+    let postmaster = resolve(relayed_domain(Some(&[]), &aliases), "PostMaster@x.org");
     assert_eq!(postmaster, local(&["PostMaster@x.org"], None));
 }
 
@@ -184,26 +193,26 @@ fn a_domain_beyond_ascii_is_the_same_in_letters_and_in_a_labels() {
         let at = |local: &str, domain: &str| format!("{local}@{}", domain.to_lowercase());
         let (bob, team, rest) = (at("bob", ours), at("team", ours), at("", ours));
         let (targets, own) = (format!("{} c@y.org", at("BOB", other)), at("bob", other));
-        let mailboxes = Script::new(&[(&bob, "")]);
-        let aliases = Script::new(&[(&bob, &own), (&team, &targets), (&rest, "all@y.org")]);
-        let hosts = Script::new(&[(&bob, "a.x.org")]);
-        let domain = Domain { hosts: Some(hosts), ..domain(ours, &mailboxes, &aliases) };
-        let directory = Directory::new(vec![domain], Limits::default());
+        let mailboxes = ScriptedTable::new(&[(&bob, "")]);
+        let aliases = ScriptedTable::new(&[(&bob, &own), (&team, &targets), (&rest, "all@y.org")]);
+        let hosts = ScriptedTable::new(&[(&bob, "a.x.org")]);
+        let domain = LocalDomain { hosts: Some(hosts), ..domain(ours, &mailboxes, &aliases) };
+        let directory = RecipientDirectory::new(vec![domain], Limits::default());
         assert!(directory.is_configured(LETTERS) && directory.is_configured(A_LABELS));
         for spelt in [LETTERS, A_LABELS] {
             let (team, nobody) = (at("team", spelt), at("nobody", spelt));
             assert_eq!(resolve_in(&directory, &at("Bob", spelt)), local(&[&bob], None), "{ours} {spelt}");
             assert_eq!(resolve_in(&directory, &team), local(&[">c@y.org", &bob], Some(&team)), "{ours} {spelt}");
             assert_eq!(resolve_in(&directory, &nobody), local(&[">all@y.org"], Some(&nobody)), "{ours} {spelt}");
-            let stores = now(directory.stores(&[address(&at("bob", spelt))]));
-            assert_eq!(stores, [Store::At("a.x.org".into())], "{ours} {spelt}");
+            let stores = poll_ready(directory.mailbox_locations(&[address(&at("bob", spelt))]));
+            assert_eq!(stores, [MailboxLocation::OtherHost("a.x.org".into())], "{ours} {spelt}");
         }
     }
 }
 
 #[test]
-fn what_is_passed_on_keeps_the_spelling_of_its_domain() {
-    let domain = || Domain { name: "müller.example".into(), ..passed_on(None, &[]) };
+fn relayed_addresses_keep_the_spelling_of_their_domain() {
+    let domain = || LocalDomain { name: "müller.example".into(), ..relayed_domain(None, &[]) };
     for text in ["Bob@xn--mller-kva.example", "Bob@müller.example"] {
         assert_eq!(resolve(domain(), text), local(&[text], None));
     }
@@ -212,14 +221,14 @@ fn what_is_passed_on_keeps_the_spelling_of_its_domain() {
 
 #[test]
 fn an_alias_comes_before_a_mailbox_and_both_addresses_are_kept() {
-    let domain = x_org(&["bob@x.org", "carol@x.org"], &[("bob@x.org", "Carol@x.org Dave@y.org")]);
+    let domain = domain_x_org(&["bob@x.org", "carol@x.org"], &[("bob@x.org", "Carol@x.org Dave@y.org")]);
     assert_eq!(resolve(domain, "Bob@x.org"), local(&[">Dave@y.org", "carol@x.org"], Some("Bob@x.org")));
 }
 
 #[test]
 fn an_alias_that_names_itself_stands_for_its_mailbox() {
     let aliases = [("bob@x.org", "BOB@x.org c@y.org"), ("eve@x.org", "eve+kept@x.org")];
-    let domain = || x_org(&["bob@x.org", "eve@x.org"], &aliases);
+    let domain = || domain_x_org(&["bob@x.org", "eve@x.org"], &aliases);
     let Resolution::Local(mut finals) = resolve(domain(), "bob@x.org") else { panic!("bob is known") };
     finals.sort_by_key(|last| last.local);
     assert_eq!((finals[0].address.as_str(), &finals[0].original), ("c@y.org", &Some(address("bob@x.org"))));
@@ -229,10 +238,10 @@ fn an_alias_that_names_itself_stands_for_its_mailbox() {
 }
 
 #[test]
-fn who_is_named_twice_gets_it_once() {
+fn a_recipient_named_twice_gets_one_copy() {
     let aliases =
         [("all@x.org", "one@x.org two@x.org c@y.org"), ("one@x.org", "bob@x.org"), ("two@x.org", "bob@x.org c@y.org")];
-    let domain = x_org(&["bob@x.org"], &aliases);
+    let domain = domain_x_org(&["bob@x.org"], &aliases);
     assert_eq!(resolve(domain, "all@x.org"), local(&[">c@y.org", "bob@x.org"], Some("all@x.org")));
 }
 
@@ -241,31 +250,31 @@ fn who_is_named_twice_gets_it_once() {
 #[test]
 fn lists_that_name_each_other_stand_for_all_their_members() {
     let lists = [("a@x.org", "x@x.org b@x.org"), ("b@x.org", "A@x.org y@x.org z@y.org")];
-    let aliases = Script::new(&lists);
-    let domain = domain("x.org", &Script::new(&[("x@x.org", ""), ("y@x.org", "")]), &aliases);
+    let aliases = ScriptedTable::new(&lists);
+    let domain = domain("x.org", &ScriptedTable::new(&[("x@x.org", ""), ("y@x.org", "")]), &aliases);
     assert_eq!(resolve(domain, "a@x.org"), local(&["x@x.org", ">z@y.org", "y@x.org"], Some("a@x.org")));
     let asked = [vec!["a@x.org"], vec!["x@x.org", "b@x.org"], vec!["y@x.org"]];
     assert_eq!(aliases.asked(), asked, "no list is opened twice");
-    let domain = || x_org(&["d@x.org"], &[("a@x.org", "b@x.org d@x.org"), ("b@x.org", "a@x.org")]);
+    let domain = || domain_x_org(&["d@x.org"], &[("a@x.org", "b@x.org d@x.org"), ("b@x.org", "a@x.org")]);
     assert_eq!(resolve(domain(), "a@x.org"), local(&["d@x.org"], Some("a@x.org")));
     assert_eq!(resolve(domain(), "b@x.org"), local(&["d@x.org"], Some("b@x.org")));
 }
 
 #[test]
-fn a_circle_that_reaches_nobody_is_too_deep() {
+fn an_alias_loop_without_recipients_is_too_deep() {
     let circle = [("a@x.org", "b@x.org nobody@x.org"), ("b@x.org", "a@x.org")];
-    assert_eq!(resolve(x_org(&[], &circle), "a@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain_x_org(&[], &circle), "a@x.org"), Resolution::TooDeep);
     let no_circle = [("a@x.org", "b@x.org c@x.org"), ("b@x.org", "nobody@x.org"), ("c@x.org", "b@x.org")];
-    assert_eq!(resolve(x_org(&[], &no_circle), "a@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain_x_org(&[], &no_circle), "a@x.org"), Resolution::Unknown);
     let postmaster = [("postmaster@x.org", "root@x.org"), ("root@x.org", "postmaster@x.org")];
-    assert_eq!(resolve(x_org(&[], &postmaster), "postmaster@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain_x_org(&[], &postmaster), "postmaster@x.org"), Resolution::TooDeep);
 }
 
 #[test]
 fn the_last_alias_that_the_limit_allows_still_leads_on() {
     let chain: Vec<_> = (0..20).map(|n| (format!("a{n}@x.org"), format!("a{}@x.org", n + 1))).collect();
     let aliases: Vec<_> = chain.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let domain = || x_org(&["a20@x.org"], &aliases);
+    let domain = || domain_x_org(&["a20@x.org"], &aliases);
     assert_eq!(resolve(domain(), "a10@x.org"), local(&["a20@x.org"], Some("a10@x.org")));
     assert_eq!(resolve(domain(), "a9@x.org"), Resolution::TooDeep);
 }
@@ -273,16 +282,16 @@ fn the_last_alias_that_the_limit_allows_still_leads_on() {
 #[test]
 fn more_addresses_than_the_limit_are_too_many() {
     let list = |count: usize| (0..count).map(|n| format!("a{n}@y.org")).collect::<Vec<_>>().join(" ");
-    let domain = || x_org(&[], &[("few@x.org", &list(1000)), ("many@x.org", &list(1001))]);
+    let domain = || domain_x_org(&[], &[("few@x.org", &list(1000)), ("many@x.org", &list(1001))]);
     assert!(matches!(resolve(domain(), "few@x.org"), Resolution::Local(finals) if finals.len() == 1000));
     assert_eq!(resolve(domain(), "many@x.org"), Resolution::TooMany);
 }
 
 #[test]
 fn an_alias_of_the_domain_comes_after_its_mailboxes_and_before_the_catch_all() {
-    let domain = || Domain {
+    let domain = || LocalDomain {
         catch_all: Some(address("never@y.org")),
-        ..x_org(&["bob@x.org"], &[("@x.org", "all@y.org"), ("carol@x.org", "c@y.org")])
+        ..domain_x_org(&["bob@x.org"], &[("@x.org", "all@y.org"), ("carol@x.org", "c@y.org")])
     };
     assert_eq!(resolve(domain(), "bob@x.org"), local(&["bob@x.org"], None));
     assert_eq!(resolve(domain(), "carol@x.org"), local(&[">c@y.org"], Some("carol@x.org")));
@@ -290,22 +299,25 @@ fn an_alias_of_the_domain_comes_after_its_mailboxes_and_before_the_catch_all() {
 }
 
 #[test]
-fn the_catch_all_gets_what_nobody_else_gets_and_may_be_an_alias() {
-    let domain =
-        || Domain { catch_all: Some(address("rest@x.org")), ..x_org(&["bob@x.org"], &[("rest@x.org", "bob@x.org")]) };
+fn the_catch_all_gets_unknown_addresses_and_may_be_an_alias() {
+    let domain = || LocalDomain {
+        catch_all: Some(address("rest@x.org")),
+        ..domain_x_org(&["bob@x.org"], &[("rest@x.org", "bob@x.org")])
+    };
     assert_eq!(resolve(domain(), "nobody@x.org"), local(&["bob@x.org"], Some("nobody@x.org")));
     assert_eq!(resolve(domain(), "bob@x.org"), local(&["bob@x.org"], None));
 }
 
 #[test]
-fn a_catch_all_that_is_nobody_makes_no_mailbox() {
-    let domain = Domain { catch_all: Some(address("ghost@x.org")), ..x_org(&[], &[]) };
+fn a_catch_all_that_is_unknown_makes_no_mailbox() {
+    let domain = LocalDomain { catch_all: Some(address("ghost@x.org")), ..domain_x_org(&[], &[]) };
     assert_eq!(resolve(domain, "nobody@x.org"), Resolution::Unknown);
 }
 
 #[test]
-fn targets_that_are_nobody_are_dropped_while_others_remain() {
-    let domain = || x_org(&["bob@x.org"], &[("team@x.org", "bob@x.org gone@x.org"), ("old@x.org", "gone@x.org")]);
+fn unknown_targets_are_dropped_while_others_remain() {
+    let domain =
+        || domain_x_org(&["bob@x.org"], &[("team@x.org", "bob@x.org gone@x.org"), ("old@x.org", "gone@x.org")]);
     assert_eq!(resolve(domain(), "team@x.org"), local(&["bob@x.org"], Some("team@x.org")));
     assert_eq!(resolve(domain(), "old@x.org"), Resolution::Unknown);
 }
@@ -313,21 +325,21 @@ fn targets_that_are_nobody_are_dropped_while_others_remain() {
 #[test]
 fn the_postmaster_is_always_known() {
     let mailbox = local(&["postmaster@x.org"], None);
-    assert_eq!(resolve(x_org(&[], &[]), "PostMaster@x.org"), mailbox);
-    assert_eq!(resolve(x_org(&[], &[("postmaster@x.org", "gone@x.org")]), "postmaster@x.org"), mailbox);
-    let led_to = x_org(&[], &[("help@x.org", "postmaster@x.org")]);
+    assert_eq!(resolve(domain_x_org(&[], &[]), "PostMaster@x.org"), mailbox);
+    assert_eq!(resolve(domain_x_org(&[], &[("postmaster@x.org", "gone@x.org")]), "postmaster@x.org"), mailbox);
+    let led_to = domain_x_org(&[], &[("help@x.org", "postmaster@x.org")]);
     assert_eq!(resolve(led_to, "help@x.org"), local(&["postmaster@x.org"], Some("help@x.org")));
-    let aliased = x_org(&[], &[("postmaster@x.org", "root@y.org")]);
+    let aliased = domain_x_org(&[], &[("postmaster@x.org", "root@y.org")]);
     assert_eq!(resolve(aliased, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
-    let catch_all = Domain { catch_all: Some(address("root@y.org")), ..x_org(&[], &[]) };
+    let catch_all = LocalDomain { catch_all: Some(address("root@y.org")), ..domain_x_org(&[], &[]) };
     assert_eq!(resolve(catch_all, "postmaster@x.org"), local(&[">root@y.org"], Some("postmaster@x.org")));
 }
 
 #[test]
 fn unavailable_is_never_taken_for_not_found() {
     let down = Resolution::Unavailable("it is down".into());
-    let mailboxes = Script::new(&[("bob@x.org", ""), ("carol@x.org", "DOWN"), ("erin@x.org", "")]);
-    let aliases = Script::new(&[
+    let mailboxes = ScriptedTable::new(&[("bob@x.org", ""), ("carol@x.org", "DOWN"), ("erin@x.org", "")]);
+    let aliases = ScriptedTable::new(&[
         ("bob@x.org", "DOWN"),
         ("team@x.org", "erin@x.org carol@x.org"),
         ("erin@x.org", "erin@x.org"),
@@ -336,7 +348,7 @@ fn unavailable_is_never_taken_for_not_found() {
         ("tagged+a@x.org", "erin@x.org"),
         ("@x.org", "DOWN"),
     ]);
-    let domain = || Domain { catch_all: Some(address("erin@x.org")), ..domain("x.org", &mailboxes, &aliases) };
+    let domain = || LocalDomain { catch_all: Some(address("erin@x.org")), ..domain("x.org", &mailboxes, &aliases) };
     for text in ["bob@x.org", "carol@x.org", "team@x.org", "postmaster@x.org", "bob+tag@x.org", "nobody@x.org"] {
         assert_eq!(resolve(domain(), text), down, "{text}");
     }
@@ -346,86 +358,103 @@ fn unavailable_is_never_taken_for_not_found() {
 
 #[test]
 fn an_alias_that_names_no_address_is_a_fault_of_the_table_and_not_of_the_sender() {
-    let domain = || x_org(&[], &[("bob@x.org", "carol"), ("none@x.org", "")]);
+    let domain = || domain_x_org(&[], &[("bob@x.org", "carol"), ("none@x.org", "")]);
     let Resolution::Unavailable(why) = resolve(domain(), "bob@x.org") else { panic!("the alias is wrong") };
     assert_eq!(why, "table 'script': the alias for bob@x.org names 'carol': the domain is missing");
     assert!(matches!(resolve(domain(), "none@x.org"), Resolution::Unavailable(_)));
 }
 
-struct Mute;
+struct SilentTable;
 
-impl Table for Mute {
+impl Table for SilentTable {
     fn name(&self) -> &str {
         "mute"
     }
 
-    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> LookupFuture<'a> {
         Box::pin(std::future::ready(Vec::new()))
     }
 }
 
 #[test]
 fn a_table_that_leaves_a_question_open_is_unavailable() {
-    let domain = Domain { mailboxes: Some(Arc::new(Mute)), ..x_org(&[], &[]) };
+    let domain = LocalDomain { mailboxes: Some(Arc::new(SilentTable)), ..domain_x_org(&[], &[]) };
     assert!(matches!(resolve(domain, "bob@x.org"), Resolution::Unavailable(_)));
 }
 
 #[test]
 fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
-    let mailboxes = Script::new(&[("a@x.org", ""), ("b@y.org", "")]);
-    let aliases = Script::new(&[("team@x.org", "a@x.org b+t@y.org A@x.org")]);
+    let mailboxes = ScriptedTable::new(&[("a@x.org", ""), ("b@y.org", "")]);
+    let aliases = ScriptedTable::new(&[("team@x.org", "a@x.org b+t@y.org A@x.org")]);
     let domains = vec![domain("x.org", &mailboxes, &aliases), domain("y.org", &mailboxes, &aliases)];
-    let directory = Directory::new(domains, Limits::default());
+    let directory = RecipientDirectory::new(domains, Limits::default());
     assert_eq!(resolve_in(&directory, "team@x.org"), local(&["a@x.org", "b@y.org"], Some("team@x.org")));
     assert_eq!(aliases.asked(), [vec!["team@x.org"], vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
     assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
 }
 
 /// The directory of host `mx1.x.org` with this table of hosts.
-fn stored(hosts: &Arc<Script>) -> Directory {
-    let domain = |name| Domain { hosts: Some(hosts.clone()), ..domain(name, &Script::new(&[]), &Script::new(&[])) };
-    let here = Domain { name: "here.org".into(), ..x_org(&[], &[]) };
-    Directory::new(vec![domain("x.org"), domain("z.org"), here], Limits::default()).on_host("MX1.x.org")
+fn directory_with_hosts(hosts: &Arc<ScriptedTable>) -> RecipientDirectory {
+    let domain = |name| LocalDomain {
+        hosts: Some(hosts.clone()),
+        ..domain(name, &ScriptedTable::new(&[]), &ScriptedTable::new(&[]))
+    };
+    let here = LocalDomain { name: "here.org".into(), ..domain_x_org(&[], &[]) };
+    RecipientDirectory::new(vec![domain("x.org"), domain("z.org"), here], Limits::default()).on_host("MX1.x.org")
 }
 
-fn stores(hosts: &[(&str, &str)], mailboxes: &[&str]) -> Vec<Store> {
+fn stores(hosts: &[(&str, &str)], mailboxes: &[&str]) -> Vec<MailboxLocation> {
     let mailboxes: Vec<Address> = mailboxes.iter().map(|mailbox| address(mailbox)).collect();
-    now(stored(&Script::new(hosts)).stores(&mailboxes))
+    poll_ready(directory_with_hosts(&ScriptedTable::new(hosts)).mailbox_locations(&mailboxes))
 }
 
 #[test]
 fn a_mailbox_is_here_unless_a_table_names_another_machine() {
     let hosts = [("bob@x.org", "Store2.x.org:2525"), ("own@x.org", "mx1.X.org"), ("port@x.org", "mx1.x.org.:25")];
     let mailboxes = ["Bob@x.org", "own@x.org", "port@x.org", "nobody@x.org", "bob@here.org", "bob@not-ours.org"];
-    let at = Store::At("store2.x.org:2525".into());
-    let here = || Store::Here;
-    assert_eq!(stores(&hosts, &mailboxes), [at, here(), here(), here(), here(), Store::Onward]);
-    assert_eq!(stores(&[("six@x.org", "[2001:db8::1]:24")], &["six@x.org"]), [Store::At("[2001:db8::1]:24".into())]);
+    let at = MailboxLocation::OtherHost("store2.x.org:2525".into());
+    let here = || MailboxLocation::ThisHost;
+    assert_eq!(stores(&hosts, &mailboxes), [at, here(), here(), here(), here(), MailboxLocation::NextHop]);
+    assert_eq!(
+        stores(&[("six@x.org", "[2001:db8::1]:24")], &["six@x.org"]),
+        [MailboxLocation::OtherHost("[2001:db8::1]:24".into())]
+    );
 }
 
 #[test]
 fn of_several_machines_the_first_counts_unless_it_is_this_one() {
     let hosts = [("two@x.org", "a.x.org b.x.org"), ("copy@x.org", "a.x.org mx1.x.org")];
-    assert_eq!(stores(&hosts, &["two@x.org", "copy@x.org"]), [Store::At("a.x.org".into()), Store::Here]);
+    assert_eq!(
+        stores(&hosts, &["two@x.org", "copy@x.org"]),
+        [MailboxLocation::OtherHost("a.x.org".into()), MailboxLocation::ThisHost]
+    );
 }
 
 #[test]
 fn a_table_that_cannot_name_the_machine_puts_off_that_mailbox_alone() {
     let hosts = [("down@x.org", "DOWN"), ("none@x.org", ""), ("odd@x.org", "a!b"), ("bob@x.org", "a.x.org")];
     let stores = stores(&hosts, &["down@x.org", "none@x.org", "odd@x.org", "bob@x.org"]);
-    let unavailable = |why: &str| Store::Unavailable(why.into());
+    let unavailable = |why: &str| MailboxLocation::Unavailable(why.into());
     assert_eq!(stores[0], unavailable("it is down"));
     assert_eq!(stores[1], unavailable("table 'script': host of none@x.org: no value"));
     assert_eq!(stores[2], unavailable("table 'script': host of odd@x.org: invalid host 'a!b'"));
-    assert_eq!(stores[3], Store::At("a.x.org".into()));
+    assert_eq!(stores[3], MailboxLocation::OtherHost("a.x.org".into()));
 }
 
 #[test]
 fn a_table_of_machines_is_asked_once_for_the_mailboxes_of_all_domains() {
-    let hosts = Script::new(&[("b@z.org", "b.z.org")]);
+    let hosts = ScriptedTable::new(&[("b@z.org", "b.z.org")]);
     let mailboxes = ["A@x.org", "b@z.org", "c@here.org", "d@x.org"].map(address);
-    let found = now(stored(&hosts).stores(&mailboxes));
-    assert_eq!(found, [Store::Here, Store::At("b.z.org".into()), Store::Here, Store::Here]);
+    let found = poll_ready(directory_with_hosts(&hosts).mailbox_locations(&mailboxes));
+    assert_eq!(
+        found,
+        [
+            MailboxLocation::ThisHost,
+            MailboxLocation::OtherHost("b.z.org".into()),
+            MailboxLocation::ThisHost,
+            MailboxLocation::ThisHost
+        ]
+    );
     assert_eq!(hosts.asked(), [vec!["a@x.org", "b@z.org", "d@x.org"]]);
 }
 
@@ -436,7 +465,7 @@ proptest! {
         asked in "[a-e](\\+t)?@x[.]org",
     ) {
         let aliases: Vec<_> = aliases.iter().map(|(key, values)| (&**key, &**values)).collect();
-        match resolve(x_org(&["a@x.org", "b@x.org"], &aliases), &asked) {
+        match resolve(domain_x_org(&["a@x.org", "b@x.org"], &aliases), &asked) {
             Resolution::Local(finals) => {
                 prop_assert!(!finals.is_empty());
                 for last in finals {
@@ -452,16 +481,24 @@ proptest! {
 }
 
 /// A directory with a table of domain names, besides `x.org`.
-fn tabled(names: &Arc<Script>, mailboxes: &Arc<Script>, aliases: &Arc<Script>) -> Directory {
+fn directory_with_domain_table(
+    names: &Arc<ScriptedTable>,
+    mailboxes: &Arc<ScriptedTable>,
+    aliases: &Arc<ScriptedTable>,
+) -> RecipientDirectory {
     let table = DomainTable { names: names.clone(), settings: domain("", mailboxes, aliases) };
-    Directory::new(vec![x_org(&["bob@x.org"], &[])], Limits::default()).with_tables(vec![table])
+    RecipientDirectory::new(vec![domain_x_org(&["bob@x.org"], &[])], Limits::default()).with_tables(vec![table])
 }
 
 #[test]
 fn a_domain_may_be_ours_since_a_table_says_so() {
-    let names = Script::new(&[("y.org", ""), ("xn--mller-kva.example", ""), ("down.org", "DOWN")]);
-    let mailboxes = Script::new(&[("bob@y.org", ""), ("bob@xn--mller-kva.example", "")]);
-    let directory = tabled(&names, &mailboxes, &Script::new(&[("carol@y.org", "bob@x.org bob@y.org eve@z.org")]));
+    let names = ScriptedTable::new(&[("y.org", ""), ("xn--mller-kva.example", ""), ("down.org", "DOWN")]);
+    let mailboxes = ScriptedTable::new(&[("bob@y.org", ""), ("bob@xn--mller-kva.example", "")]);
+    let directory = directory_with_domain_table(
+        &names,
+        &mailboxes,
+        &ScriptedTable::new(&[("carol@y.org", "bob@x.org bob@y.org eve@z.org")]),
+    );
     let resolve = |text| resolve_in(&directory, text);
     assert_eq!(resolve("Bob@y.org"), local(&["bob@y.org"], None));
     assert_eq!(resolve("bob@müller.example"), local(&["bob@xn--mller-kva.example"], None));
@@ -469,7 +506,7 @@ fn a_domain_may_be_ours_since_a_table_says_so() {
     assert_eq!(resolve("eve@z.org"), Resolution::Remote(address("eve@z.org")));
     assert_eq!(resolve("eve@down.org"), Resolution::Unavailable("it is down".into()));
     assert_eq!(resolve("carol@y.org"), local(&[">eve@z.org", "bob@x.org", "bob@y.org"], Some("carol@y.org")));
-    let found = |name| now(directory.domain(name)).map(|domain| domain.map(|domain| domain.name.clone()));
+    let found = |name| poll_ready(directory.domain(name)).map(|domain| domain.map(|domain| domain.name.clone()));
     assert_eq!(found("y.org"), Ok(Some("y.org".into())));
     assert_eq!((found("z.org"), found("down.org")), (Ok(None), Err("it is down".into())));
     assert!(directory.is_configured("x.org") && !directory.is_configured("y.org"));
@@ -477,9 +514,10 @@ fn a_domain_may_be_ours_since_a_table_says_so() {
 
 #[test]
 fn names_of_domains_are_asked_for_once_and_only_where_the_configuration_has_none() {
-    let names = Script::new(&[("y.org", "")]);
-    let aliases = Script::new(&[("all@y.org", "a@y.org b@y.org c@z.org d@w.org e@x.org")]);
-    let directory = tabled(&names, &Script::new(&[("a@y.org", ""), ("b@y.org", "")]), &aliases);
+    let names = ScriptedTable::new(&[("y.org", "")]);
+    let aliases = ScriptedTable::new(&[("all@y.org", "a@y.org b@y.org c@z.org d@w.org e@x.org")]);
+    let directory =
+        directory_with_domain_table(&names, &ScriptedTable::new(&[("a@y.org", ""), ("b@y.org", "")]), &aliases);
     assert_eq!(resolve_in(&directory, "bob@x.org"), local(&["bob@x.org"], None));
     assert!(names.asked().is_empty());
     let expected = local(&[">c@z.org", ">d@w.org", "a@y.org", "b@y.org"], Some("all@y.org"));
@@ -489,29 +527,36 @@ fn names_of_domains_are_asked_for_once_and_only_where_the_configuration_has_none
 
 #[test]
 fn mailboxes_of_a_domain_that_a_table_names_are_here_and_others_are_not() {
-    let names = Script::new(&[("y.org", ""), ("down.org", "DOWN")]);
-    let directory = tabled(&names, &Script::new(&[]), &Script::new(&[]));
+    let names = ScriptedTable::new(&[("y.org", ""), ("down.org", "DOWN")]);
+    let directory = directory_with_domain_table(&names, &ScriptedTable::new(&[]), &ScriptedTable::new(&[]));
     let stores = |mailboxes: &[&str]| {
         let mailboxes: Vec<_> = mailboxes.iter().map(|text| address(text)).collect();
-        now(directory.stores(&mailboxes))
+        poll_ready(directory.mailbox_locations(&mailboxes))
     };
-    assert_eq!(stores(&["a@y.org", "b@z.org", "c@x.org"]), [Store::Here, Store::Onward, Store::Here]);
-    let down = Store::Unavailable("it is down".into());
-    assert_eq!(stores(&["a@down.org", "a@y.org"]), [down, Store::Here], "one domain does not affect others");
+    assert_eq!(
+        stores(&["a@y.org", "b@z.org", "c@x.org"]),
+        [MailboxLocation::ThisHost, MailboxLocation::NextHop, MailboxLocation::ThisHost]
+    );
+    let down = MailboxLocation::Unavailable("it is down".into());
+    assert_eq!(
+        stores(&["a@down.org", "a@y.org"]),
+        [down, MailboxLocation::ThisHost],
+        "one domain does not affect others"
+    );
 }
 
 /// If the alias table is down, an address without alias before is still a mailbox. No address
 /// becomes unknown, and the catch-all does not get mail for a possible alias.
 #[test]
-fn who_was_no_alias_before_an_outage_is_still_a_mailbox() {
+fn an_address_without_alias_before_an_outage_is_still_a_mailbox() {
     let down = || Resolution::Unavailable("it is down".into());
     let aliases = [("bob@x.org", "GONE"), ("bob+tag@x.org", "GONE"), ("eve@x.org", "GONE"), ("ann+tag@x.org", "GONE")];
     let aliases = [&aliases[..], &[("ann@x.org", "bob@x.org"), ("@x.org", "carol@z.org")]].concat();
-    let catching = || Domain { catch_all: Some(address("dora@z.org")), ..x_org(&["bob@x.org"], &aliases) };
+    let catching = || LocalDomain { catch_all: Some(address("dora@z.org")), ..domain_x_org(&["bob@x.org"], &aliases) };
     assert_eq!(resolve(catching(), "bob@x.org"), local(&["bob@x.org"], None));
     assert_eq!(resolve(catching(), "bob+tag@x.org"), local(&["bob@x.org"], Some("bob+tag@x.org")));
     assert_eq!(resolve(catching(), "eve@x.org"), down());
     assert_eq!(resolve(catching(), "ann+tag@x.org"), down(), "the tagged address may have its own alias by now");
-    let gone = Script::new(&[("bob@x.org", "GONE")]);
-    assert_eq!(resolve(domain("x.org", &gone, &Script::new(&[("@x.org", "carol@z.org")])), "bob@x.org"), down());
+    let gone = ScriptedTable::new(&[("bob@x.org", "GONE")]);
+    assert_eq!(resolve(domain("x.org", &gone, &ScriptedTable::new(&[("@x.org", "carol@z.org")])), "bob@x.org"), down());
 }

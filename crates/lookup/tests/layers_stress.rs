@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use lookup::backend::{Asked, Backend, Failure, Probed};
-use lookup::layers::{CacheSettings, Layered, Settings};
-use lookup::{Answer, Event, Table};
+use lookup::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use lookup::layers::{CacheSettings, LayeredTable, Settings};
+use lookup::{LookupAnswer, Table, TableEvent};
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 
@@ -19,9 +19,9 @@ const CALLERS: u64 = 4;
 const KEYS: u64 = 40;
 
 /// A small random number generator (splitmix64), so that runs depend only on the seed.
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,25 +31,25 @@ impl Chance {
 }
 
 /// One in three keys does not exist.
-fn truth(key: &str) -> Answer {
+fn truth(key: &str) -> LookupAnswer {
     match key[1..].parse::<u64>().unwrap() {
-        number if number % 3 == 0 => Answer::NotFound,
-        number => Answer::Found(vec![key.to_owned(), number.to_string()]),
+        number if number % 3 == 0 => LookupAnswer::NotFound,
+        number => LookupAnswer::Found(vec![key.to_owned(), number.to_string()]),
     }
 }
 
 /// A backend that checks the rules for requests.
-struct Judge {
+struct CheckedBackend {
     batch_max: usize,
     concurrency: usize,
     failures_percent: u64,
-    chance: Mutex<Chance>,
+    chance: Mutex<Rng>,
     under_way: Mutex<HashSet<Box<str>>>,
     requests: AtomicUsize,
     broken: Arc<Mutex<Vec<String>>>,
 }
 
-impl Judge {
+impl CheckedBackend {
     fn begin(&self, keys: &[Box<str>]) {
         let mut broken = self.broken.lock().unwrap();
         if self.requests.fetch_add(1, Relaxed) >= self.concurrency {
@@ -80,14 +80,14 @@ impl Judge {
         self.below(100) < self.failures_percent
     }
 
-    fn answer(&self, key: &str) -> Answer {
+    fn answer(&self, key: &str) -> LookupAnswer {
         if self.failures_percent > 0 && self.below(50) == 0 {
-            return Answer::Unavailable("too many values".to_owned());
+            return LookupAnswer::Unavailable("too many values".to_owned());
         }
         truth(key)
     }
 
-    async fn dawdle(&self) {
+    async fn random_delay(&self) {
         match self.below(4) {
             0 => {}
             1 => tokio::time::sleep(Duration::from_micros(self.below(2000))).await,
@@ -96,34 +96,36 @@ impl Judge {
     }
 }
 
-impl Backend for Judge {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+impl Backend for CheckedBackend {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
         Box::pin(async move {
             self.begin(keys);
-            self.dawdle().await;
+            self.random_delay().await;
             self.end(keys);
             match self.fails() {
-                true => Err(Failure::new("backend", "random failure")),
+                true => Err(BackendFailure::new("backend", "random failure")),
                 false => Ok(keys.iter().map(|key| self.answer(key)).collect()),
             }
         })
     }
 
-    fn probe(&self) -> Probed<'_> {
-        Box::pin(async move { if self.fails() { Err(Failure::new("backend", "random failure")) } else { Ok(()) } })
+    fn probe(&self) -> ProbeFuture<'_> {
+        Box::pin(
+            async move { if self.fails() { Err(BackendFailure::new("backend", "random failure")) } else { Ok(()) } },
+        )
     }
 }
 
 /// Counts of answers over all callers.
 #[derive(Default)]
-struct Score {
+struct AnswerCounts {
     answers: AtomicU64,
     unavailable: AtomicU64,
 }
 
 /// Looks up a few keys, possibly duplicates; one lookup in ten is cancelled.
-async fn ask(table: &Layered, seed: u64, score: &Score) {
-    let mut chance = Chance(seed);
+async fn ask(table: &LayeredTable, seed: u64, score: &AnswerCounts) {
+    let mut chance = Rng(seed);
     let keys: Vec<String> = (0..1 + chance.below(4)).map(|_| format!("k{}", chance.below(KEYS))).collect();
     let shouted: Vec<String> = keys.iter().map(|key| key.to_uppercase()).collect();
     let asked: Vec<&str> = shouted.iter().map(String::as_str).collect();
@@ -132,21 +134,21 @@ async fn ask(table: &Layered, seed: u64, score: &Score) {
         let patience = Duration::from_micros(chance.below(1000));
         // Cancelled lookups are not counted.
         if let Ok(answers) = tokio::time::timeout(patience, question).await {
-            judge(&keys, &answers, score);
+            check_answers(&keys, &answers, score);
         }
     } else {
-        judge(&keys, &question.await, score);
+        check_answers(&keys, &question.await, score);
     }
 }
 
-fn judge(keys: &[String], answers: &[Answer], score: &Score) {
+fn check_answers(keys: &[String], answers: &[LookupAnswer], score: &AnswerCounts) {
     assert_eq!(keys.len(), answers.len());
     for (key, answer) in keys.iter().zip(answers) {
         score.answers.fetch_add(1, Relaxed);
         match answer {
-            Answer::Unavailable(_) => _ = score.unavailable.fetch_add(1, Relaxed),
-            Answer::Unconfirmed(_) => {
-                assert_eq!(truth(key), Answer::NotFound, "{key}");
+            LookupAnswer::Unavailable(_) => _ = score.unavailable.fetch_add(1, Relaxed),
+            LookupAnswer::Unconfirmed(_) => {
+                assert_eq!(truth(key), LookupAnswer::NotFound, "{key}");
                 score.unavailable.fetch_add(1, Relaxed);
             }
             answer => assert_eq!(*answer, truth(key), "{key}"),
@@ -155,11 +157,11 @@ fn judge(keys: &[String], answers: &[Answer], score: &Score) {
 }
 
 /// A caller with its own runtime and many concurrent lookups.
-fn call(table: &Arc<Layered>, seed: u64, questions: u64, score: &Arc<Score>) {
+fn run_caller(table: &Arc<LayeredTable>, seed: u64, questions: u64, score: &Arc<AnswerCounts>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut tasks = JoinSet::new();
-        let mut chance = Chance(seed);
+        let mut chance = Rng(seed);
         for _ in 0..questions {
             let (table, score, seed) = (table.clone(), score.clone(), chance.below(u64::MAX));
             tasks.spawn(async move { ask(&table, seed, &score).await });
@@ -174,13 +176,13 @@ fn call(table: &Arc<Layered>, seed: u64, questions: u64, score: &Arc<Score>) {
 }
 
 #[derive(Clone, Debug)]
-struct Scene {
+struct Scenario {
     seed: u64,
     settings: Settings,
     failures_percent: u64,
 }
 
-fn scenes() -> impl Strategy<Value = Scene> {
+fn scenarios() -> impl Strategy<Value = Scenario> {
     let cache = prop_oneof![
         Just(None),
         (0u64..3, 0u64..3).prop_map(|(ttl, negative)| {
@@ -193,19 +195,26 @@ fn scenes() -> impl Strategy<Value = Scene> {
     (any::<u64>(), cache, 1usize..9, 1usize..4, 1usize..4, failures).prop_map(
         |(seed, cache, batch_max, concurrency, failures_max, failures_percent)| {
             let probe_every = Duration::from_millis(1);
-            let settings = Settings { cache, batch_max, concurrency, failures_max, probe_every, ..Settings::default() };
-            Scene { seed, settings, failures_percent }
+            let settings = Settings {
+                cache,
+                batch_max,
+                concurrency,
+                failures_max,
+                probe_interval: probe_every,
+                ..Settings::default()
+            };
+            Scenario { seed, settings, failures_percent }
         },
     )
 }
 
-fn play(Scene { seed, settings, failures_percent }: Scene) -> Result<(), TestCaseError> {
+fn run_scenario(Scenario { seed, settings, failures_percent }: Scenario) -> Result<(), TestCaseError> {
     let broken = Arc::new(Mutex::new(Vec::new()));
-    let judge = Judge {
+    let judge = CheckedBackend {
         batch_max: settings.batch_max,
         concurrency: settings.concurrency,
         failures_percent,
-        chance: Mutex::new(Chance(seed)),
+        chance: Mutex::new(Rng(seed)),
         under_way: Mutex::default(),
         requests: AtomicUsize::new(0),
         broken: broken.clone(),
@@ -213,16 +222,16 @@ fn play(Scene { seed, settings, failures_percent }: Scene) -> Result<(), TestCas
     let transitions = Arc::new(Mutex::new(Vec::new()));
     let told = transitions.clone();
     let tell = Arc::new(move |event| match event {
-        Event::Down { .. } => told.lock().unwrap().push("down"),
-        Event::Up { .. } => told.lock().unwrap().push("up"),
+        TableEvent::Down { .. } => told.lock().unwrap().push("down"),
+        TableEvent::Up { .. } => told.lock().unwrap().push("up"),
         _ => {}
     });
-    let table = Arc::new(Layered::start("judged", judge, settings, tell).unwrap());
-    let score = Arc::new(Score::default());
+    let table = Arc::new(LayeredTable::start("judged", judge, settings, tell).unwrap());
+    let score = Arc::new(AnswerCounts::default());
     thread::scope(|scope| {
         let callers: Vec<_> = (1..=CALLERS)
             .map(|caller| (table.clone(), score.clone(), seed.wrapping_mul(caller)))
-            .map(|(table, score, seed)| scope.spawn(move || call(&table, seed, 200, &score)))
+            .map(|(table, score, seed)| scope.spawn(move || run_caller(&table, seed, 200, &score)))
             .collect();
         callers.into_iter().for_each(|caller| caller.join().unwrap());
     });
@@ -249,7 +258,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_question_is_answered_and_no_answer_is_wrong(scene in scenes()) {
-        play(scene)?;
+    fn every_question_is_answered_and_no_answer_is_wrong(scene in scenarios()) {
+        run_scenario(scene)?;
     }
 }

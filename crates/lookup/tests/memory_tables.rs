@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lookup::chain::Chain;
-use lookup::fixed::Fixed;
-use lookup::regexp::{Mistake, Regexp, RegexpError};
-use lookup::{Answer, Answers, Layer, Table, Trace, Tracing, text};
+use lookup::chain::ChainedTable;
+use lookup::fixed::FixedTable;
+use lookup::regexp::{RegexpError, RegexpLineError, RegexpTable};
+use lookup::{LookupAnswer, LookupFuture, LookupTrace, Table, TableLayer, TraceFuture, text};
 
 /// The result of a future that must be ready.
 fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -22,26 +22,26 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn answer(table: &dyn Table, key: &str) -> Answer {
+fn answer(table: &dyn Table, key: &str) -> LookupAnswer {
     ready(table.lookup(&[key])).pop().unwrap()
 }
 
-fn found(values: &[&str]) -> Answer {
-    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+fn found(values: &[&str]) -> LookupAnswer {
+    LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
-fn load(text: &[u8]) -> Result<Regexp, RegexpError> {
+fn load(text: &[u8]) -> Result<RegexpTable, RegexpError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table");
     fs::write(&path, text).unwrap();
-    Regexp::load("rules", &path)
+    RegexpTable::load("rules", &path)
 }
 
-fn regexp(text: &str) -> Regexp {
+fn regexp(text: &str) -> RegexpTable {
     load(text.as_bytes()).unwrap()
 }
 
-fn mistake(text: &str) -> (usize, Mistake) {
+fn mistake(text: &str) -> (usize, RegexpLineError) {
     match load(text.as_bytes()) {
         Err(RegexpError::Line { line, mistake, .. }) => (line, mistake),
         other => panic!("{text}: {other:?}"),
@@ -58,11 +58,11 @@ fn the_first_pattern_that_matches_counts() {
     let expected = [
         found(&["second@example.org", "third@example.org"]),
         found(&["first@example.org"]),
-        Answer::NotFound,
+        LookupAnswer::NotFound,
         found(&[]),
     ];
     assert_eq!(ready(table.lookup(&keys)), expected);
-    assert_eq!(ready(table.trace("bob@x")).layer, Layer::Memory);
+    assert_eq!(ready(table.trace("bob@x")).layer, TableLayer::Memory);
 }
 
 #[test]
@@ -103,14 +103,14 @@ fn conditions_hold_for_the_lines_within_them() {
         ("sales-a@old.example", found(&["rest@x"])),
         ("zoe@old.example", found(&["last@x"])),
         ("zoe@new.example", found(&["last@x"])),
-        ("anna@new.example", Answer::NotFound),
-        ("postmaster@new.example", Answer::NotFound),
+        ("anna@new.example", LookupAnswer::NotFound),
+        ("postmaster@new.example", LookupAnswer::NotFound),
     ] {
         assert_eq!(answer(&table, key), expected, "{key}");
     }
     let table = regexp("if /a/\nif /b/\nendif\nendif\nif !/c/\n/./ x\nendif\n");
     assert_eq!(answer(&table, "ab"), found(&["x"]));
-    assert_eq!(answer(&table, "abc"), Answer::NotFound);
+    assert_eq!(answer(&table, "abc"), LookupAnswer::NotFound);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_flag_turns_a_default_around() {
         ("/^a\\/b$/ x", "a/b", true),
         ("/a\\\\/ x", "a\\", true),
     ] {
-        let expected = if expected { found(&["x"]) } else { Answer::NotFound };
+        let expected = if expected { found(&["x"]) } else { LookupAnswer::NotFound };
         assert_eq!(answer(&regexp(rule), key), expected, "{rule}");
     }
     assert_eq!(answer(&regexp("/^(a+)/U $1"), "aaa"), found(&["a"]));
@@ -143,31 +143,34 @@ fn a_flag_turns_a_default_around() {
 #[test]
 fn a_mistake_in_a_rule_is_told_with_its_line() {
     for (text, expected) in [
-        ("/a/ b\n  /c/ d\n", (2, Mistake::Indented)),
-        ("bob@example.org carol\n", (1, Mistake::Form)),
-        ("!\n", (1, Mistake::Form)),
-        ("ifx /a/\n", (1, Mistake::Form)),
-        ("if\n", (1, Mistake::Form)),
-        ("/a b\n", (1, Mistake::Open('/'))),
-        ("/a\\/ b\n", (1, Mistake::Open('/'))),
-        ("/a/g b\n", (1, Mistake::Flag('g'))),
-        ("if /a/ b\nendif\n", (1, Mistake::Behind)),
-        ("if /a/\nendif /a/\n", (2, Mistake::Behind)),
-        ("/a/ b\nendif\n", (2, Mistake::Endif)),
-        ("if /a/\nif /b/\nendif\n", (1, Mistake::If)),
-        ("/a/ b,,c\n", (1, Mistake::Values(text::Mistake::EmptyValue))),
-        ("/a/ \"b\n", (1, Mistake::Values(text::Mistake::Quote))),
-        ("/(a)/ $2\n", (1, Mistake::Group { group: 2, groups: 1 })),
-        ("/(a)/ $0\n", (1, Mistake::Group { group: 0, groups: 1 })),
-        ("!/(a)/ $1\n", (1, Mistake::NegatedGroup)),
-        ("/(a)/ 5$\n", (1, Mistake::Dollar)),
-        ("/(a)/ ${1\n", (1, Mistake::Dollar)),
-        ("/(a)/ ${name}\n", (1, Mistake::Dollar)),
-        ("/(a)/ $99999999999999999999\n", (1, Mistake::Dollar)),
+        ("/a/ b\n  /c/ d\n", (2, RegexpLineError::Indented)),
+        ("bob@example.org carol\n", (1, RegexpLineError::Form)),
+        ("!\n", (1, RegexpLineError::Form)),
+        ("ifx /a/\n", (1, RegexpLineError::Form)),
+        ("if\n", (1, RegexpLineError::Form)),
+        ("/a b\n", (1, RegexpLineError::UnclosedPattern('/'))),
+        ("/a\\/ b\n", (1, RegexpLineError::UnclosedPattern('/'))),
+        ("/a/g b\n", (1, RegexpLineError::Flag('g'))),
+        ("if /a/ b\nendif\n", (1, RegexpLineError::TrailingText)),
+        ("if /a/\nendif /a/\n", (2, RegexpLineError::TrailingText)),
+        ("/a/ b\nendif\n", (2, RegexpLineError::EndifWithoutIf)),
+        ("if /a/\nif /b/\nendif\n", (1, RegexpLineError::IfWithoutEndif)),
+        ("/a/ b,,c\n", (1, RegexpLineError::Values(text::TextLineError::EmptyValue))),
+        ("/a/ \"b\n", (1, RegexpLineError::Values(text::TextLineError::Quote))),
+        ("/(a)/ $2\n", (1, RegexpLineError::Group { group: 2, groups: 1 })),
+        ("/(a)/ $0\n", (1, RegexpLineError::Group { group: 0, groups: 1 })),
+        ("!/(a)/ $1\n", (1, RegexpLineError::NegatedGroup)),
+        ("/(a)/ 5$\n", (1, RegexpLineError::Dollar)),
+        ("/(a)/ ${1\n", (1, RegexpLineError::Dollar)),
+        ("/(a)/ ${name}\n", (1, RegexpLineError::Dollar)),
+        ("/(a)/ $99999999999999999999\n", (1, RegexpLineError::Dollar)),
     ] {
         assert_eq!(mistake(text), expected, "{text}");
     }
-    assert!(matches!(load(b"/a/ b\n/\xff/ c\n"), Err(RegexpError::Line { line: 2, mistake: Mistake::Encoding, .. })));
+    assert!(matches!(
+        load(b"/a/ b\n/\xff/ c\n"),
+        Err(RegexpError::Line { line: 2, mistake: RegexpLineError::Encoding, .. })
+    ));
 }
 
 #[test]
@@ -181,68 +184,69 @@ fn a_wrong_pattern_is_told_in_one_line() {
         let told = mistake.to_string();
         assert!(line == 1 && told.contains(expected) && !told.contains('\n'), "{text}: {told}");
     }
-    let error = Regexp::load("t", Path::new("/proc/no such file")).unwrap_err().to_string();
+    let error = RegexpTable::load("t", Path::new("/proc/no such file")).unwrap_err().to_string();
     assert!(error.starts_with("/proc/no such file: "), "{error}");
 }
 
 #[test]
 fn a_fixed_table_answers_everything_alike() {
-    let table = Fixed::new("all", vec!["a@x".into(), "b@x".into()]);
+    let table = FixedTable::new("all", vec!["a@x".into(), "b@x".into()]);
     assert_eq!(table.name(), "all");
     assert_eq!(ready(table.lookup(&["one", "TWO"])), [found(&["a@x", "b@x"]), found(&["a@x", "b@x"])]);
     assert_eq!(ready(table.lookup(&[])), []);
-    assert_eq!(answer(&Fixed::new("none", Vec::new()), "x"), found(&[]));
+    assert_eq!(answer(&FixedTable::new("none", Vec::new()), "x"), found(&[]));
 }
 
 /// Has the keys that begin with its letter, is unavailable for those that begin with '?', and
 /// records its keys.
-struct Witness {
+struct RecordingTable {
     letter: char,
     asked: Mutex<Vec<Vec<String>>>,
 }
 
-impl Witness {
+impl RecordingTable {
     fn new(letter: char) -> Arc<Self> {
-        Arc::new(Witness { letter, asked: Mutex::default() })
+        Arc::new(RecordingTable { letter, asked: Mutex::default() })
     }
 
     fn asked(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 
-    fn answer(&self, key: &str) -> Answer {
+    fn answer(&self, key: &str) -> LookupAnswer {
         match key.chars().next() {
             Some(first) if first == self.letter => found(&[&self.letter.to_string()]),
-            Some('?') => Answer::Unavailable(format!("{} is down", self.letter)),
-            _ => Answer::NotFound,
+            Some('?') => LookupAnswer::Unavailable(format!("{} is down", self.letter)),
+            _ => LookupAnswer::NotFound,
         }
     }
 }
 
-impl Table for Witness {
+impl Table for RecordingTable {
     fn name(&self) -> &str {
         "witness"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         self.asked.lock().unwrap().push(keys.iter().map(|&key| key.to_owned()).collect());
         Box::pin(std::future::ready(keys.iter().map(|key| self.answer(key)).collect()))
     }
 
-    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
-        let layer = if self.letter == 'b' { Layer::Backend } else { Layer::Cache { age: Duration::from_secs(1) } };
-        Box::pin(std::future::ready(Trace { answer: self.answer(key), layer }))
+    fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
+        let layer =
+            if self.letter == 'b' { TableLayer::Backend } else { TableLayer::Cache { age: Duration::from_secs(1) } };
+        Box::pin(std::future::ready(LookupTrace { answer: self.answer(key), layer }))
     }
 }
 
 #[test]
 fn the_first_table_of_a_chain_that_has_a_key_speaks_for_it() {
-    let (first, second) = (Witness::new('a'), Witness::new('b'));
-    let chain = Chain::new("all", vec![first.clone(), second.clone()]);
+    let (first, second) = (RecordingTable::new('a'), RecordingTable::new('b'));
+    let chain = ChainedTable::new("all", vec![first.clone(), second.clone()]);
     assert_eq!(chain.name(), "all");
     let keys = ["b1", "a1", "?", "c", "a2", "b2"];
-    let unavailable = Answer::Unavailable("a is down".into());
-    let expected = [found(&["b"]), found(&["a"]), unavailable, Answer::NotFound, found(&["a"]), found(&["b"])];
+    let unavailable = LookupAnswer::Unavailable("a is down".into());
+    let expected = [found(&["b"]), found(&["a"]), unavailable, LookupAnswer::NotFound, found(&["a"]), found(&["b"])];
     assert_eq!(ready(chain.lookup(&keys)), expected);
     assert_eq!(first.asked(), [keys]);
     assert_eq!(second.asked(), [["b1", "c", "b2"]], "only open keys, in one lookup");
@@ -254,60 +258,60 @@ fn the_first_table_of_a_chain_that_has_a_key_speaks_for_it() {
 
 #[test]
 fn a_chain_tells_the_layer_of_the_table_that_decided() {
-    let chain = Chain::new("all", vec![Witness::new('a'), Witness::new('b')]);
-    let cache = Layer::Cache { age: Duration::from_secs(1) };
-    assert_eq!(ready(chain.trace("a")), Trace { answer: found(&["a"]), layer: cache });
-    assert_eq!(ready(chain.trace("b")), Trace { answer: found(&["b"]), layer: Layer::Backend });
-    assert_eq!(ready(chain.trace("c")), Trace { answer: Answer::NotFound, layer: Layer::Backend });
-    let unavailable = Answer::Unavailable("a is down".into());
-    assert_eq!(ready(chain.trace("?")), Trace { answer: unavailable, layer: cache });
+    let chain = ChainedTable::new("all", vec![RecordingTable::new('a'), RecordingTable::new('b')]);
+    let cache = TableLayer::Cache { age: Duration::from_secs(1) };
+    assert_eq!(ready(chain.trace("a")), LookupTrace { answer: found(&["a"]), layer: cache });
+    assert_eq!(ready(chain.trace("b")), LookupTrace { answer: found(&["b"]), layer: TableLayer::Backend });
+    assert_eq!(ready(chain.trace("c")), LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Backend });
+    let unavailable = LookupAnswer::Unavailable("a is down".into());
+    assert_eq!(ready(chain.trace("?")), LookupTrace { answer: unavailable, layer: cache });
 }
 
 #[test]
 fn a_chain_of_nothing_has_no_key() {
-    let chain = Chain::new("none", Vec::new());
-    assert_eq!(answer(&chain, "a"), Answer::NotFound);
-    assert_eq!(ready(chain.trace("a")), Trace { answer: Answer::NotFound, layer: Layer::Memory });
+    let chain = ChainedTable::new("none", Vec::new());
+    assert_eq!(answer(&chain, "a"), LookupAnswer::NotFound);
+    assert_eq!(ready(chain.trace("a")), LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Memory });
 }
 
 /// Returns no answers at all.
-struct Mute;
+struct SilentTable;
 
-impl Table for Mute {
+impl Table for SilentTable {
     fn name(&self) -> &str {
         "mute"
     }
 
-    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, _: &'a [&'a str]) -> LookupFuture<'a> {
         Box::pin(std::future::ready(Vec::new()))
     }
 }
 
 #[test]
 fn a_key_without_an_answer_is_not_taken_for_one_that_is_not_there() {
-    let chain = Chain::new("all", vec![Arc::new(Mute), Arc::new(Fixed::new("all", Vec::new()))]);
-    assert!(matches!(answer(&chain, "a"), Answer::Unavailable(_)));
+    let chain = ChainedTable::new("all", vec![Arc::new(SilentTable), Arc::new(FixedTable::new("all", Vec::new()))]);
+    assert!(matches!(answer(&chain, "a"), LookupAnswer::Unavailable(_)));
 }
 
 /// Unconfirmed for all keys.
-struct Away;
+struct UnconfirmedTable;
 
-impl Table for Away {
+impl Table for UnconfirmedTable {
     fn name(&self) -> &str {
         "away"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        Box::pin(std::future::ready(vec![Answer::Unconfirmed("it is down".into()); keys.len()]))
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        Box::pin(std::future::ready(vec![LookupAnswer::Unconfirmed("it is down".into()); keys.len()]))
     }
 }
 
 #[test]
 fn what_a_table_does_not_confirm_may_hide_what_those_behind_have() {
-    let behind = Arc::new(Fixed::new("all", Vec::new()));
-    let first = Chain::new("all", vec![Arc::new(Away), behind.clone()]);
-    assert_eq!(answer(&first, "a"), Answer::Unavailable("it is down".into()));
-    assert_eq!(ready(first.trace("a")).answer, Answer::Unavailable("it is down".into()));
-    let last = Chain::new("all", vec![Arc::new(Away)]);
-    assert_eq!(answer(&last, "a"), Answer::Unconfirmed("it is down".into()));
+    let behind = Arc::new(FixedTable::new("all", Vec::new()));
+    let first = ChainedTable::new("all", vec![Arc::new(UnconfirmedTable), behind.clone()]);
+    assert_eq!(answer(&first, "a"), LookupAnswer::Unavailable("it is down".into()));
+    assert_eq!(ready(first.trace("a")).answer, LookupAnswer::Unavailable("it is down".into()));
+    let last = ChainedTable::new("all", vec![Arc::new(UnconfirmedTable)]);
+    assert_eq!(answer(&last, "a"), LookupAnswer::Unconfirmed("it is down".into()));
 }

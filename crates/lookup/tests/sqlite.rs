@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lookup::Answer;
-use lookup::backend::{Backend, Failure};
+use lookup::LookupAnswer;
+use lookup::backend::{Backend, BackendFailure};
 use lookup::sqlite::{Config, Sqlite};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -24,13 +24,13 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn ask(table: &Sqlite, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
+fn ask(table: &Sqlite, keys: &[&str]) -> Result<Vec<LookupAnswer>, BackendFailure> {
     let keys: Vec<Box<str>> = keys.iter().map(|&key| key.into()).collect();
     ready(table.ask(&keys))
 }
 
-fn found(values: &[&str]) -> Answer {
-    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+fn found(values: &[&str]) -> LookupAnswer {
+    LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
 fn make(path: &Path, target: &str) {
@@ -61,7 +61,7 @@ fn rows_are_found_and_their_columns_are_values() {
     let (_folder, path) = database();
     let one = table(&path, BY_KEY);
     let keys = ["nobody@x", "bob@x", "none@x", "number@x"];
-    let expected = [Answer::NotFound, found(&["b1@x", "c@x"]), found(&[]), found(&["7"])];
+    let expected = [LookupAnswer::NotFound, found(&["b1@x", "c@x"]), found(&[]), found(&["7"])];
     assert_eq!(ask(&one, &keys).unwrap(), expected);
     assert_eq!(ask(&one, &[]).unwrap(), []);
     let both = table(&path, "SELECT target, second FROM aliases WHERE address = :key ORDER BY rowid");
@@ -76,7 +76,7 @@ fn a_query_may_use_the_parts_of_an_address() {
         [found(&["a@b", "c", "a@b@c", "a@b"]), found(&["", "x", "@x", ""]), found(&["plain", "", "plain", "plain"])];
     assert_eq!(ask(&parts, &["a@b@c", "@x", "plain"]).unwrap(), expected);
     let local = table(&path, "SELECT target FROM aliases WHERE address = :local || '@x' AND :domain = 'y'");
-    assert_eq!(ask(&local, &["number@y", "number@x"]).unwrap(), [found(&["7"]), Answer::NotFound]);
+    assert_eq!(ask(&local, &["number@y", "number@x"]).unwrap(), [found(&["7"]), LookupAnswer::NotFound]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_key_is_data_and_never_a_part_of_the_query() {
     let (_folder, path) = database();
     let keys = ["' OR '1'='1", "bob@x\0", "bob@x';--", "%", "bob@x"];
     let answers = ask(&table(&path, BY_KEY), &keys).unwrap();
-    assert!(answers[..4].iter().all(|answer| *answer == Answer::NotFound));
+    assert!(answers[..4].iter().all(|answer| *answer == LookupAnswer::NotFound));
     assert_eq!(answers[4], found(&["b1@x", "c@x"]));
 }
 
@@ -153,7 +153,7 @@ fn what_failed_works_again_when_it_can() {
 }
 
 #[test]
-fn whoever_writes_is_waited_for_no_longer_than_the_time() {
+fn waiting_for_a_writer_ends_at_the_timeout() {
     let (_folder, path) = database();
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
@@ -188,7 +188,7 @@ fn keys_behind_those_that_took_too_long_are_unavailable() {
     let answers = ask(&table, &["fast", "endless", "fast"]).unwrap();
     assert_eq!(answers[0], found(&["1"]));
     for answer in &answers[1..] {
-        assert!(matches!(answer, Answer::Unavailable(why) if why.contains("longer than 20ms")), "{answers:?}");
+        assert!(matches!(answer, LookupAnswer::Unavailable(why) if why.contains("longer than 20ms")), "{answers:?}");
     }
 }
 
@@ -201,5 +201,5 @@ fn a_database_with_a_write_ahead_log_is_read_beside_its_writer() {
     writer.execute_batch("BEGIN IMMEDIATE; DELETE FROM aliases").unwrap();
     assert_eq!(ask(&table, &["bob@x"]).unwrap(), [found(&["b1@x", "c@x"])]);
     writer.execute_batch("COMMIT").unwrap();
-    assert_eq!(ask(&table, &["bob@x"]).unwrap(), [Answer::NotFound]);
+    assert_eq!(ask(&table, &["bob@x"]).unwrap(), [LookupAnswer::NotFound]);
 }

@@ -9,22 +9,22 @@ use std::pin::pin;
 use std::process::{Command, Output};
 use std::task::{Context, Poll, Waker};
 
-use lookup::cdb::{self, Cdb, CdbError, Damage};
-use lookup::text::{Mistake, Text, TextError};
-use lookup::{Answer, Table};
+use lookup::cdb::{self, Cdb, CdbDamage, CdbError};
+use lookup::text::{TextError, TextLineError, TextTable};
+use lookup::{LookupAnswer, Table};
 
 const PEOPLE: &str = "Bob@Example.org carol@example.net, dave@example.net\nerin@example.org\n";
 
 /// The answers of a table that must be ready.
-fn answers(table: &dyn Table, keys: &[&str]) -> Vec<Answer> {
+fn answers(table: &dyn Table, keys: &[&str]) -> Vec<LookupAnswer> {
     match pin!(table.lookup(keys)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => answers,
         Poll::Pending => panic!("a local table must not wait"),
     }
 }
 
-fn found(values: &[&str]) -> Answer {
-    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+fn found(values: &[&str]) -> LookupAnswer {
+    LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
@@ -40,11 +40,11 @@ fn both_kinds_of_table_give_the_same_answers_in_the_order_of_the_keys() {
     let made = folder.path().join("people.cdb");
     assert_eq!(cdb::build(&text, &made).unwrap(), 2);
     let tables: [Box<dyn Table>; 2] =
-        [Box::new(Text::load("people", &text).unwrap()), Box::new(Cdb::open("people", &made).unwrap())];
+        [Box::new(TextTable::load("people", &text).unwrap()), Box::new(Cdb::open("people", &made).unwrap())];
     for table in tables {
         assert_eq!(table.name(), "people");
         let keys = ["erin@example.org", "nobody@example.org", "BOB@example.ORG"];
-        let expected = [found(&[]), Answer::NotFound, found(&["carol@example.net", "dave@example.net"])];
+        let expected = [found(&[]), LookupAnswer::NotFound, found(&["carol@example.net", "dave@example.net"])];
         assert_eq!(answers(&*table, &keys), expected);
         assert_eq!(answers(&*table, &[]), []);
     }
@@ -54,8 +54,8 @@ fn both_kinds_of_table_give_the_same_answers_in_the_order_of_the_keys() {
 fn a_mistake_in_a_text_names_the_file_and_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let text = write(folder.path(), "people", "a b\na: c\n");
-    let error = Text::load("people", &text).unwrap_err();
-    assert!(matches!(error, TextError::Line { line: 2, mistake: Mistake::Colon, .. }));
+    let error = TextTable::load("people", &text).unwrap_err();
+    assert!(matches!(error, TextError::Line { line: 2, mistake: TextLineError::Colon, .. }));
     assert_eq!(error.to_string(), format!("{}:2: the key ends in a colon; write 'key value'", text.display()));
     let made = folder.path().join("people.cdb");
     assert!(matches!(cdb::build(&text, &made), Err(CdbError::Text(TextError::Line { line: 2, .. }))));
@@ -65,7 +65,7 @@ fn a_mistake_in_a_text_names_the_file_and_the_line() {
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let path = Path::new("/proc/no such file");
-    assert!(Text::load("t", path).unwrap_err().to_string().starts_with("/proc/no such file: "));
+    assert!(TextTable::load("t", path).unwrap_err().to_string().starts_with("/proc/no such file: "));
     assert!(Cdb::open("t", path).err().unwrap().to_string().starts_with("/proc/no such file: "));
 }
 
@@ -73,9 +73,9 @@ fn a_file_that_cannot_be_read_is_named() {
 fn a_file_that_is_no_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "short", "abc");
-    assert!(matches!(Cdb::open("t", &path), Err(CdbError::Damaged { damage: Damage::Length(3), .. })));
+    assert!(matches!(Cdb::open("t", &path), Err(CdbError::Damaged { damage: CdbDamage::Length(3), .. })));
     let path = write(folder.path(), "text", &PEOPLE.repeat(100));
-    assert!(matches!(Cdb::open("t", &path), Err(CdbError::Damaged { damage: Damage::Pointer(_), .. })));
+    assert!(matches!(Cdb::open("t", &path), Err(CdbError::Damaged { damage: CdbDamage::Pointer(_), .. })));
 }
 
 #[test]
@@ -147,6 +147,6 @@ fn we_read_what_tinycdb_makes() {
     assert!(output.status.success(), "{output:?}");
     let table = Cdb::open("t", &made).unwrap();
     let keys = ["user0@example.org", "USER499@example.org", "user7@example.org", "user500@example.org"];
-    let expected = [found(&["box0"]), found(&["box499"]), found(&["box7", "second"]), Answer::NotFound];
+    let expected = [found(&["box0"]), found(&["box499"]), found(&["box7", "second"]), LookupAnswer::NotFound];
     assert_eq!(answers(&table, &keys), expected);
 }

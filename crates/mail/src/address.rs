@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_addresses_have_equal_texts() {
+    fn equal_addresses_have_the_same_text() {
         for (text, canonical) in [
             ("bob@Example.ORG", "bob@example.org"),
             ("\"bob\"@example.org", "bob@example.org"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_final_dot_goes_and_a_missing_domain_is_added_where_there_is_one() {
+    fn a_final_dot_is_removed_and_a_missing_domain_added() {
         let origin = Some("here.example");
         for (text, origin, expected) in [
             ("bob@example.org", origin, Ok("bob@example.org")),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_part_that_is_wrong() {
+    fn an_invalid_address_is_refused_with_the_invalid_part() {
         use AddressError::*;
         let long = "x".repeat(65);
         for (text, error) in [

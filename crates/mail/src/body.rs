@@ -38,7 +38,7 @@ pub struct Body {
 
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum Damaged {
+pub enum BodyError {
     /// The device returned an error, or fewer bytes than expected.
     #[error("unable to read the message body: {0}")]
     Unreadable(#[from] io::Error),

@@ -15,13 +15,13 @@ pub struct Envelope {
     /// When the message was accepted.
     pub accepted_at: Timestamp,
     /// The client that sent it.
-    pub client: Client,
+    pub client: ClientInfo,
     /// BODY= (RFC 6152).
     pub body_type: BodyType,
     /// SMTPUTF8 was requested (RFC 6531).
     pub smtputf8: bool,
     /// RET= (RFC 3461).
-    pub ret: Option<Return>,
+    pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461), in xtext as received.
     pub envid: Option<Box<str>>,
 }
@@ -34,14 +34,14 @@ pub struct Recipient {
     /// The address that RCPT gave, if an alias replaced it.
     pub original: Option<Address>,
     /// NOTIFY= (RFC 3461).
-    pub notify: Notify,
+    pub notify: DsnNotify,
     /// ORCPT= (RFC 3461), as received (`type;xtext`).
     pub orcpt: Option<Box<str>>,
 }
 
 /// The client that sent the message to us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientInfo {
     /// Its IP address; None for messages generated here (bounces) or received over a unix socket.
     pub address: Option<IpAddr>,
     /// The name it gave in HELO, EHLO or LHLO.
@@ -64,33 +64,33 @@ pub enum BodyType {
 
 /// RET= (RFC 3461): how much of the message a bounce returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Return {
+pub enum DsnReturn {
     /// All of it.
     Full,
     /// Its header only.
     Headers,
 }
 
-/// NOTIFY= (RFC 3461). [`Notify::UNSET`], the default, means failures, and delays at our
+/// NOTIFY= (RFC 3461). [`DsnNotify::UNSET`], the default, means failures, and delays at our
 /// discretion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Notify(u8);
+pub struct DsnNotify(u8);
 
-impl Notify {
+impl DsnNotify {
     /// No NOTIFY parameter.
-    pub const UNSET: Notify = Notify(0);
+    pub const UNSET: DsnNotify = DsnNotify(0);
     /// NEVER.
-    pub const NEVER: Notify = Notify(1);
+    pub const NEVER: DsnNotify = DsnNotify(1);
     /// SUCCESS.
-    pub const SUCCESS: Notify = Notify(2);
+    pub const SUCCESS: DsnNotify = DsnNotify(2);
     /// FAILURE.
-    pub const FAILURE: Notify = Notify(4);
+    pub const FAILURE: DsnNotify = DsnNotify(4);
     /// DELAY.
-    pub const DELAY: Notify = Notify(8);
+    pub const DELAY: DsnNotify = DsnNotify(8);
 
-    /// Converts the result of [`Notify::bits`] back; unknown bits are dropped.
+    /// Converts the result of [`DsnNotify::bits`] back; unknown bits are dropped.
     pub fn from_bits(bits: u8) -> Self {
-        Notify(bits & 15)
+        DsnNotify(bits & 15)
     }
 
     /// The bits, for storage.
@@ -99,17 +99,17 @@ impl Notify {
     }
 
     /// The union of both requests.
-    pub fn with(self, other: Notify) -> Self {
-        Notify(self.0 | other.0)
+    pub fn with(self, other: DsnNotify) -> Self {
+        DsnNotify(self.0 | other.0)
     }
 
     /// Whether to report a failure to the sender (RFC 3461 section 4.1: yes by default).
     pub fn wants_failure(self) -> bool {
-        self == Notify::UNSET || self.0 & Notify::FAILURE.0 != 0
+        self == DsnNotify::UNSET || self.0 & DsnNotify::FAILURE.0 != 0
     }
 
     /// Whether `other` was requested explicitly.
-    pub fn contains(self, other: Notify) -> bool {
+    pub fn contains(self, other: DsnNotify) -> bool {
         self.0 & other.0 == other.0 && other.0 != 0
     }
 }

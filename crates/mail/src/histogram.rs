@@ -29,12 +29,12 @@ impl Histogram {
 
 /// A histogram that many threads update without locks.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct HistogramRecorder {
     buckets: [AtomicU64; Histogram::BUCKETS],
     sum: AtomicU64,
 }
 
-impl Recorder {
+impl HistogramRecorder {
     /// Counts a value.
     pub fn record(&self, value: u64) {
         let bucket = (64 - value.saturating_sub(1).leading_zeros() as usize).min(Histogram::BUCKETS - 1);
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_value_falls_into_the_first_bucket_that_holds_it() {
-        let recorder = Recorder::default();
+        let recorder = HistogramRecorder::default();
         [0, 1, 2, 3, 4, 5, u64::MAX >> 8].iter().for_each(|&value| recorder.record(value));
         let buckets = recorder.read().buckets;
         assert_eq!(buckets[..4], [2, 1, 2, 1]);

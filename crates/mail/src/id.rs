@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         for text in ["", "1-2", "1-2-3-4", "1--3", "U-0-1", "ZZZZZZZZZZZZ-0-1", "1-ZZZZ-1", "0-0-ZZZZZZZZZZZZZZ"] {
             assert!(text.parse::<QueueId>().is_err(), "{text}");
         }

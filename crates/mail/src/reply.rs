@@ -10,9 +10,9 @@ const LINE_OCTETS_MAX: usize = 510;
 
 /// An enhanced status code (RFC 3463): class.subject.detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Enhanced(pub u8, pub u16, pub u16);
+pub struct EnhancedCode(pub u8, pub u16, pub u16);
 
-impl fmt::Display for Enhanced {
+impl fmt::Display for EnhancedCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
     }
@@ -24,14 +24,14 @@ pub struct Reply {
     /// Three digits.
     pub code: u16,
     /// The enhanced code, if the reply has one.
-    pub enhanced: Option<Enhanced>,
+    pub enhanced: Option<EnhancedCode>,
     /// Text for people. LF separates lines; there is no CR.
     pub text: Cow<'static, str>,
 }
 
 impl Reply {
     /// A reply with an enhanced code.
-    pub fn new(code: u16, enhanced: Enhanced, text: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(code: u16, enhanced: EnhancedCode, text: impl Into<Cow<'static, str>>) -> Self {
         Reply { code, enhanced: Some(enhanced), text: text.into() }
     }
 
@@ -82,43 +82,43 @@ impl fmt::Display for Reply {
 /// The text is not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a reply such as \"550 5.7.1 not from here\"")]
-pub struct NotAReply;
+pub struct InvalidReply;
 
 impl FromStr for Reply {
-    type Err = NotAReply;
+    type Err = InvalidReply;
 
     /// Parses one line such as `550 5.7.1 not from here`. The enhanced code is optional. An
     /// enhanced code of another class (RFC 2034 section 4) and characters other than printable
     /// ASCII are errors.
-    fn from_str(line: &str) -> Result<Self, NotAReply> {
+    fn from_str(line: &str) -> Result<Self, InvalidReply> {
         let (digits, rest) = line.split_once(' ').unwrap_or((line, ""));
         let is_code = digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit());
-        let is_sound = is_code && line.len() <= LINE_OCTETS_MAX && line.bytes().all(|b| (0x20..0x7f).contains(&b));
-        let code: u16 = digits.parse().ok().filter(|code| is_sound && (200..600).contains(code)).ok_or(NotAReply)?;
+        let is_valid = is_code && line.len() <= LINE_OCTETS_MAX && line.bytes().all(|b| (0x20..0x7f).contains(&b));
+        let code: u16 = digits.parse().ok().filter(|code| is_valid && (200..600).contains(code)).ok_or(InvalidReply)?;
         let rest = rest.trim();
         let (word, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        let (enhanced, text) = match word.parse::<Enhanced>() {
+        let (enhanced, text) = match word.parse::<EnhancedCode>() {
             Ok(enhanced) if u16::from(enhanced.0) == code / 100 => (Some(enhanced), text.trim_start()),
-            Ok(_) => return Err(NotAReply),
+            Ok(_) => return Err(InvalidReply),
             Err(_) => (None, rest),
         };
         Ok(Reply { code, enhanced, text: Cow::Owned(text.to_owned()) })
     }
 }
 
-impl FromStr for Enhanced {
-    type Err = NotAReply;
+impl FromStr for EnhancedCode {
+    type Err = InvalidReply;
 
     /// Three numbers separated by dots (RFC 3463 section 2).
-    fn from_str(text: &str) -> Result<Self, NotAReply> {
+    fn from_str(text: &str) -> Result<Self, InvalidReply> {
         let mut numbers = text.split('.').map(|digits| {
             let is_number = (1..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
             digits.parse::<u16>().ok().filter(|_| is_number)
         });
-        let mut next = || numbers.next().flatten().ok_or(NotAReply);
+        let mut next = || numbers.next().flatten().ok_or(InvalidReply);
         let (class, subject, detail) = (next()?, next()?, next()?);
-        let class = u8::try_from(class).ok().filter(|class| matches!(class, 2 | 4 | 5)).ok_or(NotAReply)?;
-        numbers.next().is_none().then_some(Enhanced(class, subject, detail)).ok_or(NotAReply)
+        let class = u8::try_from(class).ok().filter(|class| matches!(class, 2 | 4 | 5)).ok_or(InvalidReply)?;
+        numbers.next().is_none().then_some(EnhancedCode(class, subject, detail)).ok_or(InvalidReply)
     }
 }
 
@@ -127,19 +127,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_a_long_reply_bears_the_code() {
+    fn every_line_of_a_multiline_reply_has_the_code() {
         let mut out = Vec::new();
-        Reply::new(550, Enhanced(5, 1, 1), "one\ntwo").write_wire(&mut out);
+        Reply::new(550, EnhancedCode(5, 1, 1), "one\ntwo").write_wire(&mut out);
         assert_eq!(out, b"550-5.1.1 one\r\n550 5.1.1 two\r\n");
     }
 
     #[test]
-    fn a_reply_reads_back_from_its_line() {
+    fn a_reply_is_parsed_from_its_line() {
         for (line, code, enhanced, text) in [
-            ("550 5.7.1 not from here", 550, Some(Enhanced(5, 7, 1)), "not from here"),
+            ("550 5.7.1 not from here", 550, Some(EnhancedCode(5, 7, 1)), "not from here"),
             ("450 later, please", 450, None, "later, please"),
             ("554", 554, None, ""),
-            ("554 5.7.1", 554, Some(Enhanced(5, 7, 1)), ""),
+            ("554 5.7.1", 554, Some(EnhancedCode(5, 7, 1)), ""),
             ("450 1.2.3.4 is listed", 450, None, "1.2.3.4 is listed"),
         ] {
             let read: Reply = line.parse().unwrap();
@@ -147,7 +147,7 @@ mod tests {
         }
         let long = format!("550 {}", "x".repeat(507));
         for line in ["", "x", "55 no", "5500 no", "199 no", "550 4.7.1 no", "550 a\tb", "550 a\r\nb", "550 ü", &long] {
-            assert_eq!(line.parse::<Reply>(), Err(NotAReply), "{line}");
+            assert_eq!(line.parse::<Reply>(), Err(InvalidReply), "{line}");
         }
     }
 }

@@ -30,21 +30,21 @@ impl Timestamp {
     pub fn rfc5322_date(self) -> String {
         const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let c = Civil::of(self);
+        let c = CalendarTime::from_timestamp(self);
         let (weekday, month) = (DAYS[c.weekday], MONTHS[c.month - 1]);
         format!("{weekday}, {} {month} {:04} {:02}:{:02}:{:02} +0000", c.day, c.year, c.hour, c.minute, c.second)
     }
 
     /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
     pub fn rfc3339_date(self) -> String {
-        let c = Civil::of(self);
+        let c = CalendarTime::from_timestamp(self);
         let millis = self.0 % 1000;
         format!("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{millis:03}Z", c.year, c.month, c.day, c.hour, c.minute, c.second)
     }
 }
 
 /// A calendar date and time of day, in UTC.
-struct Civil {
+struct CalendarTime {
     year: u64,
     month: usize,
     day: u64,
@@ -54,11 +54,11 @@ struct Civil {
     second: u64,
 }
 
-impl Civil {
+impl CalendarTime {
     /// Counts years from 1 March of the year 0, so that the leap day is the last day of a year: 400
     /// such years have 146,097 days, and any five months starting in March or August (31, 30, 31,
     /// 30, 31) have 153.
-    fn of(time: Timestamp) -> Self {
+    fn from_timestamp(time: Timestamp) -> Self {
         const DAYS_FROM_YEAR_0_TO_1970: u64 = 719_468;
         let (days, second) = (time.seconds() / 86_400, time.seconds() % 86_400);
         let day = days + DAYS_FROM_YEAR_0_TO_1970;
@@ -67,7 +67,7 @@ impl Civil {
         let day = day - (365 * year + year / 4 - year / 100);
         let month = (5 * day + 2) / 153;
         let after_december = month >= 10;
-        Civil {
+        CalendarTime {
             year: era * 400 + year + u64::from(after_december),
             month: (if after_december { month - 9 } else { month + 3 }) as usize,
             day: day - (153 * month + 2) / 5 + 1,
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn each_day_of_800_years_follows_the_one_before() {
         let date = |day: u64| {
-            let c = Civil::of(Timestamp(day * 86_400_000));
+            let c = CalendarTime::from_timestamp(Timestamp(day * 86_400_000));
             (c.year, c.month, c.day, c.weekday)
         };
         let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Parses a size such as `64MiB`, `10 MB` or `100B`; returns bytes.
-pub fn size(text: &str) -> Option<u64> {
+pub fn parse_size(text: &str) -> Option<u64> {
     let (count, unit) = number_and_unit(text)?;
     let octets = match unit {
         "B" => 1,
@@ -22,7 +22,7 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 /// Parses a duration such as `500ms`, `30s`, `5m`, `2h` or `5d`.
-pub fn span(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (count, unit) = number_and_unit(text)?;
     let millis = match unit {
         "ms" => 1,
@@ -47,11 +47,11 @@ mod tests {
 
     #[test]
     fn sizes_and_spans_have_a_number_and_a_unit() {
-        assert_eq!(size("50MiB"), Some(50 << 20));
-        assert_eq!(size("10 MB"), Some(10_000_000));
-        assert_eq!(size("0B"), Some(0));
-        assert_eq!(span("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(span("5d"), Some(Duration::from_secs(5 * 86_400)));
+        assert_eq!(parse_size("50MiB"), Some(50 << 20));
+        assert_eq!(parse_size("10 MB"), Some(10_000_000));
+        assert_eq!(parse_size("0B"), Some(0));
+        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("5d"), Some(Duration::from_secs(5 * 86_400)));
         for text in [
             "",
             "5",
@@ -64,10 +64,10 @@ mod tests {
             "99999999999999999999B",
             "18446744073709551615TiB",
         ] {
-            assert_eq!(size(text), None, "{text}");
+            assert_eq!(parse_size(text), None, "{text}");
         }
         for text in ["", "5", "s", "5M", "5 months", "18446744073709551615d", "１s"] {
-            assert_eq!(span(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 }

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use mail::{Body, BodyFlags, QueueId, SpoolId, Timestamp};
-use mailbox::{Config, Letter, LineEnds, Maildirs, Quota};
+use mailbox::{Config, LineEnds, MaildirMessage, MaildirWriter, QuotaState};
 
 const BODY_OCTETS: usize = 6000;
 
-struct Load {
+struct RunOptions {
     folder: PathBuf,
-    letters: u64,
+    messages: u64,
     folders: u64,
-    turn: u64,
+    batch: u64,
     threads: u64,
     body: Body,
     spool: SpoolId,
@@ -35,14 +35,14 @@ fn main() -> Result<(), String> {
         wheels.into_iter().map(|wheel| wheel.join().expect("the delivery thread does not panic")).sum()
     });
     let elapsed = start.elapsed();
-    let rate = load.letters as f64 / elapsed.as_secs_f64();
-    let cpu = cpu_time().as_secs_f64() * 1000.0 / load.letters as f64;
-    println!("{} messages, {failed} failed, {:.2} s", load.letters, elapsed.as_secs_f64());
+    let rate = load.messages as f64 / elapsed.as_secs_f64();
+    let cpu = cpu_time().as_secs_f64() * 1000.0 / load.messages as f64;
+    println!("{} messages, {failed} failed, {:.2} s", load.messages, elapsed.as_secs_f64());
     println!("{rate:.0} messages/s, {cpu:.4} CPU seconds per 1,000 messages");
     Ok(())
 }
 
-fn parse() -> Option<Load> {
+fn parse() -> Option<RunOptions> {
     let mut args = std::env::args_os().skip(1);
     let folder = args.next()?.into();
     let mut numbers = args.map(|arg| arg.to_str().and_then(|text| text.parse().ok()).filter(|&number| number > 0));
@@ -51,11 +51,11 @@ fn parse() -> Option<Load> {
     let text = line.repeat(BODY_OCTETS / line.len());
     let digest = crc32c::crc32c(&text);
     let now = Timestamp::from(SystemTime::now());
-    Some(Load {
+    Some(RunOptions {
         folder,
-        letters: number()?,
+        messages: number()?,
         folders: number()?,
-        turn: number()?,
+        batch: number()?,
         threads: number().unwrap_or(1),
         body: Body::new(Arc::new(text.clone()), 0, text.len() as u64, digest, BodyFlags::default()),
         spool: SpoolId::new(now.millis()),
@@ -64,21 +64,21 @@ fn parse() -> Option<Load> {
 }
 
 /// Delivers one thread's share; returns how many messages failed.
-fn deliver(load: &Load, lane: u64) -> u64 {
-    let mut maildirs = Maildirs::new(Config { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
-    let mut numbers = (lane..load.letters).step_by(load.threads as usize).peekable();
+fn deliver(load: &RunOptions, lane: u64) -> u64 {
+    let mut maildirs = MaildirWriter::new(Config { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
+    let mut numbers = (lane..load.messages).step_by(load.threads as usize).peekable();
     let mut failed = 0;
     while numbers.peek().is_some() || !maildirs.is_idle() {
-        let letters = numbers.by_ref().take(load.turn as usize).map(|number| letter(load, number)).collect();
-        failed += maildirs.turn(letters).iter().filter(|(_, result)| result.is_err()).count() as u64;
+        let messages = numbers.by_ref().take(load.batch as usize).map(|number| message(load, number)).collect();
+        failed += maildirs.deliver_batch(messages).iter().filter(|(_, result)| result.is_err()).count() as u64;
     }
     failed
 }
 
-fn letter(load: &Load, number: u64) -> Letter<()> {
+fn message(load: &RunOptions, number: u64) -> MaildirMessage<()> {
     // A prime step, so that messages close in time are not close on the disk.
     let mailbox = number.wrapping_mul(7919) % load.folders;
-    Letter {
+    MaildirMessage {
         ticket: (),
         folder: load.folder.join(format!("example.org/user{mailbox}")),
         id: QueueId::new(load.spool, 0, number),
@@ -87,7 +87,7 @@ fn letter(load: &Load, number: u64) -> Letter<()> {
         header: format!("Return-Path: <sender@example.com>\r\nDelivered-To: user{mailbox}@example.org\r\n").into(),
         body: load.body.clone(),
         recovered: false,
-        quota: Quota::None,
+        quota: QuotaState::None,
     }
 }
 

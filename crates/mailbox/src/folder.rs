@@ -23,11 +23,11 @@ pub(crate) struct FileSystems {
 }
 
 /// The file systems that failed to sync, with the errors.
-pub(crate) struct Failures(Vec<(Device, io::Error)>);
+pub(crate) struct SyncFailures(Vec<(Device, io::Error)>);
 
 impl FileSystems {
     /// Registers the file system of `file` for the following syncs.
-    pub(crate) fn join(&mut self, file: &File) -> io::Result<Device> {
+    pub(crate) fn register(&mut self, file: &File) -> io::Result<Device> {
         let device = Device(rustix::fs::fstat(file)?.st_dev);
         if !self.handles.iter().any(|(known, _)| *known == device) {
             self.handles.push((device, file.try_clone()?));
@@ -36,13 +36,13 @@ impl FileSystems {
     }
 
     /// Makes everything written so far durable.
-    pub(crate) fn sync(&self) -> Failures {
+    pub(crate) fn sync(&self) -> SyncFailures {
         let sync = |(device, handle): &(Device, File)| Some((*device, rustix::fs::syncfs(handle).err()?.into()));
-        Failures(self.handles.iter().filter_map(sync).collect())
+        SyncFailures(self.handles.iter().filter_map(sync).collect())
     }
 
     /// Closes the handles of all other file systems.
-    pub(crate) fn keep_only(&mut self, is_needed: impl Fn(Device) -> bool) {
+    pub(crate) fn retain(&mut self, is_needed: impl Fn(Device) -> bool) {
         self.handles.retain(|(device, _)| is_needed(*device));
     }
 
@@ -62,7 +62,7 @@ impl FileSystems {
     }
 }
 
-impl Failures {
+impl SyncFailures {
     /// Whether messages on `device` are durable. The error is created anew for each message.
     pub(crate) fn check(&self, device: Device) -> io::Result<()> {
         match self.0.iter().find(|(failed, _)| *failed == device) {
@@ -73,7 +73,7 @@ impl Failures {
 }
 
 /// Creates the Maildir and its parent directories if missing, accessible to the mail user only.
-pub(crate) fn make(folder: &Path) -> io::Result<()> {
+pub(crate) fn create(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
     ["tmp", "new", "cur"].iter().try_for_each(|part| builder.create(folder.join(part)))
@@ -89,8 +89,8 @@ mod tests {
     fn a_new_maildir_and_its_parents_are_for_their_owner_only() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("example.org/bob");
-        make(&folder).unwrap();
-        make(&folder).unwrap();
+        create(&folder).unwrap();
+        create(&folder).unwrap();
         for path in
             ["example.org", "example.org/bob", "example.org/bob/tmp", "example.org/bob/new", "example.org/bob/cur"]
         {
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_has_one_handle_until_it_is_given_up() {
+    fn a_file_system_has_one_handle_until_it_is_closed() {
         let file = tempfile::tempfile().unwrap();
         let mut systems = FileSystems::default();
-        let device = systems.join(&file).unwrap();
-        assert_eq!(systems.join(&file).unwrap(), device);
-        let other = systems.join(&File::open("/proc/self/stat").unwrap()).unwrap();
+        let device = systems.register(&file).unwrap();
+        assert_eq!(systems.register(&file).unwrap(), device);
+        let other = systems.register(&File::open("/proc/self/stat").unwrap()).unwrap();
         assert_eq!(systems.len(), 2);
-        systems.keep_only(|kept| kept == other);
+        systems.retain(|kept| kept == other);
         assert_eq!(systems.len(), 1);
     }
 }

@@ -1,8 +1,8 @@
 //! Maildir storage: delivers messages in batches, lists and opens mailboxes. One mail user owns all
 //! directories.
 //!
-//! All calls block on disk I/O: run them on threads that may block. A [`Maildirs`] delivers one
-//! batch ([`turn`](Maildirs::turn)) at a time, and reports a message as delivered only when its
+//! All calls block on disk I/O: run them on threads that may block. A [`MaildirWriter`] delivers one
+//! batch ([`deliver_batch`](MaildirWriter::deliver_batch)) at a time, and reports a message as delivered only when its
 //! bytes *and* its name in `new/` would survive a power failure. No error here is fatal: a message
 //! that cannot be delivered is returned with the reason, and the other messages of its batch
 //! continue.
@@ -24,19 +24,19 @@
 
 mod copy;
 mod deliver;
+mod delivered;
 mod folder;
 mod list;
 mod name;
 pub mod quota;
-mod sighting;
 
 use std::io;
 use std::path::PathBuf;
 
-use mail::{Body, Damaged, QueueId, Timestamp};
+use mail::{Body, BodyError, QueueId, Timestamp};
 
-pub use deliver::Maildirs;
-pub use list::{Entry, Place, list, open};
+pub use deliver::MaildirWriter;
+pub use list::{MaildirEntry, MaildirFolder, list, open};
 
 /// How files are named and written.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub enum LineEnds {
 
 /// One message for one mailbox.
 #[derive(Debug)]
-pub struct Letter<T> {
+pub struct MaildirMessage<T> {
     /// A value of the caller's, returned with the result.
     pub ticket: T,
     /// The Maildir; `tmp`, `new` and `cur` are created if missing.
@@ -77,12 +77,12 @@ pub struct Letter<T> {
     /// The spool was reopened since the message was accepted, so it may have been delivered before.
     pub recovered: bool,
     /// The state of the mailbox's quota for this message.
-    pub quota: Quota,
+    pub quota: QuotaState,
 }
 
 /// The state of a mailbox's quota for one message. The caller determines it with [`quota`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quota {
+pub enum QuotaState {
     /// The mailbox has no quota.
     #[default]
     None,
@@ -110,7 +110,7 @@ pub enum DeliverError {
     Unsynced(#[source] io::Error),
     /// Set aside: the bytes differ from those that were accepted.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Damaged(#[from] BodyError),
     /// Bounce: the path is invalid on any file system.
     #[error("invalid mailbox path: {0}")]
     Refused(#[source] io::Error),

@@ -15,7 +15,7 @@ use crate::name::{base_of, field};
 
 /// One of the two directories of a mailbox with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum MaildirFolder {
     /// `new/`: no reader has seen the message.
     New,
     /// `cur/`: seen by a reader; the file name has flags.
@@ -24,9 +24,9 @@ pub enum Place {
 
 /// One message in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MaildirEntry {
     /// The directory at the time of listing.
-    pub place: Place,
+    pub folder: MaildirFolder,
     /// The file name.
     pub name: OsString,
     /// The size of the file in bytes.
@@ -36,12 +36,12 @@ pub struct Entry {
 }
 
 /// All messages of the Maildir, sorted by file name, and so by time. A missing Maildir is empty.
-pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
+pub fn list(folder: &Path) -> io::Result<Vec<MaildirEntry>> {
     let mut entries = Vec::new();
     // In this order: a file that a reader moves during the listing is found in one directory, or in
     // both.
-    for place in [Place::New, Place::Cur] {
-        visit(folder, place, |file| {
+    for place in [MaildirFolder::New, MaildirFolder::Cur] {
+        for_each_file(folder, place, |file| {
             entries.extend(entry_of(place, file)?);
             Ok(())
         })?;
@@ -54,25 +54,25 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// Opens the file of an entry, also if it has moved since.
-pub fn open(folder: &Path, entry: &Entry) -> io::Result<File> {
-    match File::open(folder.join(entry.place.folder_name()).join(&entry.name)) {
+pub fn open(folder: &Path, entry: &MaildirEntry) -> io::Result<File> {
+    match File::open(folder.join(entry.folder.folder_name()).join(&entry.name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open_moved(folder, entry),
         file => file,
     }
 }
 
-impl Place {
+impl MaildirFolder {
     fn folder_name(self) -> &'static str {
         match self {
-            Place::New => "new",
-            Place::Cur => "cur",
+            MaildirFolder::New => "new",
+            MaildirFolder::Cur => "cur",
         }
     }
 }
 
-fn open_moved(folder: &Path, entry: &Entry) -> io::Result<File> {
+fn open_moved(folder: &Path, entry: &MaildirEntry) -> io::Result<File> {
     let mut path: Option<PathBuf> = None;
-    visit(folder, Place::Cur, |file| {
+    for_each_file(folder, MaildirFolder::Cur, |file| {
         if base_of(file.file_name().as_bytes()) == base_of(entry.name.as_bytes()) {
             path = Some(file.path());
         }
@@ -82,7 +82,11 @@ fn open_moved(folder: &Path, entry: &Entry) -> io::Result<File> {
 }
 
 /// Skips hidden files, which are not messages.
-fn visit(folder: &Path, place: Place, mut see: impl FnMut(DirEntry) -> io::Result<()>) -> io::Result<()> {
+fn for_each_file(
+    folder: &Path,
+    place: MaildirFolder,
+    mut handle: impl FnMut(DirEntry) -> io::Result<()>,
+) -> io::Result<()> {
     let entries = match folder.join(place.folder_name()).read_dir() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -90,14 +94,14 @@ fn visit(folder: &Path, place: Place, mut see: impl FnMut(DirEntry) -> io::Resul
     for entry in entries {
         let entry = entry?;
         if !entry.file_name().as_bytes().starts_with(b".") {
-            see(entry)?;
+            handle(entry)?;
         }
     }
     Ok(())
 }
 
 /// None if the file was just deleted or moved.
-fn entry_of(place: Place, file: DirEntry) -> io::Result<Option<Entry>> {
+fn entry_of(place: MaildirFolder, file: DirEntry) -> io::Result<Option<MaildirEntry>> {
     let name = file.file_name();
     let size_crlf = field(name.as_bytes(), b'W');
     let size = match field(name.as_bytes(), b'S') {
@@ -107,5 +111,5 @@ fn entry_of(place: Place, file: DirEntry) -> io::Result<Option<Entry>> {
             metadata => metadata?.len(),
         },
     };
-    Ok(Some(Entry { place, name, size, size_crlf }))
+    Ok(Some(MaildirEntry { folder: place, name, size, size_crlf }))
 }

@@ -12,7 +12,7 @@ use mail::{QueueId, Timestamp};
 const HOST_OCTETS_MAX: usize = 120;
 
 /// Makes file names for one host.
-pub(crate) struct Names {
+pub(crate) struct FileNames {
     host: Box<str>,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Sizes {
     pub(crate) crlf: u64,
 }
 
-impl Names {
+impl FileNames {
     pub(crate) fn new(host: &str) -> Self {
         let mut octets = 0;
-        let host = host.chars().map(safe).take_while(|c| {
+        let host = host.chars().map(sanitize).take_while(|c| {
             octets += c.len_utf8();
             octets <= HOST_OCTETS_MAX
         });
-        Names { host: host.collect::<String>().into() }
+        FileNames { host: host.collect::<String>().into() }
     }
 
     pub(crate) fn base(&self, accepted_at: Timestamp, id: QueueId, ordinal: u32) -> String {
@@ -41,7 +41,7 @@ impl Names {
 }
 
 /// The file name in `new/`.
-pub(crate) fn full(base: &str, sizes: Sizes) -> String {
+pub(crate) fn with_sizes(base: &str, sizes: Sizes) -> String {
     format!("{base},S={},W={}", sizes.file, sizes.crlf)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn field(name: &[u8], key: u8) -> Option<u64> {
 }
 
 /// Replaces characters that would end the name or a field, or make a hidden file or a path.
-fn safe(c: char) -> char {
+fn sanitize(c: char) -> char {
     if matches!(c, '/' | ':' | ',') || c.is_control() { '_' } else { c }
 }
 
@@ -72,9 +72,9 @@ mod tests {
     #[test]
     fn a_name_is_made_of_time_id_ordinal_host_and_sizes() {
         let id = QueueId::new(SpoolId::new(33), 2, 5);
-        let base = Names::new("mx.example.org").base(Timestamp(1_763_000_000_999), id, 7);
+        let base = FileNames::new("mx.example.org").base(Timestamp(1_763_000_000_999), id, 7);
         assert_eq!(base, "1763000000.11-2-5_7.mx.example.org");
-        let name = full(&base, Sizes { file: 10, crlf: 12 });
+        let name = with_sizes(&base, Sizes { file: 10, crlf: 12 });
         assert_eq!(name, "1763000000.11-2-5_7.mx.example.org,S=10,W=12");
         assert_eq!(base_of(name.as_bytes()), base.as_bytes());
         assert_eq!(field(name.as_bytes(), b'S'), Some(10));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_foreign_fields_do_not_pass_for_sizes() {
+    fn flags_and_foreign_fields_are_not_taken_for_sizes() {
         assert_eq!(field(b"1.M2P3.host,U=4,S=5:2,S", b'S'), Some(5));
         assert_eq!(field(b"1.M2P3.host:2,S=5", b'S'), None);
         assert_eq!(field(b"1.M2P3.host,S=,W=x", b'S'), None);
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn a_host_cannot_break_a_name_or_make_it_too_long() {
         let id = QueueId::new(SpoolId::new(u64::MAX), u16::MAX, u64::MAX);
-        let base = Names::new(&format!("a/b:c,d\n{}", "é".repeat(200))).base(Timestamp(u64::MAX), id, u32::MAX);
+        let base = FileNames::new(&format!("a/b:c,d\n{}", "é".repeat(200))).base(Timestamp(u64::MAX), id, u32::MAX);
         assert!(base.contains(".a_b_c_d_é"));
-        let name = full(&base, Sizes { file: u64::MAX, crlf: u64::MAX });
+        let name = with_sizes(&base, Sizes { file: u64::MAX, crlf: u64::MAX });
         assert!(name.len() <= 255 - ":2,DFPRST".len(), "{} bytes", name.len());
     }
 }

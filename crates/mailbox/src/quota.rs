@@ -20,7 +20,7 @@
 //! of a file is taken from its name (`,S=`), or from the file if the name has none. All calls block
 //! on disk I/O, and a recount reads whole directories: run it where that may take time.
 
-mod record;
+mod maildirsize;
 
 use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -31,13 +31,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use record::Record;
-pub use record::{Limits, NoLimits, Usage};
+use maildirsize::MaildirSize;
+pub use maildirsize::{InvalidLimits, Limits, Usage};
 use rustix::fs::OFlags;
 
 use crate::name::field;
 
-const FILE: &str = "maildirsize";
+const FILE_NAME: &str = "maildirsize";
 /// A file of this size is rewritten.
 const FILE_OCTETS_MAX: u64 = 5120;
 /// An older file is not trusted to show that the mailbox is over quota.
@@ -50,17 +50,17 @@ const TRASH: &[u8] = b".Trash";
 
 /// The recorded usage of a Maildir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct UsageEstimate {
     /// The recorded usage.
     pub usage: Usage,
     /// A recount would hardly give another result.
-    pub is_settled: bool,
+    pub is_reliable: bool,
 }
 
-impl Standing {
+impl UsageEstimate {
     /// Whether this is enough to decide if `more` fits, without a recount.
-    pub fn decides(self, limits: Limits, more: Usage) -> bool {
-        self.is_settled || limits.allow(self.usage + more)
+    pub fn is_conclusive(self, limits: Limits, more: Usage) -> bool {
+        self.is_reliable || limits.allow(self.usage + more)
     }
 }
 
@@ -69,7 +69,7 @@ impl Standing {
 /// # Errors
 ///
 /// The file exists but cannot be read, or is a symbolic link.
-pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Option<Standing>> {
+pub fn read_usage(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Option<UsageEstimate>> {
     let Some(file) = open(folder, File::options().read(true))? else { return Ok(None) };
     let metadata = file.metadata()?;
     if metadata.len() >= FILE_OCTETS_MAX {
@@ -77,10 +77,10 @@ pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Op
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize + 1);
     file.take(FILE_OCTETS_MAX).read_to_end(&mut bytes)?;
-    let Some(record) = Record::parse(&bytes).filter(|record| record.limits == limits) else { return Ok(None) };
+    let Some(record) = MaildirSize::parse(&bytes).filter(|record| record.limits == limits) else { return Ok(None) };
     // A modification time in the future counts as recent.
     let age = now.duration_since(metadata.modified()?).unwrap_or_default();
-    Ok(Some(Standing { usage: record.usage, is_settled: record.lines == 1 && age < AGE_MAX }))
+    Ok(Some(UsageEstimate { usage: record.usage, is_reliable: record.lines == 1 && age < AGE_MAX }))
 }
 
 /// Counts the Maildir and writes the file for later calls; a missing Maildir is empty.
@@ -90,14 +90,14 @@ pub fn recorded(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Op
 /// A directory cannot be read. Failure to write the file is not an error: the next call counts
 /// again.
 pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
-    let seen = sight(parts(folder)?)?;
+    let modified = modification_times(parts(folder)?)?;
     let mut usage = Usage::default();
-    for (part, _) in &seen {
+    for (part, _) in &modified {
         usage = usage + count(part)?;
     }
-    if write(folder, &Record::text(limits, usage)).is_ok() && has_changed(&seen) {
+    if write(folder, &MaildirSize::new_file(limits, usage)).is_ok() && has_changed(&modified) {
         // If it cannot be removed, there is nothing else to do.
-        let _ = std::fs::remove_file(folder.join(FILE));
+        let _ = std::fs::remove_file(folder.join(FILE_NAME));
     }
     Ok(usage)
 }
@@ -107,11 +107,11 @@ pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
 /// # Errors
 ///
 /// The file exists but cannot be written, or is a symbolic link.
-pub fn add(folder: &Path, added: Usage) -> io::Result<()> {
+pub fn record_added(folder: &Path, added: Usage) -> io::Result<()> {
     match open(folder, File::options().append(true))? {
         None => Ok(()),
         // In one write, so that lines of several writers do not mix.
-        Some(mut file) => file.write_all(record::line(added).as_bytes()),
+        Some(mut file) => file.write_all(maildirsize::line(added).as_bytes()),
     }
 }
 
@@ -119,7 +119,7 @@ pub fn add(folder: &Path, added: Usage) -> io::Result<()> {
 fn open(folder: &Path, options: &mut OpenOptions) -> io::Result<Option<File>> {
     // Without NONBLOCK, opening a pipe would wait for its other end.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = match options.custom_flags(flags.bits().cast_signed()).open(folder.join(FILE)) {
+    let file = match options.custom_flags(flags.bits().cast_signed()).open(folder.join(FILE_NAME)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
@@ -158,24 +158,24 @@ fn octets_of(entry: &DirEntry) -> io::Result<Option<u64>> {
     }
     match field(name.as_bytes(), b'S') {
         Some(octets) => Ok(Some(octets)),
-        None => found(entry.metadata().map(|metadata| metadata.is_file().then_some(metadata.len()))),
+        None => ignore_missing(entry.metadata().map(|metadata| metadata.is_file().then_some(metadata.len()))),
     }
 }
 
 /// Does nothing if the directory does not exist or is not a directory.
-fn for_each(folder: &Path, mut see: impl FnMut(&DirEntry) -> io::Result<()>) -> io::Result<()> {
-    let Some(entries) = found(folder.read_dir().map(Some))? else { return Ok(()) };
+fn for_each(folder: &Path, mut handle: impl FnMut(&DirEntry) -> io::Result<()>) -> io::Result<()> {
+    let Some(entries) = ignore_missing(folder.read_dir().map(Some))? else { return Ok(()) };
     for entry in entries {
-        see(&entry?)?;
+        handle(&entry?)?;
     }
     Ok(())
 }
 
 fn changed_at(part: &Path) -> io::Result<Option<SystemTime>> {
-    found(part.metadata().and_then(|metadata| metadata.modified()).map(Some))
+    ignore_missing(part.metadata().and_then(|metadata| metadata.modified()).map(Some))
 }
 
-fn found<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
+fn ignore_missing<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match looked {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         looked => looked,
@@ -183,7 +183,7 @@ fn found<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
 }
 
 /// Each directory with its modification time. Waits until any later change gets another time.
-fn sight(parts: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
+fn modification_times(parts: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
     let sight = |part: PathBuf| changed_at(&part).map(|at| (part, at));
     let seen = parts.into_iter().map(sight).collect::<io::Result<Vec<_>>>()?;
     if let Some(latest) = seen.iter().filter_map(|(_, at)| *at).max() {
@@ -201,15 +201,16 @@ fn has_changed(seen: &[(PathBuf, Option<SystemTime>)]) -> bool {
 /// Writes by way of `tmp/`, like everything else in a Maildir.
 fn write(folder: &Path, text: &str) -> io::Result<()> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let name = format!("{FILE}.{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+    let name = format!("{FILE_NAME}.{}_{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
     let tmp = folder.join("tmp").join(name);
-    let written = anew(&tmp)?.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&tmp, folder.join(FILE)));
+    let written =
+        create_new(&tmp)?.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&tmp, folder.join(FILE_NAME)));
     written.inspect_err(|_| drop(std::fs::remove_file(&tmp)))
 }
 
 /// Creates a new file, replacing one left by an earlier process with the same id, or put there by
 /// the user.
-fn anew(tmp: &Path) -> io::Result<File> {
+fn create_new(tmp: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
     match options.open(tmp) {
@@ -232,7 +233,7 @@ mod tests {
     /// A Maildir with these files, each of the given size.
     fn maildir(files: &[(&str, usize)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
-        crate::folder::make(root.path()).unwrap();
+        crate::folder::create(root.path()).unwrap();
         for (path, octets) in files {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -242,11 +243,11 @@ mod tests {
     }
 
     fn text(root: &TempDir) -> String {
-        fs::read_to_string(root.path().join(FILE)).unwrap()
+        fs::read_to_string(root.path().join(FILE_NAME)).unwrap()
     }
 
-    fn standing(root: &TempDir, now: SystemTime) -> Option<Standing> {
-        recorded(root.path(), LIMITS, now).unwrap()
+    fn estimate(root: &TempDir, now: SystemTime) -> Option<UsageEstimate> {
+        read_usage(root.path(), LIMITS, now).unwrap()
     }
 
     #[test]
@@ -266,43 +267,43 @@ mod tests {
         let usage = recount(root.path(), LIMITS).unwrap();
         assert_eq!(usage, Usage { bytes: 40 + 20 + 5 + 2 + 1, messages: 5 });
         assert_eq!(text(&root), "1000S,10C\n68 5\n");
-        assert_eq!(standing(&root, SystemTime::now()), Some(Standing { usage, is_settled: true }));
+        assert_eq!(estimate(&root, SystemTime::now()), Some(UsageEstimate { usage, is_reliable: true }));
         assert_eq!(root.path().join("tmp").read_dir().unwrap().count(), 1, "a file was left in tmp/");
     }
 
     #[test]
-    fn what_is_added_is_known_and_no_longer_settled() {
+    fn added_messages_are_counted_and_the_estimate_is_no_longer_reliable() {
         let root = maildir(&[("new/1.a.mx,S=40", 40)]);
-        add(root.path(), Usage::message(7)).unwrap();
-        assert_eq!(standing(&root, SystemTime::now()), None, "adding created a file");
+        record_added(root.path(), Usage::message(7)).unwrap();
+        assert_eq!(estimate(&root, SystemTime::now()), None, "adding created a file");
         recount(root.path(), LIMITS).unwrap();
-        add(root.path(), Usage::message(7)).unwrap();
+        record_added(root.path(), Usage::message(7)).unwrap();
         assert_eq!(text(&root), "1000S,10C\n40 1\n7 1\n");
         let usage = Usage { bytes: 47, messages: 2 };
-        assert_eq!(standing(&root, SystemTime::now()), Some(Standing { usage, is_settled: false }));
+        assert_eq!(estimate(&root, SystemTime::now()), Some(UsageEstimate { usage, is_reliable: false }));
     }
 
     #[test]
-    fn an_old_file_is_not_settled() {
+    fn an_old_file_is_not_reliable() {
         let root = maildir(&[]);
         recount(root.path(), LIMITS).unwrap();
-        let is_settled = |age| standing(&root, SystemTime::now() + age).unwrap().is_settled;
+        let is_settled = |age| estimate(&root, SystemTime::now() + age).unwrap().is_reliable;
         assert!(is_settled(AGE_MAX - Duration::from_secs(60)));
         assert!(!is_settled(AGE_MAX));
     }
 
     #[test]
-    fn what_is_broken_too_large_or_of_another_quota_says_nothing() {
+    fn a_broken_oversized_or_outdated_file_is_ignored() {
         let root = maildir(&[]);
         let large = format!("1000S,10C\n{}", "1 0\n".repeat(1280));
         for text in ["", "x\n", "1000S\n1 1\n", "1000S,10C\n", &large] {
-            fs::write(root.path().join(FILE), text).unwrap();
-            assert_eq!(standing(&root, SystemTime::now()), None, "{text:?}");
+            fs::write(root.path().join(FILE_NAME), text).unwrap();
+            assert_eq!(estimate(&root, SystemTime::now()), None, "{text:?}");
         }
     }
 
     #[test]
-    fn a_maildir_that_is_not_there_holds_nothing_and_gets_no_file() {
+    fn a_missing_maildir_is_empty_and_gets_no_file() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("bob");
         assert_eq!(recount(&folder, LIMITS).unwrap(), Usage::default());
@@ -311,12 +312,12 @@ mod tests {
 
     /// Regression: only directories with the latest modification time were compared.
     #[test]
-    fn a_change_is_seen_in_a_part_that_is_older_than_others() {
+    fn a_change_is_detected_in_a_folder_older_than_the_others() {
         let root = maildir(&[]);
         let touch = |part, at| File::open(root.path().join(part)).unwrap().set_modified(at).unwrap();
         let long_ago = SystemTime::now() - Duration::from_secs(1000);
         touch("cur", long_ago);
-        let seen = sight(parts(root.path()).unwrap()).unwrap();
+        let seen = modification_times(parts(root.path()).unwrap()).unwrap();
         assert!(!has_changed(&seen));
         touch("cur", long_ago + Duration::from_secs(1));
         assert!(has_changed(&seen));
@@ -325,7 +326,7 @@ mod tests {
     /// Regression: a message delivered behind the scan was missed if another one came in the same
     /// clock tick.
     #[test]
-    fn nothing_is_read_that_may_change_without_another_time() {
+    fn folders_are_read_only_once_their_clock_tick_is_over() {
         let root = maildir(&[("new/1.a.mx", 1)]);
         let changed = changed_at(&root.path().join("new")).unwrap().unwrap();
         recount(root.path(), LIMITS).unwrap();
@@ -338,15 +339,15 @@ mod tests {
 
     /// Regression: opening it waited forever for the other end of the pipe.
     #[test]
-    fn a_pipe_in_place_of_the_file_holds_nobody_up_and_is_replaced() {
+    fn a_pipe_in_place_of_the_file_does_not_block_and_is_replaced() {
         let root = maildir(&[]);
-        make_pipe(&root.path().join(FILE));
+        make_pipe(&root.path().join(FILE_NAME));
         let (sender, told) = std::sync::mpsc::channel();
         let folder = root.path().to_owned();
         thread::spawn(move || {
-            sender.send(recorded(&folder, LIMITS, SystemTime::now()).unwrap()).unwrap();
+            sender.send(read_usage(&folder, LIMITS, SystemTime::now()).unwrap()).unwrap();
             // Any error will do: the pipe has no reader.
-            let _ = add(&folder, Usage::message(7));
+            let _ = record_added(&folder, Usage::message(7));
             sender.send(None).unwrap();
         });
         for _ in ["recorded", "added"] {
@@ -362,9 +363,9 @@ mod tests {
         let root = maildir(&[]);
         let elsewhere = root.path().join("elsewhere");
         fs::write(&elsewhere, "1000S,10C\n1 1\n").unwrap();
-        std::os::unix::fs::symlink(&elsewhere, root.path().join(FILE)).unwrap();
-        assert!(recorded(root.path(), LIMITS, SystemTime::now()).is_err());
-        assert!(add(root.path(), Usage::message(7)).is_err());
+        std::os::unix::fs::symlink(&elsewhere, root.path().join(FILE_NAME)).unwrap();
+        assert!(read_usage(root.path(), LIMITS, SystemTime::now()).is_err());
+        assert!(record_added(root.path(), Usage::message(7)).is_err());
         recount(root.path(), LIMITS).unwrap();
         assert_eq!(text(&root), "1000S,10C\n0 0\n");
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1000S,10C\n1 1\n");
@@ -373,13 +374,13 @@ mod tests {
     /// Regression: the names of such files are predictable, and a symbolic link there had its
     /// target truncated.
     #[test]
-    fn what_stands_in_the_way_of_a_new_file_is_not_written_to() {
+    fn an_existing_file_in_the_way_is_not_written_to() {
         let root = maildir(&[]);
         let elsewhere = root.path().join("elsewhere");
         fs::write(&elsewhere, "x").unwrap();
         let tmp = root.path().join("tmp/x");
         std::os::unix::fs::symlink(&elsewhere, &tmp).unwrap();
-        anew(&tmp).unwrap().write_all(b"y").unwrap();
+        create_new(&tmp).unwrap().write_all(b"y").unwrap();
         assert_eq!((fs::read(&tmp).unwrap(), fs::read(&elsewhere).unwrap()), (b"y".to_vec(), b"x".to_vec()));
     }
 }

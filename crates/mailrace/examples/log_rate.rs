@@ -6,7 +6,7 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use mail::{Fact, Journal, LoggedHeader, QueueId, SpoolId, Timestamp};
+use mail::{EventLog, LoggedHeader, MailEvent, QueueId, SpoolId, Timestamp};
 use mailrace::config::{self, LogTarget};
 use mailrace::log::Log;
 
@@ -42,8 +42,8 @@ fn run(log: &Log, paced: bool) -> Result<Duration, Box<dyn Error>> {
     Ok(spent)
 }
 
-fn fact(sequence: u64) -> Result<Fact, Box<dyn Error>> {
-    Ok(Fact::Received {
+fn fact(sequence: u64) -> Result<MailEvent, Box<dyn Error>> {
+    Ok(MailEvent::Received {
         id: QueueId::new(SpoolId::new(Timestamp::from(SystemTime::now()).millis()), 0, sequence),
         client: Some("192.0.2.1".parse()?),
         helo: "mx.example.net".into(),

@@ -22,19 +22,19 @@
 //! | `status` | metrics in the Prometheus text format |
 //! | `reload` | an object: the command's exit code and its output |
 
-mod clerk;
 mod client;
 mod explain;
 mod filter;
-mod found;
+mod handler;
 mod list;
 mod load;
 mod mailq;
 mod message;
 mod pattern;
-mod question;
+mod request;
 #[cfg(test)]
 pub(crate) mod sample;
+mod selection;
 mod server;
 mod show;
 mod summary;
@@ -46,69 +46,80 @@ mod wait;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use intake::Desk;
+use intake::IntakeContext;
 
 use crate::config::{Config, Durability};
-use crate::flow::Mailbag;
+use crate::flow::SchedulerHandle;
+use crate::from_config::DnsblLists;
 use crate::log::Log;
-use crate::metrics::Attempts;
-use crate::plan::Lists;
-use crate::reload::Orders;
-use crate::tables::Tables;
+use crate::metrics::OutcomeCounters;
+use crate::reload::ReloadSender;
+use crate::tables::OpenTables;
 
-pub use clerk::Clerk;
 pub use client::{act, explain, list, load, pause, reload, retry_now, status, verify};
-pub use explain::Guide;
+pub use explain::Explainer;
 pub use filter::Filter;
+pub use handler::ControlHandler;
 pub use mailq::mailq;
 pub use message::show;
-pub use pattern::{AddressPattern, NamePattern, NotAPattern, Part};
-pub use question::By;
-pub use server::Server;
+pub use pattern::{AddressPattern, InvalidPattern, NamePattern, TextPattern};
+pub use request::SummaryKey;
+pub use server::ControlServer;
 pub use tables::{table_accept, table_get, table_stats};
-pub use text::{NotASize, NotASpan, Size, Span, Text};
+pub use text::{AsText, DurationArg, InvalidDuration, InvalidSize, SizeArg};
 
 /// The longest request, with its line end.
-const QUESTION_OCTETS_MAX: u64 = 64 * 1024;
+const REQUEST_OCTETS_MAX: u64 = 64 * 1024;
 
-impl Server {
+impl ControlServer {
     /// Starts to answer on the configured socket.
     ///
     /// # Errors
     ///
     /// The socket cannot be bound.
-    pub fn start(config: &Config, clerk: Clerk) -> anyhow::Result<Server> {
-        Server::open(&config.admin.socket, clerk)
+    pub fn start(config: &Config, handler: ControlHandler) -> anyhow::Result<ControlServer> {
+        ControlServer::bind_and_start(&config.admin.socket, handler)
     }
 }
 
-impl Clerk {
+impl ControlHandler {
     /// A handler for this configuration.
     pub fn new(
         config: &Config,
-        counter: Counter,
-        guide: Guide,
-        desk: Arc<Desk>,
-        tables: Tables,
-        lists: Lists,
-    ) -> Clerk {
-        let Counter { mailbag, log, attempts, orders, stopping } = counter;
+        context: ControlContext,
+        explainer: Explainer,
+        intake: Arc<IntakeContext>,
+        tables: OpenTables,
+        lists: DnsblLists,
+    ) -> ControlHandler {
+        let ControlContext { scheduler, log, outcome_counters: attempts, reload_sender, stopping } = context;
         let relaxed = config.spool.durability != Durability::Commit;
-        Clerk { mailbag, desk, log, guide, tables, lists, attempts, orders, relaxed, stopping }
+        ControlHandler {
+            scheduler,
+            intake,
+            log,
+            explainer,
+            tables,
+            dnsbl_lists: lists,
+            outcome_counters: attempts,
+            reload_sender,
+            relaxed_durability: relaxed,
+            stopping,
+        }
     }
 }
 
 /// What all handlers share, whatever their configuration.
 #[derive(Clone)]
-pub struct Counter {
+pub struct ControlContext {
     /// The queues.
-    pub mailbag: Mailbag,
+    pub scheduler: SchedulerHandle,
     /// Operator actions are logged here.
     pub log: Arc<Log>,
     /// Counters of outcomes.
-    pub attempts: Arc<Attempts>,
+    pub outcome_counters: Arc<OutcomeCounters>,
     /// Where reload requests go.
-    pub orders: Orders,
+    pub reload_sender: ReloadSender,
     /// Set when handlers are to stop.
     pub stopping: Arc<AtomicBool>,
 }

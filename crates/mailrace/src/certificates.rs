@@ -4,72 +4,72 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use net::{Acceptor, Certificate, CertificateError};
+use net::{Certificate, CertificateError, TlsServer};
 
-use crate::line::Level;
 use crate::log::Log;
+use crate::log_line::Level;
 
 /// Checks the files of the current acceptor at intervals, forever, and reloads them if they
 /// changed. The disk is read on a blocking thread.
-pub async fn keep_fresh(watched: Watched, log: Arc<Log>) {
+pub async fn watch(certificate_watch: CertificateWatch, log: Arc<Log>) {
     loop {
-        tokio::time::sleep(watched.now().every).await;
-        let (Some(acceptor), log) = (watched.now().acceptor, log.clone()) else { continue };
+        tokio::time::sleep(certificate_watch.current().interval).await;
+        let (Some(acceptor), log) = (certificate_watch.current().acceptor, log.clone()) else { continue };
         // It fails only if the process ends.
-        let _ = tokio::task::spawn_blocking(move || look(&acceptor, &log)).await;
+        let _ = tokio::task::spawn_blocking(move || reload_changed(&acceptor, &log)).await;
     }
 }
 
 /// Reloads files that changed and have not been written to since.
-fn look(acceptor: &Acceptor, log: &Log) {
+fn reload_changed(acceptor: &TlsServer, log: &Log) {
     let now = SystemTime::now();
-    acceptor.reload_changed(now).iter().for_each(|found| tell(found, now, log));
+    acceptor.reload_changed(now).iter().for_each(|found| log_result(found, now, log));
 }
 
 /// Reloads changed files immediately, after they were written. Returns whether any was replaced.
-pub fn look_at_once(acceptor: &Acceptor, log: &Log) -> bool {
+pub fn reload_now(acceptor: &TlsServer, log: &Log) -> bool {
     let now = SystemTime::now();
     let found = acceptor.reload_ready();
-    found.iter().for_each(|found| tell(found, now, log));
+    found.iter().for_each(|found| log_result(found, now, log));
     found.iter().any(Result::is_ok)
 }
 
 /// The files to watch; they can be exchanged.
 #[derive(Clone)]
-pub struct Watched(Arc<Mutex<Fresh>>);
+pub struct CertificateWatch(Arc<Mutex<WatchConfig>>);
 
 /// The acceptor whose certificates are reloaded.
 #[derive(Clone)]
-pub struct Fresh {
+pub struct WatchConfig {
     /// The acceptor; None without TLS.
-    pub acceptor: Option<Arc<Acceptor>>,
+    pub acceptor: Option<Arc<TlsServer>>,
     /// The interval between checks.
-    pub every: Duration,
+    pub interval: Duration,
 }
 
-impl Watched {
+impl CertificateWatch {
     /// Watches this acceptor first.
-    pub fn new(fresh: Fresh) -> Watched {
-        Watched(Arc::new(Mutex::new(fresh)))
+    pub fn new(fresh: WatchConfig) -> CertificateWatch {
+        CertificateWatch(Arc::new(Mutex::new(fresh)))
     }
 
     /// Watches this acceptor from the next check on.
-    pub fn change(&self, fresh: Fresh) {
+    pub fn set(&self, fresh: WatchConfig) {
         // The lock guards one assignment.
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
-    fn now(&self) -> Fresh {
+    fn current(&self) -> WatchConfig {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn tell(found: &Result<Certificate, CertificateError>, now: SystemTime, log: &Log) {
+fn log_result(found: &Result<Certificate, CertificateError>, now: SystemTime, log: &Log) {
     match found {
         Ok(certificate) => {
             let names = certificate.names().join(",");
             log.event(Level::Info, "reloaded a changed certificate", &[("names", &names)]);
-            if let Some(doubt) = certificate.doubt(now) {
+            if let Some(doubt) = certificate.warning(now) {
                 log.event(Level::Warning, &format!("a certificate {doubt}"), &[("names", &names)]);
             }
         }

@@ -10,18 +10,19 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use lookup::ldap::{Bind, Url};
+use lookup::ldap::{Bind, LdapUrl};
 
 use crate::config::{
-    AuthSource, Config, Durability, ListenerTls, Loaded, LogTarget, Network, Protocol, Queue, Source, TableKind,
+    AuthSource, Config, ConfigSource, Durability, ListenerTls, LoadedConfig, LogTarget, Network, Protocol, Queue,
+    TableKind,
 };
 
 pub use sockets::unreachable;
 
 /// The summary of a valid configuration.
-pub struct Summary<'a>(pub &'a Loaded);
+pub struct ConfigSummary<'a>(pub &'a LoadedConfig);
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for ConfigSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.0.config;
         writeln!(f, "{} has no errors", self.0.source)?;
@@ -59,14 +60,14 @@ impl fmt::Display for Summary<'_> {
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
         }
         for table in &config.tables {
-            writeln!(f, "  table      {}: {}", table.name, source(&table.kind))?;
+            writeln!(f, "  table      {}: {}", table.name, describe_table(&table.kind))?;
         }
         for domain in &config.domains {
             let who =
                 domain.mailboxes.as_ref().map_or("all mailboxes".into(), |table| format!("mailboxes in {table:?}"));
             writeln!(f, "  domain     {}: {who}, by transport {:?}", domain.name, domain.transport)?;
         }
-        ways(config, f)?;
+        write_routes(config, f)?;
         for lane in &config.spool.lanes {
             writeln!(f, "  spool      {}", lane.display())?;
         }
@@ -74,14 +75,14 @@ impl fmt::Display for Summary<'_> {
             LogTarget::Stderr => writeln!(f, "  log        standard error")?,
             LogTarget::File(path) => writeln!(f, "  log        {}", path.display())?,
         }
-        let mut warnings = warnings(config).into_iter().chain(exposures(self.0));
+        let mut warnings = all_warnings(config).into_iter().chain(readable_secret_warnings(self.0));
         warnings.try_for_each(|warning| writeln!(f, "warning: {warning}"))
     }
 }
 
 /// The source of a table's answers.
-fn source(kind: &TableKind) -> String {
-    let word = kind.word();
+fn describe_table(kind: &TableKind) -> String {
+    let word = kind.type_name();
     match kind {
         TableKind::Text { path } | TableKind::Cdb { path } | TableKind::Regexp { path } => {
             format!("{word} {}", path.display())
@@ -100,7 +101,7 @@ fn source(kind: &TableKind) -> String {
 }
 
 /// The routes and queues.
-fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_routes(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for route in &config.routes {
         let to = route.next_hop.as_ref().map_or("the domain's own MX".into(), ToString::to_string);
         writeln!(f, "  route      {}: {to}, by transport {:?}", route.pattern, route.transport)?;
@@ -113,39 +114,39 @@ fn ways(config: &Config, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// Warnings: not errors, but an operator should know about them.
-fn warnings(config: &Config) -> Vec<String> {
+fn all_warnings(config: &Config) -> Vec<String> {
     let loss = match config.spool.durability {
         Durability::Relaxed { sync_every } => Some(format!(
             "durability is \"relaxed\": a power failure can lose mail that was acknowledged in the last {sync_every:?}"
         )),
         Durability::Commit => None,
     };
-    loss.into_iter().chain(cautions(config)).collect()
+    loss.into_iter().chain(startup_warnings(config)).collect()
 }
 
 /// The same without the warning about power failures, which the server logs in its own words.
-pub fn cautions(config: &Config) -> Vec<String> {
-    let mut cautions: Vec<String> = config.queues.iter().filter_map(warning_of).collect();
-    if config.relay.networks.iter().any(Network::is_everyone) {
-        cautions.push("[relay] networks contains all addresses: this server is an open relay".into());
+pub fn startup_warnings(config: &Config) -> Vec<String> {
+    let mut warnings: Vec<String> = config.queues.iter().filter_map(queue_warning).collect();
+    if config.relay.networks.iter().any(Network::matches_all) {
+        warnings.push("[relay] networks contains all addresses: this server is an open relay".into());
     }
     if config.auth.as_ref().is_some_and(|auth| auth.clear_text) {
-        cautions.push("[auth] clear_text is set: passwords of clients without TLS can be intercepted".into());
+        warnings.push("[auth] clear_text is set: passwords of clients without TLS can be intercepted".into());
     }
-    cautions.extend(
-        overheard(config)
+    warnings.extend(
+        cleartext_bind_urls(config)
             .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
     );
-    cautions.extend(claims(config));
-    cautions.extend(shadow::shadowed(config));
+    warnings.extend(wide_proxy_warnings(config));
+    warnings.extend(shadow::unreachable_rules(config));
     if config.user.is_none() && config.allow_root {
-        cautions.push("allow_root is set without `user`: if started as root, the server stays root".into());
+        warnings.push("allow_root is set without `user`: if started as root, the server stays root".into());
     }
-    cautions
+    warnings
 }
 
 /// The directories to which users' passwords are sent over the network without TLS.
-fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
+fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     let directory = match config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthSource::Bind(name)) => config.table(name).map(|table| &table.kind),
         Some(AuthSource::Passwords(_)) | None => None,
@@ -158,11 +159,11 @@ fn overheard(config: &Config) -> impl Iterator<Item = &Url> {
         host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     };
     let urls = servers.filter(|servers| !servers.starttls).into_iter().flat_map(|servers| &servers.urls);
-    urls.filter(move |url| matches!(url, Url::Tcp { host, tls: false, .. } if !is_here(host)))
+    urls.filter(move |url| matches!(url, LdapUrl::Tcp { host, tls: false, .. } if !is_here(host)))
 }
 
 /// Proxies that may state the address of their client may also state one in the relay networks.
-fn claims(config: &Config) -> Vec<String> {
+fn wide_proxy_warnings(config: &Config) -> Vec<String> {
     let proxies = ("[smtp] xclient_from".to_owned(), &config.smtp.xclient_from);
     let balancers = config.listeners.iter().map(|own| (format!("proxy_from of {}", own.address), &own.proxies));
     let of_all = std::iter::once(proxies)
@@ -176,7 +177,7 @@ fn claims(config: &Config) -> Vec<String> {
     of_all.filter(|(_, network)| network.is_wide()).map(caution).collect()
 }
 
-fn warning_of(queue: &Queue) -> Option<String> {
+fn queue_warning(queue: &Queue) -> Option<String> {
     let built_in = [Queue::LOCAL, Queue::STANDARD, Queue::LAME].contains(&&*queue.name);
     let name = &queue.name;
     if queue.concurrency == 0 {
@@ -189,7 +190,7 @@ fn warning_of(queue: &Queue) -> Option<String> {
 }
 
 /// Files with a password or private key that all local users can read.
-fn exposures(loaded: &Loaded) -> Vec<String> {
+fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     let kinds = || loaded.config.tables.iter().map(|table| &table.kind);
     let is_in_text = |kind: &TableKind| match kind {
         TableKind::Postgres(postgres) => postgres.url.has_password(),
@@ -199,8 +200,8 @@ fn exposures(loaded: &Loaded) -> Vec<String> {
         _ => false,
     };
     let text = match &loaded.source {
-        Source::File(file) if kinds().any(is_in_text) => Some(file),
-        Source::File(_) | Source::BuiltIn => None,
+        ConfigSource::File(file) if kinds().any(is_in_text) => Some(file),
+        ConfigSource::File(_) | ConfigSource::BuiltIn => None,
     };
     let others = kinds().filter_map(|kind| match kind {
         TableKind::Postgres(postgres) => postgres.password_file.as_ref(),
@@ -234,15 +235,16 @@ mod tests {
     fn tables_are_summed_up_without_their_passwords() {
         let text = include_str!("../tests/tables.toml");
         let config = Config::parse(text, "text", "host.example").unwrap();
-        let summary = Summary(&Loaded { source: Source::BuiltIn, text: text.into(), config }).to_string();
+        let summary =
+            ConfigSummary(&LoadedConfig { source: ConfigSource::BuiltIn, text: text.into(), config }).to_string();
         let tables: Vec<_> = summary.lines().filter(|line| line.starts_with("  table ")).collect();
         insta::assert_snapshot!(tables.join("\n"));
         assert!(!summary.contains("hidden"));
     }
 
     #[test]
-    fn whoever_serves_is_cautioned_of_open_doors_and_held_queues() {
-        let cautions_of = |text: &str| cautions(&Config::parse(text, "text", "host.example").unwrap());
+    fn open_relays_and_held_queues_are_reported() {
+        let cautions_of = |text: &str| startup_warnings(&Config::parse(text, "text", "host.example").unwrap());
         assert_eq!(cautions_of(""), [""; 0]);
         for (text, caution) in [
             ("[[queue]]\nname = \"standard\"\nconcurrency = 0\n", "the queue \"standard\" is held"),
@@ -263,7 +265,7 @@ mod tests {
             assert!(told.len() == 1 && told[0].contains(caution), "{told:?}");
         }
         let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
-        assert_eq!((warnings(&relaxed).len(), cautions(&relaxed).len()), (1, 0));
+        assert_eq!((all_warnings(&relaxed).len(), startup_warnings(&relaxed).len()), (1, 0));
     }
 
     #[test]
@@ -271,7 +273,7 @@ mod tests {
         let told = |servers: &str, auth: &str| {
             let table = "[[table]]\nname = \"d\"\ntype = \"ldap\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";
             let text = format!("{table}\n{servers}\n[auth]\n{auth} = \"d\"\n");
-            cautions(&Config::parse(&text, "text", "host.example").unwrap())
+            startup_warnings(&Config::parse(&text, "text", "host.example").unwrap())
         };
         let open = told("url = [\"ldap://directory.example\", \"ldap://127.0.0.1\"]", "bind");
         assert!(open.len() == 1 && open[0].contains("passwords to ldap://directory.example"), "{open:?}");
@@ -295,7 +297,7 @@ mod tests {
             }
             let table = format!("[[table]]\nname = \"x\"\n{table}\n");
             let config = Config::parse(&table, "text", "host.example").unwrap();
-            exposures(&Loaded { source: Source::File(text.clone()), text: table, config })
+            readable_secret_warnings(&LoadedConfig { source: ConfigSource::File(text.clone()), text: table, config })
         };
         let postgres = |url| format!("type = \"postgres\"\nurl = {url:?}\nquery = \"SELECT $1\"");
         let ldap = "type = \"ldap\"\nurl = \"ldap://a\"\nbase = \"dc=a\"\nfilter = \"(mail={key})\"";

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
-use crate::admin::{By, Filter};
+use crate::admin::{Filter, SummaryKey};
 use crate::log_summary;
 use crate::password::Scheme;
 
@@ -86,7 +86,7 @@ impl Cli {
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let cli = Cli::try_parse_from(words)?;
         match &cli.command {
-            Command::Explain(Explain { target: Target::Message(_), sender, client, .. })
+            Command::Explain(ExplainArgs { target: ExplainTarget::Message(_), sender, client, .. })
                 if sender.is_some() || client.is_some() =>
             {
                 let text = "--sender and --client require an address, not a queue ID";
@@ -116,7 +116,7 @@ pub enum Command {
     #[command(subcommand)]
     Queue(QueueCommand),
     /// Explain how mail to an address would be delivered, or why a message waits
-    Explain(Explain),
+    Explain(ExplainArgs),
     /// Show the system load and the limits that apply
     Load,
     /// Inspect the spool of a stopped server
@@ -209,7 +209,7 @@ pub enum BenchCommand {
     /// Simulate the file access of mail systems, or append to a log like a spool
     Files(bench::files::Options),
     /// Measure the cost of reading a load gauge
-    Load(bench::gauges::Options),
+    Load(bench::load_average::Options),
 }
 
 /// Commands for tables.
@@ -233,7 +233,7 @@ pub enum TableCommand {
     ///
     /// HITS% is the share of keys found in the cache. P50 and P99 are percentiles of the time of
     /// backend requests, accurate to a factor of two.
-    Stats(TableStats),
+    Stats(TableStatsArgs),
     /// Accept the removals that the copy of a directory holds back
     Accept {
         /// The table's name in the configuration
@@ -243,7 +243,7 @@ pub enum TableCommand {
 
 /// Options of `table stats`.
 #[derive(Args, Debug)]
-pub struct TableStats {
+pub struct TableStatsArgs {
     /// Only this table
     pub name: Option<String>,
     /// Print JSON, one object per line
@@ -255,31 +255,31 @@ pub struct TableStats {
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List queued messages and their recipients
-    List(QueueList),
+    List(QueueListArgs),
     /// Show a message: envelope, recipients, what they wait for, and header
-    Show(QueueShow),
+    Show(QueueShowArgs),
     /// Hold recipients until they are released
-    Hold(QueueAct),
+    Hold(QueueActionArgs),
     /// Release held recipients; they are due now
-    Release(QueueAct),
+    Release(QueueActionArgs),
     /// Retry waiting recipients now
-    Retry(QueueAct),
+    Retry(QueueActionArgs),
     /// Remove recipients without a bounce
-    Remove(QueueAct),
+    Remove(QueueActionArgs),
     /// Bounce recipients to their senders
-    Bounce(QueueAct),
+    Bounce(QueueActionArgs),
     /// Stop deliveries from a queue until it is resumed or the server restarts
-    Pause(QueueName),
+    Pause(QueueNameArgs),
     /// Resume a paused queue
-    Resume(QueueName),
+    Resume(QueueNameArgs),
 }
 
 /// Options of `queue list`.
 #[derive(Args, Debug)]
-pub struct QueueList {
+pub struct QueueListArgs {
     /// Group by destination, next-hop, queue or sender
     #[arg(long, value_name = "WHAT", hide_possible_values = true)]
-    pub by: Option<By>,
+    pub by: Option<SummaryKey>,
     /// Show ages instead of what recipients wait for
     #[arg(long, requires = "by")]
     pub ages: bool,
@@ -290,13 +290,13 @@ pub struct QueueList {
     #[arg(long)]
     pub json: bool,
     /// The recipients to list
-    #[command(flatten, next_help_heading = FILTER)]
+    #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: Filter,
 }
 
 /// Options of `queue show`.
 #[derive(Args, Debug)]
-pub struct QueueShow {
+pub struct QueueShowArgs {
     /// The queue ID, as in `mailrace queue list`
     #[arg(value_name = "QUEUE-ID")]
     pub id: QueueId,
@@ -313,7 +313,7 @@ pub struct QueueShow {
 
 /// The recipients of an action. Without options there are none.
 #[derive(Args, Debug)]
-pub struct QueueAct {
+pub struct QueueActionArgs {
     /// All recipients; otherwise at least one filter is required
     #[arg(long, conflicts_with = "Filter")]
     pub all: bool,
@@ -321,26 +321,26 @@ pub struct QueueAct {
     #[arg(long)]
     pub dry_run: bool,
     /// The recipients
-    #[command(flatten, next_help_heading = FILTER)]
+    #[command(flatten, next_help_heading = FILTER_HEADING)]
     pub filter: Filter,
 }
 
 /// The heading of the filter options.
-const FILTER: &str = "Filters (all must match)";
+const FILTER_HEADING: &str = "Filters (all must match)";
 
 /// A queue.
 #[derive(Args, Debug)]
-pub struct QueueName {
+pub struct QueueNameArgs {
     /// Its name in the configuration
     pub name: String,
 }
 
 /// Options of `explain`.
 #[derive(Args, Debug)]
-pub struct Explain {
+pub struct ExplainArgs {
     /// An address, or the queue ID of a message
     #[arg(value_name = "ADDRESS|QUEUE-ID")]
-    pub target: Target,
+    pub target: ExplainTarget,
     /// Assume mail from this sender, which may use another queue
     #[arg(long, value_name = "ADDRESS")]
     pub sender: Option<Address>,
@@ -354,20 +354,20 @@ pub struct Explain {
 
 /// What to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ExplainTarget {
     /// How mail to this address would be delivered.
     Address(Address),
     /// What this message waits for.
     Message(QueueId),
 }
 
-impl FromStr for Target {
+impl FromStr for ExplainTarget {
     type Err = Box<dyn std::error::Error + Send + Sync>;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text.contains('@') {
-            true => Target::Address(text.parse()?),
-            false => Target::Message(text.parse()?),
+            true => ExplainTarget::Address(text.parse()?),
+            false => ExplainTarget::Message(text.parse()?),
         })
     }
 }
@@ -384,14 +384,14 @@ pub enum LogCommand {
 #[derive(Debug, Subcommand)]
 pub enum SpoolCommand {
     /// Show the segments and their live records
-    Inspect(Lane),
+    Inspect(LaneArgs),
     /// Read everything and check every checksum
-    Verify(Lane),
+    Verify(LaneArgs),
 }
 
 /// A lane of a spool.
 #[derive(Args, Debug)]
-pub struct Lane {
+pub struct LaneArgs {
     /// The folder of one lane, instead of all lanes in the configuration
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     pub lane: Option<PathBuf>,

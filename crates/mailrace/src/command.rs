@@ -8,39 +8,39 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use clap::error::ErrorKind;
-use queue::Act;
+use queue::QueueAction;
 
-use crate::check::{self, Summary};
+use crate::check::{self, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, Command, ImportCommand, Lane, LogCommand, QueueCommand, SpoolCommand, TableCommand,
+    BenchCommand, Cli, Command, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand, TableCommand,
 };
-use crate::config::{self, Config, Loaded};
-use crate::exit::{self, Exit};
-use crate::output::{is_reader_gone, output};
-use crate::say::say;
-use crate::tables::{Opener, Purpose};
-use crate::{admin, import, inject, log_summary, manual, password, serve, spool_tools, tables};
+use crate::config::{self, Config, LoadedConfig};
+use crate::exit::{self, ExitError};
+use crate::output::{is_output_closed, output};
+use crate::stderr::print_stderr;
+use crate::tables::{TableOpener, TablePurpose};
+use crate::{admin, import, inject, log_summary, manual, password, serve, spool_commands, tables};
 
 /// Runs the command of the command line.
 pub fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    if let Some(name) = words.first().and_then(inject::Name::of) {
-        return ended(inject::run(name, None, &words[1..]));
+    if let Some(name) = words.first().and_then(inject::ProgramName::of) {
+        return to_exit_code(inject::run(name, None, &words[1..]));
     }
     let cli = match Cli::read(words) {
         Ok(cli) => cli,
-        Err(error) => return told_by_clap(&error),
+        Err(error) => return print_usage_error(&error),
     };
-    ended(dispatch(&cli))
+    to_exit_code(dispatch(&cli))
 }
 
-fn ended(result: anyhow::Result<()>) -> ExitCode {
+fn to_exit_code(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_reader_gone(&error) => ExitCode::SUCCESS,
+        Err(error) if is_output_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say(exit::Page::of(&error).text);
-            exit::code_of(&error)
+            print_stderr(exit::ServerError::from_error(&error).text);
+            exit::exit_code(&error)
         }
     }
 }
@@ -48,22 +48,22 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     let config = cli.config.as_deref();
     match &cli.command {
-        Command::Check => checked(config),
+        Command::Check => check_config(config),
         Command::Table(command) => table(config, command),
-        Command::Serve => serve::run(&configured(config)?),
+        Command::Serve => serve::run(&load_and_announce(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
-        Command::Inject { words } => inject::run(inject::Name::Sendmail, cli.config.clone(), words),
+        Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
         Command::Reload => admin::reload(&config::load(config)?.config),
         Command::Load => admin::load(&config::load(config)?.config),
         Command::Status => admin::status(&config::load(config)?.config),
-        Command::Spool(SpoolCommand::Inspect(lane)) => spool_tools::inspect(&lanes(config, lane)?),
-        Command::Spool(SpoolCommand::Verify(lane)) => spool_tools::verify(&lanes(config, lane)?),
+        Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
+        Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
         Command::Import(ImportCommand::Postfix { folder, output, force }) => {
             import::from_postfix(folder, output.as_deref(), *force)
         }
-        Command::Bench(command) => measure(command),
+        Command::Bench(command) => run_bench(command),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::complete(*shell, &mut output())?),
@@ -73,7 +73,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
 fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
     match command {
         TableCommand::Build { text, cdb } => tables::build(text, cdb),
-        TableCommand::Get { name, key } => admin::table_get(&configured(named)?.config, name, key),
+        TableCommand::Get { name, key } => admin::table_get(&load_and_announce(named)?.config, name, key),
         TableCommand::Stats(how) => admin::table_stats(&config::load(named)?.config, how),
         TableCommand::Accept { name } => admin::table_accept(&config::load(named)?.config, name),
     }
@@ -83,17 +83,17 @@ fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
         QueueCommand::List(how) => admin::list(config, how),
         QueueCommand::Show(how) => admin::show(config, how),
-        QueueCommand::Hold(how) => admin::act(config, Act::Hold, how),
-        QueueCommand::Release(how) => admin::act(config, Act::Release, how),
-        QueueCommand::Retry(how) => admin::act(config, Act::Retry, how),
-        QueueCommand::Remove(how) => admin::act(config, Act::Remove, how),
-        QueueCommand::Bounce(how) => admin::act(config, Act::Bounce, how),
+        QueueCommand::Hold(how) => admin::act(config, QueueAction::Hold, how),
+        QueueCommand::Release(how) => admin::act(config, QueueAction::Release, how),
+        QueueCommand::Retry(how) => admin::act(config, QueueAction::Retry, how),
+        QueueCommand::Remove(how) => admin::act(config, QueueAction::Remove, how),
+        QueueCommand::Bounce(how) => admin::act(config, QueueAction::Bounce, how),
         QueueCommand::Pause(queue) => admin::pause(config, &queue.name, true),
         QueueCommand::Resume(queue) => admin::pause(config, &queue.name, false),
     }
 }
 
-fn measure(command: &BenchCommand) -> anyhow::Result<()> {
+fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
     let verdict = match command {
         BenchCommand::Smtp(options) => bench::smtp::run(options)?,
         BenchCommand::Sink(options) => bench::sink::run(options)?,
@@ -102,15 +102,15 @@ fn measure(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Pop3(options) => bench::pop3::run(options)?,
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,
-        BenchCommand::Load(options) => bench::gauges::run(options)?,
+        BenchCommand::Load(options) => bench::load_average::run(options)?,
     };
     match verdict {
-        bench::Verdict::Good => Ok(()),
-        bench::Verdict::Bad => Err(Exit { code: exit::NO, text: "the check found errors".into() }.into()),
+        bench::RunVerdict::Good => Ok(()),
+        bench::RunVerdict::Bad => Err(ExitError { code: exit::NEGATIVE, text: "the check found errors".into() }.into()),
     }
 }
 
-fn lanes(config: Option<&Path>, lane: &Lane) -> anyhow::Result<Vec<PathBuf>> {
+fn lane_folders(config: Option<&Path>, lane: &LaneArgs) -> anyhow::Result<Vec<PathBuf>> {
     match &lane.lane {
         Some(folder) => Ok(vec![folder.clone()]),
         None => Ok(config::load(config)?.config.spool.lanes),
@@ -118,7 +118,7 @@ fn lanes(config: Option<&Path>, lane: &Lane) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Help and the version are not errors; anything else is a wrong command line.
-fn told_by_clap(error: &clap::Error) -> ExitCode {
+fn print_usage_error(error: &clap::Error) -> ExitCode {
     // If the terminal is gone, the error cannot be printed.
     let _ = error.print();
     match error.kind() {
@@ -127,24 +127,25 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn checked(config: Option<&Path>) -> anyhow::Result<()> {
+fn check_config(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
-    let doubts = config::examine(&loaded, SystemTime::now())?;
-    let mut opener = Opener::new(&loaded.config, Purpose::Ask, Arc::new(|_| {}));
-    let broken: Vec<Exit> = loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
-    write!(output(), "{}", Summary(&loaded))?;
+    let doubts = config::check_certificates(&loaded, SystemTime::now())?;
+    let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
+    let broken: Vec<ExitError> =
+        loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
+    write!(output(), "{}", ConfigSummary(&loaded))?;
     let unreachable = check::unreachable(&loaded.config);
     doubts.iter().chain(&unreachable).try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
-    broken.iter().for_each(|fault| say(format_args!("mailrace: {fault}")));
+    broken.iter().for_each(|fault| print_stderr(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {
-        Some(first) => Err(Exit { text: "some tables cannot be used".into(), ..first }.into()),
+        Some(first) => Err(ExitError { text: "some tables cannot be used".into(), ..first }.into()),
         None => Ok(()),
     }
 }
 
 /// Reads the configuration and prints where it came from.
-pub fn configured(named: Option<&Path>) -> anyhow::Result<Loaded> {
+pub fn load_and_announce(named: Option<&Path>) -> anyhow::Result<LoadedConfig> {
     let loaded = config::load(named)?;
-    say(format_args!("mailrace: configuration: {}", loaded.source));
+    print_stderr(format_args!("mailrace: configuration: {}", loaded.source));
     Ok(loaded)
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::config::Faults;
+use crate::config::ConfigErrors;
 use crate::privileges::PrivilegesError;
 
 /// The answer is no.
-pub const NO: u8 = 1;
+pub const NEGATIVE: u8 = 1;
 /// Mail for an address would bounce (`sendmail -bv`).
 pub const UNDELIVERABLE: u8 = 2;
 /// The command line is wrong.
@@ -30,7 +30,7 @@ pub const CONFIG: u8 = 78;
 /// An error with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Exit {
+pub struct ExitError {
     /// The exit code.
     pub code: u8,
     /// The message.
@@ -40,54 +40,54 @@ pub struct Exit {
 /// An error that the running server has already formatted; its text is printed as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Page {
+pub struct ServerError {
     /// The exit code.
     pub code: u8,
     /// The message.
     pub text: String,
 }
 
-impl Page {
+impl ServerError {
     /// Errors in a configuration are printed as they are, other errors on a line of their own.
-    pub fn of(error: &anyhow::Error) -> Page {
-        let text = match error.downcast_ref::<Faults>() {
+    pub fn from_error(error: &anyhow::Error) -> ServerError {
+        let text = match error.downcast_ref::<ConfigErrors>() {
             Some(faults) => faults.to_string(),
-            None => match error.downcast_ref::<Page>() {
+            None => match error.downcast_ref::<ServerError>() {
                 Some(page) => page.text.clone(),
                 None => format!("mailrace: {error:#}"),
             },
         };
-        Page { code: error.chain().find_map(code_of_cause).unwrap_or(SOFTWARE), text }
+        ServerError { code: error.chain().find_map(exit_code_of_cause).unwrap_or(SOFTWARE), text }
     }
 }
 
 /// The exit code for an error.
-pub fn code_of(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(Page::of(error).code)
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(ServerError::from_error(error).code)
 }
 
-fn code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
-    if let Some(exit) = cause.downcast_ref::<Exit>() {
+fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(exit) = cause.downcast_ref::<ExitError>() {
         return Some(exit.code);
     }
-    if let Some(page) = cause.downcast_ref::<Page>() {
+    if let Some(page) = cause.downcast_ref::<ServerError>() {
         return Some(page.code);
     }
-    if cause.is::<Faults>() || cause.is::<std::string::FromUtf8Error>() {
+    if cause.is::<ConfigErrors>() || cause.is::<std::string::FromUtf8Error>() {
         return Some(CONFIG);
     }
     if cause.is::<PrivilegesError>() {
         return Some(PERMISSION);
     }
     if let Some(fault) = cause.downcast_ref::<bench::Fault>() {
-        return code_of_fault(fault);
+        return exit_code_of_bench(fault);
     }
     let error = cause.downcast_ref::<io::Error>()?;
     Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
 }
 
 /// The cause of a system error determines its code.
-fn code_of_fault(fault: &bench::Fault) -> Option<u8> {
+fn exit_code_of_bench(fault: &bench::Fault) -> Option<u8> {
     match fault {
         bench::Fault::Usage(_) => Some(USAGE),
         bench::Fault::Data(_) => Some(DATA),

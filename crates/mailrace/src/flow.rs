@@ -13,21 +13,21 @@
 //! disk or a directory has threads of its own: the classifier, for messages whose envelope does not
 //! determine the queue, and the DSN sender, for attempts that may need a notice.
 
-mod carrier;
-mod courier;
-mod emptier;
-mod navigator;
-mod notary;
-mod places;
-mod record;
-mod registrar;
+mod classifier;
+mod classifier_worker;
+mod delivery_route;
+mod drop_folder_scanner;
+mod drop_submission;
+mod dsn_sender;
+mod local_deliverer;
+mod mailbox_paths;
+mod message_cache;
+mod outcome_handler;
+mod outcome_writer;
+mod reclassification;
+mod route_resolver;
 mod scheduler;
-mod shelf;
-mod sorter;
-mod sorting;
-mod strays;
-mod submission;
-mod way;
+mod smtp_deliverer;
 
 use std::collections::HashMap;
 use std::io;
@@ -36,42 +36,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use delivery::Ending;
-use delivery::bounce::Letter;
+use delivery::DeliveryResult;
+use delivery::bounce::Dsn;
 use delivery::remote::NextHop;
-use load::Delivery;
-use lookup::directory::Directory;
-use mail::{Envelope, Fact, Journal, LoggedHeader, QueueId, Timestamp};
-use queue::{Contact, Destination, Routed, Verdict};
-use spool::{CommitError, Live, ReadError, Spool};
+use load::DeliveryMode;
+use lookup::directory::RecipientDirectory;
+use mail::{Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Timestamp};
+use queue::{ContactResult, Destination, NextHopRoute, RecipientVerdict};
+use spool::{CommitError, LiveMessage, ReadError, Spool};
 
-use crate::line::Level;
 use crate::log::Log;
-use crate::metrics::Attempts;
-use crate::tables::Tables;
+use crate::log_line::Level;
+use crate::metrics::OutcomeCounters;
+use crate::tables::OpenTables;
 
-use carrier::Carriers;
-use courier::Courier;
-pub use courier::Transport;
-pub use emptier::{DropFolder, Emptier};
-use navigator::Shipyard;
-pub use navigator::{Exception, Fleet, Ship};
-pub use notary::Notices;
-use notary::Terms;
-pub use places::{Folders, PlaceTable, Places};
-use record::Recorder;
-use registrar::Registrar;
-use scheduler::{Crew, Scheduler};
-use shelf::{Message, Shelf};
-pub use sorter::Rules;
-use sorter::{Sorted, Sorter};
-use sorting::SortingRoom;
-pub use submission::Desk as DropDesk;
-pub use way::Way;
+pub use classifier::ClassifierRules;
+use classifier::{ClassifiedMessage, Classifier};
+use classifier_worker::ClassifierWorker;
+pub use delivery_route::DeliveryRoute;
+pub use drop_folder_scanner::{DropFolder, DropFolderScanner};
+pub use drop_submission::DropSubmitter;
+use dsn_sender::DsnConfig;
+pub use dsn_sender::NoticeConfig;
+use local_deliverer::LocalDeliverer;
+pub use local_deliverer::LocalTransport;
+pub use mailbox_paths::{MailboxPathTable, MailboxPaths, MaildirPattern};
+use message_cache::{CachedMessage, MessageCache};
+use outcome_handler::OutcomeHandler;
+use outcome_writer::OutcomeWriter;
+use route_resolver::RouterFactory;
+pub use route_resolver::{NextHopOverride, TransportConfig, Transports};
+use scheduler::{Scheduler, SchedulerWorkers};
+use smtp_deliverer::SmtpDeliverers;
 
 /// The queues; each destination carries its route.
-pub type Queues = queue::Queues<Arc<Way>>;
-type Attempt = queue::Attempt<Arc<Way>>;
+pub type Queues = queue::Queues<Arc<DeliveryRoute>>;
+type Attempt = queue::Attempt<Arc<DeliveryRoute>>;
 
 /// Blocking threads of each SMTP delivery thread. Bodies may need all disk reads that the process
 /// allows; a permit without a thread would block other readers. The extra threads read messages, so
@@ -81,75 +81,75 @@ const BLOCKING_THREADS_MAX: usize = net::DISK_READS_MAX + 8;
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A message to the scheduler.
-enum Note {
+enum SchedulerMsg {
     /// Messages that are now durable in the spool.
-    Committed(Vec<Live>),
+    Committed(Vec<LiveMessage>),
     /// A message whose envelope was not enough, classified by these rules.
-    Sorted(Arc<Rules>, Sorted),
+    Classified(Arc<ClassifierRules>, ClassifiedMessage),
     /// The recipients of this attempt belong elsewhere by these rules; the attempt is void.
-    Resorted(Arc<Rules>, Attempt, Sorted),
+    Reclassified(Arc<ClassifierRules>, Attempt, ClassifiedMessage),
     /// The route of a destination, by this edition of the routing.
-    Routed(u32, Destination, Routed<Arc<Way>>),
+    Routed(u32, Destination, NextHopRoute<Arc<DeliveryRoute>>),
     /// Finished attempts.
-    Ended(Vec<Ended>),
+    Ended(Vec<EndedAttempt>),
     /// An attempt at this next hop has waited a long time for an answer.
-    Slow(Arc<NextHop>),
+    NextHopSlow(Arc<NextHop>),
     /// The spool's answer to a record of outcomes.
-    Recorded(Vec<Judged>, Result<(), CommitError>),
+    Recorded(Vec<AttemptOutcome>, Result<(), CommitError>),
     /// Outcomes that cannot be recorded now, and why.
-    Unrecorded(Vec<Judged>, &'static str),
+    Unrecorded(Vec<AttemptOutcome>, &'static str),
     /// The message of this attempt is gone or set aside: nothing is recorded.
-    Void(Attempt),
+    MessageGone(Attempt),
     /// The message of this attempt cannot be read now, and why.
-    Unread(Attempt, String),
+    ReadFailed(Attempt, String),
     /// Which deliveries may start, by load.
-    Load(Delivery),
+    SetDelivery(DeliveryMode),
     /// Runs on the scheduler's thread, to read or change the queues.
-    Ask(Box<dyn FnOnce(&mut Queues) + Send>),
+    WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
     /// Switches to another configuration.
-    Change(Box<scheduler::Change>),
+    Reconfigure(Box<scheduler::SchedulerChange>),
     /// Stops; sent at this time.
     Stop(Timestamp),
 }
 
 /// A finished attempt.
-struct Ended {
+struct EndedAttempt {
     attempt: Attempt,
     /// None if it could not be read.
-    message: Option<Arc<Message>>,
-    ending: Ending,
-    contact: Contact,
+    message: Option<Arc<CachedMessage>>,
+    ending: DeliveryResult,
+    contact: ContactResult,
     /// The host that answered.
     peer: Option<Box<str>>,
 }
 
 /// A finished attempt with a verdict for each recipient.
-struct Judged {
+struct AttemptOutcome {
     attempt: Attempt,
     /// None if it has not been read yet.
-    message: Option<Arc<Message>>,
-    verdicts: Vec<Verdict>,
+    message: Option<Arc<CachedMessage>>,
+    verdicts: Vec<RecipientVerdict>,
     /// Set if a delay notice is due: when we stop retrying.
-    late_until: Option<Timestamp>,
+    will_retry_until: Option<Timestamp>,
     /// The host that answered.
     peer: Option<Box<str>>,
     /// The notice to the sender.
-    notice: Option<Told>,
+    submitted_notice: Option<SubmittedNotice>,
     /// Progress of the notice, which may take several tries.
-    telling: Telling,
+    notice_progress: NoticeProgress,
 }
 
 /// The tries to send a notice.
 #[derive(Default)]
-struct Telling {
+struct NoticeProgress {
     /// Since when the sender's address cannot be resolved.
-    unaddressed_since: Option<Instant>,
+    sender_unresolved_since: Option<Instant>,
     /// Whether the notice is sent, once decided.
-    decision: Option<bool>,
+    is_allowed: Option<bool>,
 }
 
 /// A notice made for an attempt.
-struct Told {
+struct SubmittedNotice {
     id: QueueId,
     /// The recipients that it reports.
     ordinals: Vec<u32>,
@@ -160,16 +160,16 @@ struct Told {
     header: LoggedHeader,
 }
 
-impl Told {
-    fn by(letter: &Letter, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> Told {
+impl SubmittedNotice {
+    fn new(dsn: &Dsn, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> SubmittedNotice {
         // The subject would be our own text.
-        let header = intake::logged_header(&letter.content, false);
-        Told { id, ordinals, recipients: envelope.recipients.len(), size: letter.content.len() as u64, header }
+        let header = intake::logged_header(&dsn.content, false);
+        SubmittedNotice { id, ordinals, recipients: envelope.recipients.len(), size: dsn.content.len() as u64, header }
     }
 
     /// The log event for the notice.
-    fn received(&self, hostname: &str) -> Fact {
-        Fact::Received {
+    fn received_event(&self, hostname: &str) -> MailEvent {
+        MailEvent::Received {
             id: self.id,
             client: None,
             helo: hostname.into(),
@@ -186,125 +186,132 @@ impl Told {
 
 /// A handle to the scheduler.
 #[derive(Clone)]
-pub struct Mailbag(Sender<Note>);
+pub struct SchedulerHandle(Sender<SchedulerMsg>);
 
 /// The messages for the scheduler, kept until it starts.
-pub struct Notes(Receiver<Note>);
+pub struct SchedulerReceiver(Receiver<SchedulerMsg>);
 
 /// What the flow starts with.
-pub struct Parts {
+pub struct FlowParts {
     /// The messages.
     pub spool: Arc<Spool>,
     /// The queues, with the recovered messages already in them.
     pub queues: Queues,
     /// The first configuration.
-    pub course: Course,
+    pub config: FlowConfig,
     /// Threads that deliver to other hosts.
-    pub carriers: usize,
+    pub smtp_threads: usize,
     /// Counters of outcomes.
-    pub attempts: Arc<Attempts>,
+    pub outcome_counters: Arc<OutcomeCounters>,
     /// The log.
     pub log: Arc<Log>,
 }
 
-/// The part of the configuration that can change while mail is being delivered ([`Flow::prepare`]).
-pub struct Course {
+/// The part of the configuration that can change while mail is being delivered ([`MessageFlow::prepare`]).
+pub struct FlowConfig {
     /// Resolves addresses and names the host of each mailbox.
-    pub directory: Arc<Directory>,
+    pub directory: Arc<RecipientDirectory>,
     /// The tables that the routing rules use.
-    pub tables: Tables,
+    pub tables: OpenTables,
     /// The rules that choose the queue of a message.
-    pub rules: Arc<Rules>,
+    pub rules: Arc<ClassifierRules>,
     /// How mail is routed.
     pub router: route::Config,
     /// All transports.
-    pub fleet: Fleet,
+    pub transports: Transports,
     /// The local (Maildir) transports.
-    pub transports: Vec<Transport>,
+    pub local_transports: Vec<LocalTransport>,
     /// When senders get notices.
-    pub notices: Notices,
+    pub notices: NoticeConfig,
     /// The hostname of this server.
     pub hostname: Box<str>,
 }
 
 /// What a new configuration changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Difference {
+pub struct FlowDifference {
     /// Routes or transport settings differ. Otherwise the router stays, with its cache.
-    pub ways: bool,
+    pub routes: bool,
     /// The limit on notices differs. Otherwise the notices already sent still count.
-    pub cap: bool,
+    pub notice_limit: bool,
 }
 
 /// A configuration that is ready to apply; applying it cannot fail.
-pub struct Change(Box<scheduler::Change>);
+pub struct PreparedChange(Box<scheduler::SchedulerChange>);
 
 /// The running threads.
-pub struct Flow {
-    mailbag: Mailbag,
-    workshop: Workshop,
+pub struct MessageFlow {
+    scheduler: SchedulerHandle,
+    worker_factory: WorkerFactory,
     /// Every thread holds a sender; the channel closes when the last thread ends.
     ended: Receiver<()>,
 }
 
 /// What it takes to start more threads.
-struct Workshop {
-    shelf: Shelf,
-    shipyard: Shipyard,
+struct WorkerFactory {
+    messages: MessageCache,
+    router_factory: RouterFactory,
     alive: Sender<()>,
 }
 
 /// The channel to the scheduler. It is created first, because the spool needs the sender before the
 /// queues are recovered.
-pub fn mailbag() -> (Mailbag, Notes) {
+pub fn scheduler_channel() -> (SchedulerHandle, SchedulerReceiver) {
     let (sender, receiver) = mpsc::channel();
-    (Mailbag(sender), Notes(receiver))
+    (SchedulerHandle(sender), SchedulerReceiver(receiver))
 }
 
 /// Adds a recovered message to the queues, or leaves it to the classifier.
-pub fn admit(queues: &mut Queues, rules: &Arc<Rules>, mailbag: &Mailbag, message: Live) {
-    let (sorter, now) = (Sorter::new(rules.clone()), SystemTime::now().into());
-    match sorter.knows(&message) {
-        true => sorter.enter(queues, &Sorted::by_envelope(message), now, now),
-        false => mailbag.tell(Note::Committed(vec![message])),
+pub fn admit(queues: &mut Queues, rules: &Arc<ClassifierRules>, scheduler: &SchedulerHandle, message: LiveMessage) {
+    let (sorter, now) = (Classifier::new(rules.clone()), SystemTime::now().into());
+    match sorter.needs_only_envelope(&message) {
+        true => sorter.enqueue(queues, &ClassifiedMessage::by_envelope(message), now, now),
+        false => scheduler.send(SchedulerMsg::Committed(vec![message])),
     }
 }
 
-impl Flow {
+impl MessageFlow {
     /// Starts the threads.
-    pub fn start(parts: Parts, mailbag: Mailbag, notes: Notes) -> io::Result<Flow> {
-        let Parts { spool, queues, course, carriers, attempts, log } = parts;
-        let Course { directory, tables, rules, router, fleet, transports, notices, hostname } = course;
+    pub fn start(parts: FlowParts, scheduler: SchedulerHandle, receiver: SchedulerReceiver) -> io::Result<MessageFlow> {
+        let FlowParts { spool, queues, config, smtp_threads, outcome_counters: attempts, log } = parts;
+        let FlowConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } = config;
         let (alive, ended) = mpsc::channel();
-        let shelf = Shelf::new(spool.clone());
-        let (navigator, shipyard) = navigator::start(router, &tables, fleet, mailbag.clone(), alive.clone())?;
-        let workshop = Workshop { shelf: shelf.clone(), shipyard, alive: alive.clone() };
-        let couriers = workshop.couriers(transports, &hostname, &mailbag)?;
-        let registrar = Registrar { spool, mailbag: mailbag.clone() };
-        let patience = notices.patience(queues.config());
-        let office = notary::Office {
-            registrar: registrar.clone(),
-            shelf: shelf.clone(),
+        let messages = MessageCache::new(spool.clone());
+        let (route_resolver, router_factory) =
+            route_resolver::start(router, &tables, transports, scheduler.clone(), alive.clone())?;
+        let worker_factory = WorkerFactory { messages: messages.clone(), router_factory, alive: alive.clone() };
+        let local_deliverers = worker_factory.start_local_deliverers(local_transports, &hostname, &scheduler)?;
+        let outcome_writer = OutcomeWriter { spool, scheduler: scheduler.clone() };
+        let delay_notices = notices.delay_notices(queues.config());
+        let dsn_sender_parts = dsn_sender::DsnSenderParts {
+            outcome_writer: outcome_writer.clone(),
+            messages: messages.clone(),
             directory: directory.clone(),
             rules: rules.clone(),
-            attempts: attempts.clone(),
+            outcome_counters: attempts.clone(),
         };
-        let notary = office.open(notices, hostname.clone(), log.clone(), alive.clone())?;
-        let crew = Crew {
-            couriers,
-            carriers: Carriers::start(carriers, &shelf, &mailbag, &alive)?,
-            navigator,
-            sorter: SortingRoom::start(rules.clone(), shelf, directory, mailbag.clone(), alive.clone())?,
-            recorder: Recorder::new(registrar, notary, hostname, attempts, log),
-            patience,
+        let dsn_sender = dsn_sender_parts.start(notices, hostname.clone(), log.clone(), alive.clone())?;
+        let workers = SchedulerWorkers {
+            local_deliverers,
+            smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive)?,
+            route_resolver: route_resolver,
+            classifier_worker: ClassifierWorker::start(
+                rules.clone(),
+                messages,
+                directory,
+                scheduler.clone(),
+                alive.clone(),
+            )?,
+            outcome_handler: OutcomeHandler::new(outcome_writer, dsn_sender, hostname, attempts, log),
+            delay_notices,
         };
-        let scheduler = Scheduler::new(queues, Sorter::new(rules), crew);
+        let scheduler_loop = Scheduler::new(queues, Classifier::new(rules), workers);
         let run = move || {
-            scheduler.run(&notes.0);
-            drop((notes, alive));
+            scheduler_loop.run(&receiver.0);
+            drop((receiver, alive));
         };
         thread::Builder::new().name("scheduler".into()).spawn(run)?;
-        Ok(Flow { mailbag, workshop, ended })
+        Ok(MessageFlow { scheduler, worker_factory, ended })
     }
 
     /// Prepares another configuration without using it yet. Dropping the result undoes it.
@@ -312,116 +319,146 @@ impl Flow {
     /// # Errors
     ///
     /// A thread cannot be started, or the system configures no DNS servers.
-    pub fn prepare(&self, queues: queue::Config, course: Course, differs: Difference) -> io::Result<Change> {
-        let Course { directory, tables, rules, router, fleet, transports, notices, hostname } = course;
-        let ways = differs.ways.then(|| self.workshop.shipyard.ways(router, &tables, fleet)).transpose()?;
-        let couriers = self.workshop.couriers(transports, &hostname, &self.mailbag)?;
-        let patience = notices.patience(&queues);
-        let (keeps_cap, directory_of_terms) = (!differs.cap, directory.clone());
-        let terms = Terms { notices, keeps_cap, rules: rules.clone(), directory: directory_of_terms, hostname };
-        let change = scheduler::Change { queues, rules, directory, couriers, ways, patience, terms };
-        Ok(Change(Box::new(change)))
+    pub fn prepare(
+        &self,
+        queues: queue::Config,
+        config: FlowConfig,
+        differs: FlowDifference,
+    ) -> io::Result<PreparedChange> {
+        let FlowConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } = config;
+        let routing = differs
+            .routes
+            .then(|| self.worker_factory.router_factory.routing(router, &tables, transports))
+            .transpose()?;
+        let local_deliverers =
+            self.worker_factory.start_local_deliverers(local_transports, &hostname, &self.scheduler)?;
+        let delay_notices = notices.delay_notices(&queues);
+        let (keeps_cap, directory_of_terms) = (!differs.notice_limit, directory.clone());
+        let dsn_config = DsnConfig {
+            notices,
+            keeps_limiter: keeps_cap,
+            rules: rules.clone(),
+            directory: directory_of_terms,
+            hostname,
+        };
+        let change = scheduler::SchedulerChange {
+            queues,
+            rules,
+            directory,
+            local_deliverers,
+            routing,
+            delay_notices,
+            dsn_config,
+        };
+        Ok(PreparedChange(Box::new(change)))
     }
 
     /// Applies the prepared configuration. Attempts in progress finish with the old one.
-    pub fn change(&self, change: Change) {
-        self.mailbag.tell(Note::Change(change.0));
+    pub fn apply(&self, change: PreparedChange) {
+        self.scheduler.send(SchedulerMsg::Reconfigure(change.0));
     }
 
     /// Finishes the attempts in progress and starts no others. Returns false on timeout: a disk or
     /// a mailbox hangs, and the threads that wait for it are abandoned.
     pub fn stop(self) -> bool {
-        let Flow { mailbag, workshop, ended } = self;
-        drop(workshop);
-        mailbag.tell(Note::Stop(SystemTime::now().into()));
+        let MessageFlow { scheduler, worker_factory, ended } = self;
+        drop(worker_factory);
+        scheduler.send(SchedulerMsg::Stop(SystemTime::now().into()));
         ended.recv_timeout(STOP_TIME_MAX * 2) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
-impl Workshop {
+impl WorkerFactory {
     /// Starts a thread for each local transport.
-    fn couriers(
+    fn start_local_deliverers(
         &self,
-        transports: Vec<Transport>,
+        local_transports: Vec<LocalTransport>,
         hostname: &str,
-        mailbag: &Mailbag,
+        scheduler: &SchedulerHandle,
     ) -> io::Result<HashMap<Box<str>, Sender<Attempt>>> {
-        let start =
-            |transport| Courier::start(transport, hostname, self.shelf.clone(), mailbag.clone(), self.alive.clone());
-        transports.into_iter().map(start).collect()
+        let start = |transport| {
+            LocalDeliverer::start(transport, hostname, self.messages.clone(), scheduler.clone(), self.alive.clone())
+        };
+        local_transports.into_iter().map(start).collect()
     }
 }
 
-impl Mailbag {
-    fn tell(&self, note: Note) {
+impl SchedulerHandle {
+    fn send(&self, msg: SchedulerMsg) {
         // Only fails after the flow has ended, when nothing needs the message.
-        drop(self.0.send(note));
+        drop(self.0.send(msg));
     }
 
     /// Sets which deliveries may start.
-    pub fn set_delivery(&self, delivery: Delivery) {
-        self.tell(Note::Load(delivery));
+    pub fn set_delivery(&self, delivery: DeliveryMode) {
+        self.send(SchedulerMsg::SetDelivery(delivery));
     }
 
     /// Runs `question` on the scheduler's thread, which waits for it. None if the flow has stopped.
-    pub fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Queues) -> T + Send + 'static) -> Option<T> {
+    pub fn with_queues<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Queues) -> T + Send + 'static,
+    ) -> Option<T> {
         let (sender, receiver) = mpsc::channel();
         // The caller may be gone.
-        self.tell(Note::Ask(Box::new(move |queues| drop(sender.send(question(queues))))));
+        self.send(SchedulerMsg::WithQueues(Box::new(move |queues| drop(sender.send(question(queues))))));
         receiver.recv().ok()
     }
 }
 
-impl Note {
+impl SchedulerMsg {
     /// The message for an attempt whose message could not be read.
-    fn unread(attempt: Attempt, error: ReadError) -> Note {
+    fn read_failed(attempt: Attempt, error: ReadError) -> SchedulerMsg {
         match error {
-            ReadError::Unknown => Note::Void(attempt),
-            ReadError::Unavailable(why) => Note::Unread(attempt, why),
-            ReadError::Damaged { what } => Note::Ended(vec![Ended {
+            ReadError::Unknown => SchedulerMsg::MessageGone(attempt),
+            ReadError::Unavailable(why) => SchedulerMsg::ReadFailed(attempt, why),
+            ReadError::Damaged { what } => SchedulerMsg::Ended(vec![EndedAttempt {
                 attempt,
                 message: None,
-                ending: Ending::Damaged(what),
-                contact: Contact::None,
+                ending: DeliveryResult::Damaged(what),
+                contact: ContactResult::Unknown,
                 peer: None,
             }]),
         }
     }
 }
 
-impl Judged {
+impl AttemptOutcome {
     /// Whether a notice may be due, or the message has to be read to find out.
     fn may_need_notice(&self) -> bool {
         let Some(message) = &self.message else { return true };
         let envelope = &message.envelope;
         let wants_success = |ordinal: u32| {
-            envelope.recipients.get(ordinal as usize).is_some_and(|found| found.notify.contains(mail::Notify::SUCCESS))
+            envelope
+                .recipients
+                .get(ordinal as usize)
+                .is_some_and(|found| found.notify.contains(mail::DsnNotify::SUCCESS))
         };
         self.attempt.recipients.iter().zip(&self.verdicts).any(|(ordinal, verdict)| match verdict {
-            Verdict::Failed { .. } => true,
-            Verdict::Deferred { .. } => self.late_until.is_some(),
-            Verdict::Delivered | Verdict::Relayed { .. } => wants_success(*ordinal),
-            Verdict::Held | Verdict::Removed => false,
+            RecipientVerdict::Failed { .. } => true,
+            RecipientVerdict::Deferred { .. } => self.will_retry_until.is_some(),
+            RecipientVerdict::Delivered | RecipientVerdict::Relayed { .. } => wants_success(*ordinal),
+            RecipientVerdict::Held | RecipientVerdict::Removed => false,
         })
     }
 }
 
 /// Forwards the spool's events to the scheduler and to the log.
-pub fn hear(mailbag: Mailbag, log: Arc<Log>) -> impl Fn(spool::Event) + Send + Sync {
+pub fn spool_event_handler(scheduler: SchedulerHandle, log: Arc<Log>) -> impl Fn(spool::SpoolEvent) + Send + Sync {
     // An mpsc sender is used by one thread at a time; the spool has several.
-    let mailbag = Mutex::new(mailbag);
+    let scheduler = Mutex::new(scheduler);
     move |event| match event {
-        spool::Event::Committed(messages) => {
-            let mailbag = mailbag.lock().unwrap_or_else(PoisonError::into_inner);
-            mailbag.tell(Note::Committed(messages));
+        spool::SpoolEvent::Committed(messages) => {
+            let scheduler = scheduler.lock().unwrap_or_else(PoisonError::into_inner);
+            scheduler.send(SchedulerMsg::Committed(messages));
         }
-        spool::Event::SetAside { id, what } => log.write(Fact::SetAside { id, what }),
-        spool::Event::BatchFailed { lane, segment, error } => log.event(
+        spool::SpoolEvent::SetAside { id, what } => log.write(MailEvent::SetAside { id, detail: what }),
+        spool::SpoolEvent::BatchFailed { lane, segment, error } => log.event(
             Level::Error,
             "writing to the spool failed; nothing in the batch was acknowledged",
             &[("lane", &lane), ("segment", &segment), ("error", &error)],
         ),
-        spool::Event::NoSegment { lane, error } => {
+        spool::SpoolEvent::NoSegment { lane, error } => {
             log.event(Level::Error, "the spool is full", &[("lane", &lane), ("error", &error)]);
         }
     }

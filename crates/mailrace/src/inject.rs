@@ -33,23 +33,23 @@ use std::time::SystemTime;
 use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{Uid, User, getuid};
 
-use crate::admin::{Filter, Text};
-use crate::config::{self, Config, Loaded};
-use crate::exit::{self, Exit};
-use crate::maildrop::{self, NotAParcel, Parcel, Place};
+use crate::admin::{AsText, Filter};
+use crate::config::{self, Config, LoadedConfig};
+use crate::exit::{self, ExitError};
+use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
 use crate::output::output;
-use crate::privileges::Identity;
-use crate::say::say;
-use crate::{admin, plan};
+use crate::privileges::ProcessUser;
+use crate::stderr::print_stderr;
+use crate::{admin, from_config};
 
-use addresses::addresses;
-use header::{Additions, Draft};
+use addresses::parse_addresses;
+use header::{HeaderDefaults, MessageHeader};
 use options::{Flush, Mode, Options};
 use text::TextError;
 
 /// The names by which other programs call this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum ProgramName {
     /// Injects mail.
     Sendmail,
     /// Lists the queue.
@@ -58,13 +58,13 @@ pub enum Name {
     Newaliases,
 }
 
-impl Name {
+impl ProgramName {
     /// The name in the first word of a command line, if it is one of these.
-    pub fn of(program: &OsString) -> Option<Name> {
+    pub fn of(program: &OsString) -> Option<ProgramName> {
         match Path::new(program).file_name()?.to_str()? {
-            "sendmail" => Some(Name::Sendmail),
-            "mailq" => Some(Name::Mailq),
-            "newaliases" => Some(Name::Newaliases),
+            "sendmail" => Some(ProgramName::Sendmail),
+            "mailq" => Some(ProgramName::Mailq),
+            "newaliases" => Some(ProgramName::Newaliases),
             _ => None,
         }
     }
@@ -75,15 +75,15 @@ impl Name {
 /// # Errors
 ///
 /// See the table above.
-pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> anyhow::Result<()> {
+pub fn run(name: ProgramName, configuration: Option<PathBuf>, words: &[OsString]) -> anyhow::Result<()> {
     let words = words.iter().map(|word| word.to_str().map(str::to_owned));
     let words: Option<Vec<String>> = words.collect();
-    let words = words.ok_or_else(|| usage("an argument is not UTF-8"))?;
-    let mut options = Options::read(words).map_err(usage)?;
+    let words = words.ok_or_else(|| usage_error("an argument is not UTF-8"))?;
+    let mut options = Options::read(words).map_err(usage_error)?;
     match name {
-        Name::Sendmail => {}
-        Name::Mailq => options.mode = Mode::Queue,
-        Name::Newaliases => options.mode = Mode::Aliases,
+        ProgramName::Sendmail => {}
+        ProgramName::Mailq => options.mode = Mode::Queue,
+        ProgramName::Newaliases => options.mode = Mode::Aliases,
     }
     let named = options.config.take().or(configuration);
     if options.mode == Mode::Aliases {
@@ -91,20 +91,20 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
         let told = "mailrace: run `mailrace reload` after changes to text tables, and `mailrace table build` for tables of type cdb";
         return Ok(writeln!(output(), "{told}")?);
     }
-    let loaded = config::load_for_mail(named.as_deref())?;
+    let loaded = config::load_for_injection(named.as_deref())?;
     if !matches!(options.mode, Mode::Queue | Mode::Flush(_) | Mode::Verify) {
-        make_folder(&loaded);
+        make_drop_folder(&loaded);
     }
     let config = loaded.config;
     match options.mode.clone() {
         Mode::Queue => admin::mailq(&config),
         Mode::Flush(what) => flush(&config, &what, options.verbose),
         Mode::Verify => verify(&config, &options),
-        Mode::Message => Clerk::new(&config, options)?.take_input(),
-        Mode::Smtp => session::converse(&config, &Clerk::new(&config, options)?),
-        Mode::Batch => session::obey(&config, &Clerk::new(&config, options)?),
-        Mode::Mbox(file) => bulk::mbox(&Clerk::new(&config, options)?, &file),
-        Mode::Folder(folder) => bulk::folder(&Clerk::new(&config, options)?, &folder),
+        Mode::Message => Injector::new(&config, options)?.inject_stdin(),
+        Mode::Smtp => session::run_interactive(&config, &Injector::new(&config, options)?),
+        Mode::Batch => session::run_batch(&config, &Injector::new(&config, options)?),
+        Mode::Mbox(file) => bulk::mbox(&Injector::new(&config, options)?, &file),
+        Mode::Folder(folder) => bulk::folder(&Injector::new(&config, options)?, &folder),
         Mode::Aliases => Ok(()),
     }
 }
@@ -113,38 +113,38 @@ pub fn run(name: Name, configuration: Option<PathBuf>, words: &[OsString]) -> an
 fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
     let filter = match what {
         Flush::All => Filter::default(),
-        Flush::Message(id) => Filter { id: vec![Text(*id)], ..Filter::default() },
-        Flush::Site(site) => Filter { destination: Some(Text(site.clone())), ..Filter::default() },
+        Flush::Message(id) => Filter { id: vec![AsText(*id)], ..Filter::default() },
+        Flush::Site(site) => Filter { destination: Some(AsText(site.clone())), ..Filter::default() },
     };
     let count = admin::retry_now(config, filter)?;
     if verbose {
-        say(format_args!("mailrace: {count} to be retried now"));
+        print_stderr(format_args!("mailrace: {count} to be retried now"));
     }
     Ok(())
 }
 
 /// Checks the addresses of the command line, completed as for a message.
 fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
-    let origin = plan::origin(config);
-    let named = options.recipients.iter().flat_map(|text| addresses(text));
-    let addresses: Result<Vec<Address>, Refused> = named.map(|text| qualified(&text, &origin)).collect();
-    admin::verify(config, &addresses.map_err(|error| Exit { code: error.code(), text: error.to_string() })?)
+    let origin = from_config::origin(config);
+    let named = options.recipients.iter().flat_map(|text| parse_addresses(text));
+    let addresses: Result<Vec<Address>, InjectError> = named.map(|text| qualify(&text, &origin)).collect();
+    admin::verify(config, &addresses.map_err(|error| ExitError { code: error.exit_code(), text: error.to_string() })?)
 }
 
-fn usage(what: impl ToString) -> Exit {
-    Exit { code: exit::USAGE, text: what.to_string() }
+fn usage_error(what: impl ToString) -> ExitError {
+    ExitError { code: exit::USAGE, text: what.to_string() }
 }
 
 /// Creates the drop folder, if the server has never run. Only root and the owner of `data_dir` can,
 /// and only in the server's own `data_dir`. If this fails, the message is not accepted.
-fn make_folder(loaded: &Loaded) {
+fn make_drop_folder(loaded: &LoadedConfig) {
     let data_dir = &loaded.config.data_dir;
     if maildrop::folder(data_dir).symlink_metadata().is_err()
-        && let Ok(identity) = Identity::of(loaded)
+        && let Ok(identity) = ProcessUser::resolve(loaded)
         && is_owned(data_dir, identity.uid())
     {
         // Writing the message reports the error.
-        let _ = identity.make_drop(data_dir);
+        let _ = identity.make_drop_folder(data_dir);
     }
 }
 
@@ -155,9 +155,9 @@ fn is_owned(folder: &Path, uid: Uid) -> bool {
 }
 
 /// Writes messages into the drop folder.
-struct Clerk {
+struct Injector {
     options: Options,
-    place: Place,
+    drop_folder: DropFolderWriter,
     /// The server's control socket.
     socket: PathBuf,
     /// The domain added to addresses without one.
@@ -170,11 +170,11 @@ struct Clerk {
 
 /// Why a message was not accepted.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum InjectError {
     #[error("no recipients: name them, or use -t to read them from the header")]
-    Nobody,
+    NoRecipients,
     #[error("no recipient in the header")]
-    NobodyNamed,
+    NoHeaderRecipients,
     #[error("{0:?} is not an address: {1}")]
     Address(String, mail::AddressError),
     #[error("more than {0} recipients (limits.expanded_recipients)")]
@@ -182,34 +182,37 @@ enum Refused {
     #[error(transparent)]
     Text(#[from] TextError),
     #[error("the server does not accept the envelope: {0}")]
-    Envelope(NotAParcel),
+    Envelope(DropFileError),
     #[error("the message cannot be written to {}: {}", .0.display(), .1)]
-    Place(PathBuf, io::Error),
+    DropFolder(PathBuf, io::Error),
 }
 
-impl Refused {
+impl InjectError {
     /// The error that ends the process.
-    fn exit(self) -> Exit {
-        Exit { code: self.code(), text: format!("the message was not accepted: {self}{}", self.advice()) }
+    fn into_exit(self) -> ExitError {
+        ExitError { code: self.exit_code(), text: format!("the message was not accepted: {self}{}", self.advice()) }
     }
 
-    fn code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match self {
-            Refused::Nobody => exit::USAGE,
-            Refused::NobodyNamed | Refused::Address(..) | Refused::TooMany(_) | Refused::Envelope(_) => exit::DATA,
-            Refused::Text(TextError::TooLarge(_)) => exit::DATA,
-            Refused::Text(TextError::Read(_)) => exit::IO,
-            Refused::Place(..) => exit::TEMPFAIL,
+            InjectError::NoRecipients => exit::USAGE,
+            InjectError::NoHeaderRecipients
+            | InjectError::Address(..)
+            | InjectError::TooMany(_)
+            | InjectError::Envelope(_) => exit::DATA,
+            InjectError::Text(TextError::TooLarge(_)) => exit::DATA,
+            InjectError::Text(TextError::Read(_)) => exit::IO,
+            InjectError::DropFolder(..) => exit::TEMPFAIL,
         }
     }
 
     /// A hint, unless the error is clear by itself.
     fn advice(&self) -> &'static str {
         match self {
-            Refused::Place(_, error) if error.kind() == ErrorKind::NotFound => {
+            InjectError::DropFolder(_, error) if error.kind() == ErrorKind::NotFound => {
                 "; drop folder missing: check that this is the server's configuration and that data_dir is mounted, and start the server once"
             }
-            Refused::Place(_, error) if error.kind() == ErrorKind::PermissionDenied => {
+            InjectError::DropFolder(_, error) if error.kind() == ErrorKind::PermissionDenied => {
                 "; data_dir must have mode 711, so that users can reach the drop folder"
             }
             _ => "",
@@ -217,17 +220,17 @@ impl Refused {
     }
 }
 
-impl Clerk {
-    fn new(config: &Config, options: Options) -> anyhow::Result<Clerk> {
-        let origin = plan::origin(config);
+impl Injector {
+    fn new(config: &Config, options: Options) -> anyhow::Result<Injector> {
+        let origin = from_config::origin(config);
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
-            Some(named) => Some(one_address(named, &origin).map_err(Refused::exit)?),
-            None => Some(user_address(&login(), &origin).map_err(Refused::exit)?),
+            Some(named) => Some(parse_single_address(named, &origin).map_err(InjectError::into_exit)?),
+            None => Some(user_address(&login_name(), &origin).map_err(InjectError::into_exit)?),
         };
-        Ok(Clerk {
+        Ok(Injector {
             options,
-            place: Place::new(maildrop::folder(&config.data_dir)),
+            drop_folder: DropFolderWriter::new(maildrop::folder(&config.data_dir)),
             socket: config.admin.socket.clone(),
             origin,
             hostname: config.hostname.clone(),
@@ -238,27 +241,27 @@ impl Clerk {
     }
 
     /// Injects the message on standard input.
-    fn take_input(&self) -> anyhow::Result<()> {
+    fn inject_stdin(&self) -> anyhow::Result<()> {
         if self.options.recipients.is_empty() && !self.options.from_header {
-            return Err(Refused::Nobody.exit().into());
+            return Err(InjectError::NoRecipients.into_exit().into());
         }
-        let message = text::read(io::stdin().lock(), !self.options.keep_dots, self.octets_max);
-        let message = message.map_err(|error| Refused::from(error).exit())?;
-        let count = self.take(&message, self.options.from_header).map_err(Refused::exit)?;
+        let message = text::read_message(io::stdin().lock(), !self.options.keep_dots, self.octets_max);
+        let message = message.map_err(|error| InjectError::from(error).into_exit())?;
+        let count = self.inject(&message, self.options.from_header).map_err(InjectError::into_exit)?;
         if self.options.verbose {
-            self.tell(count);
+            self.report_stored(count);
         }
         Ok(())
     }
 
     /// Accepts a message in wire form, for the recipients of the command line and those in its
     /// header. Returns the number of recipients.
-    fn take(&self, message: &[u8], from_header: bool) -> Result<usize, Refused> {
-        let draft = Draft::new(message);
+    fn inject(&self, message: &[u8], from_header: bool) -> Result<usize, InjectError> {
+        let draft = MessageHeader::new(message);
         let mut recipients = Vec::new();
-        let mut add = |text: &str| -> Result<(), Refused> {
-            for address in addresses(text) {
-                recipients.push(self.recipient(qualified(&address, &self.origin)?));
+        let mut add = |text: &str| -> Result<(), InjectError> {
+            for address in parse_addresses(text) {
+                recipients.push(self.to_recipient(qualify(&address, &self.origin)?));
             }
             Ok(())
         };
@@ -267,9 +270,9 @@ impl Clerk {
             draft.recipients().try_for_each(|value| add(&String::from_utf8_lossy(value)))?;
         }
         if recipients.is_empty() {
-            return Err(Refused::NobodyNamed);
+            return Err(InjectError::NoHeaderRecipients);
         }
-        let parcel = Parcel {
+        let drop_file = DropFile {
             sender: self.sender.clone(),
             recipients,
             ret: self.options.ret,
@@ -278,69 +281,73 @@ impl Clerk {
             smtputf8: false,
             content: Vec::new(),
         };
-        self.keep(parcel, &draft, now())
+        self.store(drop_file, &draft, now())
     }
 
-    fn recipient(&self, address: Address) -> Recipient {
+    fn to_recipient(&self, address: Address) -> Recipient {
         Recipient { address, original: None, notify: self.options.notify, orcpt: None }
     }
 
     /// Adds missing header fields and writes the message to the drop folder.
-    fn keep(&self, mut parcel: Parcel, draft: &Draft<'_>, now: Timestamp) -> Result<usize, Refused> {
-        let count = parcel.recipients.len();
+    fn store(&self, mut drop_file: DropFile, draft: &MessageHeader<'_>, now: Timestamp) -> Result<usize, InjectError> {
+        let count = drop_file.recipients.len();
         if count > self.recipients_max {
-            return Err(Refused::TooMany(self.recipients_max));
+            return Err(InjectError::TooMany(self.recipients_max));
         }
-        let unwritten = |error| Refused::Place(self.place.folder().to_owned(), error);
-        let from = parcel.sender.as_ref().map_or_else(|| format!("MAILER-DAEMON@{}", self.origin), Address::to_string);
-        let id = format!("{:x}.{}@{}", now.millis(), maildrop::secret().map_err(unwritten)?, self.hostname);
+        let unwritten = |error| InjectError::DropFolder(self.drop_folder.folder().to_owned(), error);
+        let from =
+            drop_file.sender.as_ref().map_or_else(|| format!("MAILER-DAEMON@{}", self.origin), Address::to_string);
+        let id = format!("{:x}.{}@{}", now.millis(), maildrop::random_name().map_err(unwritten)?, self.hostname);
         let name = self.options.full_name.as_deref();
         let date = now.rfc5322_date();
-        parcel.content = draft.complete(&Additions { from: &from, name, date: &date, message_id: &id });
-        if parcel.content.len() as u64 > self.octets_max {
+        drop_file.content = draft.complete(&HeaderDefaults { from: &from, name, date: &date, message_id: &id });
+        if drop_file.content.len() as u64 > self.octets_max {
             return Err(TextError::TooLarge(self.octets_max).into());
         }
-        if !parcel.content.is_ascii() {
-            parcel.body_type = BodyType::EightBitMime;
+        if !drop_file.content.is_ascii() {
+            drop_file.body_type = BodyType::EightBitMime;
         }
-        let file = parcel.encode();
+        let file = drop_file.encode();
         // A message that the server would set aside must not be accepted.
-        Parcel::decode(&file, self.recipients_max).map_err(Refused::Envelope)?;
-        self.place.leave(&file, now).map_err(unwritten)?;
+        DropFile::decode(&file, self.recipients_max).map_err(InjectError::Envelope)?;
+        self.drop_folder.write_file(&file, now).map_err(unwritten)?;
         Ok(count)
     }
 
-    fn tell(&self, recipients: usize) {
+    fn report_stored(&self, recipients: usize) {
         let plural = if recipients == 1 { "recipient" } else { "recipients" };
-        say(format_args!("mailrace: accepted for {recipients} {plural}, stored in {}", self.place.folder().display()));
+        print_stderr(format_args!(
+            "mailrace: accepted for {recipients} {plural}, stored in {}",
+            self.drop_folder.folder().display()
+        ));
         // The user may not have access to the socket, which says nothing about the server.
         let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
         if UnixStream::connect(&self.socket).is_err_and(|error| gone.contains(&error.kind())) {
-            say("mailrace: the server is not running; the message is sent when it starts");
+            print_stderr("mailrace: the server is not running; the message is sent when it starts");
         }
     }
 }
 
 /// Parses an address; without a domain it gets the origin.
-fn qualified(text: &str, origin: &str) -> Result<Address, Refused> {
-    Address::parse_lenient(text, Some(origin)).map_err(|error| Refused::Address(text.to_owned(), error))
+fn qualify(text: &str, origin: &str) -> Result<Address, InjectError> {
+    Address::parse_lenient(text, Some(origin)).map_err(|error| InjectError::Address(text.to_owned(), error))
 }
 
 /// The address of a user, whose login name may need quotes.
-fn user_address(name: &str, origin: &str) -> Result<Address, Refused> {
-    Address::new(name, origin).map_err(|error| Refused::Address(name.to_owned(), error))
+fn user_address(name: &str, origin: &str) -> Result<Address, InjectError> {
+    Address::new(name, origin).map_err(|error| InjectError::Address(name.to_owned(), error))
 }
 
 /// Parses a text that must be a single address.
-fn one_address(text: &str, origin: &str) -> Result<Address, Refused> {
-    match &*addresses(text) {
-        [one] => qualified(one, origin),
-        _ => Err(Refused::Address(text.to_owned(), mail::AddressError::Local)),
+fn parse_single_address(text: &str, origin: &str) -> Result<Address, InjectError> {
+    match &*parse_addresses(text) {
+        [one] => qualify(one, origin),
+        _ => Err(InjectError::Address(text.to_owned(), mail::AddressError::Local)),
     }
 }
 
 /// The name of the user who started the process.
-fn login() -> String {
+fn login_name() -> String {
     let uid = getuid();
     let user = User::from_uid(uid).ok().flatten();
     user.map_or_else(|| format!("uid{uid}"), |user| user.name)
@@ -357,13 +364,13 @@ mod tests {
     #[test]
     fn the_name_of_the_program_says_what_it_is() {
         for (program, name) in [
-            ("/usr/sbin/sendmail", Some(Name::Sendmail)),
-            ("mailq", Some(Name::Mailq)),
-            ("./newaliases", Some(Name::Newaliases)),
+            ("/usr/sbin/sendmail", Some(ProgramName::Sendmail)),
+            ("mailq", Some(ProgramName::Mailq)),
+            ("./newaliases", Some(ProgramName::Newaliases)),
             ("mailrace", None),
             ("", None),
         ] {
-            assert_eq!(Name::of(&program.into()), name);
+            assert_eq!(ProgramName::of(&program.into()), name);
         }
     }
 
@@ -383,14 +390,14 @@ mod tests {
         for (text, expected) in
             [("root", "root@here.example"), ("a@b", "a@b"), ("a@b.", "a@b"), ("\"a b\"@c", "\"a b\"@c")]
         {
-            assert_eq!(qualified(text, "here.example").unwrap().as_str(), expected);
+            assert_eq!(qualify(text, "here.example").unwrap().as_str(), expected);
         }
         for text in ["a b", "a@", "@b", "a@b@c", ""] {
-            assert!(qualified(text, "here.example").is_err(), "{text}");
+            assert!(qualify(text, "here.example").is_err(), "{text}");
         }
-        assert_eq!(one_address("<Root@X>", "o").unwrap().as_str(), "Root@x");
-        assert!(one_address("a@b, c@d", "o").is_err());
-        assert!(qualified("> Bob", "here.example").is_err());
+        assert_eq!(parse_single_address("<Root@X>", "o").unwrap().as_str(), "Root@x");
+        assert!(parse_single_address("a@b, c@d", "o").is_err());
+        assert!(qualify("> Bob", "here.example").is_err());
         assert_eq!(user_address("DOMAIN\\user", "o").unwrap().as_str(), "\"DOMAIN\\\\user\"@o");
     }
 }

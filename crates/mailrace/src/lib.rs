@@ -2,11 +2,11 @@
 //!
 //! `cli` and `command` are the command line, `config` the configuration file. `serve` starts the
 //! server and `reload` changes its configuration; `flow` delivers accepted messages, `workers` run
-//! the sessions with what `desk` gives them, `admin` is the control socket. `plan`, `tables`,
+//! the sessions with what `intake_context` gives them, `admin` is the control socket. `from_config`, `tables`,
 //! `logins`, `certificates` and `quota` translate or open what the configuration names; `log`,
-//! `line` and `metrics` report. `inject` takes mail from local programs and leaves it in
-//! `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and `spool_tools` are
-//! commands; `privileges`, `service`, `exit`, `output`, `say` and `terminal` concern the process.
+//! `log_line` and `metrics` report. `inject` takes mail from local programs and leaves it in
+//! `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and `spool_commands` are
+//! commands; `privileges`, `service`, `exit`, `output`, `stderr` and `terminal` concern the process.
 
 pub mod admin;
 pub mod certificates;
@@ -14,13 +14,14 @@ pub mod check;
 pub mod cli;
 pub mod command;
 pub mod config;
-pub mod desk;
 pub mod exit;
 pub mod flow;
+pub mod from_config;
 pub mod import;
 pub mod inject;
-mod line;
+pub mod intake_context;
 pub mod log;
+mod log_line;
 pub mod log_summary;
 pub mod logins;
 pub mod maildrop;
@@ -28,14 +29,13 @@ pub mod manual;
 pub mod metrics;
 mod output;
 pub mod password;
-pub mod plan;
 pub mod privileges;
 pub mod quota;
 pub mod reload;
-mod say;
 pub mod serve;
 mod service;
-pub mod spool_tools;
+pub mod spool_commands;
+mod stderr;
 pub mod tables;
 mod terminal;
 pub mod workers;

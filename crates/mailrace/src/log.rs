@@ -6,7 +6,7 @@
 //! the lines of that write are lost and counted too; the server never stops because of its log. A
 //! renamed file is written to until [`Log::reopen`].
 //!
-//! Text from clients is escaped: see [`crate::line`].
+//! Text from clients is escaped: see [`crate::log_line`].
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -17,28 +17,28 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use mail::{Fact, Journal, Timestamp};
+use mail::{EventLog, MailEvent, Timestamp};
 
 use crate::config::{self, LogFormat, LogTarget};
-use crate::line::{self, Level, Line};
+use crate::log_line::{self, Level, LogEntry};
 
 /// How long lines gather before they are written together; callers do not wake the thread
 /// meanwhile.
-const GATHER_TIME: Duration = Duration::from_millis(5);
+const BATCH_DELAY: Duration = Duration::from_millis(5);
 /// Additional room for server events when the buffer is full of mail events: they are few, and
 /// explain why.
 const EVENTS_RESERVED: usize = 1024;
 /// Line capacity kept between writes; more, after a burst, is freed.
-const LINES_KEPT_MAX: usize = 4096;
+const BUFFER_LINES_MAX: usize = 4096;
 /// Formatted text is written in pieces of about this size.
-const PIECE_OCTETS: usize = 64 << 10;
+const WRITE_OCTETS: usize = 64 << 10;
 
 /// Where the log goes.
-pub type Target = Box<dyn Write + Send>;
+pub type LogOutput = Box<dyn Write + Send>;
 
 /// The log. Share it by `Arc`; it is closed by [`Log::close`], or when the last one is dropped.
 pub struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<LogShared>,
     /// The target, if it is a file.
     file: Option<PathBuf>,
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -58,14 +58,15 @@ impl Log {
     }
 
     /// Starts the thread that writes to `target`; at most `lines_max` mail events wait for it.
-    pub fn start(target: Target, format: LogFormat, lines_max: usize) -> io::Result<Log> {
-        let shared = Arc::new(Shared {
-            gathered: Mutex::default(),
+    pub fn start(target: LogOutput, format: LogFormat, lines_max: usize) -> io::Result<Log> {
+        let shared = Arc::new(LogShared {
+            state: Mutex::default(),
             arrived: Condvar::new(),
             lines_max,
             dropped: AtomicU64::new(0),
         });
-        let mut writer = Writer { target, format, text: String::new(), shared: Arc::clone(&shared), told: 0 };
+        let mut writer =
+            LogWriter { target, format, text: String::new(), shared: Arc::clone(&shared), reported_drops: 0 };
         let thread = thread::Builder::new().name("log".into()).spawn(move || writer.run())?;
         Ok(Log { shared, file: None, writer: Mutex::new(Some(thread)) })
     }
@@ -84,8 +85,8 @@ impl Log {
     /// Logs a server event.
     pub fn event(&self, level: Level, text: &str, fields: &[(&'static str, &dyn Display)]) {
         let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
-        let line = Line::Event { level, text: text.to_owned(), fields };
-        self.shared.put(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
+        let line = LogEntry::Server { level, text: text.to_owned(), fields };
+        self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
 
     /// The lines lost so far, for lack of memory or because the target failed.
@@ -105,9 +106,9 @@ impl Log {
     }
 }
 
-impl Journal for Log {
-    fn write(&self, fact: Fact) {
-        self.shared.put(Line::Fact(fact), self.shared.lines_max);
+impl EventLog for Log {
+    fn write(&self, fact: MailEvent) {
+        self.shared.push(LogEntry::Mail(fact), self.shared.lines_max);
     }
 }
 
@@ -124,34 +125,34 @@ fn append(path: &Path) -> io::Result<File> {
 }
 
 /// Shared by callers and the thread.
-struct Shared {
-    gathered: Mutex<Gathered>,
+struct LogShared {
+    state: Mutex<LogState>,
     arrived: Condvar,
     lines_max: usize,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
-struct Gathered {
-    lines: Vec<(Timestamp, Line)>,
+struct LogState {
+    lines: Vec<(Timestamp, LogEntry)>,
     /// The new target after a reopen.
-    target: Option<Target>,
+    target: Option<LogOutput>,
     /// The thread sleeps until it is notified.
     asleep: bool,
     closed: bool,
 }
 
-impl Shared {
-    fn put(&self, line: Line, lines_max: usize) {
+impl LogShared {
+    fn push(&self, line: LogEntry, lines_max: usize) {
         let now = Timestamp::from(SystemTime::now());
-        let mut gathered = self.lock();
-        if gathered.closed || gathered.lines.len() >= lines_max {
+        let mut state = self.lock();
+        if state.closed || state.lines.len() >= lines_max {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        gathered.lines.push((now, line));
-        let wake = std::mem::take(&mut gathered.asleep);
-        drop(gathered);
+        state.lines.push((now, line));
+        let wake = std::mem::take(&mut state.asleep);
+        drop(state);
         if wake {
             self.arrived.notify_one();
         }
@@ -159,76 +160,76 @@ impl Shared {
 
     /// Waits for lines, swaps them into the empty `lines`, and takes a new target if there is one;
     /// false when the log is closed and everything is written.
-    fn take(&self, lines: &mut Vec<(Timestamp, Line)>, target: &mut Target) -> bool {
-        let mut gathered = self.lock();
-        while gathered.lines.is_empty() && gathered.target.is_none() && !gathered.closed {
-            gathered.asleep = true;
-            gathered = self.arrived.wait(gathered).unwrap_or_else(PoisonError::into_inner);
+    fn take(&self, lines: &mut Vec<(Timestamp, LogEntry)>, target: &mut LogOutput) -> bool {
+        let mut state = self.lock();
+        while state.lines.is_empty() && state.target.is_none() && !state.closed {
+            state.asleep = true;
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        std::mem::swap(&mut gathered.lines, lines);
-        if let Some(new) = gathered.target.take() {
+        std::mem::swap(&mut state.lines, lines);
+        if let Some(new) = state.target.take() {
             *target = new;
         }
-        !(gathered.closed && lines.is_empty())
+        !(state.closed && lines.is_empty())
     }
 
     /// Waits for more lines; ends early when the log is closed.
-    fn gather(&self) {
-        let gathered = self.lock();
-        let open = |gathered: &mut Gathered| !gathered.closed;
-        drop(self.arrived.wait_timeout_while(gathered, GATHER_TIME, open).unwrap_or_else(PoisonError::into_inner));
+    fn wait_for_more(&self) {
+        let state = self.lock();
+        let open = |state: &mut LogState| !state.closed;
+        drop(self.arrived.wait_timeout_while(state, BATCH_DELAY, open).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// A panic elsewhere leaves only whole lines behind, so the log continues.
-    fn lock(&self) -> MutexGuard<'_, Gathered> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The writer thread.
-struct Writer {
-    target: Target,
+struct LogWriter {
+    target: LogOutput,
     format: LogFormat,
     text: String,
-    shared: Arc<Shared>,
+    shared: Arc<LogShared>,
     /// How many dropped lines have been reported.
-    told: u64,
+    reported_drops: u64,
 }
 
-impl Writer {
+impl LogWriter {
     fn run(&mut self) {
         let mut lines = Vec::new();
         while self.shared.take(&mut lines, &mut self.target) {
             self.write_all(&mut lines);
-            lines.shrink_to(LINES_KEPT_MAX);
-            self.shared.gather();
+            lines.shrink_to(BUFFER_LINES_MAX);
+            self.shared.wait_for_more();
         }
     }
 
     /// Writes the lines, then the number of dropped ones.
-    fn write_all(&mut self, lines: &mut Vec<(Timestamp, Line)>) {
+    fn write_all(&mut self, lines: &mut Vec<(Timestamp, LogEntry)>) {
         let mut unwritten = 0;
         for (time, line) in lines.drain(..) {
-            line::write(&mut self.text, self.format, time, &line);
+            log_line::write(&mut self.text, self.format, time, &line);
             unwritten += 1;
-            if self.text.len() >= PIECE_OCTETS {
-                self.hand_on(std::mem::take(&mut unwritten));
+            if self.text.len() >= WRITE_OCTETS {
+                self.write_text(std::mem::take(&mut unwritten));
             }
         }
-        self.hand_on(unwritten);
+        self.write_text(unwritten);
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
-        if dropped > self.told {
-            let fields = vec![("lines", (dropped - self.told).to_string())];
-            let line = Line::Event { level: Level::Warning, text: "log lines were dropped".into(), fields };
-            line::write(&mut self.text, self.format, Timestamp::from(SystemTime::now()), &line);
-            if self.hand_on(0) {
-                self.told = dropped;
+        if dropped > self.reported_drops {
+            let fields = vec![("lines", (dropped - self.reported_drops).to_string())];
+            let line = LogEntry::Server { level: Level::Warning, text: "log lines were dropped".into(), fields };
+            log_line::write(&mut self.text, self.format, Timestamp::from(SystemTime::now()), &line);
+            if self.write_text(0) {
+                self.reported_drops = dropped;
             }
         }
     }
 
     /// Writes the text, which holds `lines` lines; they count as dropped if that fails.
-    fn hand_on(&mut self, lines: u64) -> bool {
+    fn write_text(&mut self, lines: u64) -> bool {
         let result = self.target.write_all(self.text.as_bytes()).and_then(|()| self.target.flush());
         self.text.clear();
         if result.is_err() {
@@ -246,15 +247,15 @@ mod tests {
 
     /// A target that keeps what is written.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct MemoryTarget(Arc<Mutex<Vec<u8>>>);
 
-    impl Kept {
+    impl MemoryTarget {
         fn text(&self) -> String {
             String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
     }
 
-    impl Write for Kept {
+    impl Write for MemoryTarget {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -266,13 +267,13 @@ mod tests {
 
     /// A target that reports each write and waits for a permit, which may be an error; without a
     /// sender, all writes pass.
-    struct Gate {
+    struct GatedTarget {
         entered: mpsc::Sender<()>,
         permits: mpsc::Receiver<io::Result<()>>,
-        kept: Kept,
+        kept: MemoryTarget,
     }
 
-    impl Write for Gate {
+    impl Write for GatedTarget {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             if bytes.is_empty() {
                 return Ok(0);
@@ -287,13 +288,13 @@ mod tests {
         }
     }
 
-    fn fact() -> Fact {
-        Fact::SetAside { id: None, what: "x".into() }
+    fn fact() -> MailEvent {
+        MailEvent::SetAside { id: None, detail: "x".into() }
     }
 
     #[test]
     fn closing_writes_all_that_was_logged() {
-        let kept = Kept::default();
+        let kept = MemoryTarget::default();
         let log = Log::start(Box::new(kept.clone()), LogFormat::Text, 100_000).unwrap();
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -314,8 +315,8 @@ mod tests {
         let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
-        let kept = Kept::default();
-        log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
+        let kept = MemoryTarget::default();
+        log = Log::start(Box::new(GatedTarget { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
         log.write(fact());
         // The thread is in its first write and takes no lines until it gets its permit.
         writes.recv().unwrap();
@@ -332,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_fails_for_a_while_loses_only_the_lines_of_that_while() {
+    fn a_failing_target_loses_only_the_lines_of_that_time() {
         // Declared first and so dropped last: if the test fails, the thread finds its permit gone
         // and ends.
         let log;
         let (entered, writes) = mpsc::channel();
         let (permit, permits) = mpsc::channel();
-        let kept = Kept::default();
-        log = Log::start(Box::new(Gate { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
+        let kept = MemoryTarget::default();
+        log = Log::start(Box::new(GatedTarget { entered, permits, kept: kept.clone() }), LogFormat::Text, 10).unwrap();
         permit.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
         log.write(fact());
         writes.recv().unwrap();

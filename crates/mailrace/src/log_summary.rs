@@ -2,7 +2,7 @@
 //! refusals, deferrals and bounces.
 //!
 //! It reads the log once, line by line, in memory that does not depend on the size of the log:
-//! [`top::Top`] tracks a bounded number of names, [`count::Summary`] a bounded number of messages.
+//! [`top::TopCounter`] tracks a bounded number of names, [`count::LogSummary`] a bounded number of messages.
 //! Unknown lines are counted and ignored. Only a file that cannot be read is an error.
 
 mod count;
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 use crate::output::output;
-use count::Summary;
+use count::LogSummary;
 
 /// Longer lines are ignored.
 const LINE_OCTETS_MAX: usize = 64 << 10;
@@ -47,19 +47,19 @@ pub struct Options {
 ///
 /// A file cannot be read, or is compressed.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut summary = Summary::default();
+    let mut summary = LogSummary::default();
     if options.files.is_empty() {
         read(&mut io::stdin().lock(), &mut summary).context("reading standard input")?;
     }
     options.files.iter().try_for_each(|path| read_file(path, &mut summary))?;
     let shown = match options.json {
-        true => format!("{:#}\n", json::object(&summary, options.top)),
-        false => text::page(&summary, options.top),
+        true => format!("{:#}\n", json::render(&summary, options.top)),
+        false => text::render(&summary, options.top),
     };
     Ok(output().write_all(shown.as_bytes())?)
 }
 
-fn read_file(path: &Path, summary: &mut Summary) -> anyhow::Result<()> {
+fn read_file(path: &Path, summary: &mut LogSummary) -> anyhow::Result<()> {
     if path == Path::new("-") {
         return Ok(read(&mut io::stdin().lock(), summary)?);
     }
@@ -67,13 +67,13 @@ fn read_file(path: &Path, summary: &mut Summary) -> anyhow::Result<()> {
     let mut file = BufReader::with_capacity(LINE_OCTETS_MAX, File::open(path).with_context(named)?);
     if file.fill_buf().with_context(named)?.starts_with(&GZIP) {
         let text = format!("{0} is compressed: use zcat {0} | mailrace log summary", path.display());
-        return Err(Exit { code: exit::DATA, text }.into());
+        return Err(ExitError { code: exit::DATA, text }.into());
     }
     read(&mut file, summary).with_context(named)
 }
 
 /// Counts all lines of a log.
-fn read(log: &mut dyn BufRead, summary: &mut Summary) -> io::Result<()> {
+fn read(log: &mut dyn BufRead, summary: &mut LogSummary) -> io::Result<()> {
     let mut octets = Vec::new();
     while next_line(log, &mut octets)? {
         match str::from_utf8(&octets).ok().and_then(line::parse) {
@@ -113,11 +113,11 @@ fn next_line(log: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 mod tests {
     use std::time::Duration;
 
-    use mail::{Address, Enhanced, Fact, LoggedHeader, QueueId, Reply, SpoolId, Timestamp};
+    use mail::{Address, EnhancedCode, LoggedHeader, MailEvent, QueueId, Reply, SpoolId, Timestamp};
 
     use super::*;
     use crate::config::LogFormat;
-    use crate::line::{self as log_line, Level, Line};
+    use crate::log_line::{self as log_line, Level, LogEntry};
 
     const START: u64 = 1_795_196_776_123;
 
@@ -129,8 +129,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn received(n: u64, from: &str, size: u64, recipients: usize) -> Fact {
-        Fact::Received {
+    fn received(n: u64, from: &str, size: u64, recipients: usize) -> MailEvent {
+        MailEvent::Received {
             id: id(n),
             client: Some("192.0.2.1".parse().unwrap()),
             helo: "mx.example.net".into(),
@@ -144,8 +144,8 @@ mod tests {
         }
     }
 
-    fn delivered(n: u64, to: &str, relay: Option<&str>, delay_ms: u64) -> Fact {
-        Fact::Delivered {
+    fn delivered(n: u64, to: &str, relay: Option<&str>, delay_ms: u64) -> MailEvent {
+        MailEvent::Delivered {
             id: id(n),
             sender: None,
             recipient: address(to),
@@ -155,38 +155,38 @@ mod tests {
         }
     }
 
-    fn deferred(n: u64, to: &str, text: &str) -> Fact {
-        Fact::Deferred {
+    fn deferred(n: u64, to: &str, text: &str) -> MailEvent {
+        MailEvent::Deferred {
             id: id(n),
             sender: None,
             recipient: address(to),
             transport: "smtp".into(),
             relay: None,
-            reason: Reply::new(450, Enhanced(4, 2, 0), text.to_owned()),
+            reason: Reply::new(450, EnhancedCode(4, 2, 0), text.to_owned()),
             until: Timestamp(START),
         }
     }
 
-    fn bounced(n: u64, to: &str) -> Fact {
-        Fact::Bounced {
+    fn bounced(n: u64, to: &str) -> MailEvent {
+        MailEvent::Bounced {
             id: id(n),
             sender: None,
             recipient: address(to),
             transport: "smtp".into(),
             relay: Some("mx.example.com[192.0.2.25]:25".into()),
-            reason: Reply::new(550, Enhanced(5, 1, 1), "no \"such\" user"),
+            reason: Reply::new(550, EnhancedCode(5, 1, 1), "no \"such\" user"),
             bounce: None,
         }
     }
 
-    fn refused(stage: &'static str, rule: Option<&str>, reply: Reply) -> Fact {
+    fn refused(stage: &'static str, rule: Option<&str>, reply: Reply) -> MailEvent {
         let (client, helo) = (Some("198.51.100.9".parse().unwrap()), "x".into());
-        Fact::Refused { client, helo, stage, address: None, rule: rule.map(Into::into), reply }
+        MailEvent::Refused { client, helo, stage, address: None, rule: rule.map(Into::into), reply }
     }
 
-    fn login(result: &'static str) -> Fact {
+    fn login(result: &'static str) -> MailEvent {
         let (client, helo) = (Some("198.51.100.9".parse().unwrap()), "x".into());
-        Fact::Login { client, helo, user: "bob".into(), mechanism: "PLAIN", result }
+        MailEvent::Login { client, helo, user: "bob".into(), mechanism: "PLAIN", result }
     }
 
     /// A log as the server writes it: one line every half hour.
@@ -200,51 +200,51 @@ mod tests {
             deferred(2, "dora@slow.example", "greylisted <dora@slow.example>, wait 17 s"),
             received(3, "", 100, 1),
             bounced(3, "nobody@example.com"),
-            refused("RCPT", None, Reply::new(550, Enhanced(5, 7, 1), "Relaying denied")),
-            refused("connect", Some("listed"), Reply::new(554, Enhanced(5, 7, 1), "Access denied")),
-            refused("MAIL", None, Reply::new(452, Enhanced(4, 3, 1), "Not enough memory")),
+            refused("RCPT", None, Reply::new(550, EnhancedCode(5, 7, 1), "Relaying denied")),
+            refused("connect", Some("listed"), Reply::new(554, EnhancedCode(5, 7, 1), "Access denied")),
+            refused("MAIL", None, Reply::new(452, EnhancedCode(4, 3, 1), "Not enough memory")),
             login("refused"),
             login("ok"),
-            Fact::Insecure { client: None, helo: "".into(), reason: "eof".into() },
+            MailEvent::TlsFailed { client: None, helo: "".into(), reason: "eof".into() },
             delivered(9, "bob@example.org", None, 100_000),
         ];
         let mut out = String::new();
         let mut write = |n: u64, line| log_line::write(&mut out, format, Timestamp(START + n * 1_800_000), &line);
-        (0..).zip(facts).for_each(|(n, fact)| write(n, Line::Fact(fact)));
-        write(15, Line::Event { level: Level::Warning, text: "a table is down".into(), fields: Vec::new() });
+        (0..).zip(facts).for_each(|(n, fact)| write(n, LogEntry::Mail(fact)));
+        write(15, LogEntry::Server { level: Level::Warning, text: "a table is down".into(), fields: Vec::new() });
         out
     }
 
-    fn summed_up(log: &str) -> Summary {
-        let mut summary = Summary::default();
+    fn summed_up(log: &str) -> LogSummary {
+        let mut summary = LogSummary::default();
         read(&mut log.as_bytes(), &mut summary).unwrap();
         summary
     }
 
     #[test]
     fn a_log_is_summed_up_for_people() {
-        insta::assert_snapshot!(text::page(&summed_up(&log(LogFormat::Text)), 10));
+        insta::assert_snapshot!(text::render(&summed_up(&log(LogFormat::Text)), 10));
     }
 
     #[test]
     fn a_log_is_summed_up_as_json_whatever_its_format_is() {
-        let [text, json] = [LogFormat::Text, LogFormat::Json].map(|format| json::object(&summed_up(&log(format)), 10));
+        let [text, json] = [LogFormat::Text, LogFormat::Json].map(|format| json::render(&summed_up(&log(format)), 10));
         assert_eq!(text, json);
         insta::assert_snapshot!(format!("{text:#}"));
     }
 
     #[test]
     fn an_empty_log_has_a_summary() {
-        insta::assert_snapshot!(text::page(&Summary::default(), 10));
+        insta::assert_snapshot!(text::render(&LogSummary::default(), 10));
     }
 
     #[test]
     fn prefixes_of_syslog_and_the_journal_make_no_difference() {
         let log = log(LogFormat::Text);
-        let expected = json::object(&summed_up(&log), 10);
+        let expected = json::render(&summed_up(&log), 10);
         for prefix in ["Nov 20 17:46:16 mx1 mailrace[12]: ", "2026-11-20T17:46:16.123456+00:00 mx1 mailrace[1]: "] {
             let prefixed: String = log.lines().map(|line| format!("{prefix}{line}\r\n")).collect();
-            assert_eq!(json::object(&summed_up(&prefixed), 10), expected, "{prefix}");
+            assert_eq!(json::render(&summed_up(&prefixed), 10), expected, "{prefix}");
         }
     }
 
@@ -257,9 +257,9 @@ mod tests {
         octets.extend(noise.iter().flat_map(|line| [line, "\n"]).flat_map(str::bytes));
         octets.extend_from_slice(log.as_bytes());
         octets.extend_from_slice(b"2026-11-20T17:46:16.123Z rece");
-        let mut summary = Summary::default();
+        let mut summary = LogSummary::default();
         read(&mut &*octets, &mut summary).unwrap();
-        let (found, plain) = (json::object(&summary, 10), json::object(&summed_up(&log), 10));
+        let (found, plain) = (json::render(&summary, 10), json::render(&summed_up(&log), 10));
         assert_eq!(found["unreadable_lines"], 8);
         assert_eq!((&found["received"], &found["by_hour"]), (&plain["received"], &plain["by_hour"]));
     }

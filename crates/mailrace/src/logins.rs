@@ -10,28 +10,28 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use lookup::credentials::{Credentials, Networks, Settings, Source};
+use lookup::credentials::{ClientNetworks, CredentialSource, Credentials, Settings};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{Auth, AuthSource, Config, TableKind};
-use crate::tables::{self, Tables};
+use crate::tables::{self, OpenTables};
 
 const SECRET_FILE: &str = "auth.secret";
 const SECRET_OCTETS: usize = 32;
 
 /// A random secret of the server.
-pub type Secret = [u8; SECRET_OCTETS];
+pub type AuthSecret = [u8; SECRET_OCTETS];
 
 /// The secret, if `[auth]` is configured. Creates it if it is missing.
-pub fn secret(config: &Config) -> anyhow::Result<Option<Secret>> {
+pub fn load_secret(config: &Config) -> anyhow::Result<Option<AuthSecret>> {
     let path = config.data_dir.join(SECRET_FILE);
-    let kept = || kept(&path).with_context(|| format!("the secret {}", path.display()));
+    let kept = || read_or_create(&path).with_context(|| format!("the secret {}", path.display()));
     config.auth.as_ref().map(|_| kept()).transpose()
 }
 
-fn kept(path: &Path) -> anyhow::Result<Secret> {
+fn read_or_create(path: &Path) -> anyhow::Result<AuthSecret> {
     let octets = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return make(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return create(path),
         read => read?,
     };
     let length = octets.len();
@@ -41,8 +41,8 @@ fn kept(path: &Path) -> anyhow::Result<Secret> {
 }
 
 /// Writes a temporary file first, so that a partial secret is never used.
-fn make(path: &Path) -> anyhow::Result<Secret> {
-    let mut secret = Secret::default();
+fn create(path: &Path) -> anyhow::Result<AuthSecret> {
+    let mut secret = AuthSecret::default();
     getrandom(&mut secret, GetRandomFlags::empty())?;
     let new = path.with_extension("secret.new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -54,11 +54,11 @@ fn make(path: &Path) -> anyhow::Result<Secret> {
 
 /// The checker in force, and what it was opened from.
 #[derive(Clone, Copy)]
-pub struct Before<'a> {
+pub struct PreviousLogins<'a> {
     /// Its configuration.
     pub auth: &'a Auth,
     /// Its tables.
-    pub tables: &'a Tables,
+    pub tables: &'a OpenTables,
     /// The checker.
     pub credentials: &'a Credentials,
 }
@@ -72,58 +72,60 @@ pub struct Before<'a> {
 /// The LDAP settings are invalid, or a thread cannot be created.
 pub fn open(
     config: &Config,
-    tables: &Tables,
-    secret: Option<Secret>,
-    before: Option<Before<'_>>,
+    tables: &OpenTables,
+    secret: Option<AuthSecret>,
+    before: Option<PreviousLogins<'_>>,
 ) -> anyhow::Result<Option<intake::Logins>> {
     let (Some(auth), Some(secret)) = (&config.auth, secret) else { return Ok(None) };
     let credentials = match before {
-        Some(before) if before.checks_as(auth, tables) => before.credentials.clone(),
+        Some(before) if before.checks_the_same(auth, tables) => before.credentials.clone(),
         Some(before) => {
-            let (source, keeps_throttle) = (source(config, auth, tables)?, before.throttles_as(auth));
-            before.credentials.following(source, checking(auth), keeps_throttle).context("[auth]")?
+            let (source, keeps_throttle) = (credential_source(config, auth, tables)?, before.throttles_the_same(auth));
+            before.credentials.successor(source, credential_settings(auth), keeps_throttle).context("[auth]")?
         }
-        None => Credentials::new(source(config, auth, tables)?, checking(auth), secret).context("[auth]")?,
+        None => Credentials::new(credential_source(config, auth, tables)?, credential_settings(auth), secret)
+            .context("[auth]")?,
     };
     let senders = auth.senders.as_ref().and_then(|name| tables.find(name)).cloned();
-    Ok(Some(intake::Logins { credentials, senders, traced: auth.trace_users }))
+    Ok(Some(intake::Logins { credentials, senders, in_received_line: auth.trace_users }))
 }
 
-impl Before<'_> {
+impl PreviousLogins<'_> {
     /// Whether passwords are checked in the same way. The same table object means the same
     /// description and content.
-    fn checks_as(&self, auth: &Auth, tables: &Tables) -> bool {
+    fn checks_the_same(&self, auth: &Auth, tables: &OpenTables) -> bool {
         let (AuthSource::Passwords(name) | AuthSource::Bind(name)) = &auth.source;
         let is_same_table = match (self.tables.find(name), tables.find(name)) {
             (Some(before), Some(table)) => Arc::ptr_eq(before, table),
             _ => false,
         };
-        let is_set_the_same = self.auth.source == auth.source && self.auth.checking == auth.checking;
-        is_same_table && is_set_the_same && self.throttles_as(auth)
+        let is_set_the_same = self.auth.source == auth.source && self.auth.verification == auth.verification;
+        is_same_table && is_set_the_same && self.throttles_the_same(auth)
     }
 
-    fn throttles_as(&self, auth: &Auth) -> bool {
-        self.auth.checking.throttle == auth.checking.throttle && self.auth.shared_clients == auth.shared_clients
+    fn throttles_the_same(&self, auth: &Auth) -> bool {
+        self.auth.verification.throttle == auth.verification.throttle && self.auth.shared_clients == auth.shared_clients
     }
 }
 
-fn source(config: &Config, auth: &Auth, tables: &Tables) -> anyhow::Result<Source> {
+fn credential_source(config: &Config, auth: &Auth, tables: &OpenTables) -> anyhow::Result<CredentialSource> {
     Ok(match &auth.source {
-        AuthSource::Passwords(name) => {
-            Source::Table(tables.find(name).context("every configuration has the tables that it names")?.clone())
-        }
+        AuthSource::Passwords(name) => CredentialSource::Table(
+            tables.find(name).context("every configuration has the tables that it names")?.clone(),
+        ),
         AuthSource::Bind(name) => match config.table(name).map(|table| &table.kind) {
-            Some(TableKind::Ldap(ldap)) => Source::Ldap(Box::new(tables::directory(ldap)?)),
+            Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::directory(ldap)?)),
             _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
     })
 }
 
-fn checking(auth: &Auth) -> Settings {
-    let mut checking = auth.checking.clone();
+fn credential_settings(auth: &Auth) -> Settings {
+    let mut checking = auth.verification.clone();
     if !auth.shared_clients.is_empty() {
         let networks = auth.shared_clients.clone();
-        checking.throttle.shared_clients = Networks::new(move |client| networks.iter().any(|it| it.contains(client)));
+        checking.throttle.shared_clients =
+            ClientNetworks::new(move |client| networks.iter().any(|it| it.contains(client)));
     }
     checking
 }
@@ -141,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_checked_by_whom_they_were_where_nothing_about_that_differs() {
+    fn unchanged_settings_keep_the_credential_checker() {
         let first = config("");
-        let tables = Tables::open(&first, Arc::new(|_| {})).unwrap();
-        let opened = Tables::open(&first, Arc::new(|_| {})).unwrap();
+        let tables = OpenTables::open(&first, Arc::new(|_| {})).unwrap();
+        let opened = OpenTables::open(&first, Arc::new(|_| {})).unwrap();
         let logins = open(&first, &tables, Some([7; SECRET_OCTETS]), None).unwrap().unwrap();
         let auth = first.auth.as_ref().unwrap();
-        let before = Before { auth, tables: &tables, credentials: &logins.credentials };
+        let before = PreviousLogins { auth, tables: &tables, credentials: &logins.credentials };
         for (settings, checks_as, throttles_as) in [
             ("", true, true),
             ("mechanisms = [\"PLAIN\"]\ntrace_users = true\nsenders = \"logins\"\nclear_text = true\n", true, true),
@@ -157,22 +159,22 @@ mod tests {
             ("[auth.throttle]\nshared_clients = [\"192.0.2.1\"]\n", false, false),
         ] {
             let after = config(settings).auth.unwrap();
-            let found = (before.checks_as(&after, &tables), before.throttles_as(&after));
+            let found = (before.checks_the_same(&after, &tables), before.throttles_the_same(&after));
             assert_eq!(found, (checks_as, throttles_as), "{settings}");
         }
-        assert!(!before.checks_as(auth, &opened), "another table of the same name");
+        assert!(!before.checks_the_same(auth, &opened), "another table of the same name");
     }
 
     #[test]
-    fn a_secret_is_made_once_for_nobody_else_and_stays() {
+    fn the_secret_is_created_once_with_mode_0600() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SECRET_FILE);
-        let made = kept(&path).unwrap();
-        assert_ne!(made, Secret::default());
+        let made = read_or_create(&path).unwrap();
+        assert_ne!(made, AuthSecret::default());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(kept(&path).unwrap(), made);
+        assert_eq!(read_or_create(&path).unwrap(), made);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::write(&path, "short").unwrap();
-        assert!(kept(&path).unwrap_err().to_string().contains("it has 5 octets"));
+        assert!(read_or_create(&path).unwrap_err().to_string().contains("it has 5 octets"));
     }
 }

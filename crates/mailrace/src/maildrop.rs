@@ -12,15 +12,15 @@
 //! them because the names cannot be guessed. The file's owner, not its content, tells who sent a
 //! message.
 
-mod parcel;
-mod place;
+mod drop_file;
+mod drop_folder;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use parcel::is_envid;
-pub use parcel::{NotAParcel, PARCEL_HEAD_OCTETS_MAX, Parcel};
-pub(crate) use place::secret;
-pub use place::{Place, is_message_name, is_temporary_name};
+pub(crate) use drop_file::is_envid;
+pub use drop_file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile, DropFileError};
+pub(crate) use drop_folder::random_name;
+pub use drop_folder::{DropFolderWriter, is_message_name, is_temporary_name};
 
 /// The mode of the folder.
 pub const FOLDER_MODE: u32 = 0o1733;
@@ -31,6 +31,6 @@ pub fn folder(data_dir: &Path) -> PathBuf {
 }
 
 /// The folder for invalid files: beside the drop folder, in which any user may write.
-pub fn rejected(data_dir: &Path) -> PathBuf {
+pub fn rejected_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("drop-rejected")
 }

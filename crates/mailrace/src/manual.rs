@@ -62,15 +62,15 @@ pub fn pages() -> io::Result<Vec<(String, String)>> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
-    add(&root, "mailrace", &mut pages)?;
+    add_pages(&root, "mailrace", &mut pages)?;
     pages.push((SETTINGS_PAGE.to_owned(), settings::page(config::DEFAULT)));
     Ok(pages)
 }
 
-fn add(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) -> io::Result<()> {
+fn add_pages(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) -> io::Result<()> {
     pages.push((format!("{name}.1"), page(command, name)?));
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
-    commands.into_iter().try_for_each(|command| add(command, &format!("{name}-{}", command.get_name()), pages))
+    commands.into_iter().try_for_each(|command| add_pages(command, &format!("{name}-{}", command.get_name()), pages))
 }
 
 fn page(command: &clap::Command, name: &str) -> io::Result<String> {
@@ -102,7 +102,7 @@ fn synopsis(command: &clap::Command) -> String {
     let mut words = vec![format!("\\fB{}\\fR", escaped(name))];
     let is_shown = |argument: &&clap::Arg| !argument.is_hide_set();
     let (after, before): (Vec<_>, Vec<_>) = command.get_arguments().filter(is_shown).partition(|it| it.is_positional());
-    words.extend(before.into_iter().chain(after).map(usage));
+    words.extend(before.into_iter().chain(after).map(argument_usage));
     if command.has_subcommands() {
         words.push("\\fICOMMAND\\fR".to_owned());
     }
@@ -111,7 +111,7 @@ fn synopsis(command: &clap::Command) -> String {
 }
 
 /// One argument, with non-breaking spaces.
-fn usage(argument: &clap::Arg) -> String {
+fn argument_usage(argument: &clap::Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
     let names: Vec<String> = short.into_iter().chain(long).map(|name| format!("\\fB{}\\fR", escaped(&name))).collect();

@@ -7,16 +7,16 @@ mod text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use load::Report;
+use load::LoadReport;
 use lookup::credentials::CredentialStats;
-use queue::{Queues, Verdict};
+use queue::{Queues, RecipientVerdict};
 use spool::Stats;
 
-use text::Text;
+use text::MetricsText;
 
 /// Counts the durable outcomes of recipients.
 #[derive(Debug, Default)]
-pub struct Attempts {
+pub struct OutcomeCounters {
     delivered: AtomicU64,
     relayed: AtomicU64,
     deferred: AtomicU64,
@@ -24,15 +24,15 @@ pub struct Attempts {
     notices_dropped: AtomicU64,
 }
 
-impl Attempts {
+impl OutcomeCounters {
     /// Counts one recipient's outcome. Operator actions are not outcomes.
-    pub fn count(&self, verdict: &Verdict) {
+    pub fn count(&self, verdict: &RecipientVerdict) {
         let counter = match verdict {
-            Verdict::Delivered => &self.delivered,
-            Verdict::Relayed { .. } => &self.relayed,
-            Verdict::Deferred { .. } => &self.deferred,
-            Verdict::Failed { .. } => &self.failed,
-            Verdict::Held | Verdict::Removed => return,
+            RecipientVerdict::Delivered => &self.delivered,
+            RecipientVerdict::Relayed { .. } => &self.relayed,
+            RecipientVerdict::Deferred { .. } => &self.deferred,
+            RecipientVerdict::Failed { .. } => &self.failed,
+            RecipientVerdict::Held | RecipientVerdict::Removed => return,
         };
         counter.fetch_add(1, Relaxed);
     }
@@ -48,7 +48,7 @@ impl Attempts {
     }
 
     /// The count of each outcome.
-    pub fn counted(&self) -> [(&'static str, u64); 4] {
+    pub fn by_outcome(&self) -> [(&'static str, u64); 4] {
         [
             ("delivered", self.delivered.load(Relaxed)),
             ("relayed", self.relayed.load(Relaxed)),
@@ -60,8 +60,8 @@ impl Attempts {
 
 /// The state of the queues.
 #[derive(Clone, Debug, Default)]
-pub struct Census {
-    lanes: Vec<Lane>,
+pub struct QueueMetrics {
+    queues: Vec<QueueSample>,
     recipients: usize,
     messages: usize,
     destinations: usize,
@@ -72,21 +72,21 @@ pub struct Census {
 
 /// One queue.
 #[derive(Clone, Debug)]
-struct Lane {
+struct QueueSample {
     name: Box<str>,
     /// Recipients in each state.
-    depth: [(&'static str, usize); 4],
+    recipients: [(&'static str, usize); 4],
     attempts: usize,
     concurrency: usize,
     paused: bool,
 }
 
-impl Census {
+impl QueueMetrics {
     /// Reads the state of the queues.
-    pub fn of<R: Clone>(queues: &Queues<R>) -> Census {
-        let lane = |view: queue::QueueView<'_>| Lane {
+    pub fn read<R: Clone>(queues: &Queues<R>) -> QueueMetrics {
+        let queue = |view: queue::QueueView<'_>| QueueSample {
             name: view.name.into(),
-            depth: [
+            recipients: [
                 ("ready", view.ready),
                 ("in_flight", view.in_flight),
                 ("waiting", view.waiting),
@@ -102,8 +102,8 @@ impl Census {
             adopted += usize::from(hop.adopted_by.is_some());
             dead += usize::from(hop.probe_at.is_some());
         }
-        Census {
-            lanes: queues.queues().filter(|view| !view.is_gone()).map(lane).collect(),
+        QueueMetrics {
+            queues: queues.queues().filter(|view| !view.is_gone()).map(queue).collect(),
             recipients: queues.len(),
             messages: queues.messages(),
             destinations: queues.destinations(),
@@ -114,13 +114,13 @@ impl Census {
 }
 
 /// Everything that the metrics show, read at one time.
-pub struct Reading {
+pub struct MetricsSnapshot {
     /// Open sessions.
     pub sessions: usize,
     /// The queues.
-    pub census: Census,
+    pub queues: QueueMetrics,
     /// Recipients by outcome.
-    pub attempts: [(&'static str, u64); 4],
+    pub outcomes: [(&'static str, u64); 4],
     /// Notices not sent, by `bounce.per_sender`.
     pub notices_dropped: u64,
     /// Refused clients, by the resource that was short.
@@ -134,47 +134,51 @@ pub struct Reading {
     /// Logins, if `[auth]` is configured.
     pub logins: Option<CredentialStats>,
     /// Gauges, and the limits in force.
-    pub load: Arc<Report>,
+    pub load: Arc<LoadReport>,
     /// Lost log lines.
     pub log_lines_dropped: u64,
     /// A 250 does not wait for the disk.
-    pub relaxed: bool,
+    pub relaxed_durability: bool,
     /// The spool's counters.
     pub spool: Stats,
     /// The counters of tables that have any, by name.
-    pub tables: Vec<(Box<str>, lookup::Stats)>,
+    pub tables: Vec<(Box<str>, lookup::LookupStats)>,
 }
 
 /// Renders all metrics.
-pub fn text(reading: &Reading) -> String {
-    let mut out = Text::default();
-    out.gauge("mailrace_sessions", "Open sessions", reading.sessions as u64);
-    tell_queues(&reading.census, &mut out);
-    tell_next_hops(&reading.census, &mut out);
+pub fn render(snapshot: &MetricsSnapshot) -> String {
+    let mut out = MetricsText::default();
+    out.gauge("mailrace_sessions", "Open sessions", snapshot.sessions as u64);
+    write_queues(&snapshot.queues, &mut out);
+    write_next_hops(&snapshot.queues, &mut out);
     out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
-    reading.attempts.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    snapshot.outcomes.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
     let help = "Notices not sent: too many to one sender for mail from untrusted clients";
-    out.counter("mailrace_notices_dropped_total", help, reading.notices_dropped);
+    out.counter("mailrace_notices_dropped_total", help, snapshot.notices_dropped);
     out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
-    reading.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
-    if !reading.access.is_empty() {
+    snapshot.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    if !snapshot.access.is_empty() {
         out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
-        reading.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
+        snapshot.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
         let help = "DNS list queries without an answer";
-        out.counter("mailrace_access_lists_unanswered_total", help, reading.lists_unanswered);
+        out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
-    reading.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
-    reading.logins.iter().for_each(|logins| tell_logins(logins, &mut out));
-    tell_load(&reading.load, &mut out);
-    out.counter("mailrace_log_lines_dropped_total", "Log lines lost", reading.log_lines_dropped);
-    out.gauge("mailrace_spool_relaxed", "Whether a power loss may lose accepted mail", u64::from(reading.relaxed));
-    tell_spool(&reading.spool, &mut out);
-    tables::tell(&reading.tables, &mut out);
+    snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
+    write_load(&snapshot.load, &mut out);
+    out.counter("mailrace_log_lines_dropped_total", "Log lines lost", snapshot.log_lines_dropped);
+    out.gauge(
+        "mailrace_spool_relaxed",
+        "Whether a power loss may lose accepted mail",
+        u64::from(snapshot.relaxed_durability),
+    );
+    write_spool(&snapshot.spool, &mut out);
+    tables::write_tables(&snapshot.tables, &mut out);
     out.into()
 }
 
-fn tell_logins(logins: &CredentialStats, out: &mut Text) {
+fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
     let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
     out.family("mailrace_auth_logins_total", "Login attempts by result", "counter");
     let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
@@ -184,44 +188,47 @@ fn tell_logins(logins: &CredentialStats, out: &mut Text) {
     out.gauge("mailrace_auth_waiting", "Passwords waiting to be checked", waiting);
 }
 
-fn tell_queues(census: &Census, out: &mut Text) {
-    out.gauge("mailrace_queue_recipients", "Recipients queued or in flight", census.recipients as u64);
-    out.gauge("mailrace_queue_messages", "Messages queued or in flight", census.messages as u64);
-    out.gauge("mailrace_queue_destinations", "Destinations with recipients", census.destinations as u64);
-    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended but are not recorded", census.unrecorded as u64);
+fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
+    out.gauge("mailrace_queue_recipients", "Recipients queued or in flight", metrics.recipients as u64);
+    out.gauge("mailrace_queue_messages", "Messages queued or in flight", metrics.messages as u64);
+    out.gauge("mailrace_queue_destinations", "Destinations with recipients", metrics.destinations as u64);
+    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended but are not recorded", metrics.unrecorded as u64);
     out.family("mailrace_queue_depth", "Recipients by queue and state", "gauge");
-    for lane in &census.lanes {
-        lane.depth.iter().for_each(|(state, count)| out.sample(&[("queue", &lane.name), ("state", state)], count));
+    for queue in &metrics.queues {
+        queue
+            .recipients
+            .iter()
+            .for_each(|(state, count)| out.sample(&[("queue", &queue.name), ("state", state)], count));
     }
     out.family("mailrace_queue_attempts", "Attempts in progress, by the queue that serves them", "gauge");
-    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.attempts));
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.attempts));
     out.family("mailrace_queue_concurrency", "Limit on attempts in progress", "gauge");
-    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], lane.concurrency));
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.concurrency));
     out.family("mailrace_queue_paused", "Whether the operator has paused the queue", "gauge");
-    census.lanes.iter().for_each(|lane| out.sample(&[("queue", &lane.name)], u8::from(lane.paused)));
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], u8::from(queue.paused)));
 }
 
-fn tell_next_hops(census: &Census, out: &mut Text) {
+fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
     out.family("mailrace_next_hops", "Next hops by state", "gauge");
-    census.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
+    metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
 }
 
-fn tell_load(report: &Report, out: &mut Text) {
+fn write_load(report: &LoadReport, out: &mut MetricsText) {
     out.family("mailrace_load", "Load by gauge, in tasks, percent, bytes or files", "gauge");
-    for reading in &report.sample.readings {
-        if let Some(value) = reading.value {
-            out.sample(&[("gauge", &reading.gauge.to_string())], value);
+    for snapshot in &report.sample.readings {
+        if let Some(value) = snapshot.value {
+            out.sample(&[("gauge", &snapshot.gauge.to_string())], value);
         }
     }
     out.family("mailrace_load_limit_in_force", "Whether a limit is in force", "gauge");
     for limit in &report.limits {
-        let in_force = report.state.reasons.iter().any(|reason| reason.limit == *limit);
-        let labels = [("gauge", &*limit.gauge.to_string()), ("measure", &*limit.measure.to_string())];
+        let in_force = report.state.active.iter().any(|reason| reason.limit == *limit);
+        let labels = [("gauge", &*limit.gauge.to_string()), ("measure", &*limit.restriction.to_string())];
         out.sample(&labels, u8::from(in_force));
     }
 }
 
-fn tell_spool(stats: &Stats, out: &mut Text) {
+fn write_spool(stats: &Stats, out: &mut MetricsText) {
     out.gauge("mailrace_spool_messages", "Messages with unfinished recipients", stats.messages_live);
     out.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
     out.counter("mailrace_spool_copied_total", "Messages copied to another segment", stats.messages_copied);
@@ -237,24 +244,24 @@ fn tell_spool(stats: &Stats, out: &mut Text) {
 mod tests {
     use std::path::Path;
 
-    use load::policy::{Gauge, Limits, Sample, State};
+    use load::policy::{Gauge, Limits, LoadSample, LoadState};
     use mail::{Histogram, Reply, Timestamp};
 
     use super::*;
     use crate::admin::sample;
 
-    fn load() -> Report {
-        let reading = |gauge, value| load::policy::Reading { gauge, source: "told", value };
+    fn load() -> LoadReport {
+        let snapshot = |gauge, value| load::policy::GaugeReading { gauge, source: "told", value };
         let disk = Gauge::FreeSpace(Path::new("/var/a \"b\"").into());
         let readings = vec![
-            reading(Gauge::LoadAverage, Some(9.5)),
-            reading(disk, Some(1e9)),
-            reading(Gauge::MemoryAvailable, None),
+            snapshot(Gauge::LoadAverage, Some(9.5)),
+            snapshot(disk, Some(1e9)),
+            snapshot(Gauge::MemoryAvailable, None),
         ];
         let (sample, limits) =
-            (Sample { at: Timestamp(1), readings }, Limits { refuse_above: Some(9.0), ..Limits::default() });
-        let of_each = sample.readings.iter().flat_map(|one| limits.of(&one.gauge)).collect();
-        Report { state: State::default().after(&sample, &limits), limits: of_each, sample }
+            (LoadSample { at: Timestamp(1), readings }, Limits { refuse_above: Some(9.0), ..Limits::default() });
+        let of_each = sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
+        LoadReport { state: LoadState::default().next_state(&sample, &limits), limits: of_each, sample }
     }
 
     fn stats() -> Stats {
@@ -279,10 +286,10 @@ mod tests {
     fn the_text_is_what_prometheus_reads() {
         let mut queues = sample::queues().queues;
         queues.pause(queue::QueueNumber(1), true);
-        let reading = Reading {
+        let snapshot = MetricsSnapshot {
             sessions: 1,
-            census: Census::of(&queues),
-            attempts: Attempts::default().counted(),
+            queues: QueueMetrics::read(&queues),
+            outcomes: OutcomeCounters::default().by_outcome(),
             notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
@@ -299,20 +306,24 @@ mod tests {
             }),
             load: Arc::new(load()),
             log_lines_dropped: 3,
-            relaxed: true,
+            relaxed_durability: true,
             spool: stats(),
             tables: Vec::new(),
         };
-        insta::assert_snapshot!(text(&reading));
+        insta::assert_snapshot!(render(&snapshot));
     }
 
     #[test]
-    fn each_outcome_is_counted_by_itself_and_acts_are_not() {
-        let (attempts, reason) = (Attempts::default(), Reply::plain(450, "x"));
-        let deferred = Verdict::Deferred { reason: reason.clone(), until: Timestamp(1) };
-        let relayed = Verdict::Relayed { reply: reason.clone(), dsn: false };
-        let verdicts = [Verdict::Delivered, deferred.clone(), deferred, relayed, Verdict::Failed { reason }];
-        verdicts.iter().chain(&[Verdict::Held, Verdict::Removed]).for_each(|verdict| attempts.count(verdict));
-        assert_eq!(attempts.counted(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
+    fn outcomes_are_counted_and_operator_actions_are_not() {
+        let (attempts, reason) = (OutcomeCounters::default(), Reply::plain(450, "x"));
+        let deferred = RecipientVerdict::Deferred { reason: reason.clone(), until: Timestamp(1) };
+        let relayed = RecipientVerdict::Relayed { reply: reason.clone(), dsn: false };
+        let verdicts =
+            [RecipientVerdict::Delivered, deferred.clone(), deferred, relayed, RecipientVerdict::Failed { reason }];
+        verdicts
+            .iter()
+            .chain(&[RecipientVerdict::Held, RecipientVerdict::Removed])
+            .for_each(|verdict| attempts.count(verdict));
+        assert_eq!(attempts.by_outcome(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
     }
 }

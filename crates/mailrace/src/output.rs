@@ -14,36 +14,36 @@ pub(crate) fn output() -> Output {
 
 /// The reader closed standard output. A broken socket is a different error, which must be reported.
 #[derive(Clone, Copy, Debug)]
-struct ReaderGone;
+struct OutputClosed;
 
-impl fmt::Display for ReaderGone {
+impl fmt::Display for OutputClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("standard output was closed by its reader")
     }
 }
 
-impl std::error::Error for ReaderGone {}
+impl std::error::Error for OutputClosed {}
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(marked)
+        self.0.write(bytes).map_err(mark_broken_pipe)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(marked)
+        self.0.flush().map_err(mark_broken_pipe)
     }
 }
 
-fn marked(error: io::Error) -> io::Error {
+fn mark_broken_pipe(error: io::Error) -> io::Error {
     match error.kind() {
-        ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, ReaderGone),
+        ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, OutputClosed),
         _ => error,
     }
 }
 
 /// Whether a command failed only because its output was closed.
-pub(crate) fn is_reader_gone(error: &anyhow::Error) -> bool {
-    let marks = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<ReaderGone>());
+pub(crate) fn is_output_closed(error: &anyhow::Error) -> bool {
+    let marks = |cause: &io::Error| cause.get_ref().is_some_and(|inner| inner.is::<OutputClosed>());
     error.chain().filter_map(|cause| cause.downcast_ref()).any(marks)
 }
 
@@ -52,10 +52,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_who_has_gone_is_told_from_a_server_who_has() {
+    fn a_closed_output_differs_from_a_closed_socket() {
         let broken = || io::Error::from(ErrorKind::BrokenPipe);
-        assert!(is_reader_gone(&anyhow::Error::from(marked(broken())).context("printing")));
-        assert!(!is_reader_gone(&broken().into()));
-        assert!(!is_reader_gone(&marked(ErrorKind::StorageFull.into()).into()));
+        assert!(is_output_closed(&anyhow::Error::from(mark_broken_pipe(broken())).context("printing")));
+        assert!(!is_output_closed(&broken().into()));
+        assert!(!is_output_closed(&mark_broken_pipe(ErrorKind::StorageFull.into()).into()));
     }
 }

@@ -4,11 +4,11 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use anyhow::ensure;
 use clap::ValueEnum;
-use lookup::credentials::make;
+use lookup::credentials::generate;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 use crate::output::output;
 
 /// Password hash schemes.
@@ -23,38 +23,38 @@ pub enum Scheme {
 
 /// Reads a password and prints its hash.
 pub fn run(scheme: Scheme) -> anyhow::Result<()> {
-    let password = if io::stdin().is_terminal() { ask()? } else { line()? };
-    let mut salt = [0; make::SALT_OCTETS];
+    let password = if io::stdin().is_terminal() { prompt_twice()? } else { read_line()? };
+    let mut salt = [0; generate::SALT_OCTETS];
     getrandom(&mut salt, GetRandomFlags::empty())?;
     let stored = match scheme {
-        Scheme::Argon2id => make::argon2id(&password, salt),
-        Scheme::ScramSha256 => make::scram_sha_256(&password, salt),
+        Scheme::Argon2id => generate::argon2id(&password, salt),
+        Scheme::ScramSha256 => generate::scram_sha_256(&password, salt),
     };
-    let stored = stored.map_err(|unfit| Exit { code: exit::DATA, text: unfit.to_string() })?;
+    let stored = stored.map_err(|unfit| ExitError { code: exit::DATA, text: unfit.to_string() })?;
     Ok(writeln!(output(), "{stored}")?)
 }
 
 /// Asks twice, because the password is not shown.
-fn ask() -> anyhow::Result<String> {
-    let silence = Silence::begin()?;
-    let first = prompted("Password: ")?;
-    let second = prompted("Repeat password: ")?;
+fn prompt_twice() -> anyhow::Result<String> {
+    let silence = EchoOff::begin()?;
+    let first = prompt("Password: ")?;
+    let second = prompt("Repeat password: ")?;
     drop(silence);
-    ensure!(first == second, Exit { code: exit::DATA, text: "the passwords do not match".into() });
+    ensure!(first == second, ExitError { code: exit::DATA, text: "the passwords do not match".into() });
     Ok(first)
 }
 
-fn prompted(prompt: &str) -> io::Result<String> {
+fn prompt(prompt: &str) -> io::Result<String> {
     let mut terminal = io::stderr();
     write!(terminal, "{prompt}")?;
     terminal.flush()?;
-    let line = line();
+    let line = read_line();
     writeln!(terminal)?;
     line
 }
 
 /// A line without its line end.
-fn line() -> io::Result<String> {
+fn read_line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     line.truncate(line.trim_end_matches(['\r', '\n']).len());
@@ -62,19 +62,19 @@ fn line() -> io::Result<String> {
 }
 
 /// Turns off the terminal's echo until it is dropped.
-struct Silence(Termios);
+struct EchoOff(Termios);
 
-impl Silence {
-    fn begin() -> io::Result<Silence> {
+impl EchoOff {
+    fn begin() -> io::Result<EchoOff> {
         let before = tcgetattr(io::stdin())?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         tcsetattr(io::stdin(), OptionalActions::Flush, &silent)?;
-        Ok(Silence(before))
+        Ok(EchoOff(before))
     }
 }
 
-impl Drop for Silence {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         // If the terminal is gone, there is no echo to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);

@@ -21,7 +21,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
-use crate::config::{Config, Loaded, Source};
+use crate::config::{Config, ConfigSource, LoadedConfig};
 use crate::maildrop;
 
 /// Why the server cannot run with the privileges it has.
@@ -72,11 +72,11 @@ pub enum PrivilegesError {
 
 /// The user that the server will run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum ProcessUser {
     /// The current user.
     Unchanged,
     /// Root by default, about which the operator is warned.
-    UnaskedRoot,
+    ImplicitRoot,
     /// Another user.
     Become {
         /// Its user ID.
@@ -86,52 +86,52 @@ pub enum Identity {
     },
 }
 
-impl Identity {
+impl ProcessUser {
     /// Decides by the table above, without changing anything.
-    pub fn of(loaded: &Loaded) -> Result<Identity, PrivilegesError> {
+    pub fn resolve(loaded: &LoadedConfig) -> Result<ProcessUser, PrivilegesError> {
         let Config { user, allow_root, .. } = &loaded.config;
-        let user = user.as_deref().map(named).transpose()?;
-        decide(geteuid(), user.as_ref(), *allow_root, loaded.source == Source::BuiltIn)
+        let user = user.as_deref().map(find_user).transpose()?;
+        choose_user(geteuid(), user.as_ref(), *allow_root, loaded.source == ConfigSource::BuiltIn)
     }
 
     /// Creates `folder` and its parents if missing, accessible only to that user. Existing folders
-    /// keep their owner. Call it before [`Identity::assume`], which may drop the required
+    /// keep their owner. Call it before [`ProcessUser::drop_privileges`], which may drop the required
     /// privileges.
     pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
-        self.make_path(folder, CLOSED)
+        self.make_folders(folder, MODE_PRIVATE)
     }
 
     /// The same with a mode for `folder`; its new parents are private.
-    fn make_path(&self, folder: &Path, mode: u32) -> Result<(), PrivilegesError> {
+    fn make_folders(&self, folder: &Path, mode: u32) -> Result<(), PrivilegesError> {
         let above = folder.ancestors().filter(|folder| !folder.as_os_str().is_empty());
         let missing: Vec<&Path> = above.take_while(|folder| !folder.is_dir()).collect();
         missing.into_iter().rev().try_for_each(|part| {
-            let mode = if part == folder { mode } else { CLOSED };
-            self.make_one(part, mode).map_err(|error| PrivilegesError::Make { path: part.to_owned(), error })
+            let mode = if part == folder { mode } else { MODE_PRIVATE };
+            self.make_single_folder(part, mode).map_err(|error| PrivilegesError::Make { path: part.to_owned(), error })
         })
     }
 
-    fn make_one(&self, folder: &Path, mode: u32) -> io::Result<()> {
-        match DirBuilder::new().mode(CLOSED).create(folder) {
+    fn make_single_folder(&self, folder: &Path, mode: u32) -> io::Result<()> {
+        match DirBuilder::new().mode(MODE_PRIVATE).create(folder) {
             // For example `a/..` once `a` is created.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
-            Ok(()) => self.hand_over(folder, mode),
+            Ok(()) => self.chown_folder(folder, mode),
             Err(error) => Err(error),
         }
     }
 
     /// Gives a new folder its mode and owner. If that user owns the parent folder, it could replace
     /// the folder meanwhile; so the folder is opened, checked, and changed by its handle.
-    fn hand_over(&self, folder: &Path, mode: u32) -> io::Result<()> {
-        if mode == CLOSED && self.owner().is_none() {
+    fn chown_folder(&self, folder: &Path, mode: u32) -> io::Result<()> {
+        if mode == MODE_PRIVATE && self.owner().is_none() {
             return Ok(());
         }
         let opened = open_folder(folder)?;
         let found = opened.metadata()?;
-        if found.uid() != geteuid().as_raw() || found.mode() & 0o777 != CLOSED {
+        if found.uid() != geteuid().as_raw() || found.mode() & 0o777 != MODE_PRIVATE {
             return Err(io::Error::other("the folder was replaced by another one"));
         }
-        if mode != CLOSED {
+        if mode != MODE_PRIVATE {
             opened.set_permissions(PermissionsExt::from_mode(mode))?;
         }
         self.owner().map_or(Ok(()), |(uid, gid)| fchown(&opened, uid, gid))
@@ -139,24 +139,24 @@ impl Identity {
 
     /// Creates the drop folder, where all local users may write files and only that user can list
     /// them. If `data_dir` is created too, others may pass through it; all else in it is private.
-    /// Call it before [`Identity::assume`].
-    pub fn make_drop(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
-        self.make_path(data_dir, PASSABLE)?;
+    /// Call it before [`ProcessUser::drop_privileges`].
+    pub fn make_drop_folder(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
+        self.make_folders(data_dir, MODE_SEARCHABLE)?;
         let folder = maildrop::folder(data_dir);
         // The operator decides about the mode of an existing folder.
         if folder.symlink_metadata().is_err() {
-            self.make_open(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
+            self.make_writable_folder(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
         }
-        self.make_folder(&maildrop::rejected(data_dir))
+        self.make_folder(&maildrop::rejected_folder(data_dir))
     }
 
     /// Creates a folder under a temporary name and renames it when it is complete, so that an
     /// interrupted start leaves none with the wrong mode. A folder that another start or the
     /// operator created meanwhile stays.
-    fn make_open(&self, folder: &Path) -> io::Result<()> {
-        let unnamed = folder.with_file_name(format!(".new-{}", maildrop::secret()?));
-        DirBuilder::new().mode(CLOSED).create(&unnamed)?;
-        let made = self.hand_over(&unnamed, maildrop::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
+    fn make_writable_folder(&self, folder: &Path) -> io::Result<()> {
+        let unnamed = folder.with_file_name(format!(".new-{}", maildrop::random_name()?));
+        DirBuilder::new().mode(MODE_PRIVATE).create(&unnamed)?;
+        let made = self.chown_folder(&unnamed, maildrop::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
         if made.is_err() {
             // It is empty and not in use.
             let _ = std::fs::remove_dir(&unnamed);
@@ -180,26 +180,26 @@ impl Identity {
     /// The user that the server will run as.
     pub fn uid(&self) -> Uid {
         match self {
-            Identity::Become { uid, .. } => *uid,
-            Identity::Unchanged | Identity::UnaskedRoot => geteuid(),
+            ProcessUser::Become { uid, .. } => *uid,
+            ProcessUser::Unchanged | ProcessUser::ImplicitRoot => geteuid(),
         }
     }
 
     /// The owner for new files; None if they already have it.
     fn owner(&self) -> Option<(Option<u32>, Option<u32>)> {
         match self {
-            Identity::Become { uid, gid } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
-            Identity::Unchanged | Identity::UnaskedRoot => None,
+            ProcessUser::Become { uid, gid } => Some((Some(uid.as_raw()), Some(gid.as_raw()))),
+            ProcessUser::Unchanged | ProcessUser::ImplicitRoot => None,
         }
     }
 
     /// Switches to that user permanently, and verifies it. Call it after binding ports.
-    pub fn assume(&self) -> Result<(), PrivilegesError> {
-        let Identity::Become { uid, gid } = *self else { return Ok(()) };
+    pub fn drop_privileges(&self) -> Result<(), PrivilegesError> {
+        let ProcessUser::Become { uid, gid } = *self else { return Ok(()) };
         // Groups first: they cannot be dropped without root.
-        setgroups(&[gid]).map_err(failed("setgroups"))?;
-        setresgid(gid, gid, gid).map_err(failed("setresgid"))?;
-        setresuid(uid, uid, uid).map_err(failed("setresuid"))?;
+        setgroups(&[gid]).map_err(system_error("setgroups"))?;
+        setresgid(gid, gid, gid).map_err(system_error("setresgid"))?;
+        setresuid(uid, uid, uid).map_err(system_error("setresuid"))?;
         let root = Uid::from_raw(0);
         match setresuid(root, root, root) {
             Err(_) if geteuid() == uid => Ok(()),
@@ -209,9 +209,9 @@ impl Identity {
 }
 
 /// The mode of private folders.
-const CLOSED: u32 = 0o700;
+const MODE_PRIVATE: u32 = 0o700;
 /// The mode of `data_dir`, through which other users reach the drop folder.
-const PASSABLE: u32 = 0o711;
+const MODE_SEARCHABLE: u32 = 0o711;
 
 /// Renames without replacing anything, not even an empty folder. On file systems without support
 /// for this, such as old ZFS and NFS, it is a plain rename.
@@ -232,8 +232,8 @@ fn open_folder(folder: &Path) -> io::Result<File> {
 /// private. Returns the limit.
 pub fn prepare_process() -> Result<u64, PrivilegesError> {
     umask(Mode::from_bits_truncate(0o077));
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed("getrlimit"))?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed("setrlimit"))?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system_error("getrlimit"))?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(system_error("setrlimit"))?;
     Ok(hard)
 }
 
@@ -245,7 +245,7 @@ const SESSIONS_MIN: u64 = 64;
 /// The number of configured sessions that fit into `files`, next to the connections of deliveries.
 /// Beyond the first sessions, deliveries get at most half of the files, since mail that cannot
 /// leave immediately can wait.
-pub fn sessions(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
+pub fn sessions_limit(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
     let free = files.saturating_sub(FILES_RESERVED);
     let least = SESSIONS_MIN.min(allowed as u64);
     let room = free - (deliveries as u64).min(free.saturating_sub(least) / 2);
@@ -255,23 +255,23 @@ pub fn sessions(allowed: usize, deliveries: usize, files: u64) -> Result<usize, 
     Ok(usize::try_from(room).map_or(allowed, |room| room.min(allowed)))
 }
 
-fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
+fn system_error(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
     move |errno| PrivilegesError::System { call, errno }
 }
 
-fn named(name: &str) -> Result<User, PrivilegesError> {
-    let found = User::from_name(name).map_err(failed("getpwnam"))?;
+fn find_user(name: &str) -> Result<User, PrivilegesError> {
+    let found = User::from_name(name).map_err(system_error("getpwnam"))?;
     found.ok_or_else(|| PrivilegesError::NoSuchUser(name.into()))
 }
 
-fn decide(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Result<Identity, PrivilegesError> {
+fn choose_user(us: Uid, user: Option<&User>, allow_root: bool, built_in: bool) -> Result<ProcessUser, PrivilegesError> {
     match user {
         Some(user) if user.uid.is_root() && !allow_root => Err(PrivilegesError::Root),
-        Some(user) if user.uid == us => Ok(Identity::Unchanged),
-        Some(user) if us.is_root() => Ok(Identity::Become { uid: user.uid, gid: user.gid }),
+        Some(user) if user.uid == us => Ok(ProcessUser::Unchanged),
+        Some(user) if us.is_root() => Ok(ProcessUser::Become { uid: user.uid, gid: user.gid }),
         Some(user) => Err(PrivilegesError::NotRoot { user: user.name.as_str().into(), uid: us.as_raw() }),
-        None if !us.is_root() || allow_root => Ok(Identity::Unchanged),
-        None if built_in => Ok(Identity::UnaskedRoot),
+        None if !us.is_root() || allow_root => Ok(ProcessUser::Unchanged),
+        None if built_in => Ok(ProcessUser::ImplicitRoot),
         None => Err(PrivilegesError::Root),
     }
 }
@@ -295,92 +295,92 @@ mod tests {
     }
 
     #[test]
-    fn the_table_above_is_kept() {
+    fn the_user_is_chosen_by_the_table_above() {
         use PrivilegesError::{NotRoot, Root};
         let (root, mail) = (user("root", 0), user("mail", 8));
-        let decide = |uid, user, allow, built_in| decide(Uid::from_raw(uid), user, allow, built_in);
-        let become_mail = Identity::Become { uid: mail.uid, gid: mail.gid };
+        let decide = |uid, user, allow, built_in| choose_user(Uid::from_raw(uid), user, allow, built_in);
+        let become_mail = ProcessUser::Become { uid: mail.uid, gid: mail.gid };
         assert_eq!(decide(0, Some(&mail), false, false).unwrap(), become_mail);
         assert_eq!(decide(0, Some(&mail), true, false).unwrap(), become_mail);
         assert!(matches!(decide(0, Some(&root), false, false), Err(Root)));
-        assert_eq!(decide(0, Some(&root), true, false).unwrap(), Identity::Unchanged);
-        assert_eq!(decide(0, None, true, false).unwrap(), Identity::Unchanged);
-        assert_eq!(decide(0, None, false, true).unwrap(), Identity::UnaskedRoot);
+        assert_eq!(decide(0, Some(&root), true, false).unwrap(), ProcessUser::Unchanged);
+        assert_eq!(decide(0, None, true, false).unwrap(), ProcessUser::Unchanged);
+        assert_eq!(decide(0, None, false, true).unwrap(), ProcessUser::ImplicitRoot);
         assert!(matches!(decide(0, None, false, false), Err(Root)));
-        assert_eq!(decide(8, None, false, false).unwrap(), Identity::Unchanged);
-        assert_eq!(decide(8, Some(&mail), false, false).unwrap(), Identity::Unchanged);
+        assert_eq!(decide(8, None, false, false).unwrap(), ProcessUser::Unchanged);
+        assert_eq!(decide(8, Some(&mail), false, false).unwrap(), ProcessUser::Unchanged);
         assert!(matches!(decide(9, Some(&mail), false, false), Err(NotRoot { uid: 9, .. })));
     }
 
     #[test]
     fn a_user_that_is_not_there_is_an_error() {
-        assert!(matches!(named("no-such-user-here"), Err(PrivilegesError::NoSuchUser(_))));
+        assert!(matches!(find_user("no-such-user-here"), Err(PrivilegesError::NoSuchUser(_))));
     }
 
     #[test]
     fn the_drop_is_open_from_its_first_moment_and_is_no_link() {
         let above = tempfile::tempdir().unwrap();
         let data = above.path().join("data");
-        Identity::Unchanged.make_drop(&data).unwrap();
+        ProcessUser::Unchanged.make_drop_folder(&data).unwrap();
         let mode = |folder: &Path| folder.symlink_metadata().unwrap().permissions().mode() & 0o7777;
         let drop = maildrop::folder(&data);
-        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected(&data))), (0o711, 0o1733, 0o700));
+        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected_folder(&data))), (0o711, 0o1733, 0o700));
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 2);
         let link = above.path().join("link");
         std::os::unix::fs::symlink(&data, &link).unwrap();
         assert!(open_folder(&link).is_err());
         std::fs::set_permissions(&drop, PermissionsExt::from_mode(0o1730)).unwrap();
-        Identity::Unchanged.make_drop(&data).unwrap();
+        ProcessUser::Unchanged.make_drop_folder(&data).unwrap();
         assert_eq!(mode(&drop), 0o1730);
     }
 
     /// Of two servers that started at the same time, the second replaced the folder of the first,
     /// or of a faster operator.
     #[test]
-    fn a_drop_that_somebody_made_meanwhile_stays() {
+    fn an_existing_drop_folder_is_not_replaced() {
         let data = tempfile::tempdir().unwrap();
         let drop = maildrop::folder(data.path());
-        DirBuilder::new().mode(CLOSED).create(&drop).unwrap();
-        Identity::Unchanged.make_open(&drop).unwrap();
-        assert_eq!(drop.metadata().unwrap().mode() & 0o7777, CLOSED);
+        DirBuilder::new().mode(MODE_PRIVATE).create(&drop).unwrap();
+        ProcessUser::Unchanged.make_writable_folder(&drop).unwrap();
+        assert_eq!(drop.metadata().unwrap().mode() & 0o7777, MODE_PRIVATE);
         assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn what_was_put_in_the_place_of_a_new_folder_is_not_handed_over() {
+    fn a_replaced_folder_does_not_change_its_owner() {
         let above = tempfile::tempdir().unwrap();
         let (shared, closed, link) =
             (above.path().join("shared"), above.path().join("closed"), above.path().join("link"));
-        for (folder, mode) in [(&shared, 0o755), (&closed, CLOSED)] {
+        for (folder, mode) in [(&shared, 0o755), (&closed, MODE_PRIVATE)] {
             std::fs::create_dir(folder).unwrap();
             std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).unwrap();
         }
         std::os::unix::fs::symlink(&closed, &link).unwrap();
         let before = |folder: &Path| folder.metadata().map(|found| (found.uid(), found.mode())).unwrap();
         let were = [before(&shared), before(&closed)];
-        let other = Identity::Become { uid: Uid::from_raw(1), gid: Gid::from_raw(1) };
-        assert!(other.hand_over(&shared, PASSABLE).is_err());
-        assert!(other.hand_over(&link, PASSABLE).is_err());
+        let other = ProcessUser::Become { uid: Uid::from_raw(1), gid: Gid::from_raw(1) };
+        assert!(other.chown_folder(&shared, MODE_SEARCHABLE).is_err());
+        assert!(other.chown_folder(&link, MODE_SEARCHABLE).is_err());
         assert_eq!([before(&shared), before(&closed)], were);
         if geteuid().is_root() {
-            other.hand_over(&closed, CLOSED).unwrap();
+            other.chown_folder(&closed, MODE_PRIVATE).unwrap();
             assert_eq!(before(&closed).0, 1);
-            assert!(Identity::Unchanged.hand_over(&closed, PASSABLE).is_err());
+            assert!(ProcessUser::Unchanged.chown_folder(&closed, MODE_SEARCHABLE).is_err());
         }
     }
 
     #[test]
-    fn root_is_given_up_for_good() {
-        in_a_process_of_its_own("privileges::tests::gives_root_up");
+    fn root_is_dropped_permanently() {
+        run_in_child_process("privileges::tests::drops_root_in_child");
     }
 
     #[test]
-    fn a_process_gets_all_files_and_shares_none() {
-        in_a_process_of_its_own("privileges::tests::prepares_itself");
+    fn a_process_raises_its_file_limit_and_has_private_files() {
+        run_in_child_process("privileges::tests::prepares_process_in_child");
     }
 
     /// Privileges belong to the process, so each test that changes them gets a process of its own.
-    fn in_a_process_of_its_own(test: &str) {
+    fn run_in_child_process(test: &str) {
         let ourselves = std::env::current_exe().unwrap();
         let ran = Command::new(ourselves).args(["--exact", test, "--ignored"]).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stdout);
@@ -388,27 +388,27 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_as_many_as_files_suffice_for() {
-        assert_eq!(sessions(10_000, 5000, 1 << 20).unwrap(), 10_000);
-        assert_eq!(sessions(10_000, 0, 1024).unwrap(), 768);
-        assert_eq!(sessions(10_000, 100, 1024).unwrap(), 668);
-        assert_eq!(sessions(10_000, 5000, 1024).unwrap(), 416);
-        assert_eq!(sessions(10_000, 0, 320).unwrap(), 64);
-        assert!(matches!(sessions(10_000, 0, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
-        assert_eq!(sessions(5, 0, 261).unwrap(), 5);
-        assert!(sessions(5, 0, 260).is_err());
-        assert_eq!(sessions(10_000, 0, u64::MAX).unwrap(), 10_000);
+    fn sessions_are_limited_by_open_files() {
+        assert_eq!(sessions_limit(10_000, 5000, 1 << 20).unwrap(), 10_000);
+        assert_eq!(sessions_limit(10_000, 0, 1024).unwrap(), 768);
+        assert_eq!(sessions_limit(10_000, 100, 1024).unwrap(), 668);
+        assert_eq!(sessions_limit(10_000, 5000, 1024).unwrap(), 416);
+        assert_eq!(sessions_limit(10_000, 0, 320).unwrap(), 64);
+        assert!(matches!(sessions_limit(10_000, 0, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
+        assert_eq!(sessions_limit(5, 0, 261).unwrap(), 5);
+        assert!(sessions_limit(5, 0, 260).is_err());
+        assert_eq!(sessions_limit(10_000, 0, u64::MAX).unwrap(), 10_000);
     }
 
     #[test]
-    #[ignore = "changes the process; run by root_is_given_up_for_good"]
-    fn gives_root_up() {
+    #[ignore = "changes the process; run by root_is_dropped_permanently"]
+    fn drops_root_in_child() {
         if !geteuid().is_root() {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let nobody = named("nobody").unwrap();
-        let identity = decide(geteuid(), Some(&nobody), false, false).unwrap();
+        let nobody = find_user("nobody").unwrap();
+        let identity = choose_user(geteuid(), Some(&nobody), false, false).unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let made = folder.path().join("a/b/../c");
         identity.make_folder(&made).unwrap();
@@ -419,7 +419,7 @@ mod tests {
         for file in [&log, &kept] {
             identity.make_file(file).unwrap();
         }
-        identity.assume().unwrap();
+        identity.drop_privileges().unwrap();
         std::fs::write(&log, "what the user writes\n").unwrap();
         std::fs::write(made.join("mail"), "").unwrap();
         // What existed before is unchanged.
@@ -431,8 +431,8 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "changes the process; run by a_process_gets_all_files_and_shares_none"]
-    fn prepares_itself() {
+    #[ignore = "changes the process; run by a_process_raises_its_file_limit_and_has_private_files"]
+    fn prepares_process_in_child() {
         let folder = tempfile::tempdir().unwrap();
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 64.min(hard), hard).unwrap();

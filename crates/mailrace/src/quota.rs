@@ -12,41 +12,41 @@
 //! unknown.
 
 mod counter;
-mod rooms;
-mod slow;
+mod mailbox_quotas;
+mod slow_counts;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
-use delivery::local::WhenFull;
-use lookup::{Answer, Table};
+use delivery::local::OverQuotaAction;
+use lookup::{LookupAnswer, Table};
 use mail::Address;
-use mailbox::Quota;
-use mailbox::quota::{Limits, NoLimits, Usage, recorded};
+use mailbox::QuotaState;
+use mailbox::quota::{InvalidLimits, Limits, Usage, read_usage};
 use tokio::time::timeout_at;
 
-pub use counter::Counter;
-pub use rooms::Rooms;
+pub use counter::UsageCounter;
+pub use mailbox_quotas::MailboxQuotas;
 
 /// How long a message waits for tables and counts together.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const QUOTA_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The quota of a transport's mailboxes.
-pub struct Allowance {
+pub struct TransportQuota {
     /// The limits of each mailbox,
-    pub usual: Limits,
+    pub default_limits: Limits,
     /// unless this table has others, keyed by address.
     pub table: Option<Arc<dyn Table>>,
     /// What happens to mail for full mailboxes.
-    pub when_full: WhenFull,
+    pub when_full: OverQuotaAction,
     /// Counts the mailboxes.
-    pub counter: Counter,
+    pub counter: UsageCounter,
 }
 
 /// A message to check against a quota.
-pub struct Letter<'a> {
+pub struct QuotaRequest<'a> {
     /// The Maildir, if known.
     pub folder: Option<&'a Path>,
     /// The limits of the mailbox, if known.
@@ -56,7 +56,7 @@ pub struct Letter<'a> {
 }
 
 /// The usage of a Maildir during one batch.
-struct Account {
+struct MailboxUsage {
     limits: Limits,
     /// The total of the batch's messages for it.
     wanted: Usage,
@@ -66,105 +66,108 @@ struct Account {
     added: Usage,
 }
 
-impl Allowance {
+impl TransportQuota {
     /// The limits of each mailbox, or why they are unknown at the deadline; a table gets one query
     /// for all.
     pub async fn limits(&self, mailboxes: &[&Address], deadline: Instant) -> Vec<Result<Limits, String>> {
-        let Some(table) = &self.table else { return self.usual_limits(mailboxes.len()) };
+        let Some(table) = &self.table else { return self.default_limits(mailboxes.len()) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
         let Ok(answers) = timeout_at(deadline.into(), table.lookup(&keys)).await else {
             return vec![Err(format!("table '{}' did not answer in time", table.name())); mailboxes.len()];
         };
-        let limits = |(mailbox, answer): (&&Address, Answer)| match answer {
+        let limits = |(mailbox, answer): (&&Address, LookupAnswer)| match answer {
             // Some tables split a text with commas into several values.
-            Answer::Found(values) if !values.is_empty() => {
-                let wrong = |error: NoLimits| format!("table '{}': {mailbox}: {error}", table.name());
+            LookupAnswer::Found(values) if !values.is_empty() => {
+                let wrong = |error: InvalidLimits| format!("table '{}': {mailbox}: {error}", table.name());
                 values.join(",").parse().map_err(wrong)
             }
-            Answer::Found(_) | Answer::NotFound => Ok(self.usual),
-            Answer::Unavailable(why) | Answer::Unconfirmed(why) => Err(why),
+            LookupAnswer::Found(_) | LookupAnswer::NotFound => Ok(self.default_limits),
+            LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why) => Err(why),
         };
         mailboxes.iter().zip(answers).map(limits).collect()
     }
 
     /// The same without a table.
-    pub fn usual_limits(&self, count: usize) -> Vec<Result<Limits, String>> {
-        vec![Ok(self.usual); count]
+    pub fn default_limits(&self, count: usize) -> Vec<Result<Limits, String>> {
+        vec![Ok(self.default_limits); count]
     }
 
     /// Checks each message against the quota of its mailbox, assuming that those before it are
     /// delivered. Waits for the disk, and until the deadline for counts.
-    pub fn seats(&self, letters: &[Letter<'_>], now: SystemTime, deadline: Instant) -> Vec<Quota> {
-        let mut accounts: HashMap<&Path, Account> = HashMap::new();
-        for (folder, limits, octets) in letters.iter().filter_map(Letter::limited) {
-            let account = accounts.entry(folder).or_insert_with(|| Account::new(limits));
-            account.wanted = account.wanted + Usage::message(octets);
+    pub fn check(&self, requests: &[QuotaRequest<'_>], now: SystemTime, deadline: Instant) -> Vec<QuotaState> {
+        let mut mailboxes: HashMap<&Path, MailboxUsage> = HashMap::new();
+        for (folder, limits, octets) in requests.iter().filter_map(QuotaRequest::limited_mailbox) {
+            let mailbox = mailboxes.entry(folder).or_insert_with(|| MailboxUsage::new(limits));
+            mailbox.wanted = mailbox.wanted + Usage::message(octets);
         }
-        self.open(&mut accounts, now, deadline);
-        let mut seat = |letter: &Letter<'_>| match letter.limited().and_then(|(folder, ..)| accounts.get_mut(folder)) {
-            Some(account) => account.seat(letter.octets),
+        self.load_usage(&mut mailboxes, now, deadline);
+        let mut check_one = |request: &QuotaRequest<'_>| match request
+            .limited_mailbox()
+            .and_then(|(folder, ..)| mailboxes.get_mut(folder))
+        {
+            Some(mailbox) => mailbox.reserve(request.octets),
             // If the limits are unknown there may be a quota, so the usage is updated.
-            None if letter.limits.is_none() => Quota::Counted,
-            None => Quota::None,
+            None if request.limits.is_none() => QuotaState::Counted,
+            None => QuotaState::None,
         };
-        let seats = letters.iter().map(&mut seat).collect();
-        self.counter.add(accounts.iter().map(|(folder, account)| (*folder, account.added)));
-        seats
+        let results = requests.iter().map(&mut check_one).collect();
+        self.counter.add(mailboxes.iter().map(|(folder, mailbox)| (*folder, mailbox.added)));
+        results
     }
 
     /// Gets the usage of the Maildirs; those that must be counted are counted in parallel.
-    fn open(&self, accounts: &mut HashMap<&Path, Account>, now: SystemTime, deadline: Instant) {
+    fn load_usage(&self, mailboxes: &mut HashMap<&Path, MailboxUsage>, now: SystemTime, deadline: Instant) {
         let (sender, counted) = mpsc::channel();
-        let mut awaited: HashMap<PathBuf, Instant> = HashMap::new();
-        for (folder, account) in accounts.iter_mut() {
+        let mut pending: HashMap<PathBuf, Instant> = HashMap::new();
+        for (folder, mailbox) in mailboxes.iter_mut() {
             // An unreadable file is treated as missing.
-            match recorded(folder, account.limits, now).ok().flatten() {
-                Some(standing) if standing.decides(account.limits, account.wanted) => {
-                    account.used = Some(standing.usage);
+            match read_usage(folder, mailbox.limits, now).ok().flatten() {
+                Some(standing) if standing.is_conclusive(mailbox.limits, mailbox.wanted) => {
+                    mailbox.used = Some(standing.usage);
                 }
                 _ => {
-                    let (sender, whose) = (sender.clone(), folder.to_path_buf());
+                    let (sender, counted_folder) = (sender.clone(), folder.to_path_buf());
                     // The receiver is gone if the count took too long.
-                    let done = move |usage| drop(sender.send((whose, usage)));
-                    let since = self.counter.recount(folder.to_path_buf(), account.limits, Box::new(done));
-                    awaited.insert(folder.to_path_buf(), deadline.min(since + PATIENCE));
+                    let done = move |usage| drop(sender.send((counted_folder, usage)));
+                    let since = self.counter.count(folder.to_path_buf(), mailbox.limits, Box::new(done));
+                    pending.insert(folder.to_path_buf(), deadline.min(since + QUOTA_TIME_MAX));
                 }
             }
         }
-        while let Some(latest) = awaited.values().max() {
+        while let Some(latest) = pending.values().max() {
             let left = latest.saturating_duration_since(Instant::now());
             let Ok((folder, usage)) = counted.recv_timeout(left) else { return };
-            awaited.remove(&folder);
-            if let Some(account) = accounts.get_mut(&*folder) {
-                account.used = usage;
+            pending.remove(&folder);
+            if let Some(mailbox) = mailboxes.get_mut(&*folder) {
+                mailbox.used = usage;
             }
         }
     }
 }
 
-impl Letter<'_> {
+impl QuotaRequest<'_> {
     /// The mailbox and its limits, if it has any.
-    fn limited(&self) -> Option<(&Path, Limits, u64)> {
+    fn limited_mailbox(&self) -> Option<(&Path, Limits, u64)> {
         let limits = self.limits.filter(|limits| !limits.is_none())?;
         Some((self.folder?, limits, self.octets))
     }
 }
 
-impl Account {
+impl MailboxUsage {
     fn new(limits: Limits) -> Self {
-        Account { limits, wanted: Usage::default(), used: None, added: Usage::default() }
+        MailboxUsage { limits, wanted: Usage::default(), used: None, added: Usage::default() }
     }
 
-    fn seat(&mut self, octets: u64) -> Quota {
-        let letter = Usage::message(octets);
+    fn reserve(&mut self, octets: u64) -> QuotaState {
+        let message = Usage::message(octets);
         if let Some(used) = self.used {
-            if !self.limits.allow(used + letter) {
-                return Quota::Full;
+            if !self.limits.allow(used + message) {
+                return QuotaState::Full;
             }
-            self.used = Some(used + letter);
+            self.used = Some(used + message);
         }
-        self.added = self.added + letter;
-        Quota::Counted
+        self.added = self.added + message;
+        QuotaState::Counted
     }
 }
 
@@ -172,28 +175,33 @@ impl Account {
 mod tests {
     use std::fs;
 
-    use lookup::Answers;
-    use lookup::fixed::Fixed;
+    use lookup::LookupFuture;
+    use lookup::fixed::FixedTable;
 
     use super::*;
 
     const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
 
     /// A table whose server does not answer.
-    pub(super) struct Silent;
+    pub(super) struct SilentTable;
 
-    impl Table for Silent {
+    impl Table for SilentTable {
         fn name(&self) -> &str {
             "silent"
         }
 
-        fn lookup<'a>(&'a self, _: &'a [&'a str]) -> Answers<'a> {
+        fn lookup<'a>(&'a self, _: &'a [&'a str]) -> LookupFuture<'a> {
             Box::pin(std::future::pending())
         }
     }
 
-    pub(super) fn allowance(table: Option<Arc<dyn Table>>) -> Allowance {
-        Allowance { usual: LIMITS, table, when_full: WhenFull::Defer, counter: Counter::start().unwrap() }
+    pub(super) fn transport_quota(table: Option<Arc<dyn Table>>) -> TransportQuota {
+        TransportQuota {
+            default_limits: LIMITS,
+            table,
+            when_full: OverQuotaAction::Defer,
+            counter: UsageCounter::start().unwrap(),
+        }
     }
 
     fn soon() -> Instant {
@@ -201,34 +209,34 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_a_turn_share_the_room_and_a_smaller_one_may_still_fit() {
+    fn messages_of_a_batch_share_the_quota() {
         let root = tempfile::tempdir().unwrap();
         let (full, free) = (root.path().join("full"), root.path().join("free"));
         for folder in [&full, &free] {
             ["tmp", "new", "cur"].iter().for_each(|part| fs::create_dir_all(folder.join(part)).unwrap());
         }
         fs::write(full.join("new/1.a.mx"), [0; 50]).unwrap();
-        let letter = |folder, octets| Letter { folder: Some(folder), limits: Some(LIMITS), octets };
-        let letters = [
-            letter(&*full, 30),
-            letter(&*free, 100),
-            letter(&*full, 30),
-            letter(&*full, 20),
-            letter(&*full, 1),
-            Letter { limits: Some(Limits::default()), ..letter(&*full, 1000) },
-            Letter { limits: None, ..letter(&*full, 1000) },
+        let request = |folder, octets| QuotaRequest { folder: Some(folder), limits: Some(LIMITS), octets };
+        let requests = [
+            request(&*full, 30),
+            request(&*free, 100),
+            request(&*full, 30),
+            request(&*full, 20),
+            request(&*full, 1),
+            QuotaRequest { limits: Some(Limits::default()), ..request(&*full, 1000) },
+            QuotaRequest { limits: None, ..request(&*full, 1000) },
         ];
-        use Quota::{Counted, Full};
-        let expected = [Counted, Counted, Full, Counted, Full, Quota::None, Counted];
-        let allowance = allowance(None);
-        assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
+        use QuotaState::{Counted, Full};
+        let expected = [Counted, Counted, Full, Counted, Full, QuotaState::None, Counted];
+        let allowance = transport_quota(None);
+        assert_eq!(allowance.check(&requests, SystemTime::now(), soon()), expected);
         // The second time from the files instead of counting.
         assert!(full.join("maildirsize").exists());
-        assert_eq!(allowance.seats(&letters, SystemTime::now(), soon()), expected);
+        assert_eq!(allowance.check(&requests, SystemTime::now(), soon()), expected);
     }
 
     #[tokio::test]
-    async fn a_table_says_what_single_mailboxes_may_hold() {
+    async fn a_table_sets_limits_per_mailbox() {
         let bob: Address = "bob@example.org".parse().unwrap();
         for (values, expected) in [
             (vec!["1KiB"], Ok(Limits { bytes: 1024, messages: 0 })),
@@ -237,19 +245,19 @@ mod tests {
             (vec![], Ok(LIMITS)),
         ] {
             let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
-            let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", values));
-            assert_eq!(allowance(Some(table)).limits(&[&bob], soon()).await, [expected]);
+            let table: Arc<dyn Table> = Arc::new(FixedTable::new("quotas", values));
+            assert_eq!(transport_quota(Some(table)).limits(&[&bob], soon()).await, [expected]);
         }
-        let table: Arc<dyn Table> = Arc::new(Fixed::new("quotas", vec!["much".to_owned()]));
-        let limits = allowance(Some(table)).limits(&[&bob], soon()).await;
+        let table: Arc<dyn Table> = Arc::new(FixedTable::new("quotas", vec!["much".to_owned()]));
+        let limits = transport_quota(Some(table)).limits(&[&bob], soon()).await;
         assert!(limits[0].as_ref().is_err_and(|why| why.contains("bob@example.org")), "{limits:?}");
     }
 
     /// Regression: a silent table delayed the mail for all mailboxes of a transport.
     #[tokio::test]
-    async fn a_table_that_does_not_answer_holds_nobody_up() {
+    async fn a_silent_table_times_out() {
         let bob: Address = "bob@example.org".parse().unwrap();
-        let allowance = allowance(Some(Arc::new(Silent)));
+        let allowance = transport_quota(Some(Arc::new(SilentTable)));
         let twice = [&bob, &bob];
         let limits = allowance.limits(&twice, Instant::now() + Duration::from_millis(10));
         let limits = tokio::time::timeout(Duration::from_secs(5), limits).await.unwrap();
@@ -257,29 +265,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_count_that_took_long_has_found_limits_letters_and_they_count_with_it() {
+    fn remembered_slow_counts_limit_messages() {
         let folder = Path::new("/nowhere/that/is");
-        let letter = |octets| Letter { folder: Some(folder), limits: Some(LIMITS), octets };
-        let allowance = allowance(None);
-        allowance.counter.recall(folder, Usage { bytes: 50, messages: 1 });
-        let seats = |octets: &[u64]| {
-            let letters: Vec<_> = octets.iter().map(|octets| letter(*octets)).collect();
-            allowance.seats(&letters, SystemTime::now(), soon())
+        let request = |octets| QuotaRequest { folder: Some(folder), limits: Some(LIMITS), octets };
+        let allowance = transport_quota(None);
+        allowance.counter.record_slow_count(folder, Usage { bytes: 50, messages: 1 });
+        let results = |octets: &[u64]| {
+            let requests: Vec<_> = octets.iter().map(|octets| request(*octets)).collect();
+            allowance.check(&requests, SystemTime::now(), soon())
         };
-        assert_eq!(seats(&[30, 30]), [Quota::Counted, Quota::Full]);
-        assert_eq!(seats(&[30, 20, 1]), [Quota::Full, Quota::Counted, Quota::Full]);
+        assert_eq!(results(&[30, 30]), [QuotaState::Counted, QuotaState::Full]);
+        assert_eq!(results(&[30, 20, 1]), [QuotaState::Full, QuotaState::Counted, QuotaState::Full]);
     }
 
     /// Regression: each batch waited again for a count that takes long.
     #[test]
-    fn a_count_holds_mail_up_once() {
-        let (counter, _jobs) = Counter::stuck();
-        let allowance = Allowance { counter, ..allowance(None) };
-        let letters = [Letter { folder: Some(Path::new("/nowhere/that/is")), limits: Some(LIMITS), octets: 1000 }];
+    fn a_pending_count_delays_mail_once() {
+        let (counter, _jobs) = UsageCounter::with_stuck_threads();
+        let allowance = TransportQuota { counter, ..transport_quota(None) };
+        let requests =
+            [QuotaRequest { folder: Some(Path::new("/nowhere/that/is")), limits: Some(LIMITS), octets: 1000 }];
         let deadline = soon();
-        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
+        assert_eq!(allowance.check(&requests, SystemTime::now(), deadline), [QuotaState::Counted]);
         let begun_at = Instant::now();
-        assert_eq!(allowance.seats(&letters, SystemTime::now(), deadline), [Quota::Counted]);
-        assert!(begun_at.elapsed() < PATIENCE / 2);
+        assert_eq!(allowance.check(&requests, SystemTime::now(), deadline), [QuotaState::Counted]);
+        assert!(begun_at.elapsed() < QUOTA_TIME_MAX / 2);
     }
 }

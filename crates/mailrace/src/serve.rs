@@ -13,92 +13,98 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Desk, Logins, Room};
-use load::{Machine, Monitor};
-use lookup::directory::Directory;
-use net::{Acceptor, Inherited};
-use spool::{Disk, Folder, Live, Spool};
+use intake::{IntakeContext, Logins, QuotaCheck};
+use load::{LoadMonitor, MachineGauges};
+use lookup::directory::RecipientDirectory;
+use net::{InheritedSockets, TlsServer};
+use spool::{Disk, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::admin::{self, Clerk, Guide};
-use crate::certificates::{self, Fresh, Watched};
-use crate::config::{self, Config, Durability, Loaded, LogTarget, Source, TableKind, TransportKind};
-use crate::desk::{self, Policy};
+use crate::admin::{self, ControlHandler, Explainer};
+use crate::certificates::{self, CertificateWatch, WatchConfig};
+use crate::config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
 use crate::exit;
-use crate::flow::{self, DropDesk, DropFolder, Emptier, Flow, Mailbag, Notes, Parts, Queues};
-use crate::line::Level;
+use crate::flow::{
+    self, DropFolder, DropFolderScanner, DropSubmitter, FlowParts, MessageFlow, Queues, SchedulerHandle,
+    SchedulerReceiver,
+};
+use crate::from_config::DnsblLists;
+use crate::intake_context::{self, IntakeParts};
 use crate::log::Log;
-use crate::logins::{self, Secret};
-use crate::metrics::Attempts;
-use crate::plan::Lists;
-use crate::privileges::{self, Identity, PrivilegesError};
-use crate::quota::{self, Rooms};
-use crate::reload::{self, Orders, Running, Wish};
-use crate::say::say;
-use crate::service::{Manager, State};
-use crate::tables::{self, Tables};
-use crate::workers::{self, Door, Doorman, Shift, Workers, runtime};
-use crate::{check, maildrop, plan};
+use crate::log_line::Level;
+use crate::logins::{self, AuthSecret};
+use crate::metrics::OutcomeCounters;
+use crate::privileges::{self, PrivilegesError, ProcessUser};
+use crate::quota::{self, MailboxQuotas};
+use crate::reload::{self, ReloadRequest, ReloadSender, RunningServer};
+use crate::service::{ServiceManager, ServiceState};
+use crate::stderr::print_stderr;
+use crate::tables::{self, OpenTables};
+use crate::workers::{self, BoundListener, Generation, ListenerSet, SessionWorkers, runtime};
+use crate::{check, from_config, maildrop};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Runs the server until it is told to stop.
-pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
+pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
-    let manager = Manager::of_environment();
-    let works = Arc::new(AtomicBool::new(false));
-    let mut heard = hear_signals(works.clone()).context("starting")?;
+    let manager = ServiceManager::from_environment();
+    let is_serving = Arc::new(AtomicBool::new(false));
+    let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
     let runtime = runtime().context("starting")?;
     let files = privileges::prepare_process()?;
-    let sessions_max =
-        privileges::sessions(config.limits.sessions_max, plan::connections(config, threads(config)), files)?;
-    let identity = Identity::of(loaded)?;
+    let sessions_max = privileges::sessions_limit(
+        config.limits.sessions_max,
+        from_config::connections_max(config, threads(config)),
+        files,
+    )?;
+    let identity = ProcessUser::resolve(loaded)?;
     // Only root may be able to read the keys, so this comes before dropping privileges.
-    let doubts = config::examine(loaded, SystemTime::now())?;
-    let acceptor = plan::acceptor(config)?.map(Arc::new);
-    let inherited = Inherited::from_environment()?;
-    let mut doors = Doorman { before: Vec::new(), inherited, workers: threads(config) }.open(config)?;
-    make_places(config, &identity)?;
+    let doubts = config::check_certificates(loaded, SystemTime::now())?;
+    let acceptor = from_config::acceptor(config)?.map(Arc::new);
+    let inherited = InheritedSockets::from_environment()?;
+    let mut listeners = ListenerSet { previous: Vec::new(), inherited, workers: threads(config) }.open(config)?;
+    create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
-    identity.assume()?;
-    if identity == Identity::UnaskedRoot {
+    identity.drop_privileges()?;
+    if identity == ProcessUser::ImplicitRoot {
         log.event(Level::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
-    warn(config, sessions_max, &log);
+    log_warnings(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
-    let secret = logins::secret(config)?;
-    workers::let_log_in(&mut doors, config, secret);
-    let house = House::open(config, secret, log.clone())?;
-    let (orders, mut ordered) = unbounded_channel();
-    let mut running = house.live_in(loaded, Entry { doors, acceptor, files, sessions_max, orders })?;
-    works.store(true, Relaxed);
-    announce(loaded, &running.workers.shift().doors, &log);
-    tell(&manager, State::Ready, &log);
+    let secret = logins::load_secret(config)?;
+    workers::enable_auth(&mut listeners, config, secret);
+    let server = Server::open(config, secret, log.clone())?;
+    let (reload_sender, mut reload_requests) = unbounded_channel();
+    let mut running = server.start(loaded, ServerInputs { listeners, acceptor, files, sessions_max, reload_sender })?;
+    is_serving.store(true, Relaxed);
+    announce(loaded, &running.workers.generation().listeners, &log);
+    notify_manager(&manager, ServiceState::Ready, &log);
     // This runs while the thread waits for a command.
-    runtime.spawn(certificates::keep_fresh(running.watched.clone(), log.clone()));
+    runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
     loop {
-        match runtime.block_on(next_word(&mut heard, &mut ordered)) {
-            Word::Stop => break,
-            Word::OpenLog => reopen(&log),
-            Word::Reload(order) => {
-                if order.is_none() {
+        match runtime.block_on(next_command(&mut commands, &mut reload_requests)) {
+            ServerCommand::Stop => break,
+            ServerCommand::OpenLog => reopen(&log),
+            ServerCommand::Reload(request) => {
+                if request.is_none() {
                     reopen(&log);
                 }
-                tell(&manager, State::reloading(), &log);
+                notify_manager(&manager, ServiceState::reloading(), &log);
                 let answer = running.reload();
-                tell(&manager, State::Ready, &log);
-                order.into_iter().for_each(|order| order.answer(answer.clone()));
+                notify_manager(&manager, ServiceState::Ready, &log);
+                request.into_iter().for_each(|order| order.reply(answer.clone()));
             }
         }
     }
     // Callers that wait for a reload learn that there is no answer.
-    drop(ordered);
+    drop(reload_requests);
     log.event(Level::Info, "stopping", &[]);
-    tell(&manager, State::Stopping, &log);
+    notify_manager(&manager, ServiceState::Stopping, &log);
     stop(running, &runtime, &log);
     log.event(Level::Info, "stopped", &[]);
     log.close();
@@ -106,21 +112,22 @@ pub fn run(loaded: &Loaded) -> anyhow::Result<()> {
 }
 
 /// Stops everything, from the listeners to the spool.
-fn stop(running: Running, runtime: &Runtime, log: &Log) {
-    let Running { workers, flow, clerks, counter, emptier, gauges, .. } = running;
-    let spool = workers.shift().desk.spool.clone();
+fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
+    let RunningServer { workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } = running;
+    let spool = workers.generation().intake.spool.clone();
     workers.close();
-    let all_gone = runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.all_gone()).await.is_ok() });
+    let all_gone =
+        runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.wait_for_sessions()).await.is_ok() });
     if !all_gone {
         log.event(Level::Warning, "closed sessions that took too long to finish", &[]);
     }
-    workers.end();
-    emptier.stop();
+    workers.abort();
+    drop_scanner.stop();
     if !flow.stop() {
         log.event(Level::Warning, "cut off deliveries that took too long to finish", &[]);
     }
-    clerks.stop();
-    drop((counter, gauges));
+    control_server.stop();
+    drop((context, gauges));
     close(spool, log);
 }
 
@@ -129,26 +136,26 @@ fn stop(running: Running, runtime: &Runtime, log: &Log) {
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
-        say(format_args!("mailrace: thread {}: {panic}", thread.name().unwrap_or("without a name")));
+        print_stderr(format_args!("mailrace: thread {}: {panic}", thread.name().unwrap_or("without a name")));
         std::process::abort();
     }));
 }
 
 /// Reports the state to the service manager; a failure is only logged.
-fn tell(manager: &Manager, state: State, log: &Log) {
-    if let Err(error) = manager.tell(state) {
+fn notify_manager(manager: &ServiceManager, state: ServiceState, log: &Log) {
+    if let Err(error) = manager.notify(state) {
         log.event(Level::Warning, "cannot notify the service manager", &[("error", &error)]);
     }
 }
 
 /// Creates folders and files that may need root, for the user of the server.
-fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesError> {
+fn create_folders(config: &Config, identity: &ProcessUser) -> Result<(), PrivilegesError> {
     let log = match &config.log.to {
         LogTarget::File(path) => Some(path.as_path()),
         LogTarget::Stderr => None,
     };
-    identity.make_drop(&config.data_dir)?;
-    let files = log.into_iter().chain([config.admin.socket.as_path()]).chain(copies(config));
+    identity.make_drop_folder(&config.data_dir)?;
+    let files = log.into_iter().chain([config.admin.socket.as_path()]).chain(replica_files(config));
     let folders = [&config.data_dir].into_iter().chain(&config.spool.lanes).map(PathBuf::as_path);
     for folder in folders.chain(files.filter_map(Path::parent)) {
         identity.make_folder(folder)?;
@@ -157,7 +164,7 @@ fn make_places(config: &Config, identity: &Identity) -> Result<(), PrivilegesErr
 }
 
 /// The files of LDAP replicas.
-fn copies(config: &Config) -> impl Iterator<Item = &Path> {
+fn replica_files(config: &Config) -> impl Iterator<Item = &Path> {
     config.tables.iter().filter_map(|table| match &table.kind {
         TableKind::Ldap(ldap) => ldap.replica.as_ref().map(|replica| replica.file.as_path()),
         _ => None,
@@ -165,13 +172,13 @@ fn copies(config: &Config) -> impl Iterator<Item = &Path> {
 }
 
 /// Logs warnings about settings that are valid, but that the operator should know of.
-pub fn warn(config: &Config, sessions_max: usize, log: &Log) {
+pub fn log_warnings(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
         log.event(Level::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
     }
-    check::cautions(config).iter().for_each(|caution| log.event(Level::Warning, caution, &[]));
+    check::startup_warnings(config).iter().for_each(|caution| log.event(Level::Warning, caution, &[]));
 }
 
 /// All users of the spool have ended, unless a disk hangs.
@@ -183,100 +190,135 @@ fn close(spool: Arc<Spool>, log: &Log) {
 }
 
 /// The spool with its queue, and the threads of the flow.
-struct House {
+struct Server {
     spool: Arc<Spool>,
-    tables: Tables,
+    tables: OpenTables,
     queues: queue::Config,
-    directory: Arc<Directory>,
+    directory: Arc<RecipientDirectory>,
     logins: Option<Logins>,
-    rooms: Option<Arc<Rooms>>,
-    quota_counter: Option<quota::Counter>,
-    flow: Flow,
-    mailbag: Mailbag,
-    attempts: Arc<Attempts>,
+    quotas: Option<Arc<MailboxQuotas>>,
+    quota_counter: Option<quota::UsageCounter>,
+    flow: MessageFlow,
+    scheduler: SchedulerHandle,
+    outcome_counters: Arc<OutcomeCounters>,
     log: Arc<Log>,
 }
 
 /// What was opened before privileges were dropped.
-struct Entry {
-    doors: Vec<Door>,
-    acceptor: Option<Arc<Acceptor>>,
+struct ServerInputs {
+    listeners: Vec<BoundListener>,
+    acceptor: Option<Arc<TlsServer>>,
     files: u64,
     sessions_max: usize,
-    orders: Orders,
+    reload_sender: ReloadSender,
 }
 
-impl House {
-    fn open(config: &Config, secret: Option<Secret>, log: Arc<Log>) -> anyhow::Result<House> {
-        let (mailbag, notes): (Mailbag, Notes) = flow::mailbag();
-        let numbered = plan::queues(config);
-        let mut queues = Queues::new(numbered.clone(), random());
-        let tables = Tables::open(config, tables::tell(log.clone()))?;
+impl Server {
+    fn open(config: &Config, secret: Option<AuthSecret>, log: Arc<Log>) -> anyhow::Result<Server> {
+        let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = flow::scheduler_channel();
+        let queue_config = from_config::queues(config);
+        let mut queues = Queues::new(queue_config.clone(), random());
+        let tables = OpenTables::open(config, tables::log_events(log.clone()))?;
         let logins = logins::open(config, &tables, secret, None)?;
-        let directory = Arc::new(plan::directory(config, &tables));
-        let quota_counter = plan::counter(config, None).context("starting")?;
-        let course = reload::course(config, &tables, directory.clone(), &numbered, quota_counter.as_ref())?;
-        let rooms = Rooms::of(&course.transports, &directory, desk::troubles(log.clone())).map(Arc::new);
-        let mut admit = |message| flow::admit(&mut queues, &course.rules, &mailbag, message);
-        let spool = Arc::new(open_spool(config, flow::hear(mailbag.clone(), log.clone()), &mut admit)?);
+        let directory = Arc::new(from_config::directory(config, &tables));
+        let quota_counter = from_config::quota_counter(config, None).context("starting")?;
+        let flow_config =
+            reload::flow_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
+        let quotas =
+            MailboxQuotas::new(&flow_config.local_transports, &directory, intake_context::throttled_log(log.clone()))
+                .map(Arc::new);
+        let mut admit = |message| flow::admit(&mut queues, &flow_config.rules, &scheduler, message);
+        let spool =
+            Arc::new(open_spool(config, flow::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);
         log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
-        let attempts = Arc::new(Attempts::default());
-        let parts = Parts {
+        let outcome_counters = Arc::new(OutcomeCounters::default());
+        let parts = FlowParts {
             spool: spool.clone(),
             queues,
-            course,
-            carriers: threads(config),
-            attempts: attempts.clone(),
+            config: flow_config,
+            smtp_threads: threads(config),
+            outcome_counters: outcome_counters.clone(),
             log: log.clone(),
         };
-        let flow = Flow::start(parts, mailbag.clone(), notes)?;
-        let queues = numbered;
-        Ok(House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log })
+        let flow = MessageFlow::start(parts, scheduler.clone(), receiver)?;
+        let queues = queue_config;
+        Ok(Server {
+            spool,
+            tables,
+            queues,
+            directory,
+            logins,
+            quotas,
+            quota_counter,
+            flow,
+            scheduler,
+            outcome_counters,
+            log,
+        })
     }
 
     /// Starts the listeners and everything around them.
-    fn live_in(self, loaded: &Loaded, entry: Entry) -> anyhow::Result<Running> {
-        let House { spool, tables, queues, directory, logins, rooms, quota_counter, flow, mailbag, attempts, log } =
-            self;
-        let Entry { doors, acceptor, files, sessions_max, orders } = entry;
+    fn start(self, loaded: &LoadedConfig, inputs: ServerInputs) -> anyhow::Result<RunningServer> {
+        let Server {
+            spool,
+            tables,
+            queues,
+            directory,
+            logins,
+            quotas,
+            quota_counter,
+            flow,
+            scheduler,
+            outcome_counters,
+            log,
+        } = self;
+        let ServerInputs { listeners, acceptor, files, sessions_max, reload_sender } = inputs;
         let config = &loaded.config;
-        let monitor = monitor(config, mailbag.clone(), log.clone());
-        let lists = Lists::open(config, &tables::tell(log.clone()))?;
-        let access = plan::access(config, &tables, &lists);
-        let policy = Policy {
+        let monitor = monitor(config, scheduler.clone(), log.clone());
+        let lists = DnsblLists::open(config, &tables::log_events(log.clone()))?;
+        let access = from_config::access(config, &tables, &lists);
+        let policy = IntakeParts {
             directory: directory.clone(),
-            postmaster: plan::postmaster(config)?,
+            postmaster: from_config::postmaster(config)?,
             access,
             logins,
-            room: rooms.clone().map(|rooms| rooms as Arc<dyn Room>),
+            quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max,
         };
-        let desk = Arc::new(desk::first(config, policy, spool, monitor.watch(), log.clone()));
+        let intake = Arc::new(intake_context::create(config, policy, spool, monitor.handle(), log.clone()));
         let gauges = monitor.start(config.load.every)?;
-        let guide = Guide::new(config, &tables, directory, &queues, rooms)?;
-        let counter = admin::Counter { mailbag, log: log.clone(), attempts, orders, stopping: Arc::default() };
-        let clerk = Clerk::new(config, counter.clone(), guide, desk.clone(), tables.clone(), lists.clone());
-        let clerks = admin::Server::start(config, clerk)?;
-        let folder = drop_folder(config, &desk, &log, runtime()?);
-        let emptier = Emptier::start(folder).context("starting")?;
-        let watched = Watched::new(Fresh { acceptor: acceptor.clone(), every: config.tls.reload_every });
-        let workers = Workers::start(threads(config), Shift { desk, acceptor, doors }, &log)?;
+        let explainer = Explainer::new(config, &tables, directory, &queues, quotas)?;
+        let context = admin::ControlContext {
+            scheduler,
+            log: log.clone(),
+            outcome_counters,
+            reload_sender,
+            stopping: Arc::default(),
+        };
+        let handler =
+            ControlHandler::new(config, context.clone(), explainer, intake.clone(), tables.clone(), lists.clone());
+        let control_server = admin::ControlServer::start(config, handler)?;
+        let folder = drop_folder(config, &intake, &log, runtime()?);
+        let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
+        let certificate_watch =
+            CertificateWatch::new(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
+        let workers = SessionWorkers::start(threads(config), Generation { intake, acceptor, listeners }, &log)?;
         let (loaded, threads) = (loaded.clone(), threads(config));
-        Ok(Running {
+        Ok(RunningServer {
             loaded,
             files,
             tables,
-            lists,
+            dnsbl_lists: lists,
             queues,
             quota_counter,
             workers,
             threads,
             flow,
-            clerks,
-            counter,
-            emptier,
+            control_server,
+            control_context: context,
+            drop_scanner,
             gauges,
-            watched,
+            certificate_watch,
             log,
         })
     }
@@ -284,10 +326,10 @@ impl House {
 
 fn open_spool(
     config: &Config,
-    events: impl Fn(spool::Event) + Send + Sync + 'static,
-    sink: &mut dyn FnMut(Live),
+    events: impl Fn(spool::SpoolEvent) + Send + Sync + 'static,
+    sink: &mut dyn FnMut(LiveMessage),
 ) -> anyhow::Result<Spool> {
-    let open = |path| Ok(Arc::new(Folder::open(path)?) as Arc<dyn Disk>);
+    let open = |path| Ok(Arc::new(FolderDisk::open(path)?) as Arc<dyn Disk>);
     let lanes = config.spool.lanes.iter().map(|path| {
         let lane: io::Result<Arc<dyn Disk>> = open(path);
         lane.with_context(|| format!("opening the lane {}", path.display()))
@@ -307,9 +349,9 @@ fn open_spool(
 }
 
 /// The settings of the drop folder. Lookups run on this runtime.
-pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: Runtime) -> DropFolder {
-    let desk = DropDesk {
-        desk: desk.clone(),
+pub fn drop_folder(config: &Config, intake: &Arc<IntakeContext>, log: &Arc<Log>, runtime: Runtime) -> DropFolder {
+    let intake = DropSubmitter {
+        intake: intake.clone(),
         runtime,
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
@@ -319,23 +361,23 @@ pub fn drop_folder(config: &Config, desk: &Arc<Desk>, log: &Arc<Log>, runtime: R
     };
     DropFolder {
         folder: maildrop::folder(&config.data_dir),
-        rejected: maildrop::rejected(&config.data_dir),
+        rejected: maildrop::rejected_folder(&config.data_dir),
         message_octets_max: config.limits.message_octets_max,
-        desk,
+        submitter: intake,
         log: log.clone(),
     }
 }
 
 /// Watches the load and the disks of the lanes and of `data_dir`, and tells the scheduler and the
 /// log when a limit enters or leaves force.
-fn monitor(config: &Config, mailbag: Mailbag, log: Arc<Log>) -> Monitor {
-    let disks = plan::disks(config);
-    Monitor::new(Machine::open(&disks), plan::load_limits(config), move |before, after| {
-        mailbag.set_delivery(after.measures().delivery);
-        for reason in after.entered(before) {
+fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMonitor {
+    let disks = from_config::disks(config);
+    LoadMonitor::new(MachineGauges::open(&disks), from_config::load_limits(config), move |before, after| {
+        scheduler.set_delivery(after.restrictions().delivery);
+        for reason in after.activated_since(before) {
             log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
         }
-        for reason in after.left(before) {
+        for reason in after.cleared_since(before) {
             log.event(Level::Info, "a load limit is no longer in force", &[("reason", &reason)]);
         }
     })
@@ -359,16 +401,16 @@ struct Signals {
 }
 
 /// A command to the main thread.
-enum Word {
+enum ServerCommand {
     Stop,
     /// With the caller that waits for the answer, if any.
-    Reload(Option<Wish>),
+    Reload(Option<ReloadRequest>),
     OpenLog,
 }
 
 impl Signals {
     /// From here on these signals do not end the process by themselves.
-    fn hear() -> io::Result<Signals> {
+    fn install() -> io::Result<Signals> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -378,55 +420,58 @@ impl Signals {
     }
 
     /// Waits for a signal. SIGHUP also reopens the log, as log rotation expects.
-    async fn next(&mut self) -> Word {
+    async fn next(&mut self) -> ServerCommand {
         tokio::select! {
-            _ = self.terminate.recv() => Word::Stop,
-            _ = self.interrupt.recv() => Word::Stop,
-            _ = self.hangup.recv() => Word::Reload(None),
-            _ = self.user.recv() => Word::OpenLog,
+            _ = self.terminate.recv() => ServerCommand::Stop,
+            _ = self.interrupt.recv() => ServerCommand::Stop,
+            _ = self.hangup.recv() => ServerCommand::Reload(None),
+            _ = self.user.recv() => ServerCommand::OpenLog,
         }
     }
 
     /// Forwards signals, forever. A second stop ends the process at once, and so does one during
     /// the start, when nothing has to be finished.
-    async fn hand_on(mut self, works: &AtomicBool, words: &UnboundedSender<Word>) {
+    async fn forward(mut self, is_serving: &AtomicBool, commands: &UnboundedSender<ServerCommand>) {
         let mut is_stopping = false;
         loop {
-            let word = self.next().await;
-            if matches!(word, Word::Stop) {
-                if !works.load(Relaxed) {
-                    say("mailrace: stopped during the start");
+            let command = self.next().await;
+            if matches!(command, ServerCommand::Stop) {
+                if !is_serving.load(Relaxed) {
+                    print_stderr("mailrace: stopped during the start");
                     std::process::exit(0);
                 }
                 if is_stopping {
-                    say("mailrace: stopped by a second signal");
+                    print_stderr("mailrace: stopped by a second signal");
                     std::process::exit(i32::from(exit::SOFTWARE));
                 }
                 is_stopping = true;
             }
             // Only fails at shutdown.
-            drop(words.send(word));
+            drop(commands.send(command));
         }
     }
 }
 
 /// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
-fn hear_signals(works: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<Word>> {
+fn start_signal_thread(is_serving: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<ServerCommand>> {
     let runtime = runtime()?;
-    let signals = runtime.block_on(async { Signals::hear() })?;
-    let (words, heard) = unbounded_channel();
-    let hear = move || runtime.block_on(signals.hand_on(&works, &words));
-    thread::Builder::new().name("signals".into()).spawn(hear)?;
-    Ok(heard)
+    let signals = runtime.block_on(async { Signals::install() })?;
+    let (sender, commands) = unbounded_channel();
+    let forward = move || runtime.block_on(signals.forward(&is_serving, &sender));
+    thread::Builder::new().name("signals".into()).spawn(forward)?;
+    Ok(commands)
 }
 
 /// Waits for a signal, or for a reload request on the control socket.
-async fn next_word(heard: &mut UnboundedReceiver<Word>, ordered: &mut UnboundedReceiver<Wish>) -> Word {
+async fn next_command(
+    commands: &mut UnboundedReceiver<ServerCommand>,
+    reload_requests: &mut UnboundedReceiver<ReloadRequest>,
+) -> ServerCommand {
     tokio::select! {
-        Some(word) = heard.recv() => word,
-        Some(order) = ordered.recv() => Word::Reload(Some(order)),
+        Some(command) = commands.recv() => command,
+        Some(request) = reload_requests.recv() => ServerCommand::Reload(Some(request)),
         // Never happens: the signal thread does not end, and the control socket holds a sender.
-        else => Word::Stop,
+        else => ServerCommand::Stop,
     }
 }
 
@@ -438,19 +483,19 @@ fn reopen(log: &Log) {
 }
 
 /// Prints the listeners to standard error, and without a configuration how to send a first message.
-fn announce(loaded: &Loaded, doors: &[Door], log: &Log) {
+fn announce(loaded: &LoadedConfig, listeners: &[BoundListener], log: &Log) {
     log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
-    doors.iter().for_each(Door::announce);
+    listeners.iter().for_each(BoundListener::announce);
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss may lose mail accepted since the last sync";
         log.event(Level::Warning, text, &[]);
     }
-    if let (Source::BuiltIn, Some(door)) = (&loaded.source, doors.first()) {
+    if let (ConfigSource::BuiltIn, Some(door)) = (&loaded.source, listeners.first()) {
         let folder = match loaded.config.transport(config::Transport::MAILDIR).map(|transport| &transport.kind) {
             Some(TransportKind::Maildir(maildir)) => maildir.path.folder("localhost", "you"),
             _ => PathBuf::default(),
         };
-        say(first_message(door.address(), &folder.display().to_string()));
+        print_stderr(first_message(door.address(), &folder.display().to_string()));
     }
 }
 

@@ -11,29 +11,31 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The states to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ServiceState {
     /// All listeners are bound and served.
     Ready,
     /// The configuration is being reloaded, since this many microseconds of the monotonic clock.
-    /// [`State::Ready`] ends it.
+    /// [`ServiceState::Ready`] ends it.
     Reloading(u128),
     /// Shutdown has begun.
     Stopping,
 }
 
-impl State {
+impl ServiceState {
     fn text(self) -> String {
         match self {
-            State::Ready => "READY=1\nSTATUS=Accepting mail".into(),
-            State::Reloading(at) => format!("RELOADING=1\nMONOTONIC_USEC={at}\nSTATUS=Reloading the configuration"),
-            State::Stopping => "STOPPING=1\nSTATUS=Shutting down".into(),
+            ServiceState::Ready => "READY=1\nSTATUS=Accepting mail".into(),
+            ServiceState::Reloading(at) => {
+                format!("RELOADING=1\nMONOTONIC_USEC={at}\nSTATUS=Reloading the configuration")
+            }
+            ServiceState::Stopping => "STOPPING=1\nSTATUS=Shutting down".into(),
         }
     }
 
     /// A reload that starts now.
-    pub(crate) fn reloading() -> State {
+    pub(crate) fn reloading() -> ServiceState {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        State::Reloading(
+        ServiceState::Reloading(
             u128::from(now.tv_sec.unsigned_abs()) * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1000,
         )
     }
@@ -41,14 +43,14 @@ impl State {
 
 /// The service manager that started the server.
 #[derive(Debug)]
-pub(crate) struct Manager {
+pub(crate) struct ServiceManager {
     address: Option<OsString>,
 }
 
-impl Manager {
+impl ServiceManager {
     /// The manager named by the environment.
-    pub(crate) fn of_environment() -> Manager {
-        Manager { address: std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty()) }
+    pub(crate) fn from_environment() -> ServiceManager {
+        ServiceManager { address: std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty()) }
     }
 
     /// Reports the state.
@@ -56,7 +58,7 @@ impl Manager {
     /// # Errors
     ///
     /// There is a manager, and the datagram cannot be sent.
-    pub(crate) fn tell(&self, state: State) -> io::Result<()> {
+    pub(crate) fn notify(&self, state: ServiceState) -> io::Result<()> {
         let Some(address) = &self.address else { return Ok(()) };
         let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -70,32 +72,32 @@ impl Manager {
 mod tests {
     use super::*;
 
-    fn heard(socket: &UnixDatagram) -> String {
+    fn received(socket: &UnixDatagram) -> String {
         let mut buffer = [0; 100];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
     #[test]
-    fn a_manager_hears_at_a_path_and_at_an_abstract_name() {
+    fn notifications_reach_path_and_abstract_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let at_path = UnixDatagram::bind(&path).unwrap();
-        Manager { address: Some(path.into()) }.tell(State::Ready).unwrap();
-        assert!(heard(&at_path).starts_with("READY=1\n"));
+        ServiceManager { address: Some(path.into()) }.notify(ServiceState::Ready).unwrap();
+        assert!(received(&at_path).starts_with("READY=1\n"));
 
         let name = format!("mailrace-service-test-{}", std::process::id());
         let abstract_one = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        let manager = Manager { address: Some(format!("@{name}").into()) };
-        manager.tell(State::Stopping).unwrap();
-        assert!(heard(&abstract_one).starts_with("STOPPING=1\n"));
-        manager.tell(State::reloading()).unwrap();
-        assert!(heard(&abstract_one).starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        let manager = ServiceManager { address: Some(format!("@{name}").into()) };
+        manager.notify(ServiceState::Stopping).unwrap();
+        assert!(received(&abstract_one).starts_with("STOPPING=1\n"));
+        manager.notify(ServiceState::reloading()).unwrap();
+        assert!(received(&abstract_one).starts_with("RELOADING=1\nMONOTONIC_USEC="));
     }
 
     #[test]
-    fn where_nobody_asked_nobody_is_told() {
-        assert!(Manager { address: None }.tell(State::Ready).is_ok());
-        assert!(Manager { address: Some("/nowhere/at/all".into()) }.tell(State::Ready).is_err());
+    fn without_notify_socket_nothing_is_sent() {
+        assert!(ServiceManager { address: None }.notify(ServiceState::Ready).is_ok());
+        assert!(ServiceManager { address: Some("/nowhere/at/all".into()) }.notify(ServiceState::Ready).is_err());
     }
 }

@@ -3,60 +3,60 @@
 //! events go to the log.
 
 mod events;
-mod kept;
 mod open;
+mod open_table;
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use lookup::{Events, Table, cdb};
+use lookup::{Table, TableEventHandler, cdb};
 
 use crate::config::{self, Config, TableKind};
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 use crate::output::output;
 
-pub use events::tell;
-use kept::{Held, copy, stamps};
+pub use events::log_events;
 pub use open::directory;
 use open::{failed, open};
+use open_table::{OpenTable, file_stamps, replica_file};
 
 /// All tables of a configuration, open.
 #[derive(Clone, Default)]
-pub struct Tables {
+pub struct OpenTables {
     /// In the order of the configuration.
-    tables: Arc<[Held]>,
+    tables: Arc<[OpenTable]>,
 }
 
 /// What tables are opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum TablePurpose {
     /// The server, which owns the replica files and writes them.
     Serve,
     /// A command that queries or checks, perhaps beside a running server: nothing is written or
     /// kept up to date, and a replica is queried at its master.
-    Ask,
+    Query,
 }
 
 /// Opens tables, each once, and the parts of a table before it.
-pub struct Opener<'a> {
+pub struct TableOpener<'a> {
     config: &'a Config,
-    purpose: Purpose,
-    events: Events,
+    purpose: TablePurpose,
+    events: TableEventHandler,
     /// The tables already open.
-    before: Tables,
-    opened: HashMap<&'a str, Held>,
+    previous: OpenTables,
+    opened: HashMap<&'a str, OpenTable>,
 }
 
-impl Tables {
+impl OpenTables {
     /// Opens all tables for the server.
     ///
     /// # Errors
     ///
     /// The first table that cannot be used, with its own error.
-    pub fn open(config: &Config, events: Events) -> Result<Tables, Exit> {
-        Tables::default().changed(config, events)
+    pub fn open(config: &Config, events: TableEventHandler) -> Result<OpenTables, ExitError> {
+        OpenTables::default().reopened(config, events)
     }
 
     /// Opens the tables of another configuration. Tables whose settings and files are unchanged
@@ -65,33 +65,34 @@ impl Tables {
     /// # Errors
     ///
     /// The first table that cannot be used, with its own error. The open tables are unchanged.
-    pub fn changed(&self, config: &Config, events: Events) -> Result<Tables, Exit> {
-        let mut opener = Opener { before: self.clone(), ..Opener::new(config, Purpose::Serve, events) };
-        let tables = config.tables.iter().map(|table| opener.held(&table.name));
-        Ok(Tables { tables: tables.collect::<Result<_, _>>()? })
+    pub fn reopened(&self, config: &Config, events: TableEventHandler) -> Result<OpenTables, ExitError> {
+        let mut opener =
+            TableOpener { previous: self.clone(), ..TableOpener::new(config, TablePurpose::Serve, events) };
+        let tables = config.tables.iter().map(|table| opener.open_table(&table.name));
+        Ok(OpenTables { tables: tables.collect::<Result<_, _>>()? })
     }
 
     /// Whether both have the same tables, in the same order.
-    pub fn are(&self, others: &Tables) -> bool {
-        let is_same = |(one, other): (&Held, &Held)| Arc::ptr_eq(&one.table, &other.table);
+    pub fn is_same(&self, others: &OpenTables) -> bool {
+        let is_same = |(one, other): (&OpenTable, &OpenTable)| Arc::ptr_eq(&one.table, &other.table);
         self.tables.len() == others.tables.len() && self.tables.iter().zip(&*others.tables).all(is_same)
     }
 
     /// The table with this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
-        self.tables.iter().map(|held| &held.table).find(|table| table.name() == name)
+        self.tables.iter().map(|open_table| &open_table.table).find(|table| table.name() == name)
     }
 
     /// All tables with their types, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Table>)> {
-        self.tables.iter().map(|held| (held.described.kind.word(), &held.table))
+        self.tables.iter().map(|open_table| (open_table.config.kind.type_name(), &open_table.table))
     }
 }
 
-impl<'a> Opener<'a> {
+impl<'a> TableOpener<'a> {
     /// Creates an opener with nothing opened yet.
-    pub fn new(config: &'a Config, purpose: Purpose, events: Events) -> Self {
-        Opener { config, purpose, events, before: Tables::default(), opened: HashMap::new() }
+    pub fn new(config: &'a Config, purpose: TablePurpose, events: TableEventHandler) -> Self {
+        TableOpener { config, purpose, events, previous: OpenTables::default(), opened: HashMap::new() }
     }
 
     /// The table with this name; opens it if necessary. The configuration has checked that chains
@@ -100,35 +101,35 @@ impl<'a> Opener<'a> {
     /// # Errors
     ///
     /// There is no such table, or it cannot be used, with its own error.
-    pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, Exit> {
-        self.held(name).map(|held| held.table)
+    pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, ExitError> {
+        self.open_table(name).map(|open_table| open_table.table)
     }
 
-    fn held(&mut self, name: &str) -> Result<Held, Exit> {
-        if let Some(held) = self.opened.get(name) {
-            return Ok(held.clone());
+    fn open_table(&mut self, name: &str) -> Result<OpenTable, ExitError> {
+        if let Some(open_table) = self.opened.get(name) {
+            return Ok(open_table.clone());
         }
         let config: &'a Config = self.config;
-        let described = config.table(name).ok_or_else(|| no_such_table(config, name))?;
-        let stamps = stamps(described);
-        let same = self.before.tables.iter().find(|held| held.is(described, &stamps)).cloned();
-        let held = match same {
-            Some(same) if self.is_made_of_the_same(&same)? => same,
+        let table_config = config.table(name).ok_or_else(|| no_such_table(config, name))?;
+        let stamps = file_stamps(table_config);
+        let same = self.previous.tables.iter().find(|open_table| open_table.is_current(table_config, &stamps)).cloned();
+        let open_table = match same {
+            Some(same) if self.has_same_parts(&same)? => same,
             _ => {
-                self.copy_is_free(described)?;
-                Held::new(described.clone(), open(described, self)?, stamps)
+                self.check_replica_is_free(table_config)?;
+                OpenTable::new(table_config.clone(), open(table_config, self)?, stamps)
             }
         };
-        self.opened.insert(&described.name, held.clone());
-        Ok(held)
+        self.opened.insert(&table_config.name, open_table.clone());
+        Ok(open_table)
     }
 
     /// Whether its parts are still the same tables.
-    fn is_made_of_the_same(&mut self, held: &Held) -> Result<bool, Exit> {
-        let TableKind::Chain { tables } = &held.described.kind else { return Ok(true) };
+    fn has_same_parts(&mut self, open_table: &OpenTable) -> Result<bool, ExitError> {
+        let TableKind::Chain { tables } = &open_table.config.kind else { return Ok(true) };
         for name in tables {
             let part = self.table(name)?;
-            if !self.before.find(name).is_some_and(|before| Arc::ptr_eq(before, &part)) {
+            if !self.previous.find(name).is_some_and(|before| Arc::ptr_eq(before, &part)) {
                 return Ok(false);
             }
         }
@@ -136,27 +137,27 @@ impl<'a> Opener<'a> {
     }
 
     /// The file of a replica belongs to the table that has it open.
-    fn copy_is_free(&self, described: &config::Table) -> Result<(), Exit> {
-        let Some(file) = copy(described) else { return Ok(()) };
-        match self.before.tables.iter().find(|held| copy(&held.described) == Some(file)) {
+    fn check_replica_is_free(&self, table_config: &config::TableConfig) -> Result<(), ExitError> {
+        let Some(file) = replica_file(table_config) else { return Ok(()) };
+        match self.previous.tables.iter().find(|open_table| replica_file(&open_table.config) == Some(file)) {
             None => Ok(()),
             Some(_) => {
                 let text = format!(
                     "table '{}': the settings of its replica have changed: this needs a restart",
-                    described.name
+                    table_config.name
                 );
-                Err(Exit { code: exit::NO, text })
+                Err(ExitError { code: exit::NEGATIVE, text })
             }
         }
     }
 
     /// The purpose of opening.
-    pub fn purpose(&self) -> Purpose {
+    pub fn purpose(&self) -> TablePurpose {
         self.purpose
     }
 
     /// Receives the events of tables.
-    pub fn events(&self) -> Events {
+    pub fn events(&self) -> TableEventHandler {
         self.events.clone()
     }
 }
@@ -169,13 +170,13 @@ pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
 }
 
 /// The error for an unknown table.
-pub fn no_such_table(config: &Config, name: &str) -> Exit {
+pub fn no_such_table(config: &Config, name: &str) -> ExitError {
     let names: Vec<_> = config.tables.iter().map(|table| &*table.name).collect();
     let text = match names[..] {
         [] => format!("no such table: {name:?}; the configuration has no tables"),
         _ => format!("no such table: {name:?}, expected one of: {}", names.join(", ")),
     };
-    Exit { code: exit::USAGE, text }
+    ExitError { code: exit::USAGE, text }
 }
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
 
     /// An unchanged table keeps what it has in memory; a chain is rebuilt if one of its parts is.
     #[test]
-    fn of_another_configuration_only_what_is_changed_is_opened() {
+    fn a_reload_reopens_only_changed_tables() {
         let folder = tempfile::tempdir().unwrap();
         let (people, others) = (folder.path().join("people"), folder.path().join("others"));
         let text = |more: &str| {
@@ -198,23 +199,23 @@ mod tests {
         [&people, &others].into_iter().for_each(|path| std::fs::write(path, "bob@example.org\n").unwrap());
         let config =
             |more: &str| Config::parse(&text(more), "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
-        let kept = |before: &Tables, after: &Tables| {
+        let kept = |before: &OpenTables, after: &OpenTables| {
             let is_kept = |name: &&str| Arc::ptr_eq(before.find(name).unwrap(), after.find(name).unwrap());
             ["all", "people", "others", "rest"].into_iter().filter(is_kept).collect::<Vec<_>>()
         };
-        let nobody = || -> Events { Arc::new(|_| {}) };
-        let first = Tables::open(&config(""), nobody()).unwrap();
+        let nobody = || -> TableEventHandler { Arc::new(|_| {}) };
+        let first = OpenTables::open(&config(""), nobody()).unwrap();
         let more = "[[table]]\nname = \"more\"\ntype = \"static\"\nvalues = [\"x\"]\n";
-        let second = first.changed(&config(more), nobody()).unwrap();
+        let second = first.reopened(&config(more), nobody()).unwrap();
         assert_eq!(kept(&first, &second), ["all", "people", "others", "rest"]);
-        assert!(second.find("more").is_some() && !first.are(&second) && first.are(&first));
+        assert!(second.find("more").is_some() && !first.is_same(&second) && first.is_same(&first));
         std::fs::write(&people, "bob@example.org\ncarol@example.org\n").unwrap();
-        let third = second.changed(&config(""), nobody()).unwrap();
+        let third = second.reopened(&config(""), nobody()).unwrap();
         assert_eq!(kept(&second, &third), ["others", "rest"]);
     }
 
     #[test]
-    fn a_table_is_opened_once_though_another_one_is_made_of_it() {
+    fn a_shared_table_is_opened_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("people");
         std::fs::write(&path, "bob@example.org\n").unwrap();
@@ -223,20 +224,20 @@ mod tests {
              [[table]]\nname = \"people\"\ntype = \"text\"\npath = {path:?}\n"
         );
         let config = Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
-        let opened = Tables::open(&config, Arc::new(|_| {})).unwrap();
+        let opened = OpenTables::open(&config, Arc::new(|_| {})).unwrap();
         let named: Vec<_> = opened.iter().map(|(kind, table)| (kind, table.name().to_owned())).collect();
         assert_eq!(named, [("chain", "all".to_owned()), ("text", "people".to_owned())]);
         assert!(opened.find("nobody").is_none());
 
-        let mut opener = Opener::new(&config, Purpose::Ask, Arc::new(|_| {}));
+        let mut opener = TableOpener::new(&config, TablePurpose::Query, Arc::new(|_| {}));
         let people = opener.table("people").unwrap();
         // Opening it again would fail.
         std::fs::remove_file(&path).unwrap();
         assert!(opener.table("all").is_ok());
         assert!(Arc::ptr_eq(&people, &opener.table("people").unwrap()));
-        let again = opened.changed(&config, Arc::new(|_| {}));
+        let again = opened.reopened(&config, Arc::new(|_| {}));
         assert!(again.is_err(), "the file is gone, which is a change");
-        let missing = Tables::open(&config, Arc::new(|_| {})).err().map(|exit| exit.code);
+        let missing = OpenTables::open(&config, Arc::new(|_| {})).err().map(|exit| exit.code);
         assert_eq!(missing, Some(exit::IO));
         assert_eq!(opener.table("nobody").err().map(|exit| exit.code), Some(exit::USAGE));
     }

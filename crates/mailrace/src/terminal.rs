@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_plays_with_a_terminal_is_escaped() {
+    fn terminal_controls_are_escaped() {
         for (text, expected) in [
             ("bob@example.org", "bob@example.org"),
             ("b\u{fc}cher \u{4f8b}\u{5b50} \u{1f600} \u{5d0}", "b\u{fc}cher \u{4f8b}\u{5b50} \u{1f600} \u{5d0}"),

@@ -1,7 +1,7 @@
 //! The threads that run sessions, and their listeners. Each worker is one thread with one runtime,
 //! so a session never leaves its thread, and wake-ups are cheap.
 //!
-//! New sessions use the current [`Shift`], which is replaced as a whole. A session keeps the one
+//! New sessions use the current [`Generation`], which is replaced as a whole. A session keeps the one
 //! that it was accepted with. A listener that is also in the next one keeps its socket: waiting
 //! clients do not notice. A removed listener is closed, and its sessions continue; the change waits
 //! until it is closed in all threads, so that its address can be bound again.
@@ -16,18 +16,18 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{Answers, Counter, Desk, Networks};
-use net::{Acceptor, Inherited, Stop, Stopper};
+use intake::{CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher};
+use net::{InheritedSockets, Stop, Stopper, TlsServer};
 use protocol::smtp::server as smtp;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::config::{Config, Listener, Protocol};
-use crate::line::Level;
+use crate::from_config;
 use crate::log::Log;
-use crate::logins::Secret;
-use crate::plan;
-use crate::say::say;
+use crate::log_line::Level;
+use crate::logins::AuthSecret;
+use crate::stderr::print_stderr;
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -36,33 +36,33 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What new sessions use.
 #[derive(Clone)]
-pub struct Shift {
+pub struct Generation {
     /// The directory, the spool and the other parts that sessions use.
-    pub desk: Arc<Desk>,
+    pub intake: Arc<IntakeContext>,
     /// The TLS acceptor, if any listener uses TLS.
-    pub acceptor: Option<Arc<Acceptor>>,
+    pub acceptor: Option<Arc<TlsServer>>,
     /// The listeners.
-    pub doors: Vec<Door>,
+    pub listeners: Vec<BoundListener>,
 }
 
 /// A listening socket and its protocol.
 #[derive(Clone)]
-pub struct Door {
-    socket: Arc<Socket>,
+pub struct BoundListener {
+    socket: Arc<ListenerSocket>,
     /// The protocol's name in messages.
     protocol: &'static str,
-    machine: Arc<smtp::Config>,
+    protocol_config: Arc<smtp::Config>,
     /// Missing header fields are added, since the clients are users and not servers.
-    completes: bool,
+    completes_headers: bool,
     /// The proxies that may tell the client's address (PROXY protocol).
-    balancers: Option<Networks>,
+    trusted_proxies: Option<NetworkMatcher>,
 }
 
 /// A listening socket. It closes with the last listener that has it: a thread drops its own handle
 /// before its listener.
-struct Socket {
+struct ListenerSocket {
     /// The address in the configuration.
-    wanted: SocketAddr,
+    configured: SocketAddr,
     /// The address with the actual port.
     address: SocketAddr,
     listener: TcpListener,
@@ -70,65 +70,72 @@ struct Socket {
     /// happen before clients are served.
     handles: Mutex<Vec<TcpListener>>,
     /// Dropped last of all, which tells the waiting thread that the socket is closed.
-    closing: Mutex<Option<Sender<Infallible>>>,
+    close_sender: Mutex<Option<Sender<Infallible>>>,
 }
 
 /// Opens listeners: each with the socket of an existing listener, an inherited socket, or a newly
 /// bound one.
-pub struct Doorman {
+pub struct ListenerSet {
     /// Listeners whose sockets may be reused.
-    pub before: Vec<Door>,
+    pub previous: Vec<BoundListener>,
     /// Sockets passed to the process.
-    pub inherited: Inherited,
+    pub inherited: InheritedSockets,
     /// The number of workers.
     pub workers: usize,
 }
 
 /// The running threads.
-pub struct Workers {
-    shifts: watch::Sender<Arc<Shift>>,
+pub struct SessionWorkers {
+    generations: watch::Sender<Arc<Generation>>,
     stopper: Stopper,
     ender: Stopper,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Doorman {
-    /// The listeners of a configuration, in its order, without logins: see [`let_log_in`].
+impl ListenerSet {
+    /// The listeners of a configuration, in its order, without logins: see [`enable_auth`].
     ///
     /// # Errors
     ///
     /// An address cannot be bound, or an inherited socket belongs to no listener.
-    pub fn open(mut self, config: &Config) -> anyhow::Result<Vec<Door>> {
-        let doors = config.listeners.iter().map(|listener| self.door(config, listener));
-        let doors = doors.collect::<anyhow::Result<_>>()?;
-        self.inherited.none_left()?;
-        Ok(doors)
+    pub fn open(mut self, config: &Config) -> anyhow::Result<Vec<BoundListener>> {
+        let listeners = config.listeners.iter().map(|listener| self.listener(config, listener));
+        let listeners = listeners.collect::<anyhow::Result<_>>()?;
+        self.inherited.check_all_taken()?;
+        Ok(listeners)
     }
 
-    fn door(&mut self, config: &Config, listener: &Listener) -> anyhow::Result<Door> {
+    fn listener(&mut self, config: &Config, listener: &Listener) -> anyhow::Result<BoundListener> {
         let (flavor, protocol) = match listener.protocol {
-            Protocol::Smtp => (smtp::Flavor::Smtp, "smtp"),
-            Protocol::Lmtp => (smtp::Flavor::Lmtp, "lmtp"),
-            Protocol::Submission => (smtp::Flavor::Smtp, "submission"),
+            Protocol::Smtp => (smtp::MailProtocol::Smtp, "smtp"),
+            Protocol::Lmtp => (smtp::MailProtocol::Lmtp, "lmtp"),
+            Protocol::Submission => (smtp::MailProtocol::Smtp, "submission"),
         };
         let machine = smtp::Config {
             hostname: config.hostname.clone(),
             flavor,
-            tls: plan::session_tls(listener),
+            tls: from_config::session_tls(listener),
             auth: None,
-            tolerance: plan::session_tolerance(config),
-            limits: plan::session_limits(config),
+            tolerance: from_config::session_tolerance(config),
+            limits: from_config::session_limits(config),
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;
-        let balancers = (!listener.proxies.is_empty()).then(|| plan::networks(&listener.proxies));
+        let balancers = (!listener.proxies.is_empty()).then(|| from_config::networks(&listener.proxies));
         let completes = listener.protocol == Protocol::Submission;
-        Ok(Door { socket, protocol, machine: Arc::new(machine), completes, balancers })
+        Ok(BoundListener {
+            socket,
+            protocol,
+            protocol_config: Arc::new(machine),
+            completes_headers: completes,
+            trusted_proxies: balancers,
+        })
     }
 
-    fn socket(&mut self, wanted: SocketAddr, backlog: u32) -> io::Result<Arc<Socket>> {
-        if let Some(place) = self.before.iter().position(|door| door.socket.wanted == wanted) {
-            return Ok(self.before.swap_remove(place).socket);
+    fn socket(&mut self, wanted: SocketAddr, backlog: u32) -> io::Result<Arc<ListenerSocket>> {
+        if let Some(place) = self.previous.iter().position(|bound_listener| bound_listener.socket.configured == wanted)
+        {
+            return Ok(self.previous.swap_remove(place).socket);
         }
         let listener = match self.inherited.take(wanted) {
             Some(passed) => passed,
@@ -136,20 +143,20 @@ impl Doorman {
         };
         let handles = (0..self.workers).map(|_| listener.try_clone()).collect::<io::Result<_>>()?;
         let (address, handles) = (listener.local_addr()?, Mutex::new(handles));
-        Ok(Arc::new(Socket { wanted, address, listener, handles, closing: Mutex::default() }))
+        Ok(Arc::new(ListenerSocket { configured: wanted, address, listener, handles, close_sender: Mutex::default() }))
     }
 }
 
 /// Enables logins at the listeners of a configuration. The secret can be read only after privileges
 /// are dropped.
-pub fn let_log_in(doors: &mut [Door], config: &Config, secret: Option<Secret>) {
-    for (door, listener) in doors.iter_mut().zip(&config.listeners) {
-        let auth = secret.and_then(|secret| plan::session_auth(config, listener, secret));
-        Arc::make_mut(&mut door.machine).auth = auth;
+pub fn enable_auth(listeners: &mut [BoundListener], config: &Config, secret: Option<AuthSecret>) {
+    for (bound_listener, listener) in listeners.iter_mut().zip(&config.listeners) {
+        let auth = secret.and_then(|secret| from_config::session_auth(config, listener, secret));
+        Arc::make_mut(&mut bound_listener.protocol_config).auth = auth;
     }
 }
 
-impl Door {
+impl BoundListener {
     /// The address with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.socket.address
@@ -157,7 +164,7 @@ impl Door {
 
     /// Prints to standard error that it is open.
     pub fn announce(&self) {
-        say(format_args!("mailrace: listening protocol={} address={}", self.protocol, self.address()));
+        print_stderr(format_args!("mailrace: listening protocol={} address={}", self.protocol, self.address()));
     }
 
     /// Changes the backlog.
@@ -170,23 +177,23 @@ impl Door {
     }
 
     /// Whether both have the same socket.
-    pub fn is_where(&self, other: &Door) -> bool {
+    pub fn shares_socket(&self, other: &BoundListener) -> bool {
         Arc::ptr_eq(&self.socket, &other.socket)
     }
 
     /// To wait for the close; the caller must not keep a listener with this socket.
-    fn closed(&self) -> Closed {
+    fn on_close(&self) -> SocketClosed {
         let (sender, closed) = mpsc::channel();
         // The lock guards one assignment.
-        *self.socket.closing.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
-        Closed(closed)
+        *self.socket.close_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        SocketClosed(closed)
     }
 }
 
 /// The end of a socket.
-struct Closed(Receiver<Infallible>);
+struct SocketClosed(Receiver<Infallible>);
 
-impl Closed {
+impl SocketClosed {
     /// Waits until the socket is closed, or for this time.
     fn wait(self, longest: Duration) {
         // Nothing is ever sent: either the socket is closed, or the time is up.
@@ -194,83 +201,95 @@ impl Closed {
     }
 }
 
-impl Workers {
+impl SessionWorkers {
     /// Starts the threads.
     ///
     /// # Errors
     ///
     /// The system cannot create them.
-    pub fn start(count: usize, shift: Shift, log: &Arc<Log>) -> io::Result<Workers> {
-        let (shifts, watch) = watch::channel(Arc::new(shift));
+    pub fn start(count: usize, generation: Generation, log: &Arc<Log>) -> io::Result<SessionWorkers> {
+        let (generations, watch) = watch::channel(Arc::new(generation));
         let (stopper, stop) = Stopper::new();
         let (ender, end) = Stopper::new();
         let start = |number| {
             let runtime = runtime()?;
-            let (shifts, stop, log) = (watch.clone(), stop.clone(), log.clone());
-            let worker = Worker { shifts, stop, answers: Answers::default(), log };
-            let work = worker.work(end.clone());
+            let (generations, stop, log) = (watch.clone(), stop.clone(), log.clone());
+            let worker = SessionWorker { generations, stop, answers: CommitNotifier::default(), log };
+            let work = worker.run(end.clone());
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || runtime.block_on(work))
         };
         let threads = (0..count).map(start).collect::<io::Result<_>>()?;
-        Ok(Workers { shifts, stopper, ender, threads })
+        Ok(SessionWorkers { generations, stopper, ender, threads })
     }
 
     /// What new sessions use now.
-    pub fn shift(&self) -> Arc<Shift> {
-        self.shifts.borrow().clone()
+    pub fn generation(&self) -> Arc<Generation> {
+        self.generations.borrow().clone()
     }
 
     /// New sessions use this from now on. Waits until removed listeners are closed, with a time
     /// limit, so that their addresses can be bound again.
-    pub fn change(&self, shift: Shift) {
-        let goes_on = |door: &Door| shift.doors.iter().any(|other| other.is_where(door));
-        let gone: Vec<Closed> = self.shift().doors.iter().filter(|door| !goes_on(door)).map(Door::closed).collect();
-        drop(self.shifts.send_replace(Arc::new(shift)));
-        gone.into_iter().for_each(|closed| closed.wait(CLOSE_TIME_MAX));
+    pub fn set_generation(&self, generation: Generation) {
+        let stays = |bound_listener: &BoundListener| {
+            generation.listeners.iter().any(|other| other.shares_socket(bound_listener))
+        };
+        let closing: Vec<SocketClosed> = self
+            .generation()
+            .listeners
+            .iter()
+            .filter(|bound_listener| !stays(bound_listener))
+            .map(BoundListener::on_close)
+            .collect();
+        drop(self.generations.send_replace(Arc::new(generation)));
+        closing.into_iter().for_each(|closed| closed.wait(CLOSE_TIME_MAX));
     }
 
     /// Closes all listeners, so that later clients are refused, and asks sessions to end.
     pub fn close(&self) {
-        self.shifts.send_modify(|shift| *shift = Arc::new(Shift { doors: Vec::new(), ..Shift::clone(shift) }));
+        self.generations.send_modify(|generation| {
+            *generation = Arc::new(Generation { listeners: Vec::new(), ..Generation::clone(generation) })
+        });
         self.stopper.stop();
     }
 
     /// Waits for the end of all sessions.
-    pub async fn all_gone(&self) {
-        self.stopper.all_gone().await;
+    pub async fn wait_for_sessions(&self) {
+        self.stopper.all_dropped().await;
     }
 
     /// Cuts off the remaining sessions, and waits for the threads.
-    pub fn end(self) {
+    pub fn abort(self) {
         self.ender.stop();
         self.threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
 /// What a worker thread needs.
-struct Worker {
-    shifts: watch::Receiver<Arc<Shift>>,
+struct SessionWorker {
+    generations: watch::Receiver<Arc<Generation>>,
     stop: Stop,
-    answers: Answers,
+    answers: CommitNotifier,
     log: Arc<Log>,
 }
 
-impl Worker {
-    async fn work(mut self, mut end: Stop) {
-        tokio::spawn(self.answers.clone().hand_on());
+impl SessionWorker {
+    async fn run(mut self, mut end: Stop) {
+        tokio::spawn(self.answers.clone().run());
         // Dropping a stopper stops its listener.
-        let mut open: Vec<(Door, Stopper)> = Vec::new();
+        let mut open: Vec<(BoundListener, Stopper)> = Vec::new();
         while !self.stop.is_requested() {
-            let shift = self.shifts.borrow_and_update().clone();
-            open.retain(|(door, _)| shift.doors.iter().any(|other| other.is_where(door)));
-            for door in &shift.doors {
-                if !open.iter().any(|(other, _)| other.is_where(door)) {
-                    open.extend(self.accept(door).map(|stopper| (door.clone(), stopper)));
+            let generation = self.generations.borrow_and_update().clone();
+            open.retain(|(bound_listener, _)| {
+                generation.listeners.iter().any(|other| other.shares_socket(bound_listener))
+            });
+            for bound_listener in &generation.listeners {
+                if !open.iter().any(|(other, _)| other.shares_socket(bound_listener)) {
+                    open.extend(self.accept(bound_listener).map(|stopper| (bound_listener.clone(), stopper)));
                 }
             }
-            drop(shift);
+            drop(generation);
             tokio::select! {
-                changed = self.shifts.changed() => if changed.is_err() { break },
+                changed = self.generations.changed() => if changed.is_err() { break },
                 () = self.stop.requested() => {}
             }
         }
@@ -280,26 +299,28 @@ impl Worker {
 
     /// Accepts sessions until the stopper is dropped. None if another listener with this socket
     /// took the handle.
-    fn accept(&self, door: &Door) -> Option<Stopper> {
+    fn accept(&self, bound_listener: &BoundListener) -> Option<Stopper> {
         // Taking a handle cannot panic halfway.
-        let handle = door.socket.handles.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let handle = bound_listener.socket.handles.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let (stopper, closed) = Stopper::new();
-        let (own, shifts, answers, stop) = (door.clone(), self.shifts.clone(), self.answers.clone(), self.stop.clone());
+        let (own, generations, answers, stop) =
+            (bound_listener.clone(), self.generations.clone(), self.answers.clone(), self.stop.clone());
         let session = move |stream, peer: SocketAddr| {
-            let shift = shifts.borrow().clone();
+            let generation = generations.borrow().clone();
             // A client accepted just when the listener closes is served with the old settings.
-            let now = shift.doors.iter().find(|other| other.is_where(&own)).unwrap_or(&own);
-            let counter = Counter {
-                desk: shift.desk.clone(),
-                machine: now.machine.clone(),
-                answers: answers.clone(),
-                acceptor: shift.acceptor.clone(),
-                completes: now.completes,
-                balancers: now.balancers.clone(),
+            let now = generation.listeners.iter().find(|other| other.shares_socket(&own)).unwrap_or(&own);
+            let context = ListenerContext {
+                intake: generation.intake.clone(),
+                smtp_config: now.protocol_config.clone(),
+                commit_notifier: answers.clone(),
+                acceptor: generation.acceptor.clone(),
+                adds_missing_headers: now.completes_headers,
+                proxy_protocol_networks: now.trusted_proxies.clone(),
             };
-            intake::serve(counter, stream, peer.ip(), stop.clone())
+            intake::serve(context, stream, peer.ip(), stop.clone())
         };
-        let (address, log, accepting) = (door.address(), self.log.clone(), net::accept(handle, closed, session));
+        let (address, log, accepting) =
+            (bound_listener.address(), self.log.clone(), net::accept(handle, closed, session));
         tokio::spawn(async move {
             if let Err(error) = accepting.await {
                 let fields: &[(&'static str, &dyn Display)] = &[("address", &address), ("error", &error)];
@@ -322,21 +343,21 @@ mod tests {
     /// Regression: two reloads in quick succession, one removing a listener and the next restoring
     /// it, could find a thread that had not closed it yet: the address was in use.
     #[test]
-    fn a_door_is_closed_with_the_last_handle_and_not_before() {
+    fn a_listener_closes_with_its_last_handle() {
         let parse = |address: &str| {
             let text = format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"{address}\"\n");
             Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"))
         };
-        let doorman = || Doorman { before: Vec::new(), inherited: Inherited::default(), workers: 2 };
-        let mut doors = doorman().open(&parse("127.0.0.1:0")).unwrap();
-        let door = doors.pop().unwrap();
-        let again = parse(&door.address().to_string());
-        let (worker, closed) = (door.clone(), door.closed());
-        drop(door);
-        assert!(closed.0.try_recv() == Err(mpsc::TryRecvError::Empty) && doorman().open(&again).is_err());
+        let listener_set = || ListenerSet { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 2 };
+        let mut listeners = listener_set().open(&parse("127.0.0.1:0")).unwrap();
+        let bound_listener = listeners.pop().unwrap();
+        let again = parse(&bound_listener.address().to_string());
+        let (worker, closed) = (bound_listener.clone(), bound_listener.on_close());
+        drop(bound_listener);
+        assert!(closed.0.try_recv() == Err(mpsc::TryRecvError::Empty) && listener_set().open(&again).is_err());
         let waiting = thread::spawn(move || closed.0.recv());
         drop(worker);
         assert!(waiting.join().unwrap().is_err());
-        assert!(doorman().open(&again).is_ok());
+        assert!(listener_set().open(&again).is_ok());
     }
 }

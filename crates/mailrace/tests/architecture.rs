@@ -13,25 +13,25 @@ use std::path::{Path, PathBuf};
 
 /// A row of the table.
 #[derive(Debug, PartialEq)]
-struct Row {
+struct CrateRow {
     /// None: all of them.
     may_import: Option<BTreeSet<String>>,
     sockets: bool,
     files: bool,
 }
 
-type Table = BTreeMap<String, Row>;
+type CrateTable = BTreeMap<String, CrateRow>;
 
 const SOCKETS: [&str; 6] = ["tokio", "socket2", "TcpStream", "TcpListener", "UdpSocket", "UnixStream"];
 const FILES: [&str; 4] = ["std::fs", "rustix::fs", "File::", "OpenOptions"];
 
 #[test]
-fn every_room_imports_only_what_the_table_allows() {
-    let (table, rooms) = (table(), rooms());
+fn every_crate_imports_only_what_the_table_allows() {
+    let (table, rooms) = (table(), crate_folders());
     let named: Vec<_> = table.keys().collect();
     assert_eq!(named, rooms.keys().collect::<Vec<_>>(), "rows of the table and folders");
-    let faults: Vec<_> = rooms.iter().flat_map(|(room, folder)| faults(&table, room, folder)).collect();
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    let errors: Vec<_> = rooms.iter().flat_map(|(room, folder)| violations(&table, room, folder)).collect();
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn the_checker_sees_what_it_is_there_to_see() {
         "| crate | may import | async, sockets | files |\n|---|---|---|---|\n\
          | mail | nothing | no | a handle only |\n| queue | mail | no | no |\n| spool | mail | yes | yes |\n\nend",
     );
-    let check = |manifest: &str, source: &str| room_faults(&table, "queue", manifest, &[("q.rs", source)]).len();
+    let check = |manifest: &str, source: &str| crate_violations(&table, "queue", manifest, &[("q.rs", source)]).len();
     let clean = "[dependencies]\nmail.workspace = true\n[dev-dependencies]\nsim.workspace = true\n";
     assert_eq!(check(clean, "use mail::Reply;\nuse std::net::IpAddr;\nuse crate::spool::X; // spool::Y"), 0);
     assert_eq!(check("[dependencies]\nspool.workspace = true\n", ""), 1);
@@ -56,19 +56,19 @@ fn the_checker_sees_what_it_is_there_to_see() {
     assert_eq!(table["queue"].may_import, Some(BTreeSet::from(["mail".to_owned()])));
 }
 
-fn table() -> Table {
+fn table() -> CrateTable {
     let path = root().join("ARCHITECTURE.md");
     parse(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
-fn parse(text: &str) -> Table {
+fn parse(text: &str) -> CrateTable {
     let rows = text.lines().skip_while(|line| !line.ends_with("| async, sockets | files |")).skip(2);
-    let table: Table = rows.take_while(|line| line.starts_with('|')).map(row).collect();
+    let table: CrateTable = rows.take_while(|line| line.starts_with('|')).map(row).collect();
     assert!(!table.is_empty(), "ARCHITECTURE.md has no table with the columns 'async, sockets' and 'files'");
     table
 }
 
-fn row(line: &str) -> (String, Row) {
+fn row(line: &str) -> (String, CrateRow) {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
     let [room, imports, sockets, files] = cells[..] else { panic!("not four cells: {line}") };
     let may_import = match imports {
@@ -76,46 +76,46 @@ fn row(line: &str) -> (String, Row) {
         "nothing" => Some(BTreeSet::new()),
         names => Some(names.split(", ").map(str::to_owned).collect()),
     };
-    (room.to_owned(), Row { may_import, sockets: sockets != "no", files: files != "no" })
+    (room.to_owned(), CrateRow { may_import, sockets: sockets != "no", files: files != "no" })
 }
 
 /// All crates of the workspace by name.
-fn rooms() -> BTreeMap<String, PathBuf> {
+fn crate_folders() -> BTreeMap<String, PathBuf> {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
     let folders = crates.chain([root().join("sim")]).filter(|folder| folder.join("Cargo.toml").exists());
     folders.map(|folder| (folder.file_name().unwrap().to_str().unwrap().to_owned(), folder)).collect()
 }
 
-fn faults(table: &Table, room: &str, folder: &Path) -> Vec<String> {
+fn violations(table: &CrateTable, crate_name: &str, folder: &Path) -> Vec<String> {
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
     let mut sources = Vec::new();
     collect(&folder.join("src"), &mut sources);
     let sources: Vec<_> = sources.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-    room_faults(table, room, &manifest, &sources)
+    crate_violations(table, crate_name, &manifest, &sources)
 }
 
-fn room_faults(table: &Table, room: &str, manifest: &str, sources: &[(&str, &str)]) -> Vec<String> {
-    let row = &table[room];
+fn crate_violations(table: &CrateTable, crate_name: &str, manifest: &str, sources: &[(&str, &str)]) -> Vec<String> {
+    let row = &table[crate_name];
     let dependencies = dependencies(manifest);
     let refused = |name: &str| {
-        let ours = name != room && table.contains_key(name);
+        let ours = name != crate_name && table.contains_key(name);
         ours && row.may_import.as_ref().is_some_and(|allowed| !allowed.contains(name))
     };
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for name in &dependencies {
         if refused(name) || (!row.sockets && SOCKETS.contains(&name.as_str())) {
-            faults.push(format!("{room}: its Cargo.toml depends on {name}"));
+            errors.push(format!("{crate_name}: its Cargo.toml depends on {name}"));
         }
     }
     for (path, text) in sources {
         let code = code(text);
-        faults.extend(roots(&code).into_iter().filter(|name| refused(name)).map(|n| format!("{path}: names {n}")));
+        errors.extend(roots(&code).into_iter().filter(|name| refused(name)).map(|n| format!("{path}: names {n}")));
         let opens = |banned: &[&str]| banned.iter().find(|word| code.contains(**word)).map(|word| word.to_string());
         let socket = opens(&SOCKETS).filter(|_| !row.sockets);
         let file = opens(&FILES).filter(|_| !row.files);
-        faults.extend(socket.into_iter().chain(file).map(|word| format!("{path}: {room} may not use {word}")));
+        errors.extend(socket.into_iter().chain(file).map(|word| format!("{path}: {crate_name} may not use {word}")));
     }
-    faults
+    errors
 }
 
 /// The dependencies in a manifest, without those for tests.
@@ -144,7 +144,7 @@ fn roots(code: &str) -> BTreeSet<String> {
         let before = &code[..place];
         let name = &before[before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |end| end + 1)..];
         let inside_path = before[..before.len() - name.len()].trim_end().ends_with("::");
-        if !inside_path && !is_nested(before) && !is_brought(code, name) {
+        if !inside_path && !is_nested(before) && !is_imported(code, name) {
             roots.insert(name.to_owned());
         }
     }
@@ -158,7 +158,7 @@ fn is_nested(before: &str) -> bool {
 }
 
 /// Whether `use std::net;`, `use crate::net;` or `mod net;` defines `name` in the file.
-fn is_brought(code: &str, name: &str) -> bool {
+fn is_imported(code: &str, name: &str) -> bool {
     let brought = [format!("::{name};"), format!("mod {name};"), format!("mod {name} {{")];
     brought.iter().any(|text| code.contains(text))
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFull, TlsVersion,
-    Transport, TransportKind,
+    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFullAction,
+    TlsVersion, Transport, TransportKind,
 };
 use proptest::prelude::*;
-use route::Pattern;
+use route::DomainPattern;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -116,7 +116,7 @@ fn what_is_built_in_is_always_there_and_comes_first() {
 #[test]
 fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
     let last = |text: &str| parse(text).unwrap().routes.pop().unwrap();
-    assert_eq!((last("").pattern, last("").next_hop), (Pattern::Any, None));
+    assert_eq!((last("").pattern, last("").next_hop), (DomainPattern::Any, None));
     let relayed = last("[transport.smtp]\nnext_hop = \"relay.example.net\"\n");
     assert_eq!(relayed.next_hop.unwrap().to_string(), "relay.example.net");
     let own = parse("[[route]]\ndomain = \"*\"\nnext_hop = \"[192.0.2.1]\"\n").unwrap().routes;
@@ -127,7 +127,7 @@ fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
 fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
     let config = parse("[transport.smtp]\nconnections = 1\n").unwrap();
     let TransportKind::Smtp(smtp) = &config.transport(Transport::SMTP).unwrap().kind else { panic!("not SMTP") };
-    assert_eq!((smtp.concurrency.start, smtp.concurrency.most), (1, 1));
+    assert_eq!((smtp.concurrency.start, smtp.concurrency.max), (1, 1));
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
         maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
     };
     assert_eq!(quota(""), None);
-    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, QuotaFull::Defer)));
-    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, QuotaFull::Refuse)));
+    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, QuotaFullAction::Defer)));
+    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, QuotaFullAction::Refuse)));
     let shown = faults(
         "[transport.maildir]\nquota_full = \"defer\"\n[transport.a]\ntype = \"maildir\"\nquota_table = \"nowhere\"\n\
          quota = { bytes = \"much\", mesages = 1 }\nquota_full = \"bounce\"\n",
@@ -284,13 +284,13 @@ fn settings_that_do_not_go_together_are_told() {
 }
 
 #[test]
-fn ways_out_that_lead_nowhere_are_told() {
+fn unusable_transports_are_reported() {
     let shown = faults(include_str!("astray.toml"));
     insta::assert_snapshot!(shown);
 }
 
 #[test]
-fn queues_that_stand_in_each_others_way_are_told() {
+fn conflicting_queues_are_reported() {
     let shown = faults(include_str!("queues.toml"));
     insta::assert_snapshot!(shown);
 }
@@ -309,7 +309,7 @@ fn what_is_no_pattern_no_next_hop_and_no_rate_is_told_with_examples() {
 }
 
 #[test]
-fn a_text_full_of_faults_does_not_fill_the_screen() {
+fn only_the_first_errors_are_shown() {
     let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
     let shown = faults(&text);
     assert_eq!(shown.matches("error: ").count(), 50);
@@ -329,7 +329,7 @@ fn nearly_toml() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_brings_the_reader_down(text in nearly_toml()) {
+    fn no_text_makes_the_parser_panic(text in nearly_toml()) {
         let _ = parse(&text);
     }
 }
@@ -364,7 +364,7 @@ fn a_submission_wants_users_and_scram_is_spoken_where_it_is_named() {
     assert_eq!(asked, [(true, true), (true, false), (false, false)]);
     let spoken = |config: Config| {
         let auth = config.auth.unwrap();
-        (auth.mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>(), auth.checking.scram)
+        (auth.mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>(), auth.verification.scram)
     };
     assert_eq!(spoken(config), (vec!["PLAIN", "LOGIN"], false));
     assert_eq!(spoken(of("bind = \"a\"\n")), (vec!["PLAIN", "LOGIN"], false));

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use lookup::layers::{CacheSettings, Settings};
-use lookup::ldap::{self, Bind, Members, Scope, Servers};
+use lookup::ldap::{self, Bind, LdapServers, Members, Scope};
 use lookup::sqlite;
-use mailrace::config::{Config, Ldap, Postgres, Replica, Sqlite, Table, TableKind};
+use mailrace::config::{Config, LdapReplica, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -25,7 +25,7 @@ fn minutes(minutes: u64) -> Duration {
 }
 
 /// The tables in the text with all keys.
-fn tables() -> Vec<Table> {
+fn tables() -> Vec<TableConfig> {
     parse(include_str!("tables.toml")).expect("the text has no errors").tables
 }
 
@@ -35,7 +35,7 @@ fn kind(name: &str) -> TableKind {
 
 #[test]
 fn tables_are_in_the_order_of_the_text() {
-    let kinds: Vec<_> = tables().iter().map(|table| format!("{}: {}", table.kind.word(), table.name)).collect();
+    let kinds: Vec<_> = tables().iter().map(|table| format!("{}: {}", table.kind.type_name(), table.name)).collect();
     let expected = [
         "chain: all",
         "text: people",
@@ -73,38 +73,38 @@ fn every_setting_of_databases_arrives() {
         timeout: seconds(11),
     };
     let cache = CacheSettings { ttl: minutes(13), negative_ttl: seconds(0), stale_if_error: seconds(0), entries: 14 };
-    let layers = Settings { cache: Some(cache), wait_max: seconds(12), ..Settings::default() };
-    assert_eq!(kind("sqlite"), TableKind::Sqlite(Box::new(Sqlite { database, layers })));
+    let lookup_settings = Settings { cache: Some(cache), wait_max: seconds(12), ..Settings::default() };
+    assert_eq!(kind("sqlite"), TableKind::Sqlite(Box::new(SqliteTable { database, lookup_settings })));
     let database =
         sqlite::Config { path: "/mail.db".into(), query: "SELECT 1 WHERE :domain".into(), timeout: seconds(10) };
-    let layers = Settings { cache: None, ..Settings::default() };
-    assert_eq!(kind("sqlite with defaults"), TableKind::Sqlite(Box::new(Sqlite { database, layers })));
-    let postgres = Postgres {
+    let lookup_settings = Settings { cache: None, ..Settings::default() };
+    assert_eq!(kind("sqlite with defaults"), TableKind::Sqlite(Box::new(SqliteTable { database, lookup_settings })));
+    let postgres = PostgresTable {
         url: "postgres://mail:hidden@db1:5433,db2/mail?sslmode=require".parse().unwrap(),
         password_file: None,
         ca_file: Some("/data/ca.pem".into()),
         query: "SELECT address, target FROM aliases WHERE address = ANY($1)".into(),
         timeout: seconds(21),
         connect_timeout: seconds(22),
-        layers: Settings {
+        lookup_settings: Settings {
             cache: None,
             batch_max: 23,
             concurrency: 24,
             wait_max: seconds(25),
             failures_max: 26,
-            probe_every: seconds(27),
+            probe_interval: seconds(27),
             ..Settings::default()
         },
     };
     assert_eq!(kind("postgres"), TableKind::Postgres(Box::new(postgres)));
-    let postgres = Postgres {
+    let postgres = PostgresTable {
         url: "host=/run/postgresql user=mail".parse().unwrap(),
         password_file: Some("/data/password".into()),
         ca_file: None,
         query: "SELECT $1".into(),
         timeout: seconds(10),
         connect_timeout: seconds(5),
-        layers: Settings::default(),
+        lookup_settings: Settings::default(),
     };
     assert_eq!(kind("postgres with defaults"), TableKind::Postgres(Box::new(postgres)));
 }
@@ -112,7 +112,7 @@ fn every_setting_of_databases_arrives() {
 /// A directory with only the mandatory keys.
 fn directory(url: &str) -> ldap::Config {
     ldap::Config {
-        servers: Servers {
+        servers: LdapServers {
             urls: vec![url.parse().expect("a URL")],
             starttls: false,
             ca_file: None,
@@ -132,7 +132,7 @@ fn directory(url: &str) -> ldap::Config {
 
 #[test]
 fn every_setting_of_directories_arrives() {
-    let servers = Servers {
+    let servers = LdapServers {
         urls: vec!["ldap://127.0.0.1:389".parse().unwrap(), "ldap://[::1]:1389".parse().unwrap()],
         starttls: true,
         ca_file: Some("/etc/ssl/ours.pem".into()),
@@ -152,19 +152,20 @@ fn every_setting_of_directories_arrives() {
     };
     let cache =
         CacheSettings { ttl: minutes(40), negative_ttl: seconds(41), stale_if_error: minutes(42 * 60), entries: 43 };
-    let layers = Settings {
+    let lookup_settings = Settings {
         cache: Some(cache),
         batch_max: 35,
         concurrency: 36,
         wait_max: seconds(37),
         failures_max: 38,
-        probe_every: seconds(39),
+        probe_interval: seconds(39),
         ..Settings::default()
     };
-    let expected = Ldap { directory: asked, password_file: None, layers, replica: None };
+    let expected = LdapTable { directory: asked, password_file: None, lookup_settings, replica: None };
     assert_eq!(kind("directory"), TableKind::Ldap(Box::new(expected)));
     let asked = directory("ldap://ldap.example.org");
-    let expected = Ldap { directory: asked, password_file: None, layers: Settings::default(), replica: None };
+    let expected =
+        LdapTable { directory: asked, password_file: None, lookup_settings: Settings::default(), replica: None };
     assert_eq!(kind("directory with defaults"), TableKind::Ldap(Box::new(expected)));
 }
 
@@ -174,16 +175,16 @@ fn every_setting_of_copies_arrives() {
     asked.servers.bind = Bind::External;
     asked.scope = Scope::Base;
     asked.results = vec!["mail".parse().unwrap()];
-    let copy = Replica { file: "/data/copy".into(), poll_every: minutes(51), removals_max: 1.0 };
-    let layers = Settings::default();
-    let expected = Ldap { directory: asked, password_file: None, layers, replica: Some(copy) };
+    let copy = LdapReplica { file: "/data/copy".into(), poll_every: minutes(51), removals_max: 1.0 };
+    let lookup_settings = Settings::default();
+    let expected = LdapTable { directory: asked, password_file: None, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy"), TableKind::Ldap(Box::new(expected)));
     let mut asked = directory("ldaps://ldap.example.org");
     asked.servers.bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
     let file = "/data/tables/copy with defaults".into();
-    let copy = Replica { file, poll_every: minutes(5), removals_max: 0.1 };
+    let copy = LdapReplica { file, poll_every: minutes(5), removals_max: 0.1 };
     let password_file = Some("/etc/mailrace/password".into());
-    let expected = Ldap { directory: asked, password_file, layers, replica: Some(copy) };
+    let expected = LdapTable { directory: asked, password_file, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy with defaults"), TableKind::Ldap(Box::new(expected)));
 }
 

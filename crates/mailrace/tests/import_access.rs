@@ -11,15 +11,18 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use intake::Troubles;
-use intake::access::{Access, Condition, Decision, Rule, Stage, Subject, Test, Visit, Zone};
-use lookup::regexp::Regexp;
-use lookup::text::Text;
-use lookup::unavailable::Unavailable;
-use lookup::{Answer, Answers, Table};
+use intake::ThrottledLog;
+use intake::access::{
+    AccessCondition, AccessDecision, AccessRules, AccessStage, AccessTest, CompiledRule, DnsblCheck, RuleSubject,
+    SessionInfo,
+};
+use lookup::regexp::RegexpTable;
+use lookup::text::TextTable;
+use lookup::unavailable::UnavailableTable;
+use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::Address;
 use mailrace::config::{AccessRule, Config, Listener, Protocol, TableKind};
-use mailrace::import::postfix::{Files, Import, import};
+use mailrace::import::postfix::{FileReader, ImportResult, import};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -45,7 +48,7 @@ const MAIN: &str = "\
 
 /// A client, a sender and a recipient.
 #[derive(Clone, Copy, Debug)]
-struct Guest {
+struct TestClient {
     client: &'static str,
     logged_in: bool,
     helo: &'static str,
@@ -54,12 +57,12 @@ struct Guest {
     recipient: &'static str,
 }
 
-impl Guest {
+impl TestClient {
     fn is_in_mynetworks(&self) -> bool {
         ["127.0.0.1", "192.0.2.9"].contains(&self.client)
     }
 
-    fn is_for_others(&self) -> bool {
+    fn is_for_other_domain(&self) -> bool {
         !self.recipient.ends_with("@example.org")
     }
 }
@@ -77,12 +80,12 @@ const HELOS: [&str; 3] = ["localhost", "mx.bad.example", "mx.good.example"];
 const SENDERS: [&str; 4] = ["", "bad@bad.example", "x@sub.bad.example", "good@good.example"];
 const RECIPIENTS: [&str; 4] = ["bob@example.org", "trap@example.org", "eve@elsewhere.example", "bob@elsewhere.example"];
 
-static GUESTS: LazyLock<Vec<Guest>> = LazyLock::new(|| {
+static TEST_CLIENTS: LazyLock<Vec<TestClient>> = LazyLock::new(|| {
     let mut guests = Vec::new();
     for client in CLIENTS {
         for (logged_in, helo) in [false, true].into_iter().flat_map(|it| HELOS.map(|helo| (it, helo))) {
             for (sender, recipient) in SENDERS.into_iter().flat_map(|it| RECIPIENTS.map(|recipient| (it, recipient))) {
-                guests.push(Guest { client, logged_in, helo, sender, recipient });
+                guests.push(TestClient { client, logged_in, helo, sender, recipient });
             }
         }
     }
@@ -91,18 +94,18 @@ static GUESTS: LazyLock<Vec<Guest>> = LazyLock::new(|| {
 
 /// The result of a restriction in Postfix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Says {
+enum RestrictionResult {
     Yes,
     No,
     Nothing,
 }
 
-fn yes_if(holds: bool) -> Says {
-    if holds { Says::Yes } else { Says::Nothing }
+fn yes_if(holds: bool) -> RestrictionResult {
+    if holds { RestrictionResult::Yes } else { RestrictionResult::Nothing }
 }
 
-fn no_if(holds: bool) -> Says {
-    if holds { Says::No } else { Says::Nothing }
+fn no_if(holds: bool) -> RestrictionResult {
+    if holds { RestrictionResult::No } else { RestrictionResult::Nothing }
 }
 
 fn is_listed(zone: &str, client: &str) -> bool {
@@ -110,52 +113,52 @@ fn is_listed(zone: &str, client: &str) -> bool {
 }
 
 /// A restriction and its effect.
-type Restriction = (&'static str, fn(&Guest) -> Says);
+type Restriction = (&'static str, fn(&TestClient) -> RestrictionResult);
 
 const RESTRICTIONS: [Restriction; 21] = [
     ("permit_mynetworks", |it| yes_if(it.is_in_mynetworks())),
     ("permit_sasl_authenticated", |it| yes_if(it.logged_in)),
-    ("permit", |_| Says::Yes),
-    ("reject", |_| Says::No),
-    ("defer", |_| Says::No),
-    ("reject_unauth_destination", |it| no_if(it.is_for_others())),
-    ("permit_auth_destination", |it| yes_if(!it.is_for_others())),
-    ("warn_if_reject reject", |_| Says::Nothing),
+    ("permit", |_| RestrictionResult::Yes),
+    ("reject", |_| RestrictionResult::No),
+    ("defer", |_| RestrictionResult::No),
+    ("reject_unauth_destination", |it| no_if(it.is_for_other_domain())),
+    ("permit_auth_destination", |it| yes_if(!it.is_for_other_domain())),
+    ("warn_if_reject reject", |_| RestrictionResult::Nothing),
     ("reject_rbl_client list.example", |it| no_if(is_listed("list.example", it.client))),
     ("permit_dnswl_client white.example=127.0.0.[0..255]", |it| yes_if(is_listed("white.example", it.client))),
     ("check_client_access inline:{ {203.0.113=REJECT}, {192.0.2.9=OK}, 198.51.100.66=FILTER }", |it| match it.client {
-        "203.0.113.5" | "198.51.100.66" => Says::No,
+        "203.0.113.5" | "198.51.100.66" => RestrictionResult::No,
         client => yes_if(client == "192.0.2.9"),
     }),
     ("check_client_access cidr:/cidr", |it| match it.client {
-        "198.51.100.200" => Says::No,
-        "198.51.100.66" | "198.51.100.77" => Says::Nothing,
+        "198.51.100.200" => RestrictionResult::No,
+        "198.51.100.66" | "198.51.100.77" => RestrictionResult::Nothing,
         client => yes_if(client.starts_with("192.0.2.")),
     }),
     ("check_helo_access inline:{ bad.example=REJECT, {mx.good.example=OK} }", |it| match it.helo {
-        "mx.bad.example" => Says::No,
+        "mx.bad.example" => RestrictionResult::No,
         helo => yes_if(helo == "mx.good.example"),
     }),
     ("check_helo_access inline:{ {localhost=550 no} }", |it| no_if(it.helo == "localhost")),
     ("check_sender_access inline:{ bad.example=REJECT, {good.example=OK}, {sub.bad.example=DUNNO} }", |it| {
         match it.sender {
-            "bad@bad.example" => Says::No,
+            "bad@bad.example" => RestrictionResult::No,
             sender => yes_if(sender == "good@good.example"),
         }
     }),
     ("check_sender_access inline:{ {<>=DEFER later}, {good@=WARN} }", |it| no_if(it.sender.is_empty())),
     ("check_sender_access pcre:/pcre", |it| match it.sender {
-        "good@good.example" => Says::Yes,
+        "good@good.example" => RestrictionResult::Yes,
         sender => no_if(sender.contains("bad")),
     }),
     ("check_recipient_access inline:{ trap@example.org=REJECT, bob@=OK }", |it| match it.recipient {
-        "trap@example.org" => Says::No,
+        "trap@example.org" => RestrictionResult::No,
         recipient => yes_if(recipient.starts_with("bob@")),
     }),
-    ("check_client_access static:OK", |_| Says::Yes),
-    ("check_recipient_access static:{REJECT nobody}", |_| Says::No),
+    ("check_client_access static:OK", |_| RestrictionResult::Yes),
+    ("check_recipient_access static:{REJECT nobody}", |_| RestrictionResult::No),
     ("class", |it| match it.is_in_mynetworks() {
-        true => Says::Yes,
+        true => RestrictionResult::Yes,
         false => no_if(is_listed("list.example", it.client)),
     }),
 ];
@@ -167,14 +170,14 @@ const OWN: [usize; 6] = [0, 1, 2, 3, 5, 6];
 type Lists = [Vec<usize>; 5];
 
 /// Whether Postfix accepts the recipient.
-fn is_taken_by_postfix(lists: &Lists, guest: &Guest) -> bool {
+fn is_taken_by_postfix(lists: &Lists, client: &TestClient) -> bool {
     let first = |list: &Vec<usize>| {
         list.iter()
-            .map(|&place| RESTRICTIONS[place].1(guest))
-            .find(|says| *says != Says::Nothing)
-            .unwrap_or(Says::Nothing)
+            .map(|&place| RESTRICTIONS[place].1(client))
+            .find(|says| *says != RestrictionResult::Nothing)
+            .unwrap_or(RestrictionResult::Nothing)
     };
-    lists.iter().all(|list| first(list) != Says::No)
+    lists.iter().all(|list| first(list) != RestrictionResult::No)
 }
 
 fn text(lists: &Lists, line: impl Fn(&str, &str) -> String) -> String {
@@ -184,7 +187,7 @@ fn text(lists: &Lists, line: impl Fn(&str, &str) -> String) -> String {
 
 struct Tables;
 
-impl Files for Tables {
+impl FileReader for Tables {
     fn text(&self, path: &Path) -> io::Result<String> {
         let text = match path.to_str() {
             Some("/cidr") => "198.51.100.0/25 DUNNO\n198.51.0.0/16 REJECT\n192.0.2.0/24 OK\n",
@@ -205,10 +208,10 @@ impl Table for ListOf {
         self.0
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         let answer = |key: &&str| match is_listed(self.0, key) {
-            true => Answer::Found(vec!["127.0.0.2".into()]),
-            false => Answer::NotFound,
+            true => LookupAnswer::Found(vec!["127.0.0.2".into()]),
+            false => LookupAnswer::NotFound,
         };
         Box::pin(std::future::ready(keys.iter().map(answer).collect()))
     }
@@ -216,9 +219,9 @@ impl Table for ListOf {
 
 /// A server with an imported configuration.
 struct Server {
-    import: Import,
+    import: ImportResult,
     config: Config,
-    access: Option<Access>,
+    access: Option<AccessRules>,
     runtime: Runtime,
     _folder: TempDir,
 }
@@ -234,7 +237,7 @@ impl Server {
         }
         let tables: BTreeMap<&str, Arc<dyn Table>> =
             config.tables.iter().map(|table| (&*table.name, open(table))).collect();
-        let access = Access::new(config.access.iter().map(|rule| rule_of(rule, &tables)).collect());
+        let access = AccessRules::new(config.access.iter().map(|rule| rule_of(rule, &tables)).collect());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         Server { import, config, access, runtime, _folder: folder }
     }
@@ -245,66 +248,66 @@ impl Server {
 
     /// Whether it accepts the recipient at a listener: for local domains if no rule refuses it, for
     /// other domains if the client may relay.
-    fn takes(&self, listener: &Listener, guest: &Guest) -> bool {
-        let client: IpAddr = guest.client.parse().unwrap();
-        let can_log_in = listener.auth || !guest.logged_in;
-        let has_to = listener.require_auth && !guest.logged_in;
-        let relays = guest.logged_in || self.config.relay.networks.iter().any(|network| network.contains(client));
-        if !can_log_in || has_to || guest.is_for_others() && !relays {
+    fn takes(&self, listener: &Listener, client: &TestClient) -> bool {
+        let address: IpAddr = client.client.parse().unwrap();
+        let can_log_in = listener.auth || !client.logged_in;
+        let has_to = listener.require_auth && !client.logged_in;
+        let relays = client.logged_in || self.config.relay.networks.iter().any(|network| network.contains(address));
+        if !can_log_in || has_to || client.is_for_other_domain() && !relays {
             return false;
         }
         let (sender, recipient): (Option<Address>, Address) =
-            (guest.sender.parse().ok(), guest.recipient.parse().unwrap());
-        let visit = Visit {
-            client: Some(client),
-            helo: Some(guest.helo),
+            (client.sender.parse().ok(), client.recipient.parse().unwrap());
+        let visit = SessionInfo {
+            client: Some(address),
+            helo: Some(client.helo),
             sender: Some(sender.as_ref()),
             recipient: Some(&recipient),
-            is_user: listener.require_auth || guest.logged_in,
-            ..Visit::default()
+            is_user: listener.require_auth || client.logged_in,
+            ..SessionInfo::default()
         };
         let Some(access) = &self.access else { return true };
-        let troubles = Troubles::new(|line, _| panic!("{line}"));
-        let verdict = self.runtime.block_on(access.judge(Stage::Rcpt, &visit, &troubles));
-        !matches!(verdict.decision, Some(Decision::Refuse { .. }))
+        let troubles = ThrottledLog::new(|line, _| panic!("{line}"));
+        let verdict = self.runtime.block_on(access.evaluate(AccessStage::Rcpt, &visit, &troubles));
+        !matches!(verdict.decision, Some(AccessDecision::Refuse { .. }))
     }
 }
 
-fn open(table: &mailrace::config::Table) -> Arc<dyn Table> {
+fn open(table: &mailrace::config::TableConfig) -> Arc<dyn Table> {
     match &table.kind {
-        TableKind::Text { path } => Arc::new(Text::load(&table.name, path).unwrap()),
-        TableKind::Regexp { path } => Arc::new(Regexp::load(&table.name, path).unwrap()),
-        TableKind::Unavailable { reason, path: None } => Arc::new(Unavailable::new(&table.name, reason, None)),
+        TableKind::Text { path } => Arc::new(TextTable::load(&table.name, path).unwrap()),
+        TableKind::Regexp { path } => Arc::new(RegexpTable::load(&table.name, path).unwrap()),
+        TableKind::Unavailable { reason, path: None } => Arc::new(UnavailableTable::new(&table.name, reason, None)),
         _ => panic!("{}: a table of another type", table.name),
     }
 }
 
 /// The rule in the form that sessions use.
-fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Rule {
-    assert_eq!(rule.stage, Stage::Rcpt);
+fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> CompiledRule {
+    assert_eq!(rule.stage, AccessStage::Rcpt);
     assert!(rule.helos.is_empty() && rule.senders.is_empty() && rule.recipients.is_empty());
     let mut tests = Vec::new();
     let networks = rule.clients.clone();
     if !networks.is_empty() {
-        tests.push(Test::Client(Arc::new(move |client| networks.iter().any(|network| network.contains(client)))));
+        tests.push(AccessTest::Client(Arc::new(move |client| networks.iter().any(|network| network.contains(client)))));
     }
     let named = [
-        (Subject::Client, &rule.clients_in),
-        (Subject::Helo, &rule.helos_in),
-        (Subject::Sender, &rule.senders_in),
-        (Subject::Recipient, &rule.recipients_in),
+        (RuleSubject::Client, &rule.clients_in),
+        (RuleSubject::Helo, &rule.helos_in),
+        (RuleSubject::Sender, &rule.senders_in),
+        (RuleSubject::Recipient, &rule.recipients_in),
     ];
     for (subject, name) in named {
-        tests.extend(name.as_ref().map(|name| Test::Table(subject, tables[&**name].clone())));
+        tests.extend(name.as_ref().map(|name| AccessTest::Table(subject, tables[&**name].clone())));
     }
     if let Some(zone) = &rule.dnsbl {
         let name = if &*zone.zone == "list.example" { "list.example" } else { "white.example" };
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
-        tests.push(Test::Listed(Zone { name: name.into(), table: Arc::new(ListOf(name)), codes }));
+        tests.push(AccessTest::Dnsbl(DnsblCheck { name: name.into(), table: Arc::new(ListOf(name)), codes }));
     }
-    let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
+    let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
-    Rule { name, list, stage: rule.stage, conditions, action, asks_users: rule.users }
+    CompiledRule { name, list, stage: rule.stage, conditions, action, applies_to_users: rule.users }
 }
 
 const ONE_SERVICE: &str = "smtp inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n";
@@ -323,14 +326,14 @@ proptest! {
     /// For local domains. For other domains there is a single list of networks, so fewer clients
     /// may relay.
     #[test]
-    fn whoever_postfix_took_mail_from_is_let_in_and_nobody_else(lists in lists(&ALL, 4)) {
+    fn accepts_exactly_the_mail_that_postfix_accepts(lists in lists(&ALL, 4)) {
         let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
         let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
         let listener = server.listener(25).unwrap();
-        for guest in GUESTS.iter() {
+        for guest in TEST_CLIENTS.iter() {
             let (here, there) = (server.takes(listener, guest), is_taken_by_postfix(&lists, guest));
             // If no user may relay, nobody can log in.
-            let is_same = guest.is_for_others() || guest.logged_in && !listener.auth;
+            let is_same = guest.is_for_other_domain() || guest.logged_in && !listener.auth;
             prop_assert!(
                 here == there || is_same && !here,
                 "{guest:?} {here}\n{restrictions}\n{}", server.import.text
@@ -339,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_gets_further_by_a_listener_for_users(front in lists(&ALL, 3), own in lists(&OWN, 3), logins: bool) {
+    fn a_submission_listener_accepts_nothing_more(front in lists(&ALL, 3), own in lists(&OWN, 3), logins: bool) {
         let restrictions = text(&front, |name, words| format!("{name} = {words}\n"));
         let overrides = text(&own, |name, words| format!("  -o {{ {name} = {words} }}\n"));
         let logins = if logins { "yes" } else { "no" };
@@ -349,7 +352,7 @@ proptest! {
         let server = Server::new(&format!("{MAIN}{restrictions}"), &master);
         for (port, lists) in [(25, &front), (587, &own)] {
             let Some(listener) = server.listener(port) else { continue };
-            for guest in GUESTS.iter().filter(|guest| server.takes(listener, guest)) {
+            for guest in TEST_CLIENTS.iter().filter(|guest| server.takes(listener, guest)) {
                 // Rules of port 25 apply to all listeners; relaying is checked for each listener.
                 prop_assert!(
                     is_taken_by_postfix(lists, guest),
@@ -387,7 +390,7 @@ fn usual_lists_let_in_and_refuse_the_same() {
         let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
         let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
         let listener = server.listener(25).unwrap();
-        for guest in GUESTS.iter() {
+        for guest in TEST_CLIENTS.iter() {
             let taken = is_taken_by_postfix(&lists, guest);
             assert_eq!(server.takes(listener, guest), taken, "{guest:?}\n{restrictions}\n{}", server.import.text);
         }
@@ -396,12 +399,12 @@ fn usual_lists_let_in_and_refuse_the_same() {
 
 /// `OK` in one list had no effect if another list had one too, so that `reject` refused all mail.
 #[test]
-fn a_list_of_those_who_are_let_in_lets_them_in() {
+fn an_allow_list_accepts_its_clients() {
     let main = "smtpd_sender_restrictions = check_sender_access inline:{ {good.example=OK} }, reject\n\
                 smtpd_recipient_restrictions = permit_mynetworks, reject_unauth_destination, reject_rbl_client list.example\n";
     let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
     let listener = server.listener(25).unwrap();
-    let guest = |client, sender| Guest {
+    let guest = |client, sender| TestClient {
         client,
         logged_in: false,
         helo: "mx.good.example",
@@ -421,7 +424,7 @@ fn patterns_are_asked_for_the_whole_alone() {
     let main = "smtpd_sender_restrictions = check_sender_access pcre:/whole\n";
     let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
     let listener = server.listener(25).unwrap();
-    let guest = |sender| Guest {
+    let guest = |sender| TestClient {
         client: "203.0.113.5",
         logged_in: false,
         helo: "mx.good.example",
@@ -486,7 +489,7 @@ fn no_import_is_an_open_relay() {
 /// Clients that Postfix let relay by an unsupported restriction were rejected permanently, without
 /// a report.
 #[test]
-fn who_might_relay_with_postfix_is_put_off() {
+fn clients_that_might_relay_with_postfix_are_deferred() {
     let smtp = "smtp inet n - y - - smtpd\n";
     let guarded = "permit_mynetworks, reject_unauth_destination";
     let open = "smtpd_relay_restrictions =\nsmtpd_recipient_restrictions = permit_mynetworks, ";
@@ -510,7 +513,7 @@ fn who_might_relay_with_postfix_is_put_off() {
         ("mynetworks = 127.0.0.0/8, host.example\n".to_owned(), true),
     ] {
         let server = Server::new(&format!("{MAIN}{main}"), smtp);
-        let told = server.import.alarms.iter().any(|alarm| alarm.contains("gets 454"));
+        let told = server.import.behavior_changes.iter().any(|alarm| alarm.contains("gets 454"));
         let text = &server.import.text;
         assert_eq!((server.config.relay.is_deferred, told), (is_put_off, is_put_off), "{main}\n{text}");
     }
@@ -543,7 +546,7 @@ fn what_closes_a_list_puts_off_where_something_that_let_pass_is_lost() {
     ] {
         let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
         let last = server.config.access.last().unwrap();
-        let told = server.import.alarms.iter().any(|alarm| alarm.contains("refused gets 450"));
+        let told = server.import.behavior_changes.iter().any(|alarm| alarm.contains("refused gets 450"));
         assert!(format!("{:?}", last.action).starts_with(action), "{main}{:?}\n{}", last.action, server.import.text);
         assert_eq!(told, action == "Defer", "{main}");
     }
@@ -559,7 +562,7 @@ fn no_balancer_is_taken_for_the_client() {
 }
 
 #[test]
-fn nobody_logs_in_until_somebody_says_who_may() {
+fn nobody_logs_in_without_a_password_table() {
     let master = "submission inet n - y - - smtpd -o smtpd_sasl_auth_enable=yes\n\
                   \x20 -o smtpd_recipient_restrictions=permit_sasl_authenticated,reject\n";
     let server = Server::new(MAIN, master);

@@ -9,12 +9,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use lookup::directory::{Directory, Resolution};
+use lookup::directory::{RecipientDirectory, Resolution};
 use mailrace::config::Config;
-use mailrace::import::postfix::{Files, Import, import};
-use mailrace::plan;
-use mailrace::tables::Tables;
-use route::{Answer, Endpoint, Router};
+use mailrace::from_config;
+use mailrace::import::postfix::{FileReader, ImportResult, import};
+use mailrace::tables::OpenTables;
+use route::{Endpoint, RouteAnswer, Router};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -25,7 +25,7 @@ const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin
 /// Files in memory.
 struct Memory<'a>(BTreeMap<&'a str, &'a str>);
 
-impl Files for Memory<'_> {
+impl FileReader for Memory<'_> {
     fn text(&self, path: &Path) -> io::Result<String> {
         let text = path.to_str().and_then(|path| self.0.get(path));
         text.map(|&text| text.to_owned()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
@@ -34,9 +34,9 @@ impl Files for Memory<'_> {
 
 /// A server with an imported configuration.
 struct Server {
-    import: Import,
+    import: ImportResult,
     config: Config,
-    directory: Directory,
+    directory: RecipientDirectory,
     router: Router,
     runtime: Runtime,
     _folder: TempDir,
@@ -53,15 +53,16 @@ impl Server {
             std::fs::write(&file.path, &file.text).unwrap();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap_or_else(|error| panic!("{error}\n{}", import.text));
-        let directory = plan::directory(&config, &tables);
-        let routes = route::Config { dns: no_dns(), ..plan::routes(&config) };
+        let tables =
+            OpenTables::open(&config, Arc::new(|_| {})).unwrap_or_else(|error| panic!("{error}\n{}", import.text));
+        let directory = from_config::directory(&config, &tables);
+        let routes = route::Config { resolver: no_dns(), ..from_config::routes(&config) };
         let router = Router::new(routes).unwrap().with_tables(tables.iter().map(|(_, table)| table.clone()));
         Server { import, config, directory, router, runtime, _folder: folder }
     }
 
     /// The mailbox for an address; "451" or "550" if there is none.
-    fn who(&self, address: &str) -> String {
+    fn mailbox_result(&self, address: &str) -> String {
         match self.runtime.block_on(self.directory.resolve(&address.parse().unwrap())) {
             Resolution::Local(finals) => finals.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "),
             Resolution::Remote(address) => format!("remote {address}"),
@@ -72,28 +73,33 @@ impl Server {
     }
 
     /// Where mail for a domain goes.
-    fn way(&self, domain: &str) -> String {
+    fn route_of(&self, domain: &str) -> String {
         match self.runtime.block_on(self.router.route(domain)).answer {
-            Answer::Local { transport } => format!("local {transport}"),
-            Answer::Hosts(hosts) => match &hosts.tiers[0][0].endpoints[0] {
+            RouteAnswer::Local { transport } => format!("local {transport}"),
+            RouteAnswer::Hosts(hosts) => match &hosts.tiers[0][0].endpoints[0] {
                 Endpoint::Tcp(address) => address.to_string(),
                 Endpoint::Unix(path) => path.display().to_string(),
             },
             // No name server answers, so mail that needs DNS waits.
-            Answer::Defer(reply) if reply.text.contains("DNS") => "by MX".into(),
-            Answer::Defer(reply) | Answer::Fail(reply) => reply.to_string(),
+            RouteAnswer::Defer(reply) if reply.text.contains("DNS") => "by MX".into(),
+            RouteAnswer::Defer(reply) | RouteAnswer::Fail(reply) => reply.to_string(),
         }
     }
 
-    fn is_told(&self, words: &str) -> bool {
-        self.import.alarms.iter().any(|alarm| alarm.contains(words))
+    fn reports(&self, words: &str) -> bool {
+        self.import.behavior_changes.iter().any(|alarm| alarm.contains(words))
     }
 }
 
 /// Name servers that do not answer.
-fn no_dns() -> route::Dns {
+fn no_dns() -> route::ResolverConfig {
     let timeout = std::time::Duration::from_millis(20);
-    route::Dns { servers: vec!["127.0.0.1:9".parse().unwrap()], timeout, attempts: 1, ..route::Dns::default() }
+    route::ResolverConfig {
+        servers: vec!["127.0.0.1:9".parse().unwrap()],
+        timeout,
+        attempts: 1,
+        ..route::ResolverConfig::default()
+    }
 }
 
 const OWN: &str = "mydestination = example.com\nmyorigin = example.com\n";
@@ -120,7 +126,7 @@ fn transport_maps_win_over_all_transports_by_the_closest_entry() {
         ("any.example", "192.0.2.9:25"),
         ("example.com", "local maildir"),
     ] {
-        assert_eq!(server.way(domain), way, "{domain}\n{}", server.import.text);
+        assert_eq!(server.route_of(domain), way, "{domain}\n{}", server.import.text);
     }
 }
 
@@ -128,12 +134,12 @@ fn transport_maps_win_over_all_transports_by_the_closest_entry() {
 #[test]
 fn the_widest_entry_is_for_domains_of_ours_as_well() {
     let server = Server::new(&format!("{OWN}transport_maps = inline:{{*=lmtp:[192.0.2.9]:24}}\n"), &[]);
-    assert_eq!(server.way("example.com"), "192.0.2.9:24");
+    assert_eq!(server.route_of("example.com"), "192.0.2.9:24");
     let main = format!(
         "{OWN}relay_domains = r.example\ntransport_maps = inline:{{*=smtp:[192.0.2.9]}}\nrelayhost = [192.0.2.1]\n"
     );
     let server = Server::new(&main, &[]);
-    assert_eq!((&*server.way("r.example"), &*server.way("x.example")), ("192.0.2.9:25", "192.0.2.9:25"));
+    assert_eq!((&*server.route_of("r.example"), &*server.route_of("x.example")), ("192.0.2.9:25", "192.0.2.9:25"));
 }
 
 /// A domain whose transport has no next hop used the relay host.
@@ -142,7 +148,7 @@ fn a_transport_without_a_next_hop_is_for_the_domain_itself() {
     for map in ["own.example smtp:", "own.example slow", ".example smtp:"] {
         let main = format!("{OWN}relayhost = [192.0.2.1]\ntransport_maps = hash:/transport\n");
         let server = Server::new(&main, &[("/transport", map)]);
-        assert_eq!((&*server.way("own.example"), &*server.way("x.test")), ("by MX", "192.0.2.1:25"), "{map}");
+        assert_eq!((&*server.route_of("own.example"), &*server.route_of("x.test")), ("by MX", "192.0.2.1:25"), "{map}");
     }
 }
 
@@ -150,14 +156,17 @@ fn a_transport_without_a_next_hop_is_for_the_domain_itself() {
 #[test]
 fn what_is_refused_or_thrown_away_is_not_relayed() {
     let server = Server::new(&format!("{OWN}default_transport = error:no mail leaves\n"), &[]);
-    assert_eq!(server.way("x.example"), "550 5.0.0 no mail leaves");
+    assert_eq!(server.route_of("x.example"), "550 5.0.0 no mail leaves");
     let server = Server::new(&format!("{OWN}relay_domains = r.example\nrelay_transport = discard:\n"), &[]);
-    assert!(server.way("r.example").starts_with("451 4.3.5") && server.is_told("r.example waits"));
+    assert!(server.route_of("r.example").starts_with("451 4.3.5") && server.reports("r.example waits"));
     let server = Server::new("mydestination = example.com\nlocal_transport = error:none here\n", &[]);
-    assert_eq!((&*server.way("example.com"), &*server.who("bob@example.com")), ("550 5.0.0 none here", "550"));
+    assert_eq!(
+        (&*server.route_of("example.com"), &*server.mailbox_result("bob@example.com")),
+        ("550 5.0.0 none here", "550")
+    );
     let server = Server::new(&format!("{OWN}transport_maps = pcre:/none\n"), &[]);
-    assert!(server.way("x.example").starts_with("451 ") && server.is_told("waits in the queue"));
-    assert_eq!(server.who("bob@example.com"), "451");
+    assert!(server.route_of("x.example").starts_with("451 ") && server.reports("waits in the queue"));
+    assert_eq!(server.mailbox_result("bob@example.com"), "451");
 }
 
 /// Mail for a mailing list went into a Maildir.
@@ -169,10 +178,10 @@ fn addresses_with_a_transport_of_their_own_are_put_off() {
         "{OWN}transport_maps = hash:/transport\nlocal_recipient_maps = inline:{{list=x, list-bounces=x, bob=x}}\n"
     );
     let server = Server::new(&main, &[("/transport", map)]);
-    assert_eq!(server.who("list@example.com"), "451");
-    assert_eq!(server.who("List-Bounces@example.com"), "451");
-    assert_eq!(server.who("bob@example.com"), "bob@example.com");
-    assert!(server.is_told("list@example.com gets 451") && server.is_told("list@elsewhere.example gets 450"));
+    assert_eq!(server.mailbox_result("list@example.com"), "451");
+    assert_eq!(server.mailbox_result("List-Bounces@example.com"), "451");
+    assert_eq!(server.mailbox_result("bob@example.com"), "bob@example.com");
+    assert!(server.reports("list@example.com gets 451") && server.reports("list@elsewhere.example gets 450"));
     let stopped = server.import.files.iter().find(|file| file.path.ends_with("stopped")).unwrap();
     assert!(stopped.text.contains("gone@example.com                550 5.1.6 moved"), "{}", stopped.text);
     assert_eq!(server.config.access[0].recipients_in.as_deref(), Some("stopped"));
@@ -183,15 +192,21 @@ fn addresses_with_a_transport_of_their_own_are_put_off() {
 fn a_null_client_passes_on_what_its_programs_write() {
     let main = "mydestination =\nmyorigin = example.com\nrelayhost = [192.0.2.1]\ninet_interfaces = loopback-only\n";
     let server = Server::new(main, &[]);
-    assert_eq!(&*plan::origin(&server.config), "example.com");
+    assert_eq!(&*from_config::origin(&server.config), "example.com");
     for address in ["root@example.com", "root@mx.example.com"] {
-        assert_eq!(server.who(address), format!("remote {address}"));
+        assert_eq!(server.mailbox_result(address), format!("remote {address}"));
     }
-    assert_eq!((&*server.way("example.com"), &*server.way("mx.example.com")), ("192.0.2.1:25", "192.0.2.1:25"));
-    assert_eq!(server.who("postmaster@nothing-kept-here.invalid"), "postmaster@example.com");
+    assert_eq!(
+        (&*server.route_of("example.com"), &*server.route_of("mx.example.com")),
+        ("192.0.2.1:25", "192.0.2.1:25")
+    );
+    assert_eq!(server.mailbox_result("postmaster@nothing-kept-here.invalid"), "postmaster@example.com");
     // It was refused.
-    assert_eq!((&*server.who("bob@localhost"), &*server.way("localhost")), ("remote bob@localhost", "192.0.2.1:25"));
-    assert_eq!(server.import.alarms, [""; 0]);
+    assert_eq!(
+        (&*server.mailbox_result("bob@localhost"), &*server.route_of("localhost")),
+        ("remote bob@localhost", "192.0.2.1:25")
+    );
+    assert_eq!(server.import.behavior_changes, [""; 0]);
 }
 
 /// A domain excluded with `!` became local if a later table contained it.
@@ -207,7 +222,7 @@ fn domains_that_are_excepted_are_none_of_ours() {
         for value in ["!bad.example, hash:/doms", "!/file hash:/doms", "!inline:{bad.example=x} bad.example hash:/doms"]
         {
             let server = server(value);
-            let is_ours = |domain: &str| !server.who(&format!("x@{domain}")).starts_with("remote");
+            let is_ours = |domain: &str| !server.mailbox_result(&format!("x@{domain}")).starts_with("remote");
             assert!(is_ours("good.example") && is_ours("single"), "{parameter} = {value}\n{}", server.import.text);
             assert!(!is_ours("bad.example"), "{parameter} = {value}\n{}", server.import.text);
             // See parent_domain_matches_subdomains.
@@ -215,8 +230,8 @@ fn domains_that_are_excepted_are_none_of_ours() {
         }
         for value in ["!bad.example, regexp:/re", "!regexp:/re, bad.example", "!/none, bad.example"] {
             let server = server(value);
-            assert_eq!(server.who("x@bad.example"), "451", "{parameter} = {value}\n{}", server.import.text);
-            assert!(server.is_told("that is not in this file gets 451"), "{parameter} = {value}");
+            assert_eq!(server.mailbox_result("x@bad.example"), "451", "{parameter} = {value}\n{}", server.import.text);
+            assert!(server.reports("that is not in this file gets 451"), "{parameter} = {value}");
         }
     }
 }
@@ -225,7 +240,7 @@ fn domains_that_are_excepted_are_none_of_ours() {
 fn names_without_a_domain_are_meant_at_the_origin() {
     let server =
         Server::new("mydestination = $myhostname\nmyorigin = /etc/mailname\n", &[("/etc/mailname", "a.example\n")]);
-    assert_eq!(&*plan::origin(&server.config), "a.example");
+    assert_eq!(&*from_config::origin(&server.config), "a.example");
 }
 
 /// All addresses at such a domain were refused.
@@ -235,17 +250,23 @@ fn an_entry_for_all_of_a_domain_lets_everybody_in() {
         "{OWN}relay_domains = branch.example, head.example\nrelay_recipient_maps = hash:/recipients\nrelayhost = [192.0.2.1]\n"
     );
     let server = Server::new(&main, &[("/recipients", "@branch.example x\neve@head.example x\n")]);
-    assert_eq!(server.who("anybody@branch.example"), "anybody@branch.example");
-    assert_eq!((&*server.who("eve@head.example"), &*server.who("bob@head.example")), ("eve@head.example", "550"));
+    assert_eq!(server.mailbox_result("anybody@branch.example"), "anybody@branch.example");
+    assert_eq!(
+        (&*server.mailbox_result("eve@head.example"), &*server.mailbox_result("bob@head.example")),
+        ("eve@head.example", "550")
+    );
     let main = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_mailbox_base = /var/mail\n\
                 virtual_mailbox_maps = hash:/boxes\n";
     let boxes = [("/boxes", "bob@v.example v/bob/\n@v.example v/all/\n")];
     let server = Server::new(main, &boxes);
-    assert_eq!((&*server.who("bob@v.example"), &*server.who("x@v.example")), ("bob@v.example", "catch-all@v.example"));
+    assert_eq!(
+        (&*server.mailbox_result("bob@v.example"), &*server.mailbox_result("x@v.example")),
+        ("bob@v.example", "catch-all@v.example")
+    );
     let places = server.import.files.iter().find(|file| file.path.ends_with("boxes")).unwrap();
     assert!(places.text.contains("catch-all@v.example             v/all/"), "{}", places.text);
     let server = Server::new(&format!("{main}virtual_transport = lmtp:unix:/run/lmtp\n"), &boxes);
-    assert_eq!((&*server.who("x@v.example"), &*server.way("v.example")), ("x@v.example", "/run/lmtp"));
+    assert_eq!((&*server.mailbox_result("x@v.example"), &*server.route_of("v.example")), ("x@v.example", "/run/lmtp"));
 }
 
 /// Its users were refused.
@@ -256,15 +277,15 @@ fn a_table_that_cannot_be_said_puts_off_and_refuses_nobody() {
     for maps in ["hash:/boxes, ldap:/ldap.cf", "hash:/boxes, mysql:/etc/postfix/mysql.cf", "hash:/boxes, hash:/none"] {
         let main = format!("{virtual_boxes}virtual_mailbox_maps = {maps}\n");
         let server = Server::new(&main, &[("/boxes", "bob@v.example v/bob/\n"), ("/ldap.cf", ldap)]);
-        let found = (server.who("bob@v.example"), server.who("eve@v.example"));
+        let found = (server.mailbox_result("bob@v.example"), server.mailbox_result("eve@v.example"));
         assert_eq!(found, ("bob@v.example".to_owned(), "451".to_owned()), "{maps}\n{}", server.import.text);
-        assert!(server.is_told("gets 451"), "{maps}");
+        assert!(server.reports("gets 451"), "{maps}");
     }
     let groups = "server_host = ldap.example\nsearch_base = dc=example\nresult_attribute =\nleaf_result_attribute = mail\n\
                   special_result_attribute = member\n";
     let main = format!("{OWN}virtual_alias_maps = ldap:/groups.cf\n");
     let server = Server::new(&main, &[("/groups.cf", groups)]);
-    assert!(server.is_told("leaf_result_attribute") && server.who("bob@example.com") == "451");
+    assert!(server.reports("leaf_result_attribute") && server.mailbox_result("bob@example.com") == "451");
     // If only existence matters, the form of the value does not.
     let main =
         format!("{virtual_boxes}virtual_mailbox_maps = ldap:/ldap.cf\nvirtual_transport = lmtp:unix:/run/lmtp\n");
@@ -279,9 +300,10 @@ fn aliases_to_programs_and_files_are_put_off() {
     let files =
         [("/aliases", "log: |/bin/log\nall: log, bob\nteam: bob\n"), ("/virtual", "@old.example @example.com\n")];
     let server = Server::new(&main, &files);
-    let found = ["log@example.com", "all@example.com", "team@example.com"].map(|address| server.who(address));
+    let found =
+        ["log@example.com", "all@example.com", "team@example.com"].map(|address| server.mailbox_result(address));
     assert_eq!(found, ["451", "451", "bob@example.com"]);
-    assert!(server.is_told("log@example.com gets 451"));
+    assert!(server.reports("log@example.com gets 451"));
 }
 
 /// The relay host rejected all mail permanently, since there was no login.
@@ -289,33 +311,36 @@ fn aliases_to_programs_and_files_are_put_off() {
 fn mail_for_a_relay_host_that_wants_a_password_waits() {
     let sasl = "smtp_sasl_auth_enable = yes\nsmtp_sasl_password_maps = hash:/passwords\nrelayhost = [192.0.2.1]:587\n";
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
-    assert!(server.way("x.example").starts_with("451 ") && server.is_told("requires a password"));
+    assert!(server.route_of("x.example").starts_with("451 ") && server.reports("requires a password"));
     let server = Server::new(&format!("{OWN}{sasl}"), &[("/passwords", "other.example a:b\n")]);
-    assert_eq!(server.way("x.example"), "192.0.2.1:587");
+    assert_eq!(server.route_of("x.example"), "192.0.2.1:587");
     // Other transports to the same host lacked this check.
     let ways = "relay_domains = r.example\ntransport_maps = inline:{{t.example=smtp:[192.0.2.1]:587}, {free.example=smtp:[192.0.2.2]}}\n";
     let server = Server::new(&format!("{OWN}{sasl}{ways}"), &[("/passwords", "[192.0.2.1]:587 a:b\n")]);
     for domain in ["r.example", "t.example"] {
-        assert!(server.way(domain).starts_with("451 "), "{domain}\n{}", server.import.text);
+        assert!(server.route_of(domain).starts_with("451 "), "{domain}\n{}", server.import.text);
     }
-    assert_eq!(server.way("free.example"), "192.0.2.2:25");
+    assert_eq!(server.route_of("free.example"), "192.0.2.2:25");
 }
 
 #[test]
 fn who_exists_is_known_also_where_postfix_returned_mail_later() {
     let server = Server::new(&format!("{OWN}local_recipient_maps =\n"), &[]);
-    assert_eq!((&*server.who("bob@example.com"), &*server.who("eve@example.com")), ("bob@example.com", "550"));
+    assert_eq!(
+        (&*server.mailbox_result("bob@example.com"), &*server.mailbox_result("eve@example.com")),
+        ("bob@example.com", "550")
+    );
     let server = Server::new(&format!("{OWN}local_recipient_maps =\nluser_relay = bob\n"), &[]);
-    assert_eq!(server.who("eve@example.com"), "bob@example.com");
+    assert_eq!(server.mailbox_result("eve@example.com"), "bob@example.com");
 }
 
 /// Every address got a Maildir, although virtual(8) knows none.
 #[test]
 fn nobody_is_at_a_domain_without_a_table_of_mailboxes() {
     let server = Server::new("mydestination =\nvirtual_mailbox_domains = v.example\n", &[]);
-    assert_eq!((&*server.who("bob@v.example"), &*server.way("v.example")), ("550", "local maildir"));
+    assert_eq!((&*server.mailbox_result("bob@v.example"), &*server.route_of("v.example")), ("550", "local maildir"));
     let main = "mydestination =\nvirtual_mailbox_domains = v.example\nvirtual_transport = lmtp:unix:/run/lmtp\n";
-    assert_eq!(Server::new(main, &[]).who("bob@v.example"), "bob@v.example");
+    assert_eq!(Server::new(main, &[]).mailbox_result("bob@v.example"), "bob@v.example");
 }
 
 /// Postfix required TLS for all next hops, but only one transport did.
@@ -329,5 +354,5 @@ fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
         mailrace::config::TransportKind::Smtp(smtp) => Some(smtp.tls),
         mailrace::config::TransportKind::Maildir(_) => None,
     });
-    assert!(transports.into_iter().all(|tls| tls == mailrace::config::Tls::Required), "{}", server.import.text);
+    assert!(transports.into_iter().all(|tls| tls == mailrace::config::OutboundTls::Required), "{}", server.import.text);
 }

@@ -5,14 +5,14 @@ use std::io;
 use std::path::Path;
 
 use mailrace::config::Config;
-use mailrace::import::postfix::{Files, Import, import};
+use mailrace::import::postfix::{FileReader, ImportResult, import};
 
 const OWN: &str = "compatibility_level = 3.6\nmydestination =\nmyorigin = example.com\nmyhostname = mx.example.com\nrelayhost = [192.0.2.1]\n";
 const MASTER: &str = "smtp inet n - y - - smtpd\nsmtp unix - - y - - smtp\nscan unix - - n - - smtp\n";
 
 struct Tables;
 
-impl Files for Tables {
+impl FileReader for Tables {
     fn text(&self, path: &Path) -> io::Result<String> {
         let text = match path.to_str() {
             Some("/etc/passwd") => "bob:x:1000:1000::/home/bob:/bin/sh\n",
@@ -25,7 +25,7 @@ impl Files for Tables {
     }
 }
 
-fn made(main: &str) -> Import {
+fn convert(main: &str) -> ImportResult {
     let made = import(main, MASTER, "mx.example.com", &Tables, Path::new("/etc/mailrace/mailrace-tables"));
     if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "mx.example.com") {
         panic!("{faults}\n{}", made.text);
@@ -34,19 +34,19 @@ fn made(main: &str) -> Import {
 }
 
 /// The result for some lines of main.cf.
-enum Makes {
+enum Expected {
     /// The new files contain this text, and there is no report.
     Text(&'static str),
     /// This is reported.
     Alarm(&'static str),
 }
 
-use Makes::{Alarm, Text};
+use Expected::{Alarm, Text};
 
 const LOCAL: &str = "mydestination = example.com\n";
 const VIRTUAL: &str = "virtual_mailbox_domains = v.example\nvirtual_mailbox_maps = hash:/map\n";
 
-const CASES: &[(&str, &[&str], Makes)] = &[
+const CASES: &[(&str, &[&str], Expected)] = &[
     ("virtual_alias_domains = v.example\nvirtual_alias_maps = hash:/map", &[], Text("name = \"v.example\"")),
     (
         "virtual_alias_domains = v.example\nvirtual_alias_maps = inline:{@v.example=b@x.example}",
@@ -175,19 +175,20 @@ fn what_treats_mail_in_its_own_way_is_translated_or_told() {
     let mut faults = Vec::new();
     for (lines, with, makes) in CASES {
         let main = [OWN, &with.concat(), lines, "\n"].concat();
-        let before = made(&[OWN, &with.concat()].concat());
-        let import = made(&main);
+        let before = convert(&[OWN, &with.concat()].concat());
+        let import = convert(&main);
         let files = import.files.iter().map(|file| &*file.text);
         let text: String = std::iter::once(&*import.text).chain(files).collect();
-        let new: Vec<_> = import.alarms.iter().filter(|alarm| !before.alarms.contains(alarm)).collect();
+        let new: Vec<_> =
+            import.behavior_changes.iter().filter(|alarm| !before.behavior_changes.contains(alarm)).collect();
         let is_right = match makes {
             Text(words) => new.is_empty() && text.contains(words),
-            Alarm(words) => import.alarms.iter().any(|it| it.contains(words)),
+            Alarm(words) => import.behavior_changes.iter().any(|it| it.contains(words)),
         };
         if !is_right {
             faults.push(format!("{lines}: {new:#?}"));
         }
-        for alarm in &import.alarms {
+        for alarm in &import.behavior_changes {
             let head = import.text.split("\n\n").next().unwrap_or_default().replace("\n#   ", "").replace("\n# ", " ");
             let begin: String = alarm.split_whitespace().take(4).collect::<Vec<_>>().join(" ");
             assert!(head.contains(&begin), "{alarm}\n{head}");
@@ -252,11 +253,11 @@ const DEFAULTS: &[&str] = &[
 
 #[test]
 fn what_says_what_postfix_has_by_default_is_no_reason_to_tell() {
-    let before = made(OWN);
-    assert_eq!(before.alarms, [""; 0], "{}", before.text);
+    let before = convert(OWN);
+    assert_eq!(before.behavior_changes, [""; 0], "{}", before.text);
     let is_told = |line: &&&str| {
-        let import = made(&format!("{OWN}{line}\n"));
-        !import.alarms.is_empty() || import.text.contains("not translated:")
+        let import = convert(&format!("{OWN}{line}\n"));
+        !import.behavior_changes.is_empty() || import.text.contains("not translated:")
     };
     assert_eq!(DEFAULTS.iter().filter(is_told).collect::<Vec<_>>(), [&""; 0]);
 }

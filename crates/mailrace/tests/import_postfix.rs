@@ -9,7 +9,7 @@ use std::process::Command;
 use mailrace::config::Config;
 use mailrace::import::postfix::expand::Values;
 use mailrace::import::postfix::main_cf::MainCf;
-use mailrace::import::postfix::{Files, Import, import};
+use mailrace::import::postfix::{FileReader, ImportResult, import};
 use proptest::prelude::*;
 
 const PASSWD: (&str, &str) = ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n");
@@ -19,25 +19,25 @@ const MASTER: &str = include_str!("postfix/master.cf");
 /// Files in memory.
 struct Memory(BTreeMap<&'static str, &'static str>);
 
-impl Files for Memory {
+impl FileReader for Memory {
     fn text(&self, path: &Path) -> io::Result<String> {
         let text = path.to_str().and_then(|path| self.0.get(path));
         text.map(|&text| text.to_owned()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
     }
 }
 
-fn made(main: &str, files: &[(&'static str, &'static str)]) -> Import {
-    made_of(main, MASTER, files)
+fn convert(main: &str, files: &[(&'static str, &'static str)]) -> ImportResult {
+    convert_with_master(main, MASTER, files)
 }
 
-fn made_of(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> Import {
+fn convert_with_master(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> ImportResult {
     let files = Memory([PASSWD, ALIASES].iter().chain(files).copied().collect());
     import(main, master, "mail.example.com", &files, Path::new("/etc/mailrace/mailrace-tables"))
 }
 
 /// The complete result for a golden file, with checks that hold for every configuration.
 fn golden(main: &str, master: &str, files: &[(&'static str, &'static str)]) -> String {
-    let made = made_of(main, master, files);
+    let made = convert_with_master(main, master, files);
     if let Err(faults) = Config::parse(&made.text, "mailrace.toml", "mail.example.com") {
         panic!("{faults}\n{}", made.text);
     }
@@ -225,7 +225,7 @@ fn no_password_is_in_the_text() {
         ("/etc/postfix/ldap-aliases.cf", include_str!("postfix/ldap-aliases")),
         ("/etc/postfix/ldap-users.cf", include_str!("postfix/ldap-users")),
     ];
-    let made = made(main, &files);
+    let made = convert(main, &files);
     assert!(!made.text.contains("geheim"), "{}", made.text);
     let secrets: Vec<_> = made.files.iter().filter(|file| file.text.contains("geheim")).collect();
     assert!(!secrets.is_empty() && secrets.iter().all(|file| file.secret));
@@ -244,7 +244,7 @@ proptest! {
         let main: String = settings.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
         let own: String = own.iter().map(|(name, value)| format!("  -o {{ {name} = {value} }}\n")).collect();
         let master = format!("{MASTER}{service} inet n - y - - smtpd\n{own}");
-        let made = made_of(&format!("{main}{any}"), &master, &[("/cidr", "10.0.0.0/8 OK\n10.0.0.0/9 DUNNO\n0.0.0.0/0 REJECT a,\n")]);
+        let made = convert_with_master(&format!("{main}{any}"), &master, &[("/cidr", "10.0.0.0/8 OK\n10.0.0.0/9 DUNNO\n0.0.0.0/0 REJECT a,\n")]);
         let read = Config::parse(&made.text, "mailrace.toml", "mail.example.com");
         prop_assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), made.text);
     }

@@ -11,7 +11,7 @@ fn mailrace(arguments: &[&str]) -> Output {
 }
 
 /// The complete output of a program; None if it is not installed.
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
+fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(program).args(arguments).env("LC_ALL", "C.UTF-8").output() {
         Ok(output) => Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -74,14 +74,14 @@ fn pages_are_written_into_a_folder_that_is_made() {
 }
 
 #[test]
-fn who_sets_the_pages_has_nothing_to_say_against_them() {
+fn groff_and_mandoc_accept_the_pages() {
     let folder = tempfile::tempdir().unwrap();
     manual::write(folder.path()).unwrap();
     for (name, _) in manual::pages().unwrap() {
         let page = folder.path().join(&name);
-        let groff = said("groff", &["-ww", "-man", "-Tutf8", "-z", text(&page)]).unwrap_or_default();
+        let groff = output_of("groff", &["-ww", "-man", "-Tutf8", "-z", text(&page)]).unwrap_or_default();
         assert!(groff.is_empty(), "{name}: {groff}");
-        let mandoc = said("mandoc", &["-Tlint", "-Wwarning", text(&page)]).unwrap_or_default();
+        let mandoc = output_of("mandoc", &["-Tlint", "-Wwarning", text(&page)]).unwrap_or_default();
         // A page has a version, but no date that would change with every build.
         let told: Vec<&str> = mandoc.lines().filter(|line| !line.contains("missing date")).collect();
         assert!(told.is_empty(), "{name}: {told:?}");
@@ -96,7 +96,7 @@ fn shells_read_their_completions() {
         assert_eq!(output.status.code(), Some(0));
         let file = folder.path().join(shell);
         std::fs::write(&file, output.stdout).unwrap();
-        let told = said(shell, &["-n", text(&file)]).unwrap_or_default();
+        let told = output_of(shell, &["-n", text(&file)]).unwrap_or_default();
         assert!(told.is_empty(), "{shell}: {told}");
     }
     assert_eq!(mailrace(&["completions", "tcsh"]).status.code(), Some(64));
@@ -111,7 +111,7 @@ fn bash_completes_a_command() {
         ". {}; COMP_WORDS=(mailrace queue rel); COMP_CWORD=2; _mailrace mailrace rel queue; echo \"${{COMPREPLY[@]}}\"",
         file.display()
     );
-    if let Some(answer) = said("bash", &["-c", &ask]) {
+    if let Some(answer) = output_of("bash", &["-c", &ask]) {
         assert_eq!(answer, "release\n");
     }
 }

@@ -65,7 +65,7 @@ impl Server {
 
     /// The exit status and everything on standard error.
     fn end(mut self) -> (ExitStatus, String) {
-        let status = await_that("the end of the server", || self.process.0.try_wait().unwrap());
+        let status = wait_until("the end of the server", || self.process.0.try_wait().unwrap());
         (status, self.said.join().unwrap())
     }
 
@@ -80,7 +80,7 @@ impl Server {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let mut client = BufReader::new(stream);
-        expect(&mut client, "220");
+        expect_reply(&mut client, "220");
         client
     }
 
@@ -97,23 +97,23 @@ impl Server {
             ("DATA", "354"),
             (&*format!("{body}\r\n."), "250"),
         ] {
-            say(&mut client, command, code);
+            send_command(&mut client, command, code);
         }
     }
 }
 
-fn say(client: &mut BufReader<TcpStream>, line: &str, code: &str) {
+fn send_command(client: &mut BufReader<TcpStream>, line: &str, code: &str) {
     client.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
-    expect(client, code);
+    expect_reply(client, code);
 }
 
-fn expect(client: &mut BufReader<TcpStream>, code: &str) {
+fn expect_reply(client: &mut BufReader<TcpStream>, code: &str) {
     let mut reply = String::new();
     client.read_line(&mut reply).unwrap();
     assert!(reply.starts_with(code), "{reply:?}, expected {code}");
 }
 
-fn await_that<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -145,7 +145,7 @@ fn mailrace(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
 }
 
-fn told(output: &Output) -> (Option<i32>, String) {
+fn run_status(output: &Output) -> (Option<i32>, String) {
     let said = [&*output.stdout, &*output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
 }
@@ -153,7 +153,7 @@ fn told(output: &Output) -> (Option<i32>, String) {
 #[test]
 fn a_queue_that_is_held_is_counted_and_listed() {
     let folder = folder("");
-    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
     let server = Server::start(folder.path());
     assert_eq!(ask(&["queue", "list"]), (Some(0), String::new()));
     server.deliver("one");
@@ -171,9 +171,9 @@ fn a_queue_that_is_held_is_counted_and_listed() {
 }
 
 #[test]
-fn the_operator_sums_up_what_waits() {
+fn the_operator_summarizes_the_queue() {
     let folder = folder("");
-    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
     let server = Server::start(folder.path());
     server.send("news@lists.test", "bob@localhost", "one");
     server.send("news@lists.test", "joe@localhost", &"x".repeat(5000));
@@ -198,15 +198,15 @@ fn the_operator_sums_up_what_waits() {
 }
 
 #[test]
-fn the_operator_decides_about_what_waits() {
+fn the_operator_acts_on_queued_recipients() {
     let folder = folder("");
-    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
     let server = Server::start(folder.path());
     server.send("joe@localhost", "bob@localhost", "one");
     server.send("a@client.test", "joe@localhost", &"x".repeat(5000));
     let queue = |arguments: &[&str]| ask(&[&["queue"], arguments].concat());
-    let until = |what: &str| await_that(what, || queue(&["list"]).1.contains(what).then_some(()));
-    let recipients = |number: &str| await_that(number, || (queue(&["list", "--count"]).1 == number).then_some(()));
+    let until = |what: &str| wait_until(what, || queue(&["list"]).1.contains(what).then_some(()));
+    let recipients = |number: &str| wait_until(number, || (queue(&["list", "--count"]).1 == number).then_some(()));
 
     let held = ["hold", "--recipient", "bob@*", "--dry-run"];
     assert_eq!(queue(&held), (Some(0), "1 recipient would be held\n".into()));
@@ -226,9 +226,9 @@ fn the_operator_decides_about_what_waits() {
 }
 
 #[test]
-fn the_operator_is_told_what_holds_a_message() {
+fn explain_shows_what_holds_a_message() {
     let folder = folder("");
-    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
     let server = Server::start(folder.path());
     server.deliver("one");
     let id = ask(&["queue", "list"]).1.split_whitespace().next().unwrap().to_owned();
@@ -254,7 +254,7 @@ fn the_operator_is_told_what_holds_a_message() {
 }
 
 #[test]
-fn a_running_server_is_asked_what_its_tables_say_and_count() {
+fn table_commands_query_the_running_server() {
     let folder = folder("[[table]]\nname = \"people\"\ntype = \"text\"\npath = \"people\"\n");
     std::fs::write(folder.path().join("people"), "bob@localhost bob, robert\n").unwrap();
     let server = Server::start(folder.path());
@@ -272,31 +272,31 @@ fn a_running_server_is_asked_what_its_tables_say_and_count() {
     assert_eq!((code, &*values), (Some(1), ""));
     assert!(said.contains("people: not found in memory; ") && said.contains("is not in the table"), "{said}");
 
-    let (code, counted) = told(&mailrace(folder.path(), &["table", "stats"]));
+    let (code, counted) = run_status(&mailrace(folder.path(), &["table", "stats"]));
     assert!(code == Some(0) && counted.contains("\npeople  text "), "{counted}");
-    let (code, counted) = told(&mailrace(folder.path(), &["table", "stats", "people", "--json"]));
+    let (code, counted) = run_status(&mailrace(folder.path(), &["table", "stats", "people", "--json"]));
     assert_eq!((code, &*counted), (Some(0), "{\"table\":\"people\",\"type\":\"text\"}\n"));
-    let (code, said) = told(&mailrace(folder.path(), &["table", "stats", "lists"]));
+    let (code, said) = run_status(&mailrace(folder.path(), &["table", "stats", "lists"]));
     assert!(code == Some(1) && said.contains("no such table: \"lists\""), "{said}");
-    let (code, said) = told(&mailrace(folder.path(), &["table", "accept", "people"]));
+    let (code, said) = run_status(&mailrace(folder.path(), &["table", "accept", "people"]));
     assert!(code == Some(1) && said.contains("has no removals held back"), "{said}");
 
     // A missing key differs from a table that the server does not know.
     let config = std::fs::read_to_string(folder.path().join("mailrace.toml")).unwrap();
     std::fs::write(folder.path().join("mailrace.toml"), config.replace("name = \"people\"", "name = \"lists\""))
         .unwrap();
-    let (code, said) = told(&mailrace(folder.path(), &["table", "get", "lists", "bob@localhost"]));
+    let (code, said) = run_status(&mailrace(folder.path(), &["table", "get", "lists", "bob@localhost"]));
     assert!(code == Some(64) && said.contains("the running server: no such table: \"lists\""), "{said}");
     server.stop();
 }
 
 #[test]
-fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
+fn a_table_that_is_down_is_reported_everywhere() {
     // Nothing listens on this loopback port.
     let table = "[[table]]\nname = \"people\"\ntype = \"postgres\"\nurl = \"postgres://mail@127.0.0.1:1/mail\"\n\
                  query = \"SELECT a, a FROM people WHERE a = ANY($1)\"\nbreaker = { failures = 1, probe = \"1h\" }\n";
     let folder = folder(table);
-    let ask = |arguments: &[&str]| told(&mailrace(folder.path(), arguments));
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
     let get = || {
         let (code, said) = ask(&["table", "get", "people", "bob@localhost"]);
         assert_eq!(code, Some(69), "{said}");
@@ -326,17 +326,17 @@ fn a_table_whose_server_is_down_is_told_of_wherever_one_looks() {
 }
 
 #[test]
-fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
+fn a_client_that_does_not_read_delays_no_other() {
     let folder = folder("");
     let server = Server::start(folder.path());
     let socket = folder.path().join("mailrace-data/control.sock");
     let silent: Vec<_> = (0..7).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-    let (code, counted) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
+    let (code, counted) = run_status(&mailrace(folder.path(), &["queue", "list", "--count"]));
     assert_eq!((code, &*counted), (Some(0), "0\n"));
     let mut more = Vec::new();
-    let refused = await_that("a refusal", || {
+    let refused = wait_until("a refusal", || {
         more.push(UnixStream::connect(&socket).unwrap());
-        let (code, said) = told(&mailrace(folder.path(), &["queue", "list", "--count"]));
+        let (code, said) = run_status(&mailrace(folder.path(), &["queue", "list", "--count"]));
         (code == Some(69)).then_some(said)
     });
     assert!(refused.contains("too many requests in progress (8)"), "{refused}");
@@ -346,16 +346,16 @@ fn whoever_asks_and_does_not_read_keeps_nobody_waiting() {
 }
 
 #[test]
-fn told_to_stop_a_second_time_it_ends_at_once() {
+fn a_second_stop_signal_ends_the_server() {
     let folder = folder("");
     let server = Server::start(folder.path());
     let (mut busy, mut idle) = (server.client(), server.client());
     for (command, code) in [("HELO client.test", "250"), ("MAIL FROM:<>", "250"), ("RCPT TO:<bob@localhost>", "250")] {
-        say(&mut busy, command, code);
+        send_command(&mut busy, command, code);
     }
-    say(&mut busy, "DATA", "354");
+    send_command(&mut busy, "DATA", "354");
     server.signal(Signal::SIGTERM);
-    expect(&mut idle, "421");
+    expect_reply(&mut idle, "421");
     server.signal(Signal::SIGINT);
     let (status, said) = server.end();
     assert_eq!(status.code(), Some(70));
@@ -368,11 +368,11 @@ fn sighup_and_sigusr1_open_the_log_again() {
     let (log, rotated) = (folder.path().join("logs/of/mail"), folder.path().join("logs/of/mail.1"));
     let server = Server::start(folder.path());
     let says = |word| std::fs::read_to_string(&log).ok().filter(|text| text.contains(word));
-    await_that("the start in the log", || says("message=started"));
+    wait_until("the start in the log", || says("message=started"));
     for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
         std::fs::rename(&log, &rotated).unwrap();
         server.signal(signal);
-        await_that("the new log", || says("reopened the log"));
+        wait_until("the new log", || says("reopened the log"));
     }
     server.stop();
     assert!(says("message=stopped").is_some());
@@ -391,7 +391,7 @@ fn a_first_start_as_root_gives_the_user_all_that_it_needs() {
     );
     let server = Server::start(folder.path());
     server.deliver("one");
-    assert_eq!(told(&mailrace(folder.path(), &["queue", "list", "--count"])), (Some(0), "1\n".into()));
+    assert_eq!(run_status(&mailrace(folder.path(), &["queue", "list", "--count"])), (Some(0), "1\n".into()));
     for place in ["var", "var/lib/mailrace", "var/log/mailrace/log", "var/run/mailrace/control.sock", "disk/one"] {
         assert_eq!(folder.path().join(place).metadata().unwrap().uid(), nobody.uid.as_raw(), "{place}");
     }
@@ -399,7 +399,7 @@ fn a_first_start_as_root_gives_the_user_all_that_it_needs() {
 }
 
 #[test]
-fn too_few_files_are_a_reason_not_to_start_or_to_take_fewer_sessions() {
+fn a_low_file_limit_refuses_the_start_or_limits_sessions() {
     let folder = folder("[log]\nto = \"log\"");
     let limited = |files: u32| {
         let script = format!("ulimit -n {files}; exec {BINARY} serve");
@@ -407,20 +407,20 @@ fn too_few_files_are_a_reason_not_to_start_or_to_take_fewer_sessions() {
         command.args(["-c", &script]).current_dir(folder.path());
         command
     };
-    let (code, said) = told(&limited(319).output().unwrap());
+    let (code, said) = run_status(&limited(319).output().unwrap());
     assert_eq!(code, Some(77), "{said}");
     assert!(said.contains("319 open files (RLIMIT_NOFILE), expected at least 320"), "{said}");
     let mut server = Process(limited(400).stderr(Stdio::null()).spawn().unwrap());
     let logged =
         || std::fs::read_to_string(folder.path().join("log")).ok().filter(|text| text.contains("message=started"));
-    let log = await_that("the start", logged);
+    let log = wait_until("the start", logged);
     assert!(log.contains("limit=10000 sessions=104"), "{log}");
     kill(Pid::from_raw(server.0.id() as i32), Signal::SIGTERM).unwrap();
     assert!(server.0.wait().unwrap().success());
 }
 
 #[test]
-fn nobody_needs_to_listen_to_what_it_says() {
+fn it_runs_without_a_reader_of_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -435,7 +435,7 @@ fn verify_reads_bodies_that_have_files_of_their_own() {
     let server = Server::start(folder.path());
     server.deliver(&large());
     server.stop();
-    let verify = || told(&mailrace(folder.path(), &["spool", "verify"]));
+    let verify = || run_status(&mailrace(folder.path(), &["spool", "verify"]));
     assert_eq!(verify().0, Some(0), "{}", verify().1);
 
     let body = body_file(folder.path()).unwrap();
@@ -460,11 +460,11 @@ fn verify_does_not_miss_the_body_of_a_message_that_is_delivered() {
     configure(folder.path(), SPILL);
     let server = Server::start(folder.path());
     server.deliver(&large());
-    await_that("the delivery", || body_file(folder.path()).is_none().then_some(()));
+    wait_until("the delivery", || body_file(folder.path()).is_none().then_some(()));
     // A clean stop would remove the file.
     server.signal(Signal::SIGKILL);
     server.end();
-    let (code, verified) = told(&mailrace(folder.path(), &["spool", "verify"]));
+    let (code, verified) = run_status(&mailrace(folder.path(), &["spool", "verify"]));
     assert_eq!(code, Some(0), "{verified}");
     assert!(verified.contains(", 1 messages"), "the log has it: {verified}");
 }

@@ -2,7 +2,7 @@
 //! matches.
 //!
 //! Everything is checked before use: a server can present any [`Certificate`]. Whether clients
-//! trust it is up to them. An expired certificate is not an error but a [`Doubt`]: a server with an
+//! trust it is up to them. An expired certificate is not an error but a [`CertificateWarning`]: a server with an
 //! expired certificate still encrypts.
 
 use std::fs::File;
@@ -45,7 +45,7 @@ pub struct Certificate {
 
 /// A problem that clients will notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum CertificateWarning {
     /// It has expired.
     #[error("has expired")]
     Expired,
@@ -95,7 +95,7 @@ pub enum CertificateError {
 
 impl CertificateError {
     /// Whether the key file should be checked, rather than the chain file.
-    pub fn is_of_key(&self) -> bool {
+    pub fn concerns_key_file(&self) -> bool {
         match self {
             CertificateError::Unreadable { is_key, .. } => *is_key,
             CertificateError::NoCertificate { .. } => false,
@@ -143,11 +143,11 @@ impl Certificate {
     }
 
     /// The problem that clients will see at time `now`, if any.
-    pub fn doubt(&self, now: SystemTime) -> Option<Doubt> {
+    pub fn warning(&self, now: SystemTime) -> Option<CertificateWarning> {
         if now > self.not_after {
-            Some(Doubt::Expired)
+            Some(CertificateWarning::Expired)
         } else if now < self.not_before {
-            Some(Doubt::NotYetValid)
+            Some(CertificateWarning::NotYetValid)
         } else {
             None
         }

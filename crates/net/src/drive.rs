@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use mail::{Security, Timestamp};
+use mail::{Timestamp, TlsInfo};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::input::with_input;
-use crate::stream::Stream;
-use crate::{Acceptor, Stop, instant_of, steady_now as now};
+use crate::server_stream::ServerStream;
+use crate::{Stop, TlsServer, instant_of, steady_now as now};
 
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
 /// the connection, and the peer might not see the last reply.
@@ -46,17 +46,17 @@ pub trait Conversation {
     /// The TLS server for a handshake, if the conversation wants one as soon as the output is sent.
     /// Bytes read before belong to the conversation, later ones to the handshake. Called only in
     /// clear text.
-    fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
+    fn wants_handshake(&self) -> Option<Arc<TlsServer>> {
         None
     }
     /// The handshake succeeded: from here on everything goes over TLS.
-    fn handle_secured(&mut self, _now: Timestamp, _security: Security) {}
+    fn handle_secured(&mut self, _now: Timestamp, _security: TlsInfo) {}
     /// The handshake failed; `handle_end` follows.
-    fn handle_insecure(&mut self, _now: Timestamp, _error: &io::Error) {}
+    fn handle_handshake_failed(&mut self, _now: Timestamp, _error: &io::Error) {}
 }
 
 /// Why a waiting connection woke up.
-enum Event {
+enum WakeUp {
     Input,
     End,
     Broken,
@@ -66,21 +66,21 @@ enum Event {
 }
 
 /// The events that can interrupt a connection while it reads or writes.
-struct Watch<'a, S> {
+struct Interrupts<'a, S> {
     stopping: Pin<&'a mut S>,
-    stop_is_known: bool,
+    stop_was_reported: bool,
     timer: Pin<&'a mut Sleep>,
     /// When the timer fires.
     due: Timestamp,
 }
 
-impl<S: Future<Output = ()>> Watch<'_, S> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        if !self.stop_is_known && self.stopping.as_mut().poll(context).is_ready() {
-            self.stop_is_known = true;
-            return Poll::Ready(Event::Stop);
+impl<S: Future<Output = ()>> Interrupts<'_, S> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<WakeUp> {
+        if !self.stop_was_reported && self.stopping.as_mut().poll(context).is_ready() {
+            self.stop_was_reported = true;
+            return Poll::Ready(WakeUp::Stop);
         }
-        self.timer.as_mut().poll(context).map(|()| Event::Deadline)
+        self.timer.as_mut().poll(context).map(|()| WakeUp::Deadline)
     }
 
     fn rearm(&mut self, due: Timestamp) {
@@ -99,28 +99,28 @@ impl<S: Future<Output = ()>> Watch<'_, S> {
 
 /// Runs a conversation until one side ends it. Whatever happens to the connection, `handle_end` is
 /// called.
-pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
+pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
     let stopping = pin!(stop.requested());
     let due = deadline(conversation);
     let timer = pin!(sleep_until(instant_of(due)));
-    let mut watch = Watch { stopping, stop_is_known: false, timer, due };
+    let mut interrupts = Interrupts { stopping, stop_was_reported: false, timer, due };
     loop {
         conversation.work().await;
-        if send(&mut stream, &mut watch, conversation).await.is_err() {
+        if send(&mut stream, &mut interrupts, conversation).await.is_err() {
             conversation.handle_end(now());
             return conversation.work().await;
         }
         if conversation.wants_close() {
             // The shutdown may have come while sending.
             conversation.work().await;
-            return close(end(stream, &mut watch, conversation).await).await;
+            return close(close_tls(stream, &mut interrupts, conversation).await).await;
         }
-        if let Stream::Plain(_) = stream
-            && let Some(acceptor) = conversation.wants_handshake()
+        if let ServerStream::Plain(_) = stream
+            && let Some(tls_server) = conversation.wants_handshake()
         {
-            match secure(stream, acceptor, &mut watch).await {
+            match handshake(stream, tls_server, &mut interrupts).await {
                 Ok(Some(secured)) => {
-                    if let Some(security) = secured.security() {
+                    if let Some(security) = secured.tls_info() {
                         conversation.handle_secured(now(), security);
                     }
                     stream = secured;
@@ -133,58 +133,58 @@ pub async fn drive(mut stream: Stream, mut stop: Stop, conversation: &mut (impl 
                     return conversation.work().await;
                 }
                 Err(error) => {
-                    conversation.handle_insecure(now(), &error);
+                    conversation.handle_handshake_failed(now(), &error);
                     conversation.handle_end(now());
                     return conversation.work().await;
                 }
             }
         }
-        watch.shorten_timer(conversation.deadline());
-        let event = poll_fn(|context| match watch.poll(context) {
+        interrupts.shorten_timer(conversation.deadline());
+        let event = poll_fn(|context| match interrupts.poll(context) {
             Poll::Pending => poll_input(&mut stream, conversation, context),
             interrupted => interrupted,
         });
         match event.await {
-            Event::Input | Event::Writable => {}
-            Event::End => {
+            WakeUp::Input | WakeUp::Writable => {}
+            WakeUp::End => {
                 conversation.handle_end(now());
                 conversation.work().await;
-                if send(&mut stream, &mut watch, conversation).await.is_ok() {
-                    end(stream, &mut watch, conversation).await;
+                if send(&mut stream, &mut interrupts, conversation).await.is_ok() {
+                    close_tls(stream, &mut interrupts, conversation).await;
                 }
                 return;
             }
-            Event::Broken => {
+            WakeUp::Broken => {
                 conversation.handle_end(now());
                 return conversation.work().await;
             }
             // The timer is not moved for every command: it fires at an earlier deadline, and is set
             // to the current one then.
-            Event::Deadline => {
+            WakeUp::Deadline => {
                 read_pending_input(&mut stream, conversation).await;
                 conversation.handle_timeout(now());
-                watch.rearm(deadline(conversation));
+                interrupts.rearm(deadline(conversation));
             }
-            Event::Stop => conversation.handle_stop(now()),
+            WakeUp::Stop => conversation.handle_stop(now()),
         }
     }
 }
 
 /// The handshake, boxed so that sessions without one do not reserve memory for it. None if a
 /// shutdown ended it.
-async fn secure(
-    stream: Stream,
-    acceptor: Arc<Acceptor>,
-    watch: &mut Watch<'_, impl Future<Output = ()>>,
-) -> io::Result<Option<Stream>> {
-    let Stream::Plain(socket) = stream else { return Ok(Some(stream)) };
-    let mut handshake = Box::pin(async move { acceptor.accept(socket).await });
+async fn handshake(
+    stream: ServerStream,
+    tls_server: Arc<TlsServer>,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
+) -> io::Result<Option<ServerStream>> {
+    let ServerStream::Plain(socket) = stream else { return Ok(Some(stream)) };
+    let mut handshake = Box::pin(async move { tls_server.accept(socket).await });
     poll_fn(|context| {
         if let Poll::Ready(made) = handshake.as_mut().poll(context) {
             return Poll::Ready(made.map(Some));
         }
-        if !watch.stop_is_known && watch.stopping.as_mut().poll(context).is_ready() {
-            watch.stop_is_known = true;
+        if !interrupts.stop_was_reported && interrupts.stopping.as_mut().poll(context).is_ready() {
+            interrupts.stop_was_reported = true;
             return Poll::Ready(Ok(None));
         }
         Poll::Pending
@@ -198,15 +198,19 @@ fn deadline(conversation: &impl Conversation) -> Timestamp {
     conversation.deadline().unwrap_or_else(|| now() + NONE)
 }
 
-fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context: &mut Context<'_>) -> Poll<Event> {
+fn poll_input(
+    stream: &mut ServerStream,
+    conversation: &mut impl Conversation,
+    context: &mut Context<'_>,
+) -> Poll<WakeUp> {
     with_input(|input| {
         let mut buffer = ReadBuf::new(input);
         Poll::Ready(match ready!(stream.poll_read(context, &mut buffer)) {
-            Err(_) => Event::Broken,
-            Ok(()) if buffer.filled().is_empty() => Event::End,
+            Err(_) => WakeUp::Broken,
+            Ok(()) if buffer.filled().is_empty() => WakeUp::End,
             Ok(()) => {
                 conversation.handle_input(now(), buffer.filled());
-                Event::Input
+                WakeUp::Input
             }
         })
     })
@@ -214,7 +218,7 @@ fn poll_input(stream: &mut Stream, conversation: &mut impl Conversation, context
 
 /// Handles input that arrived before the deadline but was not read in time. Ends and errors are
 /// seen at the next read.
-async fn read_pending_input(stream: &mut Stream, conversation: &mut impl Conversation) {
+async fn read_pending_input(stream: &mut ServerStream, conversation: &mut impl Conversation) {
     poll_fn(|context| {
         let _ = poll_input(stream, conversation, context);
         Poll::Ready(())
@@ -225,15 +229,15 @@ async fn read_pending_input(stream: &mut Stream, conversation: &mut impl Convers
 /// Sends all output. The socket nearly always takes it immediately. A peer that does not read has
 /// until the conversation's deadline, and a short time after the conversation has ended.
 async fn send(
-    stream: &mut Stream,
-    watch: &mut Watch<'_, impl Future<Output = ()>>,
+    stream: &mut ServerStream,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
     conversation: &mut impl Conversation,
 ) -> io::Result<()> {
     while !conversation.output().is_empty() || stream.has_unsent() {
         match stream.try_send(conversation.output()) {
             Ok(sent) => conversation.handle_sent(sent),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait_until_writable(stream, watch, conversation).await?;
+                wait_until_writable(stream, interrupts, conversation).await?;
             }
             Err(error) => return Err(error),
         }
@@ -242,44 +246,44 @@ async fn send(
 }
 
 async fn wait_until_writable(
-    stream: &Stream,
-    watch: &mut Watch<'_, impl Future<Output = ()>>,
+    stream: &ServerStream,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
     conversation: &mut impl Conversation,
 ) -> io::Result<()> {
-    let event = poll_fn(|context| match watch.poll(context) {
-        Poll::Pending => stream.poll_writable(context).map_ok(|()| Event::Writable),
+    let event = poll_fn(|context| match interrupts.poll(context) {
+        Poll::Pending => stream.poll_writable(context).map_ok(|()| WakeUp::Writable),
         interrupted => interrupted.map(Ok),
     });
     match event.await? {
-        Event::Deadline => {
+        WakeUp::Deadline => {
             conversation.handle_timeout(now());
             if conversation.deadline().is_none() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            watch.rearm(deadline(conversation));
+            interrupts.rearm(deadline(conversation));
         }
-        Event::Stop => {
+        WakeUp::Stop => {
             conversation.handle_stop(now());
             // A finished conversation has no deadline; this limits the remaining wait.
-            watch.rearm(deadline(conversation).min(now() + LINGER));
+            interrupts.rearm(deadline(conversation).min(now() + LINGER));
         }
-        Event::Input | Event::End | Event::Broken | Event::Writable => {}
+        WakeUp::Input | WakeUp::End | WakeUp::Broken | WakeUp::Writable => {}
     }
     Ok(())
 }
 
 /// Sends the TLS close_notify, whichever side ends first; a client that does not get one must
 /// assume truncation (RFC 8446 section 6.1). Waits like other output.
-async fn end(
-    mut stream: Stream,
-    watch: &mut Watch<'_, impl Future<Output = ()>>,
+async fn close_tls(
+    mut stream: ServerStream,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
     conversation: &mut impl Conversation,
 ) -> TcpStream {
     stream.announce_end();
     while stream.has_unsent() {
         let sent = match stream.try_send(&[]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait_until_writable(&stream, watch, conversation).await
+                wait_until_writable(&stream, interrupts, conversation).await
             }
             sent => sent.map(drop),
         };

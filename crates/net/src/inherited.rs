@@ -14,12 +14,12 @@ use socket2::SockRef;
 
 /// Passed sockets that no listener has taken yet.
 #[derive(Debug, Default)]
-pub struct Inherited {
-    sockets: Vec<Passed>,
+pub struct InheritedSockets {
+    sockets: Vec<PassedSocket>,
 }
 
 #[derive(Debug)]
-struct Passed {
+struct PassedSocket {
     /// The name in LISTEN_FDNAMES.
     name: String,
     address: SocketAddr,
@@ -31,7 +31,7 @@ struct Passed {
 pub enum InheritedError {
     /// The descriptor cannot be used.
     #[error("the inherited socket {name:?} is not a listening TCP socket: {error}")]
-    Unfit {
+    Unusable {
         /// The name in LISTEN_FDNAMES.
         name: String,
         /// What it is instead, or the system's error.
@@ -39,7 +39,7 @@ pub enum InheritedError {
     },
     /// No listener has its address.
     #[error("the inherited socket {name:?} listens on {address}, but no [[listener]] has that address")]
-    Unasked {
+    NoListener {
         /// The name in LISTEN_FDNAMES.
         name: String,
         /// Its address.
@@ -47,7 +47,7 @@ pub enum InheritedError {
     },
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Takes all sockets that the environment passes to this process. Call it once, while the
     /// process has a single thread: it clears the environment, so that no child process takes the
     /// sockets.
@@ -55,11 +55,11 @@ impl Inherited {
     /// # Errors
     ///
     /// A descriptor is not a listening TCP socket.
-    pub fn from_environment() -> Result<Inherited, InheritedError> {
+    pub fn from_environment() -> Result<InheritedSockets, InheritedError> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut passed = ListenFd::from_env();
         let sockets = (0..passed.len()).map(|index| take(&mut passed, index, &names));
-        Ok(Inherited { sockets: sockets.collect::<Result<_, _>>()? })
+        Ok(InheritedSockets { sockets: sockets.collect::<Result<_, _>>()? })
     }
 
     /// Takes the socket that listens on this address, if any.
@@ -73,25 +73,25 @@ impl Inherited {
     /// # Errors
     ///
     /// A socket was not taken.
-    pub fn none_left(self) -> Result<(), InheritedError> {
+    pub fn check_all_taken(self) -> Result<(), InheritedError> {
         match self.sockets.into_iter().next() {
-            Some(Passed { name, address, .. }) => Err(InheritedError::Unasked { name, address }),
+            Some(PassedSocket { name, address, .. }) => Err(InheritedError::NoListener { name, address }),
             None => Ok(()),
         }
     }
 }
 
-fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<Passed, InheritedError> {
+fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<PassedSocket, InheritedError> {
     // systemd uses this name for sockets without one.
     let name = names.split(':').nth(index).filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned();
-    match opened(passed, index) {
-        Ok((listener, address)) => Ok(Passed { name, address, listener }),
-        Err(error) => Err(InheritedError::Unfit { name, error }),
+    match prepare(passed, index) {
+        Ok((listener, address)) => Ok(PassedSocket { name, address, listener }),
+        Err(error) => Err(InheritedError::Unusable { name, error }),
     }
 }
 
 /// Sets the same options as `bind`.
-fn opened(passed: &mut ListenFd, index: usize) -> io::Result<(TcpListener, SocketAddr)> {
+fn prepare(passed: &mut ListenFd, index: usize) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = passed.take_tcp_listener(index)?.expect("each index is taken once");
     let socket = SockRef::from(&listener);
     if !socket.is_listener()? {
@@ -107,27 +107,27 @@ fn opened(passed: &mut ListenFd, index: usize) -> io::Result<(TcpListener, Socke
 mod tests {
     use super::*;
 
-    fn passed(name: &str) -> Passed {
+    fn passed(name: &str) -> PassedSocket {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Passed { name: name.into(), address: listener.local_addr().unwrap(), listener }
+        PassedSocket { name: name.into(), address: listener.local_addr().unwrap(), listener }
     }
 
     #[test]
     fn a_socket_goes_to_the_listener_that_has_its_address_and_only_once() {
         let sockets = vec![passed("one"), passed("two")];
         let address = sockets[1].address;
-        let mut inherited = Inherited { sockets };
+        let mut inherited = InheritedSockets { sockets };
         assert!(inherited.take("127.0.0.1:1".parse().unwrap()).is_none());
         assert_eq!(inherited.take(address).unwrap().local_addr().unwrap(), address);
         assert!(inherited.take(address).is_none());
     }
 
     #[test]
-    fn a_socket_that_nobody_takes_is_told_by_its_name_and_address() {
+    fn an_untaken_socket_is_reported_with_its_name_and_address() {
         let socket = passed("submission");
         let address = socket.address;
-        let told = Inherited { sockets: vec![socket] }.none_left().unwrap_err().to_string();
+        let told = InheritedSockets { sockets: vec![socket] }.check_all_taken().unwrap_err().to_string();
         assert!(told.contains("\"submission\"") && told.contains(&address.to_string()), "{told}");
-        assert!(Inherited::default().none_left().is_ok());
+        assert!(InheritedSockets::default().check_all_taken().is_ok());
     }
 }

@@ -4,33 +4,35 @@
 //! An idle connection costs a task and a socket, but no buffer: all connections of a thread share
 //! one for reading.
 
-mod acceptor;
+mod body_read;
 mod certificate;
 mod clock;
+mod connection_limits;
 mod drive;
 mod endpoint;
-mod gate;
 mod inherited;
 mod input;
 mod listen;
+mod outbound;
 mod proxy;
-mod shelf;
+mod server_stream;
 mod stop;
-mod stream;
-mod tls;
-mod wire;
+mod tls_client;
+mod tls_server;
 
-pub use acceptor::{Acceptor, AcceptorError, TlsVersion};
-pub use certificate::{Certificate, CertificateError, CertificateFiles, Doubt};
+pub use body_read::{DISK_READS_MAX, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
+pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
 pub use clock::{instant_of, steady_now};
+pub use connection_limits::{
+    ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, Rate, SessionPermit,
+};
 pub use drive::{Conversation, close, discard_input, drive};
 pub use endpoint::Endpoint;
-pub use gate::{Gate, GateLimits, Pass, RATED_CLIENTS_MAX, Rate, Turned};
-pub use inherited::{Inherited, InheritedError};
+pub use inherited::{InheritedError, InheritedSockets};
 pub use listen::{accept, bind, set_backlog};
-pub use proxy::{PROXY_HEADER_TIME_MAX, Proxied, ProxyError, parse_proxy_header, receive_proxy_header};
-pub use shelf::{DISK_READS_MAX, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
+pub use outbound::{FileRange, OutboundConnection, Transferred};
+pub use proxy::{PROXY_HEADER_TIME_MAX, ProxyError, ProxyHeader, parse_proxy_header, receive_proxy_header};
+pub use server_stream::ServerStream;
 pub use stop::{Stop, Stopper};
-pub use stream::Stream;
-pub use tls::Trust;
-pub use wire::{FileRange, Moved, Wire};
+pub use tls_client::TlsClient;
+pub use tls_server::{TlsServer, TlsServerError, TlsVersion};

@@ -24,12 +24,12 @@ const V2_FIXED_OCTETS: usize = 16;
 
 /// The two ends of the proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proxied {
+pub enum ProxyHeader {
     /// The proxy speaks for itself (LOCAL) or does not give an address (UNKNOWN, UNSPEC): the
     /// addresses of the connection apply.
-    Itself,
+    Local,
     /// The proxy speaks for a client.
-    For {
+    Proxied {
         /// The client's address.
         client: SocketAddr,
         /// The address that the client connected to.
@@ -45,10 +45,10 @@ pub enum ProxyError {
     Absent,
     /// An invalid header of version 1.
     #[error("invalid PROXY header of version 1")]
-    Line,
+    InvalidV1,
     /// An invalid header of version 2.
     #[error("invalid PROXY header of version 2")]
-    Block,
+    InvalidV2,
     /// The header exceeds its limit.
     #[error("PROXY header too long")]
     TooLong,
@@ -60,16 +60,16 @@ pub enum ProxyError {
 /// # Errors
 ///
 /// The bytes are not the beginning of a valid header.
-pub fn parse_proxy_header(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
+pub fn parse_proxy_header(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyError> {
     match bytes.first() {
         None => Ok(None),
-        Some(b'P') => line(bytes),
-        Some(b'\r') => block(bytes),
+        Some(b'P') => parse_v1(bytes),
+        Some(b'\r') => parse_v2(bytes),
         Some(_) => Err(ProxyError::Absent),
     }
 }
 
-fn line(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
+fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyError> {
     const WORD: &[u8] = b"PROXY ";
     let known = bytes.len().min(WORD.len());
     if bytes[..known] != WORD[..known] {
@@ -79,17 +79,17 @@ fn line(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
         return if bytes.len() < V1_OCTETS_MAX { Ok(None) } else { Err(ProxyError::TooLong) };
     };
-    let text = str::from_utf8(&window[WORD.len()..end]).map_err(|_| ProxyError::Line)?;
-    let proxied = ends(text).ok_or(ProxyError::Line)?;
+    let text = str::from_utf8(&window[WORD.len()..end]).map_err(|_| ProxyError::InvalidV1)?;
+    let proxied = parse_v1_addresses(text).ok_or(ProxyError::InvalidV1)?;
     Ok(Some((proxied, end + 2)))
 }
 
 /// `TCP4 192.0.2.1 192.0.2.2 56324 25`, `TCP6 ...`, or `UNKNOWN` followed by anything.
-fn ends(text: &str) -> Option<Proxied> {
+fn parse_v1_addresses(text: &str) -> Option<ProxyHeader> {
     let mut words = text.split(' ');
     let family = words.next()?;
     if family == "UNKNOWN" {
-        return Some(Proxied::Itself);
+        return Some(ProxyHeader::Local);
     }
     let address = |word: &str| -> Option<IpAddr> {
         match family {
@@ -101,10 +101,10 @@ fn ends(text: &str) -> Option<Proxied> {
     let (client, own) = (address(words.next()?)?, address(words.next()?)?);
     let mut port = || words.next().filter(|word| word.bytes().all(|b| b.is_ascii_digit()))?.parse::<u16>().ok();
     let (client, own) = (SocketAddr::new(client, port()?), SocketAddr::new(own, port()?));
-    words.next().is_none().then_some(Proxied::For { client, own })
+    words.next().is_none().then_some(ProxyHeader::Proxied { client, own })
 }
 
-fn block(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
+fn parse_v2(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyError> {
     let known = bytes.len().min(V2_SIGNATURE.len());
     if bytes[..known] != V2_SIGNATURE[..known] {
         return Err(ProxyError::Absent);
@@ -117,22 +117,22 @@ fn block(bytes: &[u8]) -> Result<Option<(Proxied, usize)>, ProxyError> {
     let is_local = match head[12] {
         0x20 => true,
         0x21 => false,
-        _ => return Err(ProxyError::Block),
+        _ => return Err(ProxyError::InvalidV2),
     };
     let Some(fields) = rest.get(..length) else { return Ok(None) };
     let proxied = match head[13] {
-        _ if is_local => Proxied::Itself,
-        0x11 => tcp::<4>(fields)?,
-        0x21 => tcp::<16>(fields)?,
+        _ if is_local => ProxyHeader::Local,
+        0x11 => parse_v2_addresses::<4>(fields)?,
+        0x21 => parse_v2_addresses::<16>(fields)?,
         // No address, or unix sockets, whose paths are of no use here.
-        0x00 | 0x31 => Proxied::Itself,
-        _ => return Err(ProxyError::Block),
+        0x00 | 0x31 => ProxyHeader::Local,
+        _ => return Err(ProxyError::InvalidV2),
     };
     Ok(Some((proxied, V2_FIXED_OCTETS + length)))
 }
 
 /// Both addresses, then both ports. Further fields (TLVs) are skipped.
-fn tcp<const OCTETS: usize>(fields: &[u8]) -> Result<Proxied, ProxyError>
+fn parse_v2_addresses<const OCTETS: usize>(fields: &[u8]) -> Result<ProxyHeader, ProxyError>
 where
     IpAddr: From<[u8; OCTETS]>,
 {
@@ -143,19 +143,19 @@ where
     let port = |place: usize| Some(u16::from_be_bytes(fields.get(place..place + 2)?.try_into().ok()?));
     let end = |number: usize| Some(SocketAddr::new(address(number * OCTETS)?, port(2 * OCTETS + 2 * number)?));
     match (end(0), end(1)) {
-        (Some(client), Some(own)) => Ok(Proxied::For { client, own }),
-        _ => Err(ProxyError::Block),
+        (Some(client), Some(own)) => Ok(ProxyHeader::Proxied { client, own }),
+        _ => Err(ProxyError::InvalidV2),
     }
 }
 
 /// Reads the header from a connection, and nothing after it. [`io::ErrorKind::InvalidData`] wraps a
 /// [`ProxyError`]; [`io::ErrorKind::TimedOut`] means [`PROXY_HEADER_TIME_MAX`] has passed.
-pub async fn receive_proxy_header(stream: &mut TcpStream) -> io::Result<Proxied> {
+pub async fn receive_proxy_header(stream: &mut TcpStream) -> io::Result<ProxyHeader> {
     let received = tokio::time::timeout(PROXY_HEADER_TIME_MAX, receive(stream)).await;
     received.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the PROXY header")))
 }
 
-async fn receive(stream: &mut TcpStream) -> io::Result<Proxied> {
+async fn receive(stream: &mut TcpStream) -> io::Result<ProxyHeader> {
     let (mut header, mut peeked) = (Vec::new(), vec![0; V2_OCTETS_MAX]);
     loop {
         let before = header.len();
@@ -182,8 +182,8 @@ mod tests {
 
     use super::*;
 
-    fn proxied(client: &str, own: &str) -> Proxied {
-        Proxied::For { client: client.parse().unwrap(), own: own.parse().unwrap() }
+    fn proxied(client: &str, own: &str) -> ProxyHeader {
+        ProxyHeader::Proxied { client: client.parse().unwrap(), own: own.parse().unwrap() }
     }
 
     fn v2(command: u8, family: u8, fields: &[u8]) -> Vec<u8> {
@@ -198,8 +198,8 @@ mod tests {
         for (line, expected) in [
             ("PROXY TCP4 192.0.2.1 198.51.100.2 56324 25\r\n", proxied("192.0.2.1:56324", "198.51.100.2:25")),
             ("PROXY TCP6 2001:db8::1 ::1 1 65535\r\n", proxied("[2001:db8::1]:1", "[::1]:65535")),
-            ("PROXY UNKNOWN\r\n", Proxied::Itself),
-            ("PROXY UNKNOWN ffff:f...f:ffff a b c\r\n", Proxied::Itself),
+            ("PROXY UNKNOWN\r\n", ProxyHeader::Local),
+            ("PROXY UNKNOWN ffff:f...f:ffff a b c\r\n", ProxyHeader::Local),
         ] {
             let with_more = format!("{line}EHLO x\r\n");
             assert_eq!(parse_proxy_header(with_more.as_bytes()), Ok(Some((expected, line.len()))), "{line}");
@@ -218,10 +218,10 @@ mod tests {
             (v2(0x21, 0x11, &V4_FIELDS), client),
             (v2(0x21, 0x11, &with_tlv), client),
             (v2(0x21, 0x21, &v6), proxied("[::1]:0", "[::2]:25")),
-            (v2(0x20, 0x00, &[]), Proxied::Itself),
-            (v2(0x20, 0x11, &V4_FIELDS), Proxied::Itself),
-            (v2(0x21, 0x00, &[1, 2, 3]), Proxied::Itself),
-            (v2(0x21, 0x31, &[0; 216]), Proxied::Itself),
+            (v2(0x20, 0x00, &[]), ProxyHeader::Local),
+            (v2(0x20, 0x11, &V4_FIELDS), ProxyHeader::Local),
+            (v2(0x21, 0x00, &[1, 2, 3]), ProxyHeader::Local),
+            (v2(0x21, 0x31, &[0; 216]), ProxyHeader::Local),
         ] {
             let with_more = [&header[..], b"EHLO x\r\n"].concat();
             assert_eq!(parse_proxy_header(&with_more), Ok(Some((expected, header.len()))), "{header:?}");
@@ -229,28 +229,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_told() {
+    fn invalid_headers_are_refused() {
         use ProxyError::*;
         for (bytes, error) in [
             (b"EHLO x\r\n".to_vec(), Absent),
             (b"PROXX".to_vec(), Absent),
             (b"\r\nx".to_vec(), Absent),
-            (b"PROXY \r\n".to_vec(), Line),
-            (b"PROXY TCP4\r\n".to_vec(), Line),
-            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n".to_vec(), Line),
-            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 3\r\n".to_vec(), Line),
-            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n".to_vec(), Line),
-            (b"PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n".to_vec(), Line),
-            (b"PROXY TCP4 ::1 ::1 1 2\r\n".to_vec(), Line),
-            (b"PROXY TCP6 192.0.2.1 ::1 1 2\r\n".to_vec(), Line),
-            (b"PROXY UDP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), Line),
-            (b"PROXY  TCP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), Line),
+            (b"PROXY \r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 3\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP4 ::1 ::1 1 2\r\n".to_vec(), InvalidV1),
+            (b"PROXY TCP6 192.0.2.1 ::1 1 2\r\n".to_vec(), InvalidV1),
+            (b"PROXY UDP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), InvalidV1),
+            (b"PROXY  TCP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec(), InvalidV1),
             ([&b"PROXY UNKNOWN "[..], &[b'x'; 200]].concat(), TooLong),
-            (v2(0x11, 0x11, &V4_FIELDS), Block),
-            (v2(0x22, 0x11, &V4_FIELDS), Block),
-            (v2(0x21, 0x12, &V4_FIELDS), Block),
-            (v2(0x21, 0x11, &V4_FIELDS[..11]), Block),
-            (v2(0x21, 0x21, &V4_FIELDS), Block),
+            (v2(0x11, 0x11, &V4_FIELDS), InvalidV2),
+            (v2(0x22, 0x11, &V4_FIELDS), InvalidV2),
+            (v2(0x21, 0x12, &V4_FIELDS), InvalidV2),
+            (v2(0x21, 0x11, &V4_FIELDS[..11]), InvalidV2),
+            (v2(0x21, 0x21, &V4_FIELDS), InvalidV2),
             (v2(0x21, 0x11, &[0; 4081]), TooLong),
         ] {
             assert_eq!(parse_proxy_header(&bytes), Err(error), "{}", bytes.escape_ascii());
@@ -260,7 +260,7 @@ mod tests {
     /// The declared length decides how much is awaited and taken, and the addresses must fit within
     /// it.
     #[test]
-    fn a_length_that_lies_is_taken_at_its_word() {
+    fn the_declared_length_is_what_counts() {
         use ProxyError::*;
         let claiming = |length: u16, family: u8, fields: &[u8]| {
             [&V2_SIGNATURE[..], &[0x21, family], &length.to_be_bytes(), fields].concat()
@@ -273,10 +273,10 @@ mod tests {
             (claiming(13, 0x11, b"EHLO x\r\n"), Ok(None)),
             (claiming(12, 0x11, &padded(5)), Ok(Some((client, 28)))),
             (claiming(13, 0x11, &padded(5)), Ok(Some((client, 29)))),
-            (claiming(11, 0x11, &V4_FIELDS), Err(Block)),
-            (claiming(0, 0x11, &V4_FIELDS), Err(Block)),
-            (claiming(35, 0x21, &padded(60)), Err(Block)),
-            (claiming(0, 0x00, &V4_FIELDS), Ok(Some((Proxied::Itself, 16)))),
+            (claiming(11, 0x11, &V4_FIELDS), Err(InvalidV2)),
+            (claiming(0, 0x11, &V4_FIELDS), Err(InvalidV2)),
+            (claiming(35, 0x21, &padded(60)), Err(InvalidV2)),
+            (claiming(0, 0x00, &V4_FIELDS), Ok(Some((ProxyHeader::Local, 16)))),
             (claiming(longest as u16, 0x11, &padded(0)), Ok(None)),
             (claiming(longest as u16, 0x11, &padded(longest - 12)), Ok(Some((client, V2_OCTETS_MAX)))),
             (claiming(longest as u16 + 1, 0x11, &[]), Err(TooLong)),
@@ -301,7 +301,7 @@ mod tests {
         /// A header is parsed the same whatever follows it, and no prefix of it is a complete
         /// header or an error.
         #[test]
-        fn a_header_ends_where_it_ends(header in header(), more in prop::collection::vec(any::<u8>(), 0..20)) {
+        fn a_header_is_parsed_independently_of_what_follows(header in header(), more in prop::collection::vec(any::<u8>(), 0..20)) {
             let whole = parse_proxy_header(&header);
             if let Ok(Some((_, length))) = whole {
                 prop_assert!(length <= header.len());

@@ -24,7 +24,7 @@ impl Stopper {
     }
 
     /// Waits until all [`Stop`]s are dropped.
-    pub async fn all_gone(&self) {
+    pub async fn all_dropped(&self) {
         self.0.closed().await;
     }
 }

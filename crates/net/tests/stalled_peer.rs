@@ -13,14 +13,14 @@ use tokio::net::{TcpListener, TcpStream};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Has more output than a socket accepts.
-struct Talk {
+struct LongOutput {
     output: Vec<u8>,
     deadline: Option<Timestamp>,
     stopped: bool,
     ended: bool,
 }
 
-impl Conversation for Talk {
+impl Conversation for LongOutput {
     fn handle_input(&mut self, _now: Timestamp, _input: &[u8]) {}
 
     fn handle_end(&mut self, _now: Timestamp) {
@@ -55,12 +55,12 @@ impl Conversation for Talk {
 }
 
 /// Drives a conversation with a deadline after `time`, to a peer that never reads.
-async fn talk(time: Duration, stop: Stop) -> Talk {
+async fn drive_stalled(time: Duration, stop: Stop) -> LongOutput {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     let deadline = Some(net::steady_now() + time);
-    let mut talk = Talk { output: vec![b'x'; 64 << 20], deadline, stopped: false, ended: false };
+    let mut talk = LongOutput { output: vec![b'x'; 64 << 20], deadline, stopped: false, ended: false };
     tokio::time::timeout(PATIENCE, net::drive(stream.into(), stop, &mut talk)).await.unwrap();
     talk
 }
@@ -68,7 +68,7 @@ async fn talk(time: Duration, stop: Stop) -> Talk {
 #[tokio::test]
 async fn it_has_until_the_deadline() {
     let (_stopper, stop) = Stopper::new();
-    let talk = talk(Duration::from_millis(50), stop).await;
+    let talk = drive_stalled(Duration::from_millis(50), stop).await;
     assert!(talk.ended && !talk.output.is_empty());
 }
 
@@ -76,6 +76,6 @@ async fn it_has_until_the_deadline() {
 async fn it_has_a_moment_after_the_stop() {
     let (stopper, stop) = Stopper::new();
     stopper.stop();
-    let talk = talk(Duration::from_secs(3600), stop).await;
+    let talk = drive_stalled(Duration::from_secs(3600), stop).await;
     assert!(talk.stopped && talk.ended && !talk.output.is_empty());
 }

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mail::{Security, Timestamp};
+use mail::{Timestamp, TlsInfo};
 use net::{
-    Acceptor, AcceptorError, Certificate, CertificateError, CertificateFiles, Conversation, Doubt, Stopper, Stream,
-    TlsVersion,
+    Certificate, CertificateError, CertificateFiles, CertificateWarning, Conversation, ServerStream, Stopper,
+    TlsServer, TlsServerError, TlsVersion,
 };
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -56,9 +56,9 @@ fn renew(files: &CertificateFiles, host: &str) {
 
 /// Accepts every certificate and signature.
 #[derive(Debug)]
-struct Credulous;
+struct AcceptAnyCertificate;
 
-impl ServerCertVerifier for Credulous {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -98,13 +98,13 @@ fn connector(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsConne
         .with_protocol_versions(versions)
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config))
 }
 
-fn acceptor(files: Vec<CertificateFiles>) -> Acceptor {
-    Acceptor::new(files, TlsVersion::V1_2, PATIENCE).unwrap()
+fn tls_server(files: Vec<CertificateFiles>) -> TlsServer {
+    TlsServer::new(files, TlsVersion::V1_2, PATIENCE).unwrap()
 }
 
 /// A connection: the client's end and the server's end.
@@ -116,23 +116,23 @@ async fn pair() -> (TcpStream, TcpStream) {
 
 /// Performs a handshake with both sides.
 async fn shake(
-    acceptor: &Acceptor,
+    tls_server: &TlsServer,
     name: &str,
     versions: &[&'static rustls::SupportedProtocolVersion],
-) -> (io::Result<TlsStream<TcpStream>>, io::Result<Stream>) {
+) -> (io::Result<TlsStream<TcpStream>>, io::Result<ServerStream>) {
     let (client, server) = pair().await;
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    tokio::join!(connector(versions).connect(name, client), acceptor.accept(server))
+    tokio::join!(connector(versions).connect(name, client), tls_server.accept(server))
 }
 
 /// The certificate presented to a client that asks for `name`, in DER.
-async fn seen(acceptor: &Acceptor, name: &str) -> Vec<u8> {
-    let (client, server) = shake(acceptor, name, rustls::ALL_VERSIONS).await;
+async fn presented(tls_server: &TlsServer, name: &str) -> Vec<u8> {
+    let (client, server) = shake(tls_server, name, rustls::ALL_VERSIONS).await;
     server.unwrap();
     client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-fn own(files: &CertificateFiles) -> Vec<u8> {
+fn certificate_of(files: &CertificateFiles) -> Vec<u8> {
     use rustls::pki_types::pem::PemObject;
     CertificateDer::from_pem_file(&files.chain).unwrap().to_vec()
 }
@@ -145,7 +145,7 @@ async fn the_name_that_a_client_asks_for_chooses_the_certificate() {
     let exact = issue(folder.path(), "exact", &["Mail.Example.net"], |_| {});
     let mut named = issue(folder.path(), "named", &["not.used.example"], |_| {});
     named.names = vec!["named.example".into(), "*.named.example".into()];
-    let acceptor = acceptor(vec![first.clone(), wild.clone(), exact.clone(), named.clone()]);
+    let tls_server = tls_server(vec![first.clone(), wild.clone(), exact.clone(), named.clone()]);
     for (name, expected) in [
         ("mx.example.org", &first),
         ("example.net", &wild),
@@ -160,12 +160,12 @@ async fn the_name_that_a_client_asks_for_chooses_the_certificate() {
         // A client sends no SNI for an IP address.
         ("192.0.2.1", &first),
     ] {
-        assert!(seen(&acceptor, name).await == own(expected), "{name}");
+        assert!(presented(&tls_server, name).await == certificate_of(expected), "{name}");
     }
 }
 
 #[tokio::test]
-async fn of_two_for_a_name_a_client_gets_the_one_that_it_understands() {
+async fn of_two_certificates_for_a_name_a_client_gets_the_one_it_supports() {
     let folder = TempDir::new().unwrap();
     let ecdsa = issue(folder.path(), "ecdsa", &["mx.example.org"], |_| {});
     let edwards =
@@ -174,15 +174,15 @@ async fn of_two_for_a_name_a_client_gets_the_one_that_it_understands() {
     let params = CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();
     fs::write(&edwards.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
     fs::write(&edwards.key, pair.serialize_pem()).unwrap();
-    let acceptor = acceptor(vec![edwards.clone(), ecdsa.clone()]);
-    assert!(seen(&acceptor, "mx.example.org").await == own(&edwards));
+    let tls_server = tls_server(vec![edwards.clone(), ecdsa.clone()]);
+    assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&edwards));
 
     let mut provider = aws_lc_rs::default_provider();
     let mapping = provider.signature_verification_algorithms.mapping;
     let understood: Vec<_> =
         mapping.iter().copied().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519).collect();
     provider.signature_verification_algorithms.mapping = Box::leak(understood.into_boxed_slice());
-    let verifier = Limited(provider.signature_verification_algorithms.supported_schemes());
+    let verifier = AcceptSchemes(provider.signature_verification_algorithms.supported_schemes());
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -192,16 +192,16 @@ async fn of_two_for_a_name_a_client_gets_the_one_that_it_understands() {
     let (client, server) = self::pair().await;
     let connector = TlsConnector::from(Arc::new(config));
     let name = ServerName::try_from("mx.example.org").unwrap();
-    let (client, server) = tokio::join!(connector.connect(name, client), acceptor.accept(server));
+    let (client, server) = tokio::join!(connector.connect(name, client), tls_server.accept(server));
     server.unwrap();
-    assert!(client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec() == own(&ecdsa));
+    assert!(client.unwrap().get_ref().1.peer_certificates().unwrap()[0].to_vec() == certificate_of(&ecdsa));
 }
 
 /// Accepts every certificate with a signature of one of these schemes.
 #[derive(Debug)]
-struct Limited(Vec<SignatureScheme>);
+struct AcceptSchemes(Vec<SignatureScheme>);
 
-impl ServerCertVerifier for Limited {
+impl ServerCertVerifier for AcceptSchemes {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -210,7 +210,7 @@ impl ServerCertVerifier for Limited {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Credulous.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+        AcceptAnyCertificate.verify_server_cert(end_entity, intermediates, name, ocsp, now)
     }
 
     fn verify_tls12_signature(
@@ -219,7 +219,7 @@ impl ServerCertVerifier for Limited {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Credulous.verify_tls12_signature(message, certificate, signed)
+        AcceptAnyCertificate.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -228,7 +228,7 @@ impl ServerCertVerifier for Limited {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Credulous.verify_tls13_signature(message, certificate, signed)
+        AcceptAnyCertificate.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -241,16 +241,16 @@ async fn a_version_below_the_least_is_refused_with_the_reason() {
     let folder = TempDir::new().unwrap();
     let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
     let old: &[_] = &[&rustls::version::TLS12];
-    let (client, server) = shake(&acceptor(files.clone()), "mx.example.org", old).await;
+    let (client, server) = shake(&tls_server(files.clone()), "mx.example.org", old).await;
     client.unwrap();
-    assert_eq!(server.unwrap().security().unwrap().version, "TLSv1.2");
+    assert_eq!(server.unwrap().tls_info().unwrap().version, "TLSv1.2");
 
-    let strict = Acceptor::new(files, TlsVersion::V1_3, PATIENCE).unwrap();
+    let strict = TlsServer::new(files, TlsVersion::V1_3, PATIENCE).unwrap();
     let (client, server) = shake(&strict, "mx.example.org", old).await;
     assert!(client.is_err());
     assert!(server.unwrap_err().to_string().contains("incompatible"));
     let (_, server) = shake(&strict, "mx.example.org", rustls::ALL_VERSIONS).await;
-    let security = server.unwrap().security().unwrap();
+    let security = server.unwrap().tls_info().unwrap();
     assert_eq!((security.version, security.cipher), ("TLSv1.3", "TLS_AES_128_GCM_SHA256"));
 }
 
@@ -259,117 +259,120 @@ fn later() -> SystemTime {
     SystemTime::now() + Duration::from_secs(60)
 }
 
-fn told(acceptor: &Acceptor) -> Vec<Result<usize, String>> {
-    let found = acceptor.reload_changed(later()).into_iter();
+fn reload(tls_server: &TlsServer) -> Vec<Result<usize, String>> {
+    let found = tls_server.reload_changed(later()).into_iter();
     found.map(|one| one.map(|it| it.names().len()).map_err(|error| error.to_string())).collect()
 }
 
 #[tokio::test]
-async fn a_reload_takes_what_is_sound_and_keeps_the_old_beside_what_is_wrong() {
+async fn a_reload_takes_valid_certificates_and_keeps_the_old_ones_for_invalid_files() {
     let folder = TempDir::new().unwrap();
     let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
-    let acceptor = acceptor(vec![files.clone()]);
-    let old = own(&files);
-    assert_eq!(told(&acceptor), []);
+    let tls_server = tls_server(vec![files.clone()]);
+    let old = certificate_of(&files);
+    assert_eq!(reload(&tls_server), []);
 
     // A new certificate whose key is not there yet.
     let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
     fs::rename(&other.chain, &files.chain).unwrap();
-    let errors: Vec<_> = acceptor.reload_changed(later());
+    let errors: Vec<_> = tls_server.reload_changed(later());
     assert!(matches!(errors[..], [Err(CertificateError::Mismatch { .. })]), "{errors:?}");
-    assert!(seen(&acceptor, "mx.example.org").await == old);
-    assert_eq!(told(&acceptor), [], "the error was reported twice");
+    assert!(presented(&tls_server, "mx.example.org").await == old);
+    assert_eq!(reload(&tls_server), [], "the error was reported twice");
 
     fs::rename(&other.key, &files.key).unwrap();
-    assert_eq!(told(&acceptor), [Ok(1)]);
-    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
-    assert_eq!(told(&acceptor), []);
+    assert_eq!(reload(&tls_server), [Ok(1)]);
+    assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&files));
+    assert_eq!(reload(&tls_server), []);
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_tried_every_time_and_told_once() {
+async fn unreadable_files_are_tried_every_time_and_reported_once() {
     let folder = TempDir::new().unwrap();
     let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
     let other = issue(folder.path(), "b", &["mx.example.org"], |_| {});
-    let acceptor = acceptor(vec![files.clone()]);
+    let tls_server = tls_server(vec![files.clone()]);
     fs::remove_file(&files.key).unwrap();
-    let error = acceptor.reload_changed(later()).remove(0).unwrap_err();
+    let error = tls_server.reload_changed(later()).remove(0).unwrap_err();
     assert!(matches!(error, CertificateError::Unreadable { is_key: true, .. }), "{error}");
-    assert_eq!(told(&acceptor), []);
+    assert_eq!(reload(&tls_server), []);
     fs::remove_file(&files.chain).unwrap();
-    assert!(matches!(&told(&acceptor)[..], [Err(text)] if text.contains("a.pem")), "the new error was not reported");
-    assert_eq!(told(&acceptor), []);
+    assert!(
+        matches!(&reload(&tls_server)[..], [Err(text)] if text.contains("a.pem")),
+        "the new error was not reported"
+    );
+    assert_eq!(reload(&tls_server), []);
 
     fs::rename(&other.chain, &files.chain).unwrap();
     fs::rename(&other.key, &files.key).unwrap();
-    assert_eq!(told(&acceptor), [Ok(1)]);
-    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+    assert_eq!(reload(&tls_server), [Ok(1)]);
+    assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&files));
 }
 
 #[tokio::test]
-async fn what_is_out_of_sight_for_a_while_and_comes_back_unchanged_is_not_told_again() {
+async fn unchanged_files_that_were_missing_for_a_time_are_not_reported_again() {
     let folder = TempDir::new().unwrap();
     let inner = folder.path().join("inner");
     fs::create_dir(&inner).unwrap();
     let files = issue(&inner, "a", &["mx.example.org"], |_| {});
-    let acceptor = acceptor(vec![files]);
+    let tls_server = tls_server(vec![files]);
     fs::rename(&inner, folder.path().join("away")).unwrap();
-    assert_eq!(told(&acceptor).len(), 1);
-    assert_eq!(told(&acceptor), []);
+    assert_eq!(reload(&tls_server).len(), 1);
+    assert_eq!(reload(&tls_server), []);
     fs::rename(folder.path().join("away"), &inner).unwrap();
-    assert_eq!(told(&acceptor), []);
+    assert_eq!(reload(&tls_server), []);
     fs::rename(&inner, folder.path().join("away")).unwrap();
-    assert_eq!(told(&acceptor).len(), 1, "the second failure was not reported");
+    assert_eq!(reload(&tls_server).len(), 1, "the second failure was not reported");
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_wrong_keeps_no_other_from_being_renewed() {
+async fn an_invalid_certificate_does_not_stop_the_renewal_of_others() {
     let folder = TempDir::new().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| issue(folder.path(), name, &[&format!("{name}.example")], |_| {}));
-    let acceptor = acceptor(vec![a.clone(), b.clone(), c.clone()]);
-    let old = own(&a);
+    let tls_server = tls_server(vec![a.clone(), b.clone(), c.clone()]);
+    let old = certificate_of(&a);
     fs::write(&a.chain, "nothing").unwrap();
     renew(&b, "b.example");
     fs::remove_file(&c.key).unwrap();
-    let found = told(&acceptor);
+    let found = reload(&tls_server);
     assert!(matches!(&found[..], [Err(a), Ok(1), Err(c)] if a.contains("a.pem") && c.contains("c.key")), "{found:?}");
-    for (name, expected) in [("a.example", old), ("b.example", own(&b)), ("c.example", own(&c))] {
-        assert!(seen(&acceptor, name).await == expected, "{name}");
+    for (name, expected) in [("a.example", old), ("b.example", certificate_of(&b)), ("c.example", certificate_of(&c))] {
+        assert!(presented(&tls_server, name).await == expected, "{name}");
     }
-    assert_eq!(told(&acceptor), []);
+    assert_eq!(reload(&tls_server), []);
 }
 
 #[tokio::test]
 async fn files_that_have_just_changed_are_left_for_the_next_time() {
     let folder = TempDir::new().unwrap();
     let files = issue(folder.path(), "a", &["mx.example.org"], |_| {});
-    let acceptor = acceptor(vec![files.clone()]);
-    let old = own(&files);
+    let tls_server = tls_server(vec![files.clone()]);
+    let old = certificate_of(&files);
     renew(&files, "mx.example.org");
     let changed = fs::metadata(&files.chain).unwrap().modified().unwrap();
-    assert!(acceptor.reload_changed(changed + Duration::from_millis(1900)).is_empty());
-    assert!(seen(&acceptor, "mx.example.org").await == old);
-    assert_eq!(told(&acceptor), [Ok(1)]);
-    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+    assert!(tls_server.reload_changed(changed + Duration::from_millis(1900)).is_empty());
+    assert!(presented(&tls_server, "mx.example.org").await == old);
+    assert_eq!(reload(&tls_server), [Ok(1)]);
+    assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&files));
 
     // Unless the caller says that they are complete.
     renew(&files, "mx.example.org");
-    assert!(matches!(acceptor.reload_ready()[..], [Ok(_)]) && acceptor.reload_ready().is_empty());
-    assert!(seen(&acceptor, "mx.example.org").await == own(&files));
+    assert!(matches!(tls_server.reload_ready()[..], [Ok(_)]) && tls_server.reload_ready().is_empty());
+    assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&files));
 
     // A file time in the future does not delay the reload.
     renew(&files, "mx.example.org");
-    assert_eq!(acceptor.reload_changed(changed - Duration::from_secs(3600)).len(), 1);
+    assert_eq!(tls_server.reload_changed(changed - Duration::from_secs(3600)).len(), 1);
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_told_with_its_file() {
+fn a_certificate_error_names_its_file() {
     let folder = TempDir::new().unwrap();
     let (a, b) = (issue(folder.path(), "a", &["a.example"], |_| {}), issue(folder.path(), "b", &["b.example"], |_| {}));
     let error_of = |chain: &Path, key: &Path| {
         let files = CertificateFiles { chain: chain.into(), key: key.into(), names: Vec::new() };
         let error = Certificate::load(&files).unwrap_err();
-        (error.is_of_key(), error.to_string())
+        (error.concerns_key_file(), error.to_string())
     };
     let broken = folder.path().join("broken");
     fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
@@ -388,11 +391,14 @@ fn what_is_wrong_with_a_certificate_is_told_with_its_file() {
         let (of_key, told) = error_of(chain, key);
         assert!(of_key == is_of_key && told.contains(words), "{told}");
     }
-    assert!(matches!(Acceptor::new(Vec::new(), TlsVersion::V1_2, PATIENCE).unwrap_err(), AcceptorError::NoCertificate));
+    assert!(matches!(
+        TlsServer::new(Vec::new(), TlsVersion::V1_2, PATIENCE).unwrap_err(),
+        TlsServerError::NoCertificate
+    ));
 }
 
 #[test]
-fn a_certificate_out_of_its_time_is_doubted_and_not_refused() {
+fn an_expired_certificate_is_accepted_with_a_warning() {
     let folder = TempDir::new().unwrap();
     let files = issue(folder.path(), "a", &["a.example"], |params| {
         params.not_before = date_time_ymd(2001, 1, 1);
@@ -400,24 +406,24 @@ fn a_certificate_out_of_its_time_is_doubted_and_not_refused() {
     });
     let certificate = Certificate::load(&files).unwrap();
     let year = |year: i32| date_time_ymd(year, 6, 1).into();
-    assert_eq!(certificate.doubt(year(2000)), Some(Doubt::NotYetValid));
-    assert_eq!(certificate.doubt(year(2001)), None);
-    assert_eq!(certificate.doubt(year(2002)), Some(Doubt::Expired));
+    assert_eq!(certificate.warning(year(2000)), Some(CertificateWarning::NotYetValid));
+    assert_eq!(certificate.warning(year(2001)), None);
+    assert_eq!(certificate.warning(year(2002)), Some(CertificateWarning::Expired));
     assert_eq!(certificate.not_after(), std::time::SystemTime::from(date_time_ymd(2002, 1, 1)));
     assert_eq!(certificate.names(), ["a.example".into()]);
 }
 
 #[test]
 fn a_plain_stream_is_as_large_as_its_socket() {
-    assert_eq!(size_of::<Stream>(), size_of::<TcpStream>());
+    assert_eq!(size_of::<ServerStream>(), size_of::<TcpStream>());
 }
 
 /// Asks for a handshake on the input "tls", and echoes any other input.
 struct Echo {
-    acceptor: Arc<Acceptor>,
+    acceptor: Arc<TlsServer>,
     output: Vec<u8>,
     wants: bool,
-    secured: Option<Security>,
+    secured: Option<TlsInfo>,
     error: Option<String>,
     closes: bool,
     ended: bool,
@@ -463,24 +469,24 @@ impl Conversation for Echo {
         self.closes
     }
 
-    fn wants_handshake(&self) -> Option<Arc<Acceptor>> {
+    fn wants_handshake(&self) -> Option<Arc<TlsServer>> {
         self.wants.then(|| self.acceptor.clone())
     }
 
-    fn handle_secured(&mut self, _now: Timestamp, security: Security) {
+    fn handle_secured(&mut self, _now: Timestamp, security: TlsInfo) {
         (self.wants, self.secured) = (false, Some(security));
     }
 
-    fn handle_insecure(&mut self, _now: Timestamp, error: &io::Error) {
+    fn handle_handshake_failed(&mut self, _now: Timestamp, error: &io::Error) {
         self.error = Some(error.to_string());
     }
 }
 
 fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
     let files = vec![issue(folder.path(), "a", &["mx.example.org"], |_| {})];
-    let acceptor = Arc::new(Acceptor::new(files, TlsVersion::V1_2, handshake_time_max).unwrap());
+    let tls_server = Arc::new(TlsServer::new(files, TlsVersion::V1_2, handshake_time_max).unwrap());
     Echo {
-        acceptor,
+        acceptor: tls_server,
         output: Vec::new(),
         wants: false,
         secured: None,
@@ -506,7 +512,7 @@ async fn with_echo<F: Future<Output = ()>>(echo: &mut Echo, client: impl FnOnce(
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_over_tls_however_much_there_is_to_say() {
+async fn a_conversation_continues_over_tls_with_large_data() {
     let folder = TempDir::new().unwrap();
     let mut echo = echo(&folder, PATIENCE);
     with_echo(&mut echo, async |socket| {
@@ -548,7 +554,7 @@ async fn a_handshake_that_fails_is_the_end() {
 }
 
 #[tokio::test]
-async fn a_handshake_has_its_time() {
+async fn a_handshake_has_a_time_limit() {
     let folder = TempDir::new().unwrap();
     let mut echo = echo(&folder, Duration::from_millis(50));
     with_echo(&mut echo, async |mut socket| {
@@ -581,7 +587,7 @@ async fn a_stop_ends_a_handshake() {
 }
 
 #[tokio::test]
-async fn a_client_that_ends_first_is_told_the_end_too() {
+async fn a_client_that_closes_first_gets_a_close_notify_too() {
     let folder = TempDir::new().unwrap();
     let mut echo = echo(&folder, PATIENCE);
     with_echo(&mut echo, async |socket| {

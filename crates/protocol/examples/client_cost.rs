@@ -8,8 +8,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use protocol::smtp::Flavor;
-use protocol::smtp::client::{Client, Config, Content, Event, Transaction, Word};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{CommandWord, Config, ContentInfo, SmtpClient, SmtpClientEvent, Transaction};
 
 const MESSAGES: u64 = 500_000;
 const MESSAGE_OCTETS: u64 = 6000;
@@ -22,7 +22,7 @@ const ENVELOPE: &[u8] = b"250 2.1.0 sender ok\r\n250 2.1.5 recipient ok\r\n354 e
 const KEPT: &[u8] = b"250 2.0.0 OK queued as 4a7b9c1d2e3f\r\n";
 
 fn main() {
-    println!("a session: {} octets", size_of::<Client>());
+    println!("a session: {} octets", size_of::<SmtpClient>());
     measure("DATA, pipelined", true, false, &[ENVELOPE, KEPT]);
     let one_by_one: Vec<&[u8]> = ENVELOPE.split_inclusive(|byte| *byte == b'\n').chain([KEPT]).collect();
     measure("DATA, one command at a time", false, false, &one_by_one);
@@ -41,25 +41,25 @@ fn measure(name: &str, pipelining: bool, chunking: bool, inputs: &[&[u8]]) {
 }
 
 fn config(pipelining: bool, chunking: bool) -> Arc<Config> {
-    let helo = Word::new("client.example").expect("the name is a valid word");
-    Arc::new(Config { pipelining, chunking, ..Config::new(Flavor::Smtp, helo) })
+    let helo = CommandWord::new("client.example").expect("the name is a valid word");
+    Arc::new(Config { pipelining, chunking, ..Config::new(MailProtocol::Smtp, helo) })
 }
 
 fn transaction() -> Transaction {
     let address = |text: &str| text.parse().expect("an address");
-    let content = Content { octets: MESSAGE_OCTETS, dot_lines: 0, ends_in_crlf: true };
+    let content = ContentInfo { octets: MESSAGE_OCTETS, dot_lines: 0, ends_in_crlf: true };
     Transaction::new(Some(address("sender@client.example")), [address("recipient@example.org")], content)
 }
 
-fn greeted(config: Arc<Config>) -> Client {
-    let mut client = Client::new(config, NOW);
+fn greeted(config: Arc<Config>) -> SmtpClient {
+    let mut client = SmtpClient::new(config, NOW);
     take(&mut client, b"220 mx.example.org ESMTP\r\n");
     take(&mut client, GREETING);
     assert!(client.is_ready(), "the greeting is complete");
     client
 }
 
-fn send(client: &mut Client, transaction: &Transaction, inputs: &[&[u8]]) {
+fn send(client: &mut SmtpClient, transaction: &Transaction, inputs: &[&[u8]]) {
     client.begin(NOW, black_box(transaction)).expect("the session is ready");
     flush(client);
     for input in inputs {
@@ -68,15 +68,15 @@ fn send(client: &mut Client, transaction: &Transaction, inputs: &[&[u8]]) {
     assert!(client.is_ready(), "the message got its reply");
 }
 
-fn take(client: &mut Client, input: &[u8]) {
+fn take(client: &mut SmtpClient, input: &[u8]) {
     client.handle_input(NOW, input);
     while let Some(event) = client.poll_event() {
-        assert!(!matches!(black_box(event), Event::Closed(_)), "the session has closed");
+        assert!(!matches!(black_box(event), SmtpClientEvent::Closed(_)), "the session has closed");
     }
     flush(client);
 }
 
-fn flush(client: &mut Client) {
+fn flush(client: &mut SmtpClient) {
     let octets = black_box(client.output()).octets();
     client.handle_sent(NOW, octets);
 }

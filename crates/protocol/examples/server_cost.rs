@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use protocol::smtp::server::{Action, Answer, Config, Flavor, Limits, Peer, Session, Tls, Tolerance};
+use protocol::smtp::server::{
+    Config, Limits, MailProtocol, SessionAction, SessionAnswer, SmtpPeer, SmtpSession, TlsMode, Tolerance,
+};
 
 const MESSAGES: u64 = 500_000;
 const MESSAGE_OCTETS: usize = 6000;
@@ -30,14 +32,14 @@ fn main() {
 fn measure(name: &str, inputs: &[Vec<u8>]) {
     let config = Config {
         hostname: "mx.example.org".into(),
-        flavor: Flavor::Smtp,
-        tls: Tls::Never,
+        flavor: MailProtocol::Smtp,
+        tls: TlsMode::Never,
         auth: None,
         tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let peer = Peer::default();
-    let mut session = Session::new(Arc::new(config), peer, NOW);
+    let peer = SmtpPeer::default();
+    let mut session = SmtpSession::new(Arc::new(config), peer, NOW);
     let mut body = Vec::with_capacity(2 * MESSAGE_OCTETS);
     take(&mut session, b"EHLO client.example\r\n", &mut body);
     let start = cpu_nanos();
@@ -50,11 +52,11 @@ fn measure(name: &str, inputs: &[Vec<u8>]) {
     println!("{name}: {} ns", (cpu_nanos() - start) / MESSAGES);
 }
 
-fn take(session: &mut Session, input: &[u8], body: &mut Vec<u8>) {
+fn take(session: &mut SmtpSession, input: &[u8], body: &mut Vec<u8>) {
     session.handle_input(NOW, input, body);
     while let Some(action) = session.poll_action() {
-        if let Action::Ask(_) = black_box(action) {
-            session.handle_answer(NOW, Answer::Accept, body);
+        if let SessionAction::Ask(_) = black_box(action) {
+            session.handle_answer(NOW, SessionAnswer::Accept, body);
         }
     }
     session.handle_sent(black_box(session.output()).len());

@@ -1,17 +1,17 @@
 //! The server side of SASL (RFC 4422): authenticates clients, for protocols that have an AUTH
 //! command.
 //!
-//! An [`Exchange`] is one attempt of a client with one mechanism. Input from the client, decoded
-//! from base64, comes in by [`handle_response`](Exchange::handle_response);
-//! [`poll_action`](Exchange::poll_action) returns challenges, questions and finally one outcome.
+//! An [`SaslExchange`] is one attempt of a client with one mechanism. Input from the client, decoded
+//! from base64, comes in by [`handle_response`](SaslExchange::handle_response);
+//! [`poll_action`](SaslExchange::poll_action) returns challenges, questions and finally one outcome.
 //! Nothing is looked up and no randomness is generated here: the nonce, the server's secret and the
 //! answers are arguments.
 //!
 //! | mechanism     | defined by             | question                  | then                                          |
 //! |---------------|------------------------|---------------------------|-----------------------------------------------|
-//! | PLAIN         | RFC 4616               | [`Question::Verify`]      | the verdict is the outcome                    |
-//! | LOGIN         | draft-murchison-sasl-login | [`Question::Verify`]  | the verdict is the outcome                    |
-//! | SCRAM-SHA-256 | RFC 5802, RFC 7677     | [`Question::Credentials`] | the client's proof decides                    |
+//! | PLAIN         | RFC 4616               | [`SaslQuestion::Verify`]      | the verdict is the outcome                    |
+//! | LOGIN         | draft-murchison-sasl-login | [`SaslQuestion::Verify`]  | the verdict is the outcome                    |
+//! | SCRAM-SHA-256 | RFC 5802, RFC 7677     | [`SaslQuestion::Credentials`] | the client's proof decides                    |
 //!
 //! # States
 //!
@@ -19,10 +19,10 @@
 //! |----------|--------------------------------|-----------------------------------------------------------------|
 //! | First    | the client's first message     | PLAIN: Verdict. LOGIN: Secret. SCRAM: Keys                      |
 //! | Secret   | the password of LOGIN          | Verdict                                                         |
-//! | Verdict  | [`Exchange::handle_verdict`]   | Ended                                                           |
-//! | Keys     | [`Exchange::handle_keys`]      | Proof                                                           |
-//! | Proof    | the client's proof             | right: Thanks. Wrong: Ended                                     |
-//! | Thanks   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
+//! | Verdict  | [`SaslExchange::handle_verdict`]   | Ended                                                           |
+//! | Keys     | [`SaslExchange::handle_keys`]      | Proof                                                           |
+//! | Proof    | the client's proof             | right: FinalResponse. Wrong: Ended                                     |
+//! | FinalResponse   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
 //! | Ended    | nothing                        | input is ignored                                                |
 //!
 //! User names are prepared by SASLprep (RFC 4013), which unifies different spellings of a name and
@@ -35,6 +35,7 @@
 //! Token mechanisms (XOAUTH2, OAUTHBEARER) are not supported, and are refused like unknown
 //! mechanisms.
 
+mod encoding;
 mod mechanism;
 mod message;
 mod outcome;
@@ -42,21 +43,20 @@ mod scram;
 mod secret;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use mail::ScramKeys;
 
+pub use encoding::{DecodeError, LINE_OCTETS_MAX, decode, decode_initial, encode};
 pub use mechanism::Mechanism;
-pub use outcome::{Outcome, Refusal};
+pub use outcome::{SaslOutcome, SaslRefusal};
 pub use scram::Nonce;
 pub use secret::Secret;
-pub use wire::{DecodeError, LINE_OCTETS_MAX, decode, decode_initial, encode};
 
-use message::Login;
-use scram::{ClientFirst, Scram};
+use message::LoginPrompts;
+use scram::{ClientFirst, ScramExchange};
 
 /// Octets of a user name; enough for an address (RFC 5321 section 4.5.3.1).
 pub const USER_OCTETS_MAX: usize = 320;
@@ -79,26 +79,26 @@ impl fmt::Debug for Config {
 
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum SaslAction {
     /// Send this challenge to the client, in base64 (`334` in SMTP), and pass in the response.
     Challenge(Box<[u8]>),
     /// Find the answer and pass it in. Until then, nothing is expected from the client.
-    Ask(Question),
+    Ask(SaslQuestion),
     /// The exchange is over.
-    Done(Outcome),
+    Done(SaslOutcome),
 }
 
 /// A question to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// Is this the user's password? Answer with [`Exchange::handle_verdict`].
+pub enum SaslQuestion {
+    /// Is this the user's password? Answer with [`SaslExchange::handle_verdict`].
     Verify {
         /// The user name that the client gave.
         user: Box<str>,
         /// The password.
         password: Secret,
     },
-    /// Which keys are stored for this user? Answer with [`Exchange::handle_keys`].
+    /// Which keys are stored for this user? Answer with [`SaslExchange::handle_keys`].
     Credentials {
         /// The user name that the client gave.
         user: Box<str>,
@@ -107,7 +107,7 @@ pub enum Question {
 
 /// The result of a password check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PasswordVerdict {
     /// The password is correct.
     Accepted {
         /// The user name in the spelling of the lookup table.
@@ -123,7 +123,7 @@ pub enum Verdict {
 
 /// The result of a SCRAM key lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keys {
+pub enum ScramKeysAnswer {
     /// The user has keys.
     Found {
         /// The user name in the spelling of the lookup table.
@@ -146,13 +146,13 @@ pub enum Keys {
 /// One authentication attempt.
 ///
 /// Events come in by the `handle_*` methods, actions go out by
-/// [`poll_action`](Exchange::poll_action): call it after each event until it returns nothing.
+/// [`poll_action`](SaslExchange::poll_action): call it after each event until it returns nothing.
 /// Answers to questions that are not pending, and responses without a challenge, are ignored.
-pub struct Exchange {
+pub struct SaslExchange {
     mechanism: Mechanism,
     config: Config,
     state: State,
-    actions: VecDeque<Action>,
+    actions: VecDeque<SaslAction>,
 }
 
 enum State {
@@ -160,20 +160,20 @@ enum State {
     Secret { user: Box<str> },
     Verdict,
     Keys(ClientFirst),
-    Proof(Box<Scram>),
-    Thanks { user: Box<str> },
+    Proof(Box<ScramExchange>),
+    FinalResponse { user: Box<str> },
     Ended,
 }
 
-impl Exchange {
+impl SaslExchange {
     /// Begins an exchange. `initial` is the client's initial response (RFC 4954 section 4), if any,
     /// decoded by [`decode_initial`].
-    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &Config) -> Exchange {
+    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &Config) -> SaslExchange {
         let actions = VecDeque::new();
-        let mut exchange = Exchange { mechanism, config: config.clone(), state: State::First, actions };
+        let mut exchange = SaslExchange { mechanism, config: config.clone(), state: State::First, actions };
         match (initial, mechanism) {
             (Some(initial), _) => exchange.handle_response(initial),
-            (None, Mechanism::Login) => exchange.challenge(Login::USER),
+            (None, Mechanism::Login) => exchange.challenge(LoginPrompts::USER),
             // The client goes first: an empty challenge invites it (RFC 4954 section 4).
             (None, _) => exchange.challenge(b""),
         }
@@ -188,13 +188,13 @@ impl Exchange {
     /// The client's response to the last challenge, decoded by [`decode`].
     pub fn handle_response(&mut self, response: &[u8]) {
         let handled = match std::mem::replace(&mut self.state, State::Ended) {
-            State::First => self.first(response),
-            State::Secret { user } => self.secret(user, response),
-            State::Proof(scram) => self.proof(*scram, response),
+            State::First => self.handle_first_message(response),
+            State::Secret { user } => self.handle_login_password(user, response),
+            State::Proof(scram) => self.handle_proof(*scram, response),
             // A client that sends more disagrees about the mechanism.
-            State::Thanks { .. } if !response.is_empty() => Err(Refusal::Malformed),
-            State::Thanks { user } => {
-                self.end(Outcome::Accepted { user });
+            State::FinalResponse { .. } if !response.is_empty() => Err(SaslRefusal::Malformed),
+            State::FinalResponse { user } => {
+                self.end(SaslOutcome::Accepted { user });
                 Ok(())
             }
             waiting @ (State::Verdict | State::Keys(_) | State::Ended) => {
@@ -203,34 +203,34 @@ impl Exchange {
             }
         };
         if let Err(refusal) = handled {
-            self.end(Outcome::Refused(refusal));
+            self.end(SaslOutcome::Refused(refusal));
         }
     }
 
     /// The client cancelled, or its response is invalid.
-    pub fn handle_cancel(&mut self, refusal: Refusal) {
+    pub fn handle_cancel(&mut self, refusal: SaslRefusal) {
         if !matches!(self.state, State::Ended) {
             self.actions.clear();
-            self.end(Outcome::Refused(refusal));
+            self.end(SaslOutcome::Refused(refusal));
         }
     }
 
-    /// The answer to [`Question::Verify`].
-    pub fn handle_verdict(&mut self, verdict: Verdict) {
+    /// The answer to [`SaslQuestion::Verify`].
+    pub fn handle_verdict(&mut self, verdict: PasswordVerdict) {
         if !matches!(self.state, State::Verdict) {
             return;
         }
         self.end(match verdict {
-            Verdict::Accepted { user } => Outcome::Accepted { user },
-            Verdict::Refused => Outcome::Refused(Refusal::Credentials),
-            Verdict::Throttled => Outcome::Refused(Refusal::Throttled),
-            Verdict::Unavailable => Outcome::Refused(Refusal::Unavailable),
+            PasswordVerdict::Accepted { user } => SaslOutcome::Accepted { user },
+            PasswordVerdict::Refused => SaslOutcome::Refused(SaslRefusal::Credentials),
+            PasswordVerdict::Throttled => SaslOutcome::Refused(SaslRefusal::Throttled),
+            PasswordVerdict::Unavailable => SaslOutcome::Refused(SaslRefusal::Unavailable),
         });
     }
 
-    /// The answer to [`Question::Credentials`], and a nonce of this server that was never used
+    /// The answer to [`SaslQuestion::Credentials`], and a nonce of this server that was never used
     /// before.
-    pub fn handle_keys(&mut self, keys: Keys, nonce: &Nonce) {
+    pub fn handle_keys(&mut self, keys: ScramKeysAnswer, nonce: &Nonce) {
         let first = match std::mem::replace(&mut self.state, State::Ended) {
             State::Keys(first) => first,
             other => {
@@ -239,69 +239,69 @@ impl Exchange {
             }
         };
         let scram = match keys {
-            Keys::Found { user, keys } => Scram::known(first, nonce, user, keys),
-            Keys::Unknown { iterations } => Scram::unknown(first, nonce, &self.config, iterations),
-            Keys::Throttled => return self.end(Outcome::Refused(Refusal::Throttled)),
-            Keys::Unavailable => return self.end(Outcome::Refused(Refusal::Unavailable)),
+            ScramKeysAnswer::Found { user, keys } => ScramExchange::known(first, nonce, user, keys),
+            ScramKeysAnswer::Unknown { iterations } => ScramExchange::unknown(first, nonce, &self.config, iterations),
+            ScramKeysAnswer::Throttled => return self.end(SaslOutcome::Refused(SaslRefusal::Throttled)),
+            ScramKeysAnswer::Unavailable => return self.end(SaslOutcome::Refused(SaslRefusal::Unavailable)),
         };
         self.challenge(scram.challenge());
         self.state = State::Proof(Box::new(scram));
     }
 
     /// The next action; None until the next event.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_action(&mut self) -> Option<SaslAction> {
         self.actions.pop_front()
     }
 
-    fn first(&mut self, response: &[u8]) -> Result<(), Refusal> {
+    fn handle_first_message(&mut self, response: &[u8]) -> Result<(), SaslRefusal> {
         match self.mechanism {
             Mechanism::Plain => {
-                let message::Plain { user, password } = message::Plain::read(response)?;
+                let message::PlainMessage { user, password } = message::PlainMessage::read(response)?;
                 self.verify(user, password);
             }
             Mechanism::Login => {
-                self.state = State::Secret { user: message::name(response)? };
-                self.challenge(Login::PASSWORD);
+                self.state = State::Secret { user: message::prepare_user(response)? };
+                self.challenge(LoginPrompts::PASSWORD);
             }
             Mechanism::ScramSha256 => {
                 let first = ClientFirst::read(response)?;
-                self.actions.push_back(Action::Ask(Question::Credentials { user: first.user.clone() }));
+                self.actions.push_back(SaslAction::Ask(SaslQuestion::Credentials { user: first.user.clone() }));
                 self.state = State::Keys(first);
             }
         }
         Ok(())
     }
 
-    fn secret(&mut self, user: Box<str>, response: &[u8]) -> Result<(), Refusal> {
-        let password = message::password_from(response)?;
+    fn handle_login_password(&mut self, user: Box<str>, response: &[u8]) -> Result<(), SaslRefusal> {
+        let password = message::parse_password(response)?;
         self.verify(user, password);
         Ok(())
     }
 
     fn verify(&mut self, user: Box<str>, password: Secret) {
         self.state = State::Verdict;
-        self.actions.push_back(Action::Ask(Question::Verify { user, password }));
+        self.actions.push_back(SaslAction::Ask(SaslQuestion::Verify { user, password }));
     }
 
-    fn proof(&mut self, scram: Scram, response: &[u8]) -> Result<(), Refusal> {
+    fn handle_proof(&mut self, scram: ScramExchange, response: &[u8]) -> Result<(), SaslRefusal> {
         let (signature, user) = scram.prove(response)?;
         self.challenge(&signature);
-        self.state = State::Thanks { user };
+        self.state = State::FinalResponse { user };
         Ok(())
     }
 
     fn challenge(&mut self, octets: &[u8]) {
-        self.actions.push_back(Action::Challenge(octets.into()));
+        self.actions.push_back(SaslAction::Challenge(octets.into()));
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: SaslOutcome) {
         self.state = State::Ended;
-        self.actions.push_back(Action::Done(outcome));
+        self.actions.push_back(SaslAction::Done(outcome));
     }
 }
 
-impl fmt::Debug for Exchange {
+impl fmt::Debug for SaslExchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exchange").field("mechanism", &self.mechanism).finish_non_exhaustive()
+        f.debug_struct("SaslExchange").field("mechanism", &self.mechanism).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ pub mod server;
 
 /// The protocol spoken: SMTP or LMTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavor {
+pub enum MailProtocol {
     /// RFC 5321.
     Smtp,
     /// RFC 2033: LHLO instead of EHLO, and after a message one reply for each recipient.

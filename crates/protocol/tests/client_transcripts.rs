@@ -6,10 +6,10 @@ mod client_transcript;
 use std::sync::Arc;
 
 use client_transcript::{Event as Happening, Step, Transcript, duration};
-use mail::{BodyType, Notify, Return, Timestamp};
+use mail::{BodyType, DsnNotify, DsnReturn, Timestamp};
 use protocol::smtp::client::{
-    Client, Closed, Config, Content, Credentials, Event, Flavor, Form, Output, Recipient, Stage, Timeouts, Tls,
-    Transaction, Verdict, Word, stuff_dots,
+    CloseReason, CommandWord, Config, ContentForm, ContentInfo, MailProtocol, Output, RecipientOutcome, SmtpClient,
+    SmtpClientEvent, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy, Transaction, TransactionRecipient, stuff_dots,
 };
 
 /// How bytes are transferred.
@@ -48,17 +48,17 @@ fn received_octets(event: &Happening) -> usize {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Record {
     output: String,
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 /// A client with its driver.
 struct Run<'a> {
     transcript: &'a Transcript,
     pace: Pace,
-    client: Client,
+    client: SmtpClient,
     now: Timestamp,
     octets_in: usize,
-    room: Option<u64>,
+    window: Option<u64>,
     next: Transaction,
     next_message: Vec<u8>,
     /// The message of the open transaction.
@@ -66,7 +66,7 @@ struct Run<'a> {
     /// Output that was not compared yet.
     pending: Vec<u8>,
     /// Reports that were not compared yet.
-    untold: Vec<String>,
+    unreported: Vec<String>,
     record: Record,
 }
 
@@ -76,22 +76,22 @@ impl<'a> Run<'a> {
         let mut run = Run {
             transcript,
             pace,
-            client: Client::new(Arc::new(config(transcript)), now),
+            client: SmtpClient::new(Arc::new(config(transcript)), now),
             now,
             octets_in: 0,
-            room: None,
-            next: nothing(),
+            window: None,
+            next: empty_transaction(),
             next_message: Vec::new(),
             message: Vec::new(),
             pending: Vec::new(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             record: Record::default(),
         };
         for step in &transcript.steps {
             run.step(step);
         }
         run.check_all_expected("the end");
-        let left = run.untold.iter().find(|told| is_strict(told));
+        let left = run.unreported.iter().find(|told| is_strict(told));
         assert_eq!(left, None, "{}.smtp at {pace:?}: unexpected report", transcript.name);
         run.record
     }
@@ -104,17 +104,17 @@ impl<'a> Run<'a> {
                 let found: Vec<u8> = self.pending.drain(..count).collect();
                 assert_eq!(found.escape_ascii().to_string(), bytes.escape_ascii().to_string(), "{place}");
             }
-            Happening::Told(text) => self.check_told(text, &place),
+            Happening::Reported(text) => self.check_reported(text, &place),
             Happening::Closed => assert!(self.client.wants_close(), "{place}: the connection is still open"),
             event => {
                 self.check_all_expected(&place);
-                self.happen(event);
+                self.apply(event);
                 self.settle();
             }
         }
     }
 
-    fn happen(&mut self, event: &Happening) {
+    fn apply(&mut self, event: &Happening) {
         match event {
             Happening::Receive(bytes) => self.receive(bytes),
             Happening::Sender { address, parameters } => self.next_sender(address, parameters),
@@ -124,12 +124,12 @@ impl<'a> Run<'a> {
             Happening::Quit => self.client.quit(self.now),
             Happening::Secured => self.client.handle_secured(self.now),
             Happening::End => self.client.handle_end(),
-            Happening::Room(room) => self.room = *room,
+            Happening::Accepts(room) => self.window = *room,
             Happening::Wait(span) => {
                 self.now = self.now + *span;
                 self.client.handle_timeout(self.now);
             }
-            Happening::Send(_) | Happening::Told(_) | Happening::Closed => {}
+            Happening::Send(_) | Happening::Reported(_) | Happening::Closed => {}
         }
     }
 
@@ -152,11 +152,11 @@ impl<'a> Run<'a> {
     }
 
     fn begin(&mut self) {
-        let mut transaction = std::mem::replace(&mut self.next, nothing());
+        let mut transaction = std::mem::replace(&mut self.next, empty_transaction());
         self.message = std::mem::take(&mut self.next_message);
-        transaction.content = Content::of(&self.message);
+        transaction.content = ContentInfo::from_message(&self.message);
         if let Err(error) = self.client.begin(self.now, &transaction) {
-            self.tell(format!("unsendable: {error}"));
+            self.report(format!("unsendable: {error}"));
         }
     }
 
@@ -166,9 +166,9 @@ impl<'a> Run<'a> {
             match parameter.split_once('=').unwrap_or((parameter, "")) {
                 ("BODY", "8BITMIME") => self.next.body_type = BodyType::EightBitMime,
                 ("SMTPUTF8", "") => self.next.smtputf8 = true,
-                ("RET", "FULL") => self.next.ret = Some(Return::Full),
-                ("RET", "HDRS") => self.next.ret = Some(Return::Headers),
-                ("ENVID", envid) => self.next.envid = Some(Word::new(envid).expect("a word")),
+                ("RET", "FULL") => self.next.ret = Some(DsnReturn::Full),
+                ("RET", "HDRS") => self.next.ret = Some(DsnReturn::Headers),
+                ("ENVID", envid) => self.next.envid = Some(CommandWord::new(envid).expect("a word")),
                 _ => panic!("{}.smtp: unknown parameter of MAIL: {parameter}", self.transcript.name),
             }
         }
@@ -184,37 +184,39 @@ impl<'a> Run<'a> {
             let bytes = wire(&output, &self.message);
             assert_eq!(bytes.len() as u64, output.octets());
             let at_once = if let Pace::Takes(octets) = self.pace { octets } else { u64::MAX };
-            let taken = output.octets().min(at_once).min(self.room.unwrap_or(u64::MAX));
+            let taken = output.octets().min(at_once).min(self.window.unwrap_or(u64::MAX));
             if taken == 0 {
                 return;
             }
             self.record.output += &bytes[..taken as usize].escape_ascii().to_string();
             self.pending.extend(&bytes[..taken as usize]);
-            self.room = self.room.map(|room| room - taken);
+            self.window = self.window.map(|room| room - taken);
             self.client.handle_sent(self.now, taken);
         }
     }
 
-    fn take_event(&mut self, event: Event) {
+    fn take_event(&mut self, event: SmtpClientEvent) {
         match event {
-            Event::Ready => self.tell("ready".to_owned()),
-            Event::StartTls => self.tell("starttls".to_owned()),
-            Event::Replied { stage, reply } => self.tell(format!("replied {} {reply}", name(stage))),
-            Event::Finished(verdicts) => verdicts.into_iter().for_each(|verdict| self.tell(told_verdict(verdict))),
-            Event::Closed(closed) => self.tell(told_closed(closed)),
+            SmtpClientEvent::Ready => self.report("ready".to_owned()),
+            SmtpClientEvent::StartTls => self.report("starttls".to_owned()),
+            SmtpClientEvent::Replied { stage, reply } => self.report(format!("replied {} {reply}", name(stage))),
+            SmtpClientEvent::Finished(verdicts) => {
+                verdicts.into_iter().for_each(|outcome| self.report(outcome_text(outcome)))
+            }
+            SmtpClientEvent::Closed(closed) => self.report(close_reason_text(closed)),
         }
     }
 
-    fn tell(&mut self, text: String) {
-        self.record.told.push(text.clone());
-        self.untold.push(text);
+    fn report(&mut self, text: String) {
+        self.record.reported.push(text.clone());
+        self.unreported.push(text);
     }
 
     /// Reports must be listed in order; replies may be omitted.
-    fn check_told(&mut self, text: &str, place: &str) {
-        let found = self.untold.iter().position(|told| told == text || is_strict(told));
-        let Some(found) = found else { panic!("{place}: not reported; reported: {:?}", self.untold) };
-        assert_eq!(self.untold.drain(..=found).next_back().as_deref(), Some(text), "{place}");
+    fn check_reported(&mut self, text: &str, place: &str) {
+        let found = self.unreported.iter().position(|told| told == text || is_strict(told));
+        let Some(found) = found else { panic!("{place}: not reported; reported: {:?}", self.unreported) };
+        assert_eq!(self.unreported.drain(..=found).next_back().as_deref(), Some(text), "{place}");
     }
 
     fn check_all_expected(&self, place: &str) {
@@ -225,7 +227,7 @@ impl<'a> Run<'a> {
 /// The bytes that an output stands for.
 fn wire(output: &Output<'_>, message: &[u8]) -> Vec<u8> {
     let stuffed = stuff_dots(message);
-    let form = if output.form == Form::Stuffed { &stuffed[..] } else { message };
+    let form = if output.form == ContentForm::Stuffed { &stuffed[..] } else { message };
     let range = output.content.start as usize..output.content.end as usize;
     [output.head, &form[range], output.tail].concat()
 }
@@ -234,76 +236,78 @@ fn is_strict(told: &str) -> bool {
     !told.starts_with("replied")
 }
 
-fn told_verdict(verdict: Verdict) -> String {
-    match verdict {
-        Verdict::Accepted(reply) => format!("accepted {reply}"),
-        Verdict::Refused { stage, reply } => format!("refused {} {reply}", name(stage)),
-        Verdict::NotSent => "not sent".to_owned(),
-        Verdict::InDoubt => "in doubt".to_owned(),
+fn outcome_text(outcome: RecipientOutcome) -> String {
+    match outcome {
+        RecipientOutcome::Accepted(reply) => format!("accepted {reply}"),
+        RecipientOutcome::Refused { stage, reply } => format!("refused {} {reply}", name(stage)),
+        RecipientOutcome::NotSent => "not sent".to_owned(),
+        RecipientOutcome::InDoubt => "in doubt".to_owned(),
     }
 }
 
-fn told_closed(closed: Closed) -> String {
+fn close_reason_text(closed: CloseReason) -> String {
     match closed {
-        Closed::Quit => "closed by us".to_owned(),
-        Closed::Shutdown(reply) => format!("closed {reply}"),
-        Closed::Refused { stage, reply } => format!("closed, refused {} {reply}", name(stage)),
-        Closed::Lacks(lack) => format!("closed, {lack}"),
-        Closed::Ended(stage) => format!("closed by them, {}", name(stage)),
-        Closed::TimedOut(stage) => format!("closed, timed out, {}", name(stage)),
-        Closed::Misbehaved(misbehaviour) => format!("closed, {misbehaviour}"),
+        CloseReason::Quit => "closed by us".to_owned(),
+        CloseReason::Shutdown(reply) => format!("closed {reply}"),
+        CloseReason::Refused { stage, reply } => format!("closed, refused {} {reply}", name(stage)),
+        CloseReason::Lacks(lack) => format!("closed, {lack}"),
+        CloseReason::Ended(stage) => format!("closed by them, {}", name(stage)),
+        CloseReason::TimedOut(stage) => format!("closed, timed out, {}", name(stage)),
+        CloseReason::ProtocolViolation(misbehaviour) => format!("closed, {misbehaviour}"),
     }
 }
 
-fn name(stage: Stage) -> String {
+fn name(stage: SmtpStage) -> String {
     match stage {
-        Stage::Rcpt(index) => format!("rcpt {}", index + 1),
-        Stage::Message(None) => "message".to_owned(),
-        Stage::Message(Some(index)) => format!("message {}", index + 1),
+        SmtpStage::Rcpt(index) => format!("rcpt {}", index + 1),
+        SmtpStage::Message(None) => "message".to_owned(),
+        SmtpStage::Message(Some(index)) => format!("message {}", index + 1),
         other => format!("{other:?}").to_ascii_lowercase(),
     }
 }
 
-fn nothing() -> Transaction {
-    Transaction::new(None, [], Content::of(b""))
+fn empty_transaction() -> Transaction {
+    Transaction::new(None, [], ContentInfo::from_message(b""))
 }
 
-fn recipient(address: &str, parameters: &[String]) -> Recipient {
-    let mut recipient = Recipient::from(address.parse::<mail::Address>().expect("an address"));
+fn recipient(address: &str, parameters: &[String]) -> TransactionRecipient {
+    let mut recipient = TransactionRecipient::from(address.parse::<mail::Address>().expect("an address"));
     for parameter in parameters {
         match parameter.split_once('=').expect("a parameter has a value") {
-            ("NOTIFY", wishes) => recipient.notify = wishes.split(',').map(wish).fold(Notify::UNSET, Notify::with),
-            ("ORCPT", orcpt) => recipient.orcpt = Some(Word::new(orcpt).expect("a word")),
+            ("NOTIFY", wishes) => {
+                recipient.notify = wishes.split(',').map(notify_value).fold(DsnNotify::UNSET, DsnNotify::with)
+            }
+            ("ORCPT", orcpt) => recipient.orcpt = Some(CommandWord::new(orcpt).expect("a word")),
             _ => panic!("unknown parameter of RCPT: {parameter}"),
         }
     }
     recipient
 }
 
-fn wish(name: &str) -> Notify {
+fn notify_value(name: &str) -> DsnNotify {
     match name {
-        "NEVER" => Notify::NEVER,
-        "SUCCESS" => Notify::SUCCESS,
-        "FAILURE" => Notify::FAILURE,
-        "DELAY" => Notify::DELAY,
+        "NEVER" => DsnNotify::NEVER,
+        "SUCCESS" => DsnNotify::SUCCESS,
+        "FAILURE" => DsnNotify::FAILURE,
+        "DELAY" => DsnNotify::DELAY,
         _ => panic!("unknown NOTIFY value {name}"),
     }
 }
 
 fn config(transcript: &Transcript) -> Config {
-    let mut config = Config::new(Flavor::Smtp, Word::new("client.example").expect("a word"));
+    let mut config = Config::new(MailProtocol::Smtp, CommandWord::new("client.example").expect("a word"));
     config.timeouts = Timeouts::default();
     for (name, value) in &transcript.settings {
         let span = || duration(value).expect("a time has a unit");
         match (name.as_str(), value.as_str()) {
-            ("flavor", "lmtp") => config.flavor = Flavor::Lmtp,
-            ("tls", "never") => config.tls = Tls::Never,
-            ("tls", "required") => config.tls = Tls::Required,
+            ("flavor", "lmtp") => config.flavor = MailProtocol::Lmtp,
+            ("tls", "never") => config.tls = TlsPolicy::Never,
+            ("tls", "required") => config.tls = TlsPolicy::Required,
             ("pipelining", "off") => config.pipelining = false,
             ("chunking", "on") => config.chunking = true,
             ("login", login) => {
                 let (user, password) = login.split_once(' ').expect("a user and a password");
-                config.credentials = Some(Credentials::new(user, password).expect("valid credentials"));
+                config.credentials = Some(SmtpCredentials::new(user, password).expect("valid credentials"));
             }
             ("timeouts", _) => config.timeouts = Timeouts::all(span()),
             _ => panic!("{}.smtp: unknown setting {name} {value}", transcript.name),

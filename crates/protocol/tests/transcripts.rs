@@ -6,10 +6,10 @@ mod transcript;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mail::{BodyType, Enhanced, Notify, Reply, Return, Timestamp};
+use mail::{BodyType, DsnNotify, DsnReturn, EnhancedCode, Reply, Timestamp};
 use protocol::smtp::server::{
-    Action, Answer, Config, Flavor, Identity, Limits, MailRequest, MessageEnd, NulPolicy, Peer, Question, RcptRequest,
-    Session, Tls, Tolerance,
+    Config, Limits, MailProtocol, MailRequest, MessageEnd, NulPolicy, RcptRequest, SessionAction, SessionAnswer,
+    SessionQuestion, SmtpPeer, SmtpSession, TlsMode, Tolerance, XclientIdentity,
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
@@ -60,7 +60,7 @@ struct Record {
 struct Run<'a> {
     transcript: &'a Transcript,
     pace: Pace,
-    session: Session,
+    session: SmtpSession,
     now: Timestamp,
     script: HashMap<&'a str, Reply>,
     body: Vec<u8>,
@@ -80,7 +80,7 @@ impl<'a> Run<'a> {
         let mut run = Run {
             transcript,
             pace,
-            session: prepared(transcript, Session::new(Arc::new(config), peer, now)),
+            session: with_settings(transcript, SmtpSession::new(Arc::new(config), peer, now)),
             now,
             script: HashMap::new(),
             body: Vec::new(),
@@ -111,18 +111,18 @@ impl<'a> Run<'a> {
             Event::Closed => assert!(self.session.wants_close(), "{place}: the connection is still open"),
             Event::Outcome { text, body } => self.check_outcome(text, body, &place),
             Event::Script { question, code, enhanced: (class, subject, detail), text } => {
-                let reply = Reply::new(*code, Enhanced(*class, *subject, *detail), text.clone());
+                let reply = Reply::new(*code, EnhancedCode(*class, *subject, *detail), text.clone());
                 self.script.insert(question, reply);
             }
             event => {
                 self.check_all_expected(&place);
-                self.happen(event);
+                self.apply(event);
                 self.settle();
             }
         }
     }
 
-    fn happen(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         match event {
             Event::Send(bytes) => self.send(bytes),
             Event::End => self.session.handle_end(),
@@ -175,19 +175,19 @@ impl<'a> Run<'a> {
     fn settle(&mut self) {
         while let Some(action) = self.session.poll_action() {
             match action {
-                Action::Ask(question) => {
+                SessionAction::Ask(question) => {
                     let answer = self.answer(question);
                     self.session.handle_answer(self.now, answer, &mut self.body);
                 }
-                Action::Abandon => {
+                SessionAction::Abandon => {
                     self.body.clear();
                     self.note("abandoned".to_owned(), Vec::new());
                 }
-                Action::Refused { stage, address, reply } => {
+                SessionAction::Refused { stage, address, reply } => {
                     let address = address.map(|address| format!("<{address}> ")).unwrap_or_default();
                     self.note(format!("refused {stage} {address}{}", reply.code), Vec::new());
                 }
-                Action::Login { mechanism, user, outcome } => {
+                SessionAction::Login { mechanism, user, outcome } => {
                     self.note(format!("{mechanism} {user} {}", outcome.reply().code), Vec::new());
                 }
             }
@@ -198,41 +198,41 @@ impl<'a> Run<'a> {
         self.pending.extend(output);
     }
 
-    fn answer(&mut self, question: Question) -> Answer {
+    fn answer(&mut self, question: SessionQuestion) -> SessionAnswer {
         let (kind, address) = match &question {
-            Question::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
-            Question::Recipient(request) => ("rcpt", Some(request.address.to_string())),
-            Question::Hello(name) => ("hello", Some(name.to_string())),
-            Question::Identity(identity) => ("identity", told_address(identity)),
-            Question::Data => ("data", None),
-            Question::Message(_) => ("message", None),
-            Question::Login(request) => ("login", Some(request.user.to_string())),
-            Question::Keys(request) => ("keys", Some(request.user.to_string())),
+            SessionQuestion::Mail(request) => ("mail", request.sender.as_ref().map(ToString::to_string)),
+            SessionQuestion::Recipient(request) => ("rcpt", Some(request.address.to_string())),
+            SessionQuestion::Hello(name) => ("hello", Some(name.to_string())),
+            SessionQuestion::Identity(identity) => ("identity", identity_address(identity)),
+            SessionQuestion::Data => ("data", None),
+            SessionQuestion::Message(_) => ("message", None),
+            SessionQuestion::Login(request) => ("login", Some(request.user.to_string())),
+            SessionQuestion::Keys(request) => ("keys", Some(request.user.to_string())),
         };
         let exact = format!("{kind} {}", address.unwrap_or_default());
         let reply = self.script.get(exact.trim_end()).or_else(|| self.script.get(kind)).cloned();
         match &question {
-            Question::Message(end) => return self.take_message(end, reply),
-            Question::Login(request) => {
+            SessionQuestion::Message(end) => return self.take_message(end, reply),
+            SessionQuestion::Login(request) => {
                 self.note(format!("login {} {}", request.user, request.password.reveal()), Vec::new());
                 return verdict(request, reply.as_ref());
             }
-            Question::Keys(request) => return keys(request, reply.as_ref()),
+            SessionQuestion::Keys(request) => return keys(request, reply.as_ref()),
             _ => {}
         }
         if let Some(reply) = reply {
-            return Answer::Refuse(reply);
+            return SessionAnswer::Refuse(reply);
         }
         match &question {
-            Question::Mail(request) => self.note(told_mail(request), Vec::new()),
-            Question::Recipient(request) => self.note(told_rcpt(request), Vec::new()),
-            Question::Identity(identity) if is_of_a_proxy(identity) => self.session.trust_client(),
+            SessionQuestion::Mail(request) => self.note(mail_text(request), Vec::new()),
+            SessionQuestion::Recipient(request) => self.note(rcpt_text(request), Vec::new()),
+            SessionQuestion::Identity(identity) if is_proxy(identity) => self.session.allow_client_xclient(),
             _ => {}
         }
-        Answer::Accept
+        SessionAnswer::Accept
     }
 
-    fn take_message(&mut self, end: &MessageEnd, reply: Option<Reply>) -> Answer {
+    fn take_message(&mut self, end: &MessageEnd, reply: Option<Reply>) -> SessionAnswer {
         let body = std::mem::take(&mut self.body);
         assert_eq!(end.octets, body.len() as u64, "{}.smtp: octets", self.transcript.name);
         let notes =
@@ -240,8 +240,8 @@ impl<'a> Run<'a> {
         let notes: String = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
         self.note(format!("message {}{notes}", self.session.protocol_name()), body);
         self.kept += 1;
-        let kept = || Reply::new(250, Enhanced(2, 0, 0), format!("kept as {}", self.kept));
-        Answer::Done(reply.unwrap_or_else(kept))
+        let kept = || Reply::new(250, EnhancedCode(2, 0, 0), format!("kept as {}", self.kept));
+        SessionAnswer::Done(reply.unwrap_or_else(kept))
     }
 
     fn note(&mut self, text: String, body: Vec<u8>) {
@@ -273,34 +273,34 @@ fn is_strict(outcome: &str) -> bool {
     outcome.starts_with("message") || outcome == "abandoned"
 }
 
-fn told_address(identity: &Identity) -> Option<String> {
+fn identity_address(identity: &XclientIdentity) -> Option<String> {
     identity.address.flatten().map(|address| address.to_string())
 }
 
-fn is_of_a_proxy(identity: &Identity) -> bool {
-    told_address(identity).is_some_and(|address| address.starts_with("192.0.2."))
+fn is_proxy(identity: &XclientIdentity) -> bool {
+    identity_address(identity).is_some_and(|address| address.starts_with("192.0.2."))
 }
 
-fn told_mail(request: &MailRequest) -> String {
+fn mail_text(request: &MailRequest) -> String {
     let sender = request.sender.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut text = format!("mail <{sender}>");
     text += &request.size.map(|size| format!(" SIZE={size}")).unwrap_or_default();
     text += if request.body_type == BodyType::EightBitMime { " BODY=8BITMIME" } else { "" };
     text += if request.smtputf8 { " SMTPUTF8" } else { "" };
     text += match request.ret {
-        Some(Return::Full) => " RET=FULL",
-        Some(Return::Headers) => " RET=HDRS",
+        Some(DsnReturn::Full) => " RET=FULL",
+        Some(DsnReturn::Headers) => " RET=HDRS",
         None => "",
     };
     text + &request.envid.as_ref().map(|envid| format!(" ENVID={envid}")).unwrap_or_default()
 }
 
-fn told_rcpt(request: &RcptRequest) -> String {
+fn rcpt_text(request: &RcptRequest) -> String {
     let names = [
-        (Notify::NEVER, "NEVER"),
-        (Notify::SUCCESS, "SUCCESS"),
-        (Notify::FAILURE, "FAILURE"),
-        (Notify::DELAY, "DELAY"),
+        (DsnNotify::NEVER, "NEVER"),
+        (DsnNotify::SUCCESS, "SUCCESS"),
+        (DsnNotify::FAILURE, "FAILURE"),
+        (DsnNotify::DELAY, "DELAY"),
     ];
     let wishes: Vec<&str> =
         names.iter().filter(|(wish, _)| request.notify.contains(*wish)).map(|(_, name)| *name).collect();
@@ -310,28 +310,28 @@ fn told_rcpt(request: &RcptRequest) -> String {
 }
 
 /// Applies the settings that are not in the configuration.
-fn prepared(transcript: &Transcript, session: Session) -> Session {
+fn with_settings(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     let has = |name: &str| transcript.settings.iter().any(|(own, _)| own == name);
-    let session = if has("asks_hello") { session.asking_of_greetings() } else { session };
-    if has("trusts_xclient") { session.trusting_xclient() } else { session }
+    let session = if has("asks_hello") { session.with_hello_check() } else { session };
+    if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 
-fn settings(transcript: &Transcript) -> (Config, Peer) {
+fn settings(transcript: &Transcript) -> (Config, SmtpPeer) {
     let mut config = Config {
         hostname: "mx.example.org".into(),
-        flavor: Flavor::Smtp,
-        tls: Tls::Never,
+        flavor: MailProtocol::Smtp,
+        tls: TlsMode::Never,
         auth: None,
         tolerance: Tolerance::default(),
         limits: Limits::default(),
     };
-    let mut peer = Peer::default();
+    let mut peer = SmtpPeer::default();
     let limits = &mut config.limits;
     for (name, value) in &transcript.settings {
         let number = || value.parse::<u32>().expect("a limit is a number");
         let span = || duration(value).expect("a time has a unit");
         match name.as_str() {
-            "flavor" if value == "lmtp" => config.flavor = Flavor::Lmtp,
+            "flavor" if value == "lmtp" => config.flavor = MailProtocol::Lmtp,
             "tls" => config.tls = tls(value).expect("never, offered, required or implicit"),
             "auth" => config.auth = Some(auth(value)),
             "auth_clear_text" => config.auth.iter_mut().for_each(|auth| auth.clear_text = true),
@@ -362,12 +362,12 @@ fn settings(transcript: &Transcript) -> (Config, Peer) {
     (config, peer)
 }
 
-fn tls(word: &str) -> Option<Tls> {
+fn tls(word: &str) -> Option<TlsMode> {
     match word {
-        "never" => Some(Tls::Never),
-        "offered" => Some(Tls::Offered),
-        "required" => Some(Tls::Required),
-        "implicit" => Some(Tls::Implicit),
+        "never" => Some(TlsMode::Never),
+        "offered" => Some(TlsMode::Offered),
+        "required" => Some(TlsMode::Required),
+        "implicit" => Some(TlsMode::Implicit),
         _ => None,
     }
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use mail::{QueueId, SpoolId, Timestamp};
 use queue::{
-    Act, Admission, Config, Contact, Destination, Limits, Pending, QueueConfig, QueueNumber, Queues, Routed, Verdict,
+    Admission, Config, ContactResult, Destination, NextHopLimits, NextHopRoute, PendingRecipient, QueueAction,
+    QueueConfig, QueueNumber, Queues, RecipientVerdict,
 };
 
 const RECIPIENTS: u64 = 1_000_000;
@@ -43,7 +44,9 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
     let routed = start.elapsed();
     let bytes = queues.bytes() as u64;
     let start = Instant::now();
-    let held = queues.pick(Act::Hold, NOW, &mut |entry| entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1) as u64;
+    let held = queues
+        .pick_for_action(QueueAction::Hold, NOW, &mut |entry| entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1)
+        as u64;
     let pick = start.elapsed();
     let (mut next, mut ended, mut report) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     let mut attempts = 0;
@@ -55,12 +58,12 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
         answer(&mut queues, hops);
         next += start.elapsed();
         let start = Instant::now();
-        let contact = Contact::Answered { slowest: Duration::from_millis(5) };
-        batch.iter_mut().for_each(|attempt| queues.ended(now, attempt, contact.clone()));
+        let contact = ContactResult::Answered { slowest: Duration::from_millis(5) };
+        batch.iter_mut().for_each(|attempt| queues.finish_contact(now, attempt, contact.clone()));
         ended += start.elapsed();
         let start = Instant::now();
         for attempt in batch {
-            let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
+            let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
             attempts += 1;
             queues.report(now, attempt, &verdicts);
         }
@@ -80,7 +83,7 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
 }
 
 fn admission(number: u64, count: u64, destinations: &[Destination], delay: Duration) -> Admission {
-    let pending = |n: u64| Pending {
+    let pending = |n: u64| PendingRecipient {
         ordinal: n as u32,
         destination: destinations[((number + n) % DESTINATIONS) as usize],
         attempts: 0,
@@ -92,20 +95,20 @@ fn admission(number: u64, count: u64, destinations: &[Destination], delay: Durat
         sender: number % 1000,
         accepted_at: NOW,
         recovered: false,
-        alone: false,
+        separate_attempts: false,
         recipients: (0..count).map(pending).collect(),
     }
 }
 
 fn answer(queues: &mut Queues<()>, hops: u64) {
-    while let Some(destination) = queues.next_question() {
+    while let Some(destination) = queues.next_unrouted() {
         let number: u64 = queues
             .destination_name(destination)
             .trim_end_matches(".example")
             .parse()
             .expect("test domains end in .example");
         let next_hop = format!("smtp:mx{}.example", number % hops).into();
-        let (limits, until) = (Limits::default(), Timestamp(u64::MAX));
-        queues.routed(NOW, destination, Routed { next_hop, route: (), limits, until, transient: false });
+        let (limits, until) = (NextHopLimits::default(), Timestamp(u64::MAX));
+        queues.set_route(NOW, destination, NextHopRoute { next_hop, route: (), limits, until, transient: false });
     }
 }

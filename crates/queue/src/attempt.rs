@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{Destination, Limits};
+use crate::{Destination, NextHopLimits};
 
 /// A message to deliver, just accepted or recovered from the spool after a restart. Each is
 /// admitted once.
@@ -20,14 +20,14 @@ pub struct Admission {
     /// recorded.
     pub recovered: bool,
     /// Each recipient needs an attempt of its own, because the envelopes differ (VERP).
-    pub alone: bool,
+    pub separate_attempts: bool,
     /// The recipients that have no final state.
-    pub recipients: Vec<Pending>,
+    pub recipients: Vec<PendingRecipient>,
 }
 
 /// A recipient of an admitted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingRecipient {
     /// Its index in the envelope.
     pub ordinal: u32,
     /// Its destination.
@@ -42,16 +42,16 @@ pub struct Pending {
 
 /// The route of a destination, and how long it is valid.
 #[derive(Clone, Debug)]
-pub struct Routed<R> {
+pub struct NextHopRoute<R> {
     /// The name of the next hop: destinations with the same one share its limits and its state. A
-    /// failing route has a next hop too: attempts that end with [`Contact::Answered`] raise its
+    /// failing route has a next hop too: attempts that end with [`ContactResult::Answered`] raise its
     /// concurrency, so that all of its mail is processed quickly.
     pub next_hop: Box<str>,
     /// The caller's route; each attempt gets a clone.
     pub route: R,
     /// The limits of the next hop. The latest route sets them for all destinations of that next
     /// hop.
-    pub limits: Limits,
+    pub limits: NextHopLimits,
     /// The route expires at this time. It is then requested again by the next attempt that leaves
     /// or recipient that becomes ready; recipients that become ready wait for the new route. A time
     /// in the past is replaced by one second from now.
@@ -65,7 +65,7 @@ pub struct Routed<R> {
 /// The number of a next hop. It is valid while an attempt names it or a destination is routed
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NextHop(pub u32);
+pub struct NextHopId(pub u32);
 
 /// Recipients of one message at one destination, to attempt together. Return it with
 /// [`Queues::report`](crate::Queues::report); until then its recipients count as in flight.
@@ -77,8 +77,8 @@ pub struct Attempt<R> {
     /// The destination of all recipients; its name is available until the report.
     pub destination: Destination,
     /// The next hop. None for an operator's action, which goes nowhere.
-    pub next_hop: Option<NextHop>,
-    /// The [`Routed::route`] at the time the attempt left; Some exactly if `next_hop` is.
+    pub next_hop: Option<NextHopId>,
+    /// The [`NextHopRoute::route`] at the time the attempt left; Some exactly if `next_hop` is.
     pub route: Option<R>,
     /// The indexes of the recipients in the envelope.
     pub recipients: Vec<u32>,
@@ -90,36 +90,36 @@ pub struct Attempt<R> {
     /// The message was there before a restart.
     pub recovered: bool,
     /// What to do with the recipients.
-    pub purpose: Purpose,
+    pub purpose: AttemptPurpose,
     /// The first index of the chain of recipients, in the order of `recipients`.
-    pub(crate) first: u32,
+    pub(crate) first_recipient: u32,
     pub(crate) count: usize,
     /// Whether it still holds a slot.
-    pub(crate) under_way: bool,
-    /// The value of `Queues::edition` when it left.
-    pub(crate) edition: u32,
+    pub(crate) holds_slot: bool,
+    /// The value of `Queues::routing_version` when it left.
+    pub(crate) routing_version: u32,
     /// The next hop's epoch when it left: attempts of one epoch shrink its concurrency only once.
     pub(crate) epoch: u32,
 }
 
 /// The purpose of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Deliver the message. The attempt holds a slot until [`Queues::ended`](crate::Queues::ended).
+pub enum AttemptPurpose {
+    /// Deliver the message. The attempt holds a slot until [`Queues::finish_contact`](crate::Queues::finish_contact).
     Deliver,
     /// The next hop is dead and no probe is due: judge with this reply, the last error. Holds no
     /// slot. The outcome needs no durable record unless the recipient fails.
     Refuse(Reply),
     /// An operator's action: record it and report. Holds no slot.
-    Act(Act),
+    Action(QueueAction),
     /// The queue is retired or the rules changed: report all recipients as removed and admit them
     /// to the queue they belong to now. Holds no slot and needs no record.
-    Sort,
+    Reclassify,
 }
 
 /// An operator's action on recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum QueueAction {
     /// Hold recipients until they are released. Applies to those not held.
     Hold,
     /// Release held recipients: they are due now. Applies to those held.
@@ -134,7 +134,7 @@ pub enum Act {
 
 /// The result of the network part of an attempt. It concerns the next hop, not the recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contact {
+pub enum ContactResult {
     /// The next hop answered, whatever the answer was.
     Answered {
         /// The time of the slowest reply, or of the whole attempt if concurrency adapts to latency.
@@ -149,5 +149,5 @@ pub enum Contact {
     /// garbage. The message is blamed first; the next hop only if several messages are interrupted.
     Interrupted(Reply),
     /// Nothing was learned about the next hop.
-    None,
+    Unknown,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Retry;
+use crate::RetryPolicy;
 
 /// The settings of all queues.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,16 +16,16 @@ pub struct Config {
     /// A message with more recipients than this is bulk mail, and so are all messages of a sender
     /// while it has more ready recipients of single messages in a queue than this. 1,000 by
     /// default.
-    pub mailing_above: usize,
+    pub bulk_above: usize,
     /// Turns of single messages for each turn of bulk mail, if both are ready. 3 by default; 0
     /// means 1.
-    pub letters_share: u32,
+    pub single_share: u32,
 }
 
 impl Default for Config {
     /// No queues.
     fn default() -> Self {
-        Config { queues: Vec::new(), unrecorded_max: 10_000, mailing_above: 1000, letters_share: 3 }
+        Config { queues: Vec::new(), unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
     }
 }
 
@@ -41,13 +41,13 @@ pub struct QueueConfig {
     /// The maximum number of attempts that hold a slot; 0 stops the queue.
     pub concurrency: usize,
     /// When to retry, and when to stop.
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// The maximum number of recipients in one attempt; 0 means 1.
     pub recipients_per_attempt_max: usize,
     /// Set if slow and failing next hops of other queues are moved here.
-    pub adopts: Option<Adopt>,
+    pub adopts: Option<AdoptPolicy>,
     /// It was removed from the settings and is only kept for its number: recipients only leave it
-    /// to be classified again ([`Purpose::Sort`](crate::Purpose::Sort)).
+    /// to be classified again ([`AttemptPurpose::Reclassify`](crate::AttemptPurpose::Reclassify)).
     pub retired: bool,
 }
 
@@ -57,7 +57,7 @@ impl Default for QueueConfig {
         QueueConfig {
             name: "standard".into(),
             concurrency: 1000,
-            retry: Retry::default(),
+            retry: RetryPolicy::default(),
             recipients_per_attempt_max: 100,
             adopts: None,
             retired: false,
@@ -68,12 +68,12 @@ impl Default for QueueConfig {
 /// When a next hop is adopted and released. A next hop whose concurrency adapts to latency is never
 /// adopted, because its concurrency already follows its speed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Adopt {
-    /// Adopt after this many failures in a row ([`Contact::Failed`](crate::Contact::Failed)); 0
+pub struct AdoptPolicy {
+    /// Adopt after this many failures in a row ([`ContactResult::Failed`](crate::ContactResult::Failed)); 0
     /// means 1.
     pub failures: u32,
     /// Adopt after an answer that took longer than this, or when an attempt has waited longer
-    /// ([`Queues::slow`](crate::Queues::slow)).
+    /// ([`Queues::report_slow`](crate::Queues::report_slow)).
     pub slower_than: Duration,
     /// Release if it neither failed nor was slow for this long and its last answer was quick.
     pub release_after: Duration,
@@ -82,10 +82,10 @@ pub struct Adopt {
     pub per_next_hop: usize,
 }
 
-impl Default for Adopt {
+impl Default for AdoptPolicy {
     /// 3 failures or 10 seconds; released after an hour; 2 attempts at a time.
     fn default() -> Self {
-        Adopt {
+        AdoptPolicy {
             failures: 3,
             slower_than: Duration::from_secs(10),
             release_after: Duration::from_secs(3600),
@@ -97,13 +97,13 @@ impl Default for Adopt {
 /// The limits of one next hop. By default there is no rate, and the queue sets the size of
 /// attempts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Limits {
+pub struct NextHopLimits {
     /// The number of attempts at a time.
-    pub concurrency: Concurrency,
+    pub concurrency: ConcurrencyPolicy,
     /// The number of attempts per time span.
-    pub rate: Option<Rate>,
+    pub rate: Option<RateLimit>,
     /// What to do when it cannot be reached.
-    pub probe: Probe,
+    pub probe: ProbePolicy,
     /// The maximum number of recipients in one attempt, in addition to the queue's limit; 0 means
     /// 1.
     pub recipients_per_attempt_max: Option<usize>,
@@ -119,29 +119,29 @@ pub struct Limits {
 /// It grows only while at least half of it was in use recently, and shrinks once for all attempts
 /// that were in flight together.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Concurrency {
+pub struct ConcurrencyPolicy {
     /// After the first answer; before it, attempts are made one at a time.
     pub start: usize,
     /// The maximum; 0 means 1.
-    pub most: usize,
+    pub max: usize,
     /// Added by each round of good answers after the first shrink.
     pub grow: f64,
     /// The factor after a refusal or failure, from 0 to 1; at least one attempt remains.
     pub shrink: f64,
     /// What counts as a good answer.
-    pub adapt: Adapt,
+    pub adapt: AdaptMode,
 }
 
-impl Default for Concurrency {
+impl Default for ConcurrencyPolicy {
     /// From 2 to 20, plus one per round, halved on failure; by answers.
     fn default() -> Self {
-        Concurrency { start: 2, most: 20, grow: 1.0, shrink: 0.5, adapt: Adapt::ByAnswers }
+        ConcurrencyPolicy { start: 2, max: 20, grow: 1.0, shrink: 0.5, adapt: AdaptMode::ByAnswers }
     }
 }
 
 /// What counts as a good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Adapt {
+pub enum AdaptMode {
     /// Any answer.
     ByAnswers,
     /// An answer within the target; a slower one shrinks. For deliveries to local disks.
@@ -154,7 +154,7 @@ pub enum Adapt {
 /// A number of attempts per time span, evenly spaced: a burst is at most one second's worth, and at
 /// least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
+pub struct RateLimit {
     /// The number of attempts; 0 means 1.
     pub messages: u32,
     /// The time span.
@@ -164,7 +164,7 @@ pub struct Rate {
 /// When a next hop counts as dead, and how often it is probed: one attempt at a time, when a probe
 /// is due.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Probe {
+pub struct ProbePolicy {
     /// Failures in a row that make it dead; 0 means 1.
     pub failures: u32,
     /// From the last failure to the first probe.
@@ -175,9 +175,9 @@ pub struct Probe {
     pub longest: Duration,
 }
 
-impl Default for Probe {
+impl Default for ProbePolicy {
     /// Dead after 3 failures; probed after a minute, then twice that, up to every 10 minutes.
     fn default() -> Self {
-        Probe { failures: 3, first: Duration::from_secs(60), factor: 2.0, longest: Duration::from_secs(600) }
+        ProbePolicy { failures: 3, first: Duration::from_secs(60), factor: 2.0, longest: Duration::from_secs(600) }
     }
 }

@@ -7,56 +7,56 @@
 
 use mail::Timestamp;
 
-use crate::attempt::{Attempt, Contact, NextHop};
-use crate::berth::{Row, Stand};
-use crate::hop::{Access, Hop};
-use crate::interrupted::Blamed;
-use crate::{Adopt, QueueNumber, Queues};
+use crate::attempt::{Attempt, ContactResult, NextHopId};
+use crate::hop_queue::{SchedulePosition, ServiceClass};
+use crate::interruptions::InterruptedMessage;
+use crate::next_hop_state::{NextHopAccess, NextHopState};
+use crate::{AdoptPolicy, QueueNumber, Queues};
 
 /// Next hops with a due alarm that one call of [`Queues::next`] handles at most.
 const ALARMS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
     /// Ends the network part of an attempt: frees its slot, and updates the next hop with the
-    /// result. Call it once at most; [`Queues::report`] calls it with [`Contact::None`] if the
+    /// result. Call it once at most; [`Queues::report`] calls it with [`ContactResult::Unknown`] if the
     /// caller did not. Does nothing for attempts without a slot.
-    pub fn ended(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: Contact) {
-        let (Some(NextHop(hop)), true) = (attempt.next_hop, attempt.under_way) else { return };
-        attempt.under_way = false;
+    pub fn finish_contact(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: ContactResult) {
+        let (Some(NextHopId(hop)), true) = (attempt.next_hop, attempt.holds_slot) else { return };
+        attempt.holds_slot = false;
         self.unrecorded += 1;
-        let home = self.destinations.place(attempt.destination).queue;
-        let serving = self.serving(hop, home);
-        self.lanes[usize::from(serving.0)].slots -= 1;
-        self.hops[hop].land(attempt.epoch);
-        self.hops[hop].home_mut(home).slots -= 1;
-        if self.is_lame_after(now, hop, attempt, contact) {
+        let home = self.destinations.state(attempt.destination).queue;
+        let serving = self.serving_queue(hop, home);
+        self.statuses[usize::from(serving.0)].slots -= 1;
+        self.hops[hop].end_attempt(attempt.epoch);
+        self.hops[hop].home_queue_mut(home).slots -= 1;
+        if self.record_contact(now, hop, attempt, contact) {
             self.adopt(hop);
         }
         self.release_if_due(now, hop);
-        self.settle(now, hop);
+        self.update_next_hop(now, hop);
     }
 
-    /// Reports that an attempt in flight has waited longer than [`Adopt::slower_than`]: the next
+    /// Reports that an attempt in flight has waited longer than [`AdoptPolicy::slower_than`]: the next
     /// hop is adopted.
-    pub fn slow(&mut self, now: Timestamp, next_hop: NextHop) {
-        let NextHop(hop) = next_hop;
-        if self.hops.known(hop).is_some() && self.hops[hop].trouble(now) {
+    pub fn report_slow(&mut self, now: Timestamp, next_hop: NextHopId) {
+        let NextHopId(hop) = next_hop;
+        if self.hops.known(hop).is_some() && self.hops[hop].record_trouble(now) {
             self.adopt(hop);
-            self.settle(now, hop);
+            self.update_next_hop(now, hop);
         }
     }
 
     /// Handles the next hops with a due alarm: a rate, a probe, a release.
-    pub(crate) fn ring(&mut self, now: Timestamp) {
+    pub(crate) fn handle_alarms(&mut self, now: Timestamp) {
         for _ in 0..ALARMS_MAX {
             let Some(hop) = self.hops.pop_alarm(now) else { break };
             self.release_if_due(now, hop);
-            self.settle(now, hop);
+            self.update_next_hop(now, hop);
         }
     }
 
     /// The queue that serves a next hop now, for mail whose home queue is `home`.
-    pub(crate) fn serving(&self, hop: u32, home: QueueNumber) -> QueueNumber {
+    pub(crate) fn serving_queue(&self, hop: u32, home: QueueNumber) -> QueueNumber {
         match &self.adopter {
             Some((adopter, _)) if self.hops[hop].adopted => *adopter,
             Some(_) | None => home,
@@ -65,7 +65,7 @@ impl<R: Clone> Queues<R> {
 
     /// How many attempts a queue makes to one next hop at a time, in addition to the next hop's own
     /// limit.
-    pub(crate) fn cap_inside(&self, queue: QueueNumber) -> usize {
+    pub(crate) fn per_next_hop_cap(&self, queue: QueueNumber) -> usize {
         match &self.adopter {
             Some((adopter, adopt)) if *adopter == queue => adopt.per_next_hop.max(1),
             Some(_) | None => usize::MAX,
@@ -73,21 +73,25 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Schedules the hop queues of a next hop where they belong now, and sets its alarm.
-    pub(crate) fn settle(&mut self, now: Timestamp, hop: u32) {
+    pub(crate) fn update_next_hop(&mut self, now: Timestamp, hop: u32) {
         let mut alarm = None;
-        for place in 0..self.hops[hop].homes.len() {
-            let (home, berths) = (self.hops[hop].homes[place].queue, self.hops[hop].homes[place].berths);
-            let queue = self.serving(hop, home);
-            let access = self.hops[hop].access(now, self.cap_inside(queue));
-            for berth in berths {
-                let is_empty = self.turns.berths.berth(berth).desks.is_empty();
-                let row = match access {
-                    Access::Open => Some(self.turns.berths.row(berth)),
-                    Access::Dead(_) => Some(Row::Refused),
-                    Access::Full | Access::Paced(_) => None,
+        for place in 0..self.hops[hop].home_queues.len() {
+            let (home, hop_queues) =
+                (self.hops[hop].home_queues[place].queue, self.hops[hop].home_queues[place].hop_queues);
+            let queue = self.serving_queue(hop, home);
+            let access = self.hops[hop].access(now, self.per_next_hop_cap(queue));
+            for hop_queue in hop_queues {
+                let is_empty = self.ready.hop_queues.get(hop_queue).domain_queues.is_empty();
+                let service_class = match access {
+                    NextHopAccess::Open => Some(self.ready.hop_queues.service_class(hop_queue)),
+                    NextHopAccess::Dead(_) => Some(ServiceClass::Refused),
+                    NextHopAccess::Full | NextHopAccess::RateLimited(_) => None,
                 };
-                self.turns.berths.stand(berth, row.filter(|_| !is_empty).map(|row| Stand { queue, row }));
-                if let (false, Access::Paced(at) | Access::Dead(at)) = (is_empty, access) {
+                self.ready.hop_queues.set_position(
+                    hop_queue,
+                    service_class.filter(|_| !is_empty).map(|service_class| SchedulePosition { queue, service_class }),
+                );
+                if let (false, NextHopAccess::RateLimited(at) | NextHopAccess::Dead(at)) = (is_empty, access) {
                     alarm = alarm.into_iter().chain(Some(at)).min();
                 }
             }
@@ -98,25 +102,25 @@ impl<R: Clone> Queues<R> {
         self.hops.set_alarm(hop, alarm.into_iter().chain(release).min());
     }
 
-    fn is_lame_after(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: Contact) -> bool {
+    fn record_contact(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: ContactResult) -> bool {
         let &Attempt { id: message, destination, epoch, .. } = attempt;
-        let sender = self.messages[self.recipients[attempt.first].message].sender;
-        let adopt: Option<&Adopt> = self.adopter.as_ref().map(|(_, adopt)| adopt);
-        let hop: &mut Hop = &mut self.hops[hop];
+        let sender = self.messages[self.recipients[attempt.first_recipient].message].sender;
+        let adopt: Option<&AdoptPolicy> = self.adopter.as_ref().map(|(_, adopt)| adopt);
+        let hop: &mut NextHopState = &mut self.hops[hop];
         match contact {
-            Contact::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),
-            Contact::Failed(reply) => hop.failed(now, reply, epoch, adopt),
-            Contact::Interrupted(reply) => {
-                hop.interrupted(now, Blamed { message, destination, sender }, reply, epoch, adopt)
+            ContactResult::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),
+            ContactResult::Failed(reply) => hop.failed(now, reply, epoch, adopt),
+            ContactResult::Interrupted(reply) => {
+                hop.interrupted(now, InterruptedMessage { message, destination, sender }, reply, epoch, adopt)
             }
             // RFC 5321 section 3.8: a server that replies 421 shuts down or wants less load. This
             // is not caused by the message. If the server cannot be reached afterwards, that is a
             // failure of its own.
-            Contact::Busy => {
+            ContactResult::Busy => {
                 hop.refused(epoch);
                 false
             }
-            Contact::None => false,
+            ContactResult::Unknown => false,
         }
     }
 
@@ -138,12 +142,12 @@ impl<R: Clone> Queues<R> {
         }
     }
 
-    pub(crate) fn move_slots(&mut self, hop: u32, homewards: bool) {
+    pub(crate) fn move_slots(&mut self, hop: u32, to_home: bool) {
         let Some((adopter, _)) = self.adopter else { return };
-        for home in &self.hops[hop].homes {
-            let (from, to) = if homewards { (adopter, home.queue) } else { (home.queue, adopter) };
-            self.lanes[usize::from(from.0)].slots -= home.slots;
-            self.lanes[usize::from(to.0)].slots += home.slots;
+        for home in &self.hops[hop].home_queues {
+            let (from, to) = if to_home { (adopter, home.queue) } else { (home.queue, adopter) };
+            self.statuses[usize::from(from.0)].slots -= home.slots;
+            self.statuses[usize::from(to.0)].slots += home.slots;
         }
     }
 }

@@ -2,21 +2,21 @@
 
 use mail::Timestamp;
 
-use crate::attempt::NextHop;
-use crate::hop::Hop;
-use crate::recipient::{Message, Recipient, Stage};
-use crate::{Destination, Entry, NextHopView, Obstacle, Progress, QueueNumber, QueueView, Queues};
+use crate::attempt::NextHopId;
+use crate::next_hop_state::NextHopState;
+use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
+use crate::{Destination, NextHopView, Obstacle, QueueNumber, QueueView, Queues, RecipientProgress, RecipientView};
 
 impl<R: Clone> Queues<R> {
     /// All recipients, in no particular order.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.everyone().map(|(index, progress)| self.entry(index, progress))
+    pub fn recipients(&self) -> impl Iterator<Item = RecipientView> + '_ {
+        self.all_recipients().map(|(index, progress)| self.recipient_view(index, progress))
     }
 
     /// All known next hops, including recently used ones.
     pub fn next_hops(&self) -> impl Iterator<Item = NextHopView<'_>> {
         self.hops.iter().map(|(number, hop)| NextHopView {
-            number: NextHop(number),
+            number: NextHopId(number),
             name: &hop.name,
             destinations: hop.destinations as usize,
             attempts: hop.slots,
@@ -31,7 +31,7 @@ impl<R: Clone> Queues<R> {
 
     /// All queues, in the order of their numbers.
     pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
-        (0..).map(QueueNumber).zip(&self.lanes).map(|(number, lane)| {
+        (0..).map(QueueNumber).zip(&self.statuses).map(|(number, lane)| {
             let config = self.queue(number);
             QueueView {
                 number,
@@ -40,18 +40,19 @@ impl<R: Clone> Queues<R> {
                 concurrency: config.concurrency,
                 paused: lane.is_paused,
                 retired: config.retired,
-                waiting: lane.census[Stage::Waiting as usize],
-                ready: lane.census[Stage::Ready as usize],
-                in_flight: lane.census[Stage::InFlight as usize] + lane.census[Stage::Picked as usize],
-                held: lane.census[Stage::Held as usize],
+                waiting: lane.stage_counts[RecipientStage::Waiting as usize],
+                ready: lane.stage_counts[RecipientStage::Ready as usize],
+                in_flight: lane.stage_counts[RecipientStage::InFlight as usize]
+                    + lane.stage_counts[RecipientStage::Picked as usize],
+                held: lane.stage_counts[RecipientStage::Held as usize],
             }
         })
     }
 
     /// The name of the next hop of a destination, or None while it has no valid route.
     pub fn destination_next_hop(&self, destination: Destination) -> Option<&str> {
-        let place = self.destinations.place(destination);
-        self.hops.known(place.hop).filter(|_| place.serves).map(|hop| &*hop.name)
+        let place = self.destinations.state(destination);
+        self.hops.known(place.hop).filter(|_| place.is_routed).map(|hop| &*hop.name)
     }
 
     /// Everything that blocks a destination now, whether or not recipients wait for it, strongest
@@ -64,11 +65,11 @@ impl<R: Clone> Queues<R> {
         }
         let (attempts, most) = (self.unrecorded, self.config.unrecorded_max);
         if attempts >= most {
-            obstacles.push(Obstacle::Unrecorded { attempts, most });
+            obstacles.push(Obstacle::Unrecorded { attempts, max: most });
         }
-        let place = self.destinations.place(destination);
-        let hop = self.hops.known(place.hop).filter(|_| place.serves);
-        let queue = if hop.is_some() { self.serving(place.hop, place.queue) } else { place.queue };
+        let place = self.destinations.state(destination);
+        let hop = self.hops.known(place.hop).filter(|_| place.is_routed);
+        let queue = if hop.is_some() { self.serving_queue(place.hop, place.queue) } else { place.queue };
         if !self.is_open(queue) {
             obstacles.push(Obstacle::Paused(queue));
         }
@@ -76,9 +77,9 @@ impl<R: Clone> Queues<R> {
             Some(hop) => self.explain_hop(now, hop, queue, &mut obstacles),
             None => obstacles.push(Obstacle::NoRoute),
         }
-        let (attempts, most) = (self.lanes[usize::from(queue.0)].slots, self.queue(queue).concurrency);
+        let (attempts, most) = (self.statuses[usize::from(queue.0)].slots, self.queue(queue).concurrency);
         if self.is_open(queue) && attempts >= most {
-            obstacles.push(Obstacle::QueueFull { queue, attempts, most });
+            obstacles.push(Obstacle::QueueFull { queue, attempts, max: most });
         }
         if let (Some(hop), Some((queue, adopt))) = (hop.filter(|hop| hop.adopted), &self.adopter) {
             let (release_after, since) = (adopt.release_after, hop.trouble_at);
@@ -88,23 +89,23 @@ impl<R: Clone> Queues<R> {
     }
 
     /// All recipients with their progress. Due times come from the heap.
-    pub(crate) fn everyone(&self) -> impl Iterator<Item = (u32, Progress)> + '_ {
+    pub(crate) fn all_recipients(&self) -> impl Iterator<Item = (u32, RecipientProgress)> + '_ {
         let others = self.recipients.entries().filter_map(|(index, recipient)| match recipient.stage {
-            Stage::Waiting => None,
-            Stage::Ready => Some((index, Progress::Ready)),
-            Stage::InFlight | Stage::Picked => Some((index, Progress::InFlight)),
-            Stage::Held => Some((index, Progress::Held)),
+            RecipientStage::Waiting => None,
+            RecipientStage::Ready => Some((index, RecipientProgress::Ready)),
+            RecipientStage::InFlight | RecipientStage::Picked => Some((index, RecipientProgress::InFlight)),
+            RecipientStage::Held => Some((index, RecipientProgress::Held)),
         });
-        others.chain(self.waiting.iter().map(|wake| (wake.recipient, Progress::Waiting(wake.due))))
+        others.chain(self.waiting.iter().map(|wake| (wake.recipient, RecipientProgress::Waiting(wake.due))))
     }
 
-    pub(crate) fn entry(&self, index: u32, progress: Progress) -> Entry {
-        let &Recipient { message, ordinal, destination, attempts, error, .. } = &self.recipients[index];
-        let &Message { id, accepted_at, .. } = &self.messages[message];
-        Entry { id, ordinal, destination, attempts, accepted_at, progress, error: self.errors.text(error) }
+    pub(crate) fn recipient_view(&self, index: u32, progress: RecipientProgress) -> RecipientView {
+        let &QueuedRecipient { message, ordinal, destination, attempts, error, .. } = &self.recipients[index];
+        let &QueuedMessage { id, accepted_at, .. } = &self.messages[message];
+        RecipientView { id, ordinal, destination, attempts, accepted_at, progress, error: self.errors.text(error) }
     }
 
-    fn explain_hop(&self, now: Timestamp, hop: &Hop, queue: QueueNumber, obstacles: &mut Vec<Obstacle>) {
+    fn explain_hop(&self, now: Timestamp, hop: &NextHopState, queue: QueueNumber, obstacles: &mut Vec<Obstacle>) {
         if let (Some(probe_at), Some(error)) = (hop.probe_at(), &hop.error) {
             obstacles.push(Obstacle::Dead { probe_at, error: error.clone() });
         }
@@ -115,15 +116,15 @@ impl<R: Clone> Queues<R> {
         if let Some(until) = hop.rate_free_at().filter(|&at| at > now) {
             obstacles.push(Obstacle::Rate { until });
         }
-        let (attempts, most) = (hop.slots, hop.concurrency().min(self.cap_inside(queue)));
+        let (attempts, most) = (hop.slots, hop.concurrency().min(self.per_next_hop_cap(queue)));
         if attempts >= most {
-            obstacles.push(Obstacle::NextHopFull { attempts, most });
+            obstacles.push(Obstacle::NextHopFull { attempts, max: most });
         }
     }
 
     /// The concurrency of a next hop, including the limit of the queue that has adopted it.
-    fn concurrency(&self, hop: &Hop) -> usize {
+    fn concurrency(&self, hop: &NextHopState) -> usize {
         let adopter = self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted);
-        hop.concurrency().min(adopter.map_or(usize::MAX, |queue| self.cap_inside(queue)))
+        hop.concurrency().min(adopter.map_or(usize::MAX, |queue| self.per_next_hop_cap(queue)))
     }
 }

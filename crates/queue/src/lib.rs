@@ -7,12 +7,12 @@
 //! | the caller | the queues |
 //! |---|---|
 //! | [`admit`](Queues::admit)s a committed message | keep it until it is due, then schedule it fairly |
-//! | gets the [`next_question`](Queues::next_question) and answers it ([`routed`](Queues::routed)) | learn the next hop of a destination |
+//! | gets the [`next_unrouted`](Queues::next_unrouted) and answers it ([`set_route`](Queues::set_route)) | learn the next hop of a destination |
 //! | takes the [`next`](Queues::next) attempt and makes it | reserve a slot of the queue and of the next hop |
-//! | calls [`ended`](Queues::ended) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
+//! | calls [`finish_contact`](Queues::finish_contact) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
 //! | [`judge`](Queues::judge)s the outcomes and records them durably | compute the verdicts, and change nothing |
 //! | [`report`](Queues::report)s the verdicts | remove, delay or hold the recipients |
-//! | passes new settings ([`change`](Queues::change)) or invalidates the routes ([`reroute`](Queues::reroute)) | apply them to everything that follows |
+//! | passes new settings ([`reconfigure`](Queues::reconfigure)) or invalidates the routes ([`reroute`](Queues::reroute)) | apply them to everything that follows |
 //!
 //! The next recipient is chosen by queue, then single messages before bulk mail, then next hop,
 //! destination and sender, and last in order of arrival. A next hop that must not be tried now
@@ -24,58 +24,62 @@
 //! growing never copies all recipients or messages. Listings and the operator's actions are one
 //! pass over all.
 
-mod acts;
+mod actions;
 mod attempt;
-mod berth;
-mod chain;
-mod change;
-mod clock;
+mod clock_step;
 mod config;
 mod contact;
 mod destinations;
-mod errors;
+mod error_table;
 mod explain;
-mod hop;
-mod hops;
-mod idle;
-mod interrupted;
-mod pace;
+mod hop_queue;
+mod idle_ring;
+mod interruptions;
+mod intrusive_list;
+mod next_hop_state;
+mod next_hops;
 mod pages;
+mod rate_limiter;
+mod ready;
 mod recipient;
+mod reconfigure;
 mod retry;
-mod rounds;
+mod round_robin;
 mod routes;
 mod senders;
-mod turns;
 mod views;
-mod waiting;
+mod wait_heap;
 
 use mail::{Outcome, Timestamp};
 
-use acts::Acts;
-pub use attempt::{Act, Admission, Attempt, Contact, NextHop, Pending, Purpose, Routed};
-use chain::{Chain, NONE};
-pub use config::{Adapt, Adopt, Concurrency, Config, Limits, Probe, QueueConfig, QueueNumber, Rate};
+use actions::PendingActions;
+pub use attempt::{
+    Admission, Attempt, AttemptPurpose, ContactResult, NextHopId, NextHopRoute, PendingRecipient, QueueAction,
+};
+pub use config::{
+    AdaptMode, AdoptPolicy, ConcurrencyPolicy, Config, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber, RateLimit,
+};
 pub use destinations::Destination;
 use destinations::Destinations;
-use errors::{ErrorNumber, Errors};
-use hops::Hops;
-use interrupted::Blamed;
+use error_table::{ErrorNumber, ErrorTable};
+use interruptions::InterruptedMessage;
+use intrusive_list::{IntrusiveList, NONE};
+use next_hops::NextHops;
 use pages::Slab;
-use recipient::{Census, Message, Recipient, Stage};
-use retry::Made;
-pub use retry::{Retry, Verdict};
-use turns::{Origin, Turns};
-pub use views::{Entry, NextHopView, Obstacle, Progress, QueueView};
-use waiting::Waiting;
+use ready::{ReadyOrigin, ReadyQueues};
+use recipient::{QueuedMessage, QueuedRecipient, RecipientStage, StageCounts};
+use retry::AttemptInfo;
+pub use retry::{RecipientVerdict, RetryPolicy};
+pub use views::{NextHopView, Obstacle, QueueView, RecipientProgress, RecipientView};
+use wait_heap::WaitHeap;
 
 /// Waiting recipients that one call of [`Queues::next`] makes ready at most. The limit keeps the
 /// call short when a million are due; it is larger than any attempt, so that recipients that are
 /// due together can leave together.
-const WAKES_MAX: usize = 1024;
+const WAKEUPS_PER_CALL_MAX: usize = 1024;
 
 /// Destinations of an interrupted message that one call of [`Queues::next`] moves behind others.
-const PASSES_MAX: usize = 64;
+const DEPRIORITIZED_PER_CALL_MAX: usize = 64;
 
 /// The named queues and the next hops they share. `R` is the caller's route type and should be
 /// cheap to clone.
@@ -83,38 +87,38 @@ pub struct Queues<R: Clone> {
     config: Config,
     seed: u64,
     /// The queue that adopts slow and failing next hops, if any.
-    adopter: Option<(QueueNumber, Adopt)>,
-    lanes: Vec<Lane>,
+    adopter: Option<(QueueNumber, AdoptPolicy)>,
+    statuses: Vec<QueueStatus>,
     /// The queue that is served next.
-    turn: usize,
+    next_queue: usize,
     is_stopped: bool,
     /// The time passed to the last call of `next`.
-    clock: Timestamp,
-    messages: Slab<Message>,
-    recipients: Slab<Recipient>,
+    last_now: Timestamp,
+    messages: Slab<QueuedMessage>,
+    recipients: Slab<QueuedRecipient>,
     destinations: Destinations<R>,
-    hops: Hops,
-    turns: Turns,
-    waiting: Waiting,
-    acts: Acts,
+    hops: NextHops,
+    ready: ReadyQueues,
+    waiting: WaitHeap,
+    pending_actions: PendingActions,
     /// Actions that were returned by `next` and are not reported yet.
-    acts_unrecorded: usize,
-    errors: Errors,
+    actions_unrecorded: usize,
+    errors: ErrorTable,
     unrecorded: usize,
     /// Incremented whenever all routes are invalidated.
-    edition: u32,
+    routing_version: u32,
     /// When to look for recipients whose destination has moved.
-    moved_at: Option<Timestamp>,
+    moved_check_at: Option<Timestamp>,
 }
 
 /// The state of one queue.
 #[derive(Default)]
-struct Lane {
+struct QueueStatus {
     /// Attempts that hold a slot, including those at adopted next hops.
     slots: usize,
     is_paused: bool,
     /// Counts the recipients whose home queue this is.
-    census: Census,
+    stage_counts: StageCounts,
 }
 
 impl<R: Clone> Queues<R> {
@@ -124,22 +128,22 @@ impl<R: Clone> Queues<R> {
         Queues {
             seed,
             adopter: config.adopter(),
-            lanes: (0..queues).map(|_| Lane::default()).collect(),
-            turn: 0,
+            statuses: (0..queues).map(|_| QueueStatus::default()).collect(),
+            next_queue: 0,
             is_stopped: false,
-            clock: Timestamp::default(),
+            last_now: Timestamp::default(),
             messages: Slab::new(),
             recipients: Slab::new(),
             destinations: Destinations::new(queues),
-            hops: Hops::new(),
-            turns: Turns::new(queues, config.mailing_above, config.letters_share),
-            waiting: Waiting::new(),
-            acts: Acts::new(),
-            acts_unrecorded: 0,
-            errors: Errors::new(),
+            hops: NextHops::new(),
+            ready: ReadyQueues::new(queues, config.bulk_above, config.single_share),
+            waiting: WaitHeap::new(),
+            pending_actions: PendingActions::new(),
+            actions_unrecorded: 0,
+            errors: ErrorTable::new(),
             unrecorded: 0,
-            edition: 0,
-            moved_at: None,
+            routing_version: 0,
+            moved_check_at: None,
             config,
         }
     }
@@ -150,20 +154,21 @@ impl<R: Clone> Queues<R> {
     /// If a destination was not interned by these queues, or was forgotten since (see
     /// [`Destination`]).
     pub fn admit(&mut self, now: Timestamp, admission: &Admission) {
-        let &Admission { id, sender, accepted_at, recovered, alone, ref recipients } = admission;
+        let &Admission { id, sender, accepted_at, recovered, separate_attempts: alone, ref recipients } = admission;
         if recipients.is_empty() {
             return;
         }
         let count = u32::try_from(recipients.len()).expect("ordinals are 32 bits, so there are fewer recipients");
-        let is_mailing = recipients.len() > self.config.mailing_above;
-        let message = Message { id, sender, accepted_at, recipients: count, recovered, alone, is_mailing };
+        let is_bulk = recipients.len() > self.config.bulk_above;
+        let message =
+            QueuedMessage { id, sender, accepted_at, recipients: count, recovered, separate_attempts: alone, is_bulk };
         let message = self.messages.insert(message);
-        for &Pending { ordinal, destination, attempts, due, held } in recipients {
-            self.destinations.join(destination);
-            let (error, stage) = (ErrorNumber::NONE, Stage::Held);
-            let recipient = Recipient { message, ordinal, destination, next: NONE, attempts, error, stage };
+        for &PendingRecipient { ordinal, destination, attempts, due, held } in recipients {
+            self.destinations.add_recipient(destination);
+            let (error, stage) = (ErrorNumber::NONE, RecipientStage::Held);
+            let recipient = QueuedRecipient { message, ordinal, destination, next: NONE, attempts, error, stage };
             let index = self.recipients.insert(recipient);
-            self.census(destination)[stage as usize] += 1;
+            self.stage_counts(destination)[stage as usize] += 1;
             if !held {
                 self.schedule(now, index, due);
             }
@@ -174,29 +179,29 @@ impl<R: Clone> Queues<R> {
     /// actions come first (limited to half of [`Config::unrecorded_max`]), then attempts (limited
     /// by slots), then refusals, so that none blocks the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
-        self.tick(now);
-        self.ring(now);
-        self.hasten_moved(now);
-        self.wake(now);
+        self.handle_clock_step(now);
+        self.handle_alarms(now);
+        self.retry_moved(now);
+        self.wake_due(now);
         if self.unrecorded >= self.config.unrecorded_max {
             return None;
         }
-        self.next_act().or_else(|| self.next_delivery(now)).or_else(|| self.next_refusal(now))
+        self.next_action().or_else(|| self.next_delivery(now)).or_else(|| self.next_refusal(now))
     }
 
     /// Computes the verdict for an outcome. Changes nothing, so that the verdict can be recorded
     /// durably before [`Queues::report`]; the same arguments give the same verdict. For an
-    /// operator's action only the reply of the outcome is used: `Hold` gives [`Verdict::Held`],
+    /// operator's action only the reply of the outcome is used: `Hold` gives [`RecipientVerdict::Held`],
     /// `Remove` gives `Removed`, `Bounce` gives `Failed`, and `Release` and `Retry` give `Deferred`
     /// until now.
-    pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> Verdict {
+    pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> RecipientVerdict {
         let &Attempt { id, number, accepted_at, ref recipients, .. } = attempt;
-        if let Purpose::Act(act) = attempt.purpose {
+        if let AttemptPurpose::Action(act) = attempt.purpose {
             return act.verdict(now, outcome);
         }
         let ordinal = recipients.first().copied().unwrap_or_default();
         let retry = &self.queue(self.destination_queue(attempt.destination)).retry;
-        retry.judge(now, self.seed, &Made { id, ordinal, number, accepted_at }, outcome)
+        retry.judge(now, self.seed, &AttemptInfo { id, ordinal, number, accepted_at }, outcome)
     }
 
     /// Ends an attempt. `verdicts` has one entry for each recipient, in the order of
@@ -204,42 +209,45 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If the number of verdicts differs from the number of recipients.
-    pub fn report(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[Verdict]) {
+    pub fn report(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[RecipientVerdict]) {
         assert_eq!(verdicts.len(), attempt.count, "one verdict for each recipient");
-        self.ended(now, &mut attempt, Contact::None);
+        self.finish_contact(now, &mut attempt, ContactResult::Unknown);
         self.unrecorded -= 1;
-        let is_act = matches!(attempt.purpose, Purpose::Act(_) | Purpose::Sort);
-        let is_left_behind = self.is_left_behind(&attempt);
-        self.acts_unrecorded -= usize::from(is_act);
-        let mut index = attempt.first;
+        let is_act = matches!(attempt.purpose, AttemptPurpose::Action(_) | AttemptPurpose::Reclassify);
+        let is_left_behind = self.has_moved_since(&attempt);
+        self.actions_unrecorded -= usize::from(is_act);
+        let mut index = attempt.first_recipient;
         for verdict in verdicts {
             let next = self.recipients[index].next;
             self.recipients[index].attempts = attempt.number;
             match verdict {
                 // The delay and the error belong to the old next hop.
-                Verdict::Deferred { .. } if is_left_behind => {
-                    self.errors.leave(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
+                RecipientVerdict::Deferred { .. } if is_left_behind => {
+                    self.errors.release(std::mem::replace(&mut self.recipients[index].error, ErrorNumber::NONE));
                     self.schedule(now, index, now);
                 }
-                Verdict::Deferred { reason, until } => {
+                RecipientVerdict::Deferred { reason, until } => {
                     if !is_act {
-                        let error = self.errors.join(reason);
-                        self.errors.leave(std::mem::replace(&mut self.recipients[index].error, error));
+                        let error = self.errors.add(reason);
+                        self.errors.release(std::mem::replace(&mut self.recipients[index].error, error));
                     }
                     self.schedule(now, index, *until);
                 }
-                Verdict::Held => self.enter(index, Stage::Held),
-                Verdict::Delivered | Verdict::Relayed { .. } | Verdict::Failed { .. } | Verdict::Removed => {
+                RecipientVerdict::Held => self.set_stage(index, RecipientStage::Held),
+                RecipientVerdict::Delivered
+                | RecipientVerdict::Relayed { .. }
+                | RecipientVerdict::Failed { .. }
+                | RecipientVerdict::Removed => {
                     self.remove(index, now);
                 }
             }
             index = next;
         }
-        if let Some(NextHop(hop)) = attempt.next_hop {
+        if let Some(NextHopId(hop)) = attempt.next_hop {
             self.hops[hop].attempts -= 1;
-            self.hops.rest(hop, now);
+            self.hops.note_idle(hop, now);
         }
-        self.sweep(now);
+        self.forget_idle(now);
     }
 
     /// When to call `next` again at the latest. None if only other calls can change anything; a
@@ -251,14 +259,14 @@ impl<R: Clone> Queues<R> {
         if self.has_next() {
             return Some(Timestamp::default());
         }
-        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_at).min()
+        self.waiting.soonest().into_iter().chain(self.hops.next_alarm()).chain(self.moved_check_at).min()
     }
 
     /// Pauses or resumes a queue. Nothing leaves a paused queue, by any next hop, but the
     /// operator's actions still apply, and attempts in flight continue. A retired queue cannot be
     /// paused, because it may return to the settings.
     pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
-        self.lanes[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
+        self.statuses[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
     }
 
     /// While stopped, no attempt starts; refusals and actions continue.
@@ -288,12 +296,12 @@ impl<R: Clone> Queues<R> {
 
     /// The number of destinations with recipients.
     pub fn destinations(&self) -> usize {
-        self.destinations.inhabited()
+        self.destinations.with_recipients()
     }
 
     /// The number of recipients in flight, that is in attempts that are not reported yet.
     pub fn in_flight(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.census[Stage::InFlight as usize]).sum()
+        self.statuses.iter().map(|lane| lane.stage_counts[RecipientStage::InFlight as usize]).sum()
     }
 
     /// The number of attempts that no longer hold a slot, or never did, and are not reported yet.
@@ -305,7 +313,7 @@ impl<R: Clone> Queues<R> {
     /// counted.
     pub fn bytes(&self) -> usize {
         let records = self.messages.bytes() + self.recipients.bytes() + self.waiting.bytes() + self.errors.bytes();
-        records + self.destinations.bytes() + self.hops.bytes() + self.turns.bytes()
+        records + self.destinations.bytes() + self.hops.bytes() + self.ready.bytes()
     }
 
     fn queue(&self, queue: QueueNumber) -> &QueueConfig {
@@ -315,53 +323,53 @@ impl<R: Clone> Queues<R> {
     /// Whether a queue is neither paused, retired nor without concurrency.
     fn is_open(&self, queue: QueueNumber) -> bool {
         let config = self.queue(queue);
-        !self.lanes[usize::from(queue.0)].is_paused && config.concurrency > 0 && !config.retired
+        !self.statuses[usize::from(queue.0)].is_paused && config.concurrency > 0 && !config.retired
     }
 
     /// Whether the queue has a slot for another attempt.
     fn has_slot(&self, queue: QueueNumber) -> bool {
-        self.is_open(queue) && self.lanes[usize::from(queue.0)].slots < self.queue(queue).concurrency
+        self.is_open(queue) && self.statuses[usize::from(queue.0)].slots < self.queue(queue).concurrency
     }
 
     /// The queues, starting with the one that is served next.
-    fn in_turn(&self) -> impl Iterator<Item = QueueNumber> + use<R> {
-        let (turn, count) = (self.turn, self.lanes.len());
+    fn queues_in_turn(&self) -> impl Iterator<Item = QueueNumber> + use<R> {
+        let (turn, count) = (self.next_queue, self.statuses.len());
         (turn..count).chain(0..turn).map(|queue| QueueNumber(queue as u16))
     }
 
     fn has_next(&self) -> bool {
-        let berths = &self.turns.berths;
+        let hop_queues = &self.ready.hop_queues;
         let is_next = |queue| {
-            let delivers = !self.is_stopped && self.has_slot(queue) && berths.first(queue).is_some();
-            delivers || (self.is_open(queue) && berths.first_refused(queue).is_some())
+            let delivers = !self.is_stopped && self.has_slot(queue) && hop_queues.next_hop_queue(queue).is_some();
+            delivers || (self.is_open(queue) && hop_queues.next_refused(queue).is_some())
         };
-        self.has_act() || self.in_turn().any(is_next)
+        self.has_action() || self.queues_in_turn().any(is_next)
     }
 
     fn next_delivery(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         if self.is_stopped {
             return None;
         }
-        let (mut queue, mut berth) = self.first_delivery(now)?;
-        if self.let_others_pass(berth) {
-            (queue, berth) = self.first_delivery(now)?;
+        let (mut queue, mut hop_queue) = self.next_deliverable(now)?;
+        if self.deprioritize_interrupted(hop_queue) {
+            (queue, hop_queue) = self.next_deliverable(now)?;
         }
-        self.turn = (usize::from(queue.0) + 1) % self.lanes.len();
-        self.turns.berths.count(berth);
-        let mut attempt = self.leave(now, berth, Purpose::Deliver);
-        let (NextHop(hop), home) = (attempt.next_hop?, self.destination_queue(attempt.destination));
-        (attempt.under_way, attempt.epoch) = (true, self.hops[hop].depart(now));
-        self.hops[hop].home_mut(home).slots += 1;
-        self.lanes[usize::from(queue.0)].slots += 1;
-        self.settle(now, hop);
+        self.next_queue = (usize::from(queue.0) + 1) % self.statuses.len();
+        self.ready.hop_queues.count_turn(hop_queue);
+        let mut attempt = self.take_attempt(now, hop_queue, AttemptPurpose::Deliver);
+        let (NextHopId(hop), home) = (attempt.next_hop?, self.destination_queue(attempt.destination));
+        (attempt.holds_slot, attempt.epoch) = (true, self.hops[hop].start_attempt(now));
+        self.hops[hop].home_queue_mut(home).slots += 1;
+        self.statuses[usize::from(queue.0)].slots += 1;
+        self.update_next_hop(now, hop);
         Some(attempt)
     }
 
     /// The next queue that has an attempt to make, with the hop queue whose turn it is.
-    fn first_delivery(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
-        self.first_in_time(now, |queues| {
-            let mut open = queues.in_turn().filter(|&queue| queues.has_slot(queue));
-            open.find_map(|queue| Some((queue, queues.turns.berths.first(queue)?)))
+    fn next_deliverable(&mut self, now: Timestamp) -> Option<(QueueNumber, u32)> {
+        self.first_with_route(now, |queues| {
+            let mut open = queues.queues_in_turn().filter(|&queue| queues.has_slot(queue));
+            open.find_map(|queue| Some((queue, queues.ready.hop_queues.next_hop_queue(queue)?)))
         })
     }
 
@@ -369,64 +377,67 @@ impl<R: Clone> Queues<R> {
     /// moves that sender at that destination behind other senders and destinations, and that
     /// message behind other messages. Does nothing where others are in front already. Returns
     /// whether the order may have changed.
-    fn let_others_pass(&mut self, berth: u32) -> bool {
-        let hop = self.turns.berths.berth(berth).hop;
-        let Some(Blamed { message, destination, sender }) = self.hops[hop].interrupted_last() else { return false };
+    fn deprioritize_interrupted(&mut self, hop_queue: u32) -> bool {
+        let hop = self.ready.hop_queues.get(hop_queue).hop;
+        let Some(InterruptedMessage { message, destination, sender }) = self.hops[hop].interrupted_last() else {
+            return false;
+        };
         let front = |queues: &Self| {
-            let &Recipient { message, destination, .. } = &queues.recipients[queues.turns.front(berth)];
-            let &Message { id, sender, .. } = &queues.messages[message];
+            let &QueuedRecipient { message, destination, .. } = &queues.recipients[queues.ready.front(hop_queue)];
+            let &QueuedMessage { id, sender, .. } = &queues.messages[message];
             (id, (destination, sender))
         };
         if front(self).1 == (destination, sender) {
-            self.turns.pass(berth);
+            self.ready.move_to_back(hop_queue);
         }
         // Sender queues that hold only this message: they return to the front before ones that skip
         // rounds, and are not searched again.
         let mut searched = Vec::new();
-        while front(self).0 == message && searched.len() < PASSES_MAX {
-            let first = self.turns.front(berth);
-            if !searched.contains(&first) && self.turns.pass_in_line(&mut self.recipients, berth) {
+        while front(self).0 == message && searched.len() < DEPRIORITIZED_PER_CALL_MAX {
+            let first = self.ready.front(hop_queue);
+            if !searched.contains(&first) && self.ready.move_message_to_back(&mut self.recipients, hop_queue) {
                 break;
             }
-            if self.turns.is_alone(berth) {
+            if self.ready.is_only_sender_queue(hop_queue) {
                 break;
             }
             searched.push(first);
-            self.turns.pass(berth);
+            self.ready.move_to_back(hop_queue);
         }
         true
     }
 
     fn next_refusal(&mut self, now: Timestamp) -> Option<Attempt<R>> {
-        let (_, berth) = self.first_in_time(now, |queues| {
-            let mut open = queues.in_turn().filter(|&queue| queues.is_open(queue));
-            open.find_map(|queue| Some((queue, queues.turns.berths.first_refused(queue)?)))
+        let (_, hop_queue) = self.first_with_route(now, |queues| {
+            let mut open = queues.queues_in_turn().filter(|&queue| queues.is_open(queue));
+            open.find_map(|queue| Some((queue, queues.ready.hop_queues.next_refused(queue)?)))
         })?;
-        let error = self.hops[self.turns.berths.berth(berth).hop].error.clone();
-        let attempt = self.leave(now, berth, Purpose::Refuse(error.expect("a dead next hop has an error")));
+        let error = self.hops[self.ready.hop_queues.get(hop_queue).hop].error.clone();
+        let attempt =
+            self.take_attempt(now, hop_queue, AttemptPurpose::Refuse(error.expect("a dead next hop has an error")));
         self.unrecorded += 1;
-        self.settle(now, attempt.next_hop?.0);
+        self.update_next_hop(now, attempt.next_hop?.0);
         Some(attempt)
     }
 
     /// Takes the next recipients out of a hop queue, which is not scheduled again until its next
     /// hop is updated.
-    fn leave(&mut self, now: Timestamp, berth: u32, purpose: Purpose) -> Attempt<R> {
-        let hop = self.turns.berths.berth(berth).hop;
-        let front = self.turns.front(berth);
+    fn take_attempt(&mut self, now: Timestamp, hop_queue: u32, purpose: AttemptPurpose) -> Attempt<R> {
+        let hop = self.ready.hop_queues.get(hop_queue).hop;
+        let front = self.ready.front(hop_queue);
         let (limit, origin) = (self.recipients_max(hop, front), self.origin(front));
-        let (group, count) = self.turns.take(&mut self.recipients, berth, limit);
-        self.turns.leave(origin, count);
+        let (group, count) = self.ready.take(&mut self.recipients, hop_queue, limit);
+        self.ready.remove(origin, count);
         self.hops[hop].attempts += 1;
-        let attempt = self.depart(group, count, purpose, Some(NextHop(hop)));
-        self.destinations.ask(attempt.destination, now);
+        let attempt = self.build_attempt(group, count, purpose, Some(NextHopId(hop)));
+        self.destinations.request_route(attempt.destination, now);
         attempt
     }
 
     /// The maximum number of recipients for an attempt that begins with `front`.
     fn recipients_max(&self, hop: u32, front: u32) -> usize {
-        let &Recipient { message, destination, .. } = &self.recipients[front];
-        if self.messages[message].alone {
+        let &QueuedRecipient { message, destination, .. } = &self.recipients[front];
+        if self.messages[message].separate_attempts {
             return 1;
         }
         let own = self.queue(self.destination_queue(destination)).recipients_per_attempt_max;
@@ -434,20 +445,26 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Builds an attempt for a group of recipients. It holds no slot yet.
-    fn depart(&mut self, group: Chain, count: usize, purpose: Purpose, next_hop: Option<NextHop>) -> Attempt<R> {
+    fn build_attempt(
+        &mut self,
+        group: IntrusiveList,
+        count: usize,
+        purpose: AttemptPurpose,
+        next_hop: Option<NextHopId>,
+    ) -> Attempt<R> {
         let first = group.front().expect("the group is not empty");
-        let &Recipient { message, destination, attempts, .. } = &self.recipients[first];
-        let &Message { id, accepted_at, recovered, .. } = &self.messages[message];
+        let &QueuedRecipient { message, destination, attempts, .. } = &self.recipients[first];
+        let &QueuedMessage { id, accepted_at, recovered, .. } = &self.messages[message];
         let mut recipients = Vec::with_capacity(count);
         let mut index = first;
         while index != NONE {
-            self.enter(index, Stage::InFlight);
+            self.set_stage(index, RecipientStage::InFlight);
             recipients.push(self.recipients[index].ordinal);
             index = self.recipients[index].next;
         }
-        let route = next_hop.and_then(|_| self.destinations.place(destination).route.clone());
+        let route = next_hop.and_then(|_| self.destinations.state(destination).route.clone());
         let number = if next_hop.is_some() { attempts.saturating_add(1) } else { attempts };
-        let (under_way, edition, epoch) = (false, self.edition, 0);
+        let (under_way, edition, epoch) = (false, self.routing_version, 0);
         Attempt {
             id,
             destination,
@@ -458,10 +475,10 @@ impl<R: Clone> Queues<R> {
             accepted_at,
             recovered,
             purpose,
-            first,
+            first_recipient: first,
             count,
-            under_way,
-            edition,
+            holds_slot: under_way,
+            routing_version: edition,
             epoch,
         }
     }
@@ -469,54 +486,54 @@ impl<R: Clone> Queues<R> {
     /// Makes a recipient ready, or puts it into the heap until it is due.
     fn schedule(&mut self, now: Timestamp, index: u32, due: Timestamp) {
         if due > now {
-            self.enter(index, Stage::Waiting);
+            self.set_stage(index, RecipientStage::Waiting);
             self.waiting.push(due, index);
         } else {
-            self.line_up(now, index);
+            self.make_ready(now, index);
         }
     }
 
-    fn line_up(&mut self, now: Timestamp, index: u32) {
-        self.enter(index, Stage::Ready);
+    fn make_ready(&mut self, now: Timestamp, index: u32) {
+        self.set_stage(index, RecipientStage::Ready);
         let (origin, destination) = (self.origin(index), self.recipients[index].destination);
-        self.look_up(now, destination);
-        if let Some(hop) = self.turns.push(&mut self.recipients, index, origin) {
-            self.settle(now, hop);
+        self.require_route(now, destination);
+        if let Some(hop) = self.ready.push(&mut self.recipients, index, origin) {
+            self.update_next_hop(now, hop);
         }
     }
 
-    fn wake(&mut self, now: Timestamp) {
-        for _ in 0..WAKES_MAX {
+    fn wake_due(&mut self, now: Timestamp) {
+        for _ in 0..WAKEUPS_PER_CALL_MAX {
             let Some(index) = self.waiting.pop_due(now) else { break };
-            self.line_up(now, index);
+            self.make_ready(now, index);
         }
     }
 
     /// The properties that decide a recipient's place in the order.
-    fn origin(&self, index: u32) -> Origin {
-        let &Recipient { message, destination, .. } = &self.recipients[index];
-        let &Message { sender, is_mailing, .. } = &self.messages[message];
-        Origin { queue: self.destination_queue(destination), sender, is_mailing }
+    fn origin(&self, index: u32) -> ReadyOrigin {
+        let &QueuedRecipient { message, destination, .. } = &self.recipients[index];
+        let &QueuedMessage { sender, is_bulk, .. } = &self.messages[message];
+        ReadyOrigin { queue: self.destination_queue(destination), sender, is_bulk }
     }
 
-    fn census(&mut self, destination: Destination) -> &mut Census {
-        let queue = self.destinations.place(destination).queue;
-        &mut self.lanes[usize::from(queue.0)].census
+    fn stage_counts(&mut self, destination: Destination) -> &mut StageCounts {
+        let queue = self.destinations.state(destination).queue;
+        &mut self.statuses[usize::from(queue.0)].stage_counts
     }
 
-    fn enter(&mut self, index: u32, stage: Stage) {
+    fn set_stage(&mut self, index: u32, stage: RecipientStage) {
         let recipient = &mut self.recipients[index];
         let (destination, old) = (recipient.destination, std::mem::replace(&mut recipient.stage, stage));
-        let census = self.census(destination);
-        census[old as usize] -= 1;
-        census[stage as usize] += 1;
+        let counts = self.stage_counts(destination);
+        counts[old as usize] -= 1;
+        counts[stage as usize] += 1;
     }
 
     fn remove(&mut self, index: u32, now: Timestamp) {
         let recipient = self.recipients.remove(index);
-        self.census(recipient.destination)[recipient.stage as usize] -= 1;
-        self.errors.leave(recipient.error);
-        self.destinations.leave(recipient.destination, now);
+        self.stage_counts(recipient.destination)[recipient.stage as usize] -= 1;
+        self.errors.release(recipient.error);
+        self.destinations.remove_recipient(recipient.destination, now);
         let message = &mut self.messages[recipient.message];
         message.recipients -= 1;
         if message.recipients == 0 {

@@ -7,7 +7,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::chain::NONE;
+use crate::intrusive_list::NONE;
 
 /// Values per page.
 const PAGE_LEN: usize = 1024;
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_gives_back_what_it_took_over_the_edges_of_pages() {
+    fn a_stack_returns_its_values_across_page_boundaries() {
         let mut pages = Pages::new();
         (0..3000u32).for_each(|n| pages.push(n));
         assert_eq!(pages.len(), 3000);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_slab_gives_its_pages_back_and_works_on() {
+    fn an_emptied_slab_frees_its_pages_and_still_works() {
         let mut slab = Slab::new();
         let indices: Vec<u32> = (0..10_000u64).map(|n| slab.insert(n)).collect();
         let full = slab.bytes();

@@ -5,29 +5,29 @@
 //! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender queue |
 //! | ready | a sender queue at its destination | `next`, when it is its turn: in flight |
 //! | in flight | an [`Attempt`](crate::Attempt) | `report`: waiting or ready again, held, or removed |
-//! | held | no list | `pick` |
+//! | held | no list | `pick_for_action` |
 //! | picked | the chain of an action | `next`: in flight |
 
 use mail::{QueueId, Timestamp};
 
 use crate::Destination;
-use crate::chain::{Chain, Linked};
-use crate::errors::ErrorNumber;
+use crate::error_table::ErrorNumber;
+use crate::intrusive_list::{IntrusiveList, Linked};
 use crate::pages::Slab;
 
 /// What the recipients of a message share. Removed with the last of them.
-pub(crate) struct Message {
+pub(crate) struct QueuedMessage {
     pub(crate) id: QueueId,
     pub(crate) sender: u64,
     pub(crate) accepted_at: Timestamp,
     pub(crate) recipients: u32,
     pub(crate) recovered: bool,
-    pub(crate) alone: bool,
-    pub(crate) is_mailing: bool,
+    pub(crate) separate_attempts: bool,
+    pub(crate) is_bulk: bool,
 }
 
 /// 24 bytes.
-pub(crate) struct Recipient {
+pub(crate) struct QueuedRecipient {
     pub(crate) message: u32,
     pub(crate) ordinal: u32,
     pub(crate) destination: Destination,
@@ -35,11 +35,11 @@ pub(crate) struct Recipient {
     pub(crate) next: u32,
     pub(crate) attempts: u16,
     pub(crate) error: ErrorNumber,
-    pub(crate) stage: Stage,
+    pub(crate) stage: RecipientStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum RecipientStage {
     Waiting,
     Ready,
     InFlight,
@@ -48,28 +48,32 @@ pub(crate) enum Stage {
 }
 
 /// The number of recipients in each stage.
-pub(crate) type Census = [usize; 5];
+pub(crate) type StageCounts = [usize; 5];
 
-impl Linked for Recipient {
+impl Linked for QueuedRecipient {
     fn link(&mut self) -> &mut u32 {
         &mut self.next
     }
 }
 
-impl Recipient {
+impl QueuedRecipient {
     /// Whether both may share an attempt.
-    fn leaves_with(&self, other: &Recipient) -> bool {
+    fn can_share_attempt(&self, other: &QueuedRecipient) -> bool {
         (self.message, self.destination, self.attempts) == (other.message, other.destination, other.attempts)
     }
 }
 
 /// Removes the recipients that can share an attempt with the first one from the front of a chain,
-/// at most `room`.
-pub(crate) fn split_group(from: &mut Chain, recipients: &mut Slab<Recipient>, room: usize) -> (Chain, usize) {
-    let (mut group, mut count) = (Chain::EMPTY, 0);
+/// at most `max`.
+pub(crate) fn split_group(
+    from: &mut IntrusiveList,
+    recipients: &mut Slab<QueuedRecipient>,
+    max: usize,
+) -> (IntrusiveList, usize) {
+    let (mut group, mut count) = (IntrusiveList::EMPTY, 0);
     while let Some(front) = from.front() {
-        let fits = group.front().is_none_or(|first| recipients[first].leaves_with(&recipients[front]));
-        if count == room || !fits {
+        let fits = group.front().is_none_or(|first| recipients[first].can_share_attempt(&recipients[front]));
+        if count == max || !fits {
             break;
         }
         from.pop_front(recipients);

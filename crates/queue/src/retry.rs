@@ -9,14 +9,14 @@
 
 use std::time::Duration;
 
-use mail::{Enhanced, Outcome, QueueId, Reply, Timestamp};
+use mail::{EnhancedCode, Outcome, QueueId, Reply, Timestamp};
 
 /// The minimum delay, whatever the settings are.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// When to retry, and when to stop.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Retry {
+pub struct RetryPolicy {
     /// The delay after the first attempt.
     pub first: Duration,
     /// Each delay is this many times the previous one.
@@ -29,10 +29,10 @@ pub struct Retry {
     pub lifetime: Duration,
 }
 
-impl Default for Retry {
+impl Default for RetryPolicy {
     /// 1 minute, doubled up to 4 hours, with 20 % jitter, for 5 days.
     fn default() -> Self {
-        Retry {
+        RetryPolicy {
             first: Duration::from_secs(60),
             factor: 2.0,
             longest: Duration::from_secs(4 * 3600),
@@ -44,7 +44,7 @@ impl Default for Retry {
 
 /// The result of an attempt or action for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RecipientVerdict {
     /// Delivered to the mailbox.
     Delivered,
     /// Another server has accepted responsibility: done here.
@@ -73,7 +73,7 @@ pub enum Verdict {
 }
 
 /// The properties of an attempt that the rules use.
-pub(crate) struct Made {
+pub(crate) struct AttemptInfo {
     pub(crate) id: QueueId,
     /// The first ordinal of the attempt. Its recipients share the jitter, so that they are due
     /// together again.
@@ -83,19 +83,21 @@ pub(crate) struct Made {
     pub(crate) accepted_at: Timestamp,
 }
 
-impl Retry {
+impl RetryPolicy {
     /// The verdict for `outcome`. The same arguments always give the same verdict.
-    pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &Made, outcome: Outcome) -> Verdict {
+    pub(crate) fn judge(&self, now: Timestamp, seed: u64, made: &AttemptInfo, outcome: Outcome) -> RecipientVerdict {
         let end = made.accepted_at + self.lifetime;
         match outcome {
-            Outcome::Delivered => Verdict::Delivered,
-            Outcome::Relayed { reply, dsn } => Verdict::Relayed { reply, dsn },
-            Outcome::Failed(reason) => Verdict::Failed { reason },
+            Outcome::Delivered => RecipientVerdict::Delivered,
+            Outcome::Relayed { reply, dsn } => RecipientVerdict::Relayed { reply, dsn },
+            Outcome::Failed(reason) => RecipientVerdict::Failed { reason },
             Outcome::Deferred(reason) if now < end => {
                 let delay = self.delay(made.number, spread(seed, made));
-                Verdict::Deferred { reason, until: (now + delay).min(end) }
+                RecipientVerdict::Deferred { reason, until: (now + delay).min(end) }
             }
-            Outcome::Deferred(reason) => Verdict::Failed { reason: expired(now.since(made.accepted_at), &reason) },
+            Outcome::Deferred(reason) => {
+                RecipientVerdict::Failed { reason: lifetime_exceeded(now.since(made.accepted_at), &reason) }
+            }
         }
     }
 
@@ -110,13 +112,13 @@ impl Retry {
 }
 
 /// RFC 3463 section 3.5, X.4.7: "delivery time expired".
-fn expired(age: Duration, last: &Reply) -> Reply {
-    let text = format!("delivery time expired after {}; the last reply was: {last}", in_words(age));
-    Reply::new(554, Enhanced(5, 4, 7), text)
+fn lifetime_exceeded(age: Duration, last: &Reply) -> Reply {
+    let text = format!("delivery time expired after {}; the last reply was: {last}", duration_text(age));
+    Reply::new(554, EnhancedCode(5, 4, 7), text)
 }
 
 /// The duration in the largest unit of which it has at least two.
-fn in_words(span: Duration) -> String {
+fn duration_text(span: Duration) -> String {
     let seconds = span.as_secs();
     let (unit, name) = [(86_400, "days"), (3600, "hours"), (60, "minutes")]
         .into_iter()
@@ -127,7 +129,7 @@ fn in_words(span: Duration) -> String {
 
 /// From -1 to 1, a function of the attempt, so that the result is the same after a restart or when
 /// asked again.
-fn spread(seed: u64, made: &Made) -> f64 {
+fn spread(seed: u64, made: &AttemptInfo) -> f64 {
     let id = made.id;
     let parts =
         [id.spool().bits(), u64::from(id.lane()), id.sequence(), u64::from(made.ordinal), u64::from(made.number)];
@@ -152,24 +154,24 @@ mod tests {
 
     const ACCEPTED: Timestamp = Timestamp(1_000_000);
 
-    fn made(sequence: u64, number: u16) -> Made {
-        Made { id: QueueId::new(SpoolId::new(9), 0, sequence), ordinal: 3, number, accepted_at: ACCEPTED }
+    fn made(sequence: u64, number: u16) -> AttemptInfo {
+        AttemptInfo { id: QueueId::new(SpoolId::new(9), 0, sequence), ordinal: 3, number, accepted_at: ACCEPTED }
     }
 
     fn busy() -> Reply {
-        Reply::new(451, Enhanced(4, 3, 0), "busy")
+        Reply::new(451, EnhancedCode(4, 3, 0), "busy")
     }
 
-    fn wait(retry: &Retry, now: Timestamp, made: &Made) -> Duration {
+    fn wait(retry: &RetryPolicy, now: Timestamp, made: &AttemptInfo) -> Duration {
         match retry.judge(now, 1, made, Outcome::Deferred(busy())) {
-            Verdict::Deferred { until, .. } => until.since(now),
+            RecipientVerdict::Deferred { until, .. } => until.since(now),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let retry = Retry { jitter: 0.0, ..Retry::default() };
+        let retry = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
         let minutes: Vec<u64> = (1..=11).map(|n| wait(&retry, ACCEPTED, &made(1, n)).as_secs() / 60).collect();
         assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 64, 128, 240, 240, 240]);
         assert_eq!(wait(&retry, ACCEPTED, &made(1, u16::MAX)), retry.longest);
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_jitter_spreads_over_its_share_and_is_the_same_when_asked_again() {
-        let retry = Retry::default();
+        let retry = RetryPolicy::default();
         let waits: Vec<f64> = (0..1000).map(|n| wait(&retry, ACCEPTED, &made(n, 1)).as_secs_f64()).collect();
         assert!(waits.iter().all(|wait| (48.0..=72.0).contains(wait)));
         let mean = waits.iter().sum::<f64>() / 1000.0;
@@ -191,7 +193,7 @@ mod tests {
         for (first, factor, jitter) in
             [(0, f64::INFINITY, 5.0), (60, -3.0, 0.2), (60, f64::NAN, f64::NAN), (0, 1.0, 0.0)]
         {
-            let retry = Retry { first: Duration::from_secs(first), factor, jitter, ..Retry::default() };
+            let retry = RetryPolicy { first: Duration::from_secs(first), factor, jitter, ..RetryPolicy::default() };
             let wait = wait(&retry, ACCEPTED, &made(1, 2));
             assert!((DELAY_MIN..=retry.longest * 2).contains(&wait), "{first} {factor} {jitter}: {wait:?}");
         }
@@ -199,23 +201,23 @@ mod tests {
 
     #[test]
     fn the_last_attempt_is_due_at_the_end_of_the_lifetime_and_a_deferral_then_fails() {
-        let retry = Retry::default();
+        let retry = RetryPolicy::default();
         let end = ACCEPTED + retry.lifetime;
         assert_eq!(wait(&retry, end - Duration::from_secs(5), &made(1, 30)), Duration::from_secs(5));
         let verdict = retry.judge(end, 1, &made(1, 31), Outcome::Deferred(busy()));
         let text = "delivery time expired after 5 days; the last reply was: 451 4.3.0 busy";
-        assert_eq!(verdict, Verdict::Failed { reason: Reply::new(554, Enhanced(5, 4, 7), text) });
+        assert_eq!(verdict, RecipientVerdict::Failed { reason: Reply::new(554, EnhancedCode(5, 4, 7), text) });
     }
 
     #[test]
     fn a_delivery_and_a_failure_are_final_at_any_age() {
-        let (retry, late) = (Retry::default(), Timestamp(u64::MAX));
+        let (retry, late) = (RetryPolicy::default(), Timestamp(u64::MAX));
         let refused = Reply::plain(550, "no");
-        assert_eq!(retry.judge(late, 1, &made(1, 1), Outcome::Delivered), Verdict::Delivered);
+        assert_eq!(retry.judge(late, 1, &made(1, 1), Outcome::Delivered), RecipientVerdict::Delivered);
         let (reply, dsn) = (Reply::plain(250, "queued"), true);
         let relayed = retry.judge(late, 1, &made(1, 1), Outcome::Relayed { reply: reply.clone(), dsn });
-        assert_eq!(relayed, Verdict::Relayed { reply, dsn });
+        assert_eq!(relayed, RecipientVerdict::Relayed { reply, dsn });
         let verdict = retry.judge(ACCEPTED, 1, &made(1, 1), Outcome::Failed(refused.clone()));
-        assert_eq!(verdict, Verdict::Failed { reason: refused });
+        assert_eq!(verdict, RecipientVerdict::Failed { reason: refused });
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{Destination, NextHop, QueueNumber};
+use crate::{Destination, NextHopId, QueueNumber};
 
 /// A recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RecipientView {
     /// The message.
     pub id: QueueId,
     /// The index of the recipient in the envelope.
@@ -21,7 +21,7 @@ pub struct Entry {
     /// When the message was accepted.
     pub accepted_at: Timestamp,
     /// What it waits for.
-    pub progress: Progress,
+    pub progress: RecipientProgress,
     /// The reason of the last deferral; None before the first attempt since the start. Texts are
     /// cut to 200 bytes, and there are at most 10,000 different ones.
     pub error: Option<Arc<str>>,
@@ -29,7 +29,7 @@ pub struct Entry {
 
 /// What a recipient waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum RecipientProgress {
     /// It is due at a later time.
     Waiting(Timestamp),
     /// Its turn.
@@ -76,7 +76,7 @@ impl QueueView<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopView<'a> {
     /// Its number.
-    pub number: NextHop,
+    pub number: NextHopId,
     /// Its name.
     pub name: &'a str,
     /// The number of destinations routed there.
@@ -107,7 +107,7 @@ pub enum Obstacle {
         /// How many.
         attempts: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// The queue that serves it is paused, or has no concurrency.
     Paused(QueueNumber),
@@ -140,7 +140,7 @@ pub enum Obstacle {
         /// Attempts that hold a slot.
         attempts: usize,
         /// The limit now.
-        most: usize,
+        max: usize,
     },
     /// The queue that serves it has reached its concurrency limit.
     QueueFull {
@@ -149,7 +149,7 @@ pub enum Obstacle {
         /// Attempts that hold a slot.
         attempts: usize,
         /// The limit.
-        most: usize,
+        max: usize,
     },
     /// Its next hop failed or was slow, and is served by another queue, which has fewer slots.
     Adopted {

@@ -1,33 +1,34 @@
 //! The memory that a million queued messages take: the capacity of every container times the size
 //! of its elements.
 
-mod post;
+mod harness;
 
 use std::time::Duration;
 
-use post::*;
-use queue::{Config, Contact, Pending, QueueConfig, Verdict};
+use harness::*;
+use queue::{Config, ContactResult, PendingRecipient, QueueConfig, RecipientVerdict};
 
 const MILLION: u64 = 1_000_000;
 const BYTES_PER_MESSAGE_MAX: usize = 130;
 
 /// A million messages with one recipient each, due after `delay`, spread over destinations and
 /// their senders.
-fn filled(destinations: u64, senders: u64, delay: Duration) -> Post {
-    let mut post = Post::new(Config { queues: vec![QueueConfig::default()], ..Config::default() });
+fn filled(destinations: u64, senders: u64, delay: Duration) -> Harness {
+    let mut harness = Harness::new(Config { queues: vec![QueueConfig::default()], ..Config::default() });
     let names: Vec<String> = (0..destinations).map(|n| format!("destination-{n}.example")).collect();
     for n in 0..MILLION {
-        let pending = Pending { due: NOW + delay, ..post.pending(STANDARD, &names[(n % destinations) as usize], 0) };
-        let admission = post.admission(n, n / destinations % senders, vec![pending]);
-        post.queues.admit(NOW, &admission);
+        let pending =
+            PendingRecipient { due: NOW + delay, ..harness.pending(STANDARD, &names[(n % destinations) as usize], 0) };
+        let admission = harness.admission(n, n / destinations % senders, vec![pending]);
+        harness.queues.admit(NOW, &admission);
     }
-    post.answer();
-    assert_eq!((post.queues.messages(), post.queues.destinations()), (MILLION as usize, destinations as usize));
-    post
+    harness.answer();
+    assert_eq!((harness.queues.messages(), harness.queues.destinations()), (MILLION as usize, destinations as usize));
+    harness
 }
 
-fn check(name: &str, post: &Post, bytes_max: usize) {
-    let bytes = post.queues.bytes().div_ceil(MILLION as usize);
+fn check(name: &str, harness: &Harness, bytes_max: usize) {
+    let bytes = harness.queues.bytes().div_ceil(MILLION as usize);
     println!("{name}: {bytes} bytes per message");
     assert!(bytes < bytes_max, "{name}: {bytes} bytes per message");
 }
@@ -35,11 +36,11 @@ fn check(name: &str, post: &Post, bytes_max: usize) {
 #[test]
 fn a_million_to_one_destination_stay_small_ready_and_waiting() {
     check("one destination, ready", &filled(1, 1, Duration::ZERO), BYTES_PER_MESSAGE_MAX);
-    let mut post = filled(1, 1, seconds(60));
-    check("one destination, waiting", &post, BYTES_PER_MESSAGE_MAX);
-    post.now = NOW + seconds(60);
-    let _first = post.take();
-    check("one destination, waking", &post, BYTES_PER_MESSAGE_MAX);
+    let mut harness = filled(1, 1, seconds(60));
+    check("one destination, waiting", &harness, BYTES_PER_MESSAGE_MAX);
+    harness.now = NOW + seconds(60);
+    let _first = harness.take();
+    check("one destination, waking", &harness, BYTES_PER_MESSAGE_MAX);
 }
 
 #[test]
@@ -54,13 +55,13 @@ fn a_million_to_50_000_next_hops_stay_within_200_bytes() {
 }
 
 #[test]
-fn an_emptied_queue_gives_its_memory_back() {
-    let mut post = filled(1000, 100, Duration::ZERO);
-    while let Some(mut attempt) = post.next() {
-        post.queues.ended(NOW, &mut attempt, Contact::None);
-        let verdicts = vec![Verdict::Delivered; attempt.recipients.len()];
-        post.queues.report(NOW, attempt, &verdicts);
+fn an_emptied_queue_frees_its_memory() {
+    let mut harness = filled(1000, 100, Duration::ZERO);
+    while let Some(mut attempt) = harness.next() {
+        harness.queues.finish_contact(NOW, &mut attempt, ContactResult::Unknown);
+        let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
+        harness.queues.report(NOW, attempt, &verdicts);
     }
-    assert_eq!((post.queues.len(), post.queues.messages(), post.queues.destinations()), (0, 0, 0));
-    assert!(post.queues.bytes() < 2_000_000, "{} bytes", post.queues.bytes());
+    assert_eq!((harness.queues.len(), harness.queues.messages(), harness.queues.destinations()), (0, 0, 0));
+    assert!(harness.queues.bytes() < 2_000_000, "{} bytes", harness.queues.bytes());
 }

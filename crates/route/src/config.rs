@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::destination::to_ascii;
-use crate::{FixedHop, Rule};
+use crate::{FixedHop, RouteRule};
 
 /// The configuration of a [`Router`](crate::Router).
 #[derive(Clone, Debug)]
@@ -19,21 +19,21 @@ pub struct Config {
     /// to one of them.
     pub own_ports: Vec<u16>,
     /// How DNS queries are made.
-    pub dns: Dns,
+    pub resolver: ResolverConfig,
     /// Local domains, and where their mail goes.
-    pub domains: HashMap<Box<str>, Home>,
+    pub domains: HashMap<Box<str>, DomainRoute>,
     /// Tables of local domains; the first one that contains the domain applies.
     pub domain_tables: Vec<DomainTable>,
     /// How long a route that depends on a table may be cached.
     pub table_ttl: Duration,
     /// Routes other than the MX; the first matching rule applies.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RouteRule>,
     /// The transport if no rule matches.
     pub transport: Box<str>,
     /// The transport to the host that stores a mailbox.
     pub mail_host_transport: Box<str>,
     /// How each transport connects, by name; a missing one has the defaults.
-    pub reaches: HashMap<Box<str>, Reach>,
+    pub endpoint_options: HashMap<Box<str>, EndpointOptions>,
 }
 
 impl Config {
@@ -43,20 +43,20 @@ impl Config {
             hostname: hostname.into(),
             own_addresses: Vec::new(),
             own_ports: Vec::new(),
-            dns: Dns::default(),
+            resolver: ResolverConfig::default(),
             domains: HashMap::new(),
             domain_tables: Vec::new(),
             table_ttl: Duration::from_secs(60),
             rules: Vec::new(),
             transport: "smtp".into(),
             mail_host_transport: "smtp".into(),
-            reaches: HashMap::new(),
+            endpoint_options: HashMap::new(),
         }
     }
 
     /// Converts all names to the form used in the DNS, so that they can be compared. A local name
     /// that is not valid there stays unchanged.
-    pub(crate) fn into_ascii(mut self) -> Self {
+    pub(crate) fn with_ascii_names(mut self) -> Self {
         let ascii = |name: Box<str>| to_ascii(&name).unwrap_or(name);
         self.hostname = ascii(self.hostname);
         self.domains = self.domains.into_iter().map(|(name, home)| (ascii(name), home)).collect();
@@ -64,14 +64,14 @@ impl Config {
     }
 
     /// How a transport connects.
-    pub(crate) fn reach(&self, transport: &str) -> Reach {
-        self.reaches.get(transport).copied().unwrap_or_default()
+    pub(crate) fn endpoint_options_for(&self, transport: &str) -> EndpointOptions {
+        self.endpoint_options.get(transport).copied().unwrap_or_default()
     }
 }
 
 /// Where mail for a local domain goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct DomainRoute {
     /// The transport.
     pub transport: Box<str>,
     /// The next hop; None: mailboxes on this host.
@@ -82,32 +82,32 @@ pub struct Home {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainTable {
     /// The table that contains their names.
-    pub names: Box<str>,
+    pub table: Box<str>,
     /// Where their mail goes.
-    pub home: Home,
+    pub route: DomainRoute,
 }
 
 /// How a transport connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct EndpointOptions {
     /// The port, unless the next hop has one.
     pub port: u16,
     /// The address families to use.
-    pub families: Families,
+    pub families: AddressFamilies,
     /// The maximum number of addresses of one next hop. An attempt tries a few of them, and the
     /// next attempt others.
     pub addresses_max: usize,
 }
 
-impl Default for Reach {
+impl Default for EndpointOptions {
     fn default() -> Self {
-        Reach { port: 25, families: Families::Both, addresses_max: 256 }
+        EndpointOptions { port: 25, families: AddressFamilies::Both, addresses_max: 256 }
     }
 }
 
 /// IPv4, IPv6 or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Families {
+pub enum AddressFamilies {
     /// IPv4 only.
     V4,
     /// IPv6 only.
@@ -117,20 +117,20 @@ pub enum Families {
     Both,
 }
 
-impl Families {
+impl AddressFamilies {
     /// Whether the address belongs to these families.
-    pub(crate) fn contain(self, address: IpAddr) -> bool {
+    pub(crate) fn contains(self, address: IpAddr) -> bool {
         match self {
-            Families::V4 => address.is_ipv4(),
-            Families::V6 => address.is_ipv6(),
-            Families::Both => true,
+            AddressFamilies::V4 => address.is_ipv4(),
+            AddressFamilies::V6 => address.is_ipv6(),
+            AddressFamilies::Both => true,
         }
     }
 }
 
 /// How DNS queries are made.
 #[derive(Clone, Debug)]
-pub struct Dns {
+pub struct ResolverConfig {
     /// The name servers; empty: those in `/etc/resolv.conf`.
     pub servers: Vec<SocketAddr>,
     /// How long one attempt waits for an answer. A datagram is sent up to three times within it.
@@ -160,18 +160,18 @@ pub struct Dns {
     pub no_address_time: Duration,
 }
 
-impl Dns {
+impl ResolverConfig {
     /// The time limit of one query with all its attempts and aliases, not including the wait for
     /// other queries.
-    pub fn patience(&self) -> Duration {
+    pub fn total_timeout(&self) -> Duration {
         let tries = u32::try_from(self.attempts.max(1)).unwrap_or(u32::MAX);
-        self.timeout.saturating_mul(tries).saturating_mul(ALIAS_PATIENCE)
+        self.timeout.saturating_mul(tries).saturating_mul(ALIAS_TIMEOUT_FACTOR)
     }
 }
 
-impl Default for Dns {
+impl Default for ResolverConfig {
     fn default() -> Self {
-        Dns {
+        ResolverConfig {
             servers: Vec::new(),
             timeout: Duration::from_secs(5),
             attempts: 2,
@@ -192,4 +192,4 @@ impl Default for Dns {
 const NO_ADDRESS_TIME: Duration = Duration::from_secs(30 * 60);
 
 /// An alias into another zone doubles the queries; further aliases must fit in the same time.
-const ALIAS_PATIENCE: u32 = 2;
+const ALIAS_TIMEOUT_FACTOR: u32 = 2;

@@ -13,7 +13,7 @@ pub(crate) enum Destination<'a> {
     /// A domain, in lower case and with A-labels.
     Domain(Box<str>),
     /// Not a valid destination.
-    Nonsense,
+    Invalid,
 }
 
 impl<'a> Destination<'a> {
@@ -21,17 +21,17 @@ impl<'a> Destination<'a> {
         if let Some((host, _)) = text.rsplit_once('!') {
             return Destination::MailHost(host);
         }
-        match (text.starts_with('['), literal(text), to_ascii(text)) {
+        match (text.starts_with('['), parse_literal(text), to_ascii(text)) {
             (true, Some(address), _) => Destination::Literal(address),
             (false, _, Some(domain)) => Destination::Domain(domain),
-            _ => Destination::Nonsense,
+            _ => Destination::Invalid,
         }
     }
 }
 
 /// The address in `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 section 4.1.3) or, as people write
 /// it, `[2001:db8::1]`.
-pub(crate) fn literal(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse_literal(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let address = match inner.get(..5) {
         Some(tag) if tag.eq_ignore_ascii_case("IPv6:") => &inner[5..],
@@ -42,8 +42,8 @@ pub(crate) fn literal(text: &str) -> Option<IpAddr> {
 }
 
 /// The address in a text with or without brackets. An IPv4-mapped address becomes an IPv4 address.
-pub(crate) fn address(text: &str) -> Option<IpAddr> {
-    literal(text).or_else(|| text.parse().ok()).map(|address| address.to_canonical())
+pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
+    parse_literal(text).or_else(|| text.parse().ok()).map(|address| address.to_canonical())
 }
 
 /// A domain as used in DNS queries: in lower case, with A-labels (RFC 5890), without a trailing

@@ -8,25 +8,25 @@
 //! | destination           | route                                                               |
 //! |-----------------------|---------------------------------------------------------------------|
 //! | `host:24!example.org` | the host that stores the mailbox, by its addresses                  |
-//! | a local domain        | [`Answer::Local`], or its configured next hop                       |
+//! | a local domain        | [`RouteAnswer::Local`], or its configured next hop                       |
 //! | matched by a rule     | the next hop of the rule or its table, or the MX over its transport |
 //! | next hop is a reply   | none: the mail fails or is deferred with this reply                 |
 //! | `[192.0.2.1]`         | this address (RFC 5321 section 4.1.3)                               |
 //! | anything else         | its MX hosts, or else its own addresses (RFC 5321 section 5.1)      |
 
-mod absences;
 mod config;
+mod configured_route;
 mod destination;
-mod dns;
-mod exchange;
-mod hop;
-mod identity;
+mod error;
+mod fixed_hop;
+mod hosts;
+mod missing_addresses;
+mod name_servers;
+mod next_hop_name;
 mod records;
-mod replies;
+mod resolver;
 mod rule;
-mod servers;
 mod tables;
-mod way;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -36,38 +36,38 @@ use std::time::{Duration, Instant};
 use lookup::Table;
 use mail::Reply;
 
-pub use config::{Config, Dns, DomainTable, Families, Home, Reach};
-pub use hop::{FixedHop, FixedHopError};
-pub use rule::{Pattern, PatternError, Rule};
+pub use config::{AddressFamilies, Config, DomainRoute, DomainTable, EndpointOptions, ResolverConfig};
+pub use fixed_hop::{FixedHop, FixedHopError};
+pub use rule::{DomainPattern, DomainPatternError, RouteRule};
 
-use absences::Absences;
-use dns::Resolver;
-use exchange::{Finding, Leg, is_no_address};
-use identity::Names;
-use replies::Obstacle;
-use tables::Tables;
-use way::Leads;
+use configured_route::RouteTarget;
+use error::RouteError;
+use hosts::{HostLookup, HostParams, is_unspecified};
+use missing_addresses::MissingAddressTracker;
+use next_hop_name::NextHopNames;
+use resolver::Resolver;
+use tables::RouteTables;
 
 /// Resolves destinations. Can be shared; must be used on a single tokio runtime, on which its
 /// queries run.
 pub struct Router {
     config: Config,
-    dns: Resolver,
-    names: Names,
-    tables: Tables,
-    absences: Absences,
+    resolver: Resolver,
+    next_hop_names: NextHopNames,
+    tables: RouteTables,
+    missing_addresses: MissingAddressTracker,
 }
 
 /// The system's name servers cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the system's name servers: {0}")]
-pub struct NoServers(String);
+pub struct NameServersError(String);
 
 /// The result for a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Where its mail goes.
-    pub answer: Answer,
+    pub answer: RouteAnswer,
     /// How long the result may be cached.
     pub valid_for: Duration,
     /// A lookup failed, or hosts have no addresses at the moment: the result does not say where the
@@ -77,7 +77,7 @@ pub struct Route {
 
 /// Where the mail of a destination goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RouteAnswer {
     /// To mailboxes on this host.
     Local {
         /// The name of the transport.
@@ -126,125 +126,137 @@ pub enum Endpoint {
 impl Router {
     /// Creates a router with an empty cache. Reads `/etc/resolv.conf` if no name servers are
     /// configured.
-    pub fn new(config: Config) -> Result<Self, NoServers> {
-        let dns = Resolver::new(&config.dns)?;
-        let absences = Absences::new(config.dns.no_address_lookups, config.dns.no_address_time);
-        Ok(Router { config: config.into_ascii(), dns, names: Names::default(), tables: Tables::default(), absences })
+    pub fn new(config: Config) -> Result<Self, NameServersError> {
+        let dns = Resolver::new(&config.resolver)?;
+        let absences = MissingAddressTracker::new(config.resolver.no_address_lookups, config.resolver.no_address_time);
+        Ok(Router {
+            config: config.with_ascii_names(),
+            resolver: dns,
+            next_hop_names: NextHopNames::default(),
+            tables: RouteTables::default(),
+            missing_addresses: absences,
+        })
     }
 
     /// Adds the tables that the configuration names. A missing table counts as empty.
     pub fn with_tables(self, tables: impl IntoIterator<Item = Arc<dyn Table>>) -> Self {
-        Router { tables: Tables::new(tables), ..self }
+        Router { tables: RouteTables::new(tables), ..self }
     }
 
     /// Resolves `destination`: a domain, an address literal in brackets, or `host!domain` if
     /// another host stores the mailbox.
     ///
     /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32. Each
-    /// takes at most [`Dns::patience`], plus the wait for other queries.
+    /// takes at most [`ResolverConfig::total_timeout`], plus the wait for other queries.
     pub async fn route(&self, destination: &str) -> Route {
-        let way = self.way(destination).await;
-        let mut route = self.follow(&way.leads, destination).await;
-        if way.tabled {
+        let configured = self.configured_route(destination).await;
+        let mut route = self.resolve_target(&configured.target, destination).await;
+        if configured.uses_table {
             route.valid_for = route.valid_for.min(self.config.table_ttl);
         }
         route
     }
 
-    async fn follow(&self, leads: &Leads<'_>, destination: &str) -> Route {
-        let (finding, fixed) = match leads {
-            Leads::Local { transport } => return self.local(transport),
-            Leads::Hop { hop, transport } => match self.by_hop(hop, transport).await {
-                Ok(finding) => (finding, Some(hop)),
-                Err(reply) => return self.nowhere(reply),
+    async fn resolve_target(&self, target: &RouteTarget<'_>, destination: &str) -> Route {
+        let (lookup, named_hop) = match target {
+            RouteTarget::Local { transport } => return self.local_route(transport),
+            RouteTarget::NextHop { hop, transport } => match self.lookup_next_hop(hop, transport).await {
+                Ok(lookup) => (lookup, Some(hop)),
+                Err(reply) => return self.reply_route(reply),
             },
-            Leads::Exchangers { domain, transport } => {
-                (self.by_exchangers(domain, &self.leg(transport, None)).await, None)
+            RouteTarget::MxHosts { domain, transport } => {
+                (self.lookup_mx(domain, &self.host_params(transport, None)).await, None)
             }
-            Leads::Literal { address, transport } => (self.by_literal(*address, transport), None),
-            Leads::Nowhere(obstacle @ Obstacle::Table(_)) => (self.failed(obstacle.clone()), None),
-            Leads::Nowhere(obstacle) => (self.settled(Err(obstacle.clone())), None),
+            RouteTarget::Address { address, transport } => (self.lookup_literal(*address, transport), None),
+            RouteTarget::Unroutable(error @ RouteError::TableUnavailable(_)) => {
+                (self.with_failure_ttl(error.clone()), None)
+            }
+            RouteTarget::Unroutable(error) => (self.with_max_ttl(Err(error.clone())), None),
         };
-        let transient = matches!(&finding.result, Err(obstacle) if obstacle.is_transient());
-        let answer = match (finding.result, fixed) {
-            (Ok(hosts), _) => Answer::Hosts(hosts),
+        let transient = matches!(&lookup.result, Err(obstacle) if obstacle.is_transient());
+        let answer = match (lookup.result, named_hop) {
+            (Ok(hosts), _) => RouteAnswer::Hosts(hosts),
             // The operator can correct a wrong next hop, so mail does not fail because of it.
-            (Err(obstacle), Some(hop)) => Answer::Defer(obstacle.deferral(&hop.to_string())),
-            (Err(obstacle), None) if obstacle.is_permanent() => Answer::Fail(obstacle.failure(destination)),
-            (Err(obstacle), None) => Answer::Defer(obstacle.deferral(destination)),
+            (Err(error), Some(hop)) => RouteAnswer::Defer(error.deferral_reply(&hop.to_string())),
+            (Err(error), None) if error.is_permanent() => RouteAnswer::Fail(error.failure_reply(destination)),
+            (Err(error), None) => RouteAnswer::Defer(error.deferral_reply(destination)),
         };
-        Route { answer, valid_for: finding.until.saturating_duration_since(Instant::now()), transient }
+        Route { answer, valid_for: lookup.expires_at.saturating_duration_since(Instant::now()), transient }
     }
 
-    fn local(&self, transport: &str) -> Route {
-        let answer = Answer::Local { transport: transport.into() };
-        Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
+    fn local_route(&self, transport: &str) -> Route {
+        let answer = RouteAnswer::Local { transport: transport.into() };
+        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false }
     }
 
     /// The configured reply.
-    fn nowhere(&self, reply: Reply) -> Route {
-        let answer = if reply.is_permanent() { Answer::Fail(reply) } else { Answer::Defer(reply) };
-        Route { answer, valid_for: self.config.dns.ttl_max, transient: false }
+    fn reply_route(&self, reply: Reply) -> Route {
+        let answer = if reply.is_permanent() { RouteAnswer::Fail(reply) } else { RouteAnswer::Defer(reply) };
+        Route { answer, valid_for: self.config.resolver.ttl_max, transient: false }
     }
 
     /// Resolves a configured next hop. MX hosts come from a zone and may lead back to this host,
     /// but a configured host is trusted: another service may listen there on another port or behind
     /// the same address. Err: the next hop is a reply.
-    async fn by_hop(&self, hop: &FixedHop, transport: &str) -> Result<Finding, Reply> {
+    async fn lookup_next_hop(&self, hop: &FixedHop, transport: &str) -> Result<HostLookup, Reply> {
         Ok(match hop {
             FixedHop::Host { name, port } => {
-                let leg = Leg { may_loop: false, ..self.leg(transport, *port) };
-                self.by_name(name, &leg, self.ttl_end()).await
+                let params = HostParams { may_loop: false, ..self.host_params(transport, *port) };
+                self.lookup_host(name, &params, self.max_ttl_end()).await
             }
             FixedHop::Address { address, port } => {
-                let port = port.unwrap_or(self.config.reach(transport).port);
-                self.settled(Ok(self.by_address(SocketAddr::new(*address, port), transport)))
+                let port = port.unwrap_or(self.config.endpoint_options_for(transport).port);
+                self.with_max_ttl(Ok(self.address_hosts(SocketAddr::new(*address, port), transport)))
             }
-            FixedHop::Exchangers(domain) => self.by_exchangers(domain, &self.leg(transport, None)).await,
-            FixedHop::Unix(path) => self.settled(Ok(self.by_socket(path, transport))),
-            FixedHop::Nowhere(reply) => return Err(reply.clone()),
+            FixedHop::Mx(domain) => self.lookup_mx(domain, &self.host_params(transport, None)).await,
+            FixedHop::Unix(path) => self.with_max_ttl(Ok(self.socket_hosts(path, transport))),
+            FixedHop::Reply(reply) => return Err(reply.clone()),
         })
     }
 
     /// Address literals come from senders: it may be our own address, or one we cannot reach.
-    fn by_literal(&self, address: IpAddr, transport: &str) -> Finding {
-        let reach = self.config.reach(transport);
-        self.settled(match address {
-            own if self.is_own_address(own, reach.port) => Err(Obstacle::Loop),
-            none if is_no_address(none) => Err(Obstacle::Family(none)),
-            other if !reach.families.contain(other) => Err(Obstacle::Family(other)),
-            other => Ok(self.by_address(SocketAddr::new(other, reach.port), transport)),
+    fn lookup_literal(&self, address: IpAddr, transport: &str) -> HostLookup {
+        let options = self.config.endpoint_options_for(transport);
+        self.with_max_ttl(match address {
+            own if self.is_own_address(own, options.port) => Err(RouteError::Loop),
+            none if is_unspecified(none) => Err(RouteError::UnreachableAddress(none)),
+            other if !options.families.contains(other) => Err(RouteError::UnreachableAddress(other)),
+            other => Ok(self.address_hosts(SocketAddr::new(other, options.port), transport)),
         })
     }
 
-    fn by_address(&self, address: SocketAddr, transport: &str) -> Hosts {
-        let next_hop = self.names.next_hop(transport, vec![address.to_string()]);
+    fn address_hosts(&self, address: SocketAddr, transport: &str) -> Hosts {
+        let next_hop = self.next_hop_names.name_for(transport, vec![address.to_string()]);
         one_host(transport, next_hop, address.ip().to_string(), Endpoint::Tcp(address))
     }
 
-    fn by_socket(&self, path: &Path, transport: &str) -> Hosts {
+    fn socket_hosts(&self, path: &Path, transport: &str) -> Hosts {
         let name = path.display().to_string();
-        let next_hop = self.names.next_hop(transport, vec![format!("unix:{name}")]);
+        let next_hop = self.next_hop_names.name_for(transport, vec![format!("unix:{name}")]);
         one_host(transport, next_hop, name, Endpoint::Unix(path.into()))
     }
 
-    fn leg<'a>(&self, transport: &'a str, port: Option<u16>) -> Leg<'a> {
-        let reach = self.config.reach(transport);
-        Leg { transport, reach: Reach { port: port.unwrap_or(reach.port), ..reach }, may_loop: true }
+    fn host_params<'a>(&self, transport: &'a str, port: Option<u16>) -> HostParams<'a> {
+        let options = self.config.endpoint_options_for(transport);
+        HostParams {
+            transport,
+            options: EndpointOptions { port: port.unwrap_or(options.port), ..options },
+            may_loop: true,
+        }
     }
 
     /// Results from the configuration are valid as long as possible.
-    fn settled(&self, result: Result<Hosts, Obstacle>) -> Finding {
-        Finding { result, until: self.ttl_end() }
+    fn with_max_ttl(&self, result: Result<Hosts, RouteError>) -> HostLookup {
+        HostLookup { result, expires_at: self.max_ttl_end() }
     }
 
     /// A table that is unavailable is queried again as soon as the DNS would be.
-    fn failed(&self, obstacle: Obstacle) -> Finding {
-        Finding { result: Err(obstacle), until: Instant::now() + self.config.dns.failure_ttl }
+    fn with_failure_ttl(&self, error: RouteError) -> HostLookup {
+        HostLookup { result: Err(error), expires_at: Instant::now() + self.config.resolver.failure_ttl }
     }
 
-    fn ttl_end(&self) -> Instant {
-        Instant::now() + self.config.dns.ttl_max
+    fn max_ttl_end(&self) -> Instant {
+        Instant::now() + self.config.resolver.ttl_max
     }
 }
 

@@ -26,7 +26,7 @@ use crate::destination::to_ascii;
 
 /// The type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum QueryType {
     /// MX hosts.
     Mx,
     /// IPv4 addresses.
@@ -37,15 +37,15 @@ pub(crate) enum Kind {
 
 /// The answer for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum DnsAnswer {
     /// Its MX hosts, in the order of the answer. Empty if none of the names is valid.
-    Exchangers(Arc<[Exchanger]>),
+    MxHosts(Arc<[MxHost]>),
     /// It accepts no mail (RFC 7505).
     NullMx,
     /// Its addresses.
     Addresses(Arc<[IpAddr]>),
     /// It has no records of this type.
-    Nothing,
+    NoRecords,
     /// It does not exist.
     NoSuchName,
     /// No answer; the reason.
@@ -54,7 +54,7 @@ pub(crate) enum Said {
 
 /// An MX host of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Exchanger {
+pub(crate) struct MxHost {
     /// Lower is better.
     pub(crate) preference: u16,
     /// In lower case and with A-labels.
@@ -62,95 +62,95 @@ pub(crate) struct Exchanger {
 }
 
 /// The meaning of one response, and its TTL in seconds if it has one.
-pub(crate) enum Reading {
+pub(crate) enum ParsedAnswer {
     /// The final answer.
-    Final(Said, Option<u32>),
+    Complete(DnsAnswer, Option<u32>),
     /// The name is an alias, and the response has no records for its target.
     Alias(Name, Option<u32>),
 }
 
-impl Reading {
+impl ParsedAnswer {
     /// No answer, for this reason.
     pub(crate) fn unanswered(why: &str) -> Self {
-        Reading::Final(Said::Unanswered(why.into()), None)
+        ParsedAnswer::Complete(DnsAnswer::Unanswered(why.into()), None)
     }
 
     /// Whether another server may have an answer.
     pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self, Reading::Final(Said::Unanswered(_), _))
+        matches!(self, ParsedAnswer::Complete(DnsAnswer::Unanswered(_), _))
     }
 }
 
-impl Kind {
+impl QueryType {
     pub(crate) fn record_type(self) -> RecordType {
         match self {
-            Kind::Mx => RecordType::MX,
-            Kind::A => RecordType::A,
-            Kind::Aaaa => RecordType::AAAA,
+            QueryType::Mx => RecordType::MX,
+            QueryType::A => RecordType::A,
+            QueryType::Aaaa => RecordType::AAAA,
         }
     }
 }
 
 /// Parses a response that has records.
-pub(crate) fn read(answer: &Message, name: &Name, kind: Kind) -> Reading {
+pub(crate) fn parse_answer(answer: &Message, name: &Name, kind: QueryType) -> ParsedAnswer {
     let (mut at, mut ttl) = (name.clone(), None);
     for _ in 0..=ALIASES_MAX {
         let records = || answer.answers.iter().filter(|record| record.name == at);
         let found: Vec<&Record> = records().filter(|record| record.record_type() == kind.record_type()).collect();
         if !found.is_empty() {
             let least = found.iter().map(|record| record.ttl).chain(ttl).min();
-            return Reading::Final(said(&found, kind), least);
+            return ParsedAnswer::Complete(answer_from_records(&found, kind), least);
         }
         let alias = records().find_map(|record| match &record.data {
             RData::CNAME(target) => Some((target.0.clone(), record.ttl)),
             _ => None,
         });
-        let Some((target, seconds)) = alias else { return read_end(answer, name, at, ttl) };
+        let Some((target, seconds)) = alias else { return parse_alias_end(answer, name, at, ttl) };
         ttl = Some(seconds).into_iter().chain(ttl).min();
         at = target;
     }
-    Reading::unanswered(CIRCLE)
+    ParsedAnswer::unanswered(ALIAS_LOOP)
 }
 
 /// Parses a response without records of the queried type; the aliases end at `at`.
-fn read_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> Reading {
+fn parse_alias_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> ParsedAnswer {
     let soa = answer.authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
         _ => None,
     });
     let least = soa.into_iter().chain(ttl).min();
-    let refers = soa.is_none() && answer.authorities.iter().any(|record| record.record_type() == RecordType::NS);
+    let is_referral = soa.is_none() && answer.authorities.iter().any(|record| record.record_type() == RecordType::NS);
     match answer.response_code {
-        ResponseCode::NXDomain => Reading::Final(Said::NoSuchName, least),
-        ResponseCode::NoError if at != *name && soa.is_none() => Reading::Alias(at, ttl),
-        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => Reading::unanswered(ANOTHER_QUESTION),
-        ResponseCode::NoError if refers => Reading::unanswered(REFERRAL),
-        ResponseCode::NoError => Reading::Final(Said::Nothing, least),
-        _ => Reading::unanswered("a name server returned an unexpected response code"),
+        ResponseCode::NXDomain => ParsedAnswer::Complete(DnsAnswer::NoSuchName, least),
+        ResponseCode::NoError if at != *name && soa.is_none() => ParsedAnswer::Alias(at, ttl),
+        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => ParsedAnswer::unanswered(WRONG_ANSWER),
+        ResponseCode::NoError if is_referral => ParsedAnswer::unanswered(REFERRAL),
+        ResponseCode::NoError => ParsedAnswer::Complete(DnsAnswer::NoRecords, least),
+        _ => ParsedAnswer::unanswered("a name server returned an unexpected response code"),
     }
 }
 
 /// Parses a negative response.
-pub(crate) fn read_denial(denial: &NoRecords) -> Reading {
-    let said = match denial.response_code {
-        ResponseCode::NXDomain => Said::NoSuchName,
-        _ if denial.soa.is_none() && denial.ns.is_some() => Said::Unanswered(REFERRAL.into()),
-        _ => Said::Nothing,
+pub(crate) fn parse_denial(denial: &NoRecords) -> ParsedAnswer {
+    let answer = match denial.response_code {
+        ResponseCode::NXDomain => DnsAnswer::NoSuchName,
+        _ if denial.soa.is_none() && denial.ns.is_some() => DnsAnswer::Unanswered(REFERRAL.into()),
+        _ => DnsAnswer::NoRecords,
     };
-    Reading::Final(said, denial.negative_ttl)
+    ParsedAnswer::Complete(answer, denial.negative_ttl)
 }
 
-fn said(records: &[&Record], kind: Kind) -> Said {
+fn answer_from_records(records: &[&Record], kind: QueryType) -> DnsAnswer {
     match kind {
-        Kind::Mx => exchangers(records),
-        Kind::A | Kind::Aaaa => {
-            Said::Addresses(records.iter().filter_map(|record| record.data.ip_addr()).take(RECORDS_MAX).collect())
+        QueryType::Mx => mx_answer(records),
+        QueryType::A | QueryType::Aaaa => {
+            DnsAnswer::Addresses(records.iter().filter_map(|record| record.data.ip_addr()).take(RECORDS_MAX).collect())
         }
     }
 }
 
 /// A null MX beside other MX records, which RFC 7505 section 3 forbids, is ignored.
-fn exchangers(records: &[&Record]) -> Said {
+fn mx_answer(records: &[&Record]) -> DnsAnswer {
     let hosts = || {
         records.iter().filter_map(|record| match &record.data {
             RData::MX(mx) => Some(mx),
@@ -158,16 +158,16 @@ fn exchangers(records: &[&Record]) -> Said {
         })
     };
     if hosts().all(|mx| mx.exchange.is_root()) {
-        return Said::NullMx;
+        return DnsAnswer::NullMx;
     }
-    let exchanger = |mx: &MX| Some(Exchanger { preference: mx.preference, name: host_name(&mx.exchange)? });
-    let mut exchangers: Vec<Exchanger> = hosts().filter_map(exchanger).collect();
+    let mx_host = |mx: &MX| Some(MxHost { preference: mx.preference, name: host_name(&mx.exchange)? });
+    let mut exchangers: Vec<MxHost> = hosts().filter_map(mx_host).collect();
     if exchangers.len() > RECORDS_MAX {
         // Always keeps the same part of a large set, so that the next hop stays the same.
         exchangers.sort_unstable();
         exchangers.truncate(RECORDS_MAX);
     }
-    Said::Exchangers(exchangers.into())
+    DnsAnswer::MxHosts(exchangers.into())
 }
 
 /// The name of an MX host; None for the root, for an invalid name, and for an address, which some
@@ -178,8 +178,8 @@ fn host_name(name: &Name) -> Option<Box<str>> {
 }
 
 /// The aliases form a loop.
-pub(crate) const CIRCLE: &str = "CNAME loop";
-const ANOTHER_QUESTION: &str = "a name server answered a different question";
+pub(crate) const ALIAS_LOOP: &str = "CNAME loop";
+const WRONG_ANSWER: &str = "a name server answered a different question";
 const REFERRAL: &str = "a name server returned a referral";
 
 /// The maximum number of aliases in a chain; more count as a loop.

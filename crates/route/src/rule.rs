@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::FixedHop;
-use crate::destination::{address, to_ascii};
+use crate::destination::{parse_address, to_ascii};
 
 /// A route for some domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct RouteRule {
     /// The domains.
-    pub pattern: Pattern,
+    pub pattern: DomainPattern,
     /// The transport.
     pub transport: Box<str>,
     /// The next hop; None: the MX of the domain.
@@ -19,13 +19,13 @@ pub struct Rule {
     /// A table of next hops by domain; the rule then applies only to domains in the table. It is
     /// queried for `a.example.org`, then `.example.org`, then `.org`. An entry without a value uses
     /// [`next_hop`](Self::next_hop).
-    pub next_hops: Option<Box<str>>,
+    pub next_hop_table: Option<Box<str>>,
 }
 
 /// A pattern of domains: `example.com`, `*.example.com` (all subdomains, not the domain itself),
 /// `[192.0.2.1]` or `*`. Names are in lower case and have A-labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum DomainPattern {
     /// This domain.
     Exact(Box<str>),
     /// This address, in any notation.
@@ -39,54 +39,54 @@ pub enum Pattern {
 /// Not a pattern of domains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a domain, '*.' and a domain, an address in brackets, or '*'")]
-pub struct PatternError;
+pub struct DomainPatternError;
 
-impl Pattern {
+impl DomainPattern {
     /// Whether a name, in upper or lower case, matches: a domain, an address literal, or the bare
     /// address of a host without a name. Non-ASCII names are converted to A-labels first.
-    pub fn fits(&self, domain: &str) -> bool {
+    pub fn matches(&self, domain: &str) -> bool {
         if !domain.is_ascii() {
-            return *self == Pattern::Any || to_ascii(domain).is_some_and(|domain| self.fits(&domain));
+            return *self == DomainPattern::Any || to_ascii(domain).is_some_and(|domain| self.matches(&domain));
         }
         match self {
-            Pattern::Exact(name) => name.eq_ignore_ascii_case(domain),
-            Pattern::Literal(own) => address(domain).is_some_and(|address| address == *own),
-            Pattern::Subdomains(parent) => {
+            DomainPattern::Exact(name) => name.eq_ignore_ascii_case(domain),
+            DomainPattern::Literal(own) => parse_address(domain).is_some_and(|address| address == *own),
+            DomainPattern::Subdomains(parent) => {
                 let parts = domain.len().checked_sub(parent.len()).map(|place| domain.split_at(place));
                 parts.is_some_and(|(front, end)| {
                     front.len() > 1 && front.ends_with('.') && end.eq_ignore_ascii_case(parent)
                 })
             }
-            Pattern::Any => true,
+            DomainPattern::Any => true,
         }
     }
 }
 
-impl FromStr for Pattern {
-    type Err = PatternError;
+impl FromStr for DomainPattern {
+    type Err = DomainPatternError;
 
-    fn from_str(text: &str) -> Result<Self, PatternError> {
+    fn from_str(text: &str) -> Result<Self, DomainPatternError> {
         if text == "*" {
-            return Ok(Pattern::Any);
+            return Ok(DomainPattern::Any);
         }
         // A bare IPv4 address would otherwise be read as a name.
-        if let Some(address) = address(text) {
-            return Ok(Pattern::Literal(address));
+        if let Some(address) = parse_address(text) {
+            return Ok(DomainPattern::Literal(address));
         }
         match text.strip_prefix("*.") {
-            Some(parent) => Ok(Pattern::Subdomains(to_ascii(parent).ok_or(PatternError)?)),
-            None => Ok(Pattern::Exact(to_ascii(text).ok_or(PatternError)?)),
+            Some(parent) => Ok(DomainPattern::Subdomains(to_ascii(parent).ok_or(DomainPatternError)?)),
+            None => Ok(DomainPattern::Exact(to_ascii(text).ok_or(DomainPatternError)?)),
         }
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for DomainPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Pattern::Exact(name) => f.write_str(name),
-            Pattern::Literal(address) => write!(f, "[{address}]"),
-            Pattern::Subdomains(parent) => write!(f, "*.{parent}"),
-            Pattern::Any => f.write_str("*"),
+            DomainPattern::Exact(name) => f.write_str(name),
+            DomainPattern::Literal(address) => write!(f, "[{address}]"),
+            DomainPattern::Subdomains(parent) => write!(f, "*.{parent}"),
+            DomainPattern::Any => f.write_str("*"),
         }
     }
 }
@@ -111,10 +111,10 @@ mod tests {
             ("[2001:db8::1]", &["[ipv6:2001:db8::1]", "2001:db8::1"], &["[ipv6:2001:db8::2]", "example.com"]),
             ("*", &["example.com", "[192.0.2.1]"], &[]),
         ] {
-            let pattern: Pattern = pattern.parse().unwrap();
+            let pattern: DomainPattern = pattern.parse().unwrap();
             assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
-            fits.iter().for_each(|domain| assert!(pattern.fits(domain), "{pattern} {domain}"));
-            fits_not.iter().for_each(|domain| assert!(!pattern.fits(domain), "{pattern} {domain}"));
+            fits.iter().for_each(|domain| assert!(pattern.matches(domain), "{pattern} {domain}"));
+            fits_not.iter().for_each(|domain| assert!(!pattern.matches(domain), "{pattern} {domain}"));
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
         let brackets = ["[anything]", "[]", "[192.0.2.300]", "[IPv6:1]", "[192.0.2.1", "*.[192.0.2.1]"];
         let stars = ["*.", "*x.example", "a.*.example", "**"];
         for text in brackets.into_iter().chain(stars).chain(["", "a b"]) {
-            assert_eq!(text.parse::<Pattern>(), Err(PatternError), "{text}");
+            assert_eq!(text.parse::<DomainPattern>(), Err(DomainPatternError), "{text}");
         }
     }
 }

@@ -3,45 +3,47 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lookup::{Answer, Table};
+use lookup::{LookupAnswer, Table};
 
-use crate::hop::FixedHop;
-use crate::replies::Obstacle;
+use crate::error::RouteError;
+use crate::fixed_hop::FixedHop;
 
 /// Tables by name.
 #[derive(Default)]
-pub(crate) struct Tables(HashMap<Box<str>, Arc<dyn Table>>);
+pub(crate) struct RouteTables(HashMap<Box<str>, Arc<dyn Table>>);
 
-impl Tables {
+impl RouteTables {
     pub(crate) fn new(tables: impl IntoIterator<Item = Arc<dyn Table>>) -> Self {
-        Tables(tables.into_iter().map(|table| (table.name().into(), table)).collect())
+        RouteTables(tables.into_iter().map(|table| (table.name().into(), table)).collect())
     }
 
     /// Whether the table contains the domain.
-    pub(crate) async fn has(&self, table: &str, domain: &str) -> Result<bool, Obstacle> {
-        Ok(self.first(table, &[domain]).await?.is_some())
+    pub(crate) async fn contains(&self, table: &str, domain: &str) -> Result<bool, RouteError> {
+        Ok(self.lookup_first(table, &[domain]).await?.is_some())
     }
 
     /// The next hop in the table for the domain, or for its closest parent domain listed with a
     /// leading dot. An entry without a value has no next hop. Only the first of several values is
     /// used.
-    pub(crate) async fn hop(&self, table: &str, domain: &str) -> Result<Option<Option<FixedHop>>, Obstacle> {
+    pub(crate) async fn next_hop(&self, table: &str, domain: &str) -> Result<Option<Option<FixedHop>>, RouteError> {
         let above = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
         let keys: Vec<&str> = std::iter::once(domain).chain(above.filter(|_| !domain.starts_with('['))).collect();
-        let Some(values) = self.first(table, &keys).await? else { return Ok(None) };
-        let wrong = |text: &String| Obstacle::NextHop { table: table.into(), text: text.as_str().into() };
+        let Some(values) = self.lookup_first(table, &keys).await? else { return Ok(None) };
+        let wrong = |text: &String| RouteError::BadNextHop { table: table.into(), text: text.as_str().into() };
         let hop = values.first().map(|text| text.parse().map_err(|_| wrong(text))).transpose()?;
         Ok(Some(hop))
     }
 
     /// The values of the first key found.
-    async fn first(&self, table: &str, keys: &[&str]) -> Result<Option<Vec<String>>, Obstacle> {
+    async fn lookup_first(&self, table: &str, keys: &[&str]) -> Result<Option<Vec<String>>, RouteError> {
         let Some(table) = self.0.get(table) else { return Ok(None) };
         for answer in table.lookup(keys).await {
             match answer {
-                Answer::Found(values) => return Ok(Some(values)),
-                Answer::NotFound => {}
-                Answer::Unavailable(why) | Answer::Unconfirmed(why) => return Err(Obstacle::Table(why.into())),
+                LookupAnswer::Found(values) => return Ok(Some(values)),
+                LookupAnswer::NotFound => {}
+                LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why) => {
+                    return Err(RouteError::TableUnavailable(why.into()));
+                }
             }
         }
         Ok(None)

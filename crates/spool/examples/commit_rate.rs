@@ -5,8 +5,8 @@
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use mail::{BodyFlags, BodyType, Client, Envelope, Notify, Recipient, Timestamp};
-use spool::{Content, Entry, Folder};
+use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, Recipient, Timestamp};
+use spool::{FolderDisk, SpoolEntry, SubmittedBody};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -14,15 +14,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: commit_rate FOLDER MESSAGES WAITING BYTES".into());
     };
     let (messages, waiting, bytes): (usize, usize, usize) = (messages.parse()?, waiting.parse()?, bytes.parse()?);
-    let disk = Arc::new(Folder::open(folder.as_ref())?);
+    let disk = Arc::new(FolderDisk::open(folder.as_ref())?);
     let spool = spool::open(vec![disk], spool::Config::default(), 1, &mut |_| {})?;
     let (tell, told) = mpsc::channel();
     let submit = || -> Result<(), Box<dyn std::error::Error>> {
         let tell = tell.clone();
-        let entry = Entry::Message {
-            id: spool.begin(),
+        let entry = SpoolEntry::Message {
+            id: spool.new_id(),
             envelope: envelope()?,
-            content: Content::Memory(vec![b'x'; bytes]),
+            content: SubmittedBody::Memory(vec![b'x'; bytes]),
             flags: BodyFlags::default(),
         };
         spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));
@@ -51,11 +51,11 @@ fn envelope() -> Result<Envelope, mail::AddressError> {
         recipients: vec![Recipient {
             address: "user@example.org".parse()?,
             original: None,
-            notify: Notify::UNSET,
+            notify: DsnNotify::UNSET,
             orcpt: None,
         }],
         accepted_at: Timestamp(0),
-        client: Client { address: None, helo: "localhost".into(), trusted: true },
+        client: ClientInfo { address: None, helo: "localhost".into(), trusted: true },
         body_type: BodyType::SevenBit,
         smtputf8: false,
         ret: None,

@@ -29,13 +29,13 @@ pub(crate) fn put_optional_text(out: &mut Vec<u8>, text: Option<&str>) {
 }
 
 /// Decodes values from the front of a slice.
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Reader { rest: bytes }
+        ByteReader { rest: bytes }
     }
 
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {

@@ -1,7 +1,7 @@
 //! The interface between the spool and a disk. A lane is a flat folder, and everything the spool
 //! writes goes through these two traits, so that tests can simulate a power failure at any call.
 //!
-//! [`Folder`] is the real implementation, with `pwritev`, `fdatasync`, and `fsync` of the folder.
+//! [`FolderDisk`] is the real implementation, with `pwritev`, `fdatasync`, and `fsync` of the folder.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -31,7 +31,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes all creations, renames and removals so far durable.
     fn sync_folder(&self) -> io::Result<()>;
     /// The free space of the file system.
-    fn space(&self) -> io::Result<Space>;
+    fn space(&self) -> io::Result<DiskSpace>;
 }
 
 /// An open file of a lane.
@@ -43,7 +43,7 @@ pub trait DiskFile: ByteSource + 'static {
     fn sync(&self) -> io::Result<()>;
     /// Makes durable what an earlier process wrote, and drops cached pages that could not be
     /// written, so that later reads return what is on the disk.
-    fn settle(&self) -> io::Result<()> {
+    fn sync_and_drop_cache(&self) -> io::Result<()> {
         self.sync()
     }
     /// The length of the file.
@@ -51,9 +51,9 @@ pub trait DiskFile: ByteSource + 'static {
 }
 
 /// Reads only from the page cache: a read that would wait for the disk fails with `WouldBlock`.
-pub(crate) struct InMemory<'a>(pub(crate) &'a File);
+pub(crate) struct CachedOnly<'a>(pub(crate) &'a File);
 
-impl ByteSource for InMemory<'_> {
+impl ByteSource for CachedOnly<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let read = preadv2(self.0, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT);
         read.map_err(|error| match error {
@@ -69,7 +69,7 @@ impl ByteSource for InMemory<'_> {
 
 /// The free space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct DiskSpace {
     /// Bytes that an unprivileged process may still write.
     pub bytes_free: u64,
     /// Files that may still be created; `u64::MAX` if the file system does not count them.
@@ -78,20 +78,20 @@ pub struct Space {
 
 /// A folder of a real file system.
 #[derive(Debug)]
-pub struct Folder {
+pub struct FolderDisk {
     path: PathBuf,
     handle: File,
 }
 
-impl Folder {
+impl FolderDisk {
     /// Opens the folder, and creates it (mode 0700, with its parents) if it does not exist. What
     /// was created is synced.
     pub fn open(path: &Path) -> io::Result<Self> {
         if !path.is_dir() {
-            make_folders(path)?;
+            create_folders(path)?;
         }
         let handle = File::open(path)?;
-        Ok(Folder { path: path.to_owned(), handle })
+        Ok(FolderDisk { path: path.to_owned(), handle })
     }
 
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
@@ -101,11 +101,11 @@ impl Folder {
     }
 }
 
-fn make_folders(path: &Path) -> io::Result<()> {
+fn create_folders(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
-        make_folders(parent)?;
+        create_folders(parent)?;
     }
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
@@ -113,7 +113,7 @@ fn make_folders(path: &Path) -> io::Result<()> {
     }
 }
 
-impl Disk for Folder {
+impl Disk for FolderDisk {
     fn lock(&self) -> io::Result<()> {
         Ok(flock(&self.handle, FlockOperation::NonBlockingLockExclusive)?)
     }
@@ -151,10 +151,10 @@ impl Disk for Folder {
         self.handle.sync_all()
     }
 
-    fn space(&self) -> io::Result<Space> {
+    fn space(&self) -> io::Result<DiskSpace> {
         let stat = fstatvfs(&self.handle)?;
         let inodes_free = if stat.f_files == 0 { u64::MAX } else { stat.f_favail };
-        Ok(Space { bytes_free: stat.f_bavail * stat.f_frsize, inodes_free })
+        Ok(DiskSpace { bytes_free: stat.f_bavail * stat.f_frsize, inodes_free })
     }
 }
 
@@ -189,7 +189,7 @@ impl DiskFile for RealFile {
 
     /// After a failed sync the kernel keeps the pages as if they were clean; once dropped, they are
     /// read from the disk.
-    fn settle(&self) -> io::Result<()> {
+    fn sync_and_drop_cache(&self) -> io::Result<()> {
         self.sync()?;
         Ok(fadvise(&self.0, 0, None, Advice::DontNeed)?)
     }
@@ -219,7 +219,7 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, parts: &mut [IoSlice<'_>], mut o
 }
 
 /// Writes bytes to a file beside the log, atomically; replaces an existing one.
-pub(crate) fn keep_aside(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_aside_file(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = format!("draft-{name}");
     match disk.remove(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

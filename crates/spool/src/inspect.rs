@@ -9,12 +9,12 @@ use std::io;
 
 use crate::OpenError;
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::entry::{MessageHead, OutcomeHead};
-use crate::record::Kind;
-use crate::scan::{Contents, Listed, body_crc};
-use crate::segment::{self, Header, Standing};
-use crate::spill::{self, SpilledRange};
-use crate::states::States;
+use crate::entries::{MessageHead, OutcomeHead};
+use crate::recipient_states::RecipientStates;
+use crate::record::RecordKind;
+use crate::scan::{ListedRecord, SegmentContents, body_crc};
+use crate::segment::{self, HeaderState, SegmentHeader};
+use crate::spill::{self, SpilledLength};
 
 /// Files are read in blocks of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -84,18 +84,18 @@ fn inspect_segment(
         damage: Vec::new(),
     };
     let mut used = None;
-    match Header::load(&*file)? {
-        Standing::Version(version) => return Err(OpenError::Version { segment: report.name, version }),
-        Standing::Blank => {}
-        Standing::Unreadable => {
+    match SegmentHeader::load(&*file)? {
+        HeaderState::Version(version) => return Err(OpenError::Version { segment: report.name, version }),
+        HeaderState::Blank => {}
+        HeaderState::Unreadable => {
             used = segment::first_use(&*file)?;
             report.damage.push("both copies of the header are unreadable".into());
         }
-        Standing::Outlived { found, .. } => {
+        HeaderState::NewestUnreadable { found, .. } => {
             used = Some(found);
             report.damage.push("the current copy of the header is unreadable".into());
         }
-        Standing::Good { header, damaged } => {
+        HeaderState::Good { header, damaged } => {
             used = header.segment;
             if damaged {
                 report.damage.push("one copy of the header is unreadable".into());
@@ -104,16 +104,16 @@ fn inspect_segment(
     }
     report.number = used.map(|used| used.number);
     let Some(used) = used else { return Ok(report) };
-    let contents = match Contents::by_index(&*file, used)? {
+    let contents = match SegmentContents::by_index(&*file, used)? {
         Some(contents) => contents,
-        None => Contents::by_record(&*file, used)?,
+        None => SegmentContents::by_record(&*file, used)?,
     };
     report.sealed = contents.indexed;
     report.damage.extend(contents.damage.iter().map(|range| format!("bytes {} to {}", range.start, range.end)));
     for listed in contents.records() {
         match listed.frame.kind {
-            Kind::Message => report.messages += 1,
-            Kind::Outcome => report.outcomes += 1,
+            RecordKind::Message => report.messages += 1,
+            RecordKind::Outcome => report.outcomes += 1,
             _ => {}
         }
         report.body_bytes += u64::from(listed.frame.body_len);
@@ -137,19 +137,19 @@ struct BodyFiles {
     /// By sequence number.
     spilled: BTreeMap<u64, BodyFile>,
     /// Of every message: an outcome may be found before its message.
-    states: HashMap<u64, States>,
+    states: HashMap<u64, RecipientStates>,
 }
 
 struct BodyFile {
     segment: usize,
-    range: SpilledRange,
+    range: SpilledLength,
     recipients: usize,
 }
 
 impl BodyFiles {
-    fn note(&mut self, listed: &Listed<'_>) {
-        let message = || MessageHead::read(listed.head).filter(|_| listed.frame.kind == Kind::Message);
-        let outcome = || OutcomeHead::read(listed.head).filter(|_| listed.frame.kind == Kind::Outcome);
+    fn note(&mut self, listed: &ListedRecord<'_>) {
+        let message = || MessageHead::read(listed.head).filter(|_| listed.frame.kind == RecordKind::Message);
+        let outcome = || OutcomeHead::read(listed.head).filter(|_| listed.frame.kind == RecordKind::Outcome);
         if let Some(head) = message() {
             if let Some(range) = head.spilled {
                 let recipients = head.envelope.recipients.len();
@@ -164,7 +164,7 @@ impl BodyFiles {
     /// The damage of body files with pending recipients, each with the segment that names it.
     fn damage(&self, disk: &dyn Disk) -> Vec<(usize, String)> {
         let waits = |(sequence, file): &(&u64, &BodyFile)| {
-            self.states.get(sequence).map_or(0, States::finished) < file.recipients
+            self.states.get(sequence).map_or(0, RecipientStates::finished) < file.recipients
         };
         let damage = |(sequence, file): (&u64, &BodyFile)| {
             let name = spill::file_name(*sequence);
@@ -175,7 +175,7 @@ impl BodyFiles {
     }
 }
 
-fn file_fault(disk: &dyn Disk, name: &str, range: SpilledRange) -> Option<String> {
+fn file_fault(disk: &dyn Disk, name: &str, range: SpilledLength) -> Option<String> {
     let read = || {
         let file = disk.open(name)?;
         let len = file.len()?;

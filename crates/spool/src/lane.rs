@@ -1,5 +1,5 @@
 //! A lane: one log on one disk, with two threads. Only the *writer* appends to the log
-//! (`writer.rs`); segment maintenance prepares, empties and frees segments (`keeper.rs`).
+//! (`writer.rs`); segment maintenance prepares, empties and frees segments (`segment_maintenance.rs`).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use mail::{Body, ByteSource, QueueId, SpoolId};
 
-use crate::disk::{Disk, InMemory};
-use crate::entry::{Content, Entry, MessageHead, OutcomeHead, STATE_BYTES_MAX, Stored, all_states};
-use crate::ledger::{Ledger, Place, Stage};
-use crate::record::{Draft, FRAME_BYTES, Frame, RECORD_ALIGN};
-use crate::segment::{Lease, read_record};
-use crate::states::State;
-use crate::stats::{Counters, Stats};
-use crate::{CommitError, Config, Done, Event, ReadError, spill};
+use crate::disk::{CachedOnly, Disk};
+use crate::entries::{
+    MessageHead, OutcomeHead, STATE_BYTES_MAX, SpoolEntry, SpooledMessage, SubmittedBody, all_states,
+};
+use crate::message_index::{MessageIndex, RecordPlace, SegmentStage};
+use crate::recipient_states::RecipientState;
+use crate::record::{FRAME_BYTES, RECORD_ALIGN, RecordDraft, RecordFrame};
+use crate::segment::{FileLease, read_record};
+use crate::stats::{LaneCounters, Stats};
+use crate::{CommitCallback, CommitError, Config, ReadError, SpoolEvent, spill};
 
 /// The lower bits of a sequence number count messages; the upper ones are the epoch, which counts
 /// starts, so that a number used before a crash is never used again.
@@ -32,7 +34,7 @@ pub(crate) struct Lane {
     /// A secret of this run.
     pub(crate) random: u64,
     pub(crate) config: Config,
-    pub(crate) counters: Counters,
+    pub(crate) counters: LaneCounters,
     /// Maintenance could not sync the open segment (relaxed durability only).
     pub(crate) sync_failed: AtomicBool,
     /// Copies are waiting for the writer.
@@ -40,23 +42,23 @@ pub(crate) struct Lane {
     /// They were not committed: maintenance waits before it tries again.
     pub(crate) copy_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
-    yard: Mutex<Yard>,
+    segment_table: Mutex<SegmentTable>,
     /// Wakes the maintenance thread.
-    pub(crate) work: Condvar,
+    pub(crate) maintenance_wanted: Condvar,
     /// Wakes the writer when a segment is ready.
-    pub(crate) supply: Condvar,
+    pub(crate) segment_ready: Condvar,
     inbox: Mutex<Inbox>,
     inbox_filled: Condvar,
 }
 
 /// The state of segments and messages, under one lock.
-pub(crate) struct Yard {
-    pub(crate) ledger: Ledger,
+pub(crate) struct SegmentTable {
+    pub(crate) index: MessageIndex,
     pub(crate) next_number: u64,
     /// Why no segment could be prepared, for a writer that waits for one.
-    pub(crate) shortage: Option<CommitError>,
+    pub(crate) segment_error: Option<CommitError>,
     /// Whether the writer waits for a segment.
-    pub(crate) wanted: bool,
+    pub(crate) segment_wanted: bool,
     pub(crate) closing: bool,
 }
 
@@ -64,37 +66,37 @@ pub(crate) struct Yard {
 struct Inbox {
     waiting: Vec<Submission>,
     /// The writer sleeps until this many submissions wait; 0 means it is awake.
-    wanted: usize,
+    wake_at: usize,
     closed: bool,
 }
 
 /// The record of a live message, with a lease on its segment and its outcomes so far.
-pub(crate) struct Located {
-    pub(crate) place: Place,
-    pub(crate) lease: Arc<Lease>,
+pub(crate) struct MessageLocation {
+    pub(crate) place: RecordPlace,
+    pub(crate) lease: Arc<FileLease>,
     /// The number and size of its segment.
     pub(crate) number: u64,
     pub(crate) size: u64,
-    pub(crate) states: Vec<(u32, State)>,
+    pub(crate) states: Vec<(u32, RecipientState)>,
 }
 
 /// Entries that become durable in one batch, with their callback.
 pub(crate) struct Submission {
-    pub(crate) items: Vec<Item>,
-    pub(crate) done: Done,
+    pub(crate) records: Vec<PendingRecord>,
+    pub(crate) done: CommitCallback,
 }
 
 /// A record to write, and its effect on the index.
-pub(crate) struct Item {
-    pub(crate) draft: Draft,
-    pub(crate) effect: Effect,
+pub(crate) struct PendingRecord {
+    pub(crate) draft: RecordDraft,
+    pub(crate) index_update: IndexUpdate,
 }
 
-pub(crate) enum Effect {
+pub(crate) enum IndexUpdate {
     /// A new message. The head is reported with the commit.
     Insert(MessageHead),
     /// New states of recipients.
-    Settle(OutcomeHead),
+    ApplyOutcome(OutcomeHead),
     /// A message copied forward.
     Relocate(MessageHead),
 }
@@ -105,7 +107,7 @@ impl Lane {
         (spool, number, epoch): (SpoolId, u16, u32),
         random: u64,
         config: Config,
-        ledger: Ledger,
+        index: MessageIndex,
         next_number: u64,
     ) -> Self {
         Lane {
@@ -115,20 +117,26 @@ impl Lane {
             epoch,
             random,
             config,
-            counters: Counters::default(),
+            counters: LaneCounters::default(),
             sync_failed: AtomicBool::new(false),
             copying: Arc::default(),
             copy_failed: Arc::default(),
             next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
-            yard: Mutex::new(Yard { ledger, next_number, shortage: None, wanted: false, closing: false }),
-            work: Condvar::new(),
-            supply: Condvar::new(),
+            segment_table: Mutex::new(SegmentTable {
+                index,
+                next_number,
+                segment_error: None,
+                segment_wanted: false,
+                closing: false,
+            }),
+            maintenance_wanted: Condvar::new(),
+            segment_ready: Condvar::new(),
             inbox: Mutex::default(),
             inbox_filled: Condvar::new(),
         }
     }
 
-    pub(crate) fn begin(&self) -> QueueId {
+    pub(crate) fn new_id(&self) -> QueueId {
         self.id(self.next_sequence.fetch_add(1, Relaxed))
     }
 
@@ -138,16 +146,16 @@ impl Lane {
 
     /// Locks the state of segments and messages. A poisoned lock is still consistent, because every
     /// change consists of independent steps.
-    pub(crate) fn yard(&self) -> MutexGuard<'_, Yard> {
-        self.yard.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn segment_table(&self) -> MutexGuard<'_, SegmentTable> {
+        self.segment_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a segment is ready for the writer.
     pub(crate) fn has_ready(&self) -> bool {
-        self.yard().ledger.count(Stage::Ready) > 0
+        self.segment_table().index.count(SegmentStage::Ready) > 0
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn report_event(&self, event: SpoolEvent) {
         (self.config.events)(event);
     }
 
@@ -158,9 +166,9 @@ impl Lane {
             return self.refuse(submission, CommitError::Closed);
         }
         inbox.waiting.push(submission);
-        let wake = inbox.wanted != 0 && inbox.waiting.len() >= inbox.wanted;
+        let wake = inbox.wake_at != 0 && inbox.waiting.len() >= inbox.wake_at;
         if wake {
-            inbox.wanted = 0;
+            inbox.wake_at = 0;
         }
         drop(inbox);
         if wake {
@@ -170,8 +178,8 @@ impl Lane {
 
     /// Fails a submission that was not written, and removes its body files.
     pub(crate) fn refuse(&self, submission: Submission, error: CommitError) {
-        for item in &submission.items {
-            if let Effect::Insert(head) = &item.effect
+        for item in &submission.records {
+            if let IndexUpdate::Insert(head) = &item.index_update
                 && head.spilled.is_some()
             {
                 // A file that stays is removed at the next start.
@@ -183,14 +191,18 @@ impl Lane {
 
     /// All waiting submissions; None when the lane is closed and none is waiting. `idle` is called
     /// before waiting and returns the maximum time, after which an empty list is returned. If fewer
-    /// than `crowd` are waiting, waits a moment for more.
-    pub(crate) fn take(&self, crowd: usize, idle: impl Fn() -> Option<Duration>) -> Option<Vec<Submission>> {
+    /// than `gather_count` are waiting, waits a moment for more.
+    pub(crate) fn take_submissions(
+        &self,
+        gather_count: usize,
+        idle: impl Fn() -> Option<Duration>,
+    ) -> Option<Vec<Submission>> {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         while inbox.waiting.is_empty() {
             if inbox.closed {
                 return None;
             }
-            inbox.wanted = 1;
+            inbox.wake_at = 1;
             match idle() {
                 None => inbox = self.inbox_filled.wait(inbox).unwrap_or_else(PoisonError::into_inner),
                 Some(span) => {
@@ -202,11 +214,11 @@ impl Lane {
                 }
             }
         }
-        if inbox.waiting.len() < crowd && !inbox.closed {
-            inbox.wanted = crowd;
+        if inbox.waiting.len() < gather_count && !inbox.closed {
+            inbox.wake_at = gather_count;
             inbox = self.inbox_filled.wait_timeout(inbox, GATHER_MAX).unwrap_or_else(PoisonError::into_inner).0;
         }
-        inbox.wanted = 0;
+        inbox.wake_at = 0;
         Some(std::mem::take(&mut inbox.waiting))
     }
 
@@ -217,25 +229,31 @@ impl Lane {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let yard = self.yard();
+        let table = self.segment_table();
         Stats {
-            messages_live: yard.ledger.messages() as u64,
-            segments: yard.ledger.segments.len() as u64,
-            segments_free: yard.ledger.count(Stage::Free) as u64,
+            messages_live: table.index.messages() as u64,
+            segments: table.index.segments.len() as u64,
+            segments_free: table.index.count(SegmentStage::Free) as u64,
             ..self.counters.read()
         }
     }
 
     /// The position of a live message.
-    pub(crate) fn locate(&self, sequence: u64) -> Option<Located> {
-        let mut yard = self.yard();
-        let place = yard.ledger.place(sequence)?;
-        let states = yard.ledger.states(sequence);
-        let segment = yard.ledger.segment(place.slot);
-        Some(Located { place, lease: segment.lease.clone(), number: segment.number, size: segment.size, states })
+    pub(crate) fn locate(&self, sequence: u64) -> Option<MessageLocation> {
+        let mut table = self.segment_table();
+        let place = table.index.place(sequence)?;
+        let states = table.index.states(sequence);
+        let segment = table.index.segment(place.slot);
+        Some(MessageLocation {
+            place,
+            lease: segment.lease.clone(),
+            number: segment.number,
+            size: segment.size,
+            states,
+        })
     }
 
-    pub(crate) fn message(&self, sequence: u64) -> Result<Stored, ReadError> {
+    pub(crate) fn message(&self, sequence: u64) -> Result<SpooledMessage, ReadError> {
         let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let (offset, size) = (located.place.offset, located.size);
         // A device may fail once and then succeed.
@@ -246,11 +264,11 @@ impl Lane {
     }
 
     /// The message, unless its head or the open of a spilled body would have to wait for the disk.
-    pub(crate) fn message_at_once(&self, sequence: u64) -> Result<Option<Stored>, ReadError> {
+    pub(crate) fn message_if_cached(&self, sequence: u64) -> Result<Option<SpooledMessage>, ReadError> {
         let located = self.locate(sequence).ok_or(ReadError::Unknown)?;
         let (offset, size) = (located.place.offset, located.size);
         let record = match located.lease.file() {
-            Some(file) => read_record(&InMemory(file), offset, size),
+            Some(file) => read_record(&CachedOnly(file), offset, size),
             None => read_record(&*located.lease, offset, size),
         };
         // A read that failed may succeed in `message`, where waiting is allowed.
@@ -262,8 +280,13 @@ impl Lane {
         self.stored(located, frame, head).map(Some)
     }
 
-    fn stored(&self, located: Located, frame: Frame, mut head: MessageHead) -> Result<Stored, ReadError> {
-        let Located { place, lease, states, .. } = located;
+    fn stored(
+        &self,
+        located: MessageLocation,
+        frame: RecordFrame,
+        mut head: MessageHead,
+    ) -> Result<SpooledMessage, ReadError> {
+        let MessageLocation { place, lease, states, .. } = located;
         let body = match head.spilled {
             None => {
                 let offset = place.offset + frame.body_offset();
@@ -272,12 +295,12 @@ impl Lane {
             Some(range) => {
                 let file = self.disk.open(&spill::file_name(head.sequence));
                 let file = file.map_err(|error| failed(&error, place.offset))?;
-                Body::new(Arc::new(Lease(file)), 0, range.len, range.digest, head.flags)
+                Body::new(Arc::new(FileLease(file)), 0, range.len, range.digest, head.flags)
             }
         };
         head.merge(states);
         let states = all_states(head.envelope.recipients.len(), &head.states);
-        Ok(Stored { states, envelope: head.envelope, body })
+        Ok(SpooledMessage { states, envelope: head.envelope, body })
     }
 }
 
@@ -285,8 +308,8 @@ impl Lane {
 fn read_head(
     sequence: u64,
     offset: u64,
-    record: io::Result<Option<(Frame, Vec<u8>)>>,
-) -> Result<(Frame, MessageHead), ReadError> {
+    record: io::Result<Option<(RecordFrame, Vec<u8>)>>,
+) -> Result<(RecordFrame, MessageHead), ReadError> {
     let record = record.map_err(|error| failed(&error, offset))?;
     let (frame, record) = record.ok_or_else(|| damaged("the record's checksum is wrong", offset))?;
     let head = MessageHead::read(&record[FRAME_BYTES..]).filter(|head| head.sequence == sequence);
@@ -298,24 +321,24 @@ fn damaged(what: &str, offset: u64) -> ReadError {
 }
 
 fn failed(error: &io::Error, offset: u64) -> ReadError {
-    match is_of_the_bytes(error) {
+    match is_data_error(error) {
         true => damaged(&error.to_string(), offset),
         false => ReadError::Unavailable(error.to_string()),
     }
 }
 
 /// Whether an error means that the data is lost, and not that a resource is short.
-fn is_of_the_bytes(error: &io::Error) -> bool {
+fn is_data_error(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
         || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-impl Item {
+impl PendingRecord {
     /// The maximum size of the record in the log, and of its frame and head in the index.
-    pub(crate) fn demand(&self) -> (u64, u64) {
+    pub(crate) fn size_max(&self) -> (u64, u64) {
         // Until the batch is written, states may be added to a copy, one per recipient.
-        let growth = match &self.effect {
-            Effect::Relocate(head) => 4 + STATE_BYTES_MAX * head.envelope.recipients.len() as u64 + RECORD_ALIGN,
+        let growth = match &self.index_update {
+            IndexUpdate::Relocate(head) => 4 + STATE_BYTES_MAX * head.envelope.recipients.len() as u64 + RECORD_ALIGN,
             _ => 0,
         };
         let span = self.draft.span().unwrap_or(u64::MAX / 4);
@@ -323,21 +346,21 @@ impl Item {
     }
 
     /// Encodes an entry, on the thread that submits it.
-    pub(crate) fn of(entry: Entry) -> Item {
+    pub(crate) fn encode(entry: SpoolEntry) -> PendingRecord {
         match entry {
-            Entry::Message { id, envelope, content, flags } => {
+            SpoolEntry::Message { id, envelope, content, flags } => {
                 let (body, spilled) = match content {
-                    Content::Memory(bytes) => (bytes, None),
-                    Content::Spilled(spilled) => (Vec::new(), Some(spilled.keep())),
+                    SubmittedBody::Memory(bytes) => (bytes, None),
+                    SubmittedBody::Spilled(spilled) => (Vec::new(), Some(spilled.keep())),
                 };
                 let head = MessageHead { sequence: id.sequence(), flags, spilled, states: Vec::new(), envelope };
-                Item { draft: head.draft().with_body(body), effect: Effect::Insert(head) }
+                PendingRecord { draft: head.draft().with_body(body), index_update: IndexUpdate::Insert(head) }
             }
-            Entry::Outcome { id, mut recipients, bounce } => {
+            SpoolEntry::Outcome { id, mut recipients, bounce } => {
                 recipients.sort_by_key(|(ordinal, _)| *ordinal);
                 let bounce = bounce.map_or(0, QueueId::sequence);
                 let head = OutcomeHead { sequence: id.sequence(), bounce, states: recipients };
-                Item { draft: head.draft(), effect: Effect::Settle(head) }
+                PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head) }
             }
         }
     }

@@ -2,7 +2,7 @@
 //! with group commit and segments that are reused as a whole. It has its own threads and no async
 //! code.
 //!
-//! The promise: when [`Done`] is called with `Ok`, every entry of that submission survives kill -9
+//! The promise: when [`CommitCallback`] is called with `Ok`, every entry of that submission survives kill -9
 //! and power loss. When it is called with an error, its entries *may* still appear after a restart.
 //!
 //! | a message is | on disk | after a crash |
@@ -16,20 +16,20 @@
 //! Data that cannot be read is copied to a file beside the log and reported, never deleted. The
 //! format is described in `docs/spool-format.md`.
 
+mod batch_size;
 mod codec;
 pub mod disk;
-mod entry;
+mod entries;
 mod inspect;
-mod keeper;
 mod lane;
-mod ledger;
-mod pace;
+mod message_index;
+mod recipient_states;
 mod record;
 mod recovery;
 mod scan;
 mod segment;
+mod segment_maintenance;
 mod spill;
-mod states;
 mod stats;
 mod writer;
 
@@ -44,15 +44,15 @@ use std::time::Duration;
 
 use mail::{QueueId, SpoolId};
 
-pub use disk::{Disk, DiskFile, Folder, Space};
-pub use entry::{Content, Entry, Live, Stored};
+pub use disk::{Disk, DiskFile, DiskSpace, FolderDisk};
+pub use entries::{LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody};
 pub use inspect::{Inspection, SegmentReport, inspect};
-pub use spill::{Spill, Spilled};
-pub use states::State;
+pub use recipient_states::RecipientState;
+pub use spill::{SpillWriter, SpilledBody};
 pub use stats::Stats;
 
-use lane::{Item, Lane, Submission};
-use recovery::Survey;
+use lane::{Lane, PendingRecord, Submission};
+use recovery::LaneSurvey;
 
 /// The settings of a spool.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ pub struct Config {
     /// submission does not wait for the bytes of too many others.
     pub batch_time_target: Duration,
     /// Receives commits and errors, on the spool's own threads. It must not block for long.
-    pub events: Arc<dyn Fn(Event) + Send + Sync>,
+    pub events: Arc<dyn Fn(SpoolEvent) + Send + Sync>,
 }
 
 impl Default for Config {
@@ -111,9 +111,9 @@ pub enum Durability {
 
 /// A report of the spool's threads.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum SpoolEvent {
     /// These messages became durable in one batch.
-    Committed(Vec<Live>),
+    Committed(Vec<LiveMessage>),
     /// Some data could not be read; what can be read of it is in a file beside the log.
     SetAside {
         /// The message, if it is known.
@@ -140,7 +140,7 @@ pub enum Event {
 }
 
 /// Called once, on the writer's thread, when a submission is durable or has failed.
-pub type Done = Box<dyn FnOnce(Result<(), CommitError>) + Send>;
+pub type CommitCallback = Box<dyn FnOnce(Result<(), CommitError>) + Send>;
 
 /// Why a submission was not committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -213,13 +213,13 @@ pub enum OpenError {
     },
     /// One folder has segments of several lanes or spools.
     #[error("the folder has segments of more than one lane")]
-    Mixed,
+    MixedLanes,
     /// The lanes do not belong together.
     #[error("the lanes belong to different spools, or one is given twice")]
-    Foreign,
+    ForeignLane,
     /// The epoch, which counts starts, has reached its maximum.
     #[error("the spool was started too often: its epoch counter is exhausted")]
-    Exhausted,
+    EpochsExhausted,
     /// No lane was given.
     #[error("no lane given: a spool needs at least one")]
     NoLane,
@@ -228,10 +228,10 @@ pub enum OpenError {
 /// An open spool: its lanes and their threads.
 pub struct Spool {
     lanes: BTreeMap<u16, Arc<Lane>>,
-    order: Vec<Arc<Lane>>,
-    turn: AtomicUsize,
+    lanes_in_order: Vec<Arc<Lane>>,
+    next_lane: AtomicUsize,
     writers: Vec<JoinHandle<()>>,
-    keepers: Vec<JoinHandle<()>>,
+    maintenance_threads: Vec<JoinHandle<()>>,
 }
 
 /// Opens the lanes of a spool, or creates a new one, whose id is derived from `random`. That number
@@ -241,50 +241,56 @@ pub fn open(
     disks: Vec<Arc<dyn Disk>>,
     config: Config,
     random: u64,
-    sink: &mut dyn FnMut(Live),
+    sink: &mut dyn FnMut(LiveMessage),
 ) -> Result<Spool, OpenError> {
     let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
-    let (spool, numbers) = identities(&surveys, random)?;
+    let (spool, numbers) = assign_identities(&surveys, random)?;
     let (mut epoch, mut recovered) = (0, Vec::new());
     for (survey, number) in surveys.into_iter().zip(numbers) {
         let (disk, next_number) = (survey.disk.clone(), survey.next_number);
-        let (ledger, findings) = survey.recover((spool, number), sink)?;
+        let (index, findings) = survey.recover((spool, number), sink)?;
         epoch = epoch.max(findings.epoch.saturating_add(1));
-        recovered.push((number, disk, next_number, ledger, findings));
+        recovered.push((number, disk, next_number, index, findings));
     }
     if recovered.is_empty() {
         return Err(OpenError::NoLane);
     }
     if u64::from(epoch) >> (u64::BITS - lane::COUNTER_BITS) != 0 {
-        return Err(OpenError::Exhausted);
+        return Err(OpenError::EpochsExhausted);
     }
     let mut order = Vec::new();
-    for (number, disk, next_number, ledger, findings) in recovered {
-        let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), ledger, next_number);
-        findings.aside.into_iter().for_each(|what| lane.tell(Event::SetAside { id: None, what }));
-        lane.free_the_dead();
+    for (number, disk, next_number, index, findings) in recovered {
+        let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), index, next_number);
+        findings.aside.into_iter().for_each(|what| lane.report_event(SpoolEvent::SetAside { id: None, what }));
+        lane.free_dead_segments();
         // The header of this segment makes the new epoch durable before the first id is used.
         lane.make_ready()?;
         order.push(Arc::new(lane));
     }
     let lanes = order.iter().map(|lane| (lane.number, lane.clone())).collect();
-    let mut opened = Spool { lanes, order, turn: AtomicUsize::new(0), writers: Vec::new(), keepers: Vec::new() };
+    let mut opened = Spool {
+        lanes,
+        lanes_in_order: order,
+        next_lane: AtomicUsize::new(0),
+        writers: Vec::new(),
+        maintenance_threads: Vec::new(),
+    };
     opened.start()?;
     Ok(opened)
 }
 
-fn survey(disk: Arc<dyn Disk>) -> Result<Survey, OpenError> {
+fn survey(disk: Arc<dyn Disk>) -> Result<LaneSurvey, OpenError> {
     match disk.lock() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Locked),
         locked => {
             locked?;
-            Survey::of(disk)
+            LaneSurvey::of(disk)
         }
     }
 }
 
 /// The spool's id, and the number of each lane: from its segments, or the lowest free one.
-fn identities(surveys: &[Survey], random: u64) -> Result<(SpoolId, Vec<u16>), OpenError> {
+fn assign_identities(surveys: &[LaneSurvey], random: u64) -> Result<(SpoolId, Vec<u16>), OpenError> {
     let known: Vec<(SpoolId, u16)> = surveys.iter().filter_map(|survey| survey.identity).collect();
     // The id is public, but the salts are made from the same number, so the id is a hash of it.
     let made = || SpoolId::new(BuildHasherDefault::<DefaultHasher>::default().hash_one((random, "spool id")));
@@ -292,9 +298,9 @@ fn identities(surveys: &[Survey], random: u64) -> Result<(SpoolId, Vec<u16>), Op
     let mut taken: Vec<u16> = known.iter().map(|(_, lane)| *lane).collect();
     taken.sort_unstable();
     if known.iter().any(|(other, _)| *other != spool) || taken.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(OpenError::Foreign);
+        return Err(OpenError::ForeignLane);
     }
-    let number_of = |survey: &Survey| {
+    let number_of = |survey: &LaneSurvey| {
         survey.identity.map(|(_, lane)| lane).unwrap_or_else(|| {
             let free = (0..=u16::MAX).find(|lane| !taken.contains(lane)).unwrap_or(u16::MAX);
             taken.push(free);
@@ -306,70 +312,72 @@ fn identities(surveys: &[Survey], random: u64) -> Result<(SpoolId, Vec<u16>), Op
 
 impl Spool {
     fn start(&mut self) -> io::Result<()> {
-        for lane in &self.order {
+        for lane in &self.lanes_in_order {
             let named = |role: &str| std::thread::Builder::new().name(format!("spool-{role}-{}", lane.number));
-            let (writer, keeper) = (lane.clone(), lane.clone());
+            let (writer, maintenance) = (lane.clone(), lane.clone());
             self.writers.push(named("writer").spawn(move || writer::Writer::new(&writer).run())?);
-            self.keepers.push(named("maint").spawn(move || keeper.keep())?);
+            self.maintenance_threads.push(named("maint").spawn(move || maintenance.run_maintenance())?);
         }
         Ok(())
     }
 
     /// The id for a new message. Lanes take turns.
-    pub fn begin(&self) -> QueueId {
-        let turn = self.turn.fetch_add(1, Relaxed);
-        self.order[turn % self.order.len()].begin()
+    pub fn new_id(&self) -> QueueId {
+        let turn = self.next_lane.fetch_add(1, Relaxed);
+        self.lanes_in_order[turn % self.lanes_in_order.len()].new_id()
     }
 
     /// The id for a new message in the lane of another one, so that both can be in one submission.
-    pub fn begin_beside(&self, id: QueueId) -> QueueId {
-        self.lane(id).map_or_else(|| self.begin(), |lane| lane.begin())
+    pub fn new_id_in_lane_of(&self, id: QueueId) -> QueueId {
+        self.lane(id).map_or_else(|| self.new_id(), |lane| lane.new_id())
     }
 
     /// Submits entries to become durable in one batch. All must be in one lane. Does not block for
     /// long.
-    pub fn submit(&self, entries: Vec<Entry>, done: Done) {
+    pub fn submit(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
         let id = entries.first().map(|entry| match entry {
-            Entry::Message { id, .. } | Entry::Outcome { id, .. } => *id,
+            SpoolEntry::Message { id, .. } | SpoolEntry::Outcome { id, .. } => *id,
         });
         match id.map(|id| self.lane(id)) {
             None => done(Ok(())),
             Some(None) => done(Err(CommitError::Closed)),
-            Some(Some(lane)) => lane.submit(Submission { items: entries.into_iter().map(Item::of).collect(), done }),
+            Some(Some(lane)) => {
+                lane.submit(Submission { records: entries.into_iter().map(PendingRecord::encode).collect(), done })
+            }
         }
     }
 
     /// Reads a live message; its body holds a lease.
-    pub fn message(&self, id: QueueId) -> Result<Stored, ReadError> {
+    pub fn message(&self, id: QueueId) -> Result<SpooledMessage, ReadError> {
         self.lane(id).ok_or(ReadError::Unknown)?.message(id.sequence())
     }
 
     /// Reads a live message like [`Spool::message`], unless that would wait for the disk: then
     /// None. Also None if the system cannot tell (old kernels, some file systems).
-    pub fn message_at_once(&self, id: QueueId) -> Result<Option<Stored>, ReadError> {
-        self.lane(id).ok_or(ReadError::Unknown)?.message_at_once(id.sequence())
+    pub fn message_if_cached(&self, id: QueueId) -> Result<Option<SpooledMessage>, ReadError> {
+        self.lane(id).ok_or(ReadError::Unknown)?.message_if_cached(id.sequence())
     }
 
     /// The ids of all live messages, sorted.
     pub fn ids(&self) -> Vec<QueueId> {
         let of_lane = |lane: &Arc<Lane>| {
-            let sequences = lane.yard().ledger.sequences();
+            let sequences = lane.segment_table().index.sequences();
             sequences.into_iter().map(|sequence| lane.id(sequence)).collect::<Vec<_>>()
         };
-        let mut ids: Vec<QueueId> = self.order.iter().flat_map(of_lane).collect();
+        let mut ids: Vec<QueueId> = self.lanes_in_order.iter().flat_map(of_lane).collect();
         ids.sort_unstable();
         ids
     }
 
     /// Creates a body file for a new message.
-    pub fn spill(&self, id: QueueId) -> io::Result<Spill> {
+    pub fn spill(&self, id: QueueId) -> io::Result<SpillWriter> {
         let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;
-        Spill::create(lane.disk.clone(), id.sequence())
+        SpillWriter::create(lane.disk.clone(), id.sequence())
     }
 
     /// Removes an unreadable message from the queue, and keeps what can be read of it in a file
     /// beside the log. `done` is called when that is durable.
-    pub fn set_aside(&self, id: QueueId, what: &str, done: Done) {
+    pub fn set_aside(&self, id: QueueId, what: &str, done: CommitCallback) {
         match self.lane(id) {
             Some(lane) => lane.set_aside(id.sequence(), what, done),
             None => done(Err(CommitError::Closed)),
@@ -378,20 +386,20 @@ impl Spool {
 
     /// The sum of all lanes' counters.
     pub fn stats(&self) -> Stats {
-        self.order.iter().fold(Stats::default(), |mut sum, lane| {
+        self.lanes_in_order.iter().fold(Stats::default(), |mut sum, lane| {
             sum.add(&lane.stats());
             sum
         })
     }
 
     /// The smallest free space of the lanes' disks.
-    pub fn space(&self) -> io::Result<Space> {
-        let least = |a: Space, b: Space| Space {
+    pub fn space(&self) -> io::Result<DiskSpace> {
+        let least = |a: DiskSpace, b: DiskSpace| DiskSpace {
             bytes_free: a.bytes_free.min(b.bytes_free),
             inodes_free: a.inodes_free.min(b.inodes_free),
         };
-        let unlimited = Space { bytes_free: u64::MAX, inodes_free: u64::MAX };
-        self.order.iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
+        let unlimited = DiskSpace { bytes_free: u64::MAX, inodes_free: u64::MAX };
+        self.lanes_in_order.iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
     }
 
     /// Commits waiting submissions, seals the logs and ends the threads, like dropping the spool.
@@ -404,13 +412,13 @@ impl Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        self.order.iter().for_each(|lane| lane.close_inbox());
+        self.lanes_in_order.iter().for_each(|lane| lane.close_inbox());
         // If a thread panicked, it has already reported that.
         self.writers.drain(..).for_each(|writer| drop(writer.join()));
-        for lane in &self.order {
-            lane.yard().closing = true;
-            lane.work.notify_all();
+        for lane in &self.lanes_in_order {
+            lane.segment_table().closing = true;
+            lane.maintenance_wanted.notify_all();
         }
-        self.keepers.drain(..).for_each(|keeper| drop(keeper.join()));
+        self.maintenance_threads.drain(..).for_each(|maintenance| drop(maintenance.join()));
     }
 }

@@ -6,7 +6,7 @@
 //! position, so that a copy of a record (an index contains such) is not taken for one; and the
 //! secret salt of the use, so that a message body cannot contain valid records.
 
-use crate::codec::{Reader, put_u32, put_u64};
+use crate::codec::{ByteReader, put_u32, put_u64};
 
 /// The size of a frame in bytes.
 pub(crate) const FRAME_BYTES: usize = 48;
@@ -21,7 +21,7 @@ pub(crate) const FLAG_SKIPPABLE: u8 = 1;
 
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     /// An envelope and its body.
     Message,
     /// New states of recipients.
@@ -36,33 +36,33 @@ pub(crate) enum Kind {
     Unknown(u8),
 }
 
-impl Kind {
+impl RecordKind {
     fn from_byte(byte: u8) -> Self {
         match byte {
-            1 => Kind::Message,
-            2 => Kind::Outcome,
-            3 => Kind::Commit,
-            4 => Kind::Index,
-            5 => Kind::Footer,
-            other => Kind::Unknown(other),
+            1 => RecordKind::Message,
+            2 => RecordKind::Outcome,
+            3 => RecordKind::Commit,
+            4 => RecordKind::Index,
+            5 => RecordKind::Footer,
+            other => RecordKind::Unknown(other),
         }
     }
 
     fn byte(self) -> u8 {
         match self {
-            Kind::Message => 1,
-            Kind::Outcome => 2,
-            Kind::Commit => 3,
-            Kind::Index => 4,
-            Kind::Footer => 5,
-            Kind::Unknown(byte) => byte,
+            RecordKind::Message => 1,
+            RecordKind::Outcome => 2,
+            RecordKind::Commit => 3,
+            RecordKind::Index => 4,
+            RecordKind::Footer => 5,
+            RecordKind::Unknown(byte) => byte,
         }
     }
 }
 
 /// One use of a segment file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Use {
+pub(crate) struct SegmentUse {
     /// Increases with every use within the lane; 0 means none.
     pub(crate) number: u64,
     /// Random, and known only to the spool.
@@ -71,11 +71,11 @@ pub(crate) struct Use {
 
 /// The fixed-size start of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordFrame {
+    pub(crate) kind: RecordKind,
     pub(crate) flags: u8,
     /// The current use of the segment.
-    pub(crate) segment: Use,
+    pub(crate) segment: SegmentUse,
     /// The batch, counted from 1 in each use.
     pub(crate) batch: u32,
     /// The offset of the record.
@@ -85,7 +85,7 @@ pub(crate) struct Frame {
     pub(crate) body_crc: u32,
 }
 
-impl Frame {
+impl RecordFrame {
     /// The distance to the next record.
     pub(crate) fn span(&self) -> u64 {
         (FRAME_BYTES as u64 + u64::from(self.head_len) + u64::from(self.body_len)).next_multiple_of(RECORD_ALIGN)
@@ -117,18 +117,18 @@ impl Frame {
 
     /// Decodes a frame without verifying its checksum. None if it does not start with the magic
     /// number.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
-        let mut reader = Reader::new(bytes.get(..FRAME_BYTES)?);
+    pub(crate) fn read(bytes: &[u8]) -> Option<RecordFrame> {
+        let mut reader = ByteReader::new(bytes.get(..FRAME_BYTES)?);
         if reader.bytes(4)? != MAGIC {
             return None;
         }
-        let (kind, flags) = (Kind::from_byte(reader.u8()?), reader.u8()?);
+        let (kind, flags) = (RecordKind::from_byte(reader.u8()?), reader.u8()?);
         reader.u16()?;
         let (number, batch) = (reader.u64()?, reader.u32()?);
         let place = u64::from(reader.u32()?) * RECORD_ALIGN;
         let (head_len, body_len, body_crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let segment = Use { number, salt: reader.u64()? };
-        Some(Frame { kind, flags, segment, batch, place, head_len, body_len, body_crc })
+        let segment = SegmentUse { number, salt: reader.u64()? };
+        Some(RecordFrame { kind, flags, segment, batch, place, head_len, body_len, body_crc })
     }
 
     /// The head of `record` (frame and head), if the checksum is right.
@@ -141,20 +141,20 @@ impl Frame {
 
     /// The checksum stored in a frame.
     pub(crate) fn claimed_crc(record: &[u8]) -> Option<u32> {
-        Reader::new(record.get(FRAME_BYTES - 4..FRAME_BYTES)?).u32()
+        ByteReader::new(record.get(FRAME_BYTES - 4..FRAME_BYTES)?).u32()
     }
 }
 
-/// The head of a [`Kind::Commit`].
+/// The head of a [`RecordKind::Commit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Commit {
+pub(crate) struct CommitRecord {
     /// The number of records in the batch, without this one.
     pub(crate) count: u32,
     /// CRC-32C over the checksums of frame and body of each record of the batch, in order.
     pub(crate) digest: u32,
 }
 
-impl Commit {
+impl CommitRecord {
     /// Adds a record to the digest.
     pub(crate) fn add(&mut self, frame_crc: u32, body_crc: u32) {
         self.count += 1;
@@ -167,16 +167,16 @@ impl Commit {
         put_u32(out, self.digest);
     }
 
-    pub(crate) fn read(head: &[u8]) -> Option<Commit> {
-        let mut reader = Reader::new(head);
-        Some(Commit { count: reader.u32()?, digest: reader.u32()? })
+    pub(crate) fn read(head: &[u8]) -> Option<CommitRecord> {
+        let mut reader = ByteReader::new(head);
+        Some(CommitRecord { count: reader.u32()?, digest: reader.u32()? })
     }
 }
 
 /// A record without the segment and batch, which the writer adds.
 #[derive(Debug)]
-pub(crate) struct Draft {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordDraft {
+    pub(crate) kind: RecordKind,
     pub(crate) flags: u8,
     /// Space for the frame, then the head.
     pub(crate) record: Vec<u8>,
@@ -184,13 +184,13 @@ pub(crate) struct Draft {
     pub(crate) body_crc: u32,
 }
 
-impl Draft {
+impl RecordDraft {
     /// A record without a body; `head` appends the head after the space for the frame.
-    pub(crate) fn new(kind: Kind, head: impl FnOnce(&mut Vec<u8>)) -> Self {
+    pub(crate) fn new(kind: RecordKind, head: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut record = Vec::with_capacity(FRAME_BYTES + 208);
         record.resize(FRAME_BYTES, 0);
         head(&mut record);
-        Draft { kind, flags: 0, record, body: Vec::new(), body_crc: 0 }
+        RecordDraft { kind, flags: 0, record, body: Vec::new(), body_crc: 0 }
     }
 
     pub(crate) fn with_body(mut self, body: Vec<u8>) -> Self {
@@ -207,8 +207,8 @@ impl Draft {
     }
 
     /// Completes the frame; returns its checksum.
-    pub(crate) fn seal(&mut self, segment: Use, batch: u32, place: u64) -> u32 {
-        let frame = Frame {
+    pub(crate) fn seal(&mut self, segment: SegmentUse, batch: u32, place: u64) -> u32 {
+        let frame = RecordFrame {
             kind: self.kind,
             flags: self.flags,
             segment,
@@ -228,16 +228,17 @@ mod tests {
 
     #[test]
     fn a_sealed_record_reads_back_and_any_flipped_bit_of_it_shows() {
-        let mut draft = Draft::new(Kind::Message, |head| head.extend_from_slice(b"head")).with_body(b"body".to_vec());
-        let segment = Use { number: 7, salt: 1 << 63 };
+        let mut draft =
+            RecordDraft::new(RecordKind::Message, |head| head.extend_from_slice(b"head")).with_body(b"body".to_vec());
+        let segment = SegmentUse { number: 7, salt: 1 << 63 };
         draft.seal(segment, 9, 4096);
-        let frame = Frame::read(&draft.record).unwrap();
-        assert_eq!((frame.kind, frame.segment, frame.batch, frame.place), (Kind::Message, segment, 9, 4096));
+        let frame = RecordFrame::read(&draft.record).unwrap();
+        assert_eq!((frame.kind, frame.segment, frame.batch, frame.place), (RecordKind::Message, segment, 9, 4096));
         assert_eq!(frame.verified_head(&draft.record), Some(&b"head"[..]));
         for bit in 0..draft.record.len() * 8 {
             let mut flipped = draft.record.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let whole = Frame::read(&flipped).and_then(|frame| frame.verified_head(&flipped).map(<[u8]>::to_vec));
+            let whole = RecordFrame::read(&flipped).and_then(|frame| frame.verified_head(&flipped).map(<[u8]>::to_vec));
             assert_eq!(whole, None, "bit {bit}");
         }
     }

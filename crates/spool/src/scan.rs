@@ -8,15 +8,15 @@
 use std::io;
 use std::ops::Range;
 
-use crate::codec::{Reader, put_u32};
+use crate::codec::{ByteReader, put_u32};
 use crate::disk::{DiskFile, read_lossy};
-use crate::entry::{OutcomeHead, sequence_of};
-use crate::record::{BLOCK, Commit, FRAME_BYTES, Frame, Kind, RECORD_ALIGN, Use};
+use crate::entries::{OutcomeHead, sequence_of};
+use crate::record::{BLOCK, CommitRecord, FRAME_BYTES, RECORD_ALIGN, RecordFrame, RecordKind, SegmentUse};
 use crate::segment::{DATA_OFFSET, find_record, look_for_record};
 
 /// The records of a segment, in the form of its index.
 #[derive(Default)]
-pub(crate) struct Contents {
+pub(crate) struct SegmentContents {
     entries: Vec<u8>,
     /// Ranges that held data and cannot be read.
     pub(crate) damage: Vec<Range<u64>>,
@@ -25,30 +25,30 @@ pub(crate) struct Contents {
 }
 
 /// A record of a segment, without its body.
-pub(crate) struct Listed<'a> {
+pub(crate) struct ListedRecord<'a> {
     pub(crate) offset: u64,
-    pub(crate) frame: Frame,
+    pub(crate) frame: RecordFrame,
     pub(crate) head: &'a [u8],
 }
 
-impl Contents {
+impl SegmentContents {
     /// Reads the index of a sealed segment for one use; None if there is no readable one.
-    pub(crate) fn by_index(file: &dyn DiskFile, segment: Use) -> io::Result<Option<Contents>> {
+    pub(crate) fn by_index(file: &dyn DiskFile, segment: SegmentUse) -> io::Result<Option<SegmentContents>> {
         let entries = by_index(file, segment, file.len()?);
-        Ok(entries.map(|entries| Contents { entries, damage: Vec::new(), indexed: true }))
+        Ok(entries.map(|entries| SegmentContents { entries, damage: Vec::new(), indexed: true }))
     }
 
     /// Reads all records of one use.
-    pub(crate) fn by_record(file: &dyn DiskFile, segment: Use) -> io::Result<Contents> {
-        Ok(Scan { file, segment, end: file.len()?, contents: Contents::default() }.run())
+    pub(crate) fn by_record(file: &dyn DiskFile, segment: SegmentUse) -> io::Result<SegmentContents> {
+        Ok(SegmentScan { file, segment, end: file.len()?, contents: SegmentContents::default() }.run())
     }
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = Listed<'_>> {
-        let mut reader = Reader::new(&self.entries);
+    pub(crate) fn records(&self) -> impl Iterator<Item = ListedRecord<'_>> {
+        let mut reader = ByteReader::new(&self.entries);
         std::iter::from_fn(move || {
             let offset = u64::from(reader.u32()?) * RECORD_ALIGN;
-            let frame = Frame::read(reader.bytes(FRAME_BYTES)?)?;
-            Some(Listed { offset, frame, head: reader.bytes(frame.head_len as usize)? })
+            let frame = RecordFrame::read(reader.bytes(FRAME_BYTES)?)?;
+            Some(ListedRecord { offset, frame, head: reader.bytes(frame.head_len as usize)? })
         })
     }
 
@@ -58,43 +58,44 @@ impl Contents {
     }
 }
 
-fn by_index(file: &dyn DiskFile, segment: Use, end: u64) -> Option<Vec<u8>> {
-    let of_use = |(frame, _): &(Frame, Vec<u8>), kind| frame.kind == kind && frame.segment == segment;
+fn by_index(file: &dyn DiskFile, segment: SegmentUse, end: u64) -> Option<Vec<u8>> {
+    let of_use = |(frame, _): &(RecordFrame, Vec<u8>), kind| frame.kind == kind && frame.segment == segment;
     let place = end.checked_sub(BLOCK).filter(|place| *place >= DATA_OFFSET)?;
-    let (_, footer) = look_for_record(file, place, end).filter(|found| of_use(found, Kind::Footer))?;
-    let place = Reader::new(&footer[FRAME_BYTES..]).u64()?;
-    let (frame, _) = look_for_record(file, place, end).filter(|found| of_use(found, Kind::Index))?;
+    let (_, footer) = look_for_record(file, place, end).filter(|found| of_use(found, RecordKind::Footer))?;
+    let place = ByteReader::new(&footer[FRAME_BYTES..]).u64()?;
+    let (frame, _) = look_for_record(file, place, end).filter(|found| of_use(found, RecordKind::Index))?;
     let mut entries = vec![0; frame.body_len as usize];
     read_lossy(file, &mut entries, place + frame.body_offset());
     (crc32c::crc32c(&entries) == frame.body_crc).then_some(entries)
 }
 
-struct Scan<'a> {
+struct SegmentScan<'a> {
     file: &'a dyn DiskFile,
-    segment: Use,
+    segment: SegmentUse,
     end: u64,
-    contents: Contents,
+    contents: SegmentContents,
 }
 
 /// The records found of one batch.
 #[derive(Default)]
-struct Batch {
+struct ScannedBatch {
     number: u32,
-    records: Vec<(u64, Frame, Vec<u8>)>,
-    running: Commit,
+    records: Vec<(u64, RecordFrame, Vec<u8>)>,
+    running: CommitRecord,
     /// Set when the commit record was found: whether it matches the records before it.
     closed: Option<bool>,
     gaps: Vec<Range<u64>>,
 }
 
-impl Scan<'_> {
-    fn run(mut self) -> Contents {
-        let mut batch = Batch { number: 1, ..Batch::default() };
+impl SegmentScan<'_> {
+    fn run(mut self) -> SegmentContents {
+        let mut batch = ScannedBatch { number: 1, ..ScannedBatch::default() };
         let mut position = DATA_OFFSET;
         while let Some((place, frame, record)) = self.next(position) {
             let own_gap = batch.is_followed_by(&frame);
             if frame.batch != batch.number {
-                let before = std::mem::replace(&mut batch, Batch { number: frame.batch, ..Batch::default() });
+                let before =
+                    std::mem::replace(&mut batch, ScannedBatch { number: frame.batch, ..ScannedBatch::default() });
                 self.accept(before, false);
             }
             if place != position {
@@ -109,7 +110,7 @@ impl Scan<'_> {
     }
 
     /// The record at `position`, or the next one after it.
-    fn next(&self, position: u64) -> Option<(u64, Frame, Vec<u8>)> {
+    fn next(&self, position: u64) -> Option<(u64, RecordFrame, Vec<u8>)> {
         let here = look_for_record(self.file, position, self.end).filter(|(frame, _)| frame.segment == self.segment);
         if let Some((frame, record)) = here {
             return Some((position, frame, record));
@@ -119,7 +120,7 @@ impl Scan<'_> {
     }
 
     /// Lists the intact records of a batch; only the last one may be torn.
-    fn accept(&mut self, batch: Batch, last: bool) {
+    fn accept(&mut self, batch: ScannedBatch, last: bool) {
         let mut intact = Vec::with_capacity(batch.records.len());
         let mut whole = batch.closed == Some(true);
         // Without its commit record the last batch was not synced, so it was not acknowledged.
@@ -148,24 +149,24 @@ impl Scan<'_> {
     }
 }
 
-impl Batch {
+impl ScannedBatch {
     /// Whether only a part of the frame's own batch can be missing before it: it continues this
     /// batch, or begins the next one.
-    fn is_followed_by(&self, frame: &Frame) -> bool {
+    fn is_followed_by(&self, frame: &RecordFrame) -> bool {
         frame.batch == self.number || (self.closed.is_some() && frame.batch == self.number + 1)
     }
 
     /// Adds the record at `place`; returns the position of the next one.
-    fn add(&mut self, place: u64, frame: Frame, record: Vec<u8>) -> u64 {
+    fn add(&mut self, place: u64, frame: RecordFrame, record: Vec<u8>) -> u64 {
         let end = place + frame.span();
         match frame.kind {
-            Kind::Commit => {
-                self.closed = Some(Commit::read(&record[FRAME_BYTES..]) == Some(self.running));
+            RecordKind::Commit => {
+                self.closed = Some(CommitRecord::read(&record[FRAME_BYTES..]) == Some(self.running));
                 end.next_multiple_of(BLOCK)
             }
-            Kind::Index | Kind::Footer => end.next_multiple_of(BLOCK),
-            Kind::Message | Kind::Outcome | Kind::Unknown(_) => {
-                self.running.add(Frame::claimed_crc(&record).unwrap_or(0), frame.body_crc);
+            RecordKind::Index | RecordKind::Footer => end.next_multiple_of(BLOCK),
+            RecordKind::Message | RecordKind::Outcome | RecordKind::Unknown(_) => {
+                self.running.add(RecordFrame::claimed_crc(&record).unwrap_or(0), frame.body_crc);
                 self.records.push((place, frame, record));
                 end
             }
@@ -180,13 +181,13 @@ pub(crate) fn body_crc(file: &dyn DiskFile, offset: u64, len: u32) -> Option<u32
 }
 
 fn message_of(record: &[u8]) -> Option<u64> {
-    Frame::read(record).filter(|frame| frame.kind == Kind::Message)?;
+    RecordFrame::read(record).filter(|frame| frame.kind == RecordKind::Message)?;
     sequence_of(&record[FRAME_BYTES..])
 }
 
 /// An outcome does not count if its bounce is not among the messages of its torn batch.
 fn lacks_its_bounce(record: &[u8], messages: &[u64]) -> bool {
-    let outcome = Frame::read(record).filter(|frame| frame.kind == Kind::Outcome);
+    let outcome = RecordFrame::read(record).filter(|frame| frame.kind == RecordKind::Outcome);
     let head = outcome.and_then(|_| OutcomeHead::read(&record[FRAME_BYTES..]));
     head.is_some_and(|head| head.bounce != 0 && !messages.contains(&head.bounce))
 }

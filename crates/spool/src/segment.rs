@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use mail::{ByteSource, SpoolId};
 
-use crate::codec::{Reader, put_u16, put_u32, put_u64};
+use crate::codec::{ByteReader, put_u16, put_u32, put_u64};
 use crate::disk::{DiskFile, read_exact_at, read_lossy, write_all_at};
-use crate::record::{BLOCK, FRAME_BYTES, Frame, MAGIC, RECORD_ALIGN, Use};
+use crate::record::{BLOCK, FRAME_BYTES, MAGIC, RECORD_ALIGN, RecordFrame, SegmentUse};
 
 /// Where records begin: after the two slots.
 pub(crate) const DATA_OFFSET: u64 = 2 * BLOCK;
@@ -30,11 +30,11 @@ const SLOT_BYTES: usize = 64;
 
 /// The content of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     /// The slot with the higher generation is in force.
     pub(crate) generation: u64,
     /// The current use, or None if the segment is free.
-    pub(crate) segment: Option<Use>,
+    pub(crate) segment: Option<SegmentUse>,
     /// The highest number of any use of this file.
     pub(crate) last_number: u64,
     /// Counts starts of the server; the upper bits of sequence numbers.
@@ -45,28 +45,28 @@ pub(crate) struct Header {
 
 /// The result of reading both slots of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum HeaderState {
     /// Never used, or its creation was interrupted.
     Blank,
     /// A valid header; `damaged` if the other slot was written but cannot be read.
-    Good { header: Header, damaged: bool },
+    Good { header: SegmentHeader, damaged: bool },
     /// The header in force is damaged; its use comes from the first record, the rest from the other
     /// slot.
-    Outlived { header: Header, found: Use },
+    NewestUnreadable { header: SegmentHeader, found: SegmentUse },
     /// Written by another version of the format.
     Version(u32),
     /// Both slots were written, and neither can be read.
     Unreadable,
 }
 
-impl Header {
+impl SegmentHeader {
     fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK as usize);
         out.extend_from_slice(SLOT_MAGIC);
         put_u32(&mut out, FORMAT_VERSION);
         put_u32(&mut out, self.epoch);
         put_u64(&mut out, self.generation);
-        let Use { number, salt } = self.segment.unwrap_or_default();
+        let SegmentUse { number, salt } = self.segment.unwrap_or_default();
         put_u64(&mut out, number);
         put_u64(&mut out, salt);
         put_u64(&mut out, self.last_number);
@@ -79,9 +79,9 @@ impl Header {
         out
     }
 
-    fn read(bytes: &[u8]) -> Option<Result<Header, u32>> {
+    fn read(bytes: &[u8]) -> Option<Result<SegmentHeader, u32>> {
         let (covered, crc) = bytes.get(..SLOT_BYTES)?.split_at(SLOT_BYTES - 4);
-        let mut reader = Reader::new(covered);
+        let mut reader = ByteReader::new(covered);
         if reader.bytes(8)? != SLOT_MAGIC || crc32c::crc32c(covered).to_le_bytes() != crc {
             return None;
         }
@@ -90,10 +90,10 @@ impl Header {
             return Some(Err(version));
         }
         let (epoch, generation) = (reader.u32()?, reader.u64()?);
-        let segment = Use { number: reader.u64()?, salt: reader.u64()? };
+        let segment = SegmentUse { number: reader.u64()?, salt: reader.u64()? };
         let (last_number, spool, lane) = (reader.u64()?, SpoolId::new(reader.u64()?), reader.u16()?);
         let segment = (segment.number != 0).then_some(segment);
-        Some(Ok(Header { generation, segment, last_number, epoch, spool, lane }))
+        Some(Ok(SegmentHeader { generation, segment, last_number, epoch, spool, lane }))
     }
 
     /// Writes the slot for this generation and syncs the file.
@@ -104,16 +104,16 @@ impl Header {
     }
 
     /// Reads both slots.
-    pub(crate) fn load(file: &dyn DiskFile) -> io::Result<Standing> {
+    pub(crate) fn load(file: &dyn DiskFile) -> io::Result<HeaderState> {
         if file.len()? < DATA_OFFSET {
-            return Ok(Standing::Blank);
+            return Ok(HeaderState::Blank);
         }
         let mut blocks = vec![0; DATA_OFFSET as usize];
         let mut damaged = read_lossy(file, &mut blocks, 0);
-        let mut best: Option<Header> = None;
+        let mut best: Option<SegmentHeader> = None;
         for slot in blocks.chunks(BLOCK as usize) {
-            match Header::read(slot) {
-                Some(Err(version)) => return Ok(Standing::Version(version)),
+            match SegmentHeader::read(slot) {
+                Some(Err(version)) => return Ok(HeaderState::Version(version)),
                 Some(Ok(header)) if best.is_none_or(|b| b.generation < header.generation) => best = Some(header),
                 Some(Ok(_)) => {}
                 None => damaged |= slot.iter().any(|&byte| byte != 0),
@@ -121,12 +121,12 @@ impl Header {
         }
         Ok(match best {
             Some(header) => match first_use(file)?.filter(|found| found.number > header.last_number) {
-                Some(found) => Standing::Outlived { header, found },
-                None => Standing::Good { header, damaged },
+                Some(found) => HeaderState::NewestUnreadable { header, found },
+                None => HeaderState::Good { header, damaged },
             },
             // A header may also be damaged to zeros.
-            None if damaged || first_use(file)?.is_some() => Standing::Unreadable,
-            None => Standing::Blank,
+            None if damaged || first_use(file)?.is_some() => HeaderState::Unreadable,
+            None => HeaderState::Blank,
         })
     }
 }
@@ -142,9 +142,9 @@ pub(crate) fn file_ordinal(name: &str) -> Option<u32> {
 }
 
 /// The source of a [`mail::Body`]: while one exists, its segment is not reused.
-pub(crate) struct Lease(pub(crate) Arc<dyn DiskFile>);
+pub(crate) struct FileLease(pub(crate) Arc<dyn DiskFile>);
 
-impl ByteSource for Lease {
+impl ByteSource for FileLease {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(buffer, offset)
     }
@@ -159,11 +159,11 @@ pub(crate) fn read_record(
     file: &(impl ByteSource + ?Sized),
     offset: u64,
     end: u64,
-) -> io::Result<Option<(Frame, Vec<u8>)>> {
+) -> io::Result<Option<(RecordFrame, Vec<u8>)>> {
     const GUESS: u64 = 512;
     let mut record = vec![0; GUESS.min(end.saturating_sub(offset)) as usize];
     read_exact_at(file, &mut record, offset)?;
-    let Some(frame) = Frame::read(&record) else { return Ok(None) };
+    let Some(frame) = RecordFrame::read(&record) else { return Ok(None) };
     if offset + frame.span() > end {
         return Ok(None);
     }
@@ -177,18 +177,23 @@ pub(crate) fn read_record(
 }
 
 /// Reads the record at `offset`; None also if the device fails twice.
-pub(crate) fn look_for_record(file: &dyn DiskFile, offset: u64, end: u64) -> Option<(Frame, Vec<u8>)> {
+pub(crate) fn look_for_record(file: &dyn DiskFile, offset: u64, end: u64) -> Option<(RecordFrame, Vec<u8>)> {
     let again = |_| read_record(file, offset, end);
     read_record(file, offset, end).or_else(again).ok().flatten()
 }
 
 /// The use in the first record, for when the header cannot be read.
-pub(crate) fn first_use(file: &dyn DiskFile) -> io::Result<Option<Use>> {
+pub(crate) fn first_use(file: &dyn DiskFile) -> io::Result<Option<SegmentUse>> {
     Ok(look_for_record(file, DATA_OFFSET, file.len()?).map(|(frame, _)| frame.segment))
 }
 
 /// Finds the next valid record of a use from `offset` on.
-pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: Use) -> Option<(u64, Frame)> {
+pub(crate) fn find_record(
+    file: &dyn DiskFile,
+    offset: u64,
+    end: u64,
+    segment: SegmentUse,
+) -> Option<(u64, RecordFrame)> {
     const WINDOW: u64 = 1 << 20;
     let mut window = Vec::new();
     let mut start = offset.next_multiple_of(RECORD_ALIGN);
@@ -200,7 +205,8 @@ pub(crate) fn find_record(file: &dyn DiskFile, offset: u64, end: u64, segment: U
             let place = start + at as u64;
             // Old content may be full of forged frames with large lengths: do not read for those.
             if window[at..].starts_with(&MAGIC)
-                && Frame::read(&window[at..]).is_some_and(|frame| frame.segment == segment && frame.place == place)
+                && RecordFrame::read(&window[at..])
+                    .is_some_and(|frame| frame.segment == segment && frame.place == place)
                 && let Some((frame, _)) = look_for_record(file, place, end)
             {
                 return Some((place, frame));
@@ -217,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_header_reads_back_and_a_torn_one_does_not() {
-        let header = Header {
+        let header = SegmentHeader {
             generation: 3,
-            segment: Some(Use { number: 8, salt: 77 }),
+            segment: Some(SegmentUse { number: 8, salt: 77 }),
             last_number: 8,
             epoch: 2,
             spool: SpoolId::new(99),
@@ -227,11 +233,11 @@ mod tests {
         };
         let bytes = header.bytes();
         assert_eq!(bytes.len() as u64, BLOCK);
-        assert_eq!(Header::read(&bytes), Some(Ok(header)));
+        assert_eq!(SegmentHeader::read(&bytes), Some(Ok(header)));
         for place in 0..SLOT_BYTES {
             let mut torn = bytes.clone();
             torn[place] ^= 1;
-            assert_eq!(Header::read(&torn), None, "byte {place}");
+            assert_eq!(SegmentHeader::read(&torn), None, "byte {place}");
         }
     }
 }

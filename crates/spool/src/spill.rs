@@ -18,37 +18,40 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
 
 /// The length and checksum of a body in a file of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpilledRange {
+pub(crate) struct SpilledLength {
     pub(crate) len: u64,
     pub(crate) digest: u32,
 }
 
-/// Writes a body to a file. If it is dropped before [`Spill::finish`], the file is removed.
-pub struct Spill {
-    target: Target,
-    range: SpilledRange,
+/// Writes a body to a file. If it is dropped before [`SpillWriter::finish`], the file is removed.
+pub struct SpillWriter {
+    target: SpillFile,
+    range: SpilledLength,
 }
 
 /// A durable body file. If it is dropped before it is submitted, the file is removed.
 #[derive(Debug)]
-pub struct Spilled {
-    target: Target,
-    pub(crate) range: SpilledRange,
+pub struct SpilledBody {
+    target: SpillFile,
+    pub(crate) range: SpilledLength,
 }
 
 /// The file; removed on drop unless it was kept.
-struct Target {
+struct SpillFile {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     name: String,
     kept: bool,
 }
 
-impl Spill {
+impl SpillWriter {
     pub(crate) fn create(disk: Arc<dyn Disk>, sequence: u64) -> io::Result<Self> {
         let name = file_name(sequence);
         let file = disk.create(&name, 0)?;
-        Ok(Spill { target: Target { disk, file, name, kept: false }, range: SpilledRange { len: 0, digest: 0 } })
+        Ok(SpillWriter {
+            target: SpillFile { disk, file, name, kept: false },
+            range: SpilledLength { len: 0, digest: 0 },
+        })
     }
 
     /// Appends to the body. Blocks: do not call it on a session's thread.
@@ -63,10 +66,10 @@ impl Spill {
     }
 
     /// Syncs the file and its folder.
-    pub fn finish(self) -> io::Result<Spilled> {
+    pub fn finish(self) -> io::Result<SpilledBody> {
         self.target.file.sync()?;
         self.target.disk.sync_folder()?;
-        Ok(Spilled { target: self.target, range: self.range })
+        Ok(SpilledBody { target: self.target, range: self.range })
     }
 
     /// Bytes written so far.
@@ -80,15 +83,15 @@ impl Spill {
     }
 }
 
-impl Spilled {
+impl SpilledBody {
     /// Hands the file over to the log.
-    pub(crate) fn keep(mut self) -> SpilledRange {
+    pub(crate) fn keep(mut self) -> SpilledLength {
         self.target.kept = true;
         self.range
     }
 }
 
-impl Drop for Target {
+impl Drop for SpillFile {
     fn drop(&mut self) {
         if !self.kept {
             // A file that stays is removed at the next start.
@@ -97,7 +100,7 @@ impl Drop for Target {
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for SpillFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.name)
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use mail::{Histogram, Recorder};
+use mail::{Histogram, HistogramRecorder};
 
 /// A snapshot of a spool's counters, the sum of all lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,16 +44,16 @@ impl Stats {
 
 /// The counters of one lane.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct LaneCounters {
     pub(crate) messages_committed: AtomicU64,
     pub(crate) batches_failed: AtomicU64,
     pub(crate) messages_copied: AtomicU64,
     pub(crate) set_aside: AtomicU64,
-    batch_records: Recorder,
-    sync_micros: Recorder,
+    batch_records: HistogramRecorder,
+    sync_micros: HistogramRecorder,
 }
 
-impl Counters {
+impl LaneCounters {
     pub(crate) fn batch(&self, records: u64, sync: Duration) {
         self.batch_records.record(records);
         self.sync_micros.record(u64::try_from(sync.as_micros()).unwrap_or(u64::MAX));

@@ -11,28 +11,28 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::batch_size::BatchSizer;
 use crate::codec::{put_u32, put_u64};
 use crate::disk::write_all_at;
-use crate::entry::{Live, OutcomeHead, live};
-use crate::lane::{Effect, Item, Lane, Submission};
-use crate::ledger::{Place, Slot, Stage};
-use crate::pace::Pace;
-use crate::record::{BLOCK, Commit, Draft, FRAME_BYTES, Kind, RECORD_ALIGN, Use};
-use crate::segment::{DATA_OFFSET, Lease};
-use crate::{CommitError, Durability, Event};
+use crate::entries::{LiveMessage, OutcomeHead, live_message};
+use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
+use crate::message_index::{RecordPlace, SegmentSlot, SegmentStage};
+use crate::record::{BLOCK, CommitRecord, FRAME_BYTES, RECORD_ALIGN, RecordDraft, RecordKind, SegmentUse};
+use crate::segment::{DATA_OFFSET, FileLease};
+use crate::{CommitError, Durability, SpoolEvent};
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
-/// Frame and head of a [`Commit`].
+/// Frame and head of a [`CommitRecord`].
 const COMMIT_BYTES: u64 = FRAME_BYTES as u64 + 8;
 
 /// If a batch has at least this many submissions, the next one waits a moment for more.
-const BUSY: usize = 4;
+const BUSY_SUBMISSIONS_MIN: usize = 4;
 
 /// The segment that is being written.
-struct Open {
-    slot: Slot,
-    lease: Arc<Lease>,
-    segment: Use,
+struct OpenSegment {
+    slot: SegmentSlot,
+    lease: Arc<FileLease>,
+    segment: SegmentUse,
     size: u64,
     /// Where the next batch begins; a multiple of [`BLOCK`].
     position: u64,
@@ -43,24 +43,24 @@ struct Open {
     unsynced_since: Option<Instant>,
 }
 
-impl Open {
-    fn fits(&self, demand: Demand) -> bool {
+impl OpenSegment {
+    fn fits(&self, demand: RecordSize) -> bool {
         demand.fits(self.position, self.index.len() as u64, self.size)
     }
 }
 
 /// The space that records take in the log, and their frames and heads in the index.
 #[derive(Clone, Copy, Default)]
-struct Demand {
+struct RecordSize {
     spans: u64,
     heads: u64,
 }
 
-impl Demand {
-    fn of(submission: &Submission) -> Demand {
-        submission.items.iter().fold(Demand::default(), |sum, item| {
-            let (span, head) = item.demand();
-            Demand { spans: sum.spans + span, heads: sum.heads + head }
+impl RecordSize {
+    fn of(submission: &Submission) -> RecordSize {
+        submission.records.iter().fold(RecordSize::default(), |sum, item| {
+            let (span, head) = item.size_max();
+            RecordSize { spans: sum.spans + span, heads: sum.heads + head }
         })
     }
 
@@ -74,21 +74,21 @@ impl Demand {
 
 pub(crate) struct Writer<'a> {
     lane: &'a Lane,
-    open: Option<Open>,
-    pace: Pace,
+    open: Option<OpenSegment>,
+    batch_sizer: BatchSizer,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(lane: &'a Lane) -> Self {
-        let pace = Pace::new(lane.config.batch_bytes_max, lane.config.batch_time_target);
-        Writer { lane, open: None, pace }
+        let pace = BatchSizer::new(lane.config.batch_bytes_max, lane.config.batch_time_target);
+        Writer { lane, open: None, batch_sizer: pace }
     }
 
     /// Commits submissions until the lane is closed and none is waiting.
     pub(crate) fn run(mut self) {
-        let mut crowd = 0;
-        while let Some(waiting) = self.lane.take(crowd, || self.idle_time()) {
-            crowd = if waiting.len() >= BUSY { 2 * waiting.len() } else { 0 };
+        let mut gather_count = 0;
+        while let Some(waiting) = self.lane.take_submissions(gather_count, || self.idle_time()) {
+            gather_count = if waiting.len() >= BUSY_SUBMISSIONS_MIN { 2 * waiting.len() } else { 0 };
             if waiting.is_empty() {
                 self.sync_relaxed();
             }
@@ -112,8 +112,8 @@ impl<'a> Writer<'a> {
     fn commit_some(&mut self, mut waiting: Vec<Submission>) -> Vec<Submission> {
         let mut count = self.fitting(&waiting);
         let segment_bytes = self.lane.config.segment_bytes;
-        let hopeless = |submission: &Submission| !Demand::of(submission).fits(DATA_OFFSET, 0, segment_bytes);
-        if count == 0 && waiting.first().is_some_and(hopeless) {
+        let too_large = |submission: &Submission| !RecordSize::of(submission).fits(DATA_OFFSET, 0, segment_bytes);
+        if count == 0 && waiting.first().is_some_and(too_large) {
             self.lane.refuse(waiting.remove(0), CommitError::TooLarge);
             return waiting;
         }
@@ -124,7 +124,7 @@ impl<'a> Writer<'a> {
         }
         if count == 0 {
             self.seal();
-            match self.advance() {
+            match self.open_next_segment() {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
                     waiting.into_iter().for_each(|submission| self.lane.refuse(submission, error.clone()));
@@ -146,11 +146,11 @@ impl<'a> Writer<'a> {
     /// How many submissions at the front fit into the open segment and one batch.
     fn fitting(&self, waiting: &[Submission]) -> usize {
         let Some(open) = &self.open else { return 0 };
-        let mut sum = Demand::default();
+        let mut sum = RecordSize::default();
         let fits = |submission: &&Submission| {
-            let (first, more) = (sum.spans == 0, Demand::of(submission));
-            sum = Demand { spans: sum.spans + more.spans, heads: sum.heads + more.heads };
-            (first || sum.spans <= self.pace.bytes()) && open.fits(sum)
+            let (first, more) = (sum.spans == 0, RecordSize::of(submission));
+            sum = RecordSize { spans: sum.spans + more.spans, heads: sum.heads + more.heads };
+            (first || sum.spans <= self.batch_sizer.bytes()) && open.fits(sum)
         };
         waiting.iter().take_while(fits).count()
     }
@@ -159,18 +159,18 @@ impl<'a> Writer<'a> {
     fn commit(&mut self, mut submissions: Vec<Submission>) {
         let Some(open) = &mut self.open else { return };
         if self.lane.sync_failed.swap(false, Relaxed) {
-            return self.give_up(&io::Error::other("an earlier sync failed"), submissions);
+            return self.fail_batch(&io::Error::other("an earlier sync failed"), submissions);
         }
         refresh_copies(self.lane, &mut submissions);
-        let batch = Batch::seal(open, &mut submissions);
+        let batch = SealedBatch::seal(open, &mut submissions);
         let start = Instant::now();
         let strict = matches!(self.lane.config.durability, Durability::Commit);
         let written = batch.write(open, &submissions).and_then(|()| if strict { open.lease.0.sync() } else { Ok(()) });
         if let Err(error) = written {
-            return self.give_up(&error, submissions);
+            return self.fail_batch(&error, submissions);
         }
         self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
-        self.pace.learn(batch.end - open.position, start.elapsed());
+        self.batch_sizer.record_batch(batch.end - open.position, start.elapsed());
         open.position = batch.end;
         open.batch += 1;
         if !strict {
@@ -184,62 +184,62 @@ impl<'a> Writer<'a> {
     }
 
     /// The batch is durable: updates the index, then calls the callbacks, then reports the commit.
-    fn finish(&self, batch: Batch, submissions: Vec<Submission>) {
+    fn finish(&self, batch: SealedBatch, submissions: Vec<Submission>) {
         let slot = batch.slot;
         let mut places = batch.places.into_iter();
-        let (mut kept, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
-        let mut yard = self.lane.yard();
-        let (mut waning, mut copied) = (false, 0);
+        let (mut committed, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
+        let mut table = self.lane.segment_table();
+        let (mut needs_maintenance, mut copied) = (false, 0);
         for submission in submissions {
-            let first = kept.len();
-            for item in submission.items {
+            let first = committed.len();
+            for item in submission.records {
                 let place = places.next().expect("a batch has a position for every record");
-                match item.effect {
-                    Effect::Insert(head) => {
-                        yard.ledger.insert(&head, place);
-                        kept.push(live(self.lane.spool, self.lane.number, head, false));
+                match item.index_update {
+                    IndexUpdate::Insert(head) => {
+                        table.index.insert(&head, place);
+                        committed.push(live_message(self.lane.spool, self.lane.number, head, false));
                     }
-                    Effect::Settle(head) => {
-                        foresee(&mut kept[first..], &head);
-                        let holder = yard.ledger.place(head.sequence).map(|place| place.slot);
-                        if yard.ledger.settle(head.sequence, &head.states, slot) {
-                            waning |= holder.is_some_and(|slot| yard.ledger.is_waning(slot));
+                    IndexUpdate::ApplyOutcome(head) => {
+                        apply_own_outcome(&mut committed[first..], &head);
+                        let holder = table.index.place(head.sequence).map(|place| place.slot);
+                        if table.index.apply_outcome(head.sequence, &head.states, slot) {
+                            needs_maintenance |= holder.is_some_and(|slot| table.index.may_need_maintenance(slot));
                         }
                     }
-                    Effect::Relocate(head) => {
-                        yard.ledger.relocate(head.sequence, place);
+                    IndexUpdate::Relocate(head) => {
+                        table.index.relocate(head.sequence, place);
                         copied += 1;
                     }
                 }
             }
             waiters.push(submission.done);
         }
-        let littered = !yard.ledger.litter.is_empty();
-        drop(yard);
+        let has_dead_bodies = !table.index.dead_bodies.is_empty();
+        drop(table);
         waiters.into_iter().for_each(|done| done(Ok(())));
-        if waning || littered || copied > 0 {
-            self.lane.work.notify_one();
+        if needs_maintenance || has_dead_bodies || copied > 0 {
+            self.lane.maintenance_wanted.notify_one();
         }
         self.lane.counters.messages_copied.fetch_add(copied, Relaxed);
-        self.lane.counters.messages_committed.fetch_add(kept.len() as u64, Relaxed);
-        if !kept.is_empty() {
-            self.lane.tell(Event::Committed(kept));
+        self.lane.counters.messages_committed.fetch_add(committed.len() as u64, Relaxed);
+        if !committed.is_empty() {
+            self.lane.report_event(SpoolEvent::Committed(committed));
         }
     }
 
     /// Acknowledges nothing of the batch; the segment is not written again.
-    fn give_up(&mut self, error: &io::Error, submissions: Vec<Submission>) {
+    fn fail_batch(&mut self, error: &io::Error, submissions: Vec<Submission>) {
         let open = self.open.take().expect("a segment is open while a batch is written");
-        let mut yard = self.lane.yard();
-        yard.ledger.segment(open.slot).stage = Stage::Broken;
-        for item in submissions.iter().flat_map(|submission| &submission.items) {
-            if let Effect::Relocate(head) = &item.effect {
-                yard.ledger.haunt(head.sequence, open.segment.number);
+        let mut table = self.lane.segment_table();
+        table.index.segment(open.slot).stage = SegmentStage::Broken;
+        for item in submissions.iter().flat_map(|submission| &submission.records) {
+            if let IndexUpdate::Relocate(head) = &item.index_update {
+                table.index.note_failed_copy(head.sequence, open.segment.number);
             }
         }
-        drop(yard);
+        drop(table);
         self.lane.counters.batches_failed.fetch_add(1, Relaxed);
-        self.lane.tell(Event::BatchFailed {
+        self.lane.report_event(SpoolEvent::BatchFailed {
             lane: self.lane.number,
             segment: open.segment.number,
             error: error.to_string(),
@@ -256,39 +256,39 @@ impl<'a> Writer<'a> {
         let synced = open.lease.0.sync();
         let failed_before = self.lane.sync_failed.swap(false, Relaxed);
         match synced {
-            Err(error) => self.give_up(&error, Vec::new()),
-            Ok(()) if failed_before => self.give_up(&io::Error::other("an earlier sync failed"), Vec::new()),
+            Err(error) => self.fail_batch(&error, Vec::new()),
+            Ok(()) if failed_before => self.fail_batch(&io::Error::other("an earlier sync failed"), Vec::new()),
             Ok(()) => {}
         }
     }
 
     /// The next ready segment; waits until maintenance has prepared one.
-    fn advance(&self) -> Result<Open, CommitError> {
-        let mut yard = self.lane.yard();
+    fn open_next_segment(&self) -> Result<OpenSegment, CommitError> {
+        let mut table = self.lane.segment_table();
         loop {
-            let ready = yard.ledger.segments.iter_mut().filter(|(_, segment)| segment.stage == Stage::Ready);
+            let ready = table.index.segments.iter_mut().filter(|(_, segment)| segment.stage == SegmentStage::Ready);
             if let Some((&slot, segment)) = ready.min_by_key(|(_, segment)| segment.number) {
-                segment.stage = Stage::Open;
-                let open = Open {
+                segment.stage = SegmentStage::Open;
+                let open = OpenSegment {
                     slot,
                     lease: segment.lease.clone(),
-                    segment: Use { number: segment.number, salt: segment.salt },
+                    segment: SegmentUse { number: segment.number, salt: segment.salt },
                     size: segment.size,
                     position: DATA_OFFSET,
                     batch: 1,
                     index: Vec::new(),
                     unsynced_since: None,
                 };
-                self.lane.work.notify_one();
+                self.lane.maintenance_wanted.notify_one();
                 return Ok(open);
             }
-            if let Some(shortage) = yard.shortage.take() {
-                yard.wanted = false;
+            if let Some(shortage) = table.segment_error.take() {
+                table.segment_wanted = false;
                 return Err(shortage);
             }
-            yard.wanted = true;
-            self.lane.work.notify_one();
-            yard = self.lane.supply.wait(yard).unwrap_or_else(PoisonError::into_inner);
+            table.segment_wanted = true;
+            self.lane.maintenance_wanted.notify_one();
+            table = self.lane.segment_ready.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -297,11 +297,11 @@ impl<'a> Writer<'a> {
     fn seal(&mut self) {
         self.sync_relaxed();
         let Some(mut open) = self.open.take() else { return };
-        let mut index = Draft::new(Kind::Index, |_| {}).with_body(std::mem::take(&mut open.index));
-        let mut footer = Draft::new(Kind::Footer, |head| put_u64(head, open.position));
+        let mut index = RecordDraft::new(RecordKind::Index, |_| {}).with_body(std::mem::take(&mut open.index));
+        let mut footer = RecordDraft::new(RecordKind::Footer, |head| put_u64(head, open.position));
         index.seal(open.segment, open.batch, open.position);
         footer.seal(open.segment, open.batch + 1, open.size - BLOCK);
-        let write = |draft: &Draft, offset| {
+        let write = |draft: &RecordDraft, offset| {
             let mut parts = vec![IoSlice::new(&draft.record)];
             if !draft.body.is_empty() {
                 parts.push(IoSlice::new(&draft.body));
@@ -310,15 +310,15 @@ impl<'a> Writer<'a> {
         };
         // A segment without them is read record by record.
         let _ = write(&index, open.position).and_then(|()| write(&footer, open.size - BLOCK));
-        self.lane.yard().ledger.segment(open.slot).stage = Stage::Sealed;
-        self.lane.work.notify_one();
+        self.lane.segment_table().index.segment(open.slot).stage = SegmentStage::Sealed;
+        self.lane.maintenance_wanted.notify_one();
     }
 }
 
 /// If the outcome of a new message is in the same submission (a message held from the start), the
 /// report of the message includes it.
-fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
-    for live in kept.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
+fn apply_own_outcome(committed: &mut [LiveMessage], outcome: &OutcomeHead) {
+    for live in committed.iter_mut().filter(|live| live.id.sequence() == outcome.sequence) {
         for &(ordinal, state) in &outcome.states {
             if let Some(place) = live.states.get_mut(ordinal as usize) {
                 *place = state;
@@ -328,61 +328,61 @@ fn foresee(kept: &mut [Live], outcome: &OutcomeHead) {
 }
 
 fn is_copy(submission: &Submission) -> bool {
-    submission.items.iter().any(|item| matches!(item.effect, Effect::Relocate(_)))
+    submission.records.iter().any(|item| matches!(item.index_update, IndexUpdate::Relocate(_)))
 }
 
 /// Updates the states in every copy. A copy of a message that is dead now must not revive it, and
 /// one that outgrew its space must wait: both are replaced by an empty outcome.
 fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
-    for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
-        let room = item.demand().0;
-        let Effect::Relocate(head) = &mut item.effect else { continue };
-        let yard = lane.yard();
-        let mut is_current = yard.ledger.place(head.sequence).is_some();
+    for item in submissions.iter_mut().flat_map(|submission| &mut submission.records) {
+        let span_max = item.size_max().0;
+        let IndexUpdate::Relocate(head) = &mut item.index_update else { continue };
+        let table = lane.segment_table();
+        let mut is_current = table.index.place(head.sequence).is_some();
         if is_current {
-            head.merge(yard.ledger.states(head.sequence));
+            head.merge(table.index.states(head.sequence));
             let body = std::mem::take(&mut item.draft.body);
             item.draft = head.draft().with_body(body);
-            is_current = item.draft.span().is_some_and(|span| span <= room);
+            is_current = item.draft.span().is_some_and(|span| span <= span_max);
         }
         if !is_current {
             let nothing = OutcomeHead { sequence: head.sequence, bounce: 0, states: Vec::new() };
-            *item = Item { draft: nothing.draft(), effect: Effect::Settle(nothing) };
+            *item = PendingRecord { draft: nothing.draft(), index_update: IndexUpdate::ApplyOutcome(nothing) };
         }
     }
 }
 
 /// A batch being written: the position of each record, and the commit record.
-struct Batch {
-    slot: Slot,
-    places: Vec<Place>,
-    commit: Commit,
-    closing: Draft,
+struct SealedBatch {
+    slot: SegmentSlot,
+    places: Vec<RecordPlace>,
+    commit: CommitRecord,
+    closing: RecordDraft,
     end: u64,
 }
 
-impl Batch {
+impl SealedBatch {
     /// Completes all frames and the commit record.
-    fn seal(open: &Open, submissions: &mut [Submission]) -> Batch {
-        let mut commit = Commit::default();
+    fn seal(open: &OpenSegment, submissions: &mut [Submission]) -> SealedBatch {
+        let mut commit = CommitRecord::default();
         let mut offset = open.position;
         let mut places = Vec::with_capacity(submissions.len());
-        for item in submissions.iter_mut().flat_map(|submission| &mut submission.items) {
+        for item in submissions.iter_mut().flat_map(|submission| &mut submission.records) {
             let crc = item.draft.seal(open.segment, open.batch, offset);
             commit.add(crc, item.draft.body_crc);
             let span = item.draft.span().expect("the span was computed when the record joined the batch");
-            places.push(Place { slot: open.slot, offset, span });
+            places.push(RecordPlace { slot: open.slot, offset, span });
             offset += span;
         }
-        let mut closing = Draft::new(Kind::Commit, |head| commit.write(head));
+        let mut closing = RecordDraft::new(RecordKind::Commit, |head| commit.write(head));
         closing.seal(open.segment, open.batch, offset);
         let end = (offset + closing.record.len() as u64).next_multiple_of(BLOCK);
-        Batch { slot: open.slot, places, commit, closing, end }
+        SealedBatch { slot: open.slot, places, commit, closing, end }
     }
 
-    fn write(&self, open: &Open, submissions: &[Submission]) -> io::Result<()> {
+    fn write(&self, open: &OpenSegment, submissions: &[Submission]) -> io::Result<()> {
         let mut parts = Vec::with_capacity(self.places.len() * 3 + 2);
-        for item in submissions.iter().flat_map(|submission| &submission.items) {
+        for item in submissions.iter().flat_map(|submission| &submission.records) {
             let draft = &item.draft;
             parts.push(IoSlice::new(&draft.record));
             if !draft.body.is_empty() {
@@ -402,8 +402,8 @@ impl Batch {
         write_all_at(&*open.lease.0, &mut parts, open.position)
     }
 
-    fn enter_index(&self, open: &mut Open, submissions: &[Submission]) {
-        let items = submissions.iter().flat_map(|submission| &submission.items);
+    fn enter_index(&self, open: &mut OpenSegment, submissions: &[Submission]) {
+        let items = submissions.iter().flat_map(|submission| &submission.records);
         for (place, item) in self.places.iter().zip(items) {
             put_u32(&mut open.index, (place.offset / RECORD_ALIGN) as u32);
             open.index.extend_from_slice(&item.draft.record);

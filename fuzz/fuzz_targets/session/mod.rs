@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
-use protocol::sasl::{self, Mechanism, Verdict};
+use protocol::sasl::{self, Mechanism, PasswordVerdict};
 use protocol::smtp::server::{
-    Action, Answer, Auth, Config, Flavor, Limits, NulPolicy, Peer, Question, Session, Tls, Tolerance,
+    SessionAction, SessionAnswer, AuthConfig, Config, MailProtocol, Limits, NulPolicy, SmtpPeer, SessionQuestion, SmtpSession, TlsMode, Tolerance,
 };
 
 const NOW: Timestamp = Timestamp(0);
@@ -15,13 +15,13 @@ const NOW: Timestamp = Timestamp(0);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     output: Vec<u8>,
-    actions: Vec<Action>,
+    actions: Vec<SessionAction>,
     messages: Vec<Vec<u8>>,
     closed: bool,
 }
 
 /// Runs a session with the pieces. The peer may use XCLIENT until it has named an address.
-pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
+pub fn play<'a>(flavor: MailProtocol, mend: bool, nul: NulPolicy, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
     let limits = Limits {
         command_line_octets_max: 200,
         commands_max: 20,
@@ -34,13 +34,13 @@ pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterato
     let config = Config {
         hostname: "mx.example.org".into(),
         flavor,
-        tls: Tls::Offered,
+        tls: TlsMode::Offered,
         auth: Some(auth()),
         tolerance: Tolerance { nul, ..Tolerance::default() },
         limits,
     };
-    let peer = Peer { normalise_bare_newlines: mend, ..Peer::default() };
-    let mut session = Session::new(Arc::new(config), peer, NOW).trusting_xclient();
+    let peer = SmtpPeer { normalise_bare_newlines: mend, ..SmtpPeer::default() };
+    let mut session = SmtpSession::new(Arc::new(config), peer, NOW).with_xclient();
     let (mut outcome, mut body) = (Outcome::default(), Vec::new());
     for piece in pieces {
         session.handle_input(NOW, piece, &mut body);
@@ -54,7 +54,7 @@ pub fn play<'a>(flavor: Flavor, mend: bool, nul: NulPolicy, pieces: impl Iterato
 
 /// Runs a session with the bytes as a whole and in pieces of `size`, which must give the same
 /// result; no message has a bare CR or LF, nor a NUL unless NULs are kept.
-pub fn check(flavor: Flavor, mend: bool, nul: NulPolicy, bytes: &[u8], size: usize) {
+pub fn check(flavor: MailProtocol, mend: bool, nul: NulPolicy, bytes: &[u8], size: usize) {
     let whole = play(flavor, mend, nul, std::iter::once(bytes));
     assert_eq!(whole, play(flavor, mend, nul, bytes.chunks(size.max(1))));
     for message in &whole.messages {
@@ -66,34 +66,34 @@ pub fn check(flavor: Flavor, mend: bool, nul: NulPolicy, bytes: &[u8], size: usi
 }
 
 /// All mechanisms, also without TLS.
-fn auth() -> Auth {
-    Auth {
+fn auth() -> AuthConfig {
+    AuthConfig {
         mechanisms: Mechanism::ADVERTISED.into(),
         clear_text: true,
         required: false,
-        exchanges: sasl::Config { secret: [7; 32] },
+        sasl: sasl::Config { secret: [7; 32] },
     }
 }
 
-fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
+fn settle(session: &mut SmtpSession, outcome: &mut Outcome, body: &mut Vec<u8>) {
     while let Some(action) = session.poll_action() {
         match &action {
-            Action::Ask(question) => {
+            SessionAction::Ask(question) => {
                 let answer = match question {
-                    Question::Recipient(request) if request.address.as_str().starts_with('n') => {
-                        Answer::Refuse(Reply::plain(550, "no such mailbox"))
+                    SessionQuestion::Recipient(request) if request.address.as_str().starts_with('n') => {
+                        SessionAnswer::Refuse(Reply::plain(550, "no such mailbox"))
                     }
-                    Question::Message(_) => {
+                    SessionQuestion::Message(_) => {
                         outcome.messages.push(std::mem::take(body));
-                        Answer::Accept
+                        SessionAnswer::Accept
                     }
-                    Question::Login(request) => Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
-                    _ => Answer::Accept,
+                    SessionQuestion::Login(request) => SessionAnswer::Verdict(PasswordVerdict::Accepted { user: request.user.clone() }),
+                    _ => SessionAnswer::Accept,
                 };
                 session.handle_answer(NOW, answer, body);
             }
-            Action::Abandon => body.clear(),
-            Action::Refused { .. } | Action::Login { .. } => {}
+            SessionAction::Abandon => body.clear(),
+            SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
         }
         outcome.actions.push(action);
     }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::processes::{Brood, send};
+use super::processes::{ServerProcesses, send_signal};
 use crate::Fault;
-use crate::signals::Word;
+use crate::signals::StopSignal;
 
 /// How often to check whether the server is ready or gone.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long one attempt waits for the greeting.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How much of the greeting is read.
@@ -28,36 +28,36 @@ const CLOSING_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a process may take to die after SIGKILL.
 const KILL_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long the server may take to end after SIGTERM.
-const END_TIME_MAX: Duration = Duration::from_secs(10);
+const TERMINATE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How to start a server, and where it must greet. The port must be closed before the start and
 /// after the kill: otherwise another process answers there, and its 250s prove nothing.
 #[derive(Debug)]
-pub(super) struct Start<'a> {
+pub(super) struct ServerStart<'a> {
     /// A shell command.
     pub(super) command: &'a str,
     /// Where its output goes; None is standard error.
     pub(super) log: Option<&'a Path>,
     pub(super) ready: SocketAddr,
     /// How long it may take to greet.
-    pub(super) within: Duration,
-    pub(super) brood: &'a Brood,
-    pub(super) word: &'a Word,
+    pub(super) ready_within: Duration,
+    pub(super) server_processes: &'a ServerProcesses,
+    pub(super) stop_signal: &'a StopSignal,
 }
 
 /// All server processes. They are killed on drop.
 #[derive(Debug)]
-pub(super) struct Server<'a> {
-    start: Start<'a>,
+pub(super) struct TrialServer<'a> {
+    start: ServerStart<'a>,
     is_gone: bool,
 }
 
-impl<'a> Server<'a> {
+impl<'a> TrialServer<'a> {
     /// Starts the server in its own process group and waits for its greeting.
-    pub(super) fn start(start: Start<'a>) -> Result<Server<'a>, Fault> {
-        let Start { ready, within, .. } = start;
-        if accepts(ready) {
-            return Err(unproved(format_args!("{ready} is in use before the server is started")));
+    pub(super) fn start(start: ServerStart<'a>) -> Result<TrialServer<'a>, Fault> {
+        let ServerStart { ready, ready_within: within, .. } = start;
+        if is_listening(ready) {
+            return Err(nothing_proved(format_args!("{ready} is in use before the server is started")));
         }
         let output = output(start.log)?;
         let errors = output.try_clone().map_err(Fault::system("sharing the server's log"))?;
@@ -67,54 +67,54 @@ impl<'a> Server<'a> {
         // The end of the shell is seen in /proc, as that of all other processes.
         let started = shell.spawn().map(drop);
         started.map_err(Fault::system("starting a shell for the server"))?;
-        let server = Server { start, is_gone: false };
+        let server = TrialServer { start, is_gone: false };
         let mut greets = false;
-        server.start.word.pass(within, || {
-            greets = greeting_of(ready).is_ok_and(|code| code == *b"220");
+        server.start.stop_signal.wait(within, || {
+            greets = greeting_code(ready).is_ok_and(|code| code == *b"220");
             greets
         })?;
         if !greets {
             return Err(Fault::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
         }
-        if server.start.brood.living()?.is_empty() {
-            return Err(unproved(format_args!("the process that greets at {ready} was not started by --start")));
+        if server.start.server_processes.alive()?.is_empty() {
+            return Err(nothing_proved(format_args!("the process that greets at {ready} was not started by --start")));
         }
         Ok(server)
     }
 
     /// Sends SIGKILL to all processes until none is left and the port is closed.
     pub(super) fn kill(mut self) -> Result<(), Fault> {
-        let killed = kill_all(self.start.brood);
+        let killed = kill_all(self.start.server_processes);
         self.is_gone = killed.is_ok();
-        killed.and_then(|()| closed(self.start.ready))
+        killed.and_then(|()| wait_until_closed(self.start.ready))
     }
 
     /// Sends SIGTERM to the topmost process, and to its children once they are orphans. Sends
-    /// SIGKILL to whatever is left after [`END_TIME_MAX`].
-    pub(super) fn end(self) -> Result<(), Fault> {
-        let until = Instant::now() + END_TIME_MAX;
-        let mut told = HashSet::new();
+    /// SIGKILL to whatever is left after [`TERMINATE_TIME_MAX`].
+    pub(super) fn terminate(self) -> Result<(), Fault> {
+        let until = Instant::now() + TERMINATE_TIME_MAX;
+        let mut terminated = HashSet::new();
         while Instant::now() < until {
-            let Some(&first) = self.start.brood.living()?.first() else { break };
-            if told.insert(first) {
-                send(Signal::TERM, first).map_err(Fault::system("ending the server"))?;
+            let Some(&first) = self.start.server_processes.alive()?.first() else { break };
+            if terminated.insert(first) {
+                send_signal(Signal::TERM, first).map_err(Fault::system("ending the server"))?;
             }
-            self.start.word.pass(LOOK_EVERY, || false)?;
+            self.start.stop_signal.wait(POLL_INTERVAL, || false)?;
         }
         self.kill()
     }
 }
 
-impl Drop for Server<'_> {
+impl Drop for TrialServer<'_> {
     fn drop(&mut self) {
         if !self.is_gone {
             // Only reached after another fault, which is reported.
-            let _ = kill_all(self.start.brood);
+            let _ = kill_all(self.start.server_processes);
         }
     }
 }
 
-fn unproved(why: impl std::fmt::Display) -> Fault {
+fn nothing_proved(why: impl std::fmt::Display) -> Fault {
     Fault::Unavailable(format!("{why}, so nothing was proved"))
 }
 
@@ -127,43 +127,43 @@ fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
     file.map(OwnedFd::from).map_err(Fault::system(format_args!("opening the server's log {}", path.display())))
 }
 
-fn kill_all(brood: &Brood) -> Result<(), Fault> {
+fn kill_all(server_processes: &ServerProcesses) -> Result<(), Fault> {
     let until = Instant::now() + KILL_TIME_MAX;
     loop {
-        let living = brood.living()?;
-        if living.is_empty() {
+        let alive = server_processes.alive()?;
+        if alive.is_empty() {
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(Fault::Unavailable(format!("{} processes of the server survive SIGKILL", living.len())));
+            return Err(Fault::Unavailable(format!("{} processes of the server survive SIGKILL", alive.len())));
         }
-        for process in living {
-            send(Signal::KILL, process).map_err(Fault::system("killing the server"))?;
+        for process in alive {
+            send_signal(Signal::KILL, process).map_err(Fault::system("killing the server"))?;
         }
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// The last threads of a process may keep its sockets open for a moment after it is dead.
-fn closed(ready: SocketAddr) -> Result<(), Fault> {
+fn wait_until_closed(ready: SocketAddr) -> Result<(), Fault> {
     let until = Instant::now() + CLOSING_TIME_MAX;
-    while accepts(ready) {
+    while is_listening(ready) {
         if Instant::now() > until {
-            return Err(unproved(format_args!("{ready} is still open after all started processes are dead")));
+            return Err(nothing_proved(format_args!("{ready} is still open after all started processes are dead")));
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
 /// A connection to a closed local port can connect to itself; that does not count.
-fn accepts(ready: SocketAddr) -> bool {
+fn is_listening(ready: SocketAddr) -> bool {
     let stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX);
     stream.is_ok_and(|stream| stream.local_addr().is_ok_and(|local| local != ready))
 }
 
 /// The first three bytes of the greeting.
-fn greeting_of(ready: SocketAddr) -> io::Result<[u8; 3]> {
+fn greeting_code(ready: SocketAddr) -> io::Result<[u8; 3]> {
     let until = Instant::now() + GREETING_TIME_MAX;
     let mut stream = TcpStream::connect_timeout(&ready, GREETING_TIME_MAX)?;
     let mut line = [0; GREETING_OCTETS_MAX];
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_greeting_that_trickles_has_one_deadline() {
+    fn a_slow_greeting_has_one_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ready = listener.local_addr().unwrap();
         thread::scope(|scope| {
@@ -203,7 +203,7 @@ mod tests {
                 let _ = stream.read(&mut [0]);
             });
             let begun = Instant::now();
-            assert!(greeting_of(ready).is_err());
+            assert!(greeting_code(ready).is_err());
             assert!(begun.elapsed() < GREETING_TIME_MAX.mul_f64(1.5), "{:?}", begun.elapsed());
         });
     }

@@ -9,16 +9,16 @@ const CYCLE_BYTES: usize = 16_381;
 
 /// The cycle, followed by the first bytes of its repetition, as many as one call moves.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub(crate) struct FileContent {
     bytes: Vec<u8>,
 }
 
-impl Content {
+impl FileContent {
     /// Generates content. Slices may have up to `slice_bytes_max` bytes.
-    pub(crate) fn new(slice_bytes_max: usize, rng: &mut fastrand::Rng) -> Content {
+    pub(crate) fn new(slice_bytes_max: usize, rng: &mut fastrand::Rng) -> FileContent {
         let mut cycle = vec![0; CYCLE_BYTES];
         rng.fill(&mut cycle);
-        Content { bytes: cycle.iter().copied().cycle().take(CYCLE_BYTES + slice_bytes_max).collect() }
+        FileContent { bytes: cycle.iter().copied().cycle().take(CYCLE_BYTES + slice_bytes_max).collect() }
     }
 
     /// The bytes at `place` in the file with this number.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn slices_of_any_length_agree_on_every_byte() {
-        let content = Content::new(512, &mut fastrand::Rng::with_seed(1));
+        let content = FileContent::new(512, &mut fastrand::Rng::with_seed(1));
         for place in (0..40_000).step_by(97) {
             let slice = content.slice(7, place, 512);
             let single: Vec<u8> = (0..512).map(|at| content.slice(7, place + at, 1)[0]).collect();
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn other_files_and_other_places_differ() {
-        let content = Content::new(512, &mut fastrand::Rng::with_seed(1));
+        let content = FileContent::new(512, &mut fastrand::Rng::with_seed(1));
         assert_ne!(content.slice(7, 0, 64), content.slice(8, 0, 64));
         assert_ne!(content.slice(7, 0, 64), content.slice(7, 4096, 64));
     }

@@ -19,7 +19,7 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    pub(crate) fn found(&mut self, what: String) {
+    pub(crate) fn record(&mut self, what: String) {
         self.count += 1;
         if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(what);

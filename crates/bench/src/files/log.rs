@@ -15,22 +15,22 @@ use fastrand::Rng;
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
-use super::content::Content;
+use super::content::FileContent;
 use super::damage::Damage;
-use super::ending::{End, Ending};
-use super::folder::Folder;
+use super::stop_condition::{StopCondition, StopReason};
 use super::stopwatch::Stopwatch;
+use super::work_folder::WorkFolder;
 use super::{LogOptions, Options, per_second};
 use crate::Fault;
-use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
-use crate::times::{Times, Unit, table};
+use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
+use crate::timing_stats::{TimeUnit, TimingStats, table};
 
 /// Size of a write during the preparation.
 const PREPARE_BYTES: usize = 1 << 20;
 
 /// The report.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct LogReport {
     folder: String,
     overwrite: bool,
     record_bytes: usize,
@@ -39,20 +39,20 @@ pub(super) struct Report {
     /// Records that were read again; fewer than `records` only after a signal.
     records_checked: u64,
     records_per_second: f64,
-    end: End,
+    end: StopReason,
     seconds: f64,
     syncs_per_second: f64,
     written_mb: f64,
     written_mb_per_second: f64,
-    times: [Times; 2],
+    times: [TimingStats; 2],
     damage: Damage,
-    meanwhile: Meanwhile,
+    meanwhile: MachineUsage,
 }
 
 /// The file and its measurements.
 struct Log {
     file: File,
-    content: Content,
+    content: FileContent,
     record_bytes: usize,
     records: u64,
     records_checked: u64,
@@ -62,28 +62,28 @@ struct Log {
 }
 
 /// Writes a log, checks it, and removes it.
-pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
-    let folder = Folder::make(&options.folder)?;
-    let mut log = Log::make(options, &folder, &mut ending).map_err(Fault::system("preparing the log"))?;
-    let meter = Meanwhile::begin_with_disk(&options.folder)?;
+pub(super) fn measure(options: &Options, mut ending: StopCondition) -> Result<LogReport, Fault> {
+    let folder = WorkFolder::create(&options.folder)?;
+    let mut log = Log::create(options, &folder, &mut ending).map_err(Fault::system("preparing the log"))?;
+    let meter = MachineUsage::begin_with_disk(&options.folder)?;
     let begun = Instant::now();
     log.fill(&options.log, &mut ending).map_err(Fault::system("writing the log"))?;
     let seconds = begun.elapsed().as_secs_f64();
     let meanwhile = meter.end();
     log.check(&mut ending).map_err(Fault::system("reading the log again"))?;
     folder.remove()?;
-    Ok(Report::of(options, log, seconds, ending.end(), meanwhile))
+    Ok(LogReport::of(options, log, seconds, ending.reason(), meanwhile))
 }
 
 impl Log {
-    fn make(options: &Options, folder: &Folder, ending: &mut Ending) -> io::Result<Log> {
+    fn create(options: &Options, folder: &WorkFolder, ending: &mut StopCondition) -> io::Result<Log> {
         let LogOptions { records, record, overwrite, .. } = options.log;
         let path = folder.path().join("log");
         let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
         if overwrite {
             let blank = vec![0; PREPARE_BYTES];
             let mut left = records.saturating_mul(record as u64).div_ceil(PREPARE_BYTES as u64);
-            while left > 0 && !ending.has_come() {
+            while left > 0 && !ending.is_met() {
                 file.write_all(&blank)?;
                 left -= 1;
             }
@@ -93,7 +93,7 @@ impl Log {
         File::open(folder.path())?.sync_all()?;
         Ok(Log {
             file,
-            content: Content::new(record, &mut Rng::with_seed(options.seed)),
+            content: FileContent::new(record, &mut Rng::with_seed(options.seed)),
             record_bytes: record,
             records: 0,
             records_checked: 0,
@@ -103,10 +103,10 @@ impl Log {
         })
     }
 
-    fn fill(&mut self, options: &LogOptions, ending: &mut Ending) -> io::Result<()> {
+    fn fill(&mut self, options: &LogOptions, ending: &mut StopCondition) -> io::Result<()> {
         let LogOptions { records, batch: batch_bytes, .. } = *options;
         let mut batch = Vec::with_capacity(batch_bytes + self.record_bytes);
-        while self.records < records && !ending.has_come() {
+        while self.records < records && !ending.is_met() {
             while batch.len() < batch_bytes && self.records < records {
                 batch.extend_from_slice(self.content.slice(self.records, 0, self.record_bytes));
                 self.records += 1;
@@ -128,22 +128,22 @@ impl Log {
     }
 
     /// Compares each record with what was written.
-    fn check(&mut self, ending: &mut Ending) -> io::Result<()> {
+    fn check(&mut self, ending: &mut StopCondition) -> io::Result<()> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         self.file.rewind()?;
         let mut file = BufReader::with_capacity(PREPARE_BYTES, &self.file);
         let mut record = vec![0; self.record_bytes];
-        while self.records_checked < self.records && !ending.was_told() {
+        while self.records_checked < self.records && !ending.is_signalled() {
             let number = self.records_checked;
             match file.read_exact(&mut record) {
                 Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => {
-                    self.damage.found(format!("the log ends before record {number} of {}", self.records));
+                    self.damage.record(format!("the log ends before record {number} of {}", self.records));
                     break;
                 }
                 read => read?,
             }
             if record != self.content.slice(number, 0, self.record_bytes) {
-                self.damage.found(format!("record {number} of the log differs from what was written"));
+                self.damage.record(format!("record {number} of the log differs from what was written"));
             }
             self.records_checked += 1;
         }
@@ -151,10 +151,10 @@ impl Log {
     }
 }
 
-impl Report {
-    fn of(options: &Options, log: Log, seconds: f64, end: End, meanwhile: Meanwhile) -> Report {
+impl LogReport {
+    fn of(options: &Options, log: Log, seconds: f64, end: StopReason, meanwhile: MachineUsage) -> LogReport {
         let written_mb = log.records as f64 * log.record_bytes as f64 / BYTES_PER_MB;
-        Report {
+        LogReport {
             folder: options.folder.display().to_string(),
             overwrite: options.log.overwrite,
             record_bytes: log.record_bytes,
@@ -178,7 +178,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LogReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.overwrite { "overwritten in" } else { "appended to" };
         write!(f, "{} records of {} bytes, {how} a log in {}, ", self.records, self.record_bytes, self.folder)?;
@@ -188,7 +188,7 @@ impl fmt::Display for Report {
         if self.records_checked < self.records {
             writeln!(f, "  only {} of the records were checked", self.records_checked)?;
         }
-        writeln!(f, "{}\n{}", self.end, table(Unit::Microseconds, &self.times))?;
+        writeln!(f, "{}\n{}", self.end, table(TimeUnit::Microseconds, &self.times))?;
         write!(f, "{}{}", self.damage, self.meanwhile)
     }
 }
@@ -201,18 +201,18 @@ mod tests {
     use super::super::tests::options;
     use super::*;
 
-    fn measured(folder: &Path, words: &[&str]) -> Report {
+    fn measured(folder: &Path, words: &[&str]) -> LogReport {
         let options = options(folder, words);
-        measure(&options, Ending::new(options.duration, None)).unwrap()
+        measure(&options, StopCondition::new(options.duration, None)).unwrap()
     }
 
     #[test]
-    fn a_run_ends_with_its_time_and_what_was_written_is_checked() {
+    fn a_time_limit_ends_a_run_and_written_records_are_checked() {
         let folder = tempfile::tempdir().unwrap();
         let words = ["--pattern", "log", "--record", "100", "--batch", "200", "--records", "1000000000"];
         for (more, writes) in [(&["--duration", "300ms"][..], true), (&["--duration", "1ms", "--overwrite"], false)] {
             let report = measured(folder.path(), &[&words, more].concat());
-            assert_eq!((report.records > 0, report.end), (writes, End::Time), "{report}");
+            assert_eq!((report.records > 0, report.end), (writes, StopReason::Time), "{report}");
             assert!(report.is_sound() && report.records_checked == report.records, "{report}");
             assert_eq!(folder.path().read_dir().unwrap().count(), 0);
         }
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_and_a_missing_end_are_found() {
+    fn a_flipped_bit_and_a_missing_end_are_found() {
         let parent = tempfile::tempdir().unwrap();
         let options = options(parent.path(), &["--pattern", "log", "--records", "10"]);
-        let folder = Folder::make(parent.path()).unwrap();
-        let mut ending = Ending::new(None, None);
-        let mut log = Log::make(&options, &folder, &mut ending).unwrap();
+        let folder = WorkFolder::create(parent.path()).unwrap();
+        let mut ending = StopCondition::new(None, None);
+        let mut log = Log::create(&options, &folder, &mut ending).unwrap();
         log.fill(&options.log, &mut ending).unwrap();
         log.check(&mut ending).unwrap();
         assert!(log.damage.is_none());

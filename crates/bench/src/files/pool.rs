@@ -14,24 +14,24 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use super::damage::Damage;
-use super::ending::{End, Ending};
-use super::folder::Folder;
-use super::plan::{Act, Plan, Shape};
-use super::store::{Calls, Seen, Store};
-use super::{Options, PoolOptions, Sync, per_second};
+use super::plan::{FileOperation, OperationPlan, PoolShape};
+use super::stop_condition::{StopCondition, StopReason};
+use super::store::{FileStore, IoMode, StoreStats};
+use super::work_folder::WorkFolder;
+use super::{Options, PoolOptions, SyncMode, per_second};
 use crate::Fault;
-use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
-use crate::times::{Times, Unit, table};
+use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
+use crate::timing_stats::{TimeUnit, TimingStats, table};
 
 /// The report: the figures of postmark and more.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct PoolReport {
     folder: String,
     seed: u64,
     files: usize,
     size_bytes: RangeInclusive<u64>,
-    sync: Sync,
-    end: End,
+    sync: SyncMode,
+    end: StopReason,
     seconds: f64,
     /// Creation of the initial files.
     created_alone: Rate,
@@ -48,9 +48,9 @@ pub(super) struct Report {
     written_mb: f64,
     written_mb_per_second: f64,
     /// Times of each kind of operation over all phases, syncs included; only kinds that occurred.
-    times: Vec<Times>,
+    times: Vec<TimingStats>,
     damage: Damage,
-    meanwhile: Meanwhile,
+    meanwhile: MachineUsage,
 }
 
 /// A count and the time it took.
@@ -69,56 +69,61 @@ struct Phases {
 }
 
 /// Creates the files, runs the transactions, and deletes the files.
-pub(super) fn measure(options: &Options, mut ending: Ending) -> Result<Report, Fault> {
-    let folder = Folder::make(&options.folder)?;
+pub(super) fn measure(options: &Options, mut ending: StopCondition) -> Result<PoolReport, Fault> {
+    let folder = WorkFolder::create(&options.folder)?;
     let mut rng = Rng::with_seed(options.seed);
     let mut store = make_store(options, &folder, &mut rng)?;
-    let mut plan = Plan::new(Shape::of(&options.pool), rng);
-    let meter = Meanwhile::begin_with_disk(&options.folder)?;
+    let mut plan = OperationPlan::new(PoolShape::from_options(&options.pool), rng);
+    let meter = MachineUsage::begin_with_disk(&options.folder)?;
     let performed = perform(&options.pool, &mut plan, &mut store, &mut ending);
     let phases = performed.map_err(Fault::system("using the pool of files"))?;
-    let report = Report::of(options, &phases, ending.end(), &store.seen, meter.end());
+    let report = PoolReport::of(options, &phases, ending.reason(), &store.stats, meter.end());
     drop(store);
     folder.remove()?;
     Ok(report)
 }
 
-fn make_store(options: &Options, folder: &Folder, rng: &mut Rng) -> Result<Store, Fault> {
+fn make_store(options: &Options, folder: &WorkFolder, rng: &mut Rng) -> Result<FileStore, Fault> {
     let PoolOptions { block, unbuffered, subfolders, sync, .. } = options.pool;
     let buffer_bytes = if unbuffered { None } else { Some(folder.block_bytes()?) };
-    let calls = Calls { block_bytes: block, buffer_bytes };
-    Store::make(folder.path(), subfolders, calls, sync, rng).map_err(Fault::system("making the subfolders"))
+    let calls = IoMode { block_bytes: block, buffer_bytes };
+    FileStore::create_in(folder.path(), subfolders, calls, sync, rng).map_err(Fault::system("making the subfolders"))
 }
 
-fn perform(options: &PoolOptions, plan: &mut Plan, store: &mut Store, ending: &mut Ending) -> io::Result<Phases> {
+fn perform(
+    options: &PoolOptions,
+    plan: &mut OperationPlan,
+    store: &mut FileStore,
+    ending: &mut StopCondition,
+) -> io::Result<Phases> {
     let creating = phase(store, ending, (0..options.files).map(|_| [plan.create()]))?;
     let transactions = phase(store, ending, (0..options.transactions).map(|_| plan.transaction()))?;
-    let deleting = phase(store, ending, iter::from_fn(|| plan.clear().map(|act| [act])))?;
+    let deleting = phase(store, ending, iter::from_fn(|| plan.delete_next().map(|operation| [operation])))?;
     Ok(Phases { creating, transactions, deleting })
 }
 
 /// Performs the steps until none are left or the run ends. A step that was planned and not
 /// performed does no harm, because the plan is not used after that.
 fn phase<const ACTS: usize>(
-    store: &mut Store,
-    ending: &mut Ending,
-    steps: impl Iterator<Item = [Act; ACTS]>,
+    store: &mut FileStore,
+    ending: &mut StopCondition,
+    steps: impl Iterator<Item = [FileOperation; ACTS]>,
 ) -> io::Result<Rate> {
     let (begun, mut count) = (Instant::now(), 0);
     for acts in steps {
-        if ending.has_come() {
+        if ending.is_met() {
             break;
         }
-        acts.into_iter().try_for_each(|act| store.perform(act))?;
+        acts.into_iter().try_for_each(|operation| store.perform(operation))?;
         count += 1;
     }
     Ok(Rate::of(count, begun.elapsed()))
 }
 
-impl Shape {
-    fn of(options: &PoolOptions) -> Shape {
+impl PoolShape {
+    fn from_options(options: &PoolOptions) -> PoolShape {
         let PoolOptions { files, subfolders, read_bias, create_bias, .. } = *options;
-        Shape { files, size: options.size.clone(), subfolders, read_bias, create_bias }
+        PoolShape { files, size: options.size.clone(), subfolders, read_bias, create_bias }
     }
 }
 
@@ -132,13 +137,19 @@ impl Rate {
     }
 }
 
-impl Report {
-    fn of(options: &Options, phases: &Phases, end: End, seen: &Seen, meanwhile: Meanwhile) -> Report {
+impl PoolReport {
+    fn of(
+        options: &Options,
+        phases: &Phases,
+        end: StopReason,
+        stats: &StoreStats,
+        meanwhile: MachineUsage,
+    ) -> PoolReport {
         let Phases { creating, transactions, deleting } = *phases;
         let seconds = creating.seconds + transactions.seconds + deleting.seconds;
         let mixed = |count| Rate::over(count, transactions.seconds);
-        let (read_mb, written_mb) = (seen.read_bytes as f64 / BYTES_PER_MB, seen.written_bytes as f64 / BYTES_PER_MB);
-        Report {
+        let (read_mb, written_mb) = (stats.read_bytes as f64 / BYTES_PER_MB, stats.written_bytes as f64 / BYTES_PER_MB);
+        PoolReport {
             folder: options.folder.display().to_string(),
             seed: options.seed,
             files: options.pool.files,
@@ -148,17 +159,17 @@ impl Report {
             seconds,
             created_alone: creating,
             transactions,
-            created: mixed(seen.creates.count() - creating.count),
-            read: mixed(seen.reads.count()),
-            appended: mixed(seen.appends.count()),
-            deleted: mixed(seen.deletes.count() - deleting.count),
+            created: mixed(stats.creates.count() - creating.count),
+            read: mixed(stats.reads.count()),
+            appended: mixed(stats.appends.count()),
+            deleted: mixed(stats.deletes.count() - deleting.count),
             deleted_alone: deleting,
             read_mb,
             read_mb_per_second: per_second(read_mb, seconds),
             written_mb,
             written_mb_per_second: per_second(written_mb, seconds),
-            times: seen.times(),
-            damage: seen.damage.clone(),
+            times: stats.times(),
+            damage: stats.damage.clone(),
             meanwhile,
         }
     }
@@ -174,7 +185,7 @@ impl fmt::Display for Rate {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PoolReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (min, max) = (self.size_bytes.start(), self.size_bytes.end());
         write!(f, "a pool of {} files of {min} to {max} bytes in {}, ", self.files, self.folder)?;
@@ -188,7 +199,7 @@ impl fmt::Display for Report {
         writeln!(f, "  deleted alone {}", self.deleted_alone)?;
         write!(f, "  in {:.2} s: {:.1} MB read ({:.1} MB/s), ", self.seconds, self.read_mb, self.read_mb_per_second)?;
         writeln!(f, "{:.1} MB written ({:.1} MB/s)", self.written_mb, self.written_mb_per_second)?;
-        writeln!(f, "{}\n{}", self.end, table(Unit::Microseconds, &self.times))?;
+        writeln!(f, "{}\n{}", self.end, table(TimeUnit::Microseconds, &self.times))?;
         write!(f, "{}{}", self.damage, self.meanwhile)
     }
 }
@@ -200,13 +211,13 @@ mod tests {
     use super::super::tests::options;
     use super::*;
 
-    fn measured(folder: &Path, words: &[&str]) -> Report {
+    fn measured(folder: &Path, words: &[&str]) -> PoolReport {
         let options = options(folder, words);
-        measure(&options, Ending::new(options.duration, None)).unwrap()
+        measure(&options, StopCondition::new(options.duration, None)).unwrap()
     }
 
     #[test]
-    fn all_that_was_created_is_deleted_and_all_that_was_asked_for_is_done() {
+    fn all_requested_operations_run_and_all_files_are_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let words = ["--files", "50", "--transactions", "300", "--subfolders", "4", "--sync", "folder"];
         let report = measured(folder.path(), &words);
@@ -223,7 +234,7 @@ mod tests {
 
     /// The time limit used to cover only the transactions, so the other phases could take any time.
     #[test]
-    fn a_run_ends_with_its_time_in_whatever_phase() {
+    fn a_time_limit_ends_a_run_in_any_phase() {
         let endless = "1000000000";
         for (words, phase) in [
             (["--files", "5", "--transactions", endless, "--size", "1..2"], 1),
@@ -233,13 +244,13 @@ mod tests {
             let report = measured(folder.path(), &[&words[..], &["--duration", "100ms"]].concat());
             let counts = [report.created_alone.count, report.transactions.count, report.deleted_alone.count];
             assert!(counts[phase] > 0 && counts[phase + 1..].iter().all(|&count| count == 0), "{report}");
-            assert_eq!(report.end, End::Time, "{report}");
+            assert_eq!(report.end, StopReason::Time, "{report}");
             assert_eq!(folder.path().read_dir().unwrap().count(), 0, "the folder was not removed");
         }
     }
 
     #[test]
-    fn people_read_what_was_asked_for_and_how_it_ended() {
+    fn the_report_has_the_settings_and_the_end_reason() {
         let folder = tempfile::tempdir().unwrap();
         let report = measured(folder.path(), &["--sync", "file"]);
         assert!(report.to_string().contains("seed 42, each file synced\n"), "{report}");
@@ -247,9 +258,9 @@ mod tests {
             report.times.iter().map(|times| times.name).collect::<Vec<_>>().join(" "),
             "create read append delete sync"
         );
-        assert_eq!((report.end, report.end.to_string()), (End::AllDone, String::new()));
-        let ended = End::Signal.to_string();
-        let report = Report { end: End::Signal, ..report };
+        assert_eq!((report.end, report.end.to_string()), (StopReason::AllDone, String::new()));
+        let ended = StopReason::Signal.to_string();
+        let report = PoolReport { end: StopReason::Signal, ..report };
         assert!(report.to_string().contains(&ended), "{report}");
     }
 }

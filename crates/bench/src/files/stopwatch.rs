@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::times::Times;
+use crate::timing_stats::TimingStats;
 
 /// Longer times count as this.
 const SPAN_MAX: Duration = Duration::from_secs(600);
@@ -37,8 +37,8 @@ impl Stopwatch {
     }
 
     /// The statistics under this name.
-    pub(crate) fn times(&self, name: &'static str) -> Times {
-        Times::of(name, &self.ns, COUNTS_PER_US)
+    pub(crate) fn times(&self, name: &'static str) -> TimingStats {
+        TimingStats::from_histogram(name, &self.ns, COUNTS_PER_US)
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nanoseconds_are_told_in_microseconds() {
+    fn nanoseconds_are_reported_in_microseconds() {
         let mut watch = Stopwatch::new();
         watch.record(Duration::from_nanos(1500));
         watch.record(SPAN_MAX * 2);

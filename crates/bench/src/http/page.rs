@@ -6,31 +6,31 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::http::Method;
-use protocol::http::client::{Persistence, Request};
+use protocol::http::client::{HttpRequest, Persistence};
 
 use super::Options;
 use crate::{Fault, Ownership, Target};
 
 /// The default port of `http` URLs.
-const PORT: u16 = 80;
+const PORT_DEFAULT: u16 = 80;
 /// Set in a digest that is present.
-const SEEN: u64 = 1 << 32;
+const DIGEST_PRESENT: u64 = 1 << 32;
 
 /// One page.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) url: String,
     pub(super) address: SocketAddr,
-    request: Request,
+    request: HttpRequest,
     /// For the last request on a connection.
-    last_request: Request,
+    last_request: HttpRequest,
     /// Digest of the first content; 0 until then.
-    first: AtomicU64,
+    first_digest: AtomicU64,
 }
 
 impl Page {
     /// The request to send.
-    pub(super) fn request(&self, persistence: Persistence) -> &Request {
+    pub(super) fn request(&self, persistence: Persistence) -> &HttpRequest {
         match persistence {
             Persistence::Keep => &self.request,
             Persistence::Close => &self.last_request,
@@ -38,11 +38,11 @@ impl Page {
     }
 
     /// Whether this digest equals that of the first content. The first call sets it.
-    pub(super) fn is_as_first(&self, digest: u32) -> bool {
-        let digest = SEEN | u64::from(digest);
-        match self.first.load(Ordering::Relaxed) {
+    pub(super) fn matches_first(&self, digest: u32) -> bool {
+        let digest = DIGEST_PRESENT | u64::from(digest);
+        match self.first_digest.load(Ordering::Relaxed) {
             0 => self
-                .first
+                .first_digest
                 .compare_exchange(0, digest, Ordering::Relaxed, Ordering::Relaxed)
                 .map_or_else(|first| first == digest, |_| true),
             first => first == digest,
@@ -51,24 +51,24 @@ impl Page {
 }
 
 /// Reads all pages that the options name.
-pub(super) fn all(options: &Options, ownership: &Ownership) -> Result<Vec<Page>, Fault> {
+pub(super) fn read_pages(options: &Options, ownership: &Ownership) -> Result<Vec<Page>, Fault> {
     let mut urls = options.targets.clone();
     if let Some(path) = &options.urls {
         let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
         urls.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
     }
     let mut targets = HashMap::new();
-    urls.into_iter().map(|url| page(url, options.method(), ownership, &mut targets)).collect()
+    urls.into_iter().map(|url| parse_page(url, options.method(), ownership, &mut targets)).collect()
 }
 
-fn page(
+fn parse_page(
     url: String,
     method: Method,
     ownership: &Ownership,
     targets: &mut HashMap<String, SocketAddr>,
 ) -> Result<Page, Fault> {
     let usage = |why: &str| Fault::Usage(format!("{url}: {why}"));
-    let Place { authority, host_and_port, target } = Place::of(&url).map_err(usage)?;
+    let ParsedUrl { authority, host_and_port, target } = ParsedUrl::parse(&url).map_err(usage)?;
     let address = match targets.get(&host_and_port) {
         Some(&address) => address,
         None => {
@@ -78,15 +78,15 @@ fn page(
         }
     };
     let request = |persistence| {
-        Request::new(method, authority, &target, persistence).map_err(|unsendable| usage(&unsendable.to_string()))
+        HttpRequest::new(method, authority, &target, persistence).map_err(|unsendable| usage(&unsendable.to_string()))
     };
     let (request, last_request) = (request(Persistence::Keep)?, request(Persistence::Close)?);
-    Ok(Page { url, address, request, last_request, first: AtomicU64::new(0) })
+    Ok(Page { url, address, request, last_request, first_digest: AtomicU64::new(0) })
 }
 
 /// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
-struct Place<'a> {
+struct ParsedUrl<'a> {
     /// As in the Host field.
     authority: &'a str,
     host_and_port: String,
@@ -94,8 +94,8 @@ struct Place<'a> {
     target: String,
 }
 
-impl Place<'_> {
-    fn of(url: &str) -> Result<Place<'_>, &'static str> {
+impl ParsedUrl<'_> {
+    fn parse(url: &str) -> Result<ParsedUrl<'_>, &'static str> {
         let rest = url.strip_prefix("http://").ok_or("expected http://HOST:PORT/PATH")?;
         let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -104,9 +104,10 @@ impl Place<'_> {
         }
         // The colons of an IPv6 address are within brackets.
         let after_host = authority.rfind(']').map_or(authority, |bracket| &authority[bracket..]);
-        let host_and_port = if after_host.contains(':') { authority.to_owned() } else { format!("{authority}:{PORT}") };
+        let host_and_port =
+            if after_host.contains(':') { authority.to_owned() } else { format!("{authority}:{PORT_DEFAULT}") };
         let slash = if path.starts_with('/') { "" } else { "/" };
-        Ok(Place { authority, host_and_port, target: format!("{slash}{path}") })
+        Ok(ParsedUrl { authority, host_and_port, target: format!("{slash}{path}") })
     }
 }
 
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_whom_to_ask_for_what() {
+    fn a_url_is_split_into_host_port_and_path() {
         for (url, authority, host_and_port, target) in [
             ("http://127.0.0.1:8080/page?q=/", "127.0.0.1:8080", "127.0.0.1:8080", "/page?q=/"),
             ("http://localhost", "localhost", "localhost:80", "/"),
@@ -123,24 +124,31 @@ mod tests {
             ("http://[::1]:81?x", "[::1]:81", "[::1]:81", "/?x"),
         ] {
             let host_and_port = host_and_port.to_owned();
-            assert_eq!(Place::of(url), Ok(Place { authority, host_and_port, target: target.to_owned() }), "{url}");
+            assert_eq!(
+                ParsedUrl::parse(url),
+                Ok(ParsedUrl { authority, host_and_port, target: target.to_owned() }),
+                "{url}"
+            );
         }
         for url in ["https://localhost/", "localhost:80", "http://me:secret@localhost/"] {
-            assert!(Place::of(url).is_err(), "{url}");
+            assert!(ParsedUrl::parse(url).is_err(), "{url}");
         }
     }
 
     #[test]
-    fn the_first_content_is_what_all_others_are_held_against() {
+    fn later_content_is_compared_with_the_first() {
         let url = "http://127.0.0.1/".to_owned();
-        let page = page(url, Method::Get, &Ownership::default(), &mut HashMap::new()).unwrap();
-        assert!(page.is_as_first(0) && page.is_as_first(0) && !page.is_as_first(1));
+        let page = parse_page(url, Method::Get, &Ownership::default(), &mut HashMap::new()).unwrap();
+        assert!(page.matches_first(0) && page.matches_first(0) && !page.matches_first(1));
     }
 
     #[test]
-    fn a_url_can_smuggle_nothing() {
+    fn a_url_cannot_inject_header_fields() {
         for url in ["http://127.0.0.1/a b", "http://127.0.0.1/\u{fc}", "http://127.0.0.1/\r\nX: y"] {
-            assert!(page(url.to_owned(), Method::Get, &Ownership::default(), &mut HashMap::new()).is_err(), "{url}");
+            assert!(
+                parse_page(url.to_owned(), Method::Get, &Ownership::default(), &mut HashMap::new()).is_err(),
+                "{url}"
+            );
         }
     }
 }

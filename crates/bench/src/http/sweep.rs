@@ -6,41 +6,41 @@ use std::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::times::Unit;
-use crate::{Summary, Verdict};
+use crate::timing_stats::TimeUnit;
+use crate::{LoadSummary, RunVerdict};
 
 /// The results of all runs.
 #[derive(Debug, Serialize)]
 pub(super) struct Sweep {
     /// In the order of `--sweep`.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<SweepStep>,
 }
 
 /// The result of one run.
 #[derive(Debug, Serialize)]
-pub(super) struct Step {
+pub(super) struct SweepStep {
     connections: u32,
     /// Failed requests divided by all that ended.
     error_share: f64,
-    summary: Summary,
+    summary: LoadSummary,
 }
 
-impl Step {
-    pub(super) fn new(connections: u32, summary: Summary) -> Step {
+impl SweepStep {
+    pub(super) fn new(connections: u32, summary: LoadSummary) -> SweepStep {
         let ended = summary.done + summary.failed;
         let error_share = if ended > 0 { summary.failed as f64 / ended as f64 } else { 0.0 };
-        Step { connections, error_share, summary }
+        SweepStep { connections, error_share, summary }
     }
 
     fn row(&self) -> [String; 7] {
-        let Summary { done, rate, latency, .. } = &self.summary;
+        let LoadSummary { done, rate, latency, .. } = &self.summary;
         [
             self.connections.to_string(),
             done.to_string(),
             format!("{rate:.1}"),
-            Unit::Milliseconds.figure(latency.p50_us),
-            Unit::Milliseconds.figure(latency.p99_us),
-            Unit::Milliseconds.figure(latency.max_us),
+            TimeUnit::Milliseconds.format(latency.p50_us),
+            TimeUnit::Milliseconds.format(latency.p99_us),
+            TimeUnit::Milliseconds.format(latency.max_us),
             format!("{:.2}%", self.error_share * 100.0),
         ]
     }
@@ -48,8 +48,8 @@ impl Step {
 
 impl Sweep {
     /// Good if every run is good.
-    pub(super) fn verdict(&self) -> Verdict {
-        Verdict::of(self.steps.iter().all(|step| step.summary.verdict() == Verdict::Good))
+    pub(super) fn verdict(&self) -> RunVerdict {
+        RunVerdict::from_soundness(self.steps.iter().all(|step| step.summary.verdict() == RunVerdict::Good))
     }
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Sweep {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["connections", "requests", "a second", "p50 ms", "p99 ms", "max ms", "errors"]);
-        table.add_rows(self.steps.iter().map(Step::row));
+        table.add_rows(self.steps.iter().map(SweepStep::row));
         table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
         writeln!(f, "{table}")?;
         for step in &self.steps {

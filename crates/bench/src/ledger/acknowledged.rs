@@ -8,39 +8,39 @@ use crate::{Fault, RunId};
 
 /// All messages of a ledger.
 #[derive(Debug, Default)]
-pub struct Acknowledged {
+pub struct AcknowledgedMessages {
     text: String,
-    runs: Vec<Run>,
+    runs: Vec<LedgerRun>,
 }
 
 #[derive(Debug)]
-struct Run {
+struct LedgerRun {
     id: RunId,
     /// The number of messages in earlier runs.
-    before: usize,
-    messages: Vec<Message>,
+    messages_before: usize,
+    messages: Vec<LedgerMessage>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct LedgerMessage {
     sequence: u64,
     /// The offset of its recipients in the text.
     recipients_at: usize,
 }
 
-impl Acknowledged {
+impl AcknowledgedMessages {
     /// Reads a ledger, which may still be growing.
-    pub fn read(path: &Path) -> Result<Acknowledged, Fault> {
+    pub fn read(path: &Path) -> Result<AcknowledgedMessages, Fault> {
         let name = path.display();
         let mut text = std::fs::read(path).map_err(Fault::system(format_args!("reading the ledger {name}")))?;
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |last| last + 1));
         let text = String::from_utf8(text).map_err(|_| Fault::Data(format!("the ledger {name} is not UTF-8")))?;
-        Acknowledged::of(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
+        AcknowledgedMessages::parse(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
     }
 
     /// Reads a ledger that must contain messages, since an empty one proves nothing.
-    pub fn evidence(path: &Path) -> Result<Acknowledged, Fault> {
-        let (name, acknowledged) = (path.display(), Acknowledged::read(path)?);
+    pub fn read_nonempty(path: &Path) -> Result<AcknowledgedMessages, Fault> {
+        let (name, acknowledged) = (path.display(), AcknowledgedMessages::read(path)?);
         if !acknowledged.has_runs() {
             return Err(Fault::Data(format!("the ledger {name} has no run")));
         }
@@ -52,47 +52,47 @@ impl Acknowledged {
     }
 
     /// Checks that a ledger can be read later. The file may be missing, but its folder must exist.
-    pub(crate) fn check(path: &Path) -> Result<(), Fault> {
+    pub(crate) fn check_readable(path: &Path) -> Result<(), Fault> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         match path.try_exists() {
             Ok(false) if folder.is_none_or(Path::is_dir) => Ok(()),
-            _ => Acknowledged::read(path).map(drop),
+            _ => AcknowledgedMessages::read(path).map(drop),
         }
     }
 
     /// Removes the first `runs` runs.
-    pub(crate) fn since(mut self, runs: usize) -> Acknowledged {
+    pub(crate) fn skip_runs(mut self, runs: usize) -> AcknowledgedMessages {
         self.runs.drain(..runs.min(self.runs.len()));
         number_messages(&mut self.runs);
         self
     }
 
     /// Parses complete lines.
-    pub(crate) fn of(text: String) -> Result<Acknowledged, String> {
-        let mut runs: Vec<Run> = Vec::new();
+    pub(crate) fn parse(text: String) -> Result<AcknowledgedMessages, String> {
+        let mut runs: Vec<LedgerRun> = Vec::new();
         let mut at = 0;
         for (number, line) in text.split_inclusive('\n').enumerate() {
             let fault = |why: &str| format!("line {}: {why}: {}", number + 1, line.trim_end());
             if let Some(id) = line.strip_prefix(RUN) {
                 let id = id.trim_end().parse().map_err(|_| fault("not the id of a run"))?;
-                runs.push(Run { id, before: 0, messages: Vec::new() });
+                runs.push(LedgerRun { id, messages_before: 0, messages: Vec::new() });
             } else {
                 let run = runs.last_mut().ok_or_else(|| fault("no run before this line"))?;
                 let (sequence, _) = line.split_once('\t').ok_or_else(|| fault("expected a number and recipients"))?;
                 let recipients_at = at + sequence.len() + 1;
                 let sequence = sequence.parse().map_err(|_| fault("not a number"))?;
-                run.messages.push(Message { sequence, recipients_at });
+                run.messages.push(LedgerMessage { sequence, recipients_at });
             }
             at += line.len();
         }
         sort_messages(&mut runs)?;
         number_messages(&mut runs);
-        Ok(Acknowledged { text, runs })
+        Ok(AcknowledgedMessages { text, runs })
     }
 
     /// The number of messages.
     pub fn len(&self) -> usize {
-        self.runs.last().map_or(0, |run| run.before + run.messages.len())
+        self.runs.last().map_or(0, |run| run.messages_before + run.messages.len())
     }
 
     /// Whether there are no messages.
@@ -119,11 +119,11 @@ impl Acknowledged {
     pub fn find(&self, run: RunId, sequence: u64) -> Option<usize> {
         self.runs.iter().filter(|known| known.id == run).find_map(|run| {
             let place = run.messages.binary_search_by_key(&sequence, |message| message.sequence);
-            place.ok().map(|place| run.before + place)
+            place.ok().map(|place| run.messages_before + place)
         })
     }
 
-    /// The message with this number, which is less than [`Acknowledged::len`].
+    /// The message with this number, which is less than [`AcknowledgedMessages::len`].
     pub fn message(&self, number: usize) -> (RunId, u64) {
         let (run, message) = self.entry(number);
         (run, message.sequence)
@@ -136,13 +136,13 @@ impl Acknowledged {
         rest[..rest.find('\n').unwrap_or(rest.len())].split('\t')
     }
 
-    fn entry(&self, number: usize) -> (RunId, Message) {
-        let run = &self.runs[self.runs.partition_point(|run| run.before + run.messages.len() <= number)];
-        (run.id, run.messages[number - run.before])
+    fn entry(&self, number: usize) -> (RunId, LedgerMessage) {
+        let run = &self.runs[self.runs.partition_point(|run| run.messages_before + run.messages.len() <= number)];
+        (run.id, run.messages[number - run.messages_before])
     }
 }
 
-fn sort_messages(runs: &mut [Run]) -> Result<(), String> {
+fn sort_messages(runs: &mut [LedgerRun]) -> Result<(), String> {
     for run in runs {
         run.messages.shrink_to_fit();
         run.messages.sort_unstable_by_key(|message| message.sequence);
@@ -153,10 +153,10 @@ fn sort_messages(runs: &mut [Run]) -> Result<(), String> {
     Ok(())
 }
 
-fn number_messages(runs: &mut [Run]) {
+fn number_messages(runs: &mut [LedgerRun]) {
     let mut before = 0;
     for run in runs {
-        run.before = before;
+        run.messages_before = before;
         before += run.messages.len();
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_ledger_is_refused_with_its_line() {
+    fn an_invalid_ledger_is_refused_with_its_line() {
         for (text, why) in [
             ("1\tu@x.test\n", "line 1: no run before this line: 1\tu@x.test"),
             ("run xyz\n", "line 1: not the id of a run: run xyz"),
@@ -174,29 +174,29 @@ mod tests {
             ("run 1\nx\tu@x.test\n", "line 2: not a number: x\tu@x.test"),
             ("run 1\n1\ta@x\n1\tb@x\n", "message 1 of run 0000000000000001 appears twice"),
         ] {
-            assert_eq!(Acknowledged::of(text.to_owned()).unwrap_err(), why);
+            assert_eq!(AcknowledgedMessages::parse(text.to_owned()).unwrap_err(), why);
         }
     }
 
     #[test]
-    fn a_run_without_messages_is_passed_over() {
-        let ledger = Acknowledged::of("run 1\nrun 2\n5\ta@x\trun b@x\nrun 3\n".to_owned()).unwrap();
+    fn a_run_without_messages_is_skipped() {
+        let ledger = AcknowledgedMessages::parse("run 1\nrun 2\n5\ta@x\trun b@x\nrun 3\n".to_owned()).unwrap();
         assert_eq!((ledger.len(), ledger.message(0)), (1, (RunId(2), 5)));
         assert_eq!(ledger.recipients(0).collect::<Vec<_>>(), ["a@x", "run b@x"]);
         assert!(ledger.has_run(RunId(1)) && !ledger.has_run(RunId(4)));
-        assert!(Acknowledged::of(String::new()).unwrap().is_empty());
+        assert!(AcknowledgedMessages::parse(String::new()).unwrap().is_empty());
     }
 
     #[test]
     fn earlier_runs_are_left_out() {
         let text = "run 1\n0\ta@x\n1\ta@x\nrun 2\n5\tb@x\nrun 3\n0\tc@x\n";
-        let ledger = Acknowledged::of(text.to_owned()).unwrap();
+        let ledger = AcknowledgedMessages::parse(text.to_owned()).unwrap();
         assert_eq!(ledger.runs_count(), 3);
-        let ledger = ledger.since(1);
+        let ledger = ledger.skip_runs(1);
         assert_eq!((ledger.len(), ledger.message(0), ledger.message(1)), (2, (RunId(2), 5), (RunId(3), 0)));
         assert_eq!(ledger.recipients(1).collect::<Vec<_>>(), ["c@x"]);
         assert_eq!((ledger.find(RunId(3), 0), ledger.find(RunId(1), 0)), (Some(1), None));
-        assert!(!ledger.since(7).has_runs());
+        assert!(!ledger.skip_runs(7).has_runs());
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let evidence = |text: &str| {
             let path = folder.path().join("ledger");
             std::fs::write(&path, text).unwrap();
-            Acknowledged::evidence(&path)
+            AcknowledgedMessages::read_nonempty(&path)
         };
         assert!(matches!(evidence(""), Err(Fault::Data(_))));
         assert!(matches!(evidence("run 1\n"), Err(Fault::Unavailable(why)) if why.ends_with("nothing was proved")));
@@ -213,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_may_come_later_is_let_be_and_one_that_cannot_is_not() {
+    fn a_ledger_may_be_missing_if_its_folder_exists() {
         let folder = tempfile::tempdir().unwrap();
-        let check = |name: &str| Acknowledged::check(&folder.path().join(name));
+        let check = |name: &str| AcknowledgedMessages::check_readable(&folder.path().join(name));
         assert!(check("later").is_ok());
         assert!(matches!(check("nowhere/later"), Err(Fault::System { .. })));
         assert!(matches!(check("."), Err(Fault::System { .. })));

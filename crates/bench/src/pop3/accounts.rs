@@ -5,16 +5,16 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use protocol::pop3::client::Command;
+use protocol::pop3::client::Pop3Command;
 
 use crate::Fault;
 
 /// Stands for the number in a pattern.
-const NUMBER: &str = "{}";
+const NUMBER_PLACEHOLDER: &str = "{}";
 
 /// Users and passwords on the command line.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Mailboxes {
+pub struct MailboxOptions {
     /// User name; {} is a number from 1 to --users
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
     pub user: String,
@@ -44,7 +44,7 @@ pub(crate) enum Accounts {
 
 impl Accounts {
     /// Reads the accounts that the options name.
-    pub(crate) fn of(mailboxes: &Mailboxes) -> Result<Accounts, Fault> {
+    pub(crate) fn from_options(mailboxes: &MailboxOptions) -> Result<Accounts, Fault> {
         match (&mailboxes.users_file, &mailboxes.password) {
             (Some(path), _) => Accounts::read(path),
             (None, None) => Err(Fault::Usage("give --password or --users-file".to_owned())),
@@ -90,7 +90,10 @@ impl Accounts {
             Accounts::Listed(accounts) => accounts[place].clone(),
             Accounts::Numbered { user, password, .. } => {
                 let number = (place + 1).to_string();
-                Account { user: user.replace(NUMBER, &number), password: password.replace(NUMBER, &number) }
+                Account {
+                    user: user.replace(NUMBER_PLACEHOLDER, &number),
+                    password: password.replace(NUMBER_PLACEHOLDER, &number),
+                }
             }
         }
     }
@@ -105,7 +108,7 @@ impl fmt::Debug for Accounts {
 
 impl Account {
     fn check(&self) -> Result<(), String> {
-        let commands = [Command::User(&self.user), Command::Pass(&self.password)];
+        let commands = [Pop3Command::User(&self.user), Pop3Command::Pass(&self.password)];
         commands.iter().try_for_each(|command| command.check().map_err(|why| format!("{}: {why}", command.verb())))
     }
 }
@@ -116,22 +119,23 @@ mod tests {
 
     use super::*;
 
-    fn mailboxes(user: &str, password: Option<&str>, users_file: Option<&Path>) -> Mailboxes {
+    fn mailboxes(user: &str, password: Option<&str>, users_file: Option<&Path>) -> MailboxOptions {
         let (password, users_file) = (password.map(str::to_owned), users_file.map(Path::to_owned));
-        Mailboxes { user: user.to_owned(), users: 1000, password, users_file }
+        MailboxOptions { user: user.to_owned(), users: 1000, password, users_file }
     }
 
     fn listed(text: &str) -> Result<Vec<(String, String)>, String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let accounts = Accounts::of(&mailboxes("", None, Some(file.path()))).map_err(|fault| fault.to_string())?;
+        let accounts =
+            Accounts::from_options(&mailboxes("", None, Some(file.path()))).map_err(|fault| fault.to_string())?;
         let account = |place| accounts.account(place);
         Ok((0..accounts.len()).map(account).map(|account| (account.user, account.password)).collect())
     }
 
     #[test]
-    fn users_and_passwords_bear_the_same_number() {
-        let accounts = Accounts::of(&mailboxes("user{}@virt.test", Some("secret{}"), None)).unwrap();
+    fn users_and_passwords_have_the_same_number() {
+        let accounts = Accounts::from_options(&mailboxes("user{}@virt.test", Some("secret{}"), None)).unwrap();
         let last = accounts.account(accounts.len() - 1);
         assert_eq!((last.user.as_str(), last.password.as_str()), ("user1000@virt.test", "secret1000"));
         assert_eq!(accounts.account(0).user, "user1@virt.test");
@@ -146,8 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused_before_it_is() {
-        let fault = |user: &str, password| Accounts::of(&mailboxes(user, password, None)).err().unwrap().to_string();
+    fn credentials_that_no_command_can_carry_are_refused() {
+        let fault =
+            |user: &str, password| Accounts::from_options(&mailboxes(user, password, None)).err().unwrap().to_string();
         assert!(fault("user{}", None).contains("--password or --users-file"));
         assert!(fault("a\r\nDELE 1", Some("x")).starts_with("USER: "));
         assert!(fault("a", Some(&"x".repeat(300))).starts_with("PASS: "));

@@ -9,59 +9,64 @@ use clap::Parser;
 use protocol::smtp::client::stuff_dots;
 
 use super::*;
-use crate::verify::{Copies, PostOffice, held_in_time};
-use crate::{Acknowledged, Ownership, RunId, Stamp};
+use crate::verify::{CopyLocation, Pop3Mailboxes, compare_until_complete};
+use crate::{AcknowledgedMessages, Ownership, RunId, Stamp};
 
 const RUN: RunId = RunId(7);
 const BODY: &[u8] = b"Hello.\r\n.a line that begins with a dot\r\n..\r\nThe end.\r\n";
 
 /// Replaces the reply to a line. The line of the greeting is empty.
-type Twist = dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync;
+type ReplyOverride = dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync;
 
 struct Server {
     address: SocketAddr,
     /// The lines it received.
-    heard: Arc<Mutex<Vec<String>>>,
+    commands: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     /// Serves this number of sound messages to each user.
     fn start(messages: u64) -> Server {
-        Server::twisted(move |_| (0..messages).map(message).collect(), |_| None)
+        Server::with_overrides(move |_| (0..messages).map(message).collect(), |_| None)
     }
 
     /// Serves each user's messages, except where `twist` has another reply. An empty reply ends the
     /// connection.
-    fn twisted(
+    fn with_overrides(
         mailbox: impl Fn(&str) -> Vec<Vec<u8>> + Send + Sync + 'static,
-        twist: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static,
+        override_reply: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let (noted, mailbox, twist) = (heard.clone(), Arc::new(mailbox), Arc::new(twist));
+        let (noted, mailbox, twist) = (heard.clone(), Arc::new(mailbox), Arc::new(override_reply));
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (heard, mailbox, twist) = (noted.clone(), mailbox.clone(), twist.clone());
                 thread::spawn(move || serve(&stream.unwrap(), &heard, mailbox.as_ref(), twist.as_ref()));
             }
         });
-        Server { address, heard }
+        Server { address, commands: heard }
     }
 
     /// The number of received lines that begin with this text.
-    fn heard(&self, begin: &str) -> usize {
-        self.heard.lock().unwrap().iter().filter(|line| line.starts_with(begin)).count()
+    fn commands_starting_with(&self, begin: &str) -> usize {
+        self.commands.lock().unwrap().iter().filter(|line| line.starts_with(begin)).count()
     }
 
-    fn office(&self, users: u32) -> PostOffice {
+    fn mailboxes(&self, users: u32) -> Pop3Mailboxes {
         let options = options(self, &["--users", &users.to_string()]);
         let target = Target::resolve(&self.address.to_string(), &Ownership::default()).unwrap();
-        PostOffice { target, accounts: Arc::new(Accounts::of(&options.mailboxes).unwrap()) }
+        Pop3Mailboxes { target, accounts: Arc::new(Accounts::from_options(&options.mailboxes).unwrap()) }
     }
 }
 
-fn serve(mut stream: &TcpStream, heard: &Mutex<Vec<String>>, mailbox: &dyn Fn(&str) -> Vec<Vec<u8>>, twist: &Twist) {
+fn serve(
+    mut stream: &TcpStream,
+    heard: &Mutex<Vec<String>>,
+    mailbox: &dyn Fn(&str) -> Vec<Vec<u8>>,
+    override_reply: &ReplyOverride,
+) {
     let mut messages = Vec::new();
     let lines = [Ok(String::new())].into_iter().chain(BufReader::new(stream).lines());
     // The client may have disconnected.
@@ -70,7 +75,7 @@ fn serve(mut stream: &TcpStream, heard: &Mutex<Vec<String>>, mailbox: &dyn Fn(&s
         if let Some(user) = line.strip_prefix("USER ") {
             messages = mailbox(user);
         }
-        let reply = twist(&line).unwrap_or_else(|| reply(&line, &messages));
+        let reply = override_reply(&line).unwrap_or_else(|| reply(&line, &messages));
         if reply.is_empty() || stream.write_all(&reply).is_err() || line == "QUIT" {
             return;
         }
@@ -108,7 +113,7 @@ fn damaged(sequence: u64) -> Vec<u8> {
 }
 
 #[derive(Parser)]
-struct Line {
+struct CommandLine {
     #[command(flatten)]
     options: Options,
 }
@@ -116,14 +121,14 @@ struct Line {
 fn options(server: &Server, words: &[&str]) -> Options {
     let target = server.address.to_string();
     let line = [&["pop3", "--target", &target, "--user", "user{}", "--password", "secret{}"], words].concat();
-    Line::try_parse_from(line).unwrap().options
+    CommandLine::try_parse_from(line).unwrap().options
 }
 
-fn load(server: &Server, sessions: u32, words: &[&str]) -> Summary {
-    read(&options(server, &[&["--sessions", &sessions.to_string()], words].concat())).unwrap()
+fn load(server: &Server, sessions: u32, words: &[&str]) -> LoadSummary {
+    run_load(&options(server, &[&["--sessions", &sessions.to_string()], words].concat())).unwrap()
 }
 
-fn errors(summary: &Summary) -> Vec<(&str, u64)> {
+fn errors(summary: &LoadSummary) -> Vec<(&str, u64)> {
     summary.errors.iter().map(|(text, &count)| (text.as_str(), count)).collect()
 }
 
@@ -133,60 +138,68 @@ fn every_message_of_every_mailbox_is_read() {
     let summary = load(&server, 6, &["--connections", "2", "--users", "3"]);
     assert_eq!((summary.done, summary.failed, summary.parts, summary.connections), (6, 0, 18, 6));
     assert_eq!(summary.octets, 18 * message(0).len() as u64);
-    assert_eq!(summary.verdict(), Verdict::Good, "{summary}");
+    assert_eq!(summary.verdict(), RunVerdict::Good, "{summary}");
     let phases: Vec<_> = summary.phases.iter().map(|times| (times.name, times.count)).collect();
     assert_eq!(phases, [("connect", 6), ("banner", 6), ("login", 6), ("list", 6), ("retr", 18), ("quit", 6)]);
     for user in 1..=3 {
-        assert_eq!(server.heard(&format!("USER user{user}")), 2);
-        assert_eq!(server.heard(&format!("PASS secret{user}")), 2);
+        assert_eq!(server.commands_starting_with(&format!("USER user{user}")), 2);
+        assert_eq!(server.commands_starting_with(&format!("PASS secret{user}")), 2);
     }
 }
 
 #[test]
-fn a_damaged_message_is_an_error_and_a_foreign_one_is_none() {
+fn a_damaged_message_is_an_error_and_a_foreign_one_is_not() {
     let foreign = b"Subject: x\r\n\r\nNobody knows me.\r\n".to_vec();
-    let server = Server::twisted(move |_| vec![message(0), damaged(1), foreign.clone()], |_| None);
+    let server = Server::with_overrides(move |_| vec![message(0), damaged(1), foreign.clone()], |_| None);
     let summary = load(&server, 2, &[]);
     assert_eq!((summary.done, summary.parts), (2, 6));
     assert_eq!(errors(&summary), [("a message is damaged", 2)]);
-    assert_eq!(summary.verdict(), Verdict::Bad);
+    assert_eq!(summary.verdict(), RunVerdict::Bad);
 }
 
 #[test]
 fn messages_are_fetched_and_deleted_by_share() {
     let server = Server::start(100);
     let summary = load(&server, 2, &["--connections", "1", "--retrieve", "0%", "--delete", "100%"]);
-    assert_eq!((summary.done, summary.parts, server.heard("RETR"), server.heard("DELE")), (2, 0, 0, 200));
+    assert_eq!(
+        (summary.done, summary.parts, server.commands_starting_with("RETR"), server.commands_starting_with("DELE")),
+        (2, 0, 0, 200)
+    );
     load(&server, 2, &["--connections", "1", "--retrieve", "50%"]);
-    assert!((60..=140).contains(&server.heard("RETR")), "{}", server.heard("RETR"));
-    assert_eq!(server.heard("DELE"), 200);
+    assert!((60..=140).contains(&server.commands_starting_with("RETR")), "{}", server.commands_starting_with("RETR"));
+    assert_eq!(server.commands_starting_with("DELE"), 200);
 }
 
 #[test]
-fn a_refusal_is_an_error_by_its_words_and_makes_no_deletion_good() {
-    let twist = |line: &str| match line {
+fn a_refusal_is_counted_by_its_text_and_no_deletion_is_committed() {
+    let override_reply = |line: &str| match line {
         "PASS secret1" => Some(b"-ERR [AUTH] not today\r\n".to_vec()),
         "RETR 2" => Some(b"-ERR it is gone\r\n".to_vec()),
         _ => None,
     };
-    let server = Server::twisted(|_| vec![message(0), message(1)], twist);
+    let server = Server::with_overrides(|_| vec![message(0), message(1)], override_reply);
     let summary = load(&server, 2, &["--connections", "1", "--users", "2", "--delete", "100%"]);
     assert_eq!(errors(&summary), [("PASS: -ERR [AUTH] not today", 1), ("RETR: -ERR it is gone", 1)]);
-    assert_eq!((summary.failed, summary.parts, server.heard("DELE"), server.heard("QUIT")), (2, 1, 1, 0));
+    assert_eq!(
+        (summary.failed, summary.parts, server.commands_starting_with("DELE"), server.commands_starting_with("QUIT")),
+        (2, 1, 1, 0)
+    );
 }
 
 #[test]
-fn a_server_need_not_know_uidl_but_must_know_how_many_there_are() {
-    let server = Server::twisted(|_| vec![message(0)], |line| (line == "UIDL").then(|| b"-ERR what?\r\n".to_vec()));
-    assert_eq!(load(&server, 1, &[]).verdict(), Verdict::Good);
-    let server = Server::twisted(|_| vec![message(0)], |line| (line == "LIST").then(|| b"+OK\r\n.\r\n".to_vec()));
+fn uidl_is_optional_but_list_must_agree_with_stat() {
+    let server =
+        Server::with_overrides(|_| vec![message(0)], |line| (line == "UIDL").then(|| b"-ERR what?\r\n".to_vec()));
+    assert_eq!(load(&server, 1, &[]).verdict(), RunVerdict::Good);
+    let server =
+        Server::with_overrides(|_| vec![message(0)], |line| (line == "LIST").then(|| b"+OK\r\n.\r\n".to_vec()));
     assert_eq!(errors(&load(&server, 1, &[])), [("LIST and STAT differ in the number of messages", 1)]);
 }
 
 #[test]
-fn a_server_that_hangs_up_or_talks_nonsense_is_an_error_that_says_when() {
+fn a_broken_session_is_an_error_that_names_the_command() {
     let said = |when: &'static str, what: &'static [u8]| {
-        let server = Server::twisted(|_| vec![message(0)], move |line| (line == when).then(|| what.to_vec()));
+        let server = Server::with_overrides(|_| vec![message(0)], move |line| (line == when).then(|| what.to_vec()));
         let summary = load(&server, 1, &["--users", "1", "--timeout", "200ms"]);
         assert_eq!(summary.failed, 1);
         errors(&summary)[0].0.to_owned()
@@ -200,50 +213,51 @@ fn a_server_that_hangs_up_or_talks_nonsense_is_an_error_that_says_when() {
 
 #[test]
 fn a_walk_shows_what_each_mailbox_has() {
-    let server = Server::twisted(|user| (0..user[4..].parse().unwrap()).map(message).collect(), |_| None);
-    let office = server.office(40);
+    let server = Server::with_overrides(|user| (0..user[4..].parse().unwrap()).map(message).collect(), |_| None);
+    let mailboxes = server.mailboxes(40);
     let mut counts = std::collections::BTreeMap::new();
-    walk(&office.target, &office.accounts, |user, seen| {
+    walk(&mailboxes.target, &mailboxes.accounts, |user, seen| {
         assert!(seen.unwrap().sound);
         *counts.entry(user.to_owned()).or_insert(0) += 1;
     })
     .unwrap();
     assert_eq!(counts, (1..=40).map(|user| (format!("user{user}"), user)).collect());
-    assert_eq!((server.heard("QUIT"), server.heard("DELE")), (40, 0));
+    assert_eq!((server.commands_starting_with("QUIT"), server.commands_starting_with("DELE")), (40, 0));
 }
 
 #[test]
 fn a_walk_reads_several_mailboxes_at_a_time() {
     // Each session waits until the other one has come as far.
     let both = Barrier::new(2);
-    let twist = move |line: &str| {
+    let override_reply = move |line: &str| {
         if line == "STAT" {
             both.wait();
         }
         None
     };
-    let server = Server::twisted(|_| vec![message(0)], twist);
-    let office = server.office(2);
+    let server = Server::with_overrides(|_| vec![message(0)], override_reply);
+    let mailboxes = server.mailboxes(2);
     let mut count = 0;
-    walk(&office.target, &office.accounts, |_, _| count += 1).unwrap();
+    walk(&mailboxes.target, &mailboxes.accounts, |_, _| count += 1).unwrap();
     assert_eq!(count, 2);
 }
 
 #[test]
-fn a_walk_with_a_hole_is_a_fault() {
+fn a_mailbox_that_cannot_be_read_is_a_fault() {
     let server =
-        Server::twisted(|_| vec![message(0)], |line| (line == "PASS secret3").then(|| b"-ERR no\r\n".to_vec()));
-    let office = server.office(5);
-    let fault = walk(&office.target, &office.accounts, |_, _| {}).unwrap_err().to_string();
+        Server::with_overrides(|_| vec![message(0)], |line| (line == "PASS secret3").then(|| b"-ERR no\r\n".to_vec()));
+    let mailboxes = server.mailboxes(5);
+    let fault = walk(&mailboxes.target, &mailboxes.accounts, |_, _| {}).unwrap_err().to_string();
     assert_eq!(fault, format!("{}, mailbox user3: PASS: -ERR no", server.address));
 }
 
 #[test]
-fn what_was_acknowledged_is_looked_for_in_mailboxes() {
+fn acknowledged_messages_are_searched_for_in_mailboxes() {
     let lines: String = (0..5).map(|sequence| format!("{sequence}\tuser1@x.test\n")).collect();
-    let acknowledged = Acknowledged::of(format!("run {RUN}\n{lines}")).unwrap();
-    let server = Server::twisted(|_| vec![message(0), message(1), message(1), damaged(2), message(3)], |_| None);
-    let held = held_in_time(&acknowledged, &Copies::PostOffice(server.office(1)), Default::default()).unwrap();
+    let acknowledged = AcknowledgedMessages::parse(format!("run {RUN}\n{lines}")).unwrap();
+    let server = Server::with_overrides(|_| vec![message(0), message(1), message(1), damaged(2), message(3)], |_| None);
+    let held =
+        compare_until_complete(&acknowledged, &CopyLocation::Pop3(server.mailboxes(1)), Default::default()).unwrap();
     assert_eq!((held.found, held.lost, held.doubled, held.damaged), (4, 1, 1, 1));
-    assert_eq!(held.verdict(), Verdict::Bad);
+    assert_eq!(held.verdict(), RunVerdict::Bad);
 }

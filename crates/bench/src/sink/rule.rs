@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use mail::{Enhanced, Reply, units};
+use mail::{EnhancedCode, Reply, units};
 
 use crate::options;
 
@@ -38,13 +38,13 @@ pub struct Rule {
     share: Option<f64>,
     /// In lower case.
     domain: Option<Box<str>>,
-    pub(super) stage: Stage,
-    pub(super) action: Action,
+    pub(super) stage: RuleStage,
+    pub(super) action: RuleAction,
 }
 
 /// A stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RuleStage {
     /// Before the greeting.
     Connect,
     /// Before the reply to HELO, EHLO or LHLO.
@@ -58,7 +58,7 @@ pub(super) enum Stage {
 
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum RuleAction {
     Delay(Duration),
     /// 4xx or 5xx.
     Refuse(Reply),
@@ -67,37 +67,37 @@ pub(super) enum Action {
     Slow {
         octets_per_second: u64,
     },
-    Stall(Stall),
+    Stall(StallSchedule),
 }
 
 /// Periodic stalls of the whole sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stall {
+pub(super) struct StallSchedule {
     length: Duration,
     every: Duration,
 }
 
 impl Rule {
     /// Whether it applies to recipients in this domain.
-    pub(super) fn names(&self, domain: &str) -> bool {
+    pub(super) fn matches_domain(&self, domain: &str) -> bool {
         self.domain.as_deref().is_none_or(|named| named.eq_ignore_ascii_case(domain))
     }
 
     /// Whether it applies to all clients.
-    pub(super) fn is_for_all(&self) -> bool {
+    pub(super) fn matches_all(&self) -> bool {
         self.domain.is_none()
     }
 
     /// Draws whether it applies this time, by its share.
-    pub(super) fn draws(&self, random: &mut fastrand::Rng) -> bool {
+    pub(super) fn is_sampled(&self, random: &mut fastrand::Rng) -> bool {
         self.share.is_none_or(|share| random.f64() < share)
     }
 }
 
-impl Stall {
+impl StallSchedule {
     /// The rest of the current stall, this long after the sink began. A stall is at the end of each
     /// period.
-    pub(super) fn left(self, elapsed: Duration) -> Option<Duration> {
+    pub(super) fn time_left(self, elapsed: Duration) -> Option<Duration> {
         let nanos = elapsed.as_nanos() % self.every.as_nanos();
         let left = self.every.checked_sub(Duration::from_nanos(u64::try_from(nanos).ok()?))?;
         (left <= self.length).then_some(left)
@@ -114,43 +114,43 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rule, String> {
-        let mut words = Words(text.trim());
-        let share = words.take_if(share).transpose()?;
-        let who = words.take_if(who);
-        if share.is_none() && who.is_none() {
+        let mut parser = RuleParser(text.trim());
+        let share = parser.take_if(parse_share).transpose()?;
+        let domain_or_all = parser.take_if(parse_domain);
+        if share.is_none() && domain_or_all.is_none() {
             return Err("expected a share (5%), a domain or * first".into());
         }
-        let domain = who.flatten();
-        let stage = words.take_if(stage);
-        let action = Action::parse(words)?;
-        let default = if domain.is_some() { Stage::Rcpt } else { Stage::Connect };
+        let domain = domain_or_all.flatten();
+        let stage = parser.take_if(parse_stage);
+        let action = RuleAction::parse(parser)?;
+        let default = if domain.is_some() { RuleStage::Rcpt } else { RuleStage::Connect };
         let is_whole = share.is_none() && domain.is_none() && stage.is_none();
-        if matches!(action, Action::Stall(_)) && !is_whole {
+        if matches!(action, RuleAction::Stall(_)) && !is_whole {
             return Err("a stall applies to the whole sink; expected: * stall 1s every 10s".into());
         }
         let stage = stage.unwrap_or(default);
-        if domain.is_some() && matches!(stage, Stage::Connect | Stage::Helo | Stage::Mail) {
+        if domain.is_some() && matches!(stage, RuleStage::Connect | RuleStage::Helo | RuleStage::Mail) {
             return Err("the recipient's domain is not known before rcpt".into());
         }
         Ok(Rule { text: text.trim().to_owned(), share, domain, stage, action })
     }
 }
 
-impl Action {
-    fn parse(mut words: Words<'_>) -> Result<Action, String> {
+impl RuleAction {
+    fn parse(mut parser: RuleParser<'_>) -> Result<RuleAction, String> {
         const ACTIONS: &str = "expected delay, reject, defer, drop, garbage, slow or stall";
-        let action = match words.next().unwrap_or_default() {
-            "delay" => Action::Delay(words.span()?),
-            "drop" => Action::Drop,
-            "garbage" => Action::Garbage,
-            "slow" => Action::Slow { octets_per_second: words.speed()? },
-            "stall" => Action::Stall(words.stall()?),
-            "reject" => return refusal(words.rest(), 5, "rejected by a rule"),
-            "defer" => return refusal(words.rest(), 4, "deferred by a rule"),
+        let action = match parser.next().unwrap_or_default() {
+            "delay" => RuleAction::Delay(parser.span()?),
+            "drop" => RuleAction::Drop,
+            "garbage" => RuleAction::Garbage,
+            "slow" => RuleAction::Slow { octets_per_second: parser.speed()? },
+            "stall" => RuleAction::Stall(parser.stall()?),
+            "reject" => return parse_refusal(parser.rest(), 5, "rejected by a rule"),
+            "defer" => return parse_refusal(parser.rest(), 4, "deferred by a rule"),
             "" => return Err(ACTIONS.into()),
             other => return Err(format!("{other}: {ACTIONS}")),
         };
-        match words.rest() {
+        match parser.rest() {
             "" => Ok(action),
             more => Err(format!("{more}: unexpected text")),
         }
@@ -158,29 +158,29 @@ impl Action {
 }
 
 /// Parses `550 5.7.1 text`; any part may be left out.
-fn refusal(text: &str, class: u8, default: &'static str) -> Result<Action, String> {
-    let mut words = Words(text);
-    let code = words.take_if(code).unwrap_or(if class == 5 { 550 } else { 451 });
+fn parse_refusal(text: &str, class: u8, default: &'static str) -> Result<RuleAction, String> {
+    let mut parser = RuleParser(text);
+    let code = parser.take_if(parse_code).unwrap_or(if class == 5 { 550 } else { 451 });
     if code / 100 != u16::from(class) {
         return Err(format!("{code}: expected a {class}xx code"));
     }
-    let enhanced = words.take_if(enhanced).unwrap_or(Enhanced(class, 7, 1));
+    let enhanced = parser.take_if(parse_enhanced).unwrap_or(EnhancedCode(class, 7, 1));
     if enhanced.0 != class {
         return Err(format!("{enhanced}: expected a {class}.x.x enhanced code"));
     }
-    let text = match words.rest() {
+    let text = match parser.rest() {
         "" => Cow::Borrowed(default),
         text => Cow::Owned(text.to_owned()),
     };
-    Ok(Action::Refuse(Reply { code, enhanced: Some(enhanced), text }))
+    Ok(RuleAction::Refuse(Reply { code, enhanced: Some(enhanced), text }))
 }
 
-fn share(word: &str) -> Option<Result<f64, String>> {
+fn parse_share(word: &str) -> Option<Result<f64, String>> {
     word.ends_with('%').then(|| options::share(word).map_err(|why| format!("{word}: {why}")))
 }
 
 /// `Some(None)` is all clients.
-fn who(word: &str) -> Option<Option<Box<str>>> {
+fn parse_domain(word: &str) -> Option<Option<Box<str>>> {
     let domain = match word {
         "*" => return Some(None),
         _ => word.strip_prefix("*@").or_else(|| word.contains('.').then_some(word))?,
@@ -188,32 +188,32 @@ fn who(word: &str) -> Option<Option<Box<str>>> {
     Some(Some(domain.to_ascii_lowercase().into()))
 }
 
-fn stage(word: &str) -> Option<Stage> {
+fn parse_stage(word: &str) -> Option<RuleStage> {
     Some(match word {
-        "connect" => Stage::Connect,
-        "helo" => Stage::Helo,
-        "mail" => Stage::Mail,
-        "rcpt" => Stage::Rcpt,
-        "data" => Stage::Data,
-        "message" => Stage::Message,
+        "connect" => RuleStage::Connect,
+        "helo" => RuleStage::Helo,
+        "mail" => RuleStage::Mail,
+        "rcpt" => RuleStage::Rcpt,
+        "data" => RuleStage::Data,
+        "message" => RuleStage::Message,
         _ => return None,
     })
 }
 
-fn code(word: &str) -> Option<u16> {
+fn parse_code(word: &str) -> Option<u16> {
     word.parse().ok().filter(|code| (100..=999).contains(code))
 }
 
-fn enhanced(word: &str) -> Option<Enhanced> {
+fn parse_enhanced(word: &str) -> Option<EnhancedCode> {
     let mut parts = word.splitn(3, '.');
-    let enhanced = Enhanced(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let enhanced = EnhancedCode(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     Some(enhanced)
 }
 
 /// The unparsed rest of a rule.
-struct Words<'a>(&'a str);
+struct RuleParser<'a>(&'a str);
 
-impl<'a> Words<'a> {
+impl<'a> RuleParser<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
         self.0 = rest.trim_start();
@@ -222,7 +222,7 @@ impl<'a> Words<'a> {
 
     /// Takes the next word if `read` accepts it.
     fn take_if<T>(&mut self, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let mut after = Words(self.0);
+        let mut after = RuleParser(self.0);
         let taken = read(after.next()?)?;
         *self = after;
         Some(taken)
@@ -233,19 +233,19 @@ impl<'a> Words<'a> {
     }
 
     fn span(&mut self) -> Result<Duration, String> {
-        let span = self.take_if(units::span).filter(|span| !span.is_zero());
+        let span = self.take_if(units::parse_duration).filter(|span| !span.is_zero());
         span.ok_or_else(|| format!("{}: expected a time span: 500ms, 10s", self.0))
     }
 
     fn speed(&mut self) -> Result<u64, String> {
         let speed = |word: &str| {
             let amount = word.strip_suffix("/s")?;
-            units::size(amount).or_else(|| amount.parse().ok()).filter(|&speed| speed > 0)
+            units::parse_size(amount).or_else(|| amount.parse().ok()).filter(|&speed| speed > 0)
         };
         self.take_if(speed).ok_or_else(|| format!("{}: expected a speed: 100B/s, 64KiB/s", self.0))
     }
 
-    fn stall(&mut self) -> Result<Stall, String> {
+    fn stall(&mut self) -> Result<StallSchedule, String> {
         let length = self.span()?;
         if self.next() != Some("every") {
             return Err("expected: stall 1s every 10s".into());
@@ -254,7 +254,7 @@ impl<'a> Words<'a> {
         if every <= length {
             return Err("a stall must be shorter than its period".into());
         }
-        Ok(Stall { length, every })
+        Ok(StallSchedule { length, every })
     }
 }
 
@@ -262,46 +262,49 @@ impl<'a> Words<'a> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (Option<f64>, Option<String>, Stage, Action) {
+    fn parse(text: &str) -> (Option<f64>, Option<String>, RuleStage, RuleAction) {
         let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(rule.to_string(), text);
         (rule.share, rule.domain.map(String::from), rule.stage, rule.action)
     }
 
-    fn refuse(code: u16, enhanced: Enhanced, text: &'static str) -> Action {
-        Action::Refuse(Reply::new(code, enhanced, text))
+    fn refuse(code: u16, enhanced: EnhancedCode, text: &'static str) -> RuleAction {
+        RuleAction::Refuse(Reply::new(code, enhanced, text))
     }
 
     #[test]
-    fn a_rule_says_whom_it_meets_when_and_what_happens() {
+    fn a_rule_has_a_share_a_domain_a_stage_and_an_action() {
         let lame = || Some("lame.test".to_owned());
-        let ten = Action::Delay(Duration::from_secs(10));
-        assert_eq!(parse("*@Lame.test rcpt delay 10s"), (None, lame(), Stage::Rcpt, ten.clone()));
-        assert_eq!(parse("lame.test delay 10s"), (None, lame(), Stage::Rcpt, ten.clone()));
-        assert_eq!(parse("* helo delay 10s"), (None, None, Stage::Helo, ten));
-        assert_eq!(parse("5% drop"), (Some(0.05), None, Stage::Connect, Action::Drop));
-        assert_eq!(parse("0.5% *@x data garbage"), (Some(0.005), Some("x".into()), Stage::Data, Action::Garbage));
-        assert_eq!(parse("* slow 2KiB/s").3, Action::Slow { octets_per_second: 2048 });
-        let stall = Stall { length: Duration::from_secs(1), every: Duration::from_secs(10) };
-        assert_eq!(parse("* stall 1s every 10s").3, Action::Stall(stall));
+        let ten = RuleAction::Delay(Duration::from_secs(10));
+        assert_eq!(parse("*@Lame.test rcpt delay 10s"), (None, lame(), RuleStage::Rcpt, ten.clone()));
+        assert_eq!(parse("lame.test delay 10s"), (None, lame(), RuleStage::Rcpt, ten.clone()));
+        assert_eq!(parse("* helo delay 10s"), (None, None, RuleStage::Helo, ten));
+        assert_eq!(parse("5% drop"), (Some(0.05), None, RuleStage::Connect, RuleAction::Drop));
+        assert_eq!(
+            parse("0.5% *@x data garbage"),
+            (Some(0.005), Some("x".into()), RuleStage::Data, RuleAction::Garbage)
+        );
+        assert_eq!(parse("* slow 2KiB/s").3, RuleAction::Slow { octets_per_second: 2048 });
+        let stall = StallSchedule { length: Duration::from_secs(1), every: Duration::from_secs(10) };
+        assert_eq!(parse("* stall 1s every 10s").3, RuleAction::Stall(stall));
     }
 
     #[test]
-    fn a_refusal_is_worded_in_part_or_whole() {
+    fn any_part_of_a_refusal_may_be_left_out() {
         for (text, expected) in [
-            ("* reject", refuse(550, Enhanced(5, 7, 1), "rejected by a rule")),
-            ("* reject no", refuse(550, Enhanced(5, 7, 1), "no")),
-            ("* reject 554 go away", refuse(554, Enhanced(5, 7, 1), "go away")),
-            ("* reject 552 5.2.2 the box is full", refuse(552, Enhanced(5, 2, 2), "the box is full")),
-            ("* defer", refuse(451, Enhanced(4, 7, 1), "deferred by a rule")),
-            ("* defer 421 later", refuse(421, Enhanced(4, 7, 1), "later")),
+            ("* reject", refuse(550, EnhancedCode(5, 7, 1), "rejected by a rule")),
+            ("* reject no", refuse(550, EnhancedCode(5, 7, 1), "no")),
+            ("* reject 554 go away", refuse(554, EnhancedCode(5, 7, 1), "go away")),
+            ("* reject 552 5.2.2 the box is full", refuse(552, EnhancedCode(5, 2, 2), "the box is full")),
+            ("* defer", refuse(451, EnhancedCode(4, 7, 1), "deferred by a rule")),
+            ("* defer 421 later", refuse(421, EnhancedCode(4, 7, 1), "later")),
         ] {
             assert_eq!(parse(text).3, expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_rule_is_refused_with_the_reason() {
+    fn an_invalid_rule_is_refused_with_the_reason() {
         for (text, why) in [
             ("", "expected a share (5%), a domain or * first"),
             ("drop", "expected a share (5%), a domain or * first"),
@@ -323,17 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_met_as_often_as_it_says() {
+    fn a_share_applies_as_often_as_it_says() {
         let rule: Rule = "5% drop".parse().unwrap();
         let mut random = fastrand::Rng::with_seed(1);
-        let met = (0..100_000).filter(|_| rule.draws(&mut random)).count();
+        let met = (0..100_000).filter(|_| rule.is_sampled(&mut random)).count();
         assert!((4_500..5_500).contains(&met), "{met}");
     }
 
     #[test]
     fn a_stall_ends_each_period() {
-        let stall = Stall { length: Duration::from_secs(1), every: Duration::from_secs(10) };
-        let left = |millis| stall.left(Duration::from_millis(millis)).map(|left| left.as_millis());
+        let stall = StallSchedule { length: Duration::from_secs(1), every: Duration::from_secs(10) };
+        let left = |millis| stall.time_left(Duration::from_millis(millis)).map(|left| left.as_millis());
         assert_eq!((left(0), left(8_999), left(9_000), left(9_900)), (None, None, Some(1000), Some(100)));
         assert_eq!((left(10_000), left(19_500)), (None, Some(500)));
     }

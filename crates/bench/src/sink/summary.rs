@@ -6,17 +6,17 @@ use std::fmt;
 use serde::Serialize;
 
 use super::rule::Rule;
-use super::{Received, Tally};
-use crate::meanwhile::{BYTES_PER_MB, Meanwhile};
-use crate::verify::{Held, Holding, Places};
-use crate::{Acknowledged, Verdict};
+use super::{SinkResult, SinkTally};
+use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
+use crate::verify::{Comparer, Comparison, PlaceKind};
+use crate::{AcknowledgedMessages, RunVerdict};
 
 /// Domains in the text; JSON has all of them.
 const DOMAINS_SHOWN: usize = 20;
 
 /// The summary of a sink.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
+pub(super) struct SinkSummary {
     messages: u64,
     /// A copy for each recipient of each message.
     recipients: u64,
@@ -32,45 +32,45 @@ pub(super) struct Summary {
     domains: BTreeMap<String, u64>,
     /// Recipients in other domains.
     domains_other: u64,
-    rules: Vec<Met>,
+    rules: Vec<RuleCount>,
     /// Only without a ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
-    seen: Option<Seen>,
+    seen: Option<CopyCounts>,
     /// Only with a ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
-    machine: Meanwhile,
+    held: Option<Comparison>,
+    machine: MachineUsage,
 }
 
 /// How often a rule was applied.
 #[derive(Debug, Serialize)]
-struct Met {
+struct RuleCount {
     rule: String,
     met: u64,
 }
 
 /// Copies by their state.
 #[derive(Debug, Serialize)]
-struct Seen {
+struct CopyCounts {
     sound: u64,
     damaged: u64,
     doubled: u64,
     foreign: u64,
 }
 
-impl Summary {
+impl SinkSummary {
     pub(super) fn of(
-        received: &Received,
+        received: &SinkResult,
         rules: &[Rule],
-        acknowledged: Option<&Acknowledged>,
-        machine: Meanwhile,
-    ) -> Summary {
-        let Received { tally, guests_peak, verified, .. } = received;
+        acknowledged: Option<&AcknowledgedMessages>,
+        machine: MachineUsage,
+    ) -> SinkSummary {
+        let SinkResult { tally, sessions_peak: guests_peak, verified, .. } = received;
         let seconds = tally.first_at.zip(tally.last_at).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
-        let held = acknowledged.map(|acknowledged| held(tally, acknowledged));
+        let held = acknowledged.map(|acknowledged| compare(tally, acknowledged));
         let domains = tally.domains.named.iter().map(|(domain, &count)| (domain.to_string(), count));
-        let met = |(rule, &met): (&Rule, &u64)| Met { rule: rule.to_string(), met };
-        Summary {
+        let met = |(rule, &met): (&Rule, &u64)| RuleCount { rule: rule.to_string(), met };
+        SinkSummary {
             messages: tally.messages,
             recipients: tally.recipients,
             octets: tally.octets,
@@ -80,42 +80,42 @@ impl Summary {
             rate: if seconds > 0.0 { tally.messages as f64 / seconds } else { 0.0 },
             domains: domains.collect(),
             domains_other: tally.domains.others,
-            rules: rules.iter().zip(&tally.met).map(met).collect(),
-            seen: (*verified && held.is_none()).then(|| Seen::of(&held_alone(tally))),
+            rules: rules.iter().zip(&tally.rule_hits).map(met).collect(),
+            seen: (*verified && held.is_none()).then(|| CopyCounts::of(&compare_without_ledger(tally))),
             held,
             machine,
         }
     }
 
     /// Bad if an examined message is damaged or doubled, or one of the ledger never arrived.
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> RunVerdict {
         let seen = self.seen.as_ref().is_none_or(|seen| seen.damaged == 0 && seen.doubled == 0);
-        let held = self.held.as_ref().is_none_or(|held| held.verdict() == Verdict::Good);
-        Verdict::of(seen && held)
+        let held = self.held.as_ref().is_none_or(|held| held.verdict() == RunVerdict::Good);
+        RunVerdict::from_soundness(seen && held)
     }
 }
 
-impl Seen {
-    fn of(held: &Held) -> Seen {
-        let Held { copies, damaged, doubled, foreign, .. } = *held;
-        Seen { sound: copies - damaged, damaged, doubled, foreign }
+impl CopyCounts {
+    fn of(held: &Comparison) -> CopyCounts {
+        let Comparison { copies, damaged, doubled, foreign, .. } = *held;
+        CopyCounts { sound: copies - damaged, damaged, doubled, foreign }
     }
 }
 
-fn held(tally: &Tally, acknowledged: &Acknowledged) -> Held {
-    let mut holding = Holding::new(acknowledged, Places::Recipients);
-    tally.copies.tell(&mut holding);
-    holding.finish()
+fn compare(tally: &SinkTally, acknowledged: &AcknowledgedMessages) -> Comparison {
+    let mut comparer = Comparer::new(acknowledged, PlaceKind::Recipients);
+    tally.copies.add_to(&mut comparer);
+    comparer.finish()
 }
 
 /// Without a ledger each copy is expected once.
-fn held_alone(tally: &Tally) -> Held {
-    held(tally, &Acknowledged::default())
+fn compare_without_ledger(tally: &SinkTally) -> Comparison {
+    compare(tally, &AcknowledgedMessages::default())
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for SinkSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { messages, recipients, seconds, rate, .. } = self;
+        let SinkSummary { messages, recipients, seconds, rate, .. } = self;
         let megabytes = self.octets as f64 / BYTES_PER_MB;
         writeln!(
             f,
@@ -123,10 +123,10 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "{} connections, {} at a time", self.connections, self.connections_peak)?;
         self.write_domains(f)?;
-        for Met { rule, met } in &self.rules {
+        for RuleCount { rule, met } in &self.rules {
             writeln!(f, "{met:>10}  applied: {rule}")?;
         }
-        if let Some(Seen { sound, damaged, doubled, foreign }) = &self.seen {
+        if let Some(CopyCounts { sound, damaged, doubled, foreign }) = &self.seen {
             writeln!(f, "\n{sound} sound, {damaged} damaged, {doubled} doubled, {foreign} foreign")?;
         }
         if let Some(held) = &self.held {
@@ -136,7 +136,7 @@ impl fmt::Display for Summary {
     }
 }
 
-impl Summary {
+impl SinkSummary {
     /// Writes the domains, after an empty line if domains or rules follow.
     fn write_domains(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut domains: Vec<_> = self.domains.iter().collect();

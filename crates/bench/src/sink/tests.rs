@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 
 use super::*;
-use crate::verify::Places;
+use crate::verify::PlaceKind;
 use crate::{RunId, Stamp};
 
 #[derive(clap::Parser)]
-struct Line {
+struct CommandLine {
     #[command(flatten)]
     options: Options,
 }
 
 fn options(arguments: &[&str]) -> Options {
     let line = ["sink", "--listen", "127.0.0.1:0"].iter().chain(arguments);
-    Line::try_parse_from(line).unwrap().options
+    CommandLine::try_parse_from(line).unwrap().options
 }
 
 fn sink(arguments: &[&str]) -> Sink {
@@ -30,21 +30,21 @@ fn sink_with_rule(rule: &str) -> Sink {
 }
 
 /// Long enough for any machine; only failing tests wait that long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn connect(sink: &Sink) -> Client {
         let stream = TcpStream::connect(sink.addresses()[0]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Client(BufReader::new(stream))
     }
 
-    fn greeted(sink: &Sink) -> Client {
+    fn connect_and_greet(sink: &Sink) -> Client {
         let mut client = Client::connect(sink);
         assert_eq!(client.reply(), 220);
-        assert_eq!(client.say("HELO client.test"), 250);
+        assert_eq!(client.command("HELO client.test"), 250);
         client
     }
 
@@ -52,7 +52,7 @@ impl Client {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    fn say(&mut self, line: &str) -> u16 {
+    fn command(&mut self, line: &str) -> u16 {
         self.write(format!("{line}\r\n").as_bytes());
         self.reply()
     }
@@ -84,13 +84,13 @@ impl Client {
         lines.push("DATA".into());
         let mut codes = Vec::new();
         for line in lines {
-            codes.push(self.say(&line));
+            codes.push(self.command(&line));
             if codes.last().is_some_and(|&code| !(200..400).contains(&code)) {
                 return codes;
             }
         }
         self.write(message);
-        codes.push(self.say("."));
+        codes.push(self.command("."));
         codes
     }
 }
@@ -105,15 +105,15 @@ fn message(sequence: u64, body: &str) -> Vec<u8> {
 const ACCEPTED: [u16; 4] = [250, 250, 354, 250];
 
 #[test]
-fn a_sink_forgets_and_counts() {
+fn a_sink_counts_and_discards() {
     let sink = sink(&["--threads", "2"]);
-    let mut clients = [Client::greeted(&sink), Client::greeted(&sink)];
+    let mut clients = [Client::connect_and_greet(&sink), Client::connect_and_greet(&sink)];
     for client in &mut clients {
         assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
         assert_eq!(client.send(&["a@x.test", "b@Y.test"], b"Hello.\r\n"), [250, 250, 250, 354, 250]);
-        assert_eq!(client.say("QUIT"), 221);
+        assert_eq!(client.command("QUIT"), 221);
     }
-    let Received { tally, guests_peak, verified, .. } = sink.close().unwrap();
+    let SinkResult { tally, sessions_peak: guests_peak, verified, .. } = sink.close().unwrap();
     assert_eq!((tally.messages, tally.recipients, tally.octets), (4, 6, 32));
     assert_eq!((tally.connections, guests_peak, verified), (2, 2, false));
     assert_eq!((tally.domains.named["x.test"], tally.domains.named["y.test"]), (4, 2));
@@ -121,25 +121,26 @@ fn a_sink_forgets_and_counts() {
 }
 
 #[test]
-fn a_sink_that_verifies_tells_sound_from_damaged_doubled_and_foreign() {
+fn a_verifying_sink_counts_sound_damaged_doubled_and_foreign_messages() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let sink = sink(&["--verify", "--record", record.to_str().unwrap()]);
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     for (sequence, body) in [(0, "Hello."), (1, "Hallo."), (2, "Hello."), (2, "Hello.")] {
         assert_eq!(client.send(&["a@x.test"], &message(sequence, body)), ACCEPTED);
     }
     client.send(&["a@x.test"], b"Subject: foreign\r\n\r\n");
-    let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n1\ta@x.test\n2\ta@x.test\n3\ta@x.test\n".into()).unwrap();
-    let mut holding = Holding::new(&acknowledged, Places::Recipients);
-    sink.tell(&mut holding);
-    assert!(!holding.is_complete());
+    let acknowledged =
+        AcknowledgedMessages::parse("run 1\n0\ta@x.test\n1\ta@x.test\n2\ta@x.test\n3\ta@x.test\n".into()).unwrap();
+    let mut comparer = Comparer::new(&acknowledged, PlaceKind::Recipients);
+    sink.add_copies_to(&mut comparer);
+    assert!(!comparer.is_complete());
     let received = sink.close().unwrap();
-    let machine = || Meanwhile::begin().end();
-    let alone = Summary::of(&received, &[], None, machine());
+    let machine = || MachineUsage::begin().end();
+    let alone = SinkSummary::of(&received, &[], None, machine());
     assert!(alone.to_string().contains("\n3 sound, 1 damaged, 1 doubled, 1 foreign\n"), "{alone}");
-    assert_eq!(alone.verdict(), Verdict::Bad);
-    let held = Summary::of(&received, &[], Some(&acknowledged), machine());
+    assert_eq!(alone.verdict(), RunVerdict::Bad);
+    let held = SinkSummary::of(&received, &[], Some(&acknowledged), machine());
     let json = serde_json::to_value(&held).unwrap();
     assert_eq!(json["held"]["lost"], 1);
     assert_eq!(json["held"]["examples"]["lost"][0]["sequence"], 3);
@@ -152,7 +153,7 @@ fn a_sink_that_verifies_tells_sound_from_damaged_doubled_and_foreign() {
 #[test]
 fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
     let sink = sink(&["--record", "/dev/full"]);
-    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
+    assert_eq!(Client::connect_and_greet(&sink).send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
     sink.wait(sink.signals().unwrap(), None);
     let received = sink.close().unwrap();
     assert_eq!(received.tally.messages, 1, "the summary is missing");
@@ -160,7 +161,7 @@ fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
 }
 
 #[test]
-fn a_ledger_that_is_none_is_refused_before_anybody_comes_and_an_empty_one_at_the_end() {
+fn an_invalid_ledger_is_refused_at_the_start_and_an_empty_one_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = folder.path().join("ledger");
     let run = || run(&options(&["--duration", "1ms", "--ledger", ledger.to_str().unwrap()]));
@@ -170,7 +171,7 @@ fn a_ledger_that_is_none_is_refused_before_anybody_comes_and_an_empty_one_at_the
     std::fs::write(&ledger, "run 1\n").unwrap();
     assert!(matches!(run(), Err(Fault::Unavailable(_))));
     std::fs::write(&ledger, "run 1\n0\ta@x.test\n").unwrap();
-    assert_eq!(run().unwrap(), Verdict::Bad);
+    assert_eq!(run().unwrap(), RunVerdict::Bad);
     std::fs::write(&ledger, "no ledger\n").unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = [taken.local_addr().unwrap()].to_vec();
@@ -182,16 +183,16 @@ fn a_ledger_that_is_none_is_refused_before_anybody_comes_and_an_empty_one_at_the
 fn lmtp_has_a_reply_for_each_recipient() {
     let sink = sink(&["--lmtp"]);
     let mut client = Client::connect(&sink);
-    assert_eq!((client.reply(), client.say("LHLO client.test")), (220, 250));
+    assert_eq!((client.reply(), client.command("LHLO client.test")), (220, 250));
     assert_eq!(client.send(&["a@x.test", "b@x.test"], b"Hello.\r\n"), [250, 250, 250, 354, 250]);
     assert_eq!(client.reply(), 250);
     assert_eq!(sink.close().unwrap().tally.recipients, 2);
 }
 
 #[test]
-fn it_ends_after_as_many_messages_as_are_wanted_and_the_last_one_has_its_answer() {
+fn the_sink_ends_after_the_requested_messages_and_answers_the_last_one() {
     let sink = sink(&["--messages", "2"]);
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     let sending = std::thread::spawn(move || {
         assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
         assert_eq!(client.send(&["a@x.test"], b"Hello.\r\n"), ACCEPTED);
@@ -203,50 +204,50 @@ fn it_ends_after_as_many_messages_as_are_wanted_and_the_last_one_has_its_answer(
 }
 
 #[test]
-fn a_sink_does_not_hang_up_on_a_client_that_brings_no_mail() {
+fn a_sink_does_not_disconnect_a_client_that_sends_no_mail() {
     let sink = sink(&["--recipients-max", "1"]);
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     for _ in 0..300 {
-        assert_eq!((client.say("NOOP"), client.say("nonsense")), (250, 500));
+        assert_eq!((client.command("NOOP"), client.command("nonsense")), (250, 500));
     }
     assert_eq!(client.send(&["a@x.test", "b@x.test"], b""), [250, 250, 452]);
     drop(sink.close().unwrap());
 }
 
 #[test]
-fn rules_refuse_at_their_stage_and_only_whom_they_name() {
+fn rules_refuse_at_their_stage_and_only_for_their_domain() {
     for (rule, codes) in [
         ("lame.test reject 550 no", &[250, 550][..]),
         ("lame.test data defer", &[250, 250, 451]),
         ("lame.test message reject 554 no", &[250, 250, 354, 554]),
     ] {
         let sink = sink_with_rule(rule);
-        let mut client = Client::greeted(&sink);
+        let mut client = Client::connect_and_greet(&sink);
         assert_eq!(client.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED, "{rule}");
         assert_eq!(client.send(&["a@Lame.test"], b"Hello.\r\n"), codes, "{rule}");
-        assert_eq!(client.say("RSET"), 250);
+        assert_eq!(client.command("RSET"), 250);
         assert_eq!(client.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED, "{rule}");
         let tally = sink.close().unwrap().tally;
-        assert_eq!((tally.messages, &tally.met[..]), (2, &[1][..]), "{rule}");
+        assert_eq!((tally.messages, &tally.rule_hits[..]), (2, &[1][..]), "{rule}");
     }
     let sink = sink_with_rule("* mail defer 452 full");
-    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b""), [452]);
+    assert_eq!(Client::connect_and_greet(&sink).send(&["a@x.test"], b""), [452]);
 }
 
 #[test]
-fn who_is_refused_before_the_first_question_is_hung_up_on() {
+fn a_refusal_at_connect_or_helo_closes_the_connection() {
     let sink = sink_with_rule("* defer 421 later");
     let mut client = Client::connect(&sink);
     assert_eq!(client.rest(), b"421 4.7.1 later\r\n");
     let sink = sink_with_rule("* helo reject 554 no");
     let mut client = Client::connect(&sink);
-    assert_eq!((client.reply(), client.say("EHLO client.test"), client.reply()), (220, 554, 0));
+    assert_eq!((client.reply(), client.command("EHLO client.test"), client.reply()), (220, 554, 0));
 }
 
 #[test]
-fn a_rule_drops_without_a_word_and_another_answers_garbage() {
+fn a_rule_can_drop_silently_or_answer_with_garbage() {
     let sink = sink_with_rule("* data drop");
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     assert_eq!(client.send(&["a@x.test"], b""), [250, 250, 0]);
     let sink = sink_with_rule("* garbage");
     let garbage = Client::connect(&sink).rest();
@@ -257,38 +258,38 @@ fn a_rule_drops_without_a_word_and_another_answers_garbage() {
 #[test]
 fn a_message_that_is_dropped_at_its_end_does_not_count() {
     let sink = sink_with_rule("* message drop");
-    assert_eq!(Client::greeted(&sink).send(&["a@x.test"], b"Hello.\r\n"), [250, 250, 354, 0]);
+    assert_eq!(Client::connect_and_greet(&sink).send(&["a@x.test"], b"Hello.\r\n"), [250, 250, 354, 0]);
     assert_eq!(sink.close().unwrap().tally.messages, 0);
 }
 
 #[test]
-fn a_delay_holds_up_whom_it_names_and_nobody_else() {
+fn a_delay_affects_only_its_domain() {
     let sink = sink_with_rule("lame.test delay 1h");
-    let mut lame = Client::greeted(&sink);
-    assert_eq!(lame.say("MAIL FROM:<>"), 250);
+    let mut lame = Client::connect_and_greet(&sink);
+    assert_eq!(lame.command("MAIL FROM:<>"), 250);
     lame.write(b"RCPT TO:<a@lame.test>\r\n");
-    let mut fine = Client::greeted(&sink);
+    let mut fine = Client::connect_and_greet(&sink);
     assert_eq!(fine.send(&["a@fine.test"], b"Hello.\r\n"), ACCEPTED);
-    assert_eq!(fine.say("QUIT"), 221);
+    assert_eq!(fine.command("QUIT"), 221);
     let tally = sink.close().unwrap().tally;
-    assert_eq!((tally.messages, &tally.met[..]), (1, &[1][..]), "the delayed client must still wait");
+    assert_eq!((tally.messages, &tally.rule_hits[..]), (1, &[1][..]), "the delayed client must still wait");
 }
 
 #[test]
 fn a_delay_ends() {
     let sink = sink_with_rule("lame.test delay 500ms");
-    let mut lame = Client::greeted(&sink);
-    assert_eq!(lame.say("MAIL FROM:<>"), 250);
+    let mut lame = Client::connect_and_greet(&sink);
+    assert_eq!(lame.command("MAIL FROM:<>"), 250);
     let asked = Instant::now();
-    assert_eq!(lame.say("RCPT TO:<a@lame.test>"), 250);
+    assert_eq!(lame.command("RCPT TO:<a@lame.test>"), 250);
     assert!(asked.elapsed() >= Duration::from_millis(500));
 }
 
 #[test]
-fn who_is_read_slowly_cannot_send_faster() {
+fn a_slow_rule_limits_the_rate_of_the_client() {
     const OCTETS: usize = 40_000;
     let sink = sink_with_rule("* slow 80kB/s");
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     let begun = Instant::now();
     let body = "0123456789012345678901234567890123456\r\n".repeat(OCTETS / 39);
     assert_eq!(client.send(&["a@x.test"], body.as_bytes()), ACCEPTED);
@@ -296,15 +297,15 @@ fn who_is_read_slowly_cannot_send_faster() {
 }
 
 #[test]
-fn a_stall_silences_the_whole_sink_for_its_time() {
+fn a_stall_stops_the_whole_sink() {
     let sink = sink_with_rule("* stall 400ms every 1s");
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
     let mut answers = 0;
     while begun.elapsed() < Duration::from_millis(2500) {
         let asked = Instant::now();
-        assert_eq!(client.say("NOOP"), 250);
+        assert_eq!(client.command("NOOP"), 250);
         slowest = slowest.max(asked.elapsed());
         answers += 1;
     }
@@ -313,21 +314,21 @@ fn a_stall_silences_the_whole_sink_for_its_time() {
 }
 
 #[test]
-fn an_answer_that_a_delay_takes_into_a_stall_comes_after_it() {
+fn an_answer_delayed_into_a_stall_is_sent_after_it() {
     let sink = sink(&["--rule", "* stall 500ms every 1s", "--rule", "* mail delay 300ms"]);
     let opened = Instant::now();
-    let mut client = Client::greeted(&sink);
+    let mut client = Client::connect_and_greet(&sink);
     for command in ["MAIL FROM:<>", "RSET", "MAIL FROM:<>"] {
-        assert_eq!(client.say(command), 250);
+        assert_eq!(client.command(command), 250);
     }
     assert!(opened.elapsed() >= Duration::from_millis(900), "{:?}", opened.elapsed());
 }
 
 #[test]
-fn what_a_share_meets_depends_on_the_seed_alone() {
+fn what_a_share_applies_to_depends_only_on_the_seed() {
     let met = |seed: &str| {
         let sink = sink(&["--seed", seed, "--rule", "50% mail defer"]);
-        (0..20).map(|_| Client::greeted(&sink).say("MAIL FROM:<>")).collect::<Vec<u16>>()
+        (0..20).map(|_| Client::connect_and_greet(&sink).command("MAIL FROM:<>")).collect::<Vec<u16>>()
     };
     let first = met("7");
     assert_eq!(first, met("7"));
@@ -336,11 +337,11 @@ fn what_a_share_meets_depends_on_the_seed_alone() {
 }
 
 #[test]
-fn an_idle_connection_is_let_be_and_costs_little() {
+fn an_idle_connection_is_kept_and_takes_little_memory() {
     let sink = sink(&[]);
-    let clients: Vec<Client> = (0..200).map(|_| Client::greeted(&sink)).collect();
-    assert_eq!(sink.house.guests_peak(), 200);
-    assert!(size_of::<Guest>() < 1024, "{}", size_of::<Guest>());
+    let clients: Vec<Client> = (0..200).map(|_| Client::connect_and_greet(&sink)).collect();
+    assert_eq!(sink.state.sessions_peak(), 200);
+    assert!(size_of::<SinkSession>() < 1024, "{}", size_of::<SinkSession>());
     drop(clients);
     drop(sink.close().unwrap());
 }

@@ -15,22 +15,22 @@ use crate::Fault;
 
 /// Random draws for each recipient of a message before all addresses are searched for ones that the
 /// message does not have yet.
-const TRIES_PER_RECIPIENT: usize = 8;
+const DRAWS_PER_RECIPIENT_MAX: usize = 8;
 
 /// An address, or many: each `{}` stands for a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum AddressPattern {
     /// One address.
     Address(Address),
     /// The texts before, between and after the numbers.
     Numbered(Vec<String>),
 }
 
-impl Pattern {
+impl AddressPattern {
     fn address(&self, number: u64) -> Address {
         match self {
-            Pattern::Address(address) => address.clone(),
-            Pattern::Numbered(texts) => {
+            AddressPattern::Address(address) => address.clone(),
+            AddressPattern::Numbered(texts) => {
                 numbered(texts, number).expect("a pattern is valid with any number, since it is with the longest")
             }
         }
@@ -42,28 +42,28 @@ fn numbered(texts: &[String], number: u64) -> Result<Address, String> {
     text.parse().map_err(|error| format!("<{text}>: {error}"))
 }
 
-impl FromStr for Pattern {
+impl FromStr for AddressPattern {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pattern, String> {
+    fn from_str(text: &str) -> Result<AddressPattern, String> {
         let texts: Vec<String> = text.split("{}").map(str::to_owned).collect();
         let longest = numbered(&texts, u64::MAX)?;
-        Ok(if texts.len() == 1 { Pattern::Address(longest) } else { Pattern::Numbered(texts) })
+        Ok(if texts.len() == 1 { AddressPattern::Address(longest) } else { AddressPattern::Numbered(texts) })
     }
 }
 
 /// The addresses to choose from.
 #[derive(Clone, Debug)]
-pub(super) enum Addresses {
+pub(super) enum AddressPool {
     /// From patterns, with numbers from 1 to `users`.
-    Patterns { patterns: Vec<Pattern>, users: u64 },
+    Patterns { patterns: Vec<AddressPattern>, users: u64 },
     /// From a list.
     Listed(Vec<Address>),
 }
 
-impl Addresses {
+impl AddressPool {
     /// Reads one address from each line; empty lines are ignored.
-    pub(super) fn read(path: &Path) -> Result<Addresses, Fault> {
+    pub(super) fn read(path: &Path) -> Result<AddressPool, Fault> {
         let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let addresses = lines.map(|(place, line)| {
@@ -74,27 +74,27 @@ impl Addresses {
         if addresses.is_empty() {
             return Err(Fault::Data(format!("{}: no addresses", path.display())));
         }
-        Ok(Addresses::Listed(addresses))
+        Ok(AddressPool::Listed(addresses))
     }
 
     /// Draws one address.
     pub(super) fn draw(&self, random: &mut fastrand::Rng) -> Address {
         match self {
-            Addresses::Listed(addresses) => addresses[random.usize(..addresses.len())].clone(),
-            Addresses::Patterns { patterns, users } => {
+            AddressPool::Listed(addresses) => addresses[random.usize(..addresses.len())].clone(),
+            AddressPool::Patterns { patterns, users } => {
                 let pattern = &patterns[random.usize(..patterns.len())];
                 pattern.address(random.u64(1..=*users))
             }
         }
     }
 
-    /// Draws distinct addresses. [`Addresses::suffice_for`] has checked that there are enough.
+    /// Draws distinct addresses. [`AddressPool::check_distinct`] has checked that there are enough.
     pub(super) fn draw_distinct(&self, count: usize, random: &mut fastrand::Rng) -> Vec<Address> {
         if count == 1 {
             return vec![self.draw(random)];
         }
         let (mut seen, mut drawn) = (HashSet::with_capacity(count), Vec::with_capacity(count));
-        let draws = std::iter::repeat_with(|| self.draw(random)).take(count * TRIES_PER_RECIPIENT);
+        let draws = std::iter::repeat_with(|| self.draw(random)).take(count * DRAWS_PER_RECIPIENT_MAX);
         for address in draws.chain(self.all()) {
             if drawn.len() == count {
                 break;
@@ -108,8 +108,8 @@ impl Addresses {
 
     /// Distinct addresses for the message with this number (from 0). Each message continues where
     /// the previous one ended, so that no address repeats before all were used.
-    pub(super) fn take_turn(&self, number: u64, count: usize) -> Vec<Address> {
-        let places = self.places();
+    pub(super) fn next_in_turn(&self, number: u64, count: usize) -> Vec<Address> {
+        let places = self.turns();
         let first = u128::from(number) * count as u128 % places;
         let mut seen = HashSet::with_capacity(count);
         let turns = (0..places).map(|step| self.at((first + step) % places));
@@ -117,17 +117,17 @@ impl Addresses {
     }
 
     /// The number of turns until the first one repeats.
-    fn places(&self) -> u128 {
+    fn turns(&self) -> u128 {
         match self {
-            Addresses::Listed(addresses) => addresses.len() as u128,
-            Addresses::Patterns { patterns, users } => patterns.len() as u128 * u128::from(*users),
+            AddressPool::Listed(addresses) => addresses.len() as u128,
+            AddressPool::Patterns { patterns, users } => patterns.len() as u128 * u128::from(*users),
         }
     }
 
     fn at(&self, place: u128) -> Address {
         match self {
-            Addresses::Listed(addresses) => addresses[place as usize].clone(),
-            Addresses::Patterns { patterns, .. } => {
+            AddressPool::Listed(addresses) => addresses[place as usize].clone(),
+            AddressPool::Patterns { patterns, .. } => {
                 let kinds = patterns.len() as u128;
                 patterns[(place % kinds) as usize].address((place / kinds) as u64 + 1)
             }
@@ -135,7 +135,7 @@ impl Addresses {
     }
 
     /// A fault if there are fewer distinct addresses than `count`.
-    pub(super) fn suffice_for(&self, count: u32) -> Result<(), Fault> {
+    pub(super) fn check_distinct(&self, count: u32) -> Result<(), Fault> {
         let mut found = HashSet::new();
         match count <= 1 || self.all().any(|address| found.insert(address) && found.len() == count as usize) {
             true => Ok(()),
@@ -147,9 +147,9 @@ impl Addresses {
 
     fn all(&self) -> Box<dyn Iterator<Item = Address> + '_> {
         match self {
-            Addresses::Listed(addresses) => Box::new(addresses.iter().cloned()),
-            Addresses::Patterns { patterns, users } => Box::new(patterns.iter().flat_map(|pattern| {
-                let numbers = if matches!(pattern, Pattern::Address(_)) { 1 } else { *users };
+            AddressPool::Listed(addresses) => Box::new(addresses.iter().cloned()),
+            AddressPool::Patterns { patterns, users } => Box::new(patterns.iter().flat_map(|pattern| {
+                let numbers = if matches!(pattern, AddressPattern::Address(_)) { 1 } else { *users };
                 (1..=numbers).map(|number| pattern.address(number))
             })),
         }
@@ -161,39 +161,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_has_a_number_wherever_braces_stand() {
-        let pattern: Pattern = "u{}@d{}.test".parse().unwrap();
+    fn every_pair_of_braces_in_a_pattern_becomes_the_number() {
+        let pattern: AddressPattern = "u{}@d{}.test".parse().unwrap();
         assert_eq!(pattern.address(7).as_str(), "u7@d7.test");
-        let plain: Pattern = "you@localhost".parse().unwrap();
+        let plain: AddressPattern = "you@localhost".parse().unwrap();
         assert_eq!(plain.address(7).as_str(), "you@localhost");
         for text in ["{}", "", "a b@x.test", "a\r\n@x.test"] {
-            assert!(text.parse::<Pattern>().is_err(), "{text}");
+            assert!(text.parse::<AddressPattern>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn recipients_of_one_message_differ() {
         let patterns = vec!["user{}@virt.test".parse().unwrap()];
-        let addresses = Addresses::Patterns { patterns, users: 5 };
+        let addresses = AddressPool::Patterns { patterns, users: 5 };
         let mut random = fastrand::Rng::with_seed(1);
         assert_eq!(addresses.draw_distinct(3, &mut random).len(), 3);
         assert_eq!(addresses.draw_distinct(5, &mut random).len(), 5);
-        assert!(addresses.suffice_for(5).is_ok());
-        assert!(matches!(addresses.suffice_for(6), Err(Fault::Usage(_))));
+        assert!(addresses.check_distinct(5).is_ok());
+        assert!(matches!(addresses.check_distinct(6), Err(Fault::Usage(_))));
     }
 
     #[test]
-    fn in_turn_nobody_comes_twice_before_everybody_has_come() {
+    fn in_turn_no_address_repeats_before_all_were_used() {
         let patterns = vec!["a{}@x.test".parse().unwrap(), "b{}@x.test".parse().unwrap()];
-        let addresses = Addresses::Patterns { patterns, users: 3 };
-        let turns: Vec<_> = (0..4).map(|number| addresses.take_turn(number, 2)).collect();
+        let addresses = AddressPool::Patterns { patterns, users: 3 };
+        let turns: Vec<_> = (0..4).map(|number| addresses.next_in_turn(number, 2)).collect();
         let texts = |turn: usize| turns[turn].iter().map(Address::as_str).collect::<Vec<_>>();
         assert_eq!([texts(0), texts(1)], [["a1@x.test", "b1@x.test"], ["a2@x.test", "b2@x.test"]]);
         assert_eq!(turns[..3].concat().into_iter().collect::<HashSet<_>>().len(), 6);
         assert_eq!(turns[3], turns[0]);
-        let far = addresses.take_turn(u64::MAX, 5);
+        let far = addresses.next_in_turn(u64::MAX, 5);
         assert_eq!(far.into_iter().collect::<HashSet<_>>().len(), 5);
-        let listed = Addresses::Listed(["a@x.test", "a@x.test", "b@x.test"].map(|text| text.parse().unwrap()).to_vec());
-        assert_eq!(listed.take_turn(0, 2).len(), 2);
+        let listed =
+            AddressPool::Listed(["a@x.test", "a@x.test", "b@x.test"].map(|text| text.parse().unwrap()).to_vec());
+        assert_eq!(listed.next_in_turn(0, 2).len(), 2);
     }
 }

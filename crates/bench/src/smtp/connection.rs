@@ -7,17 +7,20 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use mail::{Address, BodyType};
-use net::{Moved, Trust, Wire, steady_now};
-use protocol::smtp::client::{Client, Closed, Config, Event, Misbehaviour, Stage, Transaction, Unsendable, Verdict};
+use net::{OutboundConnection, TlsClient, Transferred, steady_now};
+use protocol::smtp::client::{
+    CloseReason, Config, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, Transaction,
+    TransactionError,
+};
 use tokio::time::Instant;
 
-use super::letter::Letter;
-use crate::dial::{dial, plainly};
+use super::message::OutgoingMessage;
+use crate::dial::{dial, error_text};
 use crate::engine::Worker;
-use crate::tally::likeness;
+use crate::tally::normalize_reply;
 use crate::target::Target;
 
-/// The timed phases, by the index that [`phase`] returns.
+/// The timed phases, by the index that [`phase_index`] returns.
 pub(super) const PHASES: &[&str] =
     &["connect", "banner", "EHLO", "STARTTLS", "AUTH", "MAIL", "RCPT", "DATA", "final reply", "QUIT"];
 const CONNECT: usize = 0;
@@ -25,16 +28,16 @@ const STARTTLS: usize = 3;
 
 /// A connection with greeting, TLS and login done.
 #[derive(Debug)]
-pub(super) struct Connection {
-    wire: Wire,
-    client: Client,
+pub(super) struct SmtpConnection {
+    wire: OutboundConnection,
+    client: SmtpClient,
     /// When the last command was sent.
-    asked_at: Instant,
+    command_sent_at: Instant,
 }
 
 /// Why a message has no result.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct DeliveryError {
     /// For the list of errors.
     pub(super) text: String,
     /// The server closed the session before it received more of the message than MAIL, so it can be
@@ -42,40 +45,45 @@ pub(super) struct Trouble {
     pub(super) was_idle: bool,
 }
 
-impl Trouble {
-    fn new(text: impl Into<String>) -> Trouble {
-        Trouble { text: text.into(), was_idle: false }
+impl DeliveryError {
+    fn new(text: impl Into<String>) -> DeliveryError {
+        DeliveryError { text: text.into(), was_idle: false }
     }
 }
 
-impl Connection {
+impl SmtpConnection {
     /// Connects and waits until a message can be sent.
     pub(super) async fn open<'a>(
         target: &Target,
         config: Arc<Config>,
-        trust: impl Fn() -> &'a Trust,
+        trust: impl Fn() -> &'a TlsClient,
         worker: &Worker,
-    ) -> Result<Connection, Trouble> {
-        let wire = dial(target.address, worker, CONNECT).await.map_err(Trouble::new)?;
-        let client = Client::new(config, steady_now());
-        let mut connection = Connection { wire, client, asked_at: Instant::now() };
+    ) -> Result<SmtpConnection, DeliveryError> {
+        let wire = dial(target.address, worker, CONNECT).await.map_err(DeliveryError::new)?;
+        let client = SmtpClient::new(config, steady_now());
+        let mut connection = SmtpConnection { wire, client, command_sent_at: Instant::now() };
         loop {
             match connection.next_event(worker, None).await {
-                Event::Ready => return Ok(connection),
-                Event::StartTls => connection = connection.secure(target, trust(), worker).await?,
-                Event::Closed(closed) => return Err(connection.trouble(&closed)),
-                Event::Replied { .. } | Event::Finished(_) => {}
+                SmtpClientEvent::Ready => return Ok(connection),
+                SmtpClientEvent::StartTls => connection = connection.secure(target, trust(), worker).await?,
+                SmtpClientEvent::Closed(closed) => return Err(connection.close_error(&closed)),
+                SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_) => {}
             }
         }
     }
 
-    async fn secure(mut self, target: &Target, trust: &Trust, worker: &Worker) -> Result<Connection, Trouble> {
+    async fn secure(
+        mut self,
+        target: &Target,
+        trust: &TlsClient,
+        worker: &Worker,
+    ) -> Result<SmtpConnection, DeliveryError> {
         let wire = self.wire.secure(trust, &target.host, worker.deadline()).await;
-        self.wire = wire.map_err(|error| Trouble::new(format!("TLS: {}", plainly(&error))))?;
+        self.wire = wire.map_err(|error| DeliveryError::new(format!("TLS: {}", error_text(&error))))?;
         let now = Instant::now();
         let mut tally = worker.tally();
         tally.counts.tls_connections += 1;
-        tally.phase(STARTTLS, now - self.asked_at);
+        tally.record_phase(STARTTLS, now - self.command_sent_at);
         drop(tally);
         self.client.handle_secured(steady_now());
         Ok(self)
@@ -85,120 +93,129 @@ impl Connection {
     pub(super) async fn deliver(
         mut self,
         worker: &Worker,
-        letter: &Letter,
+        message: &OutgoingMessage,
         sender: &Option<Address>,
         recipients: &[Address],
-    ) -> (Result<Vec<Verdict>, Trouble>, Option<Connection>) {
-        let mut transaction = Transaction::new(sender.clone(), recipients.iter().cloned(), letter.content());
-        if letter.eight_bit && self.client.extensions().eight_bit_mime {
+    ) -> (Result<Vec<RecipientOutcome>, DeliveryError>, Option<SmtpConnection>) {
+        let mut transaction = Transaction::new(sender.clone(), recipients.iter().cloned(), message.content());
+        if message.eight_bit && self.client.extensions().eight_bit_mime {
             transaction.body_type = BodyType::EightBitMime;
         }
         match self.client.begin(steady_now(), &transaction) {
             Ok(()) => {}
-            Err(Unsendable::NotReady) => return (Err(self.ended_early()), None),
-            Err(unsendable) => return (Err(Trouble::new(unsendable.to_string())), Some(self)),
+            Err(TransactionError::NotReady) => return (Err(self.closed_between_messages()), None),
+            Err(unsendable) => return (Err(DeliveryError::new(unsendable.to_string())), Some(self)),
         }
         let mut verdicts = Vec::new();
         loop {
-            match self.next_event(worker, Some(letter)).await {
-                Event::Finished(found) => verdicts = found,
-                Event::Ready => return (Ok(verdicts), Some(self)),
-                Event::Closed(closed) => return (self.settle(verdicts, &closed), None),
-                Event::Replied { .. } | Event::StartTls => {}
+            match self.next_event(worker, Some(message)).await {
+                SmtpClientEvent::Finished(found) => verdicts = found,
+                SmtpClientEvent::Ready => return (Ok(verdicts), Some(self)),
+                SmtpClientEvent::Closed(closed) => return (self.conclude(verdicts, &closed), None),
+                SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls => {}
             }
         }
     }
 
     /// The session is over; the results of the message may still be known.
-    fn settle(&self, verdicts: Vec<Verdict>, closed: &Closed) -> Result<Vec<Verdict>, Trouble> {
+    fn conclude(
+        &self,
+        verdicts: Vec<RecipientOutcome>,
+        closed: &CloseReason,
+    ) -> Result<Vec<RecipientOutcome>, DeliveryError> {
         let untouched = verdicts.iter().all(|verdict| match verdict {
-            Verdict::NotSent => true,
+            RecipientOutcome::NotSent => true,
             // A server that shuts down says so in reply to any command.
-            Verdict::Refused { stage, .. } => *stage == Stage::Mail && matches!(closed, Closed::Shutdown(_)),
-            Verdict::Accepted(_) | Verdict::InDoubt => false,
+            RecipientOutcome::Refused { stage, .. } => {
+                *stage == SmtpStage::Mail && matches!(closed, CloseReason::Shutdown(_))
+            }
+            RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt => false,
         });
-        let was_idle = untouched && matches!(closed, Closed::Ended(Stage::Mail | Stage::Idle) | Closed::Shutdown(_));
-        match verdicts.iter().any(|verdict| *verdict != Verdict::NotSent) && !was_idle {
+        let was_idle = untouched
+            && matches!(closed, CloseReason::Ended(SmtpStage::Mail | SmtpStage::Idle) | CloseReason::Shutdown(_));
+        match verdicts.iter().any(|verdict| *verdict != RecipientOutcome::NotSent) && !was_idle {
             true => Ok(verdicts),
-            false => Err(Trouble { was_idle, ..self.trouble(closed) }),
+            false => Err(DeliveryError { was_idle, ..self.close_error(closed) }),
         }
     }
 
     /// The server sent a reply or closed the connection between two messages.
-    fn ended_early(&mut self) -> Trouble {
-        Trouble { text: "the server ended the connection between messages".to_owned(), was_idle: true }
+    fn closed_between_messages(&mut self) -> DeliveryError {
+        DeliveryError { text: "the server ended the connection between messages".to_owned(), was_idle: true }
     }
 
     /// Sends QUIT and waits for the reply. Errors are ignored from here on.
     pub(super) async fn quit(mut self, worker: &Worker) {
         self.client.quit(steady_now());
-        while !matches!(self.next_event(worker, None).await, Event::Closed(_)) {}
+        while !matches!(self.next_event(worker, None).await, SmtpClientEvent::Closed(_)) {}
     }
 
     /// Runs the session until an event that is not just a reply.
-    async fn next_event(&mut self, worker: &Worker, letter: Option<&Letter>) -> Event {
+    async fn next_event(&mut self, worker: &Worker, message: Option<&OutgoingMessage>) -> SmtpClientEvent {
         loop {
             while let Some(event) = self.client.poll_event() {
-                let Event::Replied { stage, .. } = event else { return event };
-                if let Some(phase) = phase(stage) {
-                    worker.tally().phase(phase, self.asked_at.elapsed());
+                let SmtpClientEvent::Replied { stage, .. } = event else { return event };
+                if let Some(phase) = phase_index(stage) {
+                    worker.tally().record_phase(phase, self.command_sent_at.elapsed());
                 }
             }
-            self.move_bytes(worker, letter).await;
+            self.move_bytes(worker, message).await;
         }
     }
 
     /// Sends pending output, or receives.
-    async fn move_bytes(&mut self, worker: &Worker, letter: Option<&Letter>) {
+    async fn move_bytes(&mut self, worker: &Worker, message: Option<&OutgoingMessage>) {
         let deadline = self.client.poll_deadline().map_or_else(|| worker.deadline(), net::instant_of);
         let (client, wire) = (&mut self.client, &mut self.wire);
         let output = client.output();
-        let [head, text, tail] = match letter {
+        let [head, text, tail] = match message {
             Some(letter) if !output.content.is_empty() => letter.pieces(output.form, output.content.clone()),
             _ => [&[][..]; 3],
         };
         let pieces = [output.head, head, text, tail, output.tail].map(IoSlice::new);
         let moved = match output.is_empty() {
-            true => wire.receive(deadline, |input| take(client, input)).await.map(Moved::Received),
+            true => wire.receive(deadline, |input| handle_received(client, input)).await.map(Transferred::Received),
             false => {
                 let mut input = Vec::new();
                 let moved = wire.exchange(&pieces, deadline, |bytes| input.extend_from_slice(bytes)).await;
-                if let Ok(Moved::Received(())) = moved {
-                    take(client, &input);
+                if let Ok(Transferred::Received(())) = moved {
+                    handle_received(client, &input);
                 }
                 moved
             }
         };
         match moved {
-            Ok(Moved::Sent(count)) => {
+            Ok(Transferred::Sent(count)) => {
                 client.handle_sent(steady_now(), count as u64);
                 if client.output().is_empty() {
-                    self.asked_at = Instant::now();
+                    self.command_sent_at = Instant::now();
                 }
             }
-            Ok(Moved::Received(())) => {}
+            Ok(Transferred::Received(())) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => client.handle_timeout(steady_now()),
             Err(_) => client.handle_end(),
         }
     }
 
-    fn trouble(&self, closed: &Closed) -> Trouble {
-        Trouble::new(match closed {
-            Closed::Quit => "the session ended".to_owned(),
-            Closed::Shutdown(reply) => likeness(&reply.to_string()),
-            Closed::Refused { stage, reply } => format!("{}: {}", name(*stage), likeness(&reply.to_string())),
-            Closed::Lacks(lack) => lack.to_string(),
-            Closed::Ended(stage) => format!("{}: the server ended the connection", name(*stage)),
-            Closed::TimedOut(stage) => format!("{}: no answer in time", name(*stage)),
-            Closed::Misbehaved(Misbehaviour::Unexpected { stage, code }) => {
-                format!("{}: unexpected reply {code}", name(*stage))
+    fn close_error(&self, closed: &CloseReason) -> DeliveryError {
+        DeliveryError::new(match closed {
+            CloseReason::Quit => "the session ended".to_owned(),
+            CloseReason::Shutdown(reply) => normalize_reply(&reply.to_string()),
+            CloseReason::Refused { stage, reply } => {
+                format!("{}: {}", stage_name(*stage), normalize_reply(&reply.to_string()))
             }
-            Closed::Misbehaved(misbehaviour) => format!("not SMTP: {misbehaviour}"),
+            CloseReason::Lacks(lack) => lack.to_string(),
+            CloseReason::Ended(stage) => format!("{}: the server ended the connection", stage_name(*stage)),
+            CloseReason::TimedOut(stage) => format!("{}: no answer in time", stage_name(*stage)),
+            CloseReason::ProtocolViolation(SmtpViolation::Unexpected { stage, code }) => {
+                format!("{}: unexpected reply {code}", stage_name(*stage))
+            }
+            CloseReason::ProtocolViolation(misbehaviour) => format!("not SMTP: {misbehaviour}"),
         })
     }
 }
 
-fn take(client: &mut Client, input: &[u8]) {
+fn handle_received(client: &mut SmtpClient, input: &[u8]) {
     if input.is_empty() {
         client.handle_end();
     } else {
@@ -207,37 +224,39 @@ fn take(client: &mut Client, input: &[u8]) {
 }
 
 /// The error text for one recipient.
-pub(super) fn complaint(verdict: &Verdict) -> Option<String> {
+pub(super) fn recipient_error(verdict: &RecipientOutcome) -> Option<String> {
     match verdict {
-        Verdict::Accepted(_) => None,
-        Verdict::Refused { stage, reply } => Some(format!("{}: {}", name(*stage), likeness(&reply.to_string()))),
-        Verdict::NotSent => Some("the session ended before the message was sent".to_owned()),
-        Verdict::InDoubt => Some("the session ended before the final reply: in doubt".to_owned()),
+        RecipientOutcome::Accepted(_) => None,
+        RecipientOutcome::Refused { stage, reply } => {
+            Some(format!("{}: {}", stage_name(*stage), normalize_reply(&reply.to_string())))
+        }
+        RecipientOutcome::NotSent => Some("the session ended before the message was sent".to_owned()),
+        RecipientOutcome::InDoubt => Some("the session ended before the final reply: in doubt".to_owned()),
     }
 }
 
-fn phase(stage: Stage) -> Option<usize> {
+fn phase_index(stage: SmtpStage) -> Option<usize> {
     let name = match stage {
         // TLS is counted after its handshake.
-        Stage::StartTls | Stage::Idle | Stage::Rset => return None,
-        stage => name(stage),
+        SmtpStage::StartTls | SmtpStage::Idle | SmtpStage::Rset => return None,
+        stage => stage_name(stage),
     };
     PHASES.iter().position(|phase| *phase == name)
 }
 
 /// The name of a stage in texts and phases.
-fn name(stage: Stage) -> &'static str {
+fn stage_name(stage: SmtpStage) -> &'static str {
     match stage {
-        Stage::Banner => "banner",
-        Stage::Hello => "EHLO",
-        Stage::StartTls => "STARTTLS",
-        Stage::Auth => "AUTH",
-        Stage::Idle => "between messages",
-        Stage::Mail => "MAIL",
-        Stage::Rcpt(_) => "RCPT",
-        Stage::Data => "DATA",
-        Stage::Message(_) => "final reply",
-        Stage::Rset => "RSET",
-        Stage::Quit => "QUIT",
+        SmtpStage::Banner => "banner",
+        SmtpStage::Hello => "EHLO",
+        SmtpStage::StartTls => "STARTTLS",
+        SmtpStage::Auth => "AUTH",
+        SmtpStage::Idle => "between messages",
+        SmtpStage::Mail => "MAIL",
+        SmtpStage::Rcpt(_) => "RCPT",
+        SmtpStage::Data => "DATA",
+        SmtpStage::Message(_) => "final reply",
+        SmtpStage::Rset => "RSET",
+        SmtpStage::Quit => "QUIT",
     }
 }

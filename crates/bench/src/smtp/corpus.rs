@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memchr::memmem;
-use protocol::smtp::client::{Content, stuff_dots};
+use protocol::smtp::client::{ContentInfo, stuff_dots};
 
 use crate::Fault;
 use crate::stamp::with_crlf;
@@ -23,11 +23,11 @@ pub(super) const CORPUS_OCTETS_MAX: u64 = 4 << 30;
 
 /// The messages.
 #[derive(Debug)]
-pub(super) struct Corpus(Vec<Message>);
+pub(super) struct Corpus(Vec<CorpusMessage>);
 
 /// A message.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct CorpusMessage {
     /// With CR LF line ends.
     pub(super) plain: Arc<[u8]>,
     /// Dot-stuffed for DATA; the same bytes if no line begins with a dot.
@@ -46,14 +46,14 @@ impl Corpus {
 
     fn read_at_most(octets_max: u64, path: &Path) -> Result<Corpus, Fault> {
         let mut messages = Vec::new();
-        let mut room = octets_max;
+        let mut octets_left = octets_max;
         for file in files(path)? {
-            let text = text_of(&file, room).map_err(Fault::system(file.display()))?;
+            let text = read_limited(&file, octets_left).map_err(Fault::system(file.display()))?;
             let text = text.ok_or_else(|| Fault::Usage(format!("{}: more than {octets_max} bytes", path.display())))?;
-            room -= text.len() as u64;
+            octets_left -= text.len() as u64;
             match text.starts_with(b"From ") {
-                true => mbox(&text, |message| messages.push(Message::new(message))),
-                false => messages.push(Message::new(&text)),
+                true => mbox(&text, |message| messages.push(CorpusMessage::new(message))),
+                false => messages.push(CorpusMessage::new(&text)),
             }
         }
         if messages.is_empty() {
@@ -63,7 +63,7 @@ impl Corpus {
     }
 
     /// Messages are used in turn.
-    pub(super) fn message(&self, number: u64) -> &Message {
+    pub(super) fn message(&self, number: u64) -> &CorpusMessage {
         &self.0[(number % self.0.len() as u64) as usize]
     }
 }
@@ -92,15 +92,15 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 
 /// The content of a file, or None if it has more than `room` bytes. The size is checked first;
 /// pipes and growing files are limited while reading.
-fn text_of(file: &Path, room: u64) -> io::Result<Option<Vec<u8>>> {
+fn read_limited(file: &Path, octets_left: u64) -> io::Result<Option<Vec<u8>>> {
     let file = File::open(file)?;
     let octets = file.metadata()?.len();
-    if octets > room {
+    if octets > octets_left {
         return Ok(None);
     }
     let mut text = Vec::with_capacity(octets as usize);
-    file.take(room + 1).read_to_end(&mut text)?;
-    Ok(Some(text).filter(|text| text.len() as u64 <= room))
+    file.take(octets_left + 1).read_to_end(&mut text)?;
+    Ok(Some(text).filter(|text| text.len() as u64 <= octets_left))
 }
 
 /// Calls `take` with each message of an mbox (RFC 4155). A message begins at a line that begins
@@ -124,10 +124,10 @@ fn mbox(text: &[u8], mut take: impl FnMut(&[u8])) {
     message.iter().for_each(|message| take(message));
 }
 
-impl Message {
-    fn new(text: &[u8]) -> Message {
-        let plain: Arc<[u8]> = parted(mended(text)).into();
-        let dot_lines = Content::of(&plain).dot_lines;
+impl CorpusMessage {
+    fn new(text: &[u8]) -> CorpusMessage {
+        let plain: Arc<[u8]> = with_separator(with_crlf_only(text)).into();
+        let dot_lines = ContentInfo::from_message(&plain).dot_lines;
         let stuffed = if dot_lines == 0 { plain.clone() } else { stuff_dots(&plain).into() };
         // The stamp is already a header, so an empty first line ends it.
         let body = match plain.starts_with(b"\r\n") {
@@ -135,7 +135,7 @@ impl Message {
             false => memmem::find(&plain, b"\r\n\r\n").map_or(plain.len(), |end| end + 4),
         };
         let eight_bit = !plain.is_ascii();
-        Message { plain, stuffed, dot_lines, eight_bit, body }
+        CorpusMessage { plain, stuffed, dot_lines, eight_bit, body }
     }
 
     /// The part that the digest covers.
@@ -145,7 +145,7 @@ impl Message {
 }
 
 /// Normalizes all line ends to CR LF, also the last one.
-fn mended(text: &[u8]) -> Vec<u8> {
+fn with_crlf_only(text: &[u8]) -> Vec<u8> {
     let text = with_crlf(text);
     let mut mended = Vec::with_capacity(text.len() + 2);
     for (place, &byte) in text.iter().enumerate() {
@@ -161,7 +161,7 @@ fn mended(text: &[u8]) -> Vec<u8> {
 }
 
 /// Adds an empty line at the start of a text without a header.
-fn parted(text: Vec<u8>) -> Vec<u8> {
+fn with_separator(text: Vec<u8>) -> Vec<u8> {
     match text.is_empty() || text.starts_with(b"\r\n") || begins_with_field(&text) {
         true => text,
         false => [b"\r\n", &text[..]].concat(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mbox_is_parted_at_its_separators_and_nowhere_else() {
+    fn an_mbox_is_split_at_its_separators_and_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mbox");
         fs::write(&path, MBOX).unwrap();
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_no_messages_it_says_so() {
+    fn a_corpus_without_messages_is_a_fault() {
         let folder = tempfile::tempdir().unwrap();
         assert!(matches!(Corpus::read(folder.path()), Err(Fault::Data(_))));
         assert!(matches!(Corpus::read(&folder.path().join("none")), Err(Fault::System { .. })));
     }
 
     #[test]
-    fn what_is_too_large_is_refused_and_a_line_with_a_dot_is_what_costs_a_copy() {
+    fn a_corpus_that_is_too_large_is_refused_and_messages_without_dot_lines_are_kept_once() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.eml", "b.eml"] {
             fs::write(folder.path().join(name), "A: b\r\n\r\nHello.\r\n").unwrap();
@@ -237,7 +237,7 @@ mod tests {
     /// The body of a message without a header used to begin one line too late, so that sound copies
     /// seemed damaged.
     #[test]
-    fn a_stamped_message_of_any_form_is_known_again_and_sound() {
+    fn a_stamped_message_of_any_form_is_recognized_and_sound() {
         let folder = tempfile::tempdir().unwrap();
         for part in ["new", "cur"] {
             fs::create_dir_all(folder.path().join("maildir").join(part)).unwrap();

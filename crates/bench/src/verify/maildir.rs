@@ -3,7 +3,7 @@
 //! `tmp` or elsewhere, hidden files and special files are not mail. Each file is a copy; several
 //! names of one file (hard links, or a reader that is moving it) are one copy. A file that
 //! disappears was moved or deleted by a reader. A file that cannot be read, or is larger than
-//! [`LETTER_OCTETS_MAX`], is a fault.
+//! [`MESSAGE_OCTETS_MAX`], is a fault.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File, FileType};
@@ -15,38 +15,38 @@ use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::{Found, Holding};
-use crate::{Fault, Seen, examine};
+use super::{Comparer, FoundCopy};
+use crate::{ExaminedMessage, Fault, examine};
 
 /// Reading threads. There are more than processors, because they wait for the disk.
 const READERS: usize = 4;
 /// Maildirs that were found and not yet read.
-const AHEAD_MAX: usize = 1024;
+const FOLDERS_QUEUED_MAX: usize = 1024;
 /// Maildirs that were read and not yet compared.
-const READ_MAX: usize = 64;
+const CONTENTS_QUEUED_MAX: usize = 64;
 /// Bytes of a message. Each reader has one message in memory.
-const LETTER_OCTETS_MAX: u64 = 256 << 20;
+const MESSAGE_OCTETS_MAX: u64 = 256 << 20;
 /// How often `cur` is read again because files were renamed before they could be opened.
-const LOOKS_MAX: usize = 20;
+const CUR_SCANS_MAX: usize = 20;
 
 /// A file with mail.
-struct Letter {
+struct MailFile {
     /// None if it has no stamp.
-    seen: Option<Seen>,
+    seen: Option<ExaminedMessage>,
     path: PathBuf,
 }
 
 /// A Maildir and its mail.
-struct Content {
+struct MaildirContent {
     folder: PathBuf,
-    letters: Vec<Letter>,
+    files: Vec<MailFile>,
 }
 
 /// Finds every copy in the tree.
-pub(super) fn look(root: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> {
-    let (contents, found) = sync_channel(READ_MAX);
+pub(super) fn scan(root: &Path, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+    let (contents, found) = sync_channel(CONTENTS_QUEUED_MAX);
     thread::scope(|scope| {
-        let (folders, to_read) = sync_channel(AHEAD_MAX);
+        let (folders, to_read) = sync_channel(FOLDERS_QUEUED_MAX);
         let to_read = Arc::new(Mutex::new(to_read));
         for _ in 0..READERS {
             let (to_read, contents) = (to_read.clone(), contents.clone());
@@ -54,20 +54,20 @@ pub(super) fn look(root: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> 
         }
         // Without readers the channel is closed and the walk ends.
         drop(to_read);
-        scope.spawn(move || walk_all(root, &folders, &contents));
-        hold(found, holding)
+        scope.spawn(move || walk_and_report(root, &folders, &contents));
+        add_copies(found, comparer)
     })
 }
 
 /// Compares what the readers send. After a fault the channels close and the threads end.
-fn hold(found: Receiver<Result<Content, Fault>>, holding: &mut Holding<'_>) -> Result<(), Fault> {
+fn add_copies(found: Receiver<Result<MaildirContent, Fault>>, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
     for content in found {
-        let Content { folder, letters } = content?;
-        let place = holding.mailbox(&folder, &owners(&folder));
-        for letter in letters {
-            match letter.seen {
-                Some(seen) => holding.find(Found::new(seen, place), &letter.path.to_string_lossy()),
-                None => holding.find_foreign(),
+        let MaildirContent { folder, files: letters } = content?;
+        let place = comparer.place_of_mailbox(&folder, &possible_addresses(&folder));
+        for file in letters {
+            match file.seen {
+                Some(seen) => comparer.add(FoundCopy::new(seen, place), &file.path.to_string_lossy()),
+                None => comparer.add_foreign(),
             }
         }
     }
@@ -75,7 +75,7 @@ fn hold(found: Receiver<Result<Content, Fault>>, holding: &mut Holding<'_>) -> R
 }
 
 /// The possible addresses of its owner: `.../user7@bench.test`, or `.../bench.test/user7`.
-fn owners(folder: &Path) -> Vec<String> {
+fn possible_addresses(folder: &Path) -> Vec<String> {
     let name = |folder: &Path| Some(folder.file_name()?.to_str()?.to_owned());
     let last = name(folder);
     let above = folder.parent().and_then(name);
@@ -83,7 +83,7 @@ fn owners(folder: &Path) -> Vec<String> {
     last.into_iter().chain(both).collect()
 }
 
-fn walk_all(root: &Path, folders: &SyncSender<PathBuf>, contents: &SyncSender<Result<Content, Fault>>) {
+fn walk_and_report(root: &Path, folders: &SyncSender<PathBuf>, contents: &SyncSender<Result<MaildirContent, Fault>>) {
     let walked = fs::metadata(root).and_then(|_| walk(root.to_owned(), folders));
     if let Err(error) = walked {
         // After another fault the receiver is gone.
@@ -113,12 +113,12 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     entries.map(|entry| entry.map(|entry| entry.path())).collect()
 }
 
-fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<Content, Fault>>) {
+fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<MaildirContent, Fault>>) {
     let next = || to_read.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let mut buffer = Vec::new();
     while let Some(folder) = next() {
-        let letters = read_folder(&folder, &mut buffer).map_err(fault(&folder));
-        if contents.send(letters.map(|letters| Content { folder, letters })).is_err() {
+        let mail_files = read_folder(&folder, &mut buffer).map_err(fault(&folder));
+        if contents.send(mail_files.map(|letters| MaildirContent { folder, files: letters })).is_err() {
             return;
         }
     }
@@ -126,25 +126,25 @@ fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result
 
 /// Reads `new` before `cur`, so that a file that a reader moves meanwhile is seen in at least one
 /// of them. A file that is renamed in `cur` is found by its new name.
-fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<Letter>> {
+fn read_folder(folder: &Path, buffer: &mut Vec<u8>) -> io::Result<Vec<MailFile>> {
     let mut files = HashSet::new();
-    let mut letters = Vec::new();
-    let mut look = |part: &str| look_into(&folder.join(part), buffer, &mut files, &mut letters);
+    let mut mail_files = Vec::new();
+    let mut look = |part: &str| scan_part(&folder.join(part), buffer, &mut files, &mut mail_files);
     look("new")?;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CUR_SCANS_MAX {
         if !look("cur")? {
             break;
         }
     }
-    Ok(letters)
+    Ok(mail_files)
 }
 
 /// Reads files that were not read yet. Returns whether a file disappeared before it was opened.
-fn look_into(
+fn scan_part(
     part: &Path,
     buffer: &mut Vec<u8>,
     files: &mut HashSet<(u64, u64)>,
-    letters: &mut Vec<Letter>,
+    mail_files: &mut Vec<MailFile>,
 ) -> io::Result<bool> {
     let mut was_gone = false;
     for entry in unless_gone(fs::read_dir(part))?.into_iter().flatten() {
@@ -158,18 +158,18 @@ fn look_into(
         };
         let metadata = file.metadata()?;
         if files.insert((metadata.dev(), metadata.ino())) {
-            read_letter(file, buffer)?;
-            letters.push(Letter { seen: examine(buffer), path: entry.path() });
+            read_message(file, buffer)?;
+            mail_files.push(MailFile { seen: examine(buffer), path: entry.path() });
         }
     }
     Ok(was_gone)
 }
 
-fn read_letter(file: File, buffer: &mut Vec<u8>) -> io::Result<()> {
+fn read_message(file: File, buffer: &mut Vec<u8>) -> io::Result<()> {
     buffer.clear();
-    let octets = file.take(LETTER_OCTETS_MAX + 1).read_to_end(buffer)?;
-    match octets as u64 > LETTER_OCTETS_MAX {
-        true => Err(io::Error::other(format!("a file of more than {LETTER_OCTETS_MAX} bytes"))),
+    let octets = file.take(MESSAGE_OCTETS_MAX + 1).read_to_end(buffer)?;
+    match octets as u64 > MESSAGE_OCTETS_MAX {
+        true => Err(io::Error::other(format!("a file of more than {MESSAGE_OCTETS_MAX} bytes"))),
         false => Ok(()),
     }
 }
@@ -188,8 +188,8 @@ fn fault(folder: &Path) -> impl FnOnce(io::Error) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::{Copies, Held, Patience, held_in_time};
-    use crate::{Acknowledged, RunId, Stamp, Verdict};
+    use crate::verify::{Comparison, CopyLocation, WaitLimits, compare_until_complete};
+    use crate::{AcknowledgedMessages, RunId, RunVerdict, Stamp};
 
     fn message(sequence: u64, body: &str) -> String {
         let mut text = Vec::new();
@@ -204,13 +204,13 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    fn held(root: &Path, ledger: &str) -> Held {
-        let acknowledged = Acknowledged::of(ledger.to_owned()).unwrap();
-        held_in_time(&acknowledged, &Copies::Maildirs(root.to_owned()), Default::default()).unwrap()
+    fn held(root: &Path, ledger: &str) -> Comparison {
+        let acknowledged = AcknowledgedMessages::parse(ledger.to_owned()).unwrap();
+        compare_until_complete(&acknowledged, &CopyLocation::Maildirs(root.to_owned()), Default::default()).unwrap()
     }
 
     #[test]
-    fn a_tree_of_maildirs_is_held_against_the_ledger() {
+    fn a_tree_of_maildirs_is_compared_with_the_ledger() {
         let root = tempfile::tempdir().unwrap();
         deliver(root.path(), "x.test/a/new/1", &message(0, "Hello.\r\n"));
         deliver(root.path(), "x.test/a/cur/2:2,S", &message(1, "Hello.\n").replace("\r\n", "\n"));
@@ -233,27 +233,27 @@ mod tests {
         let found = held(root.path(), "run 1\n0\ta@x.test\tb@x.test\n1\ta@x.test\n");
         assert_eq!((found.found, found.lost, found.doubled, found.damaged), (2, 1, 1, 1));
         assert!(found.examples.damaged[0].at.ends_with("a/new/3"), "{}", found.examples.damaged[0]);
-        assert_eq!(found.verdict(), Verdict::Bad);
+        assert_eq!(found.verdict(), RunVerdict::Bad);
     }
 
     #[test]
-    fn mail_that_is_on_its_way_is_waited_for() {
+    fn the_search_waits_for_mail_that_is_not_yet_delivered() {
         let root = tempfile::tempdir().unwrap();
-        let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n".into()).unwrap();
-        let copies = Copies::Maildirs(root.path().to_owned());
-        let patience = Patience { wait: std::time::Duration::from_secs(60), ..Patience::default() };
+        let acknowledged = AcknowledgedMessages::parse("run 1\n0\ta@x.test\n".into()).unwrap();
+        let copies = CopyLocation::Maildirs(root.path().to_owned());
+        let patience = WaitLimits { wait: std::time::Duration::from_secs(60), ..WaitLimits::default() };
         thread::scope(|scope| {
-            let holding = scope.spawn(|| held_in_time(&acknowledged, &copies, patience));
+            let holding = scope.spawn(|| compare_until_complete(&acknowledged, &copies, patience));
             deliver(root.path(), "a/new/1", &message(0, "Hello.\r\n"));
-            assert_eq!(holding.join().unwrap().unwrap().verdict(), Verdict::Good);
+            assert_eq!(holding.join().unwrap().unwrap().verdict(), RunVerdict::Good);
         });
     }
 
     #[test]
     fn a_tree_that_is_not_there_is_a_fault() {
         let root = tempfile::tempdir().unwrap();
-        let copies = Copies::Maildirs(root.path().join("nobody"));
-        let fault = held_in_time(&Acknowledged::default(), &copies, Default::default()).unwrap_err();
+        let copies = CopyLocation::Maildirs(root.path().join("nobody"));
+        let fault = compare_until_complete(&AcknowledgedMessages::default(), &copies, Default::default()).unwrap_err();
         assert!(matches!(fault, Fault::System { .. }));
     }
 
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_or_hidden_is_no_mail_and_a_file_without_end_is_a_fault() {
+    fn only_regular_visible_files_are_mail_and_one_that_is_too_long_is_a_fault() {
         let root = tempfile::tempdir().unwrap();
         deliver(root.path(), "a/new/.1", &message(0, "Hello.\r\n"));
         deliver(root.path(), "b/cur/2", "");
@@ -277,16 +277,17 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", root.path().join("a/new/zero")).unwrap();
         let found = held(root.path(), "run 1\n0\ta@x.test\n");
         assert_eq!((found.copies, found.foreign), (0, 1));
-        File::create(root.path().join("a/new/long")).unwrap().set_len(LETTER_OCTETS_MAX + 1).unwrap();
-        let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\n".into()).unwrap();
-        let copies = Copies::Maildirs(root.path().to_owned());
-        assert!(held_in_time(&acknowledged, &copies, Patience::default()).is_err());
+        File::create(root.path().join("a/new/long")).unwrap().set_len(MESSAGE_OCTETS_MAX + 1).unwrap();
+        let acknowledged = AcknowledgedMessages::parse("run 1\n0\ta@x.test\n".into()).unwrap();
+        let copies = CopyLocation::Maildirs(root.path().to_owned());
+        assert!(compare_until_complete(&acknowledged, &copies, WaitLimits::default()).is_err());
     }
 
     #[test]
-    fn everything_in_the_wrong_mailbox_is_bad_where_the_name_tells_whose_it_is() {
+    fn mail_in_a_mailbox_named_after_another_recipient_is_bad() {
         for (wrong, right) in [("b@x.test", "a@X.test"), ("x.test/b", "x.test/a")] {
-            for (name, verdict) in [(wrong, Verdict::Bad), (right, Verdict::Good), ("x.test/c", Verdict::Good)] {
+            for (name, verdict) in [(wrong, RunVerdict::Bad), (right, RunVerdict::Good), ("x.test/c", RunVerdict::Good)]
+            {
                 let root = tempfile::tempdir().unwrap();
                 deliver(root.path(), &format!("{name}/new/1"), &message(0, "Hello.\r\n"));
                 deliver(root.path(), "b@x.test/new/2", &message(1, "Hello.\r\n"));

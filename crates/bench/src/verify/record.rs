@@ -7,17 +7,17 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
-use super::{Found, Holding, Place};
-use crate::{Fault, Seen};
+use super::{Comparer, CopyPlace, FoundCopy};
+use crate::{ExaminedMessage, Fault};
 
 /// Bytes of a line. A sink limits the command with the recipient to half of it.
 const LINE_OCTETS_MAX: u64 = 128 << 10;
 
 /// Appends the line of a copy.
-pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8>) {
+pub(crate) fn write_line(seen: Option<ExaminedMessage>, recipient: &str, lines: &mut Vec<u8>) {
     // Writing to a Vec cannot fail.
     let _ = match seen {
-        Some(Seen { stamp, sound }) => {
+        Some(ExaminedMessage { stamp, sound }) => {
             let state = if sound { "sound" } else { "damaged" };
             writeln!(lines, "{} {} {state} {recipient}", stamp.run, stamp.sequence)
         }
@@ -26,7 +26,7 @@ pub(crate) fn write_line(seen: Option<Seen>, recipient: &str, lines: &mut Vec<u8
 }
 
 /// Finds every copy in the record.
-pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> {
+pub(super) fn scan(path: &Path, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
     let what = format!("reading the record {}", path.display());
     let mut file = BufReader::new(File::open(path).map_err(Fault::system(&what))?);
     let mut line = Vec::new();
@@ -40,69 +40,69 @@ pub(super) fn look(path: &Path, holding: &mut Holding<'_>) -> Result<(), Fault> 
             break;
         };
         let text = str::from_utf8(line).ok();
-        let kept = text.and_then(|line| hold(line, holding));
+        let kept = text.and_then(|line| add_line(line, comparer));
         kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is invalid")))?;
     }
     Ok(())
 }
 
-fn hold(line: &str, holding: &mut Holding<'_>) -> Option<()> {
+fn add_line(line: &str, comparer: &mut Comparer<'_>) -> Option<()> {
     let mut words = line.splitn(4, ' ');
     let (run, sequence, state, recipient) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let sound = match state {
         "sound" => true,
         "damaged" => false,
         "foreign" => {
-            holding.find_foreign();
+            comparer.add_foreign();
             return Some(());
         }
         _ => return None,
     };
-    let place = Place::recipient(recipient);
-    let found = Found { run: run.parse().ok()?, sequence: sequence.parse().ok()?, sound, place };
-    holding.find(found, recipient);
+    let place = CopyPlace::recipient(recipient);
+    let found = FoundCopy { run: run.parse().ok()?, sequence: sequence.parse().ok()?, sound, place };
+    comparer.add(found, recipient);
     Some(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::{Copies, held_in_time};
-    use crate::{Acknowledged, RunId, Stamp};
+    use crate::verify::{CopyLocation, compare_until_complete};
+    use crate::{AcknowledgedMessages, RunId, Stamp};
 
-    fn held(record: &[u8]) -> Result<super::super::Held, Fault> {
+    fn compare(record: &[u8]) -> Result<super::super::Comparison, Fault> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
         std::fs::write(&path, record).unwrap();
-        let acknowledged = Acknowledged::of("run 1\n0\ta@x.test\tb@x.test\n".into()).unwrap();
-        held_in_time(&acknowledged, &Copies::Record(path), Default::default())
+        let acknowledged = AcknowledgedMessages::parse("run 1\n0\ta@x.test\tb@x.test\n".into()).unwrap();
+        compare_until_complete(&acknowledged, &CopyLocation::Record(path), Default::default())
     }
 
     #[test]
-    fn what_a_sink_wrote_is_read_again() {
+    fn a_record_written_by_a_sink_is_read() {
         let stamp = Stamp::new(RunId(1), 0, []);
         let mut record = Vec::new();
-        write_line(Some(Seen { stamp, sound: true }), "a@x.test", &mut record);
-        write_line(Some(Seen { stamp, sound: false }), "\"b b\"@x.test", &mut record);
+        write_line(Some(ExaminedMessage { stamp, sound: true }), "a@x.test", &mut record);
+        write_line(Some(ExaminedMessage { stamp, sound: false }), "\"b b\"@x.test", &mut record);
         write_line(None, "a@x.test", &mut record);
         record.extend_from_slice(b"0000000000000001 0 sound b@x");
-        let held = held(&record).unwrap();
+        let held = compare(&record).unwrap();
         assert_eq!((held.found, held.lost, held.damaged, held.foreign), (1, 1, 1, 1));
         assert_eq!(held.examples.damaged[0].at, "\"b b\"@x.test");
     }
 
     #[test]
-    fn a_record_that_is_none_is_refused_with_its_line() {
+    fn an_invalid_record_is_refused_with_its_line() {
         for line in ["1 0 sound", "1 x sound a@x.test", "1 0 odd a@x.test", ""] {
-            let fault = held(format!("1 0 sound a@x.test\n{line}\n").as_bytes()).unwrap_err();
+            let fault = compare(format!("1 0 sound a@x.test\n{line}\n").as_bytes()).unwrap_err();
             assert!(fault.to_string().ends_with("line 2 is invalid"), "{line}: {fault}");
         }
     }
 
     #[test]
-    fn a_line_without_end_is_refused_and_not_read() {
+    fn an_endless_line_is_refused() {
         let long = "x".repeat(LINE_OCTETS_MAX as usize);
-        let fault = held(format!("1 0 sound {long}").as_bytes()).unwrap_err();
+        let fault = compare(format!("1 0 sound {long}").as_bytes()).unwrap_err();
         assert!(fault.to_string().contains("line 1 is longer than"), "{fault}");
     }
 }

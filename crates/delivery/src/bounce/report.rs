@@ -1,27 +1,27 @@
 //! Decides who is notified of what: the results of one attempt, filtered by the NOTIFY parameters
 //! of the message.
 //!
-//! A [`Report`] exists only if there is something to report and an address to send it to.
+//! A [`DsnReport`] exists only if there is something to report and an address to send it to.
 //! Recipients that are not in it cause no notice (RFC 3461 section 5.2.8).
 
-use mail::{Address, Envelope, Notify, Recipient, Reply, Return, Timestamp};
+use mail::{Address, DsnNotify, DsnReturn, Envelope, Recipient, Reply, Timestamp};
 
-use super::letter::ORIGINAL_OCTETS_MAX;
+use super::dsn::ORIGINAL_OCTETS_MAX;
 
 /// The result of one attempt for one recipient.
 #[derive(Clone, Copy, Debug)]
-pub struct Finding<'a> {
+pub struct RecipientResult<'a> {
     /// The index of the recipient in the envelope.
     pub ordinal: u32,
     /// The result.
-    pub fate: Fate<'a>,
+    pub action: DsnAction<'a>,
     /// The host that answered; None if no other host was involved (RFC 3464 section 2.3.5).
     pub peer: Option<&'a str>,
 }
 
 /// The result for a recipient, with the reply that caused it.
 #[derive(Clone, Copy, Debug)]
-pub enum Fate<'a> {
+pub enum DsnAction<'a> {
     /// Delivery failed for good.
     Failed(&'a Reply),
     /// Delivery has been delayed long enough to tell the sender.
@@ -46,7 +46,7 @@ pub enum Fate<'a> {
 /// The results, in ascending order of importance. The most important one in a report determines its
 /// subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum DsnKind {
     /// Delivered to a mailbox here.
     Delivered,
     /// Accepted by a next hop without DSN.
@@ -59,41 +59,41 @@ pub enum Kind {
 
 /// Who is notified of which recipients of one attempt.
 #[derive(Debug)]
-pub struct Report<'a> {
+pub struct DsnReport<'a> {
     pub(super) to: &'a Address,
     pub(super) envelope: &'a Envelope,
-    pub(super) entries: Vec<Entry<'a>>,
+    pub(super) entries: Vec<DsnRecipient<'a>>,
 }
 
 /// A recipient in the report.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct DsnRecipient<'a> {
     pub(super) ordinal: u32,
     pub(super) recipient: &'a Recipient,
-    pub(super) fate: Fate<'a>,
+    pub(super) action: DsnAction<'a>,
     pub(super) peer: Option<&'a str>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> DsnReport<'a> {
     /// Selects what to report and to whom: for a given sender, what NOTIFY asks for; for the null
     /// sender, failures go to the `postmaster` if there is one, except failures of the postmaster's
     /// own address. None: there is nothing to report.
-    pub fn of(
+    pub fn build(
         envelope: &'a Envelope,
         postmaster: Option<&'a Address>,
-        findings: impl IntoIterator<Item = Finding<'a>>,
+        findings: impl IntoIterator<Item = RecipientResult<'a>>,
     ) -> Option<Self> {
         let to = envelope.sender.as_ref().or(postmaster)?;
-        let is_told = |entry: &Entry<'_>| match envelope.sender {
+        let is_reported = |entry: &DsnRecipient<'_>| match envelope.sender {
             Some(_) => entry.is_wanted(),
             None => entry.is_double_bounce(to),
         };
-        let entries = findings.into_iter().filter_map(|Finding { ordinal, fate, peer }| {
+        let entries = findings.into_iter().filter_map(|RecipientResult { ordinal, action, peer }| {
             let recipient = envelope.recipients.get(ordinal as usize)?;
-            Some(Entry { ordinal, recipient, fate, peer }).filter(is_told)
+            Some(DsnRecipient { ordinal, recipient, action, peer }).filter(is_reported)
         });
         let entries: Vec<_> = entries.collect();
-        (!entries.is_empty()).then_some(Report { to, envelope, entries })
+        (!entries.is_empty()).then_some(DsnReport { to, envelope, entries })
     }
 
     /// The address the notice goes to.
@@ -102,26 +102,28 @@ impl<'a> Report<'a> {
     }
 
     /// The same report, addressed to another address of the sender.
-    pub fn sent_to(self, to: &'a Address) -> Self {
-        Report { to, ..self }
+    pub fn addressed_to(self, to: &'a Address) -> Self {
+        DsnReport { to, ..self }
     }
 
     /// The recipient, if the report goes to the sender and is about the failure of this recipient
     /// alone.
-    pub fn only_failure(&self) -> Option<&'a Address> {
+    pub fn sole_failed_recipient(&self) -> Option<&'a Address> {
         match &*self.entries {
-            [only] if only.fate.kind() == Kind::Failed && !self.is_double_bounce() => Some(&only.recipient.address),
+            [only] if only.action.kind() == DsnKind::Failed && !self.is_double_bounce() => {
+                Some(&only.recipient.address)
+            }
             _ => None,
         }
     }
 
     /// Whether the client that sent the message is trusted, so that its sender is not forged.
-    pub fn is_of_trusted_client(&self) -> bool {
+    pub fn is_from_trusted_client(&self) -> bool {
         self.envelope.client.trusted
     }
 
     /// The number of recipients in the report.
-    pub fn recipients(&self) -> usize {
+    pub fn recipient_count(&self) -> usize {
         self.entries.len()
     }
 
@@ -131,22 +133,22 @@ impl<'a> Report<'a> {
     }
 
     /// The most important result in the report.
-    pub fn kind(&self) -> Kind {
-        self.entries.iter().map(|entry| entry.fate.kind()).max().expect("a report has at least one recipient")
+    pub fn kind(&self) -> DsnKind {
+        self.entries.iter().map(|entry| entry.action.kind()).max().expect("a report has at least one recipient")
     }
 
     /// Whether the report includes this recipient.
-    pub fn tells_of(&self, ordinal: u32) -> bool {
+    pub fn includes(&self, ordinal: u32) -> bool {
         self.entries.iter().any(|entry| entry.ordinal == ordinal)
     }
 
     /// How much of a message of this size to return: all of it, unless nothing failed (RFC 3461
     /// section 6.2), RET=HDRS was given or it is too large.
-    pub(super) fn portion(&self, octets: u64) -> Return {
-        let is_short = self.kind() == Kind::Failed && octets <= ORIGINAL_OCTETS_MAX;
+    pub(super) fn returned_portion(&self, octets: u64) -> DsnReturn {
+        let is_short = self.kind() == DsnKind::Failed && octets <= ORIGINAL_OCTETS_MAX;
         match self.envelope.ret {
-            None | Some(Return::Full) if is_short => Return::Full,
-            _ => Return::Headers,
+            None | Some(DsnReturn::Full) if is_short => DsnReturn::Full,
+            _ => DsnReturn::Headers,
         }
     }
 
@@ -161,16 +163,16 @@ impl<'a> Report<'a> {
     }
 }
 
-impl Entry<'_> {
+impl DsnRecipient<'_> {
     /// Whether NOTIFY asks for this result (RFC 3461 sections 4.1 and 5.2). Without NOTIFY, delays
     /// are reported.
     fn is_wanted(&self) -> bool {
         let notify = self.recipient.notify;
-        match self.fate {
-            Fate::Failed(_) => notify.wants_failure(),
-            Fate::Delayed { .. } => notify == Notify::UNSET || notify.contains(Notify::DELAY),
-            Fate::Delivered | Fate::Relayed { dsn: false, .. } => notify.contains(Notify::SUCCESS),
-            Fate::Relayed { dsn: true, .. } => false,
+        match self.action {
+            DsnAction::Failed(_) => notify.wants_failure(),
+            DsnAction::Delayed { .. } => notify == DsnNotify::UNSET || notify.contains(DsnNotify::DELAY),
+            DsnAction::Delivered | DsnAction::Relayed { dsn: false, .. } => notify.contains(DsnNotify::SUCCESS),
+            DsnAction::Relayed { dsn: true, .. } => false,
         }
     }
 
@@ -179,25 +181,27 @@ impl Entry<'_> {
     /// has none; informing the postmaster is allowed even then (section 5.2.6).
     fn is_double_bounce(&self, postmaster: &Address) -> bool {
         let Recipient { address, original, .. } = self.recipient;
-        self.fate.kind() == Kind::Failed && address != postmaster && original.as_ref() != Some(postmaster)
+        self.action.kind() == DsnKind::Failed && address != postmaster && original.as_ref() != Some(postmaster)
     }
 }
 
-impl Fate<'_> {
-    pub(super) fn kind(&self) -> Kind {
+impl DsnAction<'_> {
+    pub(super) fn kind(&self) -> DsnKind {
         match self {
-            Fate::Failed(_) => Kind::Failed,
-            Fate::Delayed { .. } => Kind::Delayed,
-            Fate::Delivered => Kind::Delivered,
-            Fate::Relayed { .. } => Kind::Relayed,
+            DsnAction::Failed(_) => DsnKind::Failed,
+            DsnAction::Delayed { .. } => DsnKind::Delayed,
+            DsnAction::Delivered => DsnKind::Delivered,
+            DsnAction::Relayed { .. } => DsnKind::Relayed,
         }
     }
 
     /// The reply; None for a delivery to a mailbox here.
     pub(super) fn reply(&self) -> Option<&Reply> {
         match self {
-            Fate::Failed(reply) | Fate::Delayed { reply, .. } | Fate::Relayed { reply, .. } => Some(reply),
-            Fate::Delivered => None,
+            DsnAction::Failed(reply) | DsnAction::Delayed { reply, .. } | DsnAction::Relayed { reply, .. } => {
+                Some(reply)
+            }
+            DsnAction::Delivered => None,
         }
     }
 }

@@ -9,7 +9,7 @@
 //! it. Extra dots are separate pieces of that call, so nothing is copied again.
 //!
 //! A body that fits in one window is checked against its digest before any of it is sent. If the
-//! bytes are not in memory, the result is [`Step::Miss`], and [`Content::fetch`] waits for the disk
+//! bytes are not in memory, the result is [`SendStep::NotInMemory`], and [`ContentSender::fetch`] waits for the disk
 //! on another thread.
 
 use std::cell::RefCell;
@@ -17,10 +17,10 @@ use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
-use mail::{Body, Damaged};
+use mail::{Body, BodyError};
 use memchr::memmem;
-use net::{FileRange, Wire, bring_from_disk, is_at_hand, read_at_once, read_from_disk};
-use protocol::smtp::client::{self, Form, Output};
+use net::{FileRange, OutboundConnection, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
+use protocol::smtp::client::{self, ContentForm, Output};
 
 /// The window: how many octets of a body are read and sent at once.
 const WINDOW_OCTETS: usize = 64 << 10;
@@ -39,65 +39,65 @@ thread_local! {
 
 /// The result of one attempt to send.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum SendStep {
     /// This many octets of the output were sent.
     Sent(u64),
     /// The bytes are not in memory.
-    Miss,
+    NotInMemory,
     /// The bytes cannot be read, or differ from those stored.
-    Damaged(Damaged),
+    Damaged(BodyError),
 }
 
 /// The bytes of one message, and how many were sent in the current transaction.
 #[derive(Debug)]
-pub(super) struct Content {
+pub(super) struct ContentSender {
     body: Body,
-    way: Way,
+    method: SendMethod,
     /// How many octets of the body were sent.
-    done: u64,
+    sent: u64,
     /// The extra dot before the next octet was sent.
-    dot_done: bool,
-    /// The window at `done`, with its context, if it had to be read from disk.
+    dot_sent: bool,
+    /// The window at `sent`, with its context, if it had to be read from disk.
     fetched: Option<Vec<u8>>,
     /// The file is in memory up to this offset.
-    at_hand: u64,
+    in_memory_until: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SendMethod {
     /// By sendfile.
-    File,
+    Sendfile,
     /// Through the window, unchanged.
-    Plain,
+    Copied,
     /// Through the window, dot-stuffed.
-    Stuffed,
+    DotStuffed,
 }
 
-impl Content {
+impl ContentSender {
     pub(super) fn new(body: Body) -> Self {
-        Content { body, way: Way::Plain, done: 0, dot_done: false, fetched: None, at_hand: 0 }
+        ContentSender { body, method: SendMethod::Copied, sent: 0, dot_sent: false, fetched: None, in_memory_until: 0 }
     }
 
     /// Starts again from the first byte, in this form. Uses sendfile if the body has more octets
     /// than `sendfile_above` and nothing prevents it.
-    pub(super) fn rewind(&mut self, form: Form, wire: &Wire, sendfile_above: Option<u64>) {
+    pub(super) fn rewind(&mut self, form: ContentForm, outbound: &OutboundConnection, sendfile_above: Option<u64>) {
         let is_large = sendfile_above.is_some_and(|octets| self.body.len() > octets);
-        let way = match form {
-            Form::Stuffed if self.body.flags().dot_lines => Way::Stuffed,
-            _ if is_large && wire.sends_files() && self.body.file_range().is_some() => Way::File,
-            _ => Way::Plain,
+        let method = match form {
+            ContentForm::Stuffed if self.body.flags().dot_lines => SendMethod::DotStuffed,
+            _ if is_large && outbound.sends_files() && self.body.file_range().is_some() => SendMethod::Sendfile,
+            _ => SendMethod::Copied,
         };
-        *self = Content { way, ..Content::new(self.body.clone()) };
+        *self = ContentSender { method, ..ContentSender::new(self.body.clone()) };
     }
 
     /// What the client needs to know to send the body in this form.
-    pub(super) async fn describe(&self, form: Form) -> io::Result<client::Content> {
+    pub(super) async fn describe(&self, form: ContentForm) -> io::Result<client::ContentInfo> {
         let flags = self.body.flags();
         let dot_lines = match form {
-            Form::Stuffed if flags.dot_lines => self.count_dots().await?,
+            ContentForm::Stuffed if flags.dot_lines => self.count_dots().await?,
             _ => 0,
         };
-        Ok(client::Content { octets: self.body.len(), dot_lines, ends_in_crlf: flags.ends_in_crlf })
+        Ok(client::ContentInfo { octets: self.body.len(), dot_lines, ends_in_crlf: flags.ends_in_crlf })
     }
 
     async fn count_dots(&self) -> io::Result<u64> {
@@ -106,7 +106,7 @@ impl Content {
             let (start, octets) = self.window(place);
             let counted = WINDOW.with_borrow_mut(|window| {
                 let window = &mut window[..octets];
-                Ok::<_, io::Error>(read_at_once(&self.body, window, start)?.then(|| count_dots(window, start, place)))
+                Ok::<_, io::Error>(read_if_cached(&self.body, window, start)?.then(|| count_dots(window, start, place)))
             })?;
             count += match counted {
                 Some(found) => found,
@@ -126,24 +126,24 @@ impl Content {
     /// Sends some of the output, which includes content.
     pub(super) fn poll_send(
         &mut self,
-        wire: &mut Wire,
+        outbound: &mut OutboundConnection,
         output: &Output<'_>,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Step>> {
-        ready!(wire.poll_writable(context))?;
-        if self.way == Way::File {
-            return self.poll_send_file(wire, output, context);
+    ) -> Poll<io::Result<SendStep>> {
+        ready!(outbound.poll_writable(context))?;
+        if self.method == SendMethod::Sendfile {
+            return self.poll_send_file(outbound, output, context);
         }
         let fetched = self.fetched.take();
         let sent = match &fetched {
-            Some(window) => self.poll_send_window(wire, output, window, context),
+            Some(window) => self.poll_send_window(outbound, output, window, context),
             None => WINDOW.with_borrow_mut(|window| {
-                let (start, octets) = self.window(self.done);
+                let (start, octets) = self.window(self.sent);
                 let window = &mut window[..octets];
-                match read_at_once(&self.body, window, start) {
-                    Ok(true) => self.poll_send_window(wire, output, window, context),
-                    Ok(false) => Poll::Ready(Ok(Step::Miss)),
-                    Err(error) => Poll::Ready(Ok(Step::Damaged(error.into()))),
+                match read_if_cached(&self.body, window, start) {
+                    Ok(true) => self.poll_send_window(outbound, output, window, context),
+                    Ok(false) => Poll::Ready(Ok(SendStep::NotInMemory)),
+                    Err(error) => Poll::Ready(Ok(SendStep::Damaged(error.into()))),
                 }
             }),
         };
@@ -154,96 +154,104 @@ impl Content {
     }
 
     /// Reads the bytes that were missing.
-    pub(super) async fn fetch(&mut self) -> Result<(), Damaged> {
-        if self.way == Way::File {
+    pub(super) async fn fetch(&mut self) -> Result<(), BodyError> {
+        if self.method == SendMethod::Sendfile {
             let octets = self.file_window();
-            bring_from_disk(&self.body, self.done, octets).await?;
-            self.at_hand = self.done + octets;
+            prefetch_from_disk(&self.body, self.sent, octets).await?;
+            self.in_memory_until = self.sent + octets;
         } else {
-            let (start, octets) = self.window(self.done);
+            let (start, octets) = self.window(self.sent);
             self.fetched = Some(read_from_disk(&self.body, start, octets).await?);
         }
         Ok(())
     }
 
     fn file_window(&self) -> u64 {
-        (self.body.len() - self.done).min(FILE_WINDOW_OCTETS)
+        (self.body.len() - self.sent).min(FILE_WINDOW_OCTETS)
     }
 
     fn poll_send_file(
         &mut self,
-        wire: &mut Wire,
+        outbound: &mut OutboundConnection,
         output: &Output<'_>,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Step>> {
-        if self.at_hand <= self.done {
+    ) -> Poll<io::Result<SendStep>> {
+        if self.in_memory_until <= self.sent {
             let octets = self.file_window();
-            match is_at_hand(&self.body, self.done, octets) {
-                Ok(true) => self.at_hand = self.done + octets,
-                Ok(false) => return Poll::Ready(Ok(Step::Miss)),
-                Err(error) => return Poll::Ready(Ok(Step::Damaged(error.into()))),
+            match is_cached(&self.body, self.sent, octets) {
+                Ok(true) => self.in_memory_until = self.sent + octets,
+                Ok(false) => return Poll::Ready(Ok(SendStep::NotInMemory)),
+                Err(error) => return Poll::Ready(Ok(SendStep::Damaged(error.into()))),
             }
         }
         let (file, offset) = self.body.file_range().expect("only a body in a file is sent by sendfile");
-        let range = FileRange { file, offset: offset + self.done, octets: (self.at_hand - self.done) as usize };
-        match ready!(wire.poll_send_file(output.head, range, context)) {
+        let range = FileRange { file, offset: offset + self.sent, octets: (self.in_memory_until - self.sent) as usize };
+        match ready!(outbound.poll_send_file(output.head, range, context)) {
             Ok(sent) => {
-                self.done += sent.saturating_sub(output.head.len()) as u64;
-                Poll::Ready(Ok(Step::Sent(sent as u64)))
+                self.sent += sent.saturating_sub(output.head.len()) as u64;
+                Poll::Ready(Ok(SendStep::Sent(sent as u64)))
             }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(Step::Damaged(error.into()))),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(SendStep::Damaged(error.into())))
+            }
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 
     fn poll_send_window(
         &mut self,
-        wire: &mut Wire,
+        outbound: &mut OutboundConnection,
         output: &Output<'_>,
         window: &[u8],
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<Step>> {
-        if window.len() as u64 == self.body.len() && self.done == 0 {
+    ) -> Poll<io::Result<SendStep>> {
+        if window.len() as u64 == self.body.len() && self.sent == 0 {
             let (found, expected) = (crc32c::crc32c(window), self.body.digest());
             if found != expected {
-                return Poll::Ready(Ok(Step::Damaged(Damaged::Digest { found, expected })));
+                return Poll::Ready(Ok(SendStep::Damaged(BodyError::Digest { found, expected })));
             }
         }
-        let start = self.window(self.done).0;
-        let run = match self.way {
-            Way::Stuffed => Run::stuffed(window, start, self.done, self.dot_done),
-            Way::Plain | Way::File => Run::plain(window, start, self.done),
+        let start = self.window(self.sent).0;
+        let run = match self.method {
+            SendMethod::DotStuffed => WindowSlice::stuffed(window, start, self.sent, self.dot_sent),
+            SendMethod::Copied | SendMethod::Sendfile => WindowSlice::plain(window, start, self.sent),
         };
         let is_last = start + run.end as u64 == self.body.len();
         let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
         let count = run.write_pieces(window, output, is_last, &mut pieces);
-        let sent = ready!(wire.poll_send(&pieces[..count], context))? as u64;
+        let sent = ready!(outbound.poll_send(&pieces[..count], context))? as u64;
         let content = sent.saturating_sub(output.head.len() as u64).min(output.content.end - output.content.start);
-        let (place, dot_done) = run.after(content);
-        (self.done, self.dot_done) = (start + place as u64, dot_done);
-        Poll::Ready(Ok(Step::Sent(sent)))
+        let (place, dot_sent) = run.after(content);
+        (self.sent, self.dot_sent) = (start + place as u64, dot_sent);
+        Poll::Ready(Ok(SendStep::Sent(sent)))
     }
 }
 
 /// The part of a window to be sent: a range, with an extra dot before some of its dots.
-struct Run {
+struct WindowSlice {
     begin: usize,
     end: usize,
     dots: [usize; DOTS_MAX],
     dots_count: usize,
     /// The extra dot before the first octet was sent.
-    dot_done: bool,
+    dot_sent: bool,
 }
 
-impl Run {
-    fn plain(window: &[u8], start: u64, done: u64) -> Run {
-        Run { begin: (done - start) as usize, end: window.len(), dots: [0; DOTS_MAX], dots_count: 0, dot_done: false }
+impl WindowSlice {
+    fn plain(window: &[u8], start: u64, done: u64) -> WindowSlice {
+        WindowSlice {
+            begin: (done - start) as usize,
+            end: window.len(),
+            dots: [0; DOTS_MAX],
+            dots_count: 0,
+            dot_sent: false,
+        }
     }
 
-    fn stuffed(window: &[u8], start: u64, done: u64, dot_done: bool) -> Run {
-        let mut run = Run { dot_done, ..Run::plain(window, start, done) };
-        for place in dots(window, start, done) {
-            if place == run.begin && dot_done {
+    fn stuffed(window: &[u8], start: u64, done: u64, dot_sent: bool) -> WindowSlice {
+        let mut run = WindowSlice { dot_sent, ..WindowSlice::plain(window, start, done) };
+        for place in dots_at_line_start(window, start, done) {
+            if place == run.begin && dot_sent {
                 continue;
             }
             if run.dots_count == DOTS_MAX {
@@ -257,7 +265,7 @@ impl Run {
     }
 
     /// The ranges of the window between the extra dots.
-    fn stretches(&self) -> impl Iterator<Item = Range<usize>> {
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let dots = &self.dots[..self.dots_count];
         let begins = std::iter::once(self.begin).chain(dots.iter().copied());
         begins.zip(dots.iter().copied().chain([self.end])).map(|(begin, end)| begin..end)
@@ -279,7 +287,7 @@ impl Run {
             }
         };
         add(output.head);
-        for (number, stretch) in self.stretches().enumerate() {
+        for (number, stretch) in self.ranges().enumerate() {
             if number > 0 {
                 add(b".");
             }
@@ -294,38 +302,38 @@ impl Run {
     /// The position of the next octet, and whether its extra dot was sent, after this many octets
     /// were sent.
     fn after(&self, mut octets: u64) -> (usize, bool) {
-        let (mut place, mut dot_done) = (self.begin, self.dot_done);
-        for (number, stretch) in self.stretches().enumerate() {
+        let (mut place, mut dot_sent) = (self.begin, self.dot_sent);
+        for (number, stretch) in self.ranges().enumerate() {
             if number > 0 {
                 if octets == 0 {
-                    return (place, dot_done);
+                    return (place, dot_sent);
                 }
                 octets -= 1;
-                dot_done = true;
+                dot_sent = true;
             }
             let step = octets.min(stretch.len() as u64);
             octets -= step;
             place = stretch.start + step as usize;
-            dot_done &= step == 0;
+            dot_sent &= step == 0;
             if step < stretch.len() as u64 {
-                return (place, dot_done);
+                return (place, dot_sent);
             }
         }
-        (place, dot_done)
+        (place, dot_sent)
     }
 }
 
 /// The positions in the window of dots at the start of a line, from `done` on; the window begins at
 /// `start`.
-fn dots(window: &[u8], start: u64, done: u64) -> impl Iterator<Item = usize> {
-    let news = (done - start) as usize;
-    let first = (start == 0 && news == 0 && window.starts_with(b".")).then_some(0);
-    let others = memmem::find_iter(window, b"\r\n.").map(|place| place + 2).filter(move |place| *place >= news);
+fn dots_at_line_start(window: &[u8], start: u64, done: u64) -> impl Iterator<Item = usize> {
+    let first_new = (done - start) as usize;
+    let first = (start == 0 && first_new == 0 && window.starts_with(b".")).then_some(0);
+    let others = memmem::find_iter(window, b"\r\n.").map(|place| place + 2).filter(move |place| *place >= first_new);
     first.into_iter().chain(others)
 }
 
 fn count_dots(window: &[u8], start: u64, done: u64) -> u64 {
-    dots(window, start, done).count() as u64
+    dots_at_line_start(window, start, done).count() as u64
 }
 
 #[cfg(test)]
@@ -334,19 +342,19 @@ mod tests {
 
     /// Sends a text through windows of `octets` octets; each call takes `taken` octets.
     fn send(text: &[u8], octets: usize, taken: u64) -> Vec<u8> {
-        let (mut sent, mut done, mut dot_done) = (Vec::new(), 0, false);
-        let head = Output { head: b"", content: 0..0, form: Form::Stuffed, tail: b"" };
+        let (mut sent, mut done, mut dot_sent) = (Vec::new(), 0, false);
+        let head = Output { head: b"", content: 0..0, form: ContentForm::Stuffed, tail: b"" };
         while done < text.len() as u64 {
             let start = done.saturating_sub(CONTEXT_OCTETS);
             let window = &text[start as usize..text.len().min(start as usize + octets)];
-            let run = Run::stuffed(window, start, done, dot_done);
+            let run = WindowSlice::stuffed(window, start, done, dot_sent);
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
             let count = run.write_pieces(window, &head, false, &mut pieces);
             let bytes = pieces[..count].iter().flat_map(|piece| piece.iter().copied());
             let before = sent.len();
             sent.extend(bytes.take(taken as usize));
             let (place, dot) = run.after((sent.len() - before) as u64);
-            (done, dot_done) = (start + place as u64, dot);
+            (done, dot_sent) = (start + place as u64, dot);
         }
         sent
     }

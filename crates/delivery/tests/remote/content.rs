@@ -3,31 +3,31 @@
 
 use std::sync::Arc;
 
-use delivery::Ending;
-use delivery::remote::{Config, Contact};
+use delivery::DeliveryResult;
+use delivery::remote::{Config, NextHopFeedback};
 use mail::{Body, BodyFlags, Outcome};
-use net::Trust;
-use protocol::smtp::Flavor;
-use protocol::smtp::client::{self, Tls, stuff_dots};
+use net::TlsClient;
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{self, TlsPolicy, stuff_dots};
 use rustix::fs::{Advice, fadvise};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::kit::*;
+use super::support::*;
 
 const TO: &[&str] = &["bob@example.net"];
 const PLAIN: &str = "250 mx\r\n";
 
 /// Sends a body and returns the message that arrived.
-async fn arrive(config: Config, hello: &'static str, body: Body) -> Message {
-    let seen = Seen::default();
-    let hop = hop(config, &[serve_well(&seen, hello).await]);
-    let end = Sender::new().send(&hop, TO, body).await;
+async fn deliver_and_read(config: Config, hello: &'static str, body: Body) -> Message {
+    let seen = ServerActivity::default();
+    let hop = hop(config, &[serve_all(&seen, hello).await]);
+    let end = TestDelivery::new().send(&hop, TO, body).await;
     assert_eq!(summary(&end), ["relayed"]);
     seen.messages.take().pop().unwrap()
 }
 
 /// The bytes after DATA.
-fn by_data(text: &[u8]) -> Vec<u8> {
+fn dot_stuffed(text: &[u8]) -> Vec<u8> {
     let end: &[u8] = if text.is_empty() || text.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
     [&stuff_dots(text)[..], end].concat()
 }
@@ -40,15 +40,15 @@ fn texts() -> Vec<Vec<u8>> {
 
 #[test]
 fn every_text_arrives_as_it_is_by_every_way() {
-    run(async {
+    run_test(async {
         for text in texts() {
             for sendfile_above in [None, Some(1000)] {
                 for hello in [PLAIN, PIPELINING, CHUNKING] {
                     let config = || Config { sendfile_above, ..config() };
-                    let expected = if hello == CHUNKING { text.clone() } else { by_data(&text) };
-                    let from_memory = arrive(config(), hello, body(&text)).await.content;
+                    let expected = if hello == CHUNKING { text.clone() } else { dot_stuffed(&text) };
+                    let from_memory = deliver_and_read(config(), hello, body(&text)).await.content;
                     assert!(from_memory == expected, "{} octets from memory, {hello}", text.len());
-                    let from_file = arrive(config(), hello, Stored::body(&text).1).await.content;
+                    let from_file = deliver_and_read(config(), hello, StoredFile::body(&text).1).await.content;
                     assert!(from_file == expected, "{} octets from a file, {hello}", text.len());
                 }
             }
@@ -58,14 +58,14 @@ fn every_text_arrives_as_it_is_by_every_way() {
 
 #[test]
 fn what_is_only_on_the_disk_arrives_too() {
-    run(async {
+    run_test(async {
         for text in texts() {
             for sendfile_above in [None, Some(1000)] {
-                let (stored, body) = Stored::body(&text);
+                let (stored, body) = StoredFile::body(&text);
                 stored.file().sync_all().unwrap();
                 fadvise(stored.file(), 0, None, Advice::DontNeed).unwrap();
-                let message = arrive(Config { sendfile_above, ..config() }, PIPELINING, body).await;
-                assert!(message.content == by_data(&text), "{} octets", text.len());
+                let message = deliver_and_read(Config { sendfile_above, ..config() }, PIPELINING, body).await;
+                assert!(message.content == dot_stuffed(&text), "{} octets", text.len());
             }
         }
     });
@@ -73,37 +73,37 @@ fn what_is_only_on_the_disk_arrives_too() {
 
 #[test]
 fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
-    run(async {
+    run_test(async {
         let text: Vec<u8> = (0..300_000).flat_map(|number| format!("line {number}\r\n").into_bytes()).collect();
         assert!(text.len() > 1 << 20);
-        let (stored, body) = Stored::body(&text);
+        let (stored, body) = StoredFile::body(&text);
         let weak = Arc::downgrade(&stored);
         drop(stored);
-        let seen = Seen::default();
+        let seen = ServerActivity::default();
         let (inner, length, lease) = (seen.clone(), text.len(), weak.clone());
         let (news, mut heard) = unbounded_channel();
-        let endpoint = serve(&seen, move |mut guest, _| {
+        let endpoint = serve(&seen, move |mut connection, _| {
             let (seen, lease, news) = (inner.clone(), lease.clone(), news.clone());
             async move {
-                guest.greet(CHUNKING).await;
-                guest.hear_all(&["MAIL", "RCPT"]).await;
-                guest.say("250 ok\r\n250 ok\r\n").await;
-                guest.hear_all(&[&format!("BDAT {length} LAST")]).await;
+                connection.greet(CHUNKING).await;
+                connection.expect_commands(&["MAIL", "RCPT"]).await;
+                connection.send("250 ok\r\n250 ok\r\n").await;
+                connection.expect_commands(&[&format!("BDAT {length} LAST")]).await;
                 let mut content = Vec::new();
                 while content.len() < length {
-                    content.extend(guest.octets((length - content.len()).min(50_000)).await);
+                    content.extend(connection.read_octets((length - content.len()).min(50_000)).await);
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                 }
                 news.send(("the lease is held until the server answers", lease.upgrade().is_some())).unwrap();
                 seen.messages.borrow_mut().push(Message { content, ..Message::default() });
-                guest.say("250 kept\r\n").await;
-                guest.hear_all(&["QUIT"]).await;
-                guest.say("221 bye\r\n").await;
-                news.send(("the connection then closes cleanly", guest.end().await.is_ok())).unwrap();
+                connection.send("250 kept\r\n").await;
+                connection.expect_commands(&["QUIT"]).await;
+                connection.send("221 bye\r\n").await;
+                news.send(("the connection then closes cleanly", connection.wait_for_close().await.is_ok())).unwrap();
             }
         });
         let hop = hop(config(), &[endpoint.await]);
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         assert_eq!(summary(&sender.send(&hop, TO, body).await), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
         assert!(weak.upgrade().is_none(), "the lease is released while the connection stays open");
@@ -117,14 +117,14 @@ fn a_large_body_goes_to_a_slow_reader_under_its_lease() {
 
 #[test]
 fn a_damaged_body_is_not_sent() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(config(), &[serve_well(&seen, CHUNKING).await]);
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, CHUNKING).await]);
         let changed = Body::new(Arc::new(TEXT.to_vec()), 0, TEXT.len() as u64, 1, BodyFlags::default());
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         let end = sender.send(&hop, TO, changed).await;
-        assert!(matches!(end.ending, Ending::Damaged(_)), "{:?}", end.ending);
-        assert_eq!(end.contact, Contact::None);
+        assert!(matches!(end.result, DeliveryResult::Damaged(_)), "{:?}", end.result);
+        assert_eq!(end.feedback, NextHopFeedback::Unknown);
         let short = Body::new(Arc::new(TEXT.to_vec()), 5, TEXT.len() as u64, 1, BodyFlags::default());
         let end = sender.send(&hop, TO, short).await;
         assert_eq!(summary(&end), ["deferred 451 4.3.0"]);
@@ -134,12 +134,12 @@ fn a_damaged_body_is_not_sent() {
 
 #[test]
 fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(config(), &[serve_well(&seen, "250-mx\r\n250-SIZE 100\r\n250 CHUNKING\r\n").await]);
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, "250-mx\r\n250-SIZE 100\r\n250 CHUNKING\r\n").await]);
+        let mut sender = TestDelivery::new();
         let end = sender.send(&hop, TO, body(&[b'x'; 101])).await;
-        assert_eq!((summary(&end), end.contact), (vec!["failed 552 5.3.4".to_owned()], Contact::None));
+        assert_eq!((summary(&end), end.feedback), (vec!["failed 552 5.3.4".to_owned()], NextHopFeedback::Unknown));
         assert_eq!(summary(&sender.send(&hop, TO, body("ü\r\n".as_bytes())).await), ["failed 554 5.6.3"]);
         let end = sender.send(&hop, &["böb@example.net"], body(TEXT)).await;
         assert_eq!(summary(&end), ["failed 553 5.6.7"]);
@@ -151,7 +151,7 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
         // Nothing would report the failure of a notice, so it is sent as it is.
-        let mut notice = super::kit::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
+        let mut notice = super::support::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
         Arc::make_mut(&mut notice.envelope).sender = None;
         sender.remote.start(notice);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
@@ -160,20 +160,20 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
 
 #[test]
 fn what_was_asked_for_is_passed_on() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let hello = "250-mx\r\n250-DSN\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 CHUNKING\r\n";
-        let hop = hop(config(), &[serve_well(&seen, hello).await]);
+        let hop = hop(config(), &[serve_all(&seen, hello).await]);
         let mut task = task(&hop, 1, TO, body("ü\r\n".as_bytes()));
         let envelope = Arc::make_mut(&mut task.envelope);
-        (envelope.smtputf8, envelope.ret, envelope.envid) = (true, Some(mail::Return::Headers), Some("e1".into()));
-        envelope.recipients[0].notify = mail::Notify::SUCCESS.with(mail::Notify::DELAY);
+        (envelope.smtputf8, envelope.ret, envelope.envid) = (true, Some(mail::DsnReturn::Headers), Some("e1".into()));
+        envelope.recipients[0].notify = mail::DsnNotify::SUCCESS.with(mail::DsnNotify::DELAY);
         envelope.recipients[0].orcpt = Some("rfc822;b+2Bc@example.net".into());
         task.verp = true;
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         sender.remote.start(task);
         let end = sender.end().await;
-        assert!(matches!(outcomes(&end), [Outcome::Relayed { dsn: true, .. }]), "{:?}", end.ending);
+        assert!(matches!(outcomes(&end), [Outcome::Relayed { dsn: true, .. }]), "{:?}", end.result);
         let lines = seen.messages.take().pop().unwrap().envelope;
         assert_eq!(
             lines,
@@ -187,13 +187,13 @@ fn what_was_asked_for_is_passed_on() {
 
 #[test]
 fn a_first_address_beyond_ascii_keeps_no_message_back() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(config(), &[serve_well(&seen, "250-mx\r\n250-DSN\r\n250 CHUNKING\r\n").await]);
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, "250-mx\r\n250-DSN\r\n250 CHUNKING\r\n").await]);
         let mut task = task(&hop, 1, &["bob@example.net"], body(TEXT));
         let envelope = Arc::make_mut(&mut task.envelope);
         (envelope.smtputf8, envelope.recipients[0].orcpt) = (true, Some("utf-8;bü@example.net".into()));
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         sender.remote.start(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!(seen.messages.take().pop().unwrap().envelope[1], "RCPT TO:<bob@example.net>");
@@ -202,21 +202,21 @@ fn a_first_address_beyond_ascii_keeps_no_message_back() {
 
 #[test]
 fn lmtp_over_a_unix_socket_has_an_outcome_for_each() {
-    run(async {
+    run_test(async {
         let folder = tempfile::tempdir().unwrap();
-        let endpoint = serve_unix(&folder.path().join("lmtp"), |mut guest| async move {
-            guest.say("220 mx\r\n").await;
-            guest.hear_all(&["LHLO"]).await;
-            guest.say(CHUNKING).await;
-            guest.hear_all(&["MAIL", "RCPT", "RCPT", "RCPT", "RCPT", "BDAT"]).await;
-            guest.octets(TEXT.len()).await;
-            guest.say("250 ok\r\n250 ok\r\n550 5.1.1 who?\r\n250 ok\r\n250 ok\r\n").await;
-            guest.say("250 2.0.0 kept\r\n452 4.2.2 full\r\n").await;
+        let endpoint = serve_unix(&folder.path().join("lmtp"), |mut connection| async move {
+            connection.send("220 mx\r\n").await;
+            connection.expect_commands(&["LHLO"]).await;
+            connection.send(CHUNKING).await;
+            connection.expect_commands(&["MAIL", "RCPT", "RCPT", "RCPT", "RCPT", "BDAT"]).await;
+            connection.read_octets(TEXT.len()).await;
+            connection.send("250 ok\r\n250 ok\r\n550 5.1.1 who?\r\n250 ok\r\n250 ok\r\n").await;
+            connection.send("250 2.0.0 kept\r\n452 4.2.2 full\r\n").await;
         });
-        let flavor = Flavor::Lmtp;
+        let flavor = MailProtocol::Lmtp;
         let hop = hop(Config { client: client::Config { flavor, ..client() }.into(), ..config() }, &[endpoint]);
         let to = ["a@example.net", "b@example.net", "c@example.net", "d@example.net"];
-        let end = Sender::new().send(&hop, &to, body(TEXT)).await;
+        let end = TestDelivery::new().send(&hop, &to, body(TEXT)).await;
         assert_eq!(summary(&end), ["relayed", "failed 550 5.1.1", "deferred 452 4.2.2", "deferred 451 4.4.2"]);
         let peer = end.peer.unwrap().to_string();
         assert!(peer.starts_with("mx0.example[/") && peer.ends_with("lmtp]"), "{peer}");
@@ -225,13 +225,14 @@ fn lmtp_over_a_unix_socket_has_an_outcome_for_each() {
 
 #[test]
 fn a_large_body_goes_over_a_unix_socket_too() {
-    run(async {
+    run_test(async {
         let text = b"0123456789\r\n".repeat(100_000);
         let folder = tempfile::tempdir().unwrap();
-        let seen = Seen::default();
+        let seen = ServerActivity::default();
         let inner = seen.clone();
-        let endpoint = serve_unix(&folder.path().join("smtp"), move |guest| guest.serve(CHUNKING, inner.clone()));
-        let end = Sender::new().send(&hop(config(), &[endpoint]), TO, Stored::body(&text).1).await;
+        let endpoint =
+            serve_unix(&folder.path().join("smtp"), move |connection| connection.serve(CHUNKING, inner.clone()));
+        let end = TestDelivery::new().send(&hop(config(), &[endpoint]), TO, StoredFile::body(&text).1).await;
         assert_eq!(summary(&end), ["relayed"]);
         assert!(seen.messages.borrow()[0].content == text);
     });
@@ -239,32 +240,32 @@ fn a_large_body_goes_over_a_unix_socket_too() {
 
 #[test]
 fn every_text_arrives_through_tls_and_the_connection_is_used_again() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let inner = seen.clone();
-        let endpoint = serve(&seen, move |mut guest, _| {
+        let endpoint = serve(&seen, move |mut connection, _| {
             let seen = inner.clone();
             async move {
-                guest.greet("250-mx\r\n250 STARTTLS\r\n").await;
-                guest.hear_all(&["STARTTLS"]).await;
-                guest.say("220 go\r\n").await;
-                let mut guest = guest.secured().await;
-                guest.hear_all(&["EHLO"]).await;
-                guest.say(PIPELINING).await;
-                while let Some(message) = guest.message().await {
+                connection.greet("250-mx\r\n250 STARTTLS\r\n").await;
+                connection.expect_commands(&["STARTTLS"]).await;
+                connection.send("220 go\r\n").await;
+                let mut connection = connection.accept_tls().await;
+                connection.expect_commands(&["EHLO"]).await;
+                connection.send(PIPELINING).await;
+                while let Some(message) = connection.read_message().await {
                     seen.messages.borrow_mut().push(message);
-                    guest.say("250 kept\r\n").await;
+                    connection.send("250 kept\r\n").await;
                 }
             }
         });
-        let client = client::Config { tls: Tls::Required, ..client() };
-        let config = Config { client: client.into(), trust: Some(Trust::anyone()), ..config() };
+        let client = client::Config { tls: TlsPolicy::Required, ..client() };
+        let config = Config { client: client.into(), tls_client: Some(TlsClient::unverified()), ..config() };
         let hop = hop(config, &[endpoint.await]);
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         for text in texts() {
-            let end = sender.send(&hop, TO, Stored::body(&text).1).await;
+            let end = sender.send(&hop, TO, StoredFile::body(&text).1).await;
             assert_eq!(summary(&end), ["relayed"]);
-            assert!(seen.messages.take()[0].content == by_data(&text), "{} octets", text.len());
+            assert!(seen.messages.take()[0].content == dot_stuffed(&text), "{} octets", text.len());
         }
         assert_eq!(seen.connections.get(), 1);
     });

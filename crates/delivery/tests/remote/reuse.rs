@@ -5,31 +5,31 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use delivery::remote::{Config, Contact};
+use delivery::remote::{Config, NextHopFeedback};
 use net::Endpoint;
 
-use super::kit::*;
+use super::support::*;
 
 /// Sends `count` messages, one after the other.
-async fn send_one_by_one(sender: &mut Sender, config: Config, endpoint: Endpoint, count: u32) {
+async fn send_one_by_one(sender: &mut TestDelivery, config: Config, endpoint: Endpoint, count: u32) {
     let hop = hop(config, &[endpoint]);
     for ticket in 0..count {
         sender.start(&hop, ticket, body(TEXT));
         let end = sender.end().await;
         assert_eq!((end.ticket, summary(&end)), (ticket, vec!["relayed".to_owned()]));
-        assert!(matches!(end.contact, Contact::Answered { .. }), "{:?}", end.contact);
+        assert!(matches!(end.feedback, NextHopFeedback::Answered { .. }), "{:?}", end.feedback);
     }
 }
 
 #[test]
 fn one_connection_carries_one_message_after_the_other_and_is_left_when_it_is_idle() {
-    run(async {
-        let seen = Seen::default();
-        let endpoint = serve_well(&seen, CHUNKING).await;
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve_all(&seen, CHUNKING).await;
+        let mut sender = TestDelivery::new();
         send_one_by_one(&mut sender, config(), endpoint.clone(), 5).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len(), seen.quits.get()), (1, 5, 0));
-        pass(config().idle_time_max).await;
+        advance_time(config().idle_time_max).await;
         seen.until_quits(1).await;
         send_one_by_one(&mut sender, config(), endpoint, 1).await;
         assert_eq!(seen.connections.get(), 2);
@@ -38,10 +38,10 @@ fn one_connection_carries_one_message_after_the_other_and_is_left_when_it_is_idl
 
 #[test]
 fn as_many_connections_as_tasks_at_a_time_and_the_same_ones_again() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(config(), &[serve_well(&seen, PIPELINING).await]);
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, PIPELINING).await]);
+        let mut sender = TestDelivery::new();
         for _ in 0..3 {
             (0..4).for_each(|ticket| sender.start(&hop, ticket, body(TEXT)));
             for _ in 0..4 {
@@ -56,22 +56,22 @@ fn as_many_connections_as_tasks_at_a_time_and_the_same_ones_again() {
 
 #[test]
 fn the_connection_that_was_used_last_is_used_first() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let served = Rc::new(RefCell::new(Vec::new()));
         let inner = served.clone();
-        let endpoint = serve(&seen, move |mut guest, number| {
+        let endpoint = serve(&seen, move |mut connection, number| {
             let served = inner.clone();
             async move {
-                guest.greet(CHUNKING).await;
-                while let Some(message) = guest.message().await {
+                connection.greet(CHUNKING).await;
+                while let Some(message) = connection.read_message().await {
                     served.borrow_mut().push((message.content, number));
-                    guest.say("250 kept\r\n").await;
+                    connection.send("250 kept\r\n").await;
                 }
             }
         });
         let hop = hop(config(), &[endpoint.await]);
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         let text = |ticket: u32| format!("{ticket}\r\n").into_bytes();
         (0..3).for_each(|ticket| sender.start(&hop, ticket, body(&text(ticket))));
         let mut last = 0;
@@ -88,10 +88,10 @@ fn the_connection_that_was_used_last_is_used_first() {
 
 #[test]
 fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(Config { idle_connections_max: 1, ..config() }, &[serve_well(&seen, CHUNKING).await]);
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(Config { idle_connections_max: 1, ..config() }, &[serve_all(&seen, CHUNKING).await]);
+        let mut sender = TestDelivery::new();
         for ticket in 0..3 {
             sender.start(&hop, ticket, body(TEXT));
         }
@@ -107,26 +107,26 @@ fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
 
 #[test]
 fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let open = Rc::new(Cell::new(0));
         let inner = open.clone();
-        let endpoint = serve(&seen, move |mut guest, _| {
+        let endpoint = serve(&seen, move |mut connection, _| {
             let open = inner.clone();
             async move {
-                guest.greet(CHUNKING).await;
+                connection.greet(CHUNKING).await;
                 open.set(open.get() + 1);
-                guest.message().await.unwrap();
+                connection.read_message().await.unwrap();
                 assert_eq!(open.get(), 1);
-                guest.say("250 kept\r\n").await;
-                guest.hear_all(&["QUIT"]).await;
+                connection.send("250 kept\r\n").await;
+                connection.expect_commands(&["QUIT"]).await;
                 // No reply, yet the connection is closed.
-                guest.end().await.unwrap();
+                connection.wait_for_close().await.unwrap();
                 open.set(open.get() - 1);
             }
         });
         let hop = hop(Config { messages_per_connection_max: 1, ..config() }, &[endpoint.await]);
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         for _ in 0..3 {
             assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
         }
@@ -136,10 +136,10 @@ fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() 
 
 #[test]
 fn a_connection_carries_no_more_messages_than_it_may() {
-    run(async {
-        let seen = Seen::default();
-        let endpoint = serve_well(&seen, CHUNKING).await;
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve_all(&seen, CHUNKING).await;
+        let mut sender = TestDelivery::new();
         let config = Config { messages_per_connection_max: 2, ..config() };
         send_one_by_one(&mut sender, config, endpoint, 5).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (3, 5));
@@ -148,23 +148,23 @@ fn a_connection_carries_no_more_messages_than_it_may() {
 
 #[test]
 fn a_server_that_hangs_up_on_an_idle_connection_costs_no_outcome() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let inner = seen.clone();
-        let endpoint = serve(&seen, move |mut guest, number| {
+        let endpoint = serve(&seen, move |mut connection, number| {
             let seen = inner.clone();
             async move {
                 if number > 0 {
-                    return guest.serve(CHUNKING, seen).await;
+                    return connection.serve(CHUNKING, seen).await;
                 }
-                guest.greet(CHUNKING).await;
-                guest.message().await.unwrap();
+                connection.greet(CHUNKING).await;
+                connection.read_message().await.unwrap();
                 // Then it disconnects, with or without a reply.
-                guest.say("250 kept\r\n421 too long idle\r\n").await;
+                connection.send("250 kept\r\n421 too long idle\r\n").await;
             }
         });
         let endpoint = endpoint.await;
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         send_one_by_one(&mut sender, config(), endpoint, 2).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (2, 1));
     });
@@ -173,24 +173,24 @@ fn a_server_that_hangs_up_on_an_idle_connection_costs_no_outcome() {
 #[test]
 fn a_used_connection_that_is_dead_when_the_message_comes_is_replaced_once() {
     for farewell in ["", "421 4.4.2 too late\r\n"] {
-        run(async {
-            let seen = Seen::default();
+        run_test(async {
+            let seen = ServerActivity::default();
             let inner = seen.clone();
-            let endpoint = serve(&seen, move |mut guest, number| {
+            let endpoint = serve(&seen, move |mut connection, number| {
                 let seen = inner.clone();
                 async move {
                     if number > 0 {
-                        return guest.serve(CHUNKING, seen).await;
+                        return connection.serve(CHUNKING, seen).await;
                     }
-                    guest.greet(CHUNKING).await;
-                    guest.message().await.unwrap();
-                    guest.say("250 kept\r\n").await;
-                    guest.hear_all(&["MAIL"]).await;
-                    guest.say(farewell).await;
+                    connection.greet(CHUNKING).await;
+                    connection.read_message().await.unwrap();
+                    connection.send("250 kept\r\n").await;
+                    connection.expect_commands(&["MAIL"]).await;
+                    connection.send(farewell).await;
                 }
             });
             let endpoint = endpoint.await;
-            let mut sender = Sender::new();
+            let mut sender = TestDelivery::new();
             send_one_by_one(&mut sender, config(), endpoint, 2).await;
             assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (2, 1));
         });
@@ -199,31 +199,31 @@ fn a_used_connection_that_is_dead_when_the_message_comes_is_replaced_once() {
 
 #[test]
 fn a_used_connection_that_dies_later_in_the_message_is_not_replaced() {
-    run(async {
-        let seen = Seen::default();
-        let endpoint = serve(&seen, |mut guest, _| async move {
-            guest.greet(PIPELINING).await;
-            guest.message().await.unwrap();
-            guest.say("250 kept\r\n").await;
-            guest.hear_all(&["MAIL", "RCPT", "DATA"]).await;
-            guest.say("250 ok\r\n").await;
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve(&seen, |mut connection, _| async move {
+            connection.greet(PIPELINING).await;
+            connection.read_message().await.unwrap();
+            connection.send("250 kept\r\n").await;
+            connection.expect_commands(&["MAIL", "RCPT", "DATA"]).await;
+            connection.send("250 ok\r\n").await;
         });
         let hop = hop(config(), &[endpoint.await]);
-        let mut sender = Sender::new();
+        let mut sender = TestDelivery::new();
         assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
         let end = sender.send(&hop, &["bob@example.net"], body(TEXT)).await;
         assert_eq!(summary(&end), ["deferred 451 4.4.2"]);
-        assert!(matches!(end.contact, Contact::Interrupted(_)));
+        assert!(matches!(end.feedback, NextHopFeedback::Interrupted(_)));
         assert_eq!(seen.connections.get(), 1);
     });
 }
 
 #[test]
 fn closing_waits_for_what_is_under_way() {
-    run(async {
-        let seen = Seen::default();
-        let hop = hop(config(), &[serve_well(&seen, CHUNKING).await]);
-        let mut sender = Sender::new();
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, CHUNKING).await]);
+        let mut sender = TestDelivery::new();
         sender.start(&hop, 1, body(TEXT));
         sender.remote.close().await;
         assert_eq!(summary(&sender.end().await), ["relayed"]);
@@ -234,11 +234,11 @@ fn closing_waits_for_what_is_under_way() {
 
 #[test]
 fn the_limits_of_a_server_are_obeyed_over_transactions_and_connections() {
-    run(async {
-        let seen = Seen::default();
+    run_test(async {
+        let seen = ServerActivity::default();
         let hello = "250-mx\r\n250-PIPELINING\r\n250-CHUNKING\r\n250 LIMITS RCPTMAX=2 MAILMAX=2\r\n";
-        let hop = hop(config(), &[serve_well(&seen, hello).await]);
-        let mut sender = Sender::new();
+        let hop = hop(config(), &[serve_all(&seen, hello).await]);
+        let mut sender = TestDelivery::new();
         let recipients: Vec<String> = (0..7).map(|number| format!("r{number}@example.net")).collect();
         let recipients: Vec<&str> = recipients.iter().map(String::as_str).collect();
         let end = sender.send(&hop, &recipients, body(TEXT)).await;

@@ -1,43 +1,43 @@
 //! Evaluates the rules as a session does, and explains each one to people. Nothing is counted.
 
-use super::action::{self, Said};
-use super::find::{self, Finding};
-use super::{Access, Passed, Rule, Stage, Visit};
+use super::conditions::{self, ConditionResult};
+use super::rule_verdict::{self, RuleVerdict};
+use super::{AcceptedLists, AccessRules, AccessStage, CompiledRule, SessionInfo};
 
 /// The result of one rule, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RuleExplanation {
     /// The name of the rule.
     pub rule: Box<str>,
     /// Each condition with its result.
     pub conditions: Vec<String>,
     /// What the rule does; None: it does not match.
-    pub says: Option<String>,
+    pub verdict: Option<String>,
     /// The following rules of this stage are not evaluated.
     pub decides: bool,
     /// The rules of later stages are not evaluated.
     pub accepts: bool,
 }
 
-impl Access {
+impl AccessRules {
     /// Explains the rules of a stage, up to the one that decides. Conditions on unknown properties
     /// do not match.
-    pub async fn explain(&self, stage: Stage, visit: &Visit<'_>) -> Vec<Told> {
-        let rules: Vec<&Rule> = self.rules.iter().filter(|rule| rule.is_asked_at(stage, visit)).collect();
-        let at_hand = rules.iter().map(|rule| find::at_hand(rule, visit)).collect();
-        let findings = find::find(&rules, at_hand, visit).await;
-        let (mut all, mut passed) = (Vec::new(), Passed::default());
-        for (rule, findings) in rules.into_iter().zip(findings) {
-            if passed.has(rule) {
+    pub async fn explain(&self, stage: AccessStage, info: &SessionInfo<'_>) -> Vec<RuleExplanation> {
+        let rules: Vec<&CompiledRule> = self.rules.iter().filter(|rule| rule.applies_at(stage, info)).collect();
+        let known = rules.iter().map(|rule| conditions::check_in_memory(rule, info)).collect();
+        let results = conditions::evaluate_conditions(&rules, known, info).await;
+        let (mut all, mut accepted) = (Vec::new(), AcceptedLists::default());
+        for (rule, results) in rules.into_iter().zip(results) {
+            if accepted.contains(rule) {
                 continue;
             }
-            let mut told = told(rule, &findings, visit);
-            if told.accepts && !passed.pass(rule) {
-                (told.decides, told.accepts) = (false, false);
-                told.says = Some("accept, for the rules of its list only".into());
+            let mut explanation = explain_rule(rule, &results, info);
+            if explanation.accepts && !accepted.accept(rule) {
+                (explanation.decides, explanation.accepts) = (false, false);
+                explanation.verdict = Some("accept, for the rules of its list only".into());
             }
-            let decides = told.decides;
-            all.push(told);
+            let decides = explanation.decides;
+            all.push(explanation);
             if decides {
                 break;
             }
@@ -46,34 +46,36 @@ impl Access {
     }
 }
 
-fn told(rule: &Rule, findings: &[Finding], visit: &Visit<'_>) -> Told {
-    let said = action::said(rule, findings, visit.client);
-    let conditions = rule.conditions.iter().zip(findings);
+fn explain_rule(rule: &CompiledRule, results: &[ConditionResult], info: &SessionInfo<'_>) -> RuleExplanation {
+    let said = rule_verdict::rule_verdict(rule, results, info.client);
+    let conditions = rule.conditions.iter().zip(results);
     let says = match &said {
         None => None,
-        Some(Said::Pass) => Some("accept".into()),
-        Some(Said::Hold) => Some("hold".into()),
-        Some(Said::No(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
-        Some(Said::No(reply)) => Some(format!("defer: {reply}")),
+        Some(RuleVerdict::Accept) => Some("accept".into()),
+        Some(RuleVerdict::Hold) => Some("hold".into()),
+        Some(RuleVerdict::Reject(reply)) if reply.is_permanent() => Some(format!("refuse: {reply}")),
+        Some(RuleVerdict::Reject(reply)) => Some(format!("defer: {reply}")),
     };
-    Told {
+    RuleExplanation {
         rule: rule.name.clone(),
-        conditions: conditions.map(|(condition, finding)| format!("{}: {}", condition.text, word(finding))).collect(),
-        says,
-        decides: matches!(said, Some(Said::Pass | Said::No(_))),
-        accepts: said == Some(Said::Pass),
+        conditions: conditions
+            .map(|(condition, result)| format!("{}: {}", condition.text, describe_result(result)))
+            .collect(),
+        verdict: says,
+        decides: matches!(said, Some(RuleVerdict::Accept | RuleVerdict::Reject(_))),
+        accepts: said == Some(RuleVerdict::Accept),
     }
 }
 
-fn word(finding: &Finding) -> String {
-    match finding {
-        Finding::Holds => "yes".into(),
-        Finding::Says(value) if value.is_empty() => "yes".into(),
-        Finding::Says(value) if action::is_understood(value) => format!("yes, {value:?}"),
-        Finding::Says(value) => format!("yes, {value:?}, which is not a known action"),
-        Finding::Not => "no".into(),
-        Finding::Unknown(why) => format!("unknown: {why}"),
-        Finding::Unlisted(why) => format!("no, the list is unavailable: {why}"),
-        Finding::Asked => "not asked".into(),
+fn describe_result(result: &ConditionResult) -> String {
+    match result {
+        ConditionResult::Holds => "yes".into(),
+        ConditionResult::Value(value) if value.is_empty() => "yes".into(),
+        ConditionResult::Value(value) if rule_verdict::is_understood(value) => format!("yes, {value:?}"),
+        ConditionResult::Value(value) => format!("yes, {value:?}, which is not a known action"),
+        ConditionResult::Fails => "no".into(),
+        ConditionResult::TableUnavailable(why) => format!("unknown: {why}"),
+        ConditionResult::DnsblUnavailable(why) => format!("no, the list is unavailable: {why}"),
+        ConditionResult::Pending => "not asked".into(),
     }
 }

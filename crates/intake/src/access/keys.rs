@@ -20,44 +20,44 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use lookup::directory::other_spelling;
+use lookup::directory::other_idn_form;
 use mail::Address;
 
-use super::{Subject, Visit};
+use super::{RuleSubject, SessionInfo};
 
 /// For names with more labels, only the shortest parent domains are looked up: those are registered
 /// to an owner, who may add any number of labels in front.
 const PARENTS_MAX: usize = 10;
 
 /// The keys of a subject; empty if it is unknown.
-pub(super) fn of(subject: Subject, visit: &Visit<'_>) -> Vec<String> {
+pub(super) fn subject_keys(subject: RuleSubject, info: &SessionInfo<'_>) -> Vec<String> {
     match subject {
-        Subject::Client => visit.client.map(networks).unwrap_or_default(),
-        Subject::Helo => visit.helo.map(|helo| names(&bare(helo))).unwrap_or_default(),
-        Subject::Sender => match visit.sender {
-            Some(Some(sender)) => addresses(sender, visit.sender_untagged),
+        RuleSubject::Client => info.client.map(network_keys).unwrap_or_default(),
+        RuleSubject::Helo => info.helo.map(|helo| name_keys(&normalize_helo(helo))).unwrap_or_default(),
+        RuleSubject::Sender => match info.sender {
+            Some(Some(sender)) => address_keys(sender, info.sender_untagged),
             Some(None) => vec!["<>".into()],
             None => Vec::new(),
         },
-        Subject::Recipient => {
-            visit.recipient.map(|recipient| addresses(recipient, visit.recipient_untagged)).unwrap_or_default()
+        RuleSubject::Recipient => {
+            info.recipient.map(|recipient| address_keys(recipient, info.recipient_untagged)).unwrap_or_default()
         }
     }
 }
 
 /// The subject as a table of patterns is queried for it; None if it is unknown.
-pub(super) fn whole(subject: Subject, visit: &Visit<'_>) -> Option<String> {
+pub(super) fn subject_text(subject: RuleSubject, info: &SessionInfo<'_>) -> Option<String> {
     match subject {
-        Subject::Client => visit.client.map(|client| client.to_string()),
-        Subject::Helo => visit.helo.map(|helo| bare(helo).into_owned()),
-        Subject::Sender => visit.sender.map(|sender| sender.map_or_else(|| "<>".into(), Address::to_string)),
-        Subject::Recipient => visit.recipient.map(Address::to_string),
+        RuleSubject::Client => info.client.map(|client| client.to_string()),
+        RuleSubject::Helo => info.helo.map(|helo| normalize_helo(helo).into_owned()),
+        RuleSubject::Sender => info.sender.map(|sender| sender.map_or_else(|| "<>".into(), Address::to_string)),
+        RuleSubject::Recipient => info.recipient.map(Address::to_string),
     }
 }
 
 /// The HELO name as rules see it: in lower case and without a trailing dot (RFC 1034 section 3.1).
 /// Otherwise a client could evade a rule by changing the spelling.
-pub(super) fn bare(helo: &str) -> Cow<'_, str> {
+pub(super) fn normalize_helo(helo: &str) -> Cow<'_, str> {
     let name = helo.strip_suffix('.').filter(|name| !name.is_empty()).unwrap_or(helo);
     match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => name.to_ascii_lowercase().into(),
@@ -65,7 +65,7 @@ pub(super) fn bare(helo: &str) -> Cow<'_, str> {
     }
 }
 
-fn networks(client: IpAddr) -> Vec<String> {
+fn network_keys(client: IpAddr) -> Vec<String> {
     let (whole, mark) = match client {
         IpAddr::V4(v4) => (v4.to_string(), '.'),
         IpAddr::V6(v6) => (v6.segments().map(|group| format!("{group:x}")).join(":"), ':'),
@@ -76,13 +76,13 @@ fn networks(client: IpAddr) -> Vec<String> {
     keys
 }
 
-fn names(name: &str) -> Vec<String> {
-    let other = other_spelling(name);
+fn name_keys(name: &str) -> Vec<String> {
+    let other = other_idn_form(name);
     let spellings = || std::iter::once(name).chain(other.as_deref());
     let mut keys: Vec<String> = spellings().map(str::to_owned).collect();
     // An address literal has no parent domains.
     if !name.starts_with('[') {
-        let mut all: Vec<_> = spellings().map(parents).collect();
+        let mut all: Vec<_> = spellings().map(parent_domains).collect();
         while let Some(parent) = all[0].next() {
             keys.push(parent.clone());
             let others: Vec<String> = all[1..].iter_mut().filter_map(Iterator::next).collect();
@@ -92,20 +92,20 @@ fn names(name: &str) -> Vec<String> {
     keys
 }
 
-fn addresses(address: &Address, untagged: Option<&Address>) -> Vec<String> {
+fn address_keys(address: &Address, untagged: Option<&Address>) -> Vec<String> {
     let domain = address.domain();
-    let other = other_spelling(domain);
+    let other = other_idn_form(domain);
     let spellings = || std::iter::once(domain).chain(other.as_deref());
     let locals = || std::iter::once(address).chain(untagged).map(Address::local);
     let mut keys: Vec<String> =
         locals().flat_map(|local| spellings().map(move |domain| format!("{local}@{domain}"))).collect();
     keys.extend(spellings().map(|domain| format!("@{domain}")));
-    keys.extend(names(domain));
+    keys.extend(name_keys(domain));
     keys.extend(locals().map(|local| format!("{local}@")));
     keys
 }
 
-fn parents(name: &str) -> impl Iterator<Item = String> + '_ {
+fn parent_domains(name: &str) -> impl Iterator<Item = String> + '_ {
     let dots = name.match_indices('.').map(|(place, _)| place).filter(|place| *place > 0 && place + 1 < name.len());
     let beyond = dots.clone().count().saturating_sub(PARENTS_MAX);
     dots.skip(beyond).map(|place| name[place..].to_owned())
@@ -115,21 +115,21 @@ fn parents(name: &str) -> impl Iterator<Item = String> + '_ {
 mod tests {
     use super::*;
 
-    fn keys(subject: Subject, text: &str) -> String {
+    fn keys(subject: RuleSubject, text: &str) -> String {
         let address: Option<Address> = text.parse().ok();
-        let visit = Visit {
+        let info = SessionInfo {
             client: text.parse().ok(),
             helo: Some(text),
             sender: Some(address.as_ref()),
             recipient: address.as_ref(),
-            ..Visit::default()
+            ..SessionInfo::default()
         };
-        of(subject, &visit).join(" ")
+        subject_keys(subject, &info).join(" ")
     }
 
     #[test]
     fn keys_go_from_the_special_to_the_general() {
-        use Subject::*;
+        use RuleSubject::*;
         for (subject, text, expected) in [
             (Client, "192.0.2.1", "192.0.2.1 192.0.2 192.0 192"),
             (
@@ -162,14 +162,14 @@ mod tests {
         ] {
             assert_eq!(keys(subject, text), expected, "{text}");
         }
-        assert_eq!(of(Subject::Client, &Visit::default()), [""; 0]);
+        assert_eq!(subject_keys(RuleSubject::Client, &SessionInfo::default()), [""; 0]);
     }
 
     /// `2001::1` also matched `2001::1:a:b:c:d`, which is in another network.
     #[test]
     fn no_address_is_a_network_of_others() {
         for client in ["2001::1:a:b:c:d", "1::2:0:0:0", "1:2:3:4:5:6:7:8"] {
-            let found = keys(Subject::Client, client);
+            let found = keys(RuleSubject::Client, client);
             assert!(found.split(' ').skip(1).all(|network| network.parse::<IpAddr>().is_err()), "{found}");
         }
     }
@@ -179,16 +179,18 @@ mod tests {
     fn a_tag_hides_no_mailbox() {
         let (tagged, untagged) = ("bob+x@example.org".parse().unwrap(), "bob@example.org".parse().unwrap());
         let expected = "bob+x@example.org bob@example.org @example.org example.org .org bob+x@ bob@";
-        let recipient = Visit { recipient: Some(&tagged), recipient_untagged: Some(&untagged), ..Visit::default() };
-        assert_eq!(of(Subject::Recipient, &recipient).join(" "), expected);
-        let sender = Visit { sender: Some(Some(&tagged)), sender_untagged: Some(&untagged), ..Visit::default() };
-        assert_eq!(of(Subject::Sender, &sender).join(" "), expected);
+        let recipient =
+            SessionInfo { recipient: Some(&tagged), recipient_untagged: Some(&untagged), ..SessionInfo::default() };
+        assert_eq!(subject_keys(RuleSubject::Recipient, &recipient).join(" "), expected);
+        let sender =
+            SessionInfo { sender: Some(Some(&tagged)), sender_untagged: Some(&untagged), ..SessionInfo::default() };
+        assert_eq!(subject_keys(RuleSubject::Sender, &sender).join(" "), expected);
     }
 
     /// `.bad.example` was not looked up if enough labels came before it.
     #[test]
     fn labels_in_front_hide_no_parent() {
-        let found = keys(Subject::Helo, "a.b.c.d.e.f.g.h.i.j.k.bad.example");
+        let found = keys(RuleSubject::Helo, "a.b.c.d.e.f.g.h.i.j.k.bad.example");
         let parents: Vec<&str> = found.split(' ').skip(1).collect();
         assert_eq!((parents.len(), parents[0]), (PARENTS_MAX, ".d.e.f.g.h.i.j.k.bad.example"));
         assert_eq!(parents[8..], [".bad.example", ".example"]);

@@ -2,23 +2,23 @@
 
 use std::sync::Mutex;
 
-use lookup::{Answer, Answers};
+use lookup::{LookupAnswer, LookupFuture};
 
 use super::*;
 
 /// A table with fixed answers that records its queries.
-struct Told {
-    answers: Vec<(&'static str, Answer)>,
+struct RecordingTable {
+    answers: Vec<(&'static str, LookupAnswer)>,
     asked: Mutex<Vec<Vec<String>>>,
 }
 
-impl Told {
-    fn new(answers: &[(&'static str, &str)]) -> Arc<Told> {
+impl RecordingTable {
+    fn new(answers: &[(&'static str, &str)]) -> Arc<RecordingTable> {
         let answer = |(key, value): &(&'static str, &str)| match *value {
-            "?" => (*key, Answer::Unavailable("no cable".into())),
-            value => (*key, Answer::Found(vec![value.to_owned()])),
+            "?" => (*key, LookupAnswer::Unavailable("no cable".into())),
+            value => (*key, LookupAnswer::Found(vec![value.to_owned()])),
         };
-        Arc::new(Told { answers: answers.iter().map(answer).collect(), asked: Mutex::default() })
+        Arc::new(RecordingTable { answers: answers.iter().map(answer).collect(), asked: Mutex::default() })
     }
 
     fn questions(&self) -> usize {
@@ -26,269 +26,290 @@ impl Told {
     }
 }
 
-impl Table for Told {
+impl Table for RecordingTable {
     fn name(&self) -> &str {
         "told"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         self.asked.lock().unwrap().push(keys.iter().map(|&key| key.to_owned()).collect());
         let answer = |key: &&str| {
             let found = self.answers.iter().find(|(own, _)| own == key);
-            found.map_or(Answer::NotFound, |(_, answer)| answer.clone())
+            found.map_or(LookupAnswer::NotFound, |(_, answer)| answer.clone())
         };
         Box::pin(std::future::ready(keys.iter().map(answer).collect()))
     }
 }
 
-fn rule(name: &str, stage: Stage, tests: Vec<Test>, action: Action) -> Rule {
-    let conditions = tests.into_iter().map(|test| Condition { text: "it".into(), test }).collect();
-    Rule { name: name.into(), list: None, stage, asks_users: true, conditions, action }
+fn rule(name: &str, stage: AccessStage, tests: Vec<AccessTest>, action: RuleAction) -> CompiledRule {
+    let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
+    CompiledRule { name: name.into(), list: None, stage, applies_to_users: true, conditions, action }
 }
 
 /// A test for a client with this address.
-fn from(client: &'static str) -> Test {
-    Test::Client(Arc::new(move |address| address.to_string() == client))
+fn client_is(client: &'static str) -> AccessTest {
+    AccessTest::Client(Arc::new(move |address| address.to_string() == client))
 }
 
-fn listed(table: &Arc<Told>, codes: &[(&str, &str)]) -> Test {
+fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> AccessTest {
     let codes = codes.iter().map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())).collect();
-    Test::Listed(Zone { name: "list.example".into(), table: table.clone(), codes })
+    AccessTest::Dnsbl(DnsblCheck { name: "list.example".into(), table: table.clone(), codes })
 }
 
 const CLIENT: &str = "192.0.2.1";
 
 /// The verdict on [`CLIENT`], and what was logged.
-fn judge(access: &Access, stage: Stage) -> (Verdict, Vec<String>) {
-    judge_one(access, stage, false)
+fn judge(access: &AccessRules, stage: AccessStage) -> (AccessVerdict, Vec<String>) {
+    judge_as(access, stage, false)
 }
 
-fn judge_one(access: &Access, stage: Stage, is_user: bool) -> (Verdict, Vec<String>) {
+fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessVerdict, Vec<String>) {
     let (sender, recipient) = ("a@x.example".parse().unwrap(), "b@y.example".parse().unwrap());
-    let visit = Visit {
+    let info = SessionInfo {
         client: CLIENT.parse().ok(),
         is_user,
         helo: Some("mx.x.example"),
         sender: Some(Some(&sender)),
         recipient: Some(&recipient),
-        ..Visit::default()
+        ..SessionInfo::default()
     };
-    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
-    let ears = heard.clone();
-    let troubles = Troubles::new(move |what, _| ears.lock().unwrap().push(what.to_owned()));
+    let log_lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sink = log_lines.clone();
+    let log = ThrottledLog::new(move |what, _| sink.lock().unwrap().push(what.to_owned()));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let verdict = runtime.block_on(access.judge(stage, &visit, &troubles));
-    let heard = heard.lock().unwrap().clone();
-    (verdict, heard)
+    let verdict = runtime.block_on(access.evaluate(stage, &info, &log));
+    let log_lines = log_lines.lock().unwrap().clone();
+    (verdict, log_lines)
 }
 
-fn decided(access: &Access, stage: Stage) -> String {
+fn decided(access: &AccessRules, stage: AccessStage) -> String {
     match judge(access, stage).0 {
-        Verdict { decision: Some(Decision::Accept), .. } => "accept".into(),
-        Verdict { decision: Some(Decision::Refuse { reply, .. }), .. } => reply.to_string(),
-        Verdict { held: true, .. } => "hold".into(),
+        AccessVerdict { decision: Some(AccessDecision::Accept), .. } => "accept".into(),
+        AccessVerdict { decision: Some(AccessDecision::Refuse { reply, .. }), .. } => reply.to_string(),
+        AccessVerdict { held: true, .. } => "hold".into(),
         _ => "nothing".into(),
     }
 }
 
-fn access(rules: Vec<Rule>) -> Access {
-    Access::new(rules).unwrap()
+fn access(rules: Vec<CompiledRule>) -> AccessRules {
+    AccessRules::new(rules).unwrap()
 }
 
 #[test]
-fn no_rules_are_nothing_to_ask() {
-    assert!(Access::new(Vec::new()).is_none());
+fn no_rules_make_no_access_rules() {
+    assert!(AccessRules::new(Vec::new()).is_none());
 }
 
 #[test]
 fn the_first_rule_that_matches_decides_at_its_stage() {
     let all = access(vec![
-        rule("other", Stage::Connect, vec![from("192.0.2.9")], Action::Refuse(None)),
-        rule("ours", Stage::Connect, vec![from(CLIENT)], Action::Accept),
-        rule("all", Stage::Connect, vec![], Action::Refuse(None)),
-        rule("later", Stage::Rcpt, vec![], Action::Defer(None)),
+        rule("other", AccessStage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("all", AccessStage::Connect, vec![], RuleAction::Refuse(None)),
+        rule("later", AccessStage::Rcpt, vec![], RuleAction::Defer(None)),
     ]);
-    assert_eq!(decided(&all, Stage::Connect), "accept");
-    assert_eq!(decided(&all, Stage::Helo), "nothing");
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
-    assert_eq!(all.counted().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
-    assert!(all.asks_at(Stage::Rcpt) && !all.asks_at(Stage::Mail));
+    assert_eq!(decided(&all, AccessStage::Connect), "accept");
+    assert_eq!(decided(&all, AccessStage::Helo), "nothing");
+    assert_eq!(decided(&all, AccessStage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
+    assert_eq!(all.counts().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
+    assert!(all.has_rules_at(AccessStage::Rcpt) && !all.has_rules_at(AccessStage::Mail));
 }
 
 /// A rule that accepted ended the evaluation of all rules, so that an allowlist bypassed every
 /// other list.
 #[test]
-fn to_accept_in_a_list_passes_over_that_list_alone() {
-    let of = |list: &'static str, rule: Rule| Rule { list: Some(list.into()), ..rule };
-    let friends = Told::new(&[("a@x.example", "OK")]);
-    let ours =
-        || of("sender", rule("ours", Stage::Rcpt, vec![Test::Table(Subject::Sender, friends.clone())], Action::Table));
-    let others = || of("sender", rule("others", Stage::Rcpt, vec![], Action::Refuse(None)));
-    let here = |action| of("client", rule("here", Stage::Rcpt, vec![from(CLIENT)], action));
-    let all = access(vec![ours(), others(), here(Action::Defer(None))]);
-    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
+fn accept_in_a_list_skips_only_that_list() {
+    let of = |list: &'static str, rule: CompiledRule| CompiledRule { list: Some(list.into()), ..rule };
+    let friends = RecordingTable::new(&[("a@x.example", "OK")]);
+    let ours = || {
+        of(
+            "sender",
+            rule(
+                "ours",
+                AccessStage::Rcpt,
+                vec![AccessTest::Table(RuleSubject::Sender, friends.clone())],
+                RuleAction::Table,
+            ),
+        )
+    };
+    let others = || of("sender", rule("others", AccessStage::Rcpt, vec![], RuleAction::Refuse(None)));
+    let here = |action| of("client", rule("here", AccessStage::Rcpt, vec![client_is(CLIENT)], action));
+    let all = access(vec![ours(), others(), here(RuleAction::Defer(None))]);
+    assert_eq!(decided(&all, AccessStage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     let all = access(vec![
         ours(),
         others(),
-        here(Action::Accept),
-        of("client", rule("no", Stage::Rcpt, vec![], Action::Hold)),
+        here(RuleAction::Accept),
+        of("client", rule("no", AccessStage::Rcpt, vec![], RuleAction::Hold)),
     ]);
-    assert_eq!(decided(&all, Stage::Rcpt), "nothing");
-    assert_eq!(all.counted().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
-    let all = access(vec![others(), ours(), here(Action::Accept)]);
-    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 Access denied");
+    assert_eq!(decided(&all, AccessStage::Rcpt), "nothing");
+    assert_eq!(all.counts().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
+    let all = access(vec![others(), ours(), here(RuleAction::Accept)]);
+    assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 Access denied");
 }
 
 /// A counter that starts again from zero looks like a restart of the server.
 #[test]
-fn rules_that_replace_others_go_on_with_the_counts_of_their_names() {
-    let all = |name| rule(name, Stage::Connect, vec![], Action::Refuse(None));
+fn replaced_rules_keep_the_counts_of_their_names() {
+    let all = |name| rule(name, AccessStage::Connect, vec![], RuleAction::Refuse(None));
     let before = access(vec![all("a"), all("b")]);
-    decided(&before, Stage::Connect);
-    let after = access(vec![all("c"), all("a")]).counting_on(Some(&before));
-    assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
+    decided(&before, AccessStage::Connect);
+    let after = access(vec![all("c"), all("a")]).with_counts_of(Some(&before));
+    assert_eq!(after.counts().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
     // A session that still uses the old rules.
-    decided(&before, Stage::Connect);
-    decided(&after, Stage::Connect);
-    assert_eq!(after.counted().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
-    assert_eq!(access(vec![all("a")]).counting_on(None).counted().collect::<Vec<_>>(), [("a", 0)]);
+    decided(&before, AccessStage::Connect);
+    decided(&after, AccessStage::Connect);
+    assert_eq!(after.counts().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
+    assert_eq!(access(vec![all("a")]).with_counts_of(None).counts().collect::<Vec<_>>(), [("a", 0)]);
 }
 
 #[test]
 fn all_conditions_of_a_rule_have_to_hold() {
-    let helo = |name: &'static str| Test::Helo(Arc::new(move |helo: &str| helo == name));
-    let both = |name| access(vec![rule("both", Stage::Helo, vec![from(CLIENT), helo(name)], Action::Refuse(None))]);
-    assert_eq!(decided(&both("mx.x.example"), Stage::Helo), "550 5.7.1 Access denied");
-    assert_eq!(decided(&both("mx.y.example"), Stage::Helo), "nothing");
+    let helo = |name: &'static str| AccessTest::Helo(Arc::new(move |helo: &str| helo == name));
+    let both = |name| {
+        access(vec![rule("both", AccessStage::Helo, vec![client_is(CLIENT), helo(name)], RuleAction::Refuse(None))])
+    };
+    assert_eq!(decided(&both("mx.x.example"), AccessStage::Helo), "550 5.7.1 Access denied");
+    assert_eq!(decided(&both("mx.y.example"), AccessStage::Helo), "nothing");
 }
 
 /// `EHLO a.DYNAMIC.test` and `EHLO a.dynamic.test.` evaded a rule for `*.dynamic.test`.
 #[test]
-fn who_spells_its_name_otherwise_has_the_same_name() {
-    let table = Told::new(&[(".dynamic.test", "REJECT")]);
+fn helo_names_compare_without_case_or_trailing_dot() {
+    let table = RecordingTable::new(&[(".dynamic.test", "REJECT")]);
     let all = access(vec![
         rule(
             "named",
-            Stage::Helo,
-            vec![Test::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
-            Action::Refuse(None),
+            AccessStage::Helo,
+            vec![AccessTest::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
+            RuleAction::Refuse(None),
         ),
-        rule("tabled", Stage::Helo, vec![Test::Table(Subject::Helo, table)], Action::Table),
+        rule("tabled", AccessStage::Helo, vec![AccessTest::Table(RuleSubject::Helo, table)], RuleAction::Table),
     ]);
-    let troubles = Troubles::new(|_, _| {});
+    let log = ThrottledLog::new(|_, _| {});
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for helo in ["a.dynamic.test", "A.DYNAMIC.test", "a.dynamic.test.", "b.dynamic.test", "B.dynamic.test."] {
-        let visit = Visit { helo: Some(helo), ..Visit::default() };
-        let verdict = runtime.block_on(all.judge(Stage::Helo, &visit, &troubles));
-        assert!(matches!(verdict.decision, Some(Decision::Refuse { .. })), "{helo}");
+        let info = SessionInfo { helo: Some(helo), ..SessionInfo::default() };
+        let verdict = runtime.block_on(all.evaluate(AccessStage::Helo, &info, &log));
+        assert!(matches!(verdict.decision, Some(AccessDecision::Refuse { .. })), "{helo}");
     }
 }
 
 #[test]
 fn a_hold_does_not_keep_the_rules_behind_it_from_refusing() {
-    let hold = || rule("hold", Stage::Mail, vec![], Action::Hold);
-    assert_eq!(decided(&access(vec![hold()]), Stage::Mail), "hold");
-    let both = access(vec![hold(), rule("no", Stage::Mail, vec![], Action::Refuse(None))]);
-    assert_eq!(decided(&both, Stage::Mail), "550 5.7.1 Access denied");
-    assert!(judge(&both, Stage::Mail).0.held);
+    let hold = || rule("hold", AccessStage::Mail, vec![], RuleAction::Hold);
+    assert_eq!(decided(&access(vec![hold()]), AccessStage::Mail), "hold");
+    let both = access(vec![hold(), rule("no", AccessStage::Mail, vec![], RuleAction::Refuse(None))]);
+    assert_eq!(decided(&both, AccessStage::Mail), "550 5.7.1 Access denied");
+    assert!(judge(&both, AccessStage::Mail).0.held);
 }
 
 #[test]
 fn a_table_speaks_by_its_most_special_key() {
-    let table = Told::new(&[("@y.example", "REJECT no mail here"), ("y.example", "OK")]);
-    let speaks = access(vec![rule("t", Stage::Rcpt, vec![Test::Table(Subject::Recipient, table)], Action::Table)]);
-    assert_eq!(decided(&speaks, Stage::Rcpt), "550 5.7.1 no mail here");
-    let dunno = Told::new(&[("b@y.example", "DUNNO"), ("y.example", "REJECT")]);
+    let table = RecordingTable::new(&[("@y.example", "REJECT no mail here"), ("y.example", "OK")]);
+    let speaks = access(vec![rule(
+        "t",
+        AccessStage::Rcpt,
+        vec![AccessTest::Table(RuleSubject::Recipient, table)],
+        RuleAction::Table,
+    )]);
+    assert_eq!(decided(&speaks, AccessStage::Rcpt), "550 5.7.1 no mail here");
+    let dunno = RecordingTable::new(&[("b@y.example", "DUNNO"), ("y.example", "REJECT")]);
     let passes = access(vec![
-        rule("t", Stage::Rcpt, vec![Test::Table(Subject::Recipient, dunno)], Action::Table),
-        rule("end", Stage::Rcpt, vec![], Action::Accept),
+        rule("t", AccessStage::Rcpt, vec![AccessTest::Table(RuleSubject::Recipient, dunno)], RuleAction::Table),
+        rule("end", AccessStage::Rcpt, vec![], RuleAction::Accept),
     ]);
-    assert_eq!(decided(&passes, Stage::Rcpt), "accept");
+    assert_eq!(decided(&passes, AccessStage::Rcpt), "accept");
 }
 
 #[test]
 fn all_rules_of_a_stage_ask_a_table_once() {
-    let table = Told::new(&[("mx.x.example", "x")]);
-    let ask = |name, subject| rule(name, Stage::Rcpt, vec![Test::Table(subject, table.clone())], Action::Hold);
-    let all = access(vec![ask("a", Subject::Client), ask("b", Subject::Helo), ask("c", Subject::Sender)]);
-    assert_eq!(decided(&all, Stage::Rcpt), "hold");
+    let table = RecordingTable::new(&[("mx.x.example", "x")]);
+    let ask = |name, subject| {
+        rule(name, AccessStage::Rcpt, vec![AccessTest::Table(subject, table.clone())], RuleAction::Hold)
+    };
+    let all = access(vec![ask("a", RuleSubject::Client), ask("b", RuleSubject::Helo), ask("c", RuleSubject::Sender)]);
+    assert_eq!(decided(&all, AccessStage::Rcpt), "hold");
     assert_eq!(table.questions(), 1);
-    assert_eq!(all.counted().map(|(_, count)| count).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(all.counts().map(|(_, count)| count).collect::<Vec<_>>(), [0, 1, 0]);
 }
 
 #[test]
-fn nobody_is_asked_for_a_rule_that_does_not_match_or_stands_behind_one_that_does() {
-    let table = Told::new(&[]);
-    let asks = || Test::Table(Subject::Client, table.clone());
+fn tables_are_not_queried_for_rules_that_cannot_decide() {
+    let table = RecordingTable::new(&[]);
+    let asks = || AccessTest::Table(RuleSubject::Client, table.clone());
     let all = access(vec![
-        rule("other", Stage::Connect, vec![asks(), from("192.0.2.9")], Action::Refuse(None)),
-        rule("ours", Stage::Connect, vec![from(CLIENT)], Action::Accept),
-        rule("behind", Stage::Connect, vec![asks()], Action::Refuse(None)),
+        rule("other", AccessStage::Connect, vec![asks(), client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("behind", AccessStage::Connect, vec![asks()], RuleAction::Refuse(None)),
     ]);
-    assert_eq!(decided(&all, Stage::Connect), "accept");
+    assert_eq!(decided(&all, AccessStage::Connect), "accept");
     assert_eq!(table.questions(), 0);
 }
 
 #[test]
-fn a_table_that_cannot_say_puts_off_whom_it_could_decide_on() {
-    let down = Told::new(&[("192.0.2.1", "?"), ("192.0.2", "OK")]);
-    let asks = || vec![Test::Table(Subject::Client, down.clone())];
-    for action in [Action::Accept, Action::Refuse(None), Action::Hold, Action::Table] {
-        let one = access(vec![rule("one", Stage::Connect, asks(), action)]);
-        assert_eq!(decided(&one, Stage::Connect), "451 4.3.0 Access rules unavailable, try again later");
-        assert_eq!(judge(&one, Stage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
+fn an_unavailable_table_defers_clients_it_could_decide_on() {
+    let down = RecordingTable::new(&[("192.0.2.1", "?"), ("192.0.2", "OK")]);
+    let asks = || vec![AccessTest::Table(RuleSubject::Client, down.clone())];
+    for action in [RuleAction::Accept, RuleAction::Refuse(None), RuleAction::Hold, RuleAction::Table] {
+        let one = access(vec![rule("one", AccessStage::Connect, asks(), action)]);
+        assert_eq!(decided(&one, AccessStage::Connect), "451 4.3.0 Access rules unavailable, try again later");
+        assert_eq!(judge(&one, AccessStage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
     }
     let before = access(vec![
-        rule("ours", Stage::Connect, vec![from(CLIENT)], Action::Accept),
-        rule("one", Stage::Connect, asks(), Action::Refuse(None)),
+        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("one", AccessStage::Connect, asks(), RuleAction::Refuse(None)),
     ]);
-    assert_eq!(decided(&before, Stage::Connect), "accept");
+    assert_eq!(decided(&before, AccessStage::Connect), "accept");
 }
 
 #[test]
-fn a_list_lists_by_its_codes_and_nobody_while_it_cannot_say() {
-    let refuse = |test| access(vec![rule("list", Stage::Connect, vec![test], Action::Refuse(None))]);
-    let table = Told::new(&[(CLIENT, "127.0.0.4")]);
+fn a_dnsbl_matches_by_its_codes_and_never_while_it_is_unavailable() {
+    let refuse = |test| access(vec![rule("list", AccessStage::Connect, vec![test], RuleAction::Refuse(None))]);
+    let table = RecordingTable::new(&[(CLIENT, "127.0.0.4")]);
     let told = "554 5.7.1 192.0.2.1 is listed by list.example";
     for (codes, expected) in [
         (&[][..], told),
         (&[("127.0.0.2", "127.0.0.4")][..], told),
         (&[("127.0.0.2", "127.0.0.3"), ("127.0.0.5", "127.0.0.255")][..], "nothing"),
     ] {
-        assert_eq!(decided(&refuse(listed(&table, codes)), Stage::Connect), expected);
+        assert_eq!(decided(&refuse(listed(&table, codes)), AccessStage::Connect), expected);
     }
-    let down = refuse(listed(&Told::new(&[(CLIENT, "?")]), &[]));
-    let (verdict, heard) = judge(&down, Stage::Connect);
-    assert_eq!((verdict, down.unanswered()), (Verdict::default(), 1));
-    assert_eq!(heard, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
+    let down = refuse(listed(&RecordingTable::new(&[(CLIENT, "?")]), &[]));
+    let (verdict, log_lines) = judge(&down, AccessStage::Connect);
+    assert_eq!((verdict, down.unanswered()), (AccessVerdict::default(), 1));
+    assert_eq!(log_lines, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
 }
 
 /// Users send from addresses listed because of other clients; an unavailable list must not delay
 /// them either.
 #[test]
-fn users_pass_rules_that_are_not_for_them() {
-    let table = Told::new(&[(CLIENT, "127.0.0.2")]);
-    let strangers =
-        Rule { asks_users: false, ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], Action::Refuse(None)) };
-    let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], Action::Hold)]);
-    assert_eq!(judge_one(&all, Stage::Rcpt, true).0, Verdict { held: true, decision: None });
+fn users_skip_rules_that_do_not_apply_to_them() {
+    let table = RecordingTable::new(&[(CLIENT, "127.0.0.2")]);
+    let strangers = CompiledRule {
+        applies_to_users: false,
+        ..rule("list", AccessStage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
+    };
+    let all = access(vec![strangers, rule("all", AccessStage::Rcpt, vec![], RuleAction::Hold)]);
+    assert_eq!(judge_as(&all, AccessStage::Rcpt, true).0, AccessVerdict { held: true, decision: None });
     assert_eq!(table.questions(), 0);
-    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
+    assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }
 
 #[test]
-fn an_account_has_every_rule_up_to_the_one_that_decides() {
+fn an_explanation_lists_every_rule_up_to_the_deciding_one() {
     let all = access(vec![
-        rule("other", Stage::Connect, vec![from("192.0.2.9")], Action::Refuse(None)),
-        rule("all", Stage::Connect, vec![from(CLIENT)], Action::Refuse(None)),
-        rule("never", Stage::Connect, vec![], Action::Accept),
+        rule("other", AccessStage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("all", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Refuse(None)),
+        rule("never", AccessStage::Connect, vec![], RuleAction::Accept),
     ]);
-    let visit = Visit { client: CLIENT.parse().ok(), ..Visit::default() };
+    let info = SessionInfo { client: CLIENT.parse().ok(), ..SessionInfo::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let told = runtime.block_on(all.explain(Stage::Connect, &visit));
-    let lines: Vec<_> = told.iter().map(|told| (&*told.rule, told.conditions.join(", "), told.says.clone())).collect();
+    let explanations = runtime.block_on(all.explain(AccessStage::Connect, &info));
+    let lines: Vec<_> =
+        explanations.iter().map(|told| (&*told.rule, told.conditions.join(", "), told.verdict.clone())).collect();
     let says = Some("refuse: 554 5.7.1 Access denied".to_owned());
     assert_eq!(lines, [("other", "it: no".to_owned(), None), ("all", "it: yes".to_owned(), says)]);
-    assert!(told[1].decides && !told[1].accepts);
-    assert_eq!(all.counted().map(|(_, count)| count).sum::<u64>(), 0);
+    assert!(explanations[1].decides && !explanations[1].accepts);
+    assert_eq!(all.counts().map(|(_, count)| count).sum::<u64>(), 0);
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use intake::access::{Access, Action, Condition, Rule, Stage, Test, Zone};
-use intake::{Desk, Logins};
-use lookup::Answer;
-use lookup::credentials::{Credentials, Settings, Source};
+use intake::access::{AccessCondition, AccessRules, AccessStage, AccessTest, CompiledRule, DnsblCheck, RuleAction};
+use intake::{IntakeContext, Logins};
+use lookup::LookupAnswer;
+use lookup::credentials::{CredentialSource, Credentials, Settings};
 
-use crate::server::{Client, Server, Told, text_of};
+use crate::server::{Client, Server, TableStub, body_after_received};
 
 /// Bob with his password, in another spelling.
 const BOB: &str = "AUTH PLAIN AEJvYgBzZWNyZXQ=";
@@ -19,19 +19,20 @@ const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 
 /// Bob has a password and two senders; the table is unavailable for the user down; the entry of the
 /// user odd is unusable.
-fn let_in(desk: &mut Desk) {
-    let_in_as(desk, Settings::default());
+fn configure_logins(context: &mut IntakeContext) {
+    configure_logins_with(context, Settings::default());
 }
 
-fn let_in_as(desk: &mut Desk, settings: Settings) {
-    let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
-    let unavailable = || Answer::Unavailable("no cable".to_owned());
+fn configure_logins_with(context: &mut IntakeContext, settings: Settings) {
+    let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
+    let unavailable = || LookupAnswer::Unavailable("no cable".to_owned());
     let odd = found(&["{MD5}x"]);
     let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable()), ("odd", odd)]);
     let senders = HashMap::from([("bob", found(&["bob@example.org", "@bob.example"]))]);
-    let source = Source::Table(Arc::new(Told("passwords", passwords)));
+    let source = CredentialSource::Table(Arc::new(TableStub("passwords", passwords)));
     let credentials = Credentials::new(source, Settings { threads: 1, ..settings }, [7; 32]).unwrap();
-    desk.logins = Some(Logins { credentials, senders: Some(Arc::new(Told("senders", senders))), traced: false });
+    context.logins =
+        Some(Logins { credentials, senders: Some(Arc::new(TableStub("senders", senders))), in_received_line: false });
 }
 
 async fn bob(server: &Server) -> Client {
@@ -41,8 +42,8 @@ async fn bob(server: &Server) -> Client {
 }
 
 #[tokio::test]
-async fn who_logs_in_may_send_to_other_domains_from_where_nobody_else_may_send() {
-    let server = Server::for_users(let_in);
+async fn users_may_relay_where_other_clients_may_not() {
+    let server = Server::for_users(configure_logins);
     let mut client = server.user().await;
     client.expect("MAIL FROM:<bob@example.org>", "530 5.7.0 ").await;
     client.expect(BOB, "235 2.7.0 ").await;
@@ -50,8 +51,8 @@ async fn who_logs_in_may_send_to_other_domains_from_where_nobody_else_may_send()
     client.expect("RCPT TO:<x@elsewhere.example>", "250").await;
     client.expect("DATA", "354").await;
     client.expect("Subject: x\r\n\r\nx\r\n.", "250").await;
-    assert_eq!(server.facts.logins(), [("Bob".to_owned(), "PLAIN", "ok")]);
-    let text = String::from_utf8(text_of(&server.message())).unwrap();
+    assert_eq!(server.events.logins(), [("Bob".to_owned(), "PLAIN", "ok")]);
+    let text = String::from_utf8(body_after_received(&server.message())).unwrap();
     let lines: Vec<&str> = text.split("\r\n").collect();
     assert!(lines[0].starts_with("Date: ") && lines[1].starts_with("Message-ID: <"), "{text}");
     assert_eq!(lines[2..], ["Subject: x", "", "x", ""]);
@@ -61,9 +62,9 @@ async fn who_logs_in_may_send_to_other_domains_from_where_nobody_else_may_send()
 #[tokio::test]
 async fn a_message_says_whether_its_client_is_trusted() {
     for (is_in_relay_network, logs_in) in [(false, false), (true, false), (false, true)] {
-        let server = Server::for_all(|desk| {
-            let_in(desk);
-            desk.relays = Arc::new(move |_| is_in_relay_network);
+        let server = Server::for_all(|context| {
+            configure_logins(context);
+            context.relay_networks = Arc::new(move |_| is_in_relay_network);
         });
         let mut client = if logs_in { bob(&server).await } else { server.user().await };
         client.expect("MAIL FROM:<bob@example.org>", "250").await;
@@ -76,34 +77,35 @@ async fn a_message_says_whether_its_client_is_trusted() {
 
 #[tokio::test]
 async fn relay_networks_have_to_log_in_too_where_that_is_required() {
-    let server = Server::for_users(|desk| {
-        let_in(desk);
-        desk.relays = Arc::new(|_| true);
+    let server = Server::for_users(|context| {
+        configure_logins(context);
+        context.relay_networks = Arc::new(|_| true);
         // A rule that accepts makes no exception either.
-        desk.access = Access::new(vec![rule(Stage::Connect, Vec::new(), Action::Accept)]);
+        context.access_rules = AccessRules::new(vec![rule(AccessStage::Connect, Vec::new(), RuleAction::Accept)]);
     });
     server.user().await.expect("MAIL FROM:<bob@example.org>", "530 5.7.0 ").await;
 }
 
-fn rule(stage: Stage, conditions: Vec<Condition>, action: Action) -> Rule {
-    Rule { name: "rule".into(), list: None, stage, asks_users: conditions.is_empty(), conditions, action }
+fn rule(stage: AccessStage, conditions: Vec<AccessCondition>, action: RuleAction) -> CompiledRule {
+    CompiledRule { name: "rule".into(), list: None, stage, applies_to_users: conditions.is_empty(), conditions, action }
 }
 
 /// Every client here is on a DNS list and refused for it.
-fn list_all(desk: &mut Desk, stage: Stage) {
-    let listed = HashMap::from([("127.0.0.1", Answer::Found(vec!["127.0.0.2".to_owned()]))]);
-    let zone = Zone { name: "list.example".into(), table: Arc::new(Told("list", listed)), codes: Vec::new() };
-    let listed = Condition { text: "listed".into(), test: Test::Listed(zone) };
-    desk.access = Access::new(vec![rule(stage, vec![listed], Action::Refuse(None))]);
+fn list_all_clients(context: &mut IntakeContext, stage: AccessStage) {
+    let listed = HashMap::from([("127.0.0.1", LookupAnswer::Found(vec!["127.0.0.2".to_owned()]))]);
+    let zone =
+        DnsblCheck { name: "list.example".into(), table: Arc::new(TableStub("list", listed)), codes: Vec::new() };
+    let listed = AccessCondition { text: "listed".into(), test: AccessTest::Dnsbl(zone) };
+    context.access_rules = AccessRules::new(vec![rule(stage, vec![listed], RuleAction::Refuse(None))]);
 }
 
 /// Users send from listed addresses. Refused at connect, they could not even log in.
 #[tokio::test]
 async fn a_user_sends_from_a_listed_address() {
-    for stage in Stage::ALL {
-        let server = Server::for_users(|desk| {
-            let_in(desk);
-            list_all(desk, stage);
+    for stage in AccessStage::ALL {
+        let server = Server::for_users(|context| {
+            configure_logins(context);
+            list_all_clients(context, stage);
         });
         let mut client = bob(&server).await;
         client.expect("MAIL FROM:<bob@example.org>", "250").await;
@@ -112,10 +114,10 @@ async fn a_user_sends_from_a_listed_address() {
 }
 
 #[tokio::test]
-async fn where_others_send_too_a_listed_address_is_a_users_from_his_login_on() {
-    let server = Server::for_all(|desk| {
-        let_in(desk);
-        list_all(desk, Stage::Rcpt);
+async fn a_listed_address_is_accepted_after_login() {
+    let server = Server::for_all(|context| {
+        configure_logins(context);
+        list_all_clients(context, AccessStage::Rcpt);
     });
     let mut client = server.user().await;
     client.expect("MAIL FROM:<bob@example.org>", "250").await;
@@ -129,11 +131,11 @@ async fn where_others_send_too_a_listed_address_is_a_users_from_his_login_on() {
 /// What applies to a proxied client does not depend on a login of another one.
 #[tokio::test]
 async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
-    let server = Server::for_all(|desk| {
-        let_in(desk);
-        desk.proxies = Arc::new(|address| address.is_loopback());
+    let server = Server::for_all(|context| {
+        configure_logins(context);
+        context.proxy_networks = Arc::new(|address| address.is_loopback());
         // XCLIENT for the same address keeps the rights of a proxy.
-        list_all(desk, Stage::Rcpt);
+        list_all_clients(context, AccessStage::Rcpt);
     });
     let mut client = bob(&server).await;
     client.expect("XCLIENT ADDR=127.0.0.1 HELO=x.example LOGIN=bob", "220 ").await;
@@ -144,19 +146,19 @@ async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
 }
 
 #[tokio::test]
-async fn rules_are_asked_before_whose_the_sender_is_and_spare_nobody_that() {
-    for (action, told) in [(Action::Accept, "553 5.7.1"), (Action::Refuse(None), "550 5.7.1 Access denied")] {
-        let server = Server::for_users(|desk| {
-            let_in(desk);
-            desk.access = Access::new(vec![rule(Stage::Mail, Vec::new(), action)]);
+async fn rules_run_before_the_sender_check_and_do_not_replace_it() {
+    for (action, told) in [(RuleAction::Accept, "553 5.7.1"), (RuleAction::Refuse(None), "550 5.7.1 Access denied")] {
+        let server = Server::for_users(|context| {
+            configure_logins(context);
+            context.access_rules = AccessRules::new(vec![rule(AccessStage::Mail, Vec::new(), action)]);
         });
         bob(&server).await.expect("MAIL FROM:<alice@example.org>", told).await;
     }
 }
 
 #[tokio::test]
-async fn a_user_names_senders_of_his_own_or_none() {
-    let server = Server::for_users(let_in);
+async fn a_user_may_use_only_his_own_senders_or_none() {
+    let server = Server::for_users(configure_logins);
     let mut client = bob(&server).await;
     let refused = "553 5.7.1 <alice@example.org>: Sender address rejected: not owned by user bob";
     client.expect("MAIL FROM:<alice@example.org>", refused).await;
@@ -167,20 +169,20 @@ async fn a_user_names_senders_of_his_own_or_none() {
 }
 
 #[tokio::test]
-async fn an_owner_of_whom_nothing_can_be_said_is_put_off() {
-    let server = Server::for_users(|desk| {
-        let_in(desk);
-        let down = HashMap::from([("bob", Answer::Unavailable("no cable".to_owned()))]);
-        desk.logins.as_mut().unwrap().senders = Some(Arc::new(Told("senders", down)));
+async fn an_unavailable_sender_table_defers_mail() {
+    let server = Server::for_users(|context| {
+        configure_logins(context);
+        let down = HashMap::from([("bob", LookupAnswer::Unavailable("no cable".to_owned()))]);
+        context.logins.as_mut().unwrap().senders = Some(Arc::new(TableStub("senders", down)));
     });
     bob(&server).await.expect("MAIL FROM:<bob@example.org>", "451 4.3.0 ").await;
-    let heard = server.heard.lock().unwrap();
-    assert_eq!(*heard, ["cannot look up the senders of user \"bob\": no cable"]);
+    let log_lines = server.log_lines.lock().unwrap();
+    assert_eq!(*log_lines, ["cannot look up the senders of user \"bob\": no cable"]);
 }
 
 #[tokio::test]
-async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
-    let server = Server::for_users(let_in);
+async fn login_results_are_logged_and_counted_without_passwords() {
+    let server = Server::for_users(configure_logins);
     let mut client = server.user().await;
     client.expect(WRONG, "535 5.7.8 ").await;
     client.expect(DOWN, "454 4.7.0 Temporary").await;
@@ -188,8 +190,8 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
     client.expect("*", "501 5.7.0 ").await;
     client.expect("AUTH PLAIN =", "501 5.5.2 ").await;
     client.expect(BOB, "235 2.7.0 ").await;
-    let logins = server.facts.logins();
-    let told: Vec<_> = logins.iter().map(|(user, mechanism, result)| (&**user, *mechanism, *result)).collect();
+    let logins = server.events.logins();
+    let results: Vec<_> = logins.iter().map(|(user, mechanism, result)| (&**user, *mechanism, *result)).collect();
     let expected = [
         ("bob", "PLAIN", "refused"),
         ("down", "PLAIN", "unavailable"),
@@ -197,8 +199,8 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
         ("", "PLAIN", "malformed"),
         ("Bob", "PLAIN", "ok"),
     ];
-    assert_eq!(told, expected);
-    let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
+    assert_eq!(results, expected);
+    let stats = server.context.logins.as_ref().unwrap().credentials.stats();
     assert_eq!((stats.accepted, stats.refused, stats.unavailable), (1, 1, 1), "each result is counted once");
 }
 
@@ -206,10 +208,10 @@ async fn what_became_of_passwords_is_told_and_counted_and_they_are_not() {
 /// for the proof: the next login in that session, with the client's own password, settled it, so
 /// that guesses at another user's password cost nothing.
 #[tokio::test]
-async fn nobodys_proof_is_settled_by_the_login_of_another() {
+async fn a_login_does_not_settle_the_proof_of_another_user() {
     let mut settings = Settings::default();
     settings.throttle.pair.delay = Duration::from_secs(600);
-    let server = Server::for_users(|desk| let_in_as(desk, settings));
+    let server = Server::for_users(|context| configure_logins_with(context, settings));
     let mut client = server.user().await;
     for _ in 0..5 {
         client.expect("AUTH SCRAM-SHA-256 biwsbj12aWN0aW0scj14", "334 ").await;
@@ -218,32 +220,35 @@ async fn nobodys_proof_is_settled_by_the_login_of_another() {
         client = server.user().await;
     }
     client.expect("AUTH SCRAM-SHA-256 biwsbj12aWN0aW0scj14", "454 4.7.0 Too many").await;
-    let stats = server.desk.logins.as_ref().unwrap().credentials.stats();
+    let stats = server.context.logins.as_ref().unwrap().credentials.stats();
     assert_eq!((stats.accepted, stats.throttled), (5, 1));
-    assert_eq!(server.facts.logins()[0], ("victim".to_owned(), "SCRAM-SHA-256", "malformed"));
+    assert_eq!(server.events.logins()[0], ("victim".to_owned(), "SCRAM-SHA-256", "malformed"));
 }
 
 #[tokio::test]
-async fn that_an_entry_is_of_no_use_the_operator_hears_and_the_client_does_not() {
-    let server = Server::for_users(let_in);
+async fn an_unusable_entry_is_logged_but_not_shown_to_the_client() {
+    let server = Server::for_users(configure_logins);
     let mut client = server.user().await;
     // One user with an unsupported password scheme, and one who does not exist.
     for (user, response) in [("odd", "AG9kZAB4"), ("noo", "AG5vbwB4")] {
         client.expect(&format!("AUTH PLAIN {response}"), "535 5.7.8 Authentication credentials invalid").await;
-        assert_eq!(server.facts.logins().pop(), Some((user.to_owned(), "PLAIN", "refused")));
+        assert_eq!(server.events.logins().pop(), Some((user.to_owned(), "PLAIN", "refused")));
     }
     client.expect("AUTH SCRAM-SHA-256 biwsbj1vZGQscj14", "334 ").await;
-    let heard = server.heard.lock().unwrap().join("\n");
-    assert!(heard.contains("user \"odd\": table 'passwords', user 'odd': ") && heard.contains("{MD5}"), "{heard}");
-    assert!(!heard.contains("noo"), "{heard}");
+    let log_lines = server.log_lines.lock().unwrap().join("\n");
+    assert!(
+        log_lines.contains("user \"odd\": table 'passwords', user 'odd': ") && log_lines.contains("{MD5}"),
+        "{log_lines}"
+    );
+    assert!(!log_lines.contains("noo"), "{log_lines}");
 }
 
 #[tokio::test]
 async fn a_received_line_names_a_user_only_where_that_is_wanted() {
     for traced in [false, true] {
-        let server = Server::for_users(|desk| {
-            let_in(desk);
-            desk.logins.as_mut().unwrap().traced = traced;
+        let server = Server::for_users(|context| {
+            configure_logins(context);
+            context.logins.as_mut().unwrap().in_received_line = traced;
         });
         let mut client = bob(&server).await;
         client.expect("MAIL FROM:<>", "250").await;
@@ -261,13 +266,13 @@ async fn a_received_line_names_a_user_only_where_that_is_wanted() {
 
 #[tokio::test]
 async fn what_is_missing_is_added_to_chunks_and_to_a_message_that_is_only_a_header() {
-    let server = Server::for_users(let_in);
+    let server = Server::for_users(configure_logins);
     let mut client = bob(&server).await;
     client.expect("MAIL FROM:<>", "250").await;
     client.expect("RCPT TO:<bob@example.org>", "250").await;
     client.send(b"BDAT 5\r\ndate:BDAT 4 LAST\r\n x\r\n").await;
     assert!(client.reply().await.starts_with("250 ") && client.reply().await.starts_with("250 "));
-    let text = String::from_utf8(text_of(&server.message())).unwrap();
+    let text = String::from_utf8(body_after_received(&server.message())).unwrap();
     let (added, own) = text.split_once("\r\n").unwrap();
     assert!(added.starts_with("Message-ID: <") && own == "date: x\r\n", "{text}");
 }

@@ -6,35 +6,35 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{Answers, BodyMemory, Counter, Desk, Networks, Troubles};
-use load::policy::{Gauge, Reading};
-use load::{Monitor, Sources};
-use lookup::directory::{self, Directory, Domain};
-use lookup::{Answer, Table};
-use mail::{Fact, Journal, LoggedHeader, Timestamp};
-use net::{Gate, GateLimits, RATED_CLIENTS_MAX, Stopper};
+use intake::{BodyMemory, CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher, ThrottledLog};
+use load::policy::{Gauge, GaugeReading};
+use load::{GaugeReader, LoadMonitor};
+use lookup::directory::{self, LocalDomain, RecipientDirectory};
+use lookup::{LookupAnswer, Table};
+use mail::{EventLog, LoggedHeader, MailEvent, Timestamp};
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Stopper};
 use protocol::sasl::{self, Mechanism};
-use protocol::smtp::server::{Auth, Config as Machine, Flavor, Limits, Tls, Tolerance};
-use spool::{Disk, Folder, Stored};
+use protocol::smtp::server::{AuthConfig, Config as Machine, Limits, MailProtocol, TlsMode, Tolerance};
+use spool::{Disk, FolderDisk, SpooledMessage};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Longer than any reply takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that runs until it is dropped.
 pub(crate) struct Server {
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) context: Arc<IntakeContext>,
     pub(crate) stopper: Stopper,
     /// The lines logged for the operator.
-    pub(crate) heard: Arc<Mutex<Vec<String>>>,
+    pub(crate) log_lines: Arc<Mutex<Vec<String>>>,
     /// The events logged.
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) events: Arc<TestEventLog>,
     pub(crate) folder: TempDir,
     address: SocketAddr,
     gauges: Gauges,
-    monitor: Mutex<Monitor>,
+    monitor: Mutex<LoadMonitor>,
 }
 
 /// Limits for the gauges that tests set.
@@ -51,7 +51,7 @@ pub(crate) const LOAD_LIMITS: load::Limits = load::Limits {
     margin: 0.1,
 };
 /// The session limits, as low as tests allow.
-pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
+pub(crate) const GATE_LIMITS: ConnectionLimits = ConnectionLimits {
     sessions_max: 4,
     sessions_per_client_max: 2,
     connections_per_client: None,
@@ -61,88 +61,103 @@ pub(crate) const GATE_LIMITS: GateLimits = GateLimits {
 
 impl Server {
     /// Starts a server with changes to what its sessions share.
-    pub(crate) fn start(change: impl FnOnce(&mut Desk)) -> Server {
+    pub(crate) fn start(change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_with(None, None, change)
     }
 
     /// The same, with changed protocol settings.
-    pub(crate) fn start_as(change_machine: impl FnOnce(&mut Machine), change: impl FnOnce(&mut Desk)) -> Server {
+    pub(crate) fn start_as(
+        change_machine: impl FnOnce(&mut Machine),
+        change: impl FnOnce(&mut IntakeContext),
+    ) -> Server {
         Server::start_changed(None, change_machine, change)
     }
 
     /// A server for mail submission by users, in clear text.
-    pub(crate) fn for_users(change: impl FnOnce(&mut Desk)) -> Server {
+    pub(crate) fn for_users(change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_with(Some(Server::auth(true)), None, change)
     }
 
     /// A server that also lets users log in, in clear text.
-    pub(crate) fn for_all(change: impl FnOnce(&mut Desk)) -> Server {
+    pub(crate) fn for_all(change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_with(Some(Server::auth(false)), None, change)
     }
 
     /// The same as [`Server::start`], behind balancers.
-    pub(crate) fn start_behind(balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
+    pub(crate) fn start_behind(balancers: Option<NetworkMatcher>, change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_with(None, balancers, change)
     }
 
-    fn auth(required: bool) -> Auth {
+    fn auth(required: bool) -> AuthConfig {
         let exchanges = sasl::Config { secret: [7; 32] };
-        Auth { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, exchanges }
+        AuthConfig { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, sasl: exchanges }
     }
 
-    fn start_with(auth: Option<Auth>, balancers: Option<Networks>, change: impl FnOnce(&mut Desk)) -> Server {
+    fn start_with(
+        auth: Option<AuthConfig>,
+        balancers: Option<NetworkMatcher>,
+        change: impl FnOnce(&mut IntakeContext),
+    ) -> Server {
         Server::start_changed(balancers, |machine| machine.auth = auth, change)
     }
 
     fn start_changed(
-        balancers: Option<Networks>,
+        balancers: Option<NetworkMatcher>,
         change_machine: impl FnOnce(&mut Machine),
-        change: impl FnOnce(&mut Desk),
+        change: impl FnOnce(&mut IntakeContext),
     ) -> Server {
         let folder = TempDir::new().unwrap();
-        let (heard, facts, gauges) = (Arc::default(), Arc::<Facts>::default(), Gauges::default());
-        let monitor = Monitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
-        let mut desk = desk(&folder, Arc::clone(&heard), facts.clone(), monitor.watch());
-        change(&mut desk);
-        let (desk, answers) = (Arc::new(desk), Answers::default());
-        tokio::spawn(answers.clone().hand_on());
+        let (log_lines, events, gauges) = (Arc::default(), Arc::<TestEventLog>::default(), Gauges::default());
+        let monitor = LoadMonitor::new(gauges.clone(), LOAD_LIMITS, |_, _| {});
+        let mut context = context(&folder, Arc::clone(&log_lines), events.clone(), monitor.handle());
+        change(&mut context);
+        let (context, answers) = (Arc::new(context), CommitNotifier::default());
+        tokio::spawn(answers.clone().run());
         let mut machine = Machine {
             hostname: "mx.example.org".into(),
-            flavor: Flavor::Smtp,
-            tls: Tls::Never,
+            flavor: MailProtocol::Smtp,
+            tls: TlsMode::Never,
             auth: None,
             tolerance: Tolerance::default(),
             limits: Limits::default(),
         };
         change_machine(&mut machine);
         let completes = machine.auth.as_ref().is_some_and(|auth| auth.required);
-        let (desk_of_all, machine) = (desk.clone(), Arc::new(machine));
-        let counter = Counter { desk: desk_of_all, machine, answers, acceptor: None, balancers, completes };
+        let (desk_of_all, machine) = (context.clone(), Arc::new(machine));
+        let listener_context = ListenerContext {
+            intake: desk_of_all,
+            smtp_config: machine,
+            commit_notifier: answers,
+            acceptor: None,
+            proxy_protocol_networks: balancers,
+            adds_missing_headers: completes,
+        };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
         let (stopper, stop) = Stopper::new();
         let session_stop = stop.clone();
-        let session =
-            move |stream, peer: SocketAddr| intake::serve(counter.clone(), stream, peer.ip(), session_stop.clone());
+        let session = move |stream, peer: SocketAddr| {
+            intake::serve(listener_context.clone(), stream, peer.ip(), session_stop.clone())
+        };
         tokio::spawn(net::accept(listener, stop, session));
-        Server { desk, stopper, heard, facts, folder, address, gauges, monitor: Mutex::new(monitor) }
+        Server { context, stopper, log_lines, events, folder, address, gauges, monitor: Mutex::new(monitor) }
     }
 
     /// Sets the gauges, and lets the monitor read them.
-    pub(crate) fn sense(&self, readings: &[(Gauge, f64)]) {
+    pub(crate) fn set_gauges(&self, readings: &[(Gauge, f64)]) {
         let reading =
-            |(gauge, value): &(Gauge, f64)| Reading { gauge: gauge.clone(), source: "told", value: Some(*value) };
+            |(gauge, value): &(Gauge, f64)| GaugeReading { gauge: gauge.clone(), source: "told", value: Some(*value) };
         *self.gauges.0.lock().unwrap() = readings.iter().map(reading).collect();
-        self.monitor.lock().unwrap().look(Timestamp(0));
+        self.monitor.lock().unwrap().sample_once(Timestamp(0));
     }
 
     /// Connects without reading the banner.
-    pub(crate) async fn come(&self) -> Client {
+    pub(crate) async fn connect_without_reading(&self) -> Client {
         Client(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
     }
 
     /// Connects and sends before the server can reply.
-    pub(crate) fn come_talking(&self, early: &[u8]) -> Client {
+    pub(crate) fn connect_and_send(&self, early: &[u8]) -> Client {
         let mut stream = std::net::TcpStream::connect(self.address).unwrap();
         stream.write_all(early).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -151,7 +166,7 @@ impl Server {
 
     /// Connects and reads the first line.
     pub(crate) async fn connect(&self) -> (Client, String) {
-        let mut client = self.come().await;
+        let mut client = self.connect_without_reading().await;
         let banner = client.reply().await;
         (client, banner)
     }
@@ -173,15 +188,15 @@ impl Server {
     }
 
     /// The only message in the spool.
-    pub(crate) fn message(&self) -> Stored {
-        let ids = self.desk.spool.ids();
+    pub(crate) fn message(&self) -> SpooledMessage {
+        let ids = self.context.spool.ids();
         assert_eq!(ids.len(), 1, "{ids:?}");
-        self.desk.spool.message(ids[0]).unwrap()
+        self.context.spool.message(ids[0]).unwrap()
     }
 }
 
 /// The bytes of a message after its Received line.
-pub(crate) fn text_of(message: &Stored) -> Vec<u8> {
+pub(crate) fn body_after_received(message: &SpooledMessage) -> Vec<u8> {
     let mut bytes = vec![0; message.body.len() as usize];
     assert_eq!(message.body.read_at(&mut bytes, 0).unwrap(), bytes.len());
     assert!(bytes.starts_with(b"Received: from client.example ([127.0.0.1])\r\n\tby mx.example.org"));
@@ -200,7 +215,7 @@ impl Client {
     /// The next line.
     pub(crate) async fn reply(&mut self) -> String {
         let mut line = String::new();
-        tokio::time::timeout(PATIENCE, self.0.read_line(&mut line)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.0.read_line(&mut line)).await.unwrap().unwrap();
         line.trim_end().to_owned()
     }
 
@@ -235,50 +250,55 @@ impl Client {
     /// Reads until the server closes the connection.
     pub(crate) async fn until_closed(&mut self) -> String {
         let mut rest = String::new();
-        tokio::time::timeout(PATIENCE, self.0.read_to_string(&mut rest)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.0.read_to_string(&mut rest)).await.unwrap().unwrap();
         rest
     }
 }
 
-fn desk(folder: &TempDir, heard: Arc<Mutex<Vec<String>>>, facts: Arc<Facts>, load: load::Watch) -> Desk {
-    let disk: Arc<dyn Disk> = Arc::new(Folder::open(folder.path()).unwrap());
+fn context(
+    folder: &TempDir,
+    log_lines: Arc<Mutex<Vec<String>>>,
+    events: Arc<TestEventLog>,
+    load: load::LoadMonitorHandle,
+) -> IntakeContext {
+    let disk: Arc<dyn Disk> = Arc::new(FolderDisk::open(folder.path()).unwrap());
     let config = spool::Config { segment_bytes: 4 << 20, spare_segments: 0, ..spool::Config::default() };
-    Desk {
+    IntakeContext {
         spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
         directory: directory(),
-        journal: facts,
-        troubles: Arc::new(Troubles::new(move |what, _| heard.lock().unwrap().push(what.to_owned()))),
+        event_log: events,
+        operator_log: Arc::new(ThrottledLog::new(move |what, _| log_lines.lock().unwrap().push(what.to_owned()))),
         load,
-        gate: Gate::new(GATE_LIMITS),
+        connection_limiter: ConnectionLimiter::new(GATE_LIMITS),
         refusals: Arc::default(),
-        handshakes: Arc::default(),
+        tls_handshakes: Arc::default(),
         logins: None,
-        reserved: Arc::new(|_| false),
-        relays: Arc::new(|_| false),
+        reserved_networks: Arc::new(|_| false),
+        relay_networks: Arc::new(|_| false),
         relaying_is_deferred: false,
-        normalised: Arc::new(|_| false),
+        normalized_networks: Arc::new(|_| false),
         logs_subjects: true,
-        proxies: Arc::new(|_| false),
-        access: None,
-        memory: BodyMemory::new(1 << 20, 256 << 10),
+        proxy_networks: Arc::new(|_| false),
+        access_rules: None,
+        body_memory: BodyMemory::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
-        routed: Arc::new(|domain| domain == "backup"),
-        room: None,
+        routed_domains: Arc::new(|domain| domain == "backup"),
+        quota_check: None,
         hostname: "mx.example.org".into(),
     }
 }
 
 /// An event log that tests can read.
 #[derive(Default)]
-pub(crate) struct Facts(Mutex<Vec<Fact>>);
+pub(crate) struct TestEventLog(Mutex<Vec<MailEvent>>);
 
-impl Facts {
+impl TestEventLog {
     /// The refusals, by stage and code.
     pub(crate) fn refused(&self) -> Vec<(&'static str, u16)> {
-        let refused = |fact: &Fact| match fact {
-            Fact::Refused { stage, reply, .. } => Some((*stage, reply.code)),
+        let refused = |event: &MailEvent| match event {
+            MailEvent::Refused { stage, reply, .. } => Some((*stage, reply.code)),
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(refused).collect()
@@ -286,8 +306,8 @@ impl Facts {
 
     /// The clients that were refused.
     pub(crate) fn clients_refused(&self) -> Vec<Option<std::net::IpAddr>> {
-        let client = |fact: &Fact| match fact {
-            Fact::Refused { client, .. } => Some(*client),
+        let client = |event: &MailEvent| match event {
+            MailEvent::Refused { client, .. } => Some(*client),
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(client).collect()
@@ -295,19 +315,19 @@ impl Facts {
 
     /// The access rules that refused, by stage.
     pub(crate) fn denied(&self) -> Vec<(&'static str, Option<Box<str>>)> {
-        let denied = |fact: &Fact| match fact {
-            Fact::Refused { stage, rule, .. } => Some((*stage, rule.clone())),
+        let denied = |event: &MailEvent| match event {
+            MailEvent::Refused { stage, rule, .. } => Some((*stage, rule.clone())),
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(denied).collect()
     }
 }
 
-impl Facts {
+impl TestEventLog {
     /// The logged header fields of each message.
     pub(crate) fn headers(&self) -> Vec<LoggedHeader> {
-        let header = |fact: &Fact| match fact {
-            Fact::Received { header, .. } => Some(header.clone()),
+        let header = |event: &MailEvent| match event {
+            MailEvent::Received { header, .. } => Some(header.clone()),
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(header).collect()
@@ -315,50 +335,50 @@ impl Facts {
 
     /// The login attempts: user, mechanism and result.
     pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
-        let login = |fact: &Fact| match fact {
-            Fact::Login { user, mechanism, result, .. } => Some((user.to_string(), *mechanism, *result)),
+        let login = |event: &MailEvent| match event {
+            MailEvent::Login { user, mechanism, result, .. } => Some((user.to_string(), *mechanism, *result)),
             _ => None,
         };
         self.0.lock().unwrap().iter().filter_map(login).collect()
     }
 }
 
-impl Journal for Facts {
-    fn write(&self, fact: Fact) {
-        self.0.lock().unwrap().push(fact);
+impl EventLog for TestEventLog {
+    fn write(&self, event: MailEvent) {
+        self.0.lock().unwrap().push(event);
     }
 }
 
 #[derive(Clone, Default)]
-struct Gauges(Arc<Mutex<Vec<Reading>>>);
+struct Gauges(Arc<Mutex<Vec<GaugeReading>>>);
 
-impl Sources for Gauges {
-    fn read(&mut self) -> Vec<Reading> {
+impl GaugeReader for Gauges {
+    fn read(&mut self) -> Vec<GaugeReading> {
         self.0.lock().unwrap().clone()
     }
 }
 
 /// Bob and Carol have mailboxes at example.org; down.example is unavailable. We relay for
 /// onward.example, and for listed.example, where we know that `a%b` exists.
-fn directory() -> Arc<Directory> {
+fn directory() -> Arc<RecipientDirectory> {
     let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
-    let found = |values: &[&str]| Answer::Found(values.iter().map(|&value| value.to_owned()).collect());
+    let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let aliases = HashMap::from([
         ("postmaster@example.org", found(&["admin@elsewhere.example"])),
         ("postmaster@open.example", found(&["admin@elsewhere.example", "root@open.example"])),
         ("bob@example.org", found(&["bob@example.org"])),
         ("robert@example.org", found(&["bob@example.org"])),
         ("away@example.org", found(&["away@elsewhere.example"])),
-        ("six@example.org", Answer::Found(people("six", 6))),
+        ("six@example.org", LookupAnswer::Found(people("six", 6))),
         ("way@example.org", found(&["a%b@onward.example"])),
         ("here@example.org", found(&["there@example.org"])),
         ("there@example.org", found(&["here@example.org"])),
-        ("eleven@example.org", Answer::Found(people("eleven", 11))),
+        ("eleven@example.org", LookupAnswer::Found(people("eleven", 11))),
     ]);
     let mailboxes = HashMap::from([("bob@example.org", found(&[])), ("carol@example.org", found(&[]))]);
-    let aliases: Option<Arc<dyn Table>> = Some(Arc::new(Told("aliases", aliases)));
-    let down = Told("down", HashMap::from([("x@down.example", Answer::Unavailable("no cable".to_owned()))]));
-    let domain = |name: &str, mailboxes, aliases| Domain {
+    let aliases: Option<Arc<dyn Table>> = Some(Arc::new(TableStub("aliases", aliases)));
+    let down = TableStub("down", HashMap::from([("x@down.example", LookupAnswer::Unavailable("no cable".to_owned()))]));
+    let domain = |name: &str, mailboxes, aliases| LocalDomain {
         name: name.into(),
         mailboxes,
         aliases,
@@ -368,30 +388,31 @@ fn directory() -> Arc<Directory> {
         transport: "maildir".into(),
         is_final: true,
     };
-    let listed = Told("listed", HashMap::from([("a%b@listed.example", found(&[])), ("a@listed.example", found(&[]))]));
+    let listed =
+        TableStub("listed", HashMap::from([("a%b@listed.example", found(&[])), ("a@listed.example", found(&[]))]));
     let onward =
-        |name: &str, mailboxes| Domain { is_final: false, delimiter: Some('+'), ..domain(name, mailboxes, None) };
+        |name: &str, mailboxes| LocalDomain { is_final: false, delimiter: Some('+'), ..domain(name, mailboxes, None) };
     let domains = vec![
-        domain("example.org", Some(Arc::new(Told("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
+        domain("example.org", Some(Arc::new(TableStub("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
         domain("open.example", None, aliases),
         domain("down.example", Some(Arc::new(down)), None),
         domain("例子.example", None, None),
         onward("onward.example", None),
         onward("listed.example", Some(Arc::new(listed))),
     ];
-    Arc::new(Directory::new(domains, directory::Limits::default()))
+    Arc::new(RecipientDirectory::new(domains, directory::Limits::default()))
 }
 
 /// A table with fixed answers.
-pub(crate) struct Told(pub(crate) &'static str, pub(crate) HashMap<&'static str, Answer>);
+pub(crate) struct TableStub(pub(crate) &'static str, pub(crate) HashMap<&'static str, LookupAnswer>);
 
-impl Table for Told {
+impl Table for TableStub {
     fn name(&self) -> &str {
         self.0
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> lookup::Answers<'a> {
-        let answers = keys.iter().map(|key| self.1.get(key).cloned().unwrap_or(Answer::NotFound)).collect();
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> lookup::LookupFuture<'a> {
+        let answers = keys.iter().map(|key| self.1.get(key).cloned().unwrap_or(LookupAnswer::NotFound)).collect();
         Box::pin(std::future::ready(answers))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use intake::BodyMemory;
 
-use crate::server::{Client, Server, text_of};
+use crate::server::{Client, Server, body_after_received};
 
 const RELAY_CLIENT: &str = "192.0.2.7";
 const AT_ONCE: &[u8] = b"MAIL FROM:<a@client.example>\r\nRCPT TO:<bob@example.org>\r\nDATA\r\nx\r\n.\r\n";
@@ -26,8 +26,8 @@ async fn a_stranger_that_does_not_wait_for_the_354_is_cut_off() {
     let mut client = server.client().await;
     send_at_once(&mut client, &["250", "250", "554 5.5.0 "]).await;
     assert_eq!(client.until_closed().await, "");
-    assert_eq!(server.facts.refused(), [("DATA", 554)]);
-    assert!(server.desk.spool.ids().is_empty());
+    assert_eq!(server.events.refused(), [("DATA", 554)]);
+    assert!(server.context.spool.ids().is_empty());
     server.client().await.deliver(&["bob@example.org"]).await;
 }
 
@@ -35,9 +35,9 @@ async fn a_stranger_that_does_not_wait_for_the_354_is_cut_off() {
 async fn a_relay_client_need_not_wait_whether_it_comes_itself_or_by_a_proxy() {
     let server = Server::start_as(
         |machine| machine.tolerance.enforces_sync = true,
-        |desk| {
-            desk.proxies = Arc::new(|_| true);
-            desk.relays = Arc::new(|client| client == RELAY_CLIENT.parse::<IpAddr>().unwrap());
+        |context| {
+            context.proxy_networks = Arc::new(|_| true);
+            context.relay_networks = Arc::new(|client| client == RELAY_CLIENT.parse::<IpAddr>().unwrap());
         },
     );
     let mut proxy = server.client().await;
@@ -48,14 +48,16 @@ async fn a_relay_client_need_not_wait_whether_it_comes_itself_or_by_a_proxy() {
     proxy.expect("HELO client.example", "250").await;
     send_at_once(&mut proxy, &["250", "250", "554 5.5.0 "]).await;
 
-    let server =
-        Server::start_as(|machine| machine.tolerance.enforces_sync = true, |desk| desk.relays = Arc::new(|_| true));
+    let server = Server::start_as(
+        |machine| machine.tolerance.enforces_sync = true,
+        |context| context.relay_networks = Arc::new(|_| true),
+    );
     send_at_once(&mut server.client().await, &["250", "250", "354", "250"]).await;
 }
 
 #[tokio::test]
 async fn a_relay_client_that_names_no_domain_means_the_origin() {
-    let relays = |desk: &mut intake::Desk| desk.relays = Arc::new(|_| true);
+    let relays = |context: &mut intake::IntakeContext| context.relay_networks = Arc::new(|_| true);
     let server = Server::start_as(|machine| machine.tolerance.origin = Some("example.org".into()), relays);
     let mut client = server.client().await;
     client.expect("MAIL FROM:root", "250").await;
@@ -65,7 +67,7 @@ async fn a_relay_client_that_names_no_domain_means_the_origin() {
     let message = server.message();
     assert_eq!(message.envelope.sender.as_ref().map(|sender| sender.as_str()), Some("root@example.org"));
     assert_eq!(message.envelope.recipients[0].address.as_str(), "bob@example.org");
-    assert_eq!(text_of(&message), b"x\r\n");
+    assert_eq!(body_after_received(&message), b"x\r\n");
 }
 
 #[tokio::test]
@@ -81,7 +83,7 @@ async fn a_stranger_names_a_domain_of_its_sender_and_of_its_recipients() {
 
 #[tokio::test]
 async fn relaying_can_be_put_off_in_place_of_being_refused() {
-    let server = Server::start(|desk| desk.relaying_is_deferred = true);
+    let server = Server::start(|context| context.relaying_is_deferred = true);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<x@elsewhere.example>", "454 4.7.1 Relaying temporarily denied").await;
@@ -96,10 +98,10 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
             machine.limits.data_rate_min = 4000;
             machine.limits.data_rate_window = Duration::from_secs(1);
         },
-        |desk| {
+        |context| {
             // Memory for one external client.
-            desk.memory = BodyMemory::new(0, 0);
-            desk.message_wait_max = Duration::from_secs(20);
+            context.body_memory = BodyMemory::new(0, 0);
+            context.message_wait_max = Duration::from_secs(20);
         },
     );
     let (mut slow, mut other) = (server.client().await, server.client().await);
@@ -111,6 +113,6 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
     assert_eq!(slow.until_closed().await, "");
     let text = format!("Subject: quick\r\n\r\n{}", "every line of it arrives\r\n".repeat(200));
     other.expect(&format!("{text}."), "250").await;
-    assert_eq!(text_of(&server.message()), text.as_bytes());
-    assert_eq!(server.facts.refused(), [("data-rate", 421)]);
+    assert_eq!(body_after_received(&server.message()), text.as_bytes());
+    assert_eq!(server.events.refused(), [("data-rate", 421)]);
 }

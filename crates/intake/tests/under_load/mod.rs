@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::server::{GATE_LIMITS, Server, text_of};
-use intake::Refusal;
+use crate::server::{GATE_LIMITS, Server, body_after_received};
+use intake::ResourceRefusal;
 use load::policy::Gauge;
-use net::{Gate, GateLimits, Rate};
+use net::{ConnectionLimiter, ConnectionLimits, Rate};
 
 const MAIL: &str = "MAIL FROM:<a@client.example>";
 /// So few that no token returns during a test.
@@ -25,41 +25,42 @@ fn space(value: f64) -> [(Gauge, f64); 1] {
 async fn a_high_load_turns_strangers_away_before_they_speak() {
     let server = Server::start(|_| {});
     let mut early = server.client().await;
-    server.sense(&load(20.1));
+    server.set_gauges(&load(20.1));
     let (mut late, banner) = server.connect().await;
     assert!(banner.starts_with("421 4.3.2 "), "{banner}");
     assert_eq!(late.until_closed().await, "");
     early.deliver(&["bob@example.org"]).await;
-    server.sense(&load(18.5));
+    server.set_gauges(&load(18.5));
     assert!(server.connect().await.1.starts_with("421 4.3.2 "), "the load is still within the margin");
-    server.sense(&load(18.0));
+    server.set_gauges(&load(18.0));
     server.client().await;
-    assert_eq!(server.desk.refusals.counted(Refusal::Load), 2);
-    assert_eq!(server.facts.refused(), [("connect", 421); 2]);
+    assert_eq!(server.context.refusals.count_of(ResourceRefusal::Load), 2);
+    assert_eq!(server.events.refused(), [("connect", 421); 2]);
 }
 
 #[tokio::test]
 async fn reserved_networks_are_let_in_whatever_the_load() {
-    let server = Server::start(|desk| desk.reserved = Arc::new(|_| true));
-    server.sense(&load(400.0));
+    let server = Server::start(|context| context.reserved_networks = Arc::new(|_| true));
+    server.set_gauges(&load(400.0));
     server.client().await.deliver(&["bob@example.org"]).await;
 }
 
 #[tokio::test]
 async fn short_disks_and_memory_take_no_new_mail_and_let_clients_in() {
     let path = Path::new("/lane");
-    let server = Server::start(|desk| desk.reserved = Arc::new(|_| true));
+    let server = Server::start(|context| context.reserved_networks = Arc::new(|_| true));
     for short in [Gauge::FreeSpace(path.into()), Gauge::FreeInodes(path.into()), Gauge::MemoryAvailable] {
-        server.sense(&[(short, 99.0)]);
+        server.set_gauges(&[(short, 99.0)]);
         let mut client = server.client().await;
         client.expect(MAIL, "452 4.3.1 ").await;
-        server.sense(&[]);
+        server.set_gauges(&[]);
         client.expect(MAIL, "250").await;
         client.end().await;
     }
-    let counted = [Refusal::DiskShort, Refusal::MemoryShort].map(|refusal| server.desk.refusals.counted(refusal));
+    let counted = [ResourceRefusal::DiskShort, ResourceRefusal::MemoryShort]
+        .map(|refusal| server.context.refusals.count_of(refusal));
     assert_eq!(counted, [2, 1]);
-    assert_eq!(server.facts.refused(), [("MAIL", 452); 3]);
+    assert_eq!(server.events.refused(), [("MAIL", 452); 3]);
 }
 
 #[tokio::test]
@@ -67,7 +68,7 @@ async fn a_transaction_that_was_begun_is_let_come_to_its_end() {
     let server = Server::start(|_| {});
     let mut client = server.client().await;
     client.expect(MAIL, "250").await;
-    server.sense(&[load(99.0), space(0.0)].concat());
+    server.set_gauges(&[load(99.0), space(0.0)].concat());
     client.expect("RCPT TO:<bob@example.org>", "250").await;
     client.expect("DATA", "354").await;
     client.expect("x\r\n.", "250").await;
@@ -82,44 +83,44 @@ async fn a_message_after_the_354_is_never_cut_by_load() {
     let everything = [load(400.0), space(0.0), [(Gauge::MemoryAvailable, 0.0)]].concat();
     let text = format!("Subject: whole\r\n\r\n{}", "every line of it arrives\r\n".repeat(20_000));
     for part in text.as_bytes().chunks(text.len() / 10) {
-        server.sense(&everything);
+        server.set_gauges(&everything);
         client.send(part).await;
     }
     client.expect(".", "250 2.0.0 ").await;
-    assert!(text_of(&server.message()) == text.as_bytes());
+    assert!(body_after_received(&server.message()) == text.as_bytes());
     client.expect(MAIL, "452 4.3.1 ").await;
 }
 
 #[tokio::test]
-async fn who_comes_too_often_is_told_so_at_connect() {
-    let limits = GateLimits { connections_per_client: TWO_A_DAY, ..GATE_LIMITS };
-    let server = Server::start(|desk| desk.gate = Gate::new(limits));
+async fn too_many_connections_are_refused_at_connect() {
+    let limits = ConnectionLimits { connections_per_client: TWO_A_DAY, ..GATE_LIMITS };
+    let server = Server::start(|context| context.connection_limiter = ConnectionLimiter::new(limits));
     server.client().await.end().await;
     server.client().await.end().await;
     let (mut third, banner) = server.connect().await;
     assert!(banner.starts_with("421 4.7.0 Too many connections"), "{banner}");
     assert_eq!(third.until_closed().await, "");
-    assert_eq!(server.desk.refusals.counted(Refusal::ClientConnections), 1);
+    assert_eq!(server.context.refusals.count_of(ResourceRefusal::ClientConnections), 1);
 }
 
 #[tokio::test]
-async fn who_brings_too_much_is_told_so_at_mail() {
-    let limits = GateLimits { messages_per_client: TWO_A_DAY, ..GATE_LIMITS };
-    let server = Server::start(|desk| desk.gate = Gate::new(limits));
+async fn too_many_messages_are_refused_at_mail() {
+    let limits = ConnectionLimits { messages_per_client: TWO_A_DAY, ..GATE_LIMITS };
+    let server = Server::start(|context| context.connection_limiter = ConnectionLimiter::new(limits));
     let (mut one, mut other) = (server.client().await, server.client().await);
     one.deliver(&["bob@example.org"]).await;
     other.deliver(&["bob@example.org"]).await;
     one.expect(MAIL, "451 4.7.1 ").await;
     other.expect(MAIL, "451 4.7.1 ").await;
-    assert_eq!(server.desk.refusals.counted(Refusal::ClientMessages), 2);
+    assert_eq!(server.context.refusals.count_of(ResourceRefusal::ClientMessages), 2);
 }
 
 #[tokio::test]
-async fn relay_networks_come_and_bring_as_they_like() {
-    let limits = GateLimits { connections_per_client: TWO_A_DAY, messages_per_client: TWO_A_DAY, ..GATE_LIMITS };
-    let server = Server::start(|desk| {
-        desk.gate = Gate::new(limits);
-        desk.relays = Arc::new(|_| true);
+async fn relay_networks_have_no_rate_limits() {
+    let limits = ConnectionLimits { connections_per_client: TWO_A_DAY, messages_per_client: TWO_A_DAY, ..GATE_LIMITS };
+    let server = Server::start(|context| {
+        context.connection_limiter = ConnectionLimiter::new(limits);
+        context.relay_networks = Arc::new(|_| true);
     });
     for _ in 0..4 {
         let mut client = server.client().await;

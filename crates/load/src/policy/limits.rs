@@ -73,7 +73,7 @@ pub enum Gauge {
 
 /// The reading of one gauge.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct GaugeReading {
     /// The gauge.
     pub gauge: Gauge,
     /// The source: a file of /proc, or a system call.
@@ -85,16 +85,16 @@ pub struct Reading {
 
 /// The readings of all gauges.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct LoadSample {
     /// When it was taken.
     pub at: Timestamp,
     /// Each gauge once, always in the same order.
-    pub readings: Vec<Reading>,
+    pub readings: Vec<GaugeReading>,
 }
 
 /// What is restricted while a limit is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum LoadRestriction {
     /// New mail waits in the queue.
     QueueOnly,
     /// No delivery starts.
@@ -107,7 +107,7 @@ pub enum Measure {
 
 /// The boundary of the acceptable values of a gauge.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bound {
+pub enum Threshold {
     /// Higher values are too high.
     Above(f64),
     /// Lower values are too low.
@@ -116,55 +116,57 @@ pub enum Bound {
 
 /// One limit of one gauge.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limit {
+pub struct LoadLimit {
     /// The gauge.
     pub gauge: Gauge,
     /// The threshold.
-    pub bound: Bound,
+    pub threshold: Threshold,
     /// The restriction while the limit is active.
-    pub measure: Measure,
+    pub restriction: LoadRestriction,
 }
 
 impl Limits {
     /// The limits of a gauge, the mildest first.
-    pub fn of(&self, gauge: &Gauge) -> Vec<Limit> {
-        use Bound::{Above, Below};
-        let refuse = |most: Option<f64>| vec![(most.map(Above), Measure::ReservedOnly)];
-        let room = |least: u64| vec![(Some(Below(least as f64)), Measure::NoMail(Shortage::Disk))];
+    pub fn for_gauge(&self, gauge: &Gauge) -> Vec<LoadLimit> {
+        use Threshold::{Above, Below};
+        let refuse = |most: Option<f64>| vec![(most.map(Above), LoadRestriction::ReservedOnly)];
+        let disk_limit = |least: u64| vec![(Some(Below(least as f64)), LoadRestriction::NoMail(Shortage::Disk))];
         let bounds = match gauge {
             Gauge::LoadAverage => vec![
-                (self.queue_only_above.map(Above), Measure::QueueOnly),
-                (self.no_delivery_above.map(Above), Measure::NoDelivery),
-                (self.refuse_above.map(Above), Measure::ReservedOnly),
+                (self.queue_only_above.map(Above), LoadRestriction::QueueOnly),
+                (self.no_delivery_above.map(Above), LoadRestriction::NoDelivery),
+                (self.refuse_above.map(Above), LoadRestriction::ReservedOnly),
             ],
             Gauge::Pressure(Resource::Cpu) => refuse(self.cpu_pressure_max),
             Gauge::Pressure(Resource::Memory) => refuse(self.memory_pressure_max),
             Gauge::Pressure(Resource::Io) => refuse(self.io_pressure_max),
             Gauge::MemoryAvailable => {
-                vec![(self.memory_min.map(|least| Below(least as f64)), Measure::NoMail(Shortage::Memory))]
+                vec![(self.memory_min.map(|least| Below(least as f64)), LoadRestriction::NoMail(Shortage::Memory))]
             }
-            Gauge::FreeSpace(_) => room(self.space_min),
-            Gauge::FreeInodes(_) => room(self.inodes_min),
+            Gauge::FreeSpace(_) => disk_limit(self.space_min),
+            Gauge::FreeInodes(_) => disk_limit(self.inodes_min),
         };
-        let limit = |(bound, measure): (Option<Bound>, _)| Some(Limit { gauge: gauge.clone(), bound: bound?, measure });
+        let limit = |(bound, measure): (Option<Threshold>, _)| {
+            Some(LoadLimit { gauge: gauge.clone(), threshold: bound?, restriction: measure })
+        };
         bounds.into_iter().filter_map(limit).collect()
     }
 }
 
-impl Bound {
+impl Threshold {
     /// Whether a value is beyond the threshold.
-    pub(super) fn is_passed(self, value: f64) -> bool {
+    pub(super) fn is_exceeded(self, value: f64) -> bool {
         match self {
-            Bound::Above(most) => value > most,
-            Bound::Below(least) => value < least,
+            Threshold::Above(most) => value > most,
+            Threshold::Below(least) => value < least,
         }
     }
 
     /// Whether a value is back by the margin, a fraction of the threshold.
     pub(super) fn is_cleared(self, value: f64, margin: f64) -> bool {
         match self {
-            Bound::Above(most) => value <= most * (1.0 - margin),
-            Bound::Below(least) => value >= least * (1.0 + margin),
+            Threshold::Above(most) => value <= most * (1.0 - margin),
+            Threshold::Below(least) => value >= least * (1.0 + margin),
         }
     }
 }
@@ -183,22 +185,22 @@ impl fmt::Display for Gauge {
     }
 }
 
-impl fmt::Display for Measure {
+impl fmt::Display for LoadRestriction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Measure::QueueOnly => "new mail waits in its queue",
-            Measure::NoDelivery => "no delivery starts",
-            Measure::ReservedOnly => "only the reserved networks are let in",
-            Measure::NoMail(_) => "no mail is taken",
+            LoadRestriction::QueueOnly => "new mail waits in its queue",
+            LoadRestriction::NoDelivery => "no delivery starts",
+            LoadRestriction::ReservedOnly => "only the reserved networks are let in",
+            LoadRestriction::NoMail(_) => "no mail is taken",
         })
     }
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for Threshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bound::Above(most) => write!(f, "above {most}"),
-            Bound::Below(least) => write!(f, "below {least}"),
+            Threshold::Above(most) => write!(f, "above {most}"),
+            Threshold::Below(least) => write!(f, "below {least}"),
         }
     }
 }

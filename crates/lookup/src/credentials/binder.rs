@@ -30,11 +30,11 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::CredentialsError;
-use crate::backend::Failure;
+use crate::backend::BackendFailure;
 use crate::fold;
-use crate::ldap::connection::{Connector, Entry, Response, Search, Session};
-use crate::ldap::schema::{Rule, is_plain};
-use crate::ldap::{Bind, Config, Servers};
+use crate::ldap::connection::{Connector, LdapResponse, LdapSession, SearchEntry, SearchRequest};
+use crate::ldap::schema::{EqualityRule, is_printable_ascii};
+use crate::ldap::{Bind, Config, LdapServers};
 
 const SUCCESS: u32 = 0;
 const SIZE_LIMIT_EXCEEDED: u32 = 4;
@@ -50,7 +50,7 @@ const NOWHERE: &str = "nobody.invalid";
 
 /// The result of checking a password.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PasswordCheck {
     /// The password is right.
     Right,
     /// The password is wrong or the user does not exist.
@@ -58,181 +58,190 @@ pub(super) enum Found {
     /// The user's entry is unusable; the reason.
     Unusable(String),
     /// The password was checked without a clear result; the reason.
-    Unproven(String),
+    Inconclusive(String),
     /// The password was not checked; the reason.
-    Unknowable(String),
+    NotChecked(String),
 }
 
 /// A handle to the thread.
-pub(super) struct Binder {
-    questions: mpsc::Sender<Question>,
+pub(super) struct LdapBinder {
+    requests: mpsc::Sender<BindRequest>,
 }
 
-struct Question {
+struct BindRequest {
     user: Box<str>,
     password: Zeroizing<String>,
-    answer: oneshot::Sender<Found>,
+    answer: oneshot::Sender<PasswordCheck>,
 }
 
-impl Binder {
+impl LdapBinder {
     /// Starts the thread, which ends with this handle. Does not connect yet.
-    pub(super) fn start(config: Config, at_once: usize, waiting_max: usize) -> Result<Binder, CredentialsError> {
+    pub(super) fn start(config: Config, at_once: usize, waiting_max: usize) -> Result<LdapBinder, CredentialsError> {
         let (questions, asked) = mpsc::channel(waiting_max.max(1));
-        let anonymous = Servers { bind: Bind::Anonymous, ..config.servers.clone() };
-        let searching = Connections::new(Connector::new(config.servers.clone())?, at_once);
-        let binding = Connections::new(Connector::new(anonymous)?, at_once);
+        let anonymous = LdapServers { bind: Bind::Anonymous, ..config.servers.clone() };
+        let searching = SessionPool::new(Connector::new(config.servers.clone())?, at_once);
+        let binding = SessionPool::new(Connector::new(anonymous)?, at_once);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("binder".to_owned()).spawn(move || {
-            let desk = Desk { config, searching, binding, wrong_takes: Cell::default() };
-            LocalSet::new().block_on(&runtime, desk.work(asked, at_once.max(1)));
+            let worker = BindWorker {
+                config,
+                search_sessions: searching,
+                bind_sessions: binding,
+                wrong_bind_time: Cell::default(),
+            };
+            LocalSet::new().block_on(&runtime, worker.run(asked, at_once.max(1)));
         })?;
-        Ok(Binder { questions })
+        Ok(LdapBinder { requests: questions })
     }
 
     /// Checks the user's password.
-    pub(super) async fn verify(&self, user: &str, password: &str) -> Found {
+    pub(super) async fn verify(&self, user: &str, password: &str) -> PasswordCheck {
         let (answer, answered) = oneshot::channel();
-        let question = Question { user: user.into(), password: Zeroizing::new(password.to_owned()), answer };
-        if self.questions.try_send(question).is_err() {
-            return Found::Unknowable("too many passwords are waiting to be checked".to_owned());
+        let request = BindRequest { user: user.into(), password: Zeroizing::new(password.to_owned()), answer };
+        if self.requests.try_send(request).is_err() {
+            return PasswordCheck::NotChecked("too many passwords are waiting to be checked".to_owned());
         }
-        answered.await.unwrap_or_else(|_| Found::Unknowable("the bind thread has ended".to_owned()))
+        answered.await.unwrap_or_else(|_| PasswordCheck::NotChecked("the bind thread has ended".to_owned()))
     }
 }
 
 /// The state of the thread.
-struct Desk {
+struct BindWorker {
     config: Config,
-    searching: Connections,
-    binding: Connections,
+    search_sessions: SessionPool,
+    bind_sessions: SessionPool,
     /// Duration of the last failed bind.
-    wrong_takes: Cell<Duration>,
+    wrong_bind_time: Cell<Duration>,
 }
 
-impl Desk {
-    async fn work(self, mut asked: mpsc::Receiver<Question>, at_once: usize) {
-        let (desk, places) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
-        while let Some(Question { user, password, answer }) = asked.recv().await {
-            let place = places.clone().acquire_owned().await;
+impl BindWorker {
+    async fn run(self, mut asked: mpsc::Receiver<BindRequest>, at_once: usize) {
+        let (worker, permits) = (Rc::new(self), Arc::new(Semaphore::new(at_once)));
+        while let Some(BindRequest { user, password, answer }) = asked.recv().await {
+            let permit = permits.clone().acquire_owned().await;
             // The caller has gone away.
             if answer.is_closed() {
                 continue;
             }
-            let desk = desk.clone();
+            let worker = worker.clone();
             tokio::task::spawn_local(async move {
-                let found = desk.check(&user, &password).await;
-                let _ = answer.send(found.unwrap_or_else(|failure| Found::Unknowable(failure.to_string())));
-                drop(place);
+                let found = worker.check(&user, &password).await;
+                let _ = answer.send(found.unwrap_or_else(|failure| PasswordCheck::NotChecked(failure.to_string())));
+                drop(permit);
             });
         }
     }
 
-    async fn check(&self, user: &str, password: &str) -> Result<Found, Failure> {
-        let dn = match self.searching.with(async |session| self.dn_of(session, user).await).await? {
-            Named::Entry(dn) => dn,
-            Named::Nobody => return Ok(self.delayed(Found::Wrong).await),
-            Named::Unclear(why) => return Ok(self.delayed(Found::Unusable(why)).await),
+    async fn check(&self, user: &str, password: &str) -> Result<PasswordCheck, BackendFailure> {
+        let dn = match self.search_sessions.with(async |session| self.find_dn(session, user).await).await? {
+            DnLookup::Entry(dn) => dn,
+            DnLookup::NotFound => return Ok(self.delayed(PasswordCheck::Wrong).await),
+            DnLookup::Ambiguous(why) => return Ok(self.delayed(PasswordCheck::Unusable(why)).await),
         };
-        let session = self.binding.open_one().await?;
+        let session = self.bind_sessions.open_session().await?;
         let began = Instant::now();
         // From here on the bind is sent: the session is open, and its task runs on this thread.
-        let done = match self.binding.in_time(&session, &mut async |session| session.bind(&dn, password).await).await {
-            Ok(done) => done,
-            Err(failure) => return Ok(Found::Unproven(failure.to_string())),
-        };
-        self.binding.keep(session);
+        let done =
+            match self.bind_sessions.in_time(&session, &mut async |session| session.bind(&dn, password).await).await {
+                Ok(done) => done,
+                Err(failure) => return Ok(PasswordCheck::Inconclusive(failure.to_string())),
+            };
+        self.bind_sessions.put_back(session);
         match done.code {
-            SUCCESS => Ok(Found::Right),
+            SUCCESS => Ok(PasswordCheck::Right),
             INVALID_CREDENTIALS
             | NO_SUCH_OBJECT
             | CONSTRAINT_VIOLATION
             | INAPPROPRIATE_AUTHENTICATION
             | INSUFFICIENT_ACCESS_RIGHTS
             | UNWILLING_TO_PERFORM => {
-                self.wrong_takes.set(began.elapsed());
-                Ok(Found::Wrong)
+                self.wrong_bind_time.set(began.elapsed());
+                Ok(PasswordCheck::Wrong)
             }
-            _ => Ok(Found::Unproven(format!("bind as '{dn}': {done}"))),
+            _ => Ok(PasswordCheck::Inconclusive(format!("bind as '{dn}': {done}"))),
         }
     }
 
     /// Delays a result by the duration of the last failed bind.
-    async fn delayed(&self, found: Found) -> Found {
-        tokio::time::sleep(self.wrong_takes.get()).await;
+    async fn delayed(&self, found: PasswordCheck) -> PasswordCheck {
+        tokio::time::sleep(self.wrong_bind_time.get()).await;
         found
     }
 
     /// The only entry of this user.
-    async fn dn_of(&self, session: &Session, user: &str) -> Result<Named, Failure> {
+    async fn find_dn(&self, session: &LdapSession, user: &str) -> Result<DnLookup, BackendFailure> {
         let found = self.find(session, user, user).await?;
         // If values are not visible, the filter may match less than the full name. Then an unused
         // domain must find nothing.
-        if let (Named::Entry(dn), None, Some((local, _))) =
+        if let (DnLookup::Entry(dn), None, Some((local, _))) =
             (&found, self.config.filter.key_attributes(), user.rsplit_once('@'))
-            && !matches!(self.find(session, user, &format!("{local}@{NOWHERE}")).await?, Named::Nobody)
+            && !matches!(self.find(session, user, &format!("{local}@{NOWHERE}")).await?, DnLookup::NotFound)
         {
             let what = format!("the filter finds user '{user}' in any domain: '{dn}'");
-            return Ok(Named::unclear(session, what));
+            return Ok(DnLookup::ambiguous(session, what));
         }
         Ok(found)
     }
 
     /// The only entry that the filter finds with this key and that belongs to the user.
-    async fn find(&self, session: &Session, user: &str, key: &str) -> Result<Named, Failure> {
-        let unclear = |what: String| Ok(Named::unclear(session, what));
-        let Some(filter) = self.config.filter.one(key) else { return Ok(Named::Nobody) };
+    async fn find(&self, session: &LdapSession, user: &str, key: &str) -> Result<DnLookup, BackendFailure> {
+        let ambiguous = |what: String| Ok(DnLookup::ambiguous(session, what));
+        let Some(filter) = self.config.filter.for_key(key) else { return Ok(DnLookup::NotFound) };
         let (base, scope) = (&*self.config.base, self.config.scope);
         let attributes = self.config.filter.key_attributes().unwrap_or_default();
         let mut stream =
-            session.search(&Search { base, scope, filter: &filter, attributes: &attributes, controls: &[] })?;
+            session.search(&SearchRequest { base, scope, filter: &filter, attributes: &attributes, controls: &[] })?;
         let mut dn = None;
         loop {
             match stream.next().await? {
-                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Other => {}
-                Response::Entry(entry) if likeness(&entry, &attributes, user) == Likeness::Unknown => {
+                LdapResponse::Entry(entry) if name_match(&entry, &attributes, user) == NameMatch::Other => {}
+                LdapResponse::Entry(entry) if name_match(&entry, &attributes, user) == NameMatch::Unknown => {
                     let dn = entry.dn();
-                    return unclear(format!("entry '{dn}' does not show how user '{user}' is spelled"));
+                    return ambiguous(format!("entry '{dn}' does not show how user '{user}' is spelled"));
                 }
-                Response::Entry(entry) if dn.is_some() => {
+                LdapResponse::Entry(entry) if dn.is_some() => {
                     let (one, other) = (dn.unwrap_or_default(), entry.dn());
-                    return unclear(format!("user '{user}' has two entries: '{one}' and '{other}'"));
+                    return ambiguous(format!("user '{user}' has two entries: '{one}' and '{other}'"));
                 }
-                Response::Entry(entry) => dn = Some(entry.dn().to_owned()),
-                Response::Done(done) if done.code == SUCCESS => {
+                LdapResponse::Entry(entry) => dn = Some(entry.dn().to_owned()),
+                LdapResponse::Done(done) if done.code == SUCCESS => {
                     // A bind with an empty DN would be anonymous.
                     let dn = dn.filter(|dn: &String| !dn.is_empty());
-                    return Ok(dn.map_or(Named::Nobody, Named::Entry));
+                    return Ok(dn.map_or(DnLookup::NotFound, DnLookup::Entry));
                 }
-                Response::Done(done) if done.code == SIZE_LIMIT_EXCEEDED && dn.is_some() => {
-                    return unclear(format!("user '{user}' has more than one entry"));
+                LdapResponse::Done(done) if done.code == SIZE_LIMIT_EXCEEDED && dn.is_some() => {
+                    return ambiguous(format!("user '{user}' has more than one entry"));
                 }
-                Response::Done(done) => {
-                    return Err(Failure::new(session.url().to_string(), format!("search for user '{user}': {done}")));
+                LdapResponse::Done(done) => {
+                    return Err(BackendFailure::new(
+                        session.url().to_string(),
+                        format!("search for user '{user}': {done}"),
+                    ));
                 }
-                Response::Reference(_) | Response::Intermediate { .. } => {}
+                LdapResponse::Reference(_) | LdapResponse::Intermediate { .. } => {}
             }
         }
     }
 }
 
 /// The result of searching a user.
-enum Named {
-    Nobody,
+enum DnLookup {
+    NotFound,
     /// The DN of the entry.
     Entry(String),
     /// Ambiguous; the reason.
-    Unclear(String),
+    Ambiguous(String),
 }
 
-impl Named {
-    fn unclear(session: &Session, what: String) -> Named {
-        Named::Unclear(Failure::new(session.url().to_string(), what).to_string())
+impl DnLookup {
+    fn ambiguous(session: &LdapSession, what: String) -> DnLookup {
+        DnLookup::Ambiguous(BackendFailure::new(session.url().to_string(), what).to_string())
     }
 }
 
 /// Whether an entry belongs to a user.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Likeness {
+enum NameMatch {
     /// It does.
     Same,
     /// All compared values are visible and differ.
@@ -242,7 +251,7 @@ enum Likeness {
 }
 
 /// Compares the user name with the entry's values of these attributes, the only ones requested.
-fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
+fn name_match(entry: &SearchEntry, attributes: &[&str], user: &str) -> NameMatch {
     let mut shown = vec![false; attributes.len()];
     for (name, values) in entry.attributes() {
         // Under another name or with options only some of the values may be visible.
@@ -250,44 +259,47 @@ fn likeness(entry: &Entry, attributes: &[&str], user: &str) -> Likeness {
             shown[place] = true;
         }
         let mut texts = values.filter_map(|value| str::from_utf8(value).ok());
-        if texts.any(|text| Rule::Exact.form(&fold(text)) == user) {
-            return Likeness::Same;
+        if texts.any(|text| EqualityRule::Exact.normalize(&fold(text)) == user) {
+            return NameMatch::Same;
         }
     }
-    match is_plain(user.as_bytes()) {
-        _ if !shown.is_empty() && !shown.contains(&false) => Likeness::Other,
-        true => Likeness::Same,
-        false => Likeness::Unknown,
+    match is_printable_ascii(user.as_bytes()) {
+        _ if !shown.is_empty() && !shown.contains(&false) => NameMatch::Other,
+        true => NameMatch::Same,
+        false => NameMatch::Unknown,
     }
 }
 
 /// A pool of idle connections.
-struct Connections {
+struct SessionPool {
     connector: Connector,
     idle_max: usize,
-    idle: RefCell<Vec<Session>>,
+    idle: RefCell<Vec<LdapSession>>,
 }
 
-impl Connections {
-    fn new(connector: Connector, idle_max: usize) -> Connections {
-        Connections { connector, idle_max, idle: RefCell::default() }
+impl SessionPool {
+    fn new(connector: Connector, idle_max: usize) -> SessionPool {
+        SessionPool { connector, idle_max, idle: RefCell::default() }
     }
 
     /// Runs `act` on an idle connection, and again on a new one if the connection turns out to be
     /// closed.
-    async fn with<T>(&self, mut act: impl AsyncFnMut(&Session) -> Result<T, Failure>) -> Result<T, Failure> {
+    async fn with<T>(
+        &self,
+        mut act: impl AsyncFnMut(&LdapSession) -> Result<T, BackendFailure>,
+    ) -> Result<T, BackendFailure> {
         if let Some(session) = self.take() {
             match self.in_time(&session, &mut act).await {
                 Err(_) if session.is_closed() => {}
-                ended => return ended.inspect(|_| self.keep(session)),
+                ended => return ended.inspect(|_| self.put_back(session)),
             }
         }
         let session = self.connector.connect().await?;
-        self.in_time(&session, &mut act).await.inspect(|_| self.keep(session))
+        self.in_time(&session, &mut act).await.inspect(|_| self.put_back(session))
     }
 
     /// An open connection, checked after pending data was read.
-    async fn open_one(&self) -> Result<Session, Failure> {
+    async fn open_session(&self) -> Result<LdapSession, BackendFailure> {
         tokio::task::yield_now().await;
         let session = match self.take() {
             Some(session) => session,
@@ -295,27 +307,27 @@ impl Connections {
         };
         match session.is_closed() {
             false => Ok(session),
-            true => Err(Failure::new(session.url().to_string(), "closed before the bind")),
+            true => Err(BackendFailure::new(session.url().to_string(), "closed before the bind")),
         }
     }
 
     async fn in_time<T>(
         &self,
-        session: &Session,
-        act: &mut impl AsyncFnMut(&Session) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let timed_out = |_| Failure::new(session.url().to_string(), "timed out");
+        session: &LdapSession,
+        act: &mut impl AsyncFnMut(&LdapSession) -> Result<T, BackendFailure>,
+    ) -> Result<T, BackendFailure> {
+        let timed_out = |_| BackendFailure::new(session.url().to_string(), "timed out");
         tokio::time::timeout(self.connector.servers().timeout, act(session)).await.map_err(timed_out)?
     }
 
-    fn take(&self) -> Option<Session> {
+    fn take(&self) -> Option<LdapSession> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|session| !session.is_closed());
         idle.pop()
     }
 
     /// Only for connections that worked; on others an operation may still be running.
-    fn keep(&self, session: Session) {
+    fn put_back(&self, session: LdapSession) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.idle_max && !session.is_closed() {
             idle.push(session);

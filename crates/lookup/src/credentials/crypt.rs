@@ -9,16 +9,16 @@ pub(super) const SALT_OCTETS_MAX: usize = 64;
 const ALPHABET: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The length of an encoded hash.
-pub(super) fn hash_octets(is_wide: bool) -> usize {
-    if is_wide { 86 } else { 43 }
+pub(super) fn hash_octets(is_sha512: bool) -> usize {
+    if is_sha512 { 86 } else { 43 }
 }
 
-/// The encoded hash without salt and prefix; `is_wide` selects SHA-512. Rounds out of range mean
+/// The encoded hash without salt and prefix; `is_sha512` selects SHA-512. Rounds out of range mean
 /// the default of 5000; the parser rejects them earlier.
-pub(super) fn sha_crypt(is_wide: bool, password: &[u8], salt: &str, rounds: u32) -> String {
+pub(super) fn sha_crypt(is_sha512: bool, password: &[u8], salt: &str, rounds: u32) -> String {
     let params = Params::new(rounds).unwrap_or_default();
-    let mut text = String::with_capacity(hash_octets(is_wide));
-    if is_wide {
+    let mut text = String::with_capacity(hash_octets(is_sha512));
+    if is_sha512 {
         let hash = sha_crypt::sha512_crypt(password, salt.as_bytes(), params);
         let mut turn = [0, 21, 42];
         for _ in 0..21 {

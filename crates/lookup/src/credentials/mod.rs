@@ -3,7 +3,7 @@
 //!
 //! Sessions call [`Credentials::verify`] on their own threads, which compute nothing. A few threads
 //! compute hashes from a bounded queue, and one thread waits for LDAP binds. A full queue gives
-//! [`Verdict::Unavailable`], so password guessing slows down logins but not mail.
+//! [`LoginResult::Unavailable`], so password guessing slows down logins but not mail.
 //!
 //! | step                             | cost           | result                                                         |
 //! |----------------------------------|----------------|----------------------------------------------------------------|
@@ -23,14 +23,14 @@
 
 mod binder;
 mod crypt;
-pub mod make;
+mod decoys;
+pub mod generate;
 mod password;
 mod recent;
 mod scram;
 #[cfg(test)]
 mod tests;
 mod throttle;
-mod usual;
 mod workers;
 
 use std::fmt;
@@ -44,22 +44,22 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use crate::ldap::{self, LdapError};
-use crate::{Answer, Table, fold};
+use crate::{LookupAnswer, Table, fold};
 
 pub use password::{
     ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, SCRAM_ITERATIONS_MAX,
-    SHA_CRYPT_ROUNDS_MAX, Stored, StoredError, VerifyError,
+    SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError, VerifyError,
 };
-pub use throttle::{Attempt, Bound, End, Networks, Throttle, ThrottleSettings};
+pub use throttle::{AttemptEnd, ClientNetworks, LoginAttempt, Throttle, ThrottleLimit, ThrottleSettings};
 
-use binder::{Binder, Found};
-use recent::{Mark, Recent, Wrong};
-use usual::Usual;
-use workers::Workers;
+use binder::{LdapBinder, PasswordCheck};
+use decoys::Decoys;
+use recent::{Fingerprint, RecentFailures, RecentSuccesses};
+use workers::HashWorkers;
 
 /// The longest user name, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
-/// The hash computed for unknown users before any real one was seen: made like [`make::argon2id`],
+/// The hash computed for unknown users before any real one was seen: made like [`generate::argon2id`],
 /// with zeroes.
 const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
@@ -72,8 +72,8 @@ const WRONG_ENTRIES_MAX: usize = 16_384;
 const SALT_OCTETS: usize = 16;
 
 /// How passwords are checked.
-pub enum Source {
-    /// Against stored passwords in a table keyed by user; see [`Stored`].
+pub enum CredentialSource {
+    /// Against stored passwords in a table keyed by user; see [`StoredPassword`].
     Table(Arc<dyn Table>),
     /// By an LDAP bind with the DN of the only entry that the filter finds. Ignores `results` and
     /// `members`.
@@ -88,7 +88,7 @@ pub struct Settings {
     /// Passwords that may wait for a hash thread or for the LDAP server.
     pub waiting_max: usize,
     /// Concurrent binds.
-    pub binds_at_once: usize,
+    pub bind_concurrency: usize,
     /// Limits for failed logins.
     pub throttle: ThrottleSettings,
     /// How long a successful login is cached; an old password stays valid that long after a change.
@@ -111,19 +111,19 @@ impl Default for Settings {
         Settings {
             threads: (processors / 2).max(1),
             waiting_max: 256,
-            binds_at_once: 16,
+            bind_concurrency: 16,
             throttle: ThrottleSettings::default(),
             recent_ttl: Duration::from_secs(60),
             recent_entries: 16_384,
             scram: false,
-            scram_iterations: make::SCRAM_ITERATIONS,
+            scram_iterations: generate::SCRAM_ITERATIONS,
         }
     }
 }
 
 /// The result of checking a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LoginResult {
     /// The password is right.
     Accepted {
         /// The user's name as a table key.
@@ -143,7 +143,7 @@ pub enum Verdict {
 
 /// The result of looking up SCRAM keys.
 #[derive(Debug)]
-pub enum Scram {
+pub enum ScramLookup {
     /// The user has keys.
     Found {
         /// The user's name as a table key.
@@ -151,7 +151,7 @@ pub enum Scram {
         /// The keys.
         keys: ScramKeys,
         /// The attempt; report the result of the proof to it.
-        pending: Pending,
+        pending: PendingLogin,
     },
     /// The user does not exist or has no password that works with SCRAM.
     Unknown {
@@ -160,7 +160,7 @@ pub enum Scram {
         /// Why the entry is unusable, for the log; None if it is fine.
         unusable: Option<String>,
         /// The attempt; drop it at the end of the exchange.
-        pending: Pending,
+        pending: PendingLogin,
     },
     /// Too many failures (454 4.7.0).
     Throttled,
@@ -203,23 +203,23 @@ pub enum CredentialsError {
 pub struct Credentials(Arc<Shared>);
 
 struct Shared {
-    source: Kind,
-    workers: Workers,
-    /// Shared with successors, like `began` and `counters`.
+    source: SourceState,
+    workers: HashWorkers,
+    /// Shared with successors, like `started` and `counters`.
     throttle: Arc<Mutex<Throttle>>,
-    recent: Mutex<Recent>,
-    wrong: Mutex<Wrong>,
-    usual: Mutex<Usual>,
+    recent_successes: Mutex<RecentSuccesses>,
+    recent_failures: Mutex<RecentFailures>,
+    decoys: Mutex<Decoys>,
     secret: [u8; 32],
     offers_scram: bool,
     scram_iterations: u32,
-    began: Instant,
+    started: Instant,
     counters: Arc<Counters>,
 }
 
-enum Kind {
+enum SourceState {
     Table(Arc<dyn Table>),
-    Ldap(Binder),
+    Ldap(LdapBinder),
 }
 
 #[derive(Default)]
@@ -235,16 +235,20 @@ struct Counters {
 impl Credentials {
     /// Starts the threads. `secret` is 32 random octets from a cryptographic source, the same that
     /// SASL exchanges use. It keys the caches and generates salts.
-    pub fn new(source: Source, settings: Settings, secret: [u8; 32]) -> Result<Credentials, CredentialsError> {
+    pub fn new(
+        source: CredentialSource,
+        settings: Settings,
+        secret: [u8; 32],
+    ) -> Result<Credentials, CredentialsError> {
         Credentials::start(source, settings, secret, None)
     }
 
     /// Creates a successor with the same secret for a new configuration. Counters continue; with
     /// `keeps_throttle` so does the throttle, with its old settings. The caches start empty,
     /// because passwords may have changed. Logins still running here count for both.
-    pub fn following(
+    pub fn successor(
         &self,
-        source: Source,
+        source: CredentialSource,
         settings: Settings,
         keeps_throttle: bool,
     ) -> Result<Credentials, CredentialsError> {
@@ -252,76 +256,84 @@ impl Credentials {
     }
 
     fn start(
-        source: Source,
+        source: CredentialSource,
         settings: Settings,
         secret: [u8; 32],
         before: Option<(&Shared, bool)>,
     ) -> Result<Credentials, CredentialsError> {
         let source = match source {
-            Source::Table(table) => Kind::Table(table),
-            Source::Ldap(config) => Kind::Ldap(Binder::start(*config, settings.binds_at_once, settings.waiting_max)?),
+            CredentialSource::Table(table) => SourceState::Table(table),
+            CredentialSource::Ldap(config) => {
+                SourceState::Ldap(LdapBinder::start(*config, settings.bind_concurrency, settings.waiting_max)?)
+            }
         };
-        let decoy = Stored::read(DECOY).expect("DECOY is a valid stored password");
+        let decoy = StoredPassword::read(DECOY).expect("DECOY is a valid stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
         let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
         Ok(Credentials(Arc::new(Shared {
             source,
-            workers: Workers::start(settings.threads, settings.waiting_max)?,
+            workers: HashWorkers::start(settings.threads, settings.waiting_max)?,
             throttle: throttle.unwrap_or_else(|| Arc::new(Mutex::new(Throttle::new(settings.throttle)))),
-            recent: Mutex::new(Recent::new(recent_key, settings.recent_ttl, settings.recent_entries)),
-            wrong: Mutex::new(Wrong::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
-            usual: Mutex::new(Usual::new(decoy)),
+            recent_successes: Mutex::new(RecentSuccesses::new(
+                recent_key,
+                settings.recent_ttl,
+                settings.recent_entries,
+            )),
+            recent_failures: Mutex::new(RecentFailures::new(wrong_key, WRONG_TTL, WRONG_ENTRIES_MAX)),
+            decoys: Mutex::new(Decoys::new(decoy)),
             secret,
             offers_scram: settings.scram,
             scram_iterations: settings.scram_iterations.min(SCRAM_ITERATIONS_MAX),
-            began: before.map_or_else(Instant::now, |(before, _)| before.began),
+            started: before.map_or_else(Instant::now, |(before, _)| before.started),
             counters: before.map(|(before, _)| before.counters.clone()).unwrap_or_default(),
         })))
     }
 
     /// Checks a password. Counts as a failure if dropped before the end.
-    pub async fn verify(&self, user: &str, password: &str, client: IpAddr) -> Verdict {
-        let verdict = self.verdict(user, password, client).await;
+    pub async fn verify(&self, user: &str, password: &str, client: IpAddr) -> LoginResult {
+        let verdict = self.check_login(user, password, client).await;
         let counters = &self.0.counters;
         let counter = match &verdict {
-            Verdict::Accepted { .. } => &counters.accepted,
-            Verdict::Refused | Verdict::Unusable(_) => &counters.refused,
-            Verdict::Throttled => &counters.throttled,
-            Verdict::Unavailable(_) => &counters.unavailable,
+            LoginResult::Accepted { .. } => &counters.accepted,
+            LoginResult::Refused | LoginResult::Unusable(_) => &counters.refused,
+            LoginResult::Throttled => &counters.throttled,
+            LoginResult::Unavailable(_) => &counters.unavailable,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         verdict
     }
 
     /// Looks up the user's keys for SCRAM.
-    pub async fn scram(&self, user: &str, client: IpAddr) -> Scram {
+    pub async fn scram(&self, user: &str, client: IpAddr) -> ScramLookup {
         let user = fold(user);
         let Some(pending) = self.admit(&user, client) else {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            return Scram::Throttled;
+            return ScramLookup::Throttled;
         };
         let unusable = match self.0.scram_keys(&user).await {
-            Keys::Found(keys) => return Scram::Found { user: user.into(), keys, pending: pending.charged() },
-            Keys::None => None,
-            Keys::Unusable(why) => Some(why),
-            Keys::Unknowable(why) => {
-                pending.end(End::Void);
+            ScramKeyLookup::Found(keys) => {
+                return ScramLookup::Found { user: user.into(), keys, pending: pending.charge() };
+            }
+            ScramKeyLookup::None => None,
+            ScramKeyLookup::Unusable(why) => Some(why),
+            ScramKeyLookup::Unavailable(why) => {
+                pending.end(AttemptEnd::NotChecked);
                 self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-                return Scram::Unavailable(why);
+                return ScramLookup::Unavailable(why);
             }
         };
-        Scram::Unknown { iterations: self.0.iterations(&user), unusable, pending: pending.charged() }
+        ScramLookup::Unknown { iterations: self.0.decoy_iterations(&user), unusable, pending: pending.charge() }
     }
 
     /// Whether to offer SCRAM: it is enabled ([`Settings::scram`]) and there is a table. LDAP binds
     /// give no keys.
     pub fn can_scram(&self) -> bool {
-        self.0.offers_scram && matches!(self.0.source, Kind::Table(_))
+        self.0.offers_scram && matches!(self.0.source, SourceState::Table(_))
     }
 
     /// A warning for the operator about the stored passwords seen so far, such as plain-text ones.
     pub fn warning(&self) -> Option<&'static str> {
-        lock(&self.0.usual).warning()
+        lock(&self.0.decoys).warning()
     }
 
     /// The counters.
@@ -339,212 +351,215 @@ impl Credentials {
         }
     }
 
-    async fn verdict(&self, user: &str, password: &str, client: IpAddr) -> Verdict {
+    async fn check_login(&self, user: &str, password: &str, client: IpAddr) -> LoginResult {
         let user = fold(user);
-        if !password::is_possible(password) || !is_name(&user) {
-            return Verdict::Refused;
+        if !password::is_acceptable(password) || !is_valid_user_name(&user) {
+            return LoginResult::Refused;
         }
-        let Some(pending) = self.admit(&user, client) else { return Verdict::Throttled };
+        let Some(pending) = self.admit(&user, client) else { return LoginResult::Throttled };
         let shared = &self.0;
-        let remembered = lock(&shared.recent).find(shared.now(), &user, password);
+        let remembered = lock(&shared.recent_successes).find(shared.now(), &user, password);
         if let Some(user) = remembered {
             shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
-            pending.end(End::Succeeded);
-            return Verdict::Accepted { user };
+            pending.end(AttemptEnd::Succeeded);
+            return LoginResult::Accepted { user };
         }
-        let (found, wrong): (_, fn(u64) -> End) = match &shared.source {
-            Kind::Table(table) => (shared.verify_by(&**table, &user, password, client).await, End::Wrong),
-            Kind::Ldap(binder) => (binder.verify(&user, password).await, End::WrongAtCost),
+        let (found, wrong): (_, fn(u64) -> AttemptEnd) = match &shared.source {
+            SourceState::Table(table) => {
+                (shared.verify_with_table(&**table, &user, password, client).await, AttemptEnd::WrongPassword)
+            }
+            SourceState::Ldap(binder) => (binder.verify(&user, password).await, AttemptEnd::WrongCostly),
         };
-        let mark = || lock(&shared.recent).short_mark(&user, password);
+        let fingerprint = || lock(&shared.recent_successes).short_fingerprint(&user, password);
         match found {
-            Found::Right => {
-                lock(&shared.recent).add(shared.now(), &user, password, &user);
-                pending.end(End::Succeeded);
-                Verdict::Accepted { user: user.into() }
+            PasswordCheck::Right => {
+                lock(&shared.recent_successes).add(shared.now(), &user, password, &user);
+                pending.end(AttemptEnd::Succeeded);
+                LoginResult::Accepted { user: user.into() }
             }
-            Found::Wrong => {
-                pending.end(wrong(mark()));
-                Verdict::Refused
+            PasswordCheck::Wrong => {
+                pending.end(wrong(fingerprint()));
+                LoginResult::Refused
             }
-            Found::Unusable(why) => {
-                pending.end(wrong(mark()));
-                Verdict::Unusable(why)
+            PasswordCheck::Unusable(why) => {
+                pending.end(wrong(fingerprint()));
+                LoginResult::Unusable(why)
             }
             // The password may be right. Without a mark as costly, repeating it until the server
             // works again stays free.
-            Found::Unproven(why) => {
-                pending.end(End::Wrong(mark()));
-                Verdict::Unavailable(why)
+            PasswordCheck::Inconclusive(why) => {
+                pending.end(AttemptEnd::WrongPassword(fingerprint()));
+                LoginResult::Unavailable(why)
             }
-            Found::Unknowable(why) => {
-                pending.end(End::Void);
-                Verdict::Unavailable(why)
+            PasswordCheck::NotChecked(why) => {
+                pending.end(AttemptEnd::NotChecked);
+                LoginResult::Unavailable(why)
             }
         }
     }
 
-    fn admit(&self, user: &str, client: IpAddr) -> Option<Pending> {
+    fn admit(&self, user: &str, client: IpAddr) -> Option<PendingLogin> {
         let attempt = lock(&self.0.throttle).admit(self.0.now(), user, client)?;
-        Some(Pending { shared: self.0.clone(), attempt: Some(attempt) })
+        Some(PendingLogin { shared: self.0.clone(), attempt: Some(attempt) })
     }
 }
 
 impl Shared {
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
     /// The table's entry for a user and its fingerprint, or why the table is unavailable.
-    async fn entry(&self, table: &dyn Table, user: &str) -> Result<(Entry, Mark), String> {
+    async fn user_entry(&self, table: &dyn Table, user: &str) -> Result<(UserEntry, Fingerprint), String> {
         let name = table.name();
-        let mark = |values: &[String]| lock(&self.wrong).entry(values);
+        let fingerprint = |values: &[String]| lock(&self.recent_failures).entry_fingerprint(values);
         match table.lookup(&[user]).await.pop() {
-            Some(Answer::Found(values)) => {
+            Some(LookupAnswer::Found(values)) => {
                 let values = Zeroizing::new(values);
-                let entry = match Stored::read_all(&values) {
+                let entry = match StoredPassword::read_all(&values) {
                     Ok(stored) => {
-                        lock(&self.usual).take_note(&stored);
-                        Entry::Usable(stored)
+                        lock(&self.decoys).observe(&stored);
+                        UserEntry::Usable(stored)
                     }
-                    Err(StoredError::Locked) => Entry::Nobody,
-                    Err(error) => Entry::Unusable(format!("table '{name}', user '{user}': {error}")),
+                    Err(StoredPasswordError::Locked) => UserEntry::NoUser,
+                    Err(error) => UserEntry::Unusable(format!("table '{name}', user '{user}': {error}")),
                 };
-                Ok((entry, mark(&values)))
+                Ok((entry, fingerprint(&values)))
             }
-            Some(Answer::NotFound) => Ok((Entry::Nobody, mark(&[]))),
-            Some(Answer::Unavailable(why) | Answer::Unconfirmed(why)) => Err(why),
+            Some(LookupAnswer::NotFound) => Ok((UserEntry::NoUser, fingerprint(&[]))),
+            Some(LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why)) => Err(why),
             None => Err(format!("table '{name}': no answer")),
         }
     }
 
     /// The hashes to compute for a user without usable entry.
-    fn decoy(&self, user: &str) -> Vec<Stored> {
-        lock(&self.usual).decoy(&self.secret, user)
+    fn decoy(&self, user: &str) -> Vec<StoredPassword> {
+        lock(&self.decoys).decoy(&self.secret, user)
     }
 
     /// The SCRAM iterations to pretend for a user without keys.
-    fn iterations(&self, user: &str) -> u32 {
-        let seen = lock(&self.usual).iterations(&self.secret, user, self.scram_iterations);
+    fn decoy_iterations(&self, user: &str) -> u32 {
+        let seen = lock(&self.decoys).iterations(&self.secret, user, self.scram_iterations);
         seen.unwrap_or(self.scram_iterations)
     }
 
-    async fn verify_by(&self, table: &dyn Table, user: &str, password: &str, client: IpAddr) -> Found {
-        let (entry, mark) = match self.entry(table, user).await {
+    async fn verify_with_table(&self, table: &dyn Table, user: &str, password: &str, client: IpAddr) -> PasswordCheck {
+        let (entry, fingerprint) = match self.user_entry(table, user).await {
             Ok(entry) => entry,
-            Err(why) => return Found::Unknowable(why),
+            Err(why) => return PasswordCheck::NotChecked(why),
         };
         let (stored, otherwise) = match entry {
-            Entry::Usable(stored) => (stored, None),
-            Entry::Nobody => (self.decoy(user), Some(Found::Wrong)),
-            Entry::Unusable(why) => (self.decoy(user), Some(Found::Unusable(why))),
+            UserEntry::Usable(stored) => (stored, None),
+            UserEntry::NoUser => (self.decoy(user), Some(PasswordCheck::Wrong)),
+            UserEntry::Unusable(why) => (self.decoy(user), Some(PasswordCheck::Unusable(why))),
         };
-        let mark = lock(&self.wrong).mark(throttle::network(client), user, &mark, password);
-        if lock(&self.wrong).has(self.now(), &mark) {
+        let fingerprint =
+            lock(&self.recent_failures).fingerprint(throttle::client_network(client), user, &fingerprint, password);
+        if lock(&self.recent_failures).has(self.now(), &fingerprint) {
             self.counters.repeated.fetch_add(1, Ordering::Relaxed);
-            return otherwise.unwrap_or(Found::Wrong);
+            return otherwise.unwrap_or(PasswordCheck::Wrong);
         }
         let password = Zeroizing::new(password.to_owned());
-        let found = match (self.workers.run(move || Stored::verify_any(&stored, &password)).await, otherwise) {
-            (Ok(Ok(true)), None) => return Found::Right,
-            (Ok(Ok(_)), otherwise) => otherwise.unwrap_or(Found::Wrong),
-            (Ok(Err(error)), _) => return Found::Unknowable(error.to_string()),
-            (Err(full), _) => return Found::Unknowable(full.to_string()),
+        let found = match (self.workers.run(move || StoredPassword::verify_any(&stored, &password)).await, otherwise) {
+            (Ok(Ok(true)), None) => return PasswordCheck::Right,
+            (Ok(Ok(_)), otherwise) => otherwise.unwrap_or(PasswordCheck::Wrong),
+            (Ok(Err(error)), _) => return PasswordCheck::NotChecked(error.to_string()),
+            (Err(full), _) => return PasswordCheck::NotChecked(full.to_string()),
         };
-        lock(&self.wrong).add(self.now(), mark);
+        lock(&self.recent_failures).add(self.now(), fingerprint);
         found
     }
 
-    async fn scram_keys(&self, user: &str) -> Keys {
-        let Kind::Table(table) = &self.source else { return Keys::None };
-        let entry = match is_name(user) {
-            true => self.entry(&**table, user).await.map(|(entry, _)| entry),
-            false => Ok(Entry::Nobody),
+    async fn scram_keys(&self, user: &str) -> ScramKeyLookup {
+        let SourceState::Table(table) = &self.source else { return ScramKeyLookup::None };
+        let entry = match is_valid_user_name(user) {
+            true => self.user_entry(&**table, user).await.map(|(entry, _)| entry),
+            false => Ok(UserEntry::NoUser),
         };
         let (stored, otherwise) = match entry {
-            Ok(Entry::Usable(stored)) => (stored, None),
-            Ok(Entry::Nobody) => (self.decoy(user), Some(Keys::None)),
-            Ok(Entry::Unusable(why)) => (self.decoy(user), Some(Keys::Unusable(why))),
-            Err(why) => return Keys::Unknowable(why),
+            Ok(UserEntry::Usable(stored)) => (stored, None),
+            Ok(UserEntry::NoUser) => (self.decoy(user), Some(ScramKeyLookup::None)),
+            Ok(UserEntry::Unusable(why)) => (self.decoy(user), Some(ScramKeyLookup::Unusable(why))),
+            Err(why) => return ScramKeyLookup::Unavailable(why),
         };
         let salt = scram::hmac(&self.secret, &[b"scram salt\0", user.as_bytes()].concat());
         let iterations = self.scram_iterations;
         let make = move || stored.iter().find_map(|stored| stored.scram_keys(&salt[..SALT_OCTETS], iterations));
         match (self.workers.run(make).await, otherwise) {
-            (Err(full), _) => Keys::Unknowable(full.to_string()),
+            (Err(full), _) => ScramKeyLookup::Unavailable(full.to_string()),
             (Ok(_), Some(otherwise)) => otherwise,
-            (Ok(Some(keys)), None) => Keys::Found(keys),
-            (Ok(None), None) => Keys::None,
+            (Ok(Some(keys)), None) => ScramKeyLookup::Found(keys),
+            (Ok(None), None) => ScramKeyLookup::None,
         }
     }
 }
 
 /// The table's entry for a user.
-enum Entry {
+enum UserEntry {
     /// Stored passwords, at least one.
-    Usable(Vec<Stored>),
+    Usable(Vec<StoredPassword>),
     /// The user does not exist or is locked.
-    Nobody,
+    NoUser,
     /// The entry is unusable; the reason.
     Unusable(String),
 }
 
 /// The result of looking up SCRAM keys.
-enum Keys {
+enum ScramKeyLookup {
     Found(ScramKeys),
     /// The user does not exist or has no password that works with SCRAM.
     None,
     /// The entry is unusable; the reason.
     Unusable(String),
     /// The table is unavailable; the reason.
-    Unknowable(String),
+    Unavailable(String),
 }
 
 /// A login attempt in progress. Counts as failed if dropped.
-pub struct Pending {
+pub struct PendingLogin {
     shared: Arc<Shared>,
-    attempt: Option<Attempt>,
+    attempt: Option<LoginAttempt>,
 }
 
-impl Pending {
+impl PendingLogin {
     /// The proof was right.
     pub fn succeeded(self) {
         self.shared.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        self.end(End::Succeeded);
+        self.end(AttemptEnd::Succeeded);
     }
 
     /// The proof was wrong.
     pub fn failed(self) {
         self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.end(End::Failed);
+        self.end(AttemptEnd::Failed);
     }
 
     /// Charges the attempt now, because from here the client decides whether and when it ends.
-    fn charged(mut self) -> Pending {
+    fn charge(mut self) -> PendingLogin {
         if let Some(attempt) = &mut self.attempt {
             lock(&self.shared.throttle).charge(self.shared.now(), attempt);
         }
         self
     }
 
-    fn end(mut self, end: End) {
+    fn end(mut self, end: AttemptEnd) {
         self.settle(end);
     }
 
-    fn settle(&mut self, end: End) {
+    fn settle(&mut self, end: AttemptEnd) {
         if let Some(attempt) = self.attempt.take() {
             lock(&self.shared.throttle).settle(self.shared.now(), attempt, end);
         }
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingLogin {
     fn drop(&mut self) {
-        self.settle(End::Failed);
+        self.settle(AttemptEnd::Failed);
     }
 }
 
-impl fmt::Debug for Pending {
+impl fmt::Debug for PendingLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pending")
     }
@@ -552,7 +567,7 @@ impl fmt::Debug for Pending {
 
 /// Whether this can be a user name. LDAP servers ignore leading, trailing and repeated white space,
 /// so a name with it would evade the throttle.
-fn is_name(user: &str) -> bool {
+fn is_valid_user_name(user: &str) -> bool {
     let is_spelled_once = || {
         let mut was_space = true;
         let is_lone = |character: char| !(std::mem::replace(&mut was_space, character.is_whitespace()) && was_space);

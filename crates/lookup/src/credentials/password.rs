@@ -52,7 +52,7 @@ const ARGON2_HASH_OCTETS_MIN: usize = 16;
 
 /// Why a text is not a usable stored password. Contains no part of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoredError {
+pub enum StoredPasswordError {
     /// Neither `{SCHEME}` nor `$id$` at the beginning.
     #[error("stored password without a known scheme: expected a prefix such as {{ARGON2ID}}, $2b$ or $6$")]
     NoScheme,
@@ -84,7 +84,7 @@ pub enum StoredError {
 }
 
 /// Unsupported schemes in braces.
-const FOREIGN_NAMED: [&str; 29] = [
+const UNSUPPORTED_SCHEMES: [&str; 29] = [
     "{CLEAR}",
     "{CRAM-MD5}",
     "{DES-CRYPT}",
@@ -116,7 +116,7 @@ const FOREIGN_NAMED: [&str; 29] = [
     "{SMD5}",
 ];
 /// Unsupported schemes of crypt(3) and similar formats.
-const FOREIGN_CRYPT: [&str; 20] = [
+const UNSUPPORTED_CRYPT_IDS: [&str; 20] = [
     "$1$",
     "$2$",
     "$2x$",
@@ -149,20 +149,20 @@ pub const HASHES_MAX: usize = 4;
 
 /// A stored password. `Debug` shows only its scheme.
 #[derive(Clone)]
-pub struct Stored(Scheme);
+pub struct StoredPassword(Scheme);
 
 #[derive(Clone)]
 enum Scheme {
-    Argon2(Box<Argon>),
+    Argon2(Box<Argon2Hash>),
     Bcrypt(Box<str>),
-    ShaCrypt { is_wide: bool, rounds: u32, salt: Box<str>, hash: Box<str> },
-    Salted { digest: Salted, hash: Box<[u8]>, salt: Box<[u8]> },
+    ShaCrypt { is_sha512: bool, rounds: u32, salt: Box<str>, hash: Box<str> },
+    Salted { digest: SaltedDigest, hash: Box<[u8]>, salt: Box<[u8]> },
     Scram(Box<ScramKeys>),
     Plain(Zeroizing<String>),
 }
 
 #[derive(Clone)]
-struct Argon {
+struct Argon2Hash {
     algorithm: Algorithm,
     version: Version,
     params: Params,
@@ -186,49 +186,49 @@ impl Cost {
 }
 
 #[derive(Clone, Copy)]
-enum Salted {
+enum SaltedDigest {
     Sha1,
     Sha256,
     Sha512,
 }
 
-impl Stored {
+impl StoredPassword {
     /// Parses a stored password.
-    pub fn read(text: &str) -> Result<Stored, StoredError> {
+    pub fn read(text: &str) -> Result<StoredPassword, StoredPasswordError> {
         let text = text.trim();
         if text.len() > STORED_OCTETS_MAX {
             return Err(too_costly("text", "length in octets", STORED_OCTETS_MAX as u64, text.len() as u64));
         }
         if is_locked(text) {
-            return Err(StoredError::Locked);
+            return Err(StoredPasswordError::Locked);
         }
-        let Some(named) = text.strip_prefix('{') else { return crypted(text).map(Stored) };
-        let (name, rest) = named.split_once('}').ok_or(StoredError::NoScheme)?;
-        let salted = |digest, name, octets| salted(rest, digest, name, octets);
+        let Some(named) = text.strip_prefix('{') else { return parse_crypt(text).map(StoredPassword) };
+        let (name, rest) = named.split_once('}').ok_or(StoredPasswordError::NoScheme)?;
+        let salted = |digest, name, octets| parse_salted(rest, digest, name, octets);
         let scheme = match &*name.to_ascii_uppercase() {
-            "PLAIN" | "CLEARTEXT" if rest.is_empty() => return Err(StoredError::Malformed("PLAIN")),
+            "PLAIN" | "CLEARTEXT" if rest.is_empty() => return Err(StoredPasswordError::Malformed("PLAIN")),
             "PLAIN" | "CLEARTEXT" => Scheme::Plain(Zeroizing::new(rest.to_owned())),
-            "SSHA" => salted(Salted::Sha1, "SSHA", 20)?,
-            "SSHA256" => salted(Salted::Sha256, "SSHA256", 32)?,
-            "SSHA512" => salted(Salted::Sha512, "SSHA512", 64)?,
-            "SCRAM-SHA-256" => Scheme::Scram(scram_keys(rest)?.into()),
-            "CRYPT" => crypted(rest)?,
-            "ARGON2" | "ARGON2I" | "ARGON2ID" if rest.starts_with("$argon2") => crypted(rest)?,
-            "ARGON2" | "ARGON2I" | "ARGON2ID" => return Err(StoredError::Malformed("Argon2")),
-            "BLF-CRYPT" if rest.starts_with("$2") => crypted(rest)?,
-            "BLF-CRYPT" => return Err(StoredError::Malformed("bcrypt")),
-            "SHA512-CRYPT" if rest.starts_with("$6$") => crypted(rest)?,
-            "SHA256-CRYPT" if rest.starts_with("$5$") => crypted(rest)?,
-            "SHA512-CRYPT" | "SHA256-CRYPT" => return Err(StoredError::Malformed("SHA-crypt")),
-            name => return Err(foreign(&FOREIGN_NAMED, &format!("{{{name}}}"))),
+            "SSHA" => salted(SaltedDigest::Sha1, "SSHA", 20)?,
+            "SSHA256" => salted(SaltedDigest::Sha256, "SSHA256", 32)?,
+            "SSHA512" => salted(SaltedDigest::Sha512, "SSHA512", 64)?,
+            "SCRAM-SHA-256" => Scheme::Scram(parse_scram_keys(rest)?.into()),
+            "CRYPT" => parse_crypt(rest)?,
+            "ARGON2" | "ARGON2I" | "ARGON2ID" if rest.starts_with("$argon2") => parse_crypt(rest)?,
+            "ARGON2" | "ARGON2I" | "ARGON2ID" => return Err(StoredPasswordError::Malformed("Argon2")),
+            "BLF-CRYPT" if rest.starts_with("$2") => parse_crypt(rest)?,
+            "BLF-CRYPT" => return Err(StoredPasswordError::Malformed("bcrypt")),
+            "SHA512-CRYPT" if rest.starts_with("$6$") => parse_crypt(rest)?,
+            "SHA256-CRYPT" if rest.starts_with("$5$") => parse_crypt(rest)?,
+            "SHA512-CRYPT" | "SHA256-CRYPT" => return Err(StoredPasswordError::Malformed("SHA-crypt")),
+            name => return Err(unsupported_scheme(&UNSUPPORTED_SCHEMES, &format!("{{{name}}}"))),
         };
-        Ok(Stored(scheme))
+        Ok(StoredPassword(scheme))
     }
 
     /// Parses the passwords of one user from the values of a table. Tables split values at commas,
     /// which Argon2 and SCRAM formats contain, so a value without `{` or `$` continues such a
     /// password; after any other it is an error. If the first password is locked, so is the user.
-    pub fn read_all(values: &[String]) -> Result<Vec<Stored>, StoredError> {
+    pub fn read_all(values: &[String]) -> Result<Vec<StoredPassword>, StoredPasswordError> {
         let mut texts: Vec<Zeroizing<String>> = Vec::new();
         for value in values {
             match texts.last_mut() {
@@ -240,29 +240,29 @@ impl Stored {
             }
         }
         if texts.iter().skip(1).any(|text| is_locked(text.trim())) {
-            return Err(StoredError::NoScheme);
+            return Err(StoredPasswordError::NoScheme);
         }
         if !(1..=HASHES_MAX).contains(&texts.len()) {
-            return Err(StoredError::Count(texts.len()));
+            return Err(StoredPasswordError::Count(texts.len()));
         }
-        texts.iter().map(|text| Stored::read(text)).collect()
+        texts.iter().map(|text| StoredPassword::read(text)).collect()
     }
 
     /// Checks a password. Takes as long as the scheme does, up to a second; a password that is
     /// empty, too long or contains NUL fails without computing. The final comparison takes constant
     /// time.
     pub fn verify(&self, password: &str) -> Result<bool, VerifyError> {
-        if !is_possible(password) {
+        if !is_acceptable(password) {
             return Ok(false);
         }
         let octets = password.as_bytes();
         let is_right = match &self.0 {
             Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| VerifyError(self.scheme()))?,
             Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| VerifyError(self.scheme()))?,
-            Scheme::ShaCrypt { is_wide, rounds, salt, hash } => {
+            Scheme::ShaCrypt { is_sha512: is_wide, rounds, salt, hash } => {
                 crypt::sha_crypt(*is_wide, octets, salt, *rounds).as_bytes().ct_eq(hash.as_bytes()).into()
             }
-            Scheme::Salted { digest, hash, salt } => digest.of(octets, salt).ct_eq(hash).into(),
+            Scheme::Salted { digest, hash, salt } => digest.hash(octets, salt).ct_eq(hash).into(),
             Scheme::Scram(keys) => {
                 let made = scram::keys(password, &keys.salt, keys.iterations);
                 (made.stored_key.ct_eq(&keys.stored_key) & made.server_key.ct_eq(&keys.server_key)).into()
@@ -274,7 +274,7 @@ impl Stored {
 
     /// Checks a password against several stored ones until one matches. If none does, an error
     /// takes precedence.
-    pub(super) fn verify_any(all: &[Stored], password: &str) -> Result<bool, VerifyError> {
+    pub(super) fn verify_any(all: &[StoredPassword], password: &str) -> Result<bool, VerifyError> {
         let mut ended = Ok(false);
         for stored in all {
             match stored.verify(password) {
@@ -301,11 +301,11 @@ impl Stored {
         match &self.0 {
             Scheme::Argon2(_) => "Argon2",
             Scheme::Bcrypt(_) => "bcrypt",
-            Scheme::ShaCrypt { is_wide: true, .. } => "SHA512-CRYPT",
+            Scheme::ShaCrypt { is_sha512: true, .. } => "SHA512-CRYPT",
             Scheme::ShaCrypt { .. } => "SHA256-CRYPT",
-            Scheme::Salted { digest: Salted::Sha1, .. } => "SSHA",
-            Scheme::Salted { digest: Salted::Sha256, .. } => "SSHA256",
-            Scheme::Salted { digest: Salted::Sha512, .. } => "SSHA512",
+            Scheme::Salted { digest: SaltedDigest::Sha1, .. } => "SSHA",
+            Scheme::Salted { digest: SaltedDigest::Sha256, .. } => "SSHA256",
+            Scheme::Salted { digest: SaltedDigest::Sha512, .. } => "SSHA512",
             Scheme::Scram(_) => "SCRAM-SHA-256",
             Scheme::Plain(_) => "PLAIN",
         }
@@ -347,21 +347,21 @@ impl Stored {
     }
 
     /// A hash of the same cost that matches no password, to compute for unknown users.
-    pub(super) fn decoy(&self) -> Stored {
+    pub(super) fn decoy(&self) -> StoredPassword {
         match &self.0 {
-            Scheme::Plain(_) => Stored(Scheme::Plain(Zeroizing::new("\0".to_owned()))),
-            other => Stored(other.clone()),
+            Scheme::Plain(_) => StoredPassword(Scheme::Plain(Zeroizing::new("\0".to_owned()))),
+            other => StoredPassword(other.clone()),
         }
     }
 }
 
-impl fmt::Debug for Stored {
+impl fmt::Debug for StoredPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stored({})", self.scheme())
     }
 }
 
-impl Argon {
+impl Argon2Hash {
     fn verify(&self, password: &[u8]) -> Result<bool, argon2::Error> {
         let argon = Argon2::new(self.algorithm, self.version, self.params.clone());
         let mut made = vec![0; self.hash.len()];
@@ -371,27 +371,27 @@ impl Argon {
     }
 }
 
-impl Salted {
-    fn of(self, password: &[u8], salt: &[u8]) -> Vec<u8> {
+impl SaltedDigest {
+    fn hash(self, password: &[u8], salt: &[u8]) -> Vec<u8> {
         match self {
-            Salted::Sha1 => Sha1::new().chain_update(password).chain_update(salt).finalize().to_vec(),
-            Salted::Sha256 => Sha256::new().chain_update(password).chain_update(salt).finalize().to_vec(),
-            Salted::Sha512 => Sha512::new().chain_update(password).chain_update(salt).finalize().to_vec(),
+            SaltedDigest::Sha1 => Sha1::new().chain_update(password).chain_update(salt).finalize().to_vec(),
+            SaltedDigest::Sha256 => Sha256::new().chain_update(password).chain_update(salt).finalize().to_vec(),
+            SaltedDigest::Sha512 => Sha512::new().chain_update(password).chain_update(salt).finalize().to_vec(),
         }
     }
 }
 
 /// Whether any user could have this password.
-pub(super) fn is_possible(password: &str) -> bool {
+pub(super) fn is_acceptable(password: &str) -> bool {
     (1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0')
 }
 
 /// The error for an unknown or unsupported scheme.
-fn foreign(known: &[&'static str], scheme: &str) -> StoredError {
+fn unsupported_scheme(known: &[&'static str], scheme: &str) -> StoredPasswordError {
     known
         .iter()
         .find(|known| **known == scheme)
-        .map_or(StoredError::NoScheme, |known| StoredError::UnknownScheme(known))
+        .map_or(StoredPasswordError::NoScheme, |known| StoredPasswordError::UnknownScheme(known))
 }
 
 /// Whether `!` or `*` is in place of a hash. A plain-text password may begin so.
@@ -411,26 +411,26 @@ fn has_commas(text: &str) -> bool {
     ["{SCRAM-SHA-256}", "{ARGON2", "$ARGON2", "{CRYPT}$ARGON2"].iter().any(|start| text.starts_with(start))
 }
 
-fn too_costly(scheme: &'static str, what: &'static str, max: u64, found: u64) -> StoredError {
-    StoredError::TooCostly { scheme, what, max, found }
+fn too_costly(scheme: &'static str, what: &'static str, max: u64, found: u64) -> StoredPasswordError {
+    StoredPasswordError::TooCostly { scheme, what, max, found }
 }
 
 /// Modular crypt format: `$id$...`.
-fn crypted(text: &str) -> Result<Scheme, StoredError> {
-    let id = text.strip_prefix('$').and_then(|rest| rest.split_once('$')).ok_or(StoredError::NoScheme)?.0;
+fn parse_crypt(text: &str) -> Result<Scheme, StoredPasswordError> {
+    let id = text.strip_prefix('$').and_then(|rest| rest.split_once('$')).ok_or(StoredPasswordError::NoScheme)?.0;
     match id {
-        "argon2id" => argon2(text, Algorithm::Argon2id),
-        "argon2i" => argon2(text, Algorithm::Argon2i),
-        "2a" | "2b" | "2y" => bcrypt_of(text),
-        "5" | "6" => sha_crypt(text),
-        id => Err(foreign(&FOREIGN_CRYPT, &format!("${id}$"))),
+        "argon2id" => parse_argon2(text, Algorithm::Argon2id),
+        "argon2i" => parse_argon2(text, Algorithm::Argon2i),
+        "2a" | "2b" | "2y" => parse_bcrypt(text),
+        "5" | "6" => parse_sha_crypt(text),
+        id => Err(unsupported_scheme(&UNSUPPORTED_CRYPT_IDS, &format!("${id}$"))),
     }
 }
 
 /// `$argon2id$v=19$m=65536,t=3,p=4$salt$hash`.
-fn argon2(text: &str, algorithm: Algorithm) -> Result<Scheme, StoredError> {
+fn parse_argon2(text: &str, algorithm: Algorithm) -> Result<Scheme, StoredPasswordError> {
     const NAME: &str = "Argon2";
-    let malformed = || StoredError::Malformed(NAME);
+    let malformed = || StoredPasswordError::Malformed(NAME);
     let mut parts: Vec<&str> = text.split('$').skip(2).collect();
     let version = match parts.first().and_then(|part| part.strip_prefix("v=")) {
         Some("19") => Version::V0x13,
@@ -463,23 +463,23 @@ fn argon2(text: &str, algorithm: Algorithm) -> Result<Scheme, StoredError> {
     if salt.len() < argon2::MIN_SALT_LEN || hash.len() < ARGON2_HASH_OCTETS_MIN {
         return Err(malformed());
     }
-    Ok(Scheme::Argon2(Box::new(Argon { algorithm, version, params, salt: salt.into(), hash: hash.into() })))
+    Ok(Scheme::Argon2(Box::new(Argon2Hash { algorithm, version, params, salt: salt.into(), hash: hash.into() })))
 }
 
-fn bcrypt_of(text: &str) -> Result<Scheme, StoredError> {
+fn parse_bcrypt(text: &str) -> Result<Scheme, StoredPasswordError> {
     const NAME: &str = "bcrypt";
-    let parts: bcrypt::HashParts = text.parse().map_err(|_| StoredError::Malformed(NAME))?;
+    let parts: bcrypt::HashParts = text.parse().map_err(|_| StoredPasswordError::Malformed(NAME))?;
     let cost = parts.get_cost();
     if cost > BCRYPT_COST_MAX {
         return Err(too_costly(NAME, "cost", BCRYPT_COST_MAX.into(), cost.into()));
     }
-    if cost < BCRYPT_COST_MIN { Err(StoredError::Malformed(NAME)) } else { Ok(Scheme::Bcrypt(text.into())) }
+    if cost < BCRYPT_COST_MIN { Err(StoredPasswordError::Malformed(NAME)) } else { Ok(Scheme::Bcrypt(text.into())) }
 }
 
 /// `$6$rounds=5000$salt$hash`; the rounds are optional.
-fn sha_crypt(text: &str) -> Result<Scheme, StoredError> {
+fn parse_sha_crypt(text: &str) -> Result<Scheme, StoredPasswordError> {
     const NAME: &str = "SHA-crypt";
-    let malformed = || StoredError::Malformed(NAME);
+    let malformed = || StoredPasswordError::Malformed(NAME);
     let is_wide = text.starts_with("$6$");
     let mut parts = text[3..].split('$').peekable();
     let rounds = match parts.peek().and_then(|part| part.strip_prefix("rounds=")) {
@@ -497,12 +497,17 @@ fn sha_crypt(text: &str) -> Result<Scheme, StoredError> {
     if !is_whole || salt.len() > crypt::SALT_OCTETS_MAX {
         return Err(malformed());
     }
-    Ok(Scheme::ShaCrypt { is_wide, rounds, salt: salt.into(), hash: hash.into() })
+    Ok(Scheme::ShaCrypt { is_sha512: is_wide, rounds, salt: salt.into(), hash: hash.into() })
 }
 
 /// Digest and salt together, in base64.
-fn salted(text: &str, digest: Salted, name: &'static str, octets: usize) -> Result<Scheme, StoredError> {
-    let malformed = || StoredError::Malformed(name);
+fn parse_salted(
+    text: &str,
+    digest: SaltedDigest,
+    name: &'static str,
+    octets: usize,
+) -> Result<Scheme, StoredPasswordError> {
+    let malformed = || StoredPasswordError::Malformed(name);
     let whole = STANDARD.decode(text).map_err(|_| malformed())?;
     let (hash, salt) = whole.split_at_checked(octets).ok_or_else(malformed)?;
     if salt.len() > PART_OCTETS_MAX {
@@ -512,9 +517,9 @@ fn salted(text: &str, digest: Salted, name: &'static str, octets: usize) -> Resu
 }
 
 /// `iterations,salt,StoredKey,ServerKey`, the last three in base64.
-fn scram_keys(text: &str) -> Result<ScramKeys, StoredError> {
+fn parse_scram_keys(text: &str) -> Result<ScramKeys, StoredPasswordError> {
     const NAME: &str = "SCRAM-SHA-256";
-    let malformed = || StoredError::Malformed(NAME);
+    let malformed = || StoredPasswordError::Malformed(NAME);
     let parts: Vec<&str> = text.split(',').collect();
     let [iterations, salt, stored_key, server_key] = parts[..] else { return Err(malformed()) };
     let iterations: u32 = iterations.parse().map_err(|_| malformed())?;

@@ -10,11 +10,11 @@ const LONG: &str = "pässwörd with a longer text than one block of sha512 has, 
 const SCRAM: &str = "{SCRAM-SHA-256}4096,slOxosY9m7BNgx3JnE2Tlg==,UPCnX994kWO6BpTlEkr0PVwixRiVIIgRkSANWb6j1b4=,cKCeOLJkwGvL7Ht3lksYK1W8LalDUs3l7ObMjm3NvdI=";
 
 fn is_right(stored: &str, password: &str) -> bool {
-    Stored::read(stored).unwrap().verify(password).unwrap()
+    StoredPassword::read(stored).unwrap().verify(password).unwrap()
 }
 
 #[test]
-fn what_other_programs_store_is_understood() {
+fn passwords_stored_by_other_programs_verify() {
     let stored = [
         (
             "$6$saltsalt$JfDkfKepJJ8OUWRByLbPk38gXHsXisVEzfbhJNOdQONUSHJpsMS04wE7S46k63uzhSh1G0j2QJ1gqfWqZChQE.",
@@ -72,7 +72,7 @@ fn what_other_programs_store_is_understood() {
 
 #[test]
 #[ignore = "takes seconds without optimisation"]
-fn the_default_of_dovecot_for_argon2_is_understood() {
+fn dovecots_default_argon2_verifies() {
     assert!(is_right(
         "{ARGON2ID}$argon2id$v=19$m=65536,t=3,p=1$32FlzOtrFz19AIkk3VNlsg$B1blG9mLrbS1yS6aw5/IGiRLVYsAOmDkXETG99tajRk",
         "tanstaaf"
@@ -80,66 +80,75 @@ fn the_default_of_dovecot_for_argon2_is_understood() {
 }
 
 #[test]
-fn what_is_malformed_is_refused() {
+fn malformed_passwords_are_refused() {
     let scram = SCRAM.to_owned();
     let refused = [
-        ("", StoredError::NoScheme),
-        ("secret", StoredError::NoScheme),
-        ("{PLAIN", StoredError::NoScheme),
-        ("{sec ret}x", StoredError::NoScheme),
-        ("$secret", StoredError::NoScheme),
-        ("{MD5-CRYPT}$1$abc$def", StoredError::UnknownScheme("{MD5-CRYPT}")),
-        ("$1$abc$def", StoredError::UnknownScheme("$1$")),
-        ("$2x$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredError::UnknownScheme("$2x$")),
-        ("{smd5}x", StoredError::UnknownScheme("{SMD5}")),
+        ("", StoredPasswordError::NoScheme),
+        ("secret", StoredPasswordError::NoScheme),
+        ("{PLAIN", StoredPasswordError::NoScheme),
+        ("{sec ret}x", StoredPasswordError::NoScheme),
+        ("$secret", StoredPasswordError::NoScheme),
+        ("{MD5-CRYPT}$1$abc$def", StoredPasswordError::UnknownScheme("{MD5-CRYPT}")),
+        ("$1$abc$def", StoredPasswordError::UnknownScheme("$1$")),
+        ("$2x$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredPasswordError::UnknownScheme("$2x$")),
+        ("{smd5}x", StoredPasswordError::UnknownScheme("{SMD5}")),
         // Plain-text passwords that look like scheme names.
-        ("$ecret$x", StoredError::NoScheme),
-        ("{sec-ret}x", StoredError::NoScheme),
-        ("!", StoredError::Locked),
-        ("!!$6$salt$x", StoredError::Locked),
-        (" *LK*", StoredError::Locked),
-        ("{Crypt}*", StoredError::Locked),
-        ("{SHA512-CRYPT}!$6$salt$x", StoredError::Locked),
-        ("{ARGON2ID}!", StoredError::Locked),
-        ("{ssha}*", StoredError::Locked),
-        ("{SCRAM-SHA-256}!4096,x", StoredError::Locked),
-        ("{CRYPT}abJnggxhB/yWI", StoredError::NoScheme),
-        ("{PLAIN}", StoredError::Malformed("PLAIN")),
-        ("{BLF-CRYPT}$6$salt$x", StoredError::Malformed("bcrypt")),
-        ("{SHA512-CRYPT}$2y$04$x", StoredError::Malformed("SHA-crypt")),
-        ("{ARGON2ID}$6$salt$x", StoredError::Malformed("Argon2")),
-        ("$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qI", StoredError::Malformed("bcrypt")),
-        ("$2y$03$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredError::Malformed("bcrypt")),
-        ("$6$salt$", StoredError::Malformed("SHA-crypt")),
-        ("$5$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn", StoredError::Malformed("SHA-crypt")),
-        ("$5$rounds=999$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8", StoredError::Malformed("SHA-crypt")),
-        ("$5$rounds=x$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8", StoredError::Malformed("SHA-crypt")),
-        ("{SSHA}AAAA", StoredError::Malformed("SSHA")),
-        ("{SSHA256}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo", StoredError::Malformed("SSHA256")),
-        ("{SSHA}?", StoredError::Malformed("SSHA")),
-        (&scram.replace("4096", "0"), StoredError::Malformed("SCRAM-SHA-256")),
-        (&scram.replace("4096,", ""), StoredError::Malformed("SCRAM-SHA-256")),
-        (&scram.replace("b4=", ""), StoredError::Malformed("SCRAM-SHA-256")),
+        ("$ecret$x", StoredPasswordError::NoScheme),
+        ("{sec-ret}x", StoredPasswordError::NoScheme),
+        ("!", StoredPasswordError::Locked),
+        ("!!$6$salt$x", StoredPasswordError::Locked),
+        (" *LK*", StoredPasswordError::Locked),
+        ("{Crypt}*", StoredPasswordError::Locked),
+        ("{SHA512-CRYPT}!$6$salt$x", StoredPasswordError::Locked),
+        ("{ARGON2ID}!", StoredPasswordError::Locked),
+        ("{ssha}*", StoredPasswordError::Locked),
+        ("{SCRAM-SHA-256}!4096,x", StoredPasswordError::Locked),
+        ("{CRYPT}abJnggxhB/yWI", StoredPasswordError::NoScheme),
+        ("{PLAIN}", StoredPasswordError::Malformed("PLAIN")),
+        ("{BLF-CRYPT}$6$salt$x", StoredPasswordError::Malformed("bcrypt")),
+        ("{SHA512-CRYPT}$2y$04$x", StoredPasswordError::Malformed("SHA-crypt")),
+        ("{ARGON2ID}$6$salt$x", StoredPasswordError::Malformed("Argon2")),
+        ("$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qI", StoredPasswordError::Malformed("bcrypt")),
+        ("$2y$03$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", StoredPasswordError::Malformed("bcrypt")),
+        ("$6$salt$", StoredPasswordError::Malformed("SHA-crypt")),
+        ("$5$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn", StoredPasswordError::Malformed("SHA-crypt")),
+        (
+            "$5$rounds=999$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8",
+            StoredPasswordError::Malformed("SHA-crypt"),
+        ),
+        (
+            "$5$rounds=x$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8",
+            StoredPasswordError::Malformed("SHA-crypt"),
+        ),
+        ("{SSHA}AAAA", StoredPasswordError::Malformed("SSHA")),
+        ("{SSHA256}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo", StoredPasswordError::Malformed("SSHA256")),
+        ("{SSHA}?", StoredPasswordError::Malformed("SSHA")),
+        (&scram.replace("4096", "0"), StoredPasswordError::Malformed("SCRAM-SHA-256")),
+        (&scram.replace("4096,", ""), StoredPasswordError::Malformed("SCRAM-SHA-256")),
+        (&scram.replace("b4=", ""), StoredPasswordError::Malformed("SCRAM-SHA-256")),
         (
             "$argon2id$v=19$m=256,t=2$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
-            StoredError::Malformed("Argon2"),
+            StoredPasswordError::Malformed("Argon2"),
         ),
-        ("$argon2id$v=19$m=256,t=2,p=1,x=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredError::Malformed("Argon2")),
+        (
+            "$argon2id$v=19$m=256,t=2,p=1,x=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg",
+            StoredPasswordError::Malformed("Argon2"),
+        ),
         (
             "$argon2id$v=19$m=256,t=2,p=1$c29t$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
-            StoredError::Malformed("Argon2"),
+            StoredPasswordError::Malformed("Argon2"),
         ),
-        ("$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EA", StoredError::Malformed("Argon2")),
-        ("$argon2id$v=19$m=256,t=2,p=100$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredError::Malformed("Argon2")),
-        ("$argon2id$v=20$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredError::Malformed("Argon2")),
+        ("$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EA", StoredPasswordError::Malformed("Argon2")),
+        ("$argon2id$v=19$m=256,t=2,p=100$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredPasswordError::Malformed("Argon2")),
+        ("$argon2id$v=20$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredPasswordError::Malformed("Argon2")),
     ];
     for (stored, error) in refused {
-        assert_eq!(Stored::read(stored).err(), Some(error), "{stored}");
+        assert_eq!(StoredPassword::read(stored).err(), Some(error), "{stored}");
     }
 }
 
 #[test]
-fn what_would_cost_too_much_is_refused_before_it_costs_anything() {
+fn costly_passwords_are_refused_without_computing() {
     let costly = [
         (
             "$argon2id$v=19$m=4194304,t=1,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg",
@@ -153,88 +162,91 @@ fn what_would_cost_too_much_is_refused_before_it_costs_anything() {
         (&format!("{{PLAIN}}{}", "x".repeat(3000)), "text length"),
     ];
     for (stored, words) in costly {
-        let error = Stored::read(stored).unwrap_err().to_string();
+        let error = StoredPassword::read(stored).unwrap_err().to_string();
         assert!(error.contains(words), "{stored}: {error}");
     }
     assert!(!is_right("{PLAIN}x", &"x".repeat(PASSWORD_OCTETS_MAX + 1)));
 }
 
 #[test]
-fn a_stored_password_that_a_table_took_apart_is_put_together() {
+fn a_stored_password_split_at_commas_is_joined() {
     let values = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     let parts: Vec<&str> = SCRAM.split(',').collect();
-    let scram = Stored::read_all(&values(&parts)).unwrap();
+    let scram = StoredPassword::read_all(&values(&parts)).unwrap();
     assert!(scram.len() == 1 && scram[0].verify("tanstaaf") == Ok(true));
     let mut both = vec!["$argon2id$v=19$m=256", "t=2", "p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"];
     both.extend(parts);
-    assert_eq!(format!("{:?}", Stored::read_all(&values(&both)).unwrap()), "[Stored(Argon2), Stored(SCRAM-SHA-256)]");
+    assert_eq!(
+        format!("{:?}", StoredPassword::read_all(&values(&both)).unwrap()),
+        "[Stored(Argon2), Stored(SCRAM-SHA-256)]"
+    );
     // Plain-text passwords may contain commas, and the text after one does not continue other
     // formats.
     for parted in
         [["{PLAIN}a", "b"], ["$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", "x"], ["{PLAIN}a", "!"]]
     {
-        assert_eq!(Stored::read_all(&values(&parted)).err(), Some(StoredError::NoScheme), "{parted:?}");
+        assert_eq!(StoredPassword::read_all(&values(&parted)).err(), Some(StoredPasswordError::NoScheme), "{parted:?}");
     }
-    assert_eq!(Stored::read_all(&values(&["!", "{PLAIN}x"])).err(), Some(StoredError::Locked));
-    assert_eq!(Stored::read_all(&[]).err(), Some(StoredError::Count(0)));
-    assert_eq!(Stored::read_all(&values(&["{PLAIN}x"; 5])).err(), Some(StoredError::Count(5)));
-    assert_eq!(Stored::read_all(&values(&["{PLAIN}x", "$x"])).err(), Some(StoredError::NoScheme));
+    assert_eq!(StoredPassword::read_all(&values(&["!", "{PLAIN}x"])).err(), Some(StoredPasswordError::Locked));
+    assert_eq!(StoredPassword::read_all(&[]).err(), Some(StoredPasswordError::Count(0)));
+    assert_eq!(StoredPassword::read_all(&values(&["{PLAIN}x"; 5])).err(), Some(StoredPasswordError::Count(5)));
+    assert_eq!(StoredPassword::read_all(&values(&["{PLAIN}x", "$x"])).err(), Some(StoredPasswordError::NoScheme));
 }
 
 #[test]
 fn the_keys_of_scram_are_those_of_the_rfc_and_of_dovecot() {
     // The example of RFC 7677 section 3, for the password 'pencil'.
     let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
-    let keys = Stored::read("{PLAIN}pencil").unwrap().scram_keys(&salt, 4096).unwrap();
+    let keys = StoredPassword::read("{PLAIN}pencil").unwrap().scram_keys(&salt, 4096).unwrap();
     assert_eq!(STANDARD.encode(keys.stored_key), "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=");
     assert_eq!(STANDARD.encode(keys.server_key), "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=");
-    let stored = Stored::read(SCRAM).unwrap().scram_keys(b"other", 1).unwrap();
-    let made = Stored::read("{PLAIN}tanstaaf").unwrap().scram_keys(&stored.salt, 4096).unwrap();
+    let stored = StoredPassword::read(SCRAM).unwrap().scram_keys(b"other", 1).unwrap();
+    let made = StoredPassword::read("{PLAIN}tanstaaf").unwrap().scram_keys(&stored.salt, 4096).unwrap();
     assert_eq!(stored, made);
-    assert_eq!(Stored::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().scram_keys(&salt, 4096), None);
+    assert_eq!(StoredPassword::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().scram_keys(&salt, 4096), None);
 }
 
 #[test]
-fn what_could_not_be_computed_is_not_called_wrong() {
+fn a_failed_computation_is_not_a_wrong_password() {
     // A salt that is too short fails like a lack of memory.
     let params = Params::new(8, 1, 1, Some(16)).unwrap();
     let (salt, hash) = ([1; 4].into(), [0; 16].into());
-    let argon = Argon { algorithm: Algorithm::Argon2id, version: Version::V0x13, params, salt, hash };
-    let broken = Stored(Scheme::Argon2(Box::new(argon)));
+    let argon = Argon2Hash { algorithm: Algorithm::Argon2id, version: Version::V0x13, params, salt, hash };
+    let broken = StoredPassword(Scheme::Argon2(Box::new(argon)));
     let error = broken.verify("x").unwrap_err();
     assert!(error.to_string().contains("cannot compute Argon2"), "{error}");
-    let plain = Stored::read("{PLAIN}x").unwrap();
-    assert_eq!(Stored::verify_any(&[broken.clone(), plain.clone()], "x"), Ok(true));
-    assert_eq!(Stored::verify_any(&[broken, plain.clone()], "y"), Err(error));
-    assert_eq!(Stored::verify_any(&[plain], "y"), Ok(false));
+    let plain = StoredPassword::read("{PLAIN}x").unwrap();
+    assert_eq!(StoredPassword::verify_any(&[broken.clone(), plain.clone()], "x"), Ok(true));
+    assert_eq!(StoredPassword::verify_any(&[broken, plain.clone()], "y"), Err(error));
+    assert_eq!(StoredPassword::verify_any(&[plain], "y"), Ok(false));
 }
 
 #[test]
-fn what_is_in_the_clear_is_warned_against_and_not_shown() {
-    let plain = Stored::read("{PLAIN}verysecret").unwrap();
+fn plain_text_passwords_give_a_warning_and_are_not_shown() {
+    let plain = StoredPassword::read("{PLAIN}verysecret").unwrap();
     assert!(plain.warning().is_some() && !format!("{plain:?}").contains("secret"));
-    assert!(Stored::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().warning().is_some());
-    assert!(Stored::read(SCRAM).unwrap().warning().is_none());
+    assert!(StoredPassword::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().warning().is_some());
+    assert!(StoredPassword::read(SCRAM).unwrap().warning().is_none());
     assert_eq!(plain.decoy().verify("verysecret"), Ok(false));
 }
 
 #[test]
-fn what_is_made_can_be_read() {
-    let scram = super::super::make::scram_sha_256("tanstaaf", [7; 16]).unwrap();
+fn generated_passwords_can_be_parsed() {
+    let scram = super::super::generate::scram_sha_256("tanstaaf", [7; 16]).unwrap();
     assert!(is_right(&scram, "tanstaaf") && !is_right(&scram, "tanstaax"));
-    let argon = super::super::make::argon2id("tanstaaf", [7; 16]).unwrap();
+    let argon = super::super::generate::argon2id("tanstaaf", [7; 16]).unwrap();
     assert!(argon.starts_with("{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$BwcHBwcHBwcHBwcHBwcHBw$"), "{argon}");
     assert!(is_right(&argon, "tanstaaf"));
     for unfit in ["", "a\0b", "a\nb", "\u{ad}\u{2060}", &"x".repeat(513)] {
-        assert!(super::super::make::scram_sha_256(unfit, [7; 16]).is_err());
-        assert!(super::super::make::argon2id(unfit, [7; 16]).is_err());
+        assert!(super::super::generate::scram_sha_256(unfit, [7; 16]).is_err());
+        assert!(super::super::generate::argon2id(unfit, [7; 16]).is_err());
     }
 }
 
 proptest! {
     #[test]
     fn no_text_makes_reading_panic(text in "[{}$a-zA-Z0-9=,./+é -]{0,120}") {
-        let _ = Stored::read(&text);
+        let _ = StoredPassword::read(&text);
     }
 
     #[test]
@@ -248,12 +260,12 @@ proptest! {
             "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
         ][which];
         let place = place.index(stored.len());
-        let _ = Stored::read(&[&stored[..place], &by, &stored[place + 1..]].concat());
+        let _ = StoredPassword::read(&[&stored[..place], &by, &stored[place + 1..]].concat());
     }
 }
 
 #[test]
-fn a_password_of_which_preparation_leaves_nothing_is_not_taken_for_an_empty_one() {
+fn a_password_that_saslprep_empties_is_not_an_empty_one() {
     let keys = |password| scram::keys(password, b"salt", 1);
     assert_ne!(keys("\u{ad}"), keys("\u{2060}"));
     assert_ne!(keys("\u{ad}"), keys(""));

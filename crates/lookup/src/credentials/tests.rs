@@ -3,40 +3,40 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::Answers;
+use crate::LookupFuture;
 
 const SECRET: [u8; 32] = [9; 32];
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A table that answers by the beginning of the key.
-struct Fake(Mutex<Vec<(&'static str, Answer)>>);
+struct FakeTable(Mutex<Vec<(&'static str, LookupAnswer)>>);
 
-impl Table for Fake {
+impl Table for FakeTable {
     fn name(&self) -> &str {
         "people"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         let rows = lock(&self.0).clone();
         let answer = |key: &&str| rows.iter().find(|(name, _)| key.starts_with(name)).map(|(_, answer)| answer.clone());
-        let answers = keys.iter().map(|key| answer(key).unwrap_or(Answer::NotFound)).collect();
+        let answers = keys.iter().map(|key| answer(key).unwrap_or(LookupAnswer::NotFound)).collect();
         Box::pin(std::future::ready(answers))
     }
 }
 
-fn found(stored: &str) -> Answer {
-    Answer::Found(vec![stored.to_owned()])
+fn found(stored: &str) -> LookupAnswer {
+    LookupAnswer::Found(vec![stored.to_owned()])
 }
 
-fn people() -> Arc<Fake> {
-    Arc::new(Fake(Mutex::new(vec![
+fn people() -> Arc<FakeTable> {
+    Arc::new(FakeTable(Mutex::new(vec![
         ("bob", found("$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("plain", found("{PLAIN}tanstaaf")),
-        ("scram", found(&make::scram_sha_256("tanstaaf", [1; 16]).unwrap())),
-        ("down", Answer::Unavailable("the directory is down".to_owned())),
-        ("gone", Answer::Unconfirmed("was not there".to_owned())),
+        ("scram", found(&generate::scram_sha_256("tanstaaf", [1; 16]).unwrap())),
+        ("down", LookupAnswer::Unavailable("the directory is down".to_owned())),
+        ("gone", LookupAnswer::Unconfirmed("was not there".to_owned())),
         ("costly", found("$2y$31$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
-        ("bare", Answer::Found(Vec::new())),
+        ("bare", LookupAnswer::Found(Vec::new())),
         ("locked", found("!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
         ("shut", found("{BLF-CRYPT}!$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG")),
     ])))
@@ -46,25 +46,25 @@ fn settings() -> Settings {
     Settings { threads: 1, ..Settings::default() }
 }
 
-fn credentials(table: &Arc<Fake>, settings: Settings) -> Credentials {
-    let credentials = Credentials::new(Source::Table(table.clone()), settings, SECRET).unwrap();
+fn credentials(table: &Arc<FakeTable>, settings: Settings) -> Credentials {
+    let credentials = Credentials::new(CredentialSource::Table(table.clone()), settings, SECRET).unwrap();
     // The default hash for unknown users is slow without optimization.
-    lock(&credentials.0.usual).first = Stored::read("{PLAIN}x").unwrap();
+    lock(&credentials.0.decoys).fallback = StoredPassword::read("{PLAIN}x").unwrap();
     credentials
 }
 
-fn accepted(user: &str) -> Verdict {
-    Verdict::Accepted { user: user.into() }
+fn accepted(user: &str) -> LoginResult {
+    LoginResult::Accepted { user: user.into() }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_right_password_is_accepted_and_everything_else_is_not() {
     let credentials = credentials(&people(), settings());
     assert_eq!(credentials.verify("Bob@X.org", "tanstaaf", HERE).await, accepted("bob@x.org"));
-    assert_eq!(credentials.verify("bob@x.org", "tanstaax", HERE).await, Verdict::Refused);
-    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify("bob@x.org", "tanstaax", HERE).await, LoginResult::Refused);
+    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, LoginResult::Refused);
     for (user, password) in [("bob", ""), ("bob", "a\0b"), ("", "x"), ("a\0b", "x"), ("bob", &"x".repeat(513))] {
-        assert_eq!(credentials.verify(user, password, HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, password, HERE).await, LoginResult::Refused, "{user}");
     }
     let stats = credentials.stats();
     assert_eq!((stats.accepted, stats.refused, stats.remembered), (1, 7, 0));
@@ -74,27 +74,27 @@ async fn the_right_password_is_accepted_and_everything_else_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_spelled_with_more_white_space_is_nobodys() {
+async fn a_name_with_extra_white_space_is_refused() {
     let credentials = credentials(&people(), settings());
     for user in ["bob ", "bob  b", "bob\u{3000} b", "bob\u{a0}"] {
-        assert_eq!(credentials.verify(user, "tanstaaf", HERE).await, Verdict::Refused, "{user:?}");
+        assert_eq!(credentials.verify(user, "tanstaaf", HERE).await, LoginResult::Refused, "{user:?}");
     }
     assert_eq!(credentials.verify("bob b", "tanstaaf", HERE).await, accepted("bob b"));
     for user in ["scram ", "scram  m"] {
-        assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user:?}");
+        assert!(matches!(credentials.scram(user, HERE).await, ScramLookup::Unknown { .. }), "{user:?}");
     }
     for user in [" bob", " ", "b  b", "b ", "\u{2003}b"] {
-        assert!(!is_name(user), "{user:?}");
+        assert!(!is_valid_user_name(user), "{user:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
+async fn an_unavailable_table_is_no_failed_login() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [("down", "the directory is down"), ("gone", "was not there")] {
         for number in 0..20 {
             match credentials.verify(user, &number.to_string(), HERE).await {
-                Verdict::Unavailable(why) => assert!(why.contains(words), "{why}"),
+                LoginResult::Unavailable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
@@ -102,7 +102,7 @@ async fn what_the_table_cannot_say_is_unavailable_and_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_why() {
+async fn an_unusable_entry_fails_like_an_unknown_user_and_gives_its_reason() {
     let credentials = credentials(&people(), settings());
     for (user, words) in [
         ("costly", "table 'people', user 'costly': stored password too costly to check"),
@@ -110,13 +110,15 @@ async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_wh
     ] {
         for number in 0..5 {
             match credentials.verify(user, &number.to_string(), HERE).await {
-                Verdict::Unusable(why) => assert!(why.contains(words), "{why}"),
+                LoginResult::Unusable(why) => assert!(why.contains(words), "{why}"),
                 other => panic!("{user}: {other:?}"),
             }
         }
-        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        assert_eq!(credentials.verify(user, "x", HERE).await, LoginResult::Throttled, "{user}");
         match credentials.scram(&format!("{user}2"), HERE).await {
-            Scram::Unknown { unusable: Some(why), .. } => assert!(why.contains(&words[words.len() - 10..]), "{why}"),
+            ScramLookup::Unknown { unusable: Some(why), .. } => {
+                assert!(why.contains(&words[words.len() - 10..]), "{why}")
+            }
             other => panic!("{user}: {other:?}"),
         }
     }
@@ -124,15 +126,15 @@ async fn an_entry_of_no_use_is_a_failure_as_for_nobody_and_the_operator_hears_wh
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_locked_is_refused_as_nobody_is() {
+async fn a_locked_user_is_refused_like_an_unknown_one() {
     let credentials = credentials(&people(), settings());
     for user in ["locked", "shut"] {
         for number in 0..5 {
-            assert_eq!(credentials.verify(user, &number.to_string(), HERE).await, Verdict::Refused, "{user}");
+            assert_eq!(credentials.verify(user, &number.to_string(), HERE).await, LoginResult::Refused, "{user}");
         }
-        assert_eq!(credentials.verify(user, "x", HERE).await, Verdict::Throttled, "{user}");
+        assert_eq!(credentials.verify(user, "x", HERE).await, LoginResult::Throttled, "{user}");
         let scram = credentials.scram(&format!("{user}2"), HERE).await;
-        assert!(matches!(scram, Scram::Unknown { unusable: None, .. }), "{user}: {scram:?}");
+        assert!(matches!(scram, ScramLookup::Unknown { unusable: None, .. }), "{user}: {scram:?}");
     }
 }
 
@@ -150,24 +152,24 @@ async fn a_success_is_remembered_for_a_minute_and_not_longer() {
     lock(&table.0).clear();
     tokio::time::advance(Duration::from_secs(59)).await;
     assert_eq!(credentials.verify("BOB", "tanstaaf", HERE).await, accepted("bob"));
-    assert_eq!(credentials.verify("bob", "tanstaax", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify("bob", "tanstaax", HERE).await, LoginResult::Refused);
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, LoginResult::Refused);
     assert_eq!(credentials.stats().remembered, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_remembered_where_nothing_may_be() {
+async fn a_recent_ttl_of_zero_caches_nothing() {
     let table = people();
     let credentials = credentials(&table, Settings { recent_ttl: Duration::ZERO, ..settings() });
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
     lock(&table.0).clear();
-    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, LoginResult::Refused);
 }
 
 #[test]
 fn what_is_remembered_is_bounded() {
-    let mut recent = Recent::new([0; 32], Duration::from_secs(60), 3);
+    let mut recent = RecentSuccesses::new([0; 32], Duration::from_secs(60), 3);
     for number in 0..10 {
         recent.add(Duration::from_secs(number), &number.to_string(), "x", "u");
     }
@@ -178,15 +180,15 @@ fn what_is_remembered_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
+async fn after_too_many_failures_the_right_password_is_throttled_too() {
     let credentials = credentials(&people(), settings());
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
     for wrong in ["1", "2", "3", "4", "5"] {
-        assert_eq!(credentials.verify("bob", wrong, HERE).await, Verdict::Refused);
+        assert_eq!(credentials.verify("bob", wrong, HERE).await, LoginResult::Refused);
     }
     // Even a cached success is throttled: otherwise guesses would be free while the user is logged
     // in.
-    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, LoginResult::Throttled);
     let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
     assert_eq!(credentials.verify("bob", "tanstaaf", elsewhere).await, accepted("bob"));
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -196,19 +198,19 @@ async fn who_fails_too_often_is_not_looked_at_even_with_the_right_password() {
 
 /// A configuration reload must not let throttled clients go on guessing.
 #[tokio::test(start_paused = true)]
-async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
+async fn a_successor_forgets_passwords_and_keeps_failures() {
     let (table, changed) = (people(), people());
     lock(&changed.0).insert(0, ("plain", found("{PLAIN}another")));
     let first = credentials(&table, settings());
     assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
     for number in 0..5 {
-        assert_eq!(first.verify("bob", &number.to_string(), HERE).await, Verdict::Refused);
+        assert_eq!(first.verify("bob", &number.to_string(), HERE).await, LoginResult::Refused);
     }
     tokio::time::advance(Duration::from_millis(500)).await;
-    let follow = |keeps| first.following(Source::Table(changed.clone()), settings(), keeps).unwrap();
+    let follow = |keeps| first.successor(CredentialSource::Table(changed.clone()), settings(), keeps).unwrap();
     let second = follow(true);
-    assert_eq!(second.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
-    assert_eq!(second.verify("plain", "tanstaaf", HERE).await, Verdict::Refused);
+    assert_eq!(second.verify("bob", "tanstaaf", HERE).await, LoginResult::Throttled);
+    assert_eq!(second.verify("plain", "tanstaaf", HERE).await, LoginResult::Refused);
     assert_eq!(second.verify("plain", "another", HERE).await, accepted("plain"));
     // Logins in progress at the predecessor are counted here too.
     assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
@@ -217,17 +219,17 @@ async fn others_that_follow_forget_passwords_and_not_who_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_with_an_old_password_locks_nobody_out() {
+async fn a_device_with_an_old_password_does_not_lock_its_user_out() {
     let credentials = credentials(&people(), settings());
     for _ in 0..50 {
-        assert_eq!(credentials.verify("bob", "old", HERE).await, Verdict::Refused);
+        assert_eq!(credentials.verify("bob", "old", HERE).await, LoginResult::Refused);
     }
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
 }
 
 /// Blocks the only thread and fills the queue until the sender is dropped, so that every hash is
 /// refused.
-async fn occupied(credentials: &Credentials) -> std::sync::mpsc::Sender<()> {
+async fn occupy_workers(credentials: &Credentials) -> std::sync::mpsc::Sender<()> {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = tokio::sync::oneshot::channel();
     let (one, other) = (credentials.clone(), credentials.clone());
@@ -247,24 +249,24 @@ async fn occupied(credentials: &Credentials) -> std::sync::mpsc::Sender<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
+async fn a_repeated_wrong_password_is_not_hashed_again_for_known_and_unknown_users() {
     let credentials = credentials(&people(), Settings { waiting_max: 1, ..settings() });
     for user in ["bob", "nobody", "locked"] {
-        assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, "wrong", HERE).await, LoginResult::Refused, "{user}");
     }
-    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, Verdict::Unusable(_)));
+    assert!(matches!(credentials.verify("costly", "wrong", HERE).await, LoginResult::Unusable(_)));
     assert_eq!(credentials.stats().repeated, 0);
-    let held = occupied(&credentials).await;
+    let held = occupy_workers(&credentials).await;
     for user in ["bob", "nobody", "locked"] {
-        assert_eq!(credentials.verify(user, "wrong", HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, "wrong", HERE).await, LoginResult::Refused, "{user}");
     }
     match credentials.verify("costly", "wrong", HERE).await {
-        Verdict::Unusable(why) => assert!(why.contains("too costly"), "{why}"),
+        LoginResult::Unusable(why) => assert!(why.contains("too costly"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(credentials.stats().repeated, 4);
     let elsewhere = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-    let needs_a_hash = Verdict::Unavailable(workers::Full.to_string());
+    let needs_a_hash = LoginResult::Unavailable(workers::QueueFull.to_string());
     for (user, password, client) in [("bob", "other", HERE), ("nobody", "other", HERE), ("bob", "wrong", elsewhere)] {
         assert_eq!(credentials.verify(user, password, client).await, needs_a_hash, "{user}, {password}");
     }
@@ -274,11 +276,11 @@ async fn a_wrong_password_again_costs_no_hash_for_nobody_as_for_a_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_password_that_was_wrong_is_taken_as_soon_as_it_is_the_users() {
+async fn a_wrong_password_is_accepted_as_soon_as_the_table_has_it() {
     let table = people();
     let credentials = credentials(&table, settings());
     for user in ["bob", "new"] {
-        assert_eq!(credentials.verify(user, "changed", HERE).await, Verdict::Refused, "{user}");
+        assert_eq!(credentials.verify(user, "changed", HERE).await, LoginResult::Refused, "{user}");
     }
     for user in ["bob", "new"] {
         lock(&table.0).insert(0, (user, found("{PLAIN}changed")));
@@ -287,20 +289,20 @@ async fn a_password_that_was_wrong_is_taken_as_soon_as_it_is_the_users() {
 }
 
 #[test]
-fn failures_that_are_remembered_are_bounded_and_know_what_was_stored() {
-    let mut wrong = Wrong::new([0; 32], WRONG_TTL, 3);
+fn recent_failures_are_bounded_and_depend_on_the_stored_values() {
+    let mut wrong = RecentFailures::new([0; 32], WRONG_TTL, 3);
     let values = |all: &[&str]| all.iter().map(|&value| value.to_owned()).collect::<Vec<_>>();
-    let entries = [&["a", "b"][..], &["ab"], &["a"], &[""], &[]].map(|all| wrong.entry(&values(all)));
-    let marks = entries.map(|entry| wrong.mark(HERE, "bob", &entry, "x"));
+    let entries = [&["a", "b"][..], &["ab"], &["a"], &[""], &[]].map(|all| wrong.entry_fingerprint(&values(all)));
+    let marks = entries.map(|entry| wrong.fingerprint(HERE, "bob", &entry, "x"));
     marks.iter().for_each(|mark| wrong.add(Duration::ZERO, *mark));
     assert_eq!(marks.map(|mark| wrong.has(Duration::from_secs(1), &mark)), [false, false, true, true, true]);
     assert!(!wrong.has(WRONG_TTL, &marks[4]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn exchanges_that_are_held_open_hold_up_no_other_user_of_the_client() {
+async fn open_exchanges_do_not_block_other_users_of_the_client() {
     let mut settings = settings();
-    settings.throttle.client_at_once = 3;
+    settings.throttle.client_concurrency = 3;
     let credentials = credentials(&people(), settings);
     let mut held = Vec::new();
     for user in ["scram", "plain", "nobody"] {
@@ -311,7 +313,7 @@ async fn exchanges_that_are_held_open_hold_up_no_other_user_of_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_given_up_has_failed() {
+async fn an_abandoned_attempt_counts_as_failed() {
     let credentials = credentials(&people(), settings());
     for _ in 0..5 {
         let verifying = credentials.verify("bob", "wrong", HERE);
@@ -323,40 +325,40 @@ async fn an_attempt_that_is_given_up_has_failed() {
         })
         .await;
     }
-    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, Verdict::Throttled);
+    assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, LoginResult::Throttled);
 }
 
 #[tokio::test(start_paused = true)]
-async fn scram_has_the_keys_of_those_who_have_some() {
+async fn scram_finds_the_keys_of_users_that_have_them() {
     let credentials = credentials(&people(), settings());
-    let Scram::Found { user, keys, pending } = credentials.scram("Scram", HERE).await else { panic!() };
+    let ScramLookup::Found { user, keys, pending } = credentials.scram("Scram", HERE).await else { panic!() };
     assert_eq!((&*user, keys.iterations, &*keys.salt), ("scram", 4096, &[1; 16][..]));
     assert_eq!(keys, scram::keys("tanstaaf", &[1; 16], 4096));
     pending.succeeded();
-    let Scram::Found { keys, pending, .. } = credentials.scram("plain", HERE).await else { panic!() };
+    let ScramLookup::Found { keys, pending, .. } = credentials.scram("plain", HERE).await else { panic!() };
     assert_eq!(keys, scram::keys("tanstaaf", &keys.salt, 4096));
     drop(pending);
-    let Scram::Found { keys: again, .. } = credentials.scram("plain", HERE).await else { panic!() };
+    let ScramLookup::Found { keys: again, .. } = credentials.scram("plain", HERE).await else { panic!() };
     assert_eq!(keys, again, "the salt does not change");
     for user in ["bob", "nobody", "a\0b"] {
-        assert!(matches!(credentials.scram(user, HERE).await, Scram::Unknown { .. }), "{user}");
+        assert!(matches!(credentials.scram(user, HERE).await, ScramLookup::Unknown { .. }), "{user}");
     }
-    assert!(matches!(credentials.scram("down", HERE).await, Scram::Unavailable(_)));
+    assert!(matches!(credentials.scram("down", HERE).await, ScramLookup::Unavailable(_)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_keys_seems_to_have_the_iterations_that_others_have() {
+async fn users_without_keys_get_iterations_that_other_users_have() {
     let table = people();
-    let dovecots = "{SCRAM-SHA-256}8192,W22ZaJ0SNY7soEsUEjb6gQ==,WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,\
+    let dovecot_keys = "{SCRAM-SHA-256}8192,W22ZaJ0SNY7soEsUEjb6gQ==,WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,\
                     wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
-    lock(&table.0).insert(0, ("dovecot", found(dovecots)));
+    lock(&table.0).insert(0, ("dovecot", found(dovecot_keys)));
     let credentials = credentials(&table, settings());
     let iterations = async |user: &str| match credentials.scram(user, HERE).await {
-        Scram::Unknown { iterations, .. } => iterations,
+        ScramLookup::Unknown { iterations, .. } => iterations,
         other => panic!("{other:?}"),
     };
     assert_eq!(iterations("nobody").await, 4096, "before any user was seen");
-    assert!(matches!(credentials.scram("dovecot", HERE).await, Scram::Found { .. }));
+    assert!(matches!(credentials.scram("dovecot", HERE).await, ScramLookup::Found { .. }));
     // Other stored passwords have no iterations.
     credentials.verify("bob", "x", HERE).await;
     for user in ["nobody", "bob", "somebody", "no1", "no2", "no3"] {
@@ -369,13 +371,13 @@ async fn wrong_proofs_are_throttled_as_wrong_passwords_are() {
     let credentials = credentials(&people(), settings());
     for number in 0..5 {
         match credentials.scram("nobody", HERE).await {
-            Scram::Unknown { pending, .. } if number % 2 == 0 => pending.failed(),
-            Scram::Unknown { .. } => {}
+            ScramLookup::Unknown { pending, .. } if number % 2 == 0 => pending.failed(),
+            ScramLookup::Unknown { .. } => {}
             other => panic!("{other:?}"),
         }
     }
-    assert!(matches!(credentials.scram("nobody", HERE).await, Scram::Throttled));
-    assert_eq!(credentials.verify("nobody", "x", HERE).await, Verdict::Throttled);
+    assert!(matches!(credentials.scram("nobody", HERE).await, ScramLookup::Throttled));
+    assert_eq!(credentials.verify("nobody", "x", HERE).await, LoginResult::Throttled);
 }
 
 #[tokio::test(start_paused = true)]
@@ -395,17 +397,17 @@ async fn an_unknown_user_costs_what_some_known_one_does_and_the_same_each_time()
     }
     // A real user's hash is computed, but its password does not match an unknown user.
     credentials.verify("scram", "x", HERE).await;
-    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, Verdict::Refused);
-    let decoy = Stored::read(DECOY).unwrap();
+    assert_eq!(credentials.verify("nobody", "tanstaaf", HERE).await, LoginResult::Refused);
+    let decoy = StoredPassword::read(DECOY).unwrap();
     assert_eq!(decoy.scheme(), "Argon2");
-    let made = make::argon2id("nobody", [0; 16]).unwrap();
+    let made = generate::argon2id("nobody", [0; 16]).unwrap();
     let costs = |text: &str| text.trim_start_matches("{ARGON2ID}").split('$').take(5).collect::<Vec<_>>().join("$");
     assert_eq!((costs(DECOY), DECOY.len()), (costs(&made), made.len() - "{ARGON2ID}".len()));
 }
 
 #[tokio::test]
-async fn when_the_line_is_full_the_answer_is_there_at_once() {
-    let workers = Workers::start(1, 1).unwrap();
+async fn a_full_queue_refuses_immediately() {
+    let workers = HashWorkers::start(1, 1).unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = tokio::sync::oneshot::channel();
     let mut busy = Box::pin(workers.run(move || {
@@ -420,7 +422,7 @@ async fn when_the_line_is_full_the_answer_is_there_at_once() {
     }
     assert!(futures_util::poll!(&mut waits).is_pending());
     assert_eq!(workers.waiting(), 1);
-    assert_eq!(workers.run(|| 8).await, Err(workers::Full));
+    assert_eq!(workers.run(|| 8).await, Err(workers::QueueFull));
     release.send(()).unwrap();
     assert_eq!((busy.await.unwrap(), waits.await), (Ok(()), Ok(7)));
 }

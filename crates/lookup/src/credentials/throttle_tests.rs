@@ -11,17 +11,17 @@ fn at(seconds: u64) -> Duration {
 }
 
 fn settings() -> ThrottleSettings {
-    let bound = |failures, delay_max| Bound { failures, delay: SECOND, delay_max: at(delay_max) };
+    let bound = |failures, delay_max| ThrottleLimit { failures, delay: SECOND, delay_max: at(delay_max) };
     ThrottleSettings {
         window: at(600),
         pair: bound(3, 60),
         client: bound(10, 60),
         user: bound(20, 5),
         known_for: at(86_400),
-        pair_at_once: 4,
-        client_at_once: 8,
-        places: 4096,
-        shared_clients: Networks::default(),
+        pair_concurrency: 4,
+        client_concurrency: 8,
+        counters_max: 4096,
+        shared_clients: ClientNetworks::default(),
     }
 }
 
@@ -30,7 +30,7 @@ fn address(number: u32) -> IpAddr {
 }
 
 /// Whether an attempt is admitted; it ends as given.
-fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: End) -> bool {
+fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: AttemptEnd) -> bool {
     let attempt = throttle.admit(now, user, client);
     if let Some(attempt) = attempt {
         throttle.settle(now, attempt, end);
@@ -39,7 +39,7 @@ fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, e
 }
 
 fn fails(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr) -> bool {
-    attempt(throttle, now, user, client, End::Failed)
+    attempt(throttle, now, user, client, AttemptEnd::Failed)
 }
 
 #[test]
@@ -78,18 +78,18 @@ fn failures_are_forgotten_after_the_window_and_those_with_delays_after_a_window_
 }
 
 #[test]
-fn the_right_password_forgives_the_pair_and_nothing_else() {
+fn the_right_password_resets_the_pair_and_nothing_else() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..4 {
         assert!(fails(&mut throttle, at(0), "bob", address(1)));
         assert!(fails(&mut throttle, at(0), "bob", address(1)));
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded));
     }
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
     // Ten failures of this client, over all users.
     assert!(!fails(&mut throttle, at(0), "dave", address(1)));
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "bob is known on this client");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded), "bob is known on this client");
 }
 
 #[test]
@@ -109,21 +109,21 @@ fn a_client_that_goes_through_many_users_is_stopped_and_so_are_its_neighbours_in
 }
 
 #[test]
-fn nobody_can_lock_a_user_out_from_where_the_user_logs_in() {
+fn a_user_cannot_be_locked_out_of_known_clients() {
     let mut throttle = Throttle::new(settings());
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded));
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded));
     for number in 0..20 {
         assert!(fails(&mut throttle, at(1), "bob", address(100 + number)));
     }
     assert!(!fails(&mut throttle, at(1), "bob", address(999)), "unknown clients wait");
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Succeeded));
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::Succeeded));
     // An unknown client gets through after the short delay, regardless of the number of failures.
     let mut now = at(1);
     for _ in 0..20 {
         now += at(5);
         assert!(fails(&mut throttle, now, "bob", address(2000 + u32::try_from(now.as_secs()).unwrap())));
     }
-    assert!(attempt(&mut throttle, now + at(5), "bob", address(7777), End::Succeeded));
+    assert!(attempt(&mut throttle, now + at(5), "bob", address(7777), AttemptEnd::Succeeded));
 }
 
 #[test]
@@ -131,21 +131,21 @@ fn no_more_are_let_through_at_once_than_may_fail() {
     let mut throttle = Throttle::new(settings());
     let mut under_way: Vec<_> = (0..4).map(|_| throttle.admit(at(0), "bob", address(1)).unwrap()).collect();
     assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
-    throttle.settle(at(0), under_way.pop().unwrap(), End::Failed);
-    throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
+    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::Failed);
+    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::NotChecked);
     // Two more failures allowed, two attempts running.
     assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
-    throttle.settle(at(0), under_way.pop().unwrap(), End::Void);
+    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::NotChecked);
     assert!(throttle.admit(at(0), "bob", address(1)).is_some());
     let others: Vec<_> = (0..20).filter_map(|number| throttle.admit(at(0), &number.to_string(), address(2))).collect();
     assert_eq!(others.len(), 8);
 }
 
 #[test]
-fn what_was_not_looked_at_is_no_failure() {
+fn an_unchecked_password_is_no_failure() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..100 {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Void));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::NotChecked));
     }
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
     for _ in 0..100 {
@@ -155,19 +155,19 @@ fn what_was_not_looked_at_is_no_failure() {
 }
 
 #[test]
-fn memory_is_bounded_however_many_come() {
-    let mut throttle = Throttle::new(ThrottleSettings { places: 64, ..settings() });
+fn memory_is_bounded() {
+    let mut throttle = Throttle::new(ThrottleSettings { counters_max: 64, ..settings() });
     for number in 0..10_000 {
         fails(&mut throttle, at(0), &number.to_string(), address(number));
     }
     for places in [&throttle.pairs, &throttle.clients, &throttle.users] {
         assert!(places.groups.iter().map(Vec::len).sum::<usize>() <= 64);
-        assert!(places.groups.iter().all(|group| group.capacity() <= GROUP));
+        assert!(places.groups.iter().all(|group| group.capacity() <= GROUP_SIZE_MAX));
     }
 }
 
 #[test]
-fn one_that_holds_an_exchange_open_holds_up_nobody_else() {
+fn an_open_exchange_blocks_no_other_client() {
     let mut throttle = Throttle::new(settings());
     // All but one of the user's free failures are used; the running attempt may use the last.
     for number in 0..19 {
@@ -178,23 +178,23 @@ fn one_that_holds_an_exchange_open_holds_up_nobody_else() {
     throttle.charge(at(0), &mut held);
     // It delays others as a failure does, and no longer.
     assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
-    assert!(attempt(&mut throttle, at(1), "bob", address(2), End::Void));
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), AttemptEnd::NotChecked));
     // A right proof is refunded, a wrong one is counted once.
-    throttle.settle(at(1), held, End::Succeeded);
+    throttle.settle(at(1), held, AttemptEnd::Succeeded);
     let mut wrong = throttle.admit(at(1), "bob", address(3)).unwrap();
     throttle.charge(at(1), &mut wrong);
-    throttle.settle(at(1), wrong, End::Failed);
+    throttle.settle(at(1), wrong, AttemptEnd::Failed);
     assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [20]);
-    assert!(throttle.pairs.groups.iter().flatten().all(|place| place.under_way == 0));
+    assert!(throttle.pairs.groups.iter().flatten().all(|place| place.in_flight == 0));
 }
 
 #[test]
-fn what_was_charged_in_a_window_that_is_over_takes_back_nothing() {
+fn a_charge_from_an_earlier_window_is_not_refunded() {
     let mut throttle = Throttle::new(settings());
     let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
     throttle.charge(at(0), &mut held);
     assert!(fails(&mut throttle, at(601), "bob", address(2)));
-    throttle.settle(at(602), held, End::Succeeded);
+    throttle.settle(at(602), held, AttemptEnd::Succeeded);
     assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [1]);
 }
 
@@ -202,19 +202,22 @@ fn what_was_charged_in_a_window_that_is_over_takes_back_nothing() {
 fn the_same_wrong_password_again_is_no_further_failure() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..100 {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(7)));
     }
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Succeeded), "the user can log in");
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(7)));
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded), "the user can log in");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(7)));
     for mark in [8, 7, 8] {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(mark)), "{mark}");
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(mark)), "{mark}");
     }
     assert!(
-        !attempt(&mut throttle, at(0), "bob", address(1), End::Wrong(8)),
+        !attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(8)),
         "three failures with different passwords"
     );
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)));
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), End::Wrong(8)), "a repetition adds no delay");
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::WrongPassword(8)));
+    assert!(
+        attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::WrongPassword(8)),
+        "a repetition adds no delay"
+    );
 }
 
 /// Regression: repeated logins of invented users, each a bind, were never throttled and took up all
@@ -222,7 +225,7 @@ fn the_same_wrong_password_again_is_no_further_failure() {
 #[test]
 fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
     let mut throttle = Throttle::new(settings());
-    let mut repeats = |now, user: &str| attempt(&mut throttle, now, user, address(1), End::WrongAtCost(7));
+    let mut repeats = |now, user: &str| attempt(&mut throttle, now, user, address(1), AttemptEnd::WrongCostly(7));
     // The first failure, the free repetition, and two more failures.
     (0..4).for_each(|_| assert!(repeats(at(0), "bob")));
     assert!(!repeats(at(0), "bob"));
@@ -233,20 +236,20 @@ fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
     // Invented users: ten failures of the client are free, and their repetitions.
     let looked_at = [(); 4].map(|()| {
         let names = (0..6).map(|number| number.to_string());
-        names.filter(|name| attempt(&mut throttle, at(0), name, address(2), End::WrongAtCost(7))).count()
+        names.filter(|name| attempt(&mut throttle, at(0), name, address(2), AttemptEnd::WrongCostly(7))).count()
     });
     assert_eq!(looked_at, [6, 6, 4, 0]);
 }
 
 #[test]
-fn those_who_have_logged_in_are_forgotten_last_and_what_says_nothing_first() {
-    let mut throttle = Throttle::new(ThrottleSettings { places: GROUP, ..settings() });
+fn known_clients_are_evicted_last_and_empty_counters_first() {
+    let mut throttle = Throttle::new(ThrottleSettings { counters_max: GROUP_SIZE_MAX, ..settings() });
     for _ in 0..2 {
         assert!(fails(&mut throttle, at(0), "eve", address(1)));
     }
-    assert!(attempt(&mut throttle, at(1), "bob", address(2), End::Succeeded));
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), AttemptEnd::Succeeded));
     for number in 0..100 {
-        assert!(attempt(&mut throttle, at(2), &number.to_string(), address(10 + number), End::Void));
+        assert!(attempt(&mut throttle, at(2), &number.to_string(), address(10 + number), AttemptEnd::NotChecked));
     }
     assert_eq!(throttle.users.groups[0].len(), 1, "unchecked passwords leave no counter");
     assert_eq!(throttle.pairs.groups[0].iter().map(|place| place.failures).max(), Some(2), "failures are kept");
@@ -258,7 +261,7 @@ fn those_who_have_logged_in_are_forgotten_last_and_what_says_nothing_first() {
 
 #[test]
 fn a_client_that_many_share_is_not_bound() {
-    let shared_clients = Networks::new(|client| client == address(1));
+    let shared_clients = ClientNetworks::new(|client| client == address(1));
     let mut throttle = Throttle::new(ThrottleSettings { shared_clients, ..settings() });
     let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
     for number in 0..50 {
@@ -279,7 +282,7 @@ proptest! {
         let (mut now, mut failed) = (Duration::ZERO, 0u64);
         for (millis, is_failure) in steps {
             now += Duration::from_millis(millis);
-            let end = if is_failure { End::Failed } else { End::Void };
+            let end = if is_failure { AttemptEnd::Failed } else { AttemptEnd::NotChecked };
             if attempt(&mut throttle, now, "bob", address(1), end) && is_failure {
                 failed += 1;
             }
@@ -291,7 +294,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_nobody_waits_for_ever(
+    fn every_pair_is_admitted_again_after_the_longest_delay(
         steps in proptest::collection::vec((0u64..100, 0u32..3, 0u32..3, 0u8..5), 0..100),
     ) {
         let mut throttle = Throttle::new(settings());
@@ -300,13 +303,13 @@ proptest! {
         for (seconds, user, client, what) in steps {
             now += at(seconds);
             under_way.extend(throttle.admit(now, &user.to_string(), address(client)));
-            let ends = [End::Succeeded, End::Failed, End::Void, End::WrongAtCost(0)];
+            let ends = [AttemptEnd::Succeeded, AttemptEnd::Failed, AttemptEnd::NotChecked, AttemptEnd::WrongCostly(0)];
             if let (Some(end), false) = (ends.get(usize::from(what)), under_way.is_empty()) {
                 throttle.settle(now, under_way.swap_remove(0), *end);
             }
         }
         for attempt in under_way.drain(..) {
-            throttle.settle(now, attempt, End::Failed);
+            throttle.settle(now, attempt, AttemptEnd::Failed);
         }
         now += at(61);
         prop_assert!(throttle.admit(now, "0", address(0)).is_some());

@@ -12,18 +12,18 @@ const NICE: i32 = 10;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads. They end with this handle, after their current job.
-pub(super) struct Workers {
+pub(super) struct HashWorkers {
     shared: Arc<Shared>,
-    line_max: usize,
+    queue_max: usize,
 }
 
 struct Shared {
-    line: Mutex<Line>,
+    queue: Mutex<JobQueue>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Line {
+struct JobQueue {
     jobs: VecDeque<Job>,
     is_closed: bool,
 }
@@ -31,80 +31,83 @@ struct Line {
 /// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many passwords are waiting to be checked")]
-pub(super) struct Full;
+pub(super) struct QueueFull;
 
-impl Workers {
+impl HashWorkers {
     /// Starts this number of threads.
-    pub(super) fn start(threads: usize, line_max: usize) -> std::io::Result<Workers> {
-        let shared = Arc::new(Shared { line: Mutex::default(), arrived: Condvar::new() });
-        let workers = Workers { shared, line_max };
+    pub(super) fn start(threads: usize, queue_max: usize) -> std::io::Result<HashWorkers> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new() });
+        let workers = HashWorkers { shared, queue_max };
         for _ in 0..threads.max(1) {
             let shared = workers.shared.clone();
-            std::thread::Builder::new().name("credentials".to_owned()).spawn(move || shared.work())?;
+            std::thread::Builder::new().name("credentials".to_owned()).spawn(move || shared.run_jobs())?;
         }
         Ok(workers)
     }
 
     /// Runs `compute` on one of the threads and waits for the result. If dropped, a job that has
     /// not started is skipped.
-    pub(super) async fn run<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Full> {
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        compute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, QueueFull> {
         let (answer, answered) = oneshot::channel();
         self.push(Box::new(move || {
             if !answer.is_closed() {
                 let _ = answer.send(compute());
             }
         }))?;
-        answered.await.map_err(|_| Full)
+        answered.await.map_err(|_| QueueFull)
     }
 
     /// Jobs in the queue.
     pub(super) fn waiting(&self) -> usize {
-        self.shared.line().jobs.len()
+        self.shared.queue().jobs.len()
     }
 
-    fn push(&self, job: Job) -> Result<(), Full> {
-        let mut line = self.shared.line();
-        if line.jobs.len() >= self.line_max.max(1) {
-            return Err(Full);
+    fn push(&self, job: Job) -> Result<(), QueueFull> {
+        let mut queue = self.shared.queue();
+        if queue.jobs.len() >= self.queue_max.max(1) {
+            return Err(QueueFull);
         }
-        line.jobs.push_back(job);
-        drop(line);
+        queue.jobs.push_back(job);
+        drop(queue);
         self.shared.arrived.notify_one();
         Ok(())
     }
 }
 
-impl Drop for Workers {
+impl Drop for HashWorkers {
     fn drop(&mut self) {
-        let mut line = self.shared.line();
-        line.is_closed = true;
-        line.jobs.clear();
-        drop(line);
+        let mut queue = self.shared.queue();
+        queue.is_closed = true;
+        queue.jobs.clear();
+        drop(queue);
         self.shared.arrived.notify_all();
     }
 }
 
 impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    fn run_jobs(&self) {
         // On Linux this sets the priority of this thread only (setpriority(2)). Without permission,
         // continue at normal priority.
         let _ = rustix::process::setpriority_process(None, NICE);
-        while let Some(job) = self.next() {
+        while let Some(job) = self.next_job() {
             job();
         }
     }
 
-    fn next(&self) -> Option<Job> {
-        let mut line = self.line();
+    fn next_job(&self) -> Option<Job> {
+        let mut queue = self.queue();
         loop {
-            match line.jobs.pop_front() {
-                _ if line.is_closed => return None,
+            match queue.jobs.pop_front() {
+                _ if queue.is_closed => return None,
                 Some(job) => return Some(job),
-                None => line = self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner),
+                None => queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -115,10 +118,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn hashes_stand_behind_mail() {
+    async fn hash_threads_have_low_priority() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let ours = nice();
-        let workers = Workers::start(1, 1).unwrap();
+        let workers = HashWorkers::start(1, 1).unwrap();
         assert_eq!(workers.run(nice).await.unwrap(), NICE.max(ours), "a hash thread");
         assert_eq!(nice(), ours, "other threads");
     }

@@ -13,8 +13,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::store::{Kept, Store};
-use crate::{Answer, Layer, Trace};
+use super::store::{CacheStore, CachedEntry};
+use crate::{LookupAnswer, LookupTrace, TableLayer};
 
 /// Lifetimes and size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Default for CacheSettings {
 
 /// What an entry may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum Freshness {
     Fresh,
     Due,
     Stale,
@@ -51,70 +51,77 @@ enum Use {
 }
 
 impl CacheSettings {
-    fn judge(&self, is_found: bool, age: Duration) -> Use {
+    fn freshness(&self, is_found: bool, age: Duration) -> Freshness {
         match is_found {
-            true if age < self.ttl / 5 * 4 => Use::Fresh,
-            true if age < self.ttl => Use::Due,
-            true if age < self.ttl.saturating_add(self.stale_if_error) => Use::Stale,
-            false if age < self.negative_ttl => Use::Fresh,
-            false if age < self.negative_ttl.saturating_add(self.stale_if_error) => Use::Stale,
-            _ => Use::Expired,
+            true if age < self.ttl / 5 * 4 => Freshness::Fresh,
+            true if age < self.ttl => Freshness::Due,
+            true if age < self.ttl.saturating_add(self.stale_if_error) => Freshness::Stale,
+            false if age < self.negative_ttl => Freshness::Fresh,
+            false if age < self.negative_ttl.saturating_add(self.stale_if_error) => Freshness::Stale,
+            _ => Freshness::Expired,
         }
     }
 }
 
 /// A fresh answer.
-pub(super) struct Hit {
-    pub(super) answer: Answer,
+pub(super) struct CacheHit {
+    pub(super) answer: LookupAnswer,
     pub(super) age: Duration,
     /// Whether the backend should be asked again in the background.
     pub(super) is_due: bool,
 }
 
 pub(super) struct Cache {
-    store: Store,
+    store: CacheStore,
     settings: CacheSettings,
 }
 
 impl Cache {
     pub(super) fn new(settings: CacheSettings) -> Self {
-        Cache { store: Store::new(settings.entries), settings }
+        Cache { store: CacheStore::new(settings.entries), settings }
     }
 
     /// The answer, if the entry is fresh or due.
-    pub(super) fn fresh(&self, key: &str, now: Instant) -> Option<Hit> {
+    pub(super) fn fresh(&self, key: &str, now: Instant) -> Option<CacheHit> {
         self.store.read(key, |kept| {
-            let (how, age) = self.judge(&kept, now);
+            let (how, age) = self.freshness(&kept, now);
             let is_due = match how {
-                Use::Fresh => false,
-                Use::Due => true,
-                Use::Stale | Use::Expired => return None,
+                Freshness::Fresh => false,
+                Freshness::Due => true,
+                Freshness::Stale | Freshness::Expired => return None,
             };
-            Some(Hit { answer: kept.answer(), age, is_due })
+            Some(CacheHit { answer: kept.answer(), age, is_due })
         })
     }
 
     /// The answer if the backend gives none, for the reason `why`.
-    pub(super) fn spare(&self, key: &str, why: &str, now: Instant) -> Option<Trace> {
+    pub(super) fn fallback(&self, key: &str, why: &str, now: Instant) -> Option<LookupTrace> {
         self.store.read(key, |kept| {
-            let (how, age) = self.judge(&kept, now);
+            let (how, age) = self.freshness(&kept, now);
             match how {
-                Use::Fresh | Use::Due => Some(Trace { answer: kept.answer(), layer: Layer::Cache { age } }),
-                Use::Stale if kept.is_found() => Some(Trace { answer: kept.answer(), layer: Layer::Stale { age } }),
-                Use::Stale => Some(Trace { answer: Answer::Unconfirmed(why.into()), layer: Layer::Stale { age } }),
-                Use::Expired => None,
+                Freshness::Fresh | Freshness::Due => {
+                    Some(LookupTrace { answer: kept.answer(), layer: TableLayer::Cache { age } })
+                }
+                Freshness::Stale if kept.is_found() => {
+                    Some(LookupTrace { answer: kept.answer(), layer: TableLayer::Stale { age } })
+                }
+                Freshness::Stale => Some(LookupTrace {
+                    answer: LookupAnswer::Unconfirmed(why.into()),
+                    layer: TableLayer::Stale { age },
+                }),
+                Freshness::Expired => None,
             }
         })
     }
 
     /// Stores a new answer. Unavailable is not stored and replaces nothing.
-    pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
+    pub(super) fn insert(&self, key: &str, answer: &LookupAnswer, now: Instant) {
         let values = match answer {
-            Answer::Found(values) => Some(values.as_slice()),
-            Answer::NotFound => None,
-            Answer::Unavailable(_) | Answer::Unconfirmed(_) => return,
+            LookupAnswer::Found(values) => Some(values.as_slice()),
+            LookupAnswer::NotFound => None,
+            LookupAnswer::Unavailable(_) | LookupAnswer::Unconfirmed(_) => return,
         };
-        self.store.insert(key, values, now, |kept| self.judge(&kept, now).0 != Use::Expired);
+        self.store.insert(key, values, now, |kept| self.freshness(&kept, now).0 != Freshness::Expired);
     }
 
     /// The number of entries, including expired ones not yet evicted.
@@ -122,9 +129,9 @@ impl Cache {
         self.store.count() as u64
     }
 
-    fn judge(&self, kept: &Kept<'_>, now: Instant) -> (Use, Duration) {
-        let age = now.saturating_duration_since(kept.said());
-        (self.settings.judge(kept.is_found(), age), age)
+    fn freshness(&self, kept: &CachedEntry<'_>, now: Instant) -> (Freshness, Duration) {
+        let age = now.saturating_duration_since(kept.answered_at());
+        (self.settings.freshness(kept.is_found(), age), age)
     }
 }
 
@@ -141,17 +148,17 @@ mod tests {
         entries: 100,
     };
 
-    fn found(values: &[&str]) -> Answer {
-        Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+    fn found(values: &[&str]) -> LookupAnswer {
+        LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
     }
 
-    fn at_age(answer: &Answer, age: Duration) -> (Option<bool>, Option<Layer>) {
+    fn at_age(answer: &LookupAnswer, age: Duration) -> (Option<bool>, Option<TableLayer>) {
         let (cache, now) = (Cache::new(SETTINGS), Instant::now());
-        cache.keep("k", answer, now);
-        let spare = cache.spare("k", "why", now + age);
-        let unconfirmed = Answer::Unconfirmed("why".into());
-        let is_stale = |spare: &Trace| matches!(spare.layer, Layer::Stale { .. });
-        let expected = |spare: &Trace| match is_stale(spare) && *answer == Answer::NotFound {
+        cache.insert("k", answer, now);
+        let spare = cache.fallback("k", "why", now + age);
+        let unconfirmed = LookupAnswer::Unconfirmed("why".into());
+        let is_stale = |spare: &LookupTrace| matches!(spare.layer, TableLayer::Stale { .. });
+        let expected = |spare: &LookupTrace| match is_stale(spare) && *answer == LookupAnswer::NotFound {
             true => unconfirmed.clone(),
             false => answer.clone(),
         };
@@ -169,11 +176,11 @@ mod tests {
         };
         for (seconds, is_due) in [(0, false), (79, false), (80, true), (99, true)] {
             let (used, age) = at(seconds);
-            assert_eq!(used, (Some(is_due), Some(Layer::Cache { age })), "{seconds}");
+            assert_eq!(used, (Some(is_due), Some(TableLayer::Cache { age })), "{seconds}");
         }
         for seconds in [100, 1099] {
             let (used, age) = at(seconds);
-            assert_eq!(used, (None, Some(Layer::Stale { age })), "{seconds}");
+            assert_eq!(used, (None, Some(TableLayer::Stale { age })), "{seconds}");
         }
         assert_eq!(at(1100).0, (None, None));
     }
@@ -181,18 +188,18 @@ mod tests {
     #[test]
     fn what_was_not_found_is_fresh_then_unconfirmed_then_nothing() {
         let age = Duration::from_secs(9);
-        assert_eq!(at_age(&Answer::NotFound, age), (Some(false), Some(Layer::Cache { age })));
+        assert_eq!(at_age(&LookupAnswer::NotFound, age), (Some(false), Some(TableLayer::Cache { age })));
         for age in [10, 1009].map(Duration::from_secs) {
-            assert_eq!(at_age(&Answer::NotFound, age), (None, Some(Layer::Stale { age })));
+            assert_eq!(at_age(&LookupAnswer::NotFound, age), (None, Some(TableLayer::Stale { age })));
         }
-        assert_eq!(at_age(&Answer::NotFound, Duration::from_secs(1010)), (None, None));
+        assert_eq!(at_age(&LookupAnswer::NotFound, Duration::from_secs(1010)), (None, None));
     }
 
     #[test]
     fn what_could_not_be_said_replaces_nothing() {
         let (cache, now) = (Cache::new(SETTINGS), Instant::now());
-        cache.keep("k", &found(&["v"]), now);
-        cache.keep("k", &Answer::Unavailable("why".into()), now + Duration::from_secs(50));
+        cache.insert("k", &found(&["v"]), now);
+        cache.insert("k", &LookupAnswer::Unavailable("why".into()), now + Duration::from_secs(50));
         assert_eq!(cache.fresh("k", now + Duration::from_secs(99)).map(|hit| hit.answer), Some(found(&["v"])));
         assert!(cache.fresh("k", now + Duration::from_secs(101)).is_none());
     }
@@ -200,29 +207,29 @@ mod tests {
     #[test]
     fn to_be_served_makes_nothing_younger() {
         let (cache, now) = (Cache::new(SETTINGS), Instant::now());
-        cache.keep("k", &found(&["v"]), now);
+        cache.insert("k", &found(&["v"]), now);
         for seconds in 0..1100 {
-            assert!(cache.spare("k", "", now + Duration::from_secs(seconds)).is_some());
+            assert!(cache.fallback("k", "", now + Duration::from_secs(seconds)).is_some());
         }
-        assert!(cache.spare("k", "", now + Duration::from_secs(1100)).is_none());
+        assert!(cache.fallback("k", "", now + Duration::from_secs(1100)).is_none());
     }
 
     #[test]
     fn a_life_without_end_is_no_fault() {
         let for_ever = CacheSettings { ttl: Duration::MAX, stale_if_error: Duration::MAX, ..SETTINGS };
         let (cache, now) = (Cache::new(for_ever), Instant::now());
-        cache.keep("k", &found(&[]), now);
+        cache.insert("k", &found(&[]), now);
         assert!(cache.fresh("k", now).is_some());
     }
 
     proptest! {
         #[test]
         fn an_entry_only_ever_gets_worse(is_found: bool, younger in 0u64..2000, older in 0u64..2000) {
-            let rank = |age: u64| match SETTINGS.judge(is_found, Duration::from_secs(age)) {
-                Use::Fresh => 0,
-                Use::Due => 1,
-                Use::Stale => 2,
-                Use::Expired => 3,
+            let rank = |age: u64| match SETTINGS.freshness(is_found, Duration::from_secs(age)) {
+                Freshness::Fresh => 0,
+                Freshness::Due => 1,
+                Freshness::Stale => 2,
+                Freshness::Expired => 3,
             };
             let (younger, older) = (younger.min(older), younger.max(older));
             prop_assert!(rank(younger) <= rank(older));

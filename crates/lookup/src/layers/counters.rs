@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use mail::Recorder;
+use mail::HistogramRecorder;
 
-use crate::{Answer, Layer, Stats, Trace};
+use crate::{LookupAnswer, LookupStats, LookupTrace, TableLayer};
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -16,30 +16,30 @@ pub(super) struct Counters {
     stale: AtomicU64,
     joined: AtomicU64,
     failures: AtomicU64,
-    request_keys: Recorder,
-    request_micros: Recorder,
+    request_keys: HistogramRecorder,
+    request_micros: HistogramRecorder,
 }
 
 impl Counters {
     /// Counts answers that were all fresh cache hits.
-    pub(super) fn count_hits(&self, answers: &[Answer]) {
-        let found = answers.iter().filter(|answer| matches!(answer, Answer::Found(_))).count();
+    pub(super) fn count_hits(&self, answers: &[LookupAnswer]) {
+        let found = answers.iter().filter(|answer| matches!(answer, LookupAnswer::Found(_))).count();
         add(&self.hits, answers.len());
         add(&self.found, found);
         add(&self.not_found, answers.len() - found);
     }
 
     /// Counts an answer of any layer.
-    pub(super) fn count(&self, trace: &Trace) {
+    pub(super) fn count(&self, trace: &LookupTrace) {
         let answer = match trace.answer {
-            Answer::Found(_) => &self.found,
-            Answer::NotFound => &self.not_found,
-            Answer::Unavailable(_) | Answer::Unconfirmed(_) => &self.unavailable,
+            LookupAnswer::Found(_) => &self.found,
+            LookupAnswer::NotFound => &self.not_found,
+            LookupAnswer::Unavailable(_) | LookupAnswer::Unconfirmed(_) => &self.unavailable,
         };
         add(answer, 1);
         match trace.layer {
-            Layer::Cache { .. } => add(&self.hits, 1),
-            Layer::Stale { .. } => add(&self.stale, 1),
+            TableLayer::Cache { .. } => add(&self.hits, 1),
+            TableLayer::Stale { .. } => add(&self.stale, 1),
             _ => {}
         }
     }
@@ -57,9 +57,9 @@ impl Counters {
     }
 
     /// The part of the statistics that is counted here.
-    pub(super) fn read(&self) -> Stats {
+    pub(super) fn read(&self) -> LookupStats {
         let request_keys = self.request_keys.read();
-        Stats {
+        LookupStats {
             found: self.found.load(Relaxed),
             not_found: self.not_found.load(Relaxed),
             unavailable: self.unavailable.load(Relaxed),
@@ -70,7 +70,7 @@ impl Counters {
             failures: self.failures.load(Relaxed),
             request_keys,
             request_micros: self.request_micros.read(),
-            ..Stats::default()
+            ..LookupStats::default()
         }
     }
 }

@@ -13,17 +13,17 @@
 //!
 //! Callers may be on any tokio runtime. The table has its own thread and runtime for the backend.
 
-mod asker;
-mod bell;
+mod answer_slots;
+mod backend_worker;
+mod batch_queue;
 mod breaker;
 mod cache;
 mod counters;
-mod gather;
-mod question;
+mod failures;
+mod notifier;
+mod pending_lookup;
 mod shared;
 mod store;
-mod ticket;
-mod troubles;
 
 use std::io;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-use self::asker::Asker;
+use self::backend_worker::BackendWorker;
 pub use self::cache::CacheSettings;
-use self::question::Question;
+use self::pending_lookup::PendingLookup;
 use self::shared::Shared;
 use crate::backend::Backend;
-use crate::{Answer, Answers, Events, Layer, Stats, Table, Trace, Tracing};
+use crate::{LookupAnswer, LookupFuture, LookupStats, LookupTrace, Table, TableEventHandler, TableLayer, TraceFuture};
 
 /// How to use a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Settings {
     pub batch_max: usize,
     /// How long a request waits for more keys if it is not full. Lookups come in bursts, and a
     /// batch of twenty keys costs a third per key. Default 300 microseconds.
-    pub gather_time: Duration,
+    pub batch_delay: Duration,
     /// Concurrent requests, at least 1. Default 2.
     pub concurrency: usize,
     /// How long a lookup waits in total; after that, missing answers are stale or Unavailable.
@@ -60,7 +60,7 @@ pub struct Settings {
     /// Consecutive failed requests that open the breaker. Default 3.
     pub failures_max: usize,
     /// Time between probes while the breaker is open. Default 500 milliseconds.
-    pub probe_every: Duration,
+    pub probe_interval: Duration,
 }
 
 impl Default for Settings {
@@ -68,12 +68,12 @@ impl Default for Settings {
         Settings {
             cache: Some(CacheSettings::default()),
             batch_max: 64,
-            gather_time: Duration::from_micros(300),
+            batch_delay: Duration::from_micros(300),
             concurrency: 2,
             wait_max: Duration::from_secs(30),
             waiting_max: 100_000,
             failures_max: 3,
-            probe_every: Duration::from_millis(500),
+            probe_interval: Duration::from_millis(500),
         }
     }
 }
@@ -83,57 +83,62 @@ impl Default for Settings {
 /// A lookup whose keys are all cached is ready immediately. Others must be awaited on a tokio
 /// runtime with time enabled. Dropping the table joins its thread, and therefore waits for a
 /// backend that blocks.
-pub struct Layered {
+pub struct LayeredTable {
     shared: Arc<Shared>,
     /// None after shutdown.
     thread: Option<JoinHandle<()>>,
 }
 
-impl Layered {
+impl LayeredTable {
     /// Starts the table `name`. Fails if the thread or its runtime cannot be created.
-    pub fn start(name: &str, backend: impl Backend, settings: Settings, events: Events) -> io::Result<Layered> {
+    pub fn start(
+        name: &str,
+        backend: impl Backend,
+        settings: Settings,
+        events: TableEventHandler,
+    ) -> io::Result<LayeredTable> {
         let shared = Arc::new(Shared::new(name, &settings));
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let asker = Asker::new(shared.clone(), backend, events, &settings);
+        let worker = BackendWorker::new(shared.clone(), backend, events, &settings);
         let work = move || {
-            LocalSet::new().block_on(&runtime, asker.run());
+            LocalSet::new().block_on(&runtime, worker.run());
             // Do not wait for blocking work of the backend, such as name resolution.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(format!("table {name}")).spawn(work)?;
-        Ok(Layered { shared, thread: Some(thread) })
+        Ok(LayeredTable { shared, thread: Some(thread) })
     }
 }
 
-impl Table for Layered {
+impl Table for LayeredTable {
     fn name(&self) -> &str {
         &self.shared.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        if let Some(answers) = self.shared.hits(keys) {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        if let Some(answers) = self.shared.cached_answers(keys) {
             return Box::pin(std::future::ready(answers));
         }
-        let question = Question::new(&self.shared, keys);
-        Box::pin(async move { question.traces().await.into_iter().map(|trace| trace.answer).collect() })
+        let lookup = PendingLookup::new(&self.shared, keys);
+        Box::pin(async move { lookup.traces().await.into_iter().map(|trace| trace.answer).collect() })
     }
 
-    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
-        let question = Question::new(&self.shared, &[key]);
+    fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
+        let lookup = PendingLookup::new(&self.shared, &[key]);
         Box::pin(async move {
-            question.traces().await.pop().unwrap_or_else(|| Trace {
-                answer: Answer::Unavailable(format!("table '{}': no answer", self.name())),
-                layer: Layer::Backend,
+            lookup.traces().await.pop().unwrap_or_else(|| LookupTrace {
+                answer: LookupAnswer::Unavailable(format!("table '{}': no answer", self.name())),
+                layer: TableLayer::Backend,
             })
         })
     }
 
-    fn stats(&self) -> Option<Stats> {
+    fn stats(&self) -> Option<LookupStats> {
         Some(self.shared.stats())
     }
 }
 
-impl Drop for Layered {
+impl Drop for LayeredTable {
     fn drop(&mut self) {
         self.shared.end();
         let here = thread::current().id();

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::Settings;
-use super::bell;
+use super::answer_slots::{AnswerSlots, Waiter};
+use super::batch_queue::{BatchQueue, CancelledKeys, EnqueueError, Enqueued, Key};
 use super::cache::Cache;
 use super::counters::Counters;
-use super::gather::{Dismissed, Enlisted, Gather, Key, Refusal};
-use super::ticket::{Ticket, Waiter};
-use crate::{Answer, Down, Layer, Stats, Trace};
+use super::notifier;
+use crate::{BackendDown, LookupAnswer, LookupStats, LookupTrace, TableLayer};
 
 pub(super) struct Shared {
     pub(super) name: Box<str>,
     pub(super) counters: Counters,
     cache: Option<Cache>,
-    gather: Mutex<Gather>,
+    queue: Mutex<BatchQueue>,
     /// Notified when the table's thread has work.
-    call: Notify,
+    wake: Notify,
     pub(super) wait_max: Duration,
 }
 
@@ -31,14 +31,14 @@ impl Shared {
             name: name.into(),
             counters: Counters::default(),
             cache: settings.cache.map(Cache::new),
-            gather: Mutex::new(Gather::new(settings)),
-            call: Notify::new(),
+            queue: Mutex::new(BatchQueue::new(settings)),
+            wake: Notify::new(),
             wait_max: settings.wait_max,
         }
     }
 
     /// The answers, if all keys are cached.
-    pub(super) fn hits(&self, keys: &[&str]) -> Option<Vec<Answer>> {
+    pub(super) fn cached_answers(&self, keys: &[&str]) -> Option<Vec<LookupAnswer>> {
         let cache = self.cache.as_ref()?;
         let now = Instant::now();
         let mut answers = Vec::with_capacity(keys.len());
@@ -46,7 +46,7 @@ impl Shared {
             let key = folded(key);
             let hit = cache.fresh(&key, now)?;
             if hit.is_due {
-                self.ask_ahead(&key);
+                self.prefetch(&key);
             }
             answers.push(hit.answer);
         }
@@ -56,124 +56,124 @@ impl Shared {
 
     /// Starts a lookup: takes cached answers and queues the other keys, which are returned with
     /// their indexes.
-    pub(super) fn ask(&self, keys: &[&str]) -> (Arc<Ticket>, Vec<(usize, Key)>) {
+    pub(super) fn start_lookup(&self, keys: &[&str]) -> (Arc<AnswerSlots>, Vec<(usize, Key)>) {
         let now = Instant::now();
-        let ticket = Arc::new(Ticket::new(keys.len()));
+        let slots = Arc::new(AnswerSlots::new(keys.len()));
         let mut missing = Vec::new();
         for (place, key) in keys.iter().enumerate() {
             let key = folded(key);
             match self.cache.as_ref().and_then(|cache| cache.fresh(&key, now)) {
                 // No task is waiting yet.
-                Some(hit) => {
-                    drop(ticket.give(place, Trace { answer: hit.answer, layer: Layer::Cache { age: hit.age } }))
-                }
+                Some(hit) => drop(
+                    slots.deliver(place, LookupTrace { answer: hit.answer, layer: TableLayer::Cache { age: hit.age } }),
+                ),
                 None => missing.push((place, Key::from(key))),
             }
         }
-        self.enlist(&ticket, &missing, now);
-        (ticket, missing)
+        self.enqueue(&slots, &missing, now);
+        (slots, missing)
     }
 
-    fn enlist(&self, ticket: &Arc<Ticket>, missing: &[(usize, Key)], now: Instant) {
+    fn enqueue(&self, slots: &Arc<AnswerSlots>, missing: &[(usize, Key)], now: Instant) {
         let mut refused = Vec::new();
         let mut joined = 0;
-        let mut gather = self.gather();
+        let mut queue = self.queue();
         for (place, key) in missing {
-            match gather.enlist(key, Some(Waiter { ticket: ticket.clone(), place: *place })) {
-                Ok(Enlisted::New) => {}
-                Ok(Enlisted::Joined) => joined += 1,
+            match queue.enqueue(key, Some(Waiter { slots: slots.clone(), place: *place })) {
+                Ok(Enqueued::New) => {}
+                Ok(Enqueued::Joined) => joined += 1,
                 Err(refusal) => refused.push((*place, key, refusal)),
             }
         }
-        self.call_after(gather);
+        self.unlock_and_wake(queue);
         self.counters.count_joined(joined);
         for (place, key, refusal) in refused {
-            let trace = self.refuse(key, refusal, now);
-            drop(ticket.give(place, trace));
+            let trace = self.refused_answer(key, refusal, now);
+            drop(slots.deliver(place, trace));
         }
     }
 
-    fn ask_ahead(&self, key: &str) {
-        let mut gather = self.gather();
+    fn prefetch(&self, key: &str) {
+        let mut queue = self.queue();
         // If the key cannot be queued, the cached answer is still valid.
-        let _ = gather.enlist(&Key::from(key), None);
-        self.call_after(gather);
+        let _ = queue.enqueue(&Key::from(key), None);
+        self.unlock_and_wake(queue);
     }
 
-    fn refuse(&self, key: &str, refusal: Refusal, now: Instant) -> Trace {
+    fn refused_answer(&self, key: &str, refusal: EnqueueError, now: Instant) -> LookupTrace {
         match refusal {
-            Refusal::Down(error) => self.without_backend(key, &error, Layer::Breaker, now),
-            Refusal::Full => {
-                self.report(TOO_MANY, 1);
-                self.without_backend(key, TOO_MANY, Layer::Backend, now)
+            EnqueueError::Down(error) => self.fallback_answer(key, &error, TableLayer::Breaker, now),
+            EnqueueError::Full => {
+                self.report_failure(TOO_MANY, 1);
+                self.fallback_answer(key, TOO_MANY, TableLayer::Backend, now)
             }
-            Refusal::Ended => self.without_backend(key, ENDED, Layer::Backend, now),
+            EnqueueError::Ended => self.fallback_answer(key, SHUT_DOWN, TableLayer::Backend, now),
         }
     }
 
     /// The answer without the backend: a cache entry, even if stale, otherwise Unavailable.
-    pub(super) fn without_backend(&self, key: &str, why: &str, layer: Layer, now: Instant) -> Trace {
+    pub(super) fn fallback_answer(&self, key: &str, why: &str, layer: TableLayer, now: Instant) -> LookupTrace {
         let why = format!("table '{}': {why}", self.name);
-        let spare = self.cache.as_ref().and_then(|cache| cache.spare(key, &why, now));
-        spare.unwrap_or(Trace { answer: Answer::Unavailable(why), layer })
+        let spare = self.cache.as_ref().and_then(|cache| cache.fallback(key, &why, now));
+        spare.unwrap_or(LookupTrace { answer: LookupAnswer::Unavailable(why), layer })
     }
 
     /// Stores an answer of the backend in the cache.
-    pub(super) fn keep(&self, key: &str, answer: &Answer, now: Instant) {
+    pub(super) fn cache_answer(&self, key: &str, answer: &LookupAnswer, now: Instant) {
         if let Some(cache) = &self.cache {
-            cache.keep(key, answer, now);
+            cache.insert(key, answer, now);
         }
     }
 
     /// Answers keys that were removed from the queue.
-    pub(super) fn dismiss(&self, dismissed: Dismissed, why: &str, layer: Layer) {
+    pub(super) fn answer_cancelled(&self, cancelled: CancelledKeys, why: &str, layer: TableLayer) {
         let now = Instant::now();
-        hand_out(dismissed.into_iter().map(|(key, waiters)| (self.without_backend(&key, why, layer, now), waiters)));
+        deliver(cancelled.into_iter().map(|(key, waiters)| (self.fallback_answer(&key, why, layer, now), waiters)));
     }
 
     /// Shuts down: answers all waiting lookups and tells the table's thread to end.
     pub(super) fn end(&self) {
-        let dismissed = self.gather().end();
-        self.dismiss(dismissed, ENDED, Layer::Backend);
-        self.call.notify_one();
+        let cancelled = self.queue().end();
+        self.answer_cancelled(cancelled, SHUT_DOWN, TableLayer::Backend);
+        self.wake.notify_one();
     }
 
     pub(super) fn poll_batch(&self) -> Option<Vec<Box<str>>> {
-        self.gather().poll_batch()
+        self.queue().poll_batch()
     }
 
     /// Waits until the table's thread has work.
-    pub(super) async fn called(&self) {
-        self.call.notified().await;
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> LookupStats {
         let (waiting, down) = {
-            let gather = self.gather();
+            let queue = self.queue();
             let down =
-                gather.outage().map(|outage| Down { since: outage.since.elapsed(), error: outage.error.clone() });
-            (gather.waiting() as u64, down)
+                queue.outage().map(|outage| BackendDown { since: outage.since.elapsed(), error: outage.error.clone() });
+            (queue.waiting() as u64, down)
         };
-        Stats { waiting, down, cached: self.cache.as_ref().map_or(0, Cache::count), ..self.counters.read() }
+        LookupStats { waiting, down, cached: self.cache.as_ref().map_or(0, Cache::count), ..self.counters.read() }
     }
 
-    pub(super) fn gather(&self) -> MutexGuard<'_, Gather> {
-        self.gather.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn queue(&self) -> MutexGuard<'_, BatchQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records failures for the table's thread to report.
-    pub(super) fn report(&self, error: &str, count: u64) {
-        let mut gather = self.gather();
-        gather.report(|| error.into(), count);
-        self.call_after(gather);
+    pub(super) fn report_failure(&self, error: &str, count: u64) {
+        let mut queue = self.queue();
+        queue.report_failure(|| error.into(), count);
+        self.unlock_and_wake(queue);
     }
 
     /// Unlocks the queue, then wakes the table's thread if it has work.
-    fn call_after(&self, mut gather: MutexGuard<'_, Gather>) {
-        let calls = gather.poll_call();
-        drop(gather);
+    fn unlock_and_wake(&self, mut queue: MutexGuard<'_, BatchQueue>) {
+        let calls = queue.poll_wake();
+        drop(queue);
         if calls {
-            self.call.notify_one();
+            self.wake.notify_one();
         }
     }
 }
@@ -181,15 +181,15 @@ impl Shared {
 /// The reason when the queue is full.
 const TOO_MANY: &str = "too many keys are waiting";
 /// The reason after shutdown.
-const ENDED: &str = "the table has shut down";
+const SHUT_DOWN: &str = "the table has shut down";
 
 /// Delivers answers to the waiting lookups, then wakes their tasks together.
-pub(super) fn hand_out(answers: impl Iterator<Item = (Trace, Vec<Waiter>)>) {
-    let mut sleepers = Vec::new();
+pub(super) fn deliver(answers: impl Iterator<Item = (LookupTrace, Vec<Waiter>)>) {
+    let mut tasks = Vec::new();
     for (trace, waiters) in answers {
-        sleepers.extend(waiters.iter().filter_map(|waiter| waiter.give(trace.clone())));
+        tasks.extend(waiters.iter().filter_map(|waiter| waiter.deliver(trace.clone())));
     }
-    bell::wake(sleepers);
+    notifier::wake(tasks);
 }
 
 /// Like [`fold`](crate::fold), but borrows keys that are already folded.
@@ -211,17 +211,17 @@ mod tests {
         let shared = Shared::new("people", &settings);
         let now = Instant::now();
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the clock started earlier");
-        let answer = Answer::Found(vec!["v".to_owned()]);
-        shared.keep("young", &answer, ago(50));
-        shared.keep("due", &answer, ago(90));
+        let answer = LookupAnswer::Found(vec!["v".to_owned()]);
+        shared.cache_answer("young", &answer, ago(50));
+        shared.cache_answer("due", &answer, ago(90));
         for _ in 0..2 {
-            assert_eq!(shared.hits(&["young", "due"]), Some(vec![answer.clone(), answer.clone()]));
+            assert_eq!(shared.cached_answers(&["young", "due"]), Some(vec![answer.clone(), answer.clone()]));
         }
         assert_eq!(shared.poll_batch(), Some(vec!["due".into()]));
-        assert_eq!(shared.hits(&["due"]), Some(vec![answer.clone()]));
+        assert_eq!(shared.cached_answers(&["due"]), Some(vec![answer.clone()]));
         assert_eq!(shared.poll_batch(), None);
         // A prefetch has no waiting callers.
-        assert!(shared.gather().handle_success(&["due".into()]).iter().all(Vec::is_empty));
+        assert!(shared.queue().handle_success(&["due".into()]).iter().all(Vec::is_empty));
     }
 
     #[test]

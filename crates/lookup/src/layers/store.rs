@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::Answer;
+use crate::LookupAnswer;
 use crate::arena::{Arena, Slots, Tag};
 
 /// Maximum number of shards, a power of two.
@@ -25,15 +25,15 @@ const SHARDS_MAX: u64 = 256;
 /// Small caches have fewer shards, so that chance does not make them uneven.
 const SHARD_ENTRIES_MIN: u64 = 1024;
 /// A full shard evicts this part of its entries.
-const SWEPT_PART: usize = 8;
+const EVICTED_PART: usize = 8;
 /// In place of the number of values: the key was not found.
 const NOT_FOUND: u32 = u32::MAX;
 
-pub(super) struct Store {
+pub(super) struct CacheStore {
     shards: Box<[RwLock<Shard>]>,
     shard_entries_max: usize,
     hasher: RandomState,
-    made: Instant,
+    created: Instant,
 }
 
 #[derive(Default)]
@@ -45,14 +45,14 @@ struct Shard {
 }
 
 /// An entry, valid while its shard is locked.
-pub(super) struct Kept<'a> {
-    made: Instant,
+pub(super) struct CachedEntry<'a> {
+    created: Instant,
     record: Record<'a>,
 }
 
 /// A parsed record.
 struct Record<'a> {
-    said: i64,
+    answered_nanos: i64,
     key_octets: usize,
     /// The number of values, or [`NOT_FOUND`].
     count: u32,
@@ -61,28 +61,28 @@ struct Record<'a> {
 }
 
 /// A record to write.
-struct Draft<'a> {
-    said: i64,
+struct NewRecord<'a> {
+    answered_nanos: i64,
     key: &'a [u8],
     values: Option<&'a [String]>,
 }
 
-impl Store {
+impl CacheStore {
     /// A store for this number of entries.
     pub(super) fn new(entries_max: u64) -> Self {
         let shards = (entries_max / SHARD_ENTRIES_MIN + 1).next_power_of_two().min(SHARDS_MAX);
         let shard_entries_max = usize::try_from(entries_max.div_ceil(shards)).unwrap_or(usize::MAX).max(1);
         let shards = (0..shards).map(|_| RwLock::default()).collect();
-        Store { shards, shard_entries_max, hasher: RandomState::new(), made: Instant::now() }
+        CacheStore { shards, shard_entries_max, hasher: RandomState::new(), created: Instant::now() }
     }
 
     /// Calls `make` with the entry of a key, if there is one.
-    pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(Kept<'_>) -> Option<T>) -> Option<T> {
-        let (shard, tag) = self.place(key);
+    pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(CachedEntry<'_>) -> Option<T>) -> Option<T> {
+        let (shard, tag) = self.locate(key);
         let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
         let slot = shard.find(tag, key.as_bytes())?;
         shard.slots.mark(slot);
-        make(Kept { made: self.made, record: shard.record(slot)? })
+        make(CachedEntry { created: self.created, record: shard.record(slot)? })
     }
 
     /// Stores or replaces the entry of a key: its values, or None if it was not found.
@@ -91,18 +91,18 @@ impl Store {
         key: &str,
         values: Option<&[String]>,
         said: Instant,
-        is_useful: impl Fn(Kept<'_>) -> bool,
+        is_useful: impl Fn(CachedEntry<'_>) -> bool,
     ) {
-        let draft = Draft { said: nanoseconds(self.made, said), key: key.as_bytes(), values };
+        let draft = NewRecord { answered_nanos: nanoseconds(self.created, said), key: key.as_bytes(), values };
         let Some(octets) = draft.octets() else { return };
-        let (shard, tag) = self.place(key);
+        let (shard, tag) = self.locate(key);
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = shard.find(tag, draft.key) {
             shard.replace(slot, &draft, octets);
             return;
         }
         while shard.slots.len() >= self.shard_entries_max {
-            shard.make_room(|record| is_useful(Kept { made: self.made, record }));
+            shard.evict(|record| is_useful(CachedEntry { created: self.created, record }));
         }
         if let Some(place) = shard.arena.append(octets, |octets| draft.write(octets)) {
             shard.slots.insert(tag, place);
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// The shard and tag of a key.
-    fn place(&self, key: &str) -> (&RwLock<Shard>, Tag) {
+    fn locate(&self, key: &str) -> (&RwLock<Shard>, Tag) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
         let hash = hasher.finish();
@@ -134,7 +134,7 @@ impl Shard {
     }
 
     /// Replaces the record in a slot, in place if the length is the same.
-    fn replace(&mut self, slot: usize, draft: &Draft, octets: usize) {
+    fn replace(&mut self, slot: usize, draft: &NewRecord, octets: usize) {
         let Some((_, place)) = self.slots.at(slot) else { return };
         let before = self.record(slot).map_or(0, |record| record.octets());
         if octets == before {
@@ -142,19 +142,19 @@ impl Shard {
             draft.write(&mut record);
             self.arena.at_mut(place)[..octets].copy_from_slice(&record);
         } else if let Some(place) = self.arena.append(octets, |octets| draft.write(octets)) {
-            self.slots.lead(slot, place);
-            self.arena.waste(before);
-            if self.arena.is_untidy() {
-                self.keep(|_| true);
+            self.slots.set_place(slot, place);
+            self.arena.add_garbage(before);
+            if self.arena.needs_compaction() {
+                self.rebuild(|_| true);
             }
         }
     }
 
     /// Advances the hand until enough entries are evicted; on its second pass no marks are left.
-    fn make_room(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
+    fn evict(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
         let slots = self.slots.count();
         let mut is_gone = vec![false; slots];
-        let mut excess = self.slots.len() / SWEPT_PART + 1;
+        let mut excess = self.slots.len() / EVICTED_PART + 1;
         let first = self.hand;
         for slot in (first..first + 2 * slots).map(|slot| slot % slots) {
             if excess == 0 {
@@ -163,21 +163,21 @@ impl Shard {
             self.hand = slot + 1;
             let Some(record) = self.record(slot).filter(|_| !is_gone[slot]) else { continue };
             let is_useful = is_useful(record);
-            let stays = self.slots.take_mark(slot) && is_useful;
+            let stays = self.slots.clear_mark(slot) && is_useful;
             if !stays && !is_gone[slot] {
                 is_gone[slot] = true;
                 excess -= 1;
             }
         }
-        self.keep(|slot| !is_gone[slot]);
+        self.rebuild(|slot| !is_gone[slot]);
     }
 
     /// Rebuilds slots and arena with the records of the remaining slots.
-    fn keep(&mut self, stays: impl Fn(usize) -> bool) {
+    fn rebuild(&mut self, stays: impl Fn(usize) -> bool) {
         // Keep the old capacity for new entries.
         let mut kept = Shard {
-            slots: Slots::with_room(self.slots.len()),
-            arena: Arena::with_room(self.arena.len()),
+            slots: Slots::with_capacity(self.slots.len()),
+            arena: Arena::with_capacity(self.arena.len()),
             hand: self.hand,
         };
         for slot in (0..self.slots.count()).filter(|&slot| stays(slot)) {
@@ -186,7 +186,7 @@ impl Shard {
             let octets = record.octets();
             let copied = kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.at(place)[..octets]));
             let copy = kept.slots.insert(tag, copied.expect("the remaining records fit in the arena"));
-            if self.slots.take_mark(slot) {
+            if self.slots.clear_mark(slot) {
                 kept.slots.mark(copy);
             }
         }
@@ -194,7 +194,7 @@ impl Shard {
     }
 }
 
-impl Draft<'_> {
+impl NewRecord<'_> {
     /// The length of the record, or None if it does not fit in 32 bits.
     fn octets(&self) -> Option<usize> {
         let values = self.values.unwrap_or_default();
@@ -204,7 +204,7 @@ impl Draft<'_> {
 
     fn write(&self, octets: &mut Vec<u8>) {
         let values = self.values.unwrap_or_default();
-        octets.extend_from_slice(&self.said.to_le_bytes());
+        octets.extend_from_slice(&self.answered_nanos.to_le_bytes());
         octets.extend_from_slice(&(self.key.len() as u32).to_le_bytes());
         octets.extend_from_slice(&self.values.map_or(NOT_FOUND, |values| values.len() as u32).to_le_bytes());
         let mut end = self.key.len();
@@ -227,7 +227,13 @@ impl<'a> Record<'a> {
         let (ends, text) = octets.split_at_checked(if count == NOT_FOUND { 0 } else { 4 * count as usize })?;
         let ends = ends.as_chunks().0;
         let text_octets = ends.last().map_or(key_octets, |end| u32::from_le_bytes(*end) as usize);
-        Some(Record { said: i64::from_le_bytes(*said), key_octets, count, ends, text: text.get(..text_octets)? })
+        Some(Record {
+            answered_nanos: i64::from_le_bytes(*said),
+            key_octets,
+            count,
+            ends,
+            text: text.get(..text_octets)?,
+        })
     }
 
     /// The length of the record.
@@ -247,20 +253,24 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Kept<'_> {
+impl CachedEntry<'_> {
     /// The time of the backend's answer.
-    pub(super) fn said(&self) -> Instant {
-        let apart = Duration::from_nanos(self.record.said.unsigned_abs());
-        let said = if self.record.said < 0 { self.made.checked_sub(apart) } else { self.made.checked_add(apart) };
-        said.unwrap_or(self.made)
+    pub(super) fn answered_at(&self) -> Instant {
+        let apart = Duration::from_nanos(self.record.answered_nanos.unsigned_abs());
+        let said = if self.record.answered_nanos < 0 {
+            self.created.checked_sub(apart)
+        } else {
+            self.created.checked_add(apart)
+        };
+        said.unwrap_or(self.created)
     }
 
     pub(super) fn is_found(&self) -> bool {
         self.record.count != NOT_FOUND
     }
 
-    pub(super) fn answer(&self) -> Answer {
-        if self.is_found() { Answer::Found(self.record.values()) } else { Answer::NotFound }
+    pub(super) fn answer(&self) -> LookupAnswer {
+        if self.is_found() { LookupAnswer::Found(self.record.values()) } else { LookupAnswer::NotFound }
     }
 }
 
@@ -278,18 +288,18 @@ mod tests {
 
     use super::*;
 
-    fn insert(store: &Store, key: &str, values: Option<&[String]>) {
+    fn insert(store: &CacheStore, key: &str, values: Option<&[String]>) {
         store.insert(key, values, Instant::now(), |_| true);
     }
 
-    fn answer(store: &Store, key: &str) -> Option<Answer> {
+    fn answer(store: &CacheStore, key: &str) -> Option<LookupAnswer> {
         store.read(key, |kept| Some(kept.answer()))
     }
 
     #[test]
-    fn there_are_no_more_entries_than_there_may_be() {
+    fn entries_are_bounded() {
         for entries_max in [0, 1, 100, 5000] {
-            let store = Store::new(entries_max);
+            let store = CacheStore::new(entries_max);
             (0..3 * entries_max + 3).for_each(|number| insert(&store, &number.to_string(), None));
             let count = store.count() as u64;
             // The size is rounded up per shard.
@@ -301,8 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stays() {
-        let store = Store::new(100);
+    fn used_entries_stay() {
+        let store = CacheStore::new(100);
         (0..20).for_each(|number| insert(&store, &format!("dear{number}"), None));
         for number in 0..10_000 {
             insert(&store, &number.to_string(), None);
@@ -311,21 +321,21 @@ mod tests {
     }
 
     #[test]
-    fn the_hand_comes_by_everywhere() {
-        let store = Store::new(100);
+    fn unused_entries_are_evicted() {
+        let store = CacheStore::new(100);
         (0..100).for_each(|number| insert(&store, &format!("old{number}"), None));
         (0..1000).for_each(|number| insert(&store, &number.to_string(), None));
         assert_eq!((0..100).filter(|number| answer(&store, &format!("old{number}")).is_some()).count(), 0);
     }
 
     #[test]
-    fn what_is_of_no_use_goes_however_much_it_is_asked_for() {
-        let store = Store::new(100);
+    fn expired_entries_are_evicted_even_if_used() {
+        let store = CacheStore::new(100);
         (0..100).for_each(|number| insert(&store, &format!("old{number}"), None));
         let soon = Instant::now();
         for number in 0..1000 {
             (0..100).for_each(|number| drop(answer(&store, &format!("old{number}"))));
-            store.insert(&number.to_string(), None, soon, |kept| kept.said() >= soon);
+            store.insert(&number.to_string(), None, soon, |kept| kept.answered_at() >= soon);
         }
         assert_eq!((0..100).filter(|number| answer(&store, &format!("old{number}")).is_some()).count(), 0);
     }
@@ -338,11 +348,11 @@ mod tests {
                 0..200,
             ),
         ) {
-            let store = Store::new(1000);
+            let store = CacheStore::new(1000);
             let mut expected = BTreeMap::new();
             for (key, values) in puts {
                 insert(&store, &key, values.as_deref());
-                expected.insert(key, values.map_or(Answer::NotFound, Answer::Found));
+                expected.insert(key, values.map_or(LookupAnswer::NotFound, LookupAnswer::Found));
             }
             prop_assert_eq!(store.count(), expected.len());
             for (key, expected) in expected {

@@ -1,7 +1,7 @@
 //! The subset of BER that LDAP uses (RFC 4511 section 5.1): definite lengths and single-octet tags.
 //!
-//! A [`Reader`] parses untrusted octets into slices, or fails with [`Malformed`]. It never
-//! recurses, allocates or panics. A [`Writer`] fills in the length of an element after its content.
+//! A [`BerReader`] parses untrusted octets into slices, or fails with [`Malformed`]. It never
+//! recurses, allocates or panics. A [`BerWriter`] fills in the length of an element after its content.
 
 /// Octets that are not a valid LDAP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,12 +18,12 @@ pub(crate) const SET: u8 = 0x31;
 
 /// The unread elements of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct BerReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> BerReader<'a> {
     /// Reads `octets` from the beginning.
     pub(crate) fn new(octets: &'a [u8]) -> Self {
-        Reader(octets)
+        BerReader(octets)
     }
 
     /// Whether all elements were read.
@@ -53,8 +53,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an element with this tag and returns a reader of its content.
-    pub(crate) fn within(&mut self, tag: u8) -> Result<Reader<'a>, Malformed> {
-        self.expect(tag).map(Reader)
+    pub(crate) fn nested(&mut self, tag: u8) -> Result<BerReader<'a>, Malformed> {
+        self.expect(tag).map(BerReader)
     }
 
     /// Reads an element if it has this tag.
@@ -104,9 +104,9 @@ pub(crate) fn header(octets: &[u8]) -> Result<Option<(u8, usize, usize)>, Malfor
 
 /// Writes elements one after another.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct BerWriter(Vec<u8>);
 
-impl Writer {
+impl BerWriter {
     /// Writes an element with this tag and content.
     pub(crate) fn octets(&mut self, tag: u8, content: &[u8]) {
         self.0.push(tag);
@@ -115,12 +115,12 @@ impl Writer {
     }
 
     /// Writes an element with the content that `write` writes.
-    pub(crate) fn within(&mut self, tag: u8, write: impl FnOnce(&mut Writer)) {
+    pub(crate) fn nested(&mut self, tag: u8, write: impl FnOnce(&mut BerWriter)) {
         self.0.push(tag);
         let place = self.0.len();
         write(self);
         // The length comes before the content, and its size depends on the content.
-        let mut head = Writer::default();
+        let mut head = BerWriter::default();
         head.length(self.0.len() - place);
         self.0.splice(place..place, head.0);
     }
@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Writes a boolean with this tag.
-    pub(crate) fn truth(&mut self, tag: u8, truth: bool) {
+    pub(crate) fn boolean(&mut self, tag: u8, truth: bool) {
         self.octets(tag, &[if truth { 0xff } else { 0 }]);
     }
 
@@ -173,20 +173,20 @@ mod tests {
     fn what_is_written_is_read_again() {
         for length in [0, 1, 127, 128, 255, 256, 65_535, 65_536, 70_000] {
             let content = vec![7; length];
-            let mut writer = Writer::default();
-            writer.within(SEQUENCE, |writer| {
+            let mut writer = BerWriter::default();
+            writer.nested(SEQUENCE, |writer| {
                 writer.octets(OCTETS, &content);
-                writer.truth(BOOLEAN, true);
+                writer.boolean(BOOLEAN, true);
             });
             let octets = writer.into_octets();
-            let mut reader = Reader::new(&octets);
-            let mut within = reader.within(SEQUENCE).unwrap();
+            let mut reader = BerReader::new(&octets);
+            let mut within = reader.nested(SEQUENCE).unwrap();
             assert_eq!(within.expect(OCTETS).unwrap(), content);
             assert_eq!(within.optional(SET), Ok(None));
             assert_eq!(within.optional(BOOLEAN), Ok(Some(&[0xff][..])));
             assert!(within.is_empty() && reader.is_empty());
             for cut in (0..octets.len()).step_by(997) {
-                assert!(Reader::new(&octets[..cut]).element().is_err());
+                assert!(BerReader::new(&octets[..cut]).element().is_err());
             }
         }
     }
@@ -200,13 +200,13 @@ mod tests {
             (256, &[2, 2, 1, 0]),
             (i32::MAX as u32, &[2, 4, 0x7f, 0xff, 0xff, 0xff]),
         ] {
-            let mut writer = Writer::default();
+            let mut writer = BerWriter::default();
             writer.number(INTEGER, number);
             assert_eq!(writer.into_octets(), octets);
-            assert_eq!(Reader::new(octets).number(INTEGER), Ok(number));
+            assert_eq!(BerReader::new(octets).number(INTEGER), Ok(number));
         }
         for wrong in [&[2, 0][..], &[2, 4, 0x80, 0, 0, 0], &[2, 5, 1, 0, 0, 0, 0], &[2, 9, 1, 0, 0, 0, 0, 0, 0, 0, 0]] {
-            assert!(Reader::new(wrong).number(INTEGER).is_err(), "{wrong:?}");
+            assert!(BerReader::new(wrong).number(INTEGER).is_err(), "{wrong:?}");
         }
     }
 
@@ -228,13 +228,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_octets_are_read_or_refused(octets in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
-            let mut reader = Reader::new(&octets);
+            let mut reader = BerReader::new(&octets);
             let mut before = octets.len() + 1;
             while let Ok((_, content)) = reader.element() {
                 proptest::prop_assert!(reader.0.len() + content.len() < before);
                 before = reader.0.len();
             }
-            let _ = Reader::new(&octets).number(INTEGER);
+            let _ = BerReader::new(&octets).number(INTEGER);
         }
     }
 }

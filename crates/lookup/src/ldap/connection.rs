@@ -1,14 +1,14 @@
 //! Connections to LDAP servers: server selection, binding, and searches as streams of responses.
 //!
-//! A [`Session`] is a bound connection that can run many searches. A task on the current runtime
+//! A [`LdapSession`] is a bound connection that can run many searches. A task on the current runtime
 //! reads and writes for it and ends with the last handle. Responses are checked as they arrive. A
 //! lost connection, or a message that is malformed or over 16 MiB, ends all searches with a
-//! [`Failure`] and closes the session. A well-formed error response is [`Response::Done`], not a
+//! [`BackendFailure`] and closes the session. A well-formed error response is [`LdapResponse::Done`], not a
 //! failure.
 //!
 //! Each search has a buffer. A full one stops reading from the connection, which bounds memory, so
 //! callers must read or drop their searches; dropping one abandons it. Only connecting and binding
-//! have timeouts here; callers apply [`Servers::timeout`] to everything else.
+//! have timeouts here; callers apply [`LdapServers::timeout`] to everything else.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use super::message;
-use super::transport::{self, Messages, TrustError, Wire};
-use super::{LdapError, Url};
-use crate::backend::Failure;
+use super::transport::{self, ByteStream, MessageReader, TrustError};
+use super::{LdapError, LdapUrl};
+use crate::backend::BackendFailure;
 
-pub(crate) use super::message::{Control, Done, Entry, Response, Search};
+pub(crate) use super::message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequest};
 
 /// Buffered responses per search.
 const WAITING_MAX: usize = 256;
@@ -37,9 +37,9 @@ const ID_MAX: u32 = i32::MAX as u32;
 
 /// How to connect and bind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Servers {
+pub struct LdapServers {
     /// The servers; the first one that answers is used.
-    pub urls: Vec<Url>,
+    pub urls: Vec<LdapUrl>,
     /// Whether to use StartTLS on `ldap://` (RFC 4511 section 4.14).
     pub starttls: bool,
     /// CA certificates in PEM to verify servers; None: those of the system.
@@ -52,7 +52,7 @@ pub struct Servers {
     pub timeout: Duration,
 }
 
-impl Servers {
+impl LdapServers {
     /// The default of `connect_timeout`.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     /// The default of `timeout`.
@@ -89,7 +89,7 @@ impl fmt::Debug for Bind {
 /// Connects to the configured servers.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    servers: Servers,
+    servers: LdapServers,
     tls: OnceLock<Tls>,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Debug for Tls {
 
 impl Connector {
     /// Checks the configuration and loads the CA certificates if any server needs them.
-    pub(crate) fn new(servers: Servers) -> Result<Connector, LdapError> {
+    pub(crate) fn new(servers: LdapServers) -> Result<Connector, LdapError> {
         if servers.urls.is_empty() {
             return Err(LdapError::NoServer);
         }
@@ -113,19 +113,19 @@ impl Connector {
         }
         let connector = Connector { servers, tls: OnceLock::new() };
         let starttls = connector.servers.starttls;
-        if connector.servers.urls.iter().any(|url| matches!(url, Url::Tcp { tls, .. } if *tls || starttls)) {
+        if connector.servers.urls.iter().any(|url| matches!(url, LdapUrl::Tcp { tls, .. } if *tls || starttls)) {
             connector.tls()?;
         }
         Ok(connector)
     }
 
     /// The configuration.
-    pub(crate) fn servers(&self) -> &Servers {
+    pub(crate) fn servers(&self) -> &LdapServers {
         &self.servers
     }
 
     /// Connects to the first server that answers, and binds. Fails with the error of the last one.
-    pub(crate) async fn connect(&self) -> Result<Session, Failure> {
+    pub(crate) async fn connect(&self) -> Result<LdapSession, BackendFailure> {
         let mut last = None;
         for url in &self.servers.urls {
             match self.connect_to(url).await {
@@ -137,30 +137,30 @@ impl Connector {
     }
 
     /// Connects to this server, which need not be a configured one, and binds.
-    pub(crate) async fn connect_to(&self, url: &Url) -> Result<Session, Failure> {
+    pub(crate) async fn connect_to(&self, url: &LdapUrl) -> Result<LdapSession, BackendFailure> {
         let at = || url.to_string();
-        let opening = transport::open(url, self.servers.starttls, || self.tls());
-        let wire = match tokio::time::timeout(self.servers.connect_timeout, opening).await {
-            Ok(opened) => opened.map_err(|error| Failure::new(at(), format!("cannot connect: {error}")))?,
-            Err(_) => return Err(Failure::new(at(), "cannot connect: timed out")),
+        let opening = transport::connect(url, self.servers.starttls, || self.tls());
+        let stream = match tokio::time::timeout(self.servers.connect_timeout, opening).await {
+            Ok(opened) => opened.map_err(|error| BackendFailure::new(at(), format!("cannot connect: {error}")))?,
+            Err(_) => return Err(BackendFailure::new(at(), "cannot connect: timed out")),
         };
-        let session = Session::start(url.clone(), wire);
+        let session = LdapSession::start(url.clone(), stream);
         let answer = match tokio::time::timeout(self.servers.timeout, self.bind(&session)).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(Failure::new(at(), "bind: timed out")),
+            Err(_) => return Err(BackendFailure::new(at(), "bind: timed out")),
         };
         match answer.code {
             0 => Ok(session),
-            _ => Err(Failure::new(at(), format!("bind: {answer}"))),
+            _ => Err(BackendFailure::new(at(), format!("bind: {answer}"))),
         }
     }
 
-    async fn bind(&self, session: &Session) -> Result<Done, Failure> {
+    async fn bind(&self, session: &LdapSession) -> Result<LdapResult, BackendFailure> {
         match &self.servers.bind {
             // An unbound connection is anonymous (RFC 4513 section 4).
-            Bind::Anonymous => Ok(Done::default()),
-            Bind::Simple { dn, password } => session.end_of(|id| message::simple_bind(id, dn, password)).await,
-            Bind::External => session.end_of(message::external_bind).await,
+            Bind::Anonymous => Ok(LdapResult::default()),
+            Bind::Simple { dn, password } => session.await_result(|id| message::simple_bind(id, dn, password)).await,
+            Bind::External => session.await_result(message::external_bind).await,
         }
     }
 
@@ -168,14 +168,14 @@ impl Connector {
         if let Some(Tls(tls)) = self.tls.get() {
             return Ok(tls.clone());
         }
-        let tls = transport::trust(self.servers.ca_file.as_deref())?;
+        let tls = transport::tls_connector(self.servers.ca_file.as_deref())?;
         Ok(self.tls.get_or_init(|| Tls(tls)).0.clone())
     }
 }
 
 /// A bound connection.
-pub(crate) struct Session {
-    url: Url,
+pub(crate) struct LdapSession {
+    url: LdapUrl,
     requests: mpsc::UnboundedSender<Vec<u8>>,
     shared: Arc<Shared>,
 }
@@ -188,14 +188,14 @@ struct Shared {
 
 enum State {
     /// Open, with the waiting operations by message ID.
-    Open(HashMap<u32, mpsc::Sender<Response>>),
+    Open(HashMap<u32, mpsc::Sender<LdapResponse>>),
     /// Closed, with the reason.
-    Closed(Failure),
+    Closed(BackendFailure),
 }
 
-impl Session {
+impl LdapSession {
     /// The server's URL.
-    pub(crate) fn url(&self) -> &Url {
+    pub(crate) fn url(&self) -> &LdapUrl {
         &self.url
     }
 
@@ -205,47 +205,52 @@ impl Session {
     }
 
     /// Starts a search.
-    pub(crate) fn search(&self, search: &Search<'_>) -> Result<Stream, Failure> {
-        self.begin(|id| message::search(id, search))
+    pub(crate) fn search(&self, search: &SearchRequest<'_>) -> Result<ResponseStream, BackendFailure> {
+        self.send_request(|id| message::search(id, search))
     }
 
     /// Binds as `dn`. No other operation may be running on the session (RFC 4511 section 4.2.1).
     /// Rejects empty passwords, which servers would treat as an anonymous bind and accept (RFC 4513
     /// section 5.1.2).
-    pub(crate) async fn bind(&self, dn: &str, password: &str) -> Result<Done, Failure> {
+    pub(crate) async fn bind(&self, dn: &str, password: &str) -> Result<LdapResult, BackendFailure> {
         if dn.is_empty() || password.is_empty() {
-            return Err(Failure::new(self.url.to_string(), "bind: empty DN or password"));
+            return Err(BackendFailure::new(self.url.to_string(), "bind: empty DN or password"));
         }
-        self.end_of(|id| message::simple_bind(id, dn, password)).await
+        self.await_result(|id| message::simple_bind(id, dn, password)).await
     }
 
     /// Starts a session on an open connection.
-    fn start(url: Url, wire: Box<dyn Wire>) -> Session {
+    fn start(url: LdapUrl, stream: Box<dyn ByteStream>) -> LdapSession {
         let (requests, requested) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { state: Mutex::new(State::Open(HashMap::new())), id_last: AtomicU32::new(0) });
-        tokio::spawn(drive(url.clone(), wire, requested, shared.clone()));
-        Session { url, requests, shared }
+        tokio::spawn(run_connection(url.clone(), stream, requested, shared.clone()));
+        LdapSession { url, requests, shared }
     }
 
-    fn begin(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<Stream, Failure> {
+    fn send_request(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<ResponseStream, BackendFailure> {
         let (sender, responses) = mpsc::channel(WAITING_MAX);
         let id = self.shared.id_next();
         match &mut *self.shared.state() {
             State::Open(waiting) => waiting.insert(id, sender),
             State::Closed(failure) => return Err(failure.clone()),
         };
-        let stream =
-            Stream { id, responses, requests: self.requests.clone(), shared: self.shared.clone(), is_done: false };
+        let stream = ResponseStream {
+            id,
+            responses,
+            requests: self.requests.clone(),
+            shared: self.shared.clone(),
+            is_done: false,
+        };
         // If the task has just ended, the stream will return the reason.
         let _ = self.requests.send(request(id));
         Ok(stream)
     }
 
     /// Sends a request and waits for its result.
-    async fn end_of(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<Done, Failure> {
-        let mut stream = self.begin(request)?;
+    async fn await_result(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<LdapResult, BackendFailure> {
+        let mut stream = self.send_request(request)?;
         loop {
-            if let Response::Done(done) = stream.next().await? {
+            if let LdapResponse::Done(done) = stream.next().await? {
                 return Ok(done);
             }
         }
@@ -253,31 +258,31 @@ impl Session {
 }
 
 /// The responses to one search. Dropping it abandons an unfinished search.
-pub(crate) struct Stream {
+pub(crate) struct ResponseStream {
     id: u32,
-    responses: mpsc::Receiver<Response>,
+    responses: mpsc::Receiver<LdapResponse>,
     requests: mpsc::UnboundedSender<Vec<u8>>,
     shared: Arc<Shared>,
     is_done: bool,
 }
 
-impl Stream {
-    /// The next response; nothing follows [`Response::Done`]. Fails if the connection does.
-    pub(crate) async fn next(&mut self) -> Result<Response, Failure> {
+impl ResponseStream {
+    /// The next response; nothing follows [`LdapResponse::Done`]. Fails if the connection does.
+    pub(crate) async fn next(&mut self) -> Result<LdapResponse, BackendFailure> {
         match self.responses.recv().await {
             Some(response) => {
-                self.is_done |= matches!(response, Response::Done(_));
+                self.is_done |= matches!(response, LdapResponse::Done(_));
                 Ok(response)
             }
             None => match &*self.shared.state() {
                 State::Closed(failure) => Err(failure.clone()),
-                State::Open(_) => Err(Failure::new("", "the search has ended")),
+                State::Open(_) => Err(BackendFailure::new("", "the search has ended")),
             },
         }
     }
 }
 
-impl Drop for Stream {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
         if self.is_done {
             return;
@@ -300,7 +305,7 @@ impl Shared {
     }
 
     /// Closes the session; all operations end.
-    fn close(&self, failure: Failure) {
+    fn close(&self, failure: BackendFailure) {
         let mut state = self.state();
         if matches!(*state, State::Open(_)) {
             *state = State::Closed(failure);
@@ -309,31 +314,36 @@ impl Shared {
 }
 
 /// Reads and writes until the connection ends or the session is dropped.
-async fn drive(url: Url, wire: Box<dyn Wire>, requested: mpsc::UnboundedReceiver<Vec<u8>>, shared: Arc<Shared>) {
+async fn run_connection(
+    url: LdapUrl,
+    stream: Box<dyn ByteStream>,
+    requested: mpsc::UnboundedReceiver<Vec<u8>>,
+    shared: Arc<Shared>,
+) {
     // Closes the session even if the task is dropped with its runtime.
-    let _closing = Closing { url: &url, shared: &shared };
-    let (reading, writing) = tokio::io::split(wire);
+    let _closing = CloseGuard { url: &url, shared: &shared };
+    let (reading, writing) = tokio::io::split(stream);
     let why = tokio::select! {
         why = read(reading, &shared) => why,
         why = write(writing, requested, &shared) => why,
     };
-    shared.close(Failure::new(url.to_string(), why));
+    shared.close(BackendFailure::new(url.to_string(), why));
 }
 
-struct Closing<'a> {
-    url: &'a Url,
+struct CloseGuard<'a> {
+    url: &'a LdapUrl,
     shared: &'a Shared,
 }
 
-impl Drop for Closing<'_> {
+impl Drop for CloseGuard<'_> {
     fn drop(&mut self) {
-        self.shared.close(Failure::new(self.url.to_string(), "connection closed"));
+        self.shared.close(BackendFailure::new(self.url.to_string(), "connection closed"));
     }
 }
 
 /// Dispatches incoming messages. Returns why the connection ended.
-async fn read(mut from: ReadHalf<Box<dyn Wire>>, shared: &Shared) -> String {
-    let mut messages = Messages::default();
+async fn read(mut from: ReadHalf<Box<dyn ByteStream>>, shared: &Shared) -> String {
+    let mut messages = MessageReader::default();
     loop {
         let message = match messages.next(&mut from).await {
             Ok(Some(message)) => message,
@@ -347,14 +357,14 @@ async fn read(mut from: ReadHalf<Box<dyn Wire>>, shared: &Shared) -> String {
         };
         match response {
             // Notice of Disconnection (RFC 4511 section 4.4.1).
-            Response::Done(done) if id == 0 => return format!("the server is closing the connection: {done}"),
-            response => hand_on(id, response, shared).await,
+            LdapResponse::Done(done) if id == 0 => return format!("the server is closing the connection: {done}"),
+            response => dispatch(id, response, shared).await,
         }
     }
 }
 
-async fn hand_on(id: u32, response: Response, shared: &Shared) {
-    let is_last = matches!(response, Response::Done(_));
+async fn dispatch(id: u32, response: LdapResponse, shared: &Shared) {
+    let is_last = matches!(response, LdapResponse::Done(_));
     let waiting = match &mut *shared.state() {
         State::Open(waiting) if is_last => waiting.remove(&id),
         State::Open(waiting) => waiting.get(&id).cloned(),
@@ -368,7 +378,7 @@ async fn hand_on(id: u32, response: Response, shared: &Shared) {
 
 /// Writes requests, several at once if possible. Returns why the connection ended.
 async fn write(
-    mut to: WriteHalf<Box<dyn Wire>>,
+    mut to: WriteHalf<Box<dyn ByteStream>>,
     mut requested: mpsc::UnboundedReceiver<Vec<u8>>,
     shared: &Shared,
 ) -> String {

@@ -15,16 +15,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::ber::{OCTETS, SEQUENCE, Writer};
+use super::ber::{BerWriter, OCTETS, SEQUENCE};
 
 /// Maximum nesting of filters.
 const DEPTH_MAX: usize = 16;
 
 /// A filter template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
+pub struct FilterTemplate {
     text: Box<str>,
-    node: Node,
+    node: FilterNode,
 }
 
 /// Why a text is not a filter template.
@@ -46,16 +46,16 @@ pub enum FilterError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
-    And(Vec<Node>),
-    Or(Vec<Node>),
-    Not(Box<Node>),
+enum FilterNode {
+    And(Vec<FilterNode>),
+    Or(Vec<FilterNode>),
+    Not(Box<FilterNode>),
     Present(Box<str>),
     /// Tag (equality, greater or equal, less or equal, approximate), attribute, value.
-    Compare(u8, Box<str>, Value),
-    Substrings(Box<str>, Vec<Value>),
+    Compare(u8, Box<str>, ValueTemplate),
+    Substrings(Box<str>, Vec<ValueTemplate>),
     /// Matching rule, attribute, value, and whether attributes of the DN count.
-    Extensible(Option<Box<str>>, Option<Box<str>>, Value, bool),
+    Extensible(Option<Box<str>>, Option<Box<str>>, ValueTemplate, bool),
 }
 
 const AND: u8 = 0xa0;
@@ -69,10 +69,10 @@ const PRESENT: u8 = 0x87;
 const APPROXIMATE: u8 = 0xa8;
 const EXTENSIBLE: u8 = 0xa9;
 
-type Value = Vec<Piece>;
+type ValueTemplate = Vec<ValuePart>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum ValuePart {
     Octets(Vec<u8>),
     Key,
     Local,
@@ -81,24 +81,24 @@ enum Piece {
 
 /// What to insert for equalities with the key.
 #[derive(Clone, Copy)]
-enum Fill<'a> {
+enum KeyFill<'a> {
     Key(&'a str),
     Keys(&'a [&'a str]),
     Present,
 }
 
-impl Filter {
+impl FilterTemplate {
     /// The encoded filter for one key. None if a part of the key that the filter needs is empty, so
     /// that nothing can match.
-    pub(crate) fn one(&self, key: &str) -> Option<Vec<u8>> {
-        let mut writer = Writer::default();
-        self.node.write(Fill::Key(key), &mut writer).then(|| writer.into_octets())
+    pub(crate) fn for_key(&self, key: &str) -> Option<Vec<u8>> {
+        let mut writer = BerWriter::default();
+        self.node.write(KeyFill::Key(key), &mut writer).then(|| writer.into_octets())
     }
 
     /// The attributes compared with the key; None if keys cannot share a search. The rest of the
     /// filter is then the same for all keys.
     pub(crate) fn key_attributes(&self) -> Option<Vec<&str>> {
-        let Node::And(parts) = &self.node else { return self.node.key_attributes() };
+        let FilterNode::And(parts) = &self.node else { return self.node.key_attributes() };
         let mut with_key = parts.iter().filter(|part| part.has_key());
         match (with_key.next(), with_key.next()) {
             (Some(part), None) => part.key_attributes(),
@@ -108,22 +108,22 @@ impl Filter {
 
     /// The encoded filter that matches any of these keys. Requires
     /// [`key_attributes`](Self::key_attributes).
-    pub(crate) fn any_of(&self, keys: &[&str]) -> Vec<u8> {
-        let mut writer = Writer::default();
-        self.node.write(Fill::Keys(keys), &mut writer);
+    pub(crate) fn for_any_of(&self, keys: &[&str]) -> Vec<u8> {
+        let mut writer = BerWriter::default();
+        self.node.write(KeyFill::Keys(keys), &mut writer);
         writer.into_octets()
     }
 
     /// The encoded filter that matches all possible keys. Requires
     /// [`key_attributes`](Self::key_attributes).
-    pub(crate) fn all(&self) -> Vec<u8> {
-        let mut writer = Writer::default();
-        self.node.write(Fill::Present, &mut writer);
+    pub(crate) fn for_all(&self) -> Vec<u8> {
+        let mut writer = BerWriter::default();
+        self.node.write(KeyFill::Present, &mut writer);
         writer.into_octets()
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for FilterTemplate {
     type Err = FilterError;
 
     fn from_str(text: &str) -> Result<Self, FilterError> {
@@ -133,27 +133,27 @@ impl FromStr for Filter {
             return Err(parser.expected("the end"));
         }
         match node.has_key() {
-            true => Ok(Filter { text: text.into(), node }),
+            true => Ok(FilterTemplate { text: text.into(), node }),
             false => Err(FilterError::NoKey(text.into())),
         }
     }
 }
 
-impl fmt::Display for Filter {
+impl fmt::Display for FilterTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Node {
+impl FilterNode {
     fn has_key(&self) -> bool {
-        let in_value = |value: &Value| value.iter().any(|piece| !matches!(piece, Piece::Octets(_)));
+        let in_value = |value: &ValueTemplate| value.iter().any(|piece| !matches!(piece, ValuePart::Octets(_)));
         match self {
-            Node::And(nodes) | Node::Or(nodes) => nodes.iter().any(Node::has_key),
-            Node::Not(node) => node.has_key(),
-            Node::Present(_) => false,
-            Node::Compare(_, _, value) | Node::Extensible(_, _, value, _) => in_value(value),
-            Node::Substrings(_, values) => values.iter().any(in_value),
+            FilterNode::And(nodes) | FilterNode::Or(nodes) => nodes.iter().any(FilterNode::has_key),
+            FilterNode::Not(node) => node.has_key(),
+            FilterNode::Present(_) => false,
+            FilterNode::Compare(_, _, value) | FilterNode::Extensible(_, _, value, _) => in_value(value),
+            FilterNode::Substrings(_, values) => values.iter().any(in_value),
         }
     }
 
@@ -161,8 +161,8 @@ impl Node {
     fn key_attribute(&self) -> Option<&str> {
         match self {
             // With options it is another attribute, which the schema does not describe.
-            Node::Compare(EQUALITY, attribute, value) if !attribute.contains(';') => {
-                (value[..] == [Piece::Key]).then_some(&**attribute)
+            FilterNode::Compare(EQUALITY, attribute, value) if !attribute.contains(';') => {
+                (value[..] == [ValuePart::Key]).then_some(&**attribute)
             }
             _ => None,
         }
@@ -170,34 +170,34 @@ impl Node {
 
     fn key_attributes(&self) -> Option<Vec<&str>> {
         match self {
-            Node::Or(nodes) => nodes.iter().map(Node::key_attribute).collect(),
+            FilterNode::Or(nodes) => nodes.iter().map(FilterNode::key_attribute).collect(),
             node => node.key_attribute().map(|attribute| vec![attribute]),
         }
     }
 
     /// Writes the filter. Returns false if a needed part of the key is empty.
-    fn write(&self, fill: Fill<'_>, writer: &mut Writer) -> bool {
-        if let (Some(attribute), false) = (self.key_attribute(), matches!(fill, Fill::Key(_))) {
+    fn write(&self, fill: KeyFill<'_>, writer: &mut BerWriter) -> bool {
+        if let (Some(attribute), false) = (self.key_attribute(), matches!(fill, KeyFill::Key(_))) {
             write_equality(attribute, fill, writer);
             return true;
         }
         let mut is_whole = true;
         match self {
-            Node::And(nodes) | Node::Or(nodes) => {
-                let tag = if matches!(self, Node::And(_)) { AND } else { OR };
-                writer.within(tag, |writer| is_whole = nodes.iter().all(|node| node.write(fill, writer)));
+            FilterNode::And(nodes) | FilterNode::Or(nodes) => {
+                let tag = if matches!(self, FilterNode::And(_)) { AND } else { OR };
+                writer.nested(tag, |writer| is_whole = nodes.iter().all(|node| node.write(fill, writer)));
             }
-            Node::Not(node) => writer.within(NOT, |writer| is_whole = node.write(fill, writer)),
-            Node::Present(attribute) => writer.octets(PRESENT, attribute.as_bytes()),
-            Node::Compare(tag, attribute, value) => writer.within(*tag, |writer| {
+            FilterNode::Not(node) => writer.nested(NOT, |writer| is_whole = node.write(fill, writer)),
+            FilterNode::Present(attribute) => writer.octets(PRESENT, attribute.as_bytes()),
+            FilterNode::Compare(tag, attribute, value) => writer.nested(*tag, |writer| {
                 writer.octets(OCTETS, attribute.as_bytes());
                 is_whole = write_value(OCTETS, value, fill, writer);
             }),
-            Node::Substrings(attribute, parts) => writer.within(SUBSTRINGS, |writer| {
+            FilterNode::Substrings(attribute, parts) => writer.nested(SUBSTRINGS, |writer| {
                 writer.octets(OCTETS, attribute.as_bytes());
-                writer.within(SEQUENCE, |writer| is_whole = write_substrings(parts, fill, writer));
+                writer.nested(SEQUENCE, |writer| is_whole = write_substrings(parts, fill, writer));
             }),
-            Node::Extensible(rule, attribute, value, with_dn) => writer.within(EXTENSIBLE, |writer| {
+            FilterNode::Extensible(rule, attribute, value, with_dn) => writer.nested(EXTENSIBLE, |writer| {
                 if let Some(rule) = rule {
                     writer.octets(0x81, rule.as_bytes());
                 }
@@ -206,7 +206,7 @@ impl Node {
                 }
                 is_whole = write_value(0x83, value, fill, writer);
                 if *with_dn {
-                    writer.truth(0x84, true);
+                    writer.boolean(0x84, true);
                 }
             }),
         }
@@ -214,23 +214,23 @@ impl Node {
     }
 }
 
-fn write_equality(attribute: &str, fill: Fill<'_>, writer: &mut Writer) {
-    let equality = |writer: &mut Writer, key: &str| {
-        writer.within(EQUALITY, |writer| {
+fn write_equality(attribute: &str, fill: KeyFill<'_>, writer: &mut BerWriter) {
+    let equality = |writer: &mut BerWriter, key: &str| {
+        writer.nested(EQUALITY, |writer| {
             writer.octets(OCTETS, attribute.as_bytes());
             writer.octets(OCTETS, key.as_bytes());
         });
     };
     match fill {
-        Fill::Key(key) | Fill::Keys(&[key]) => equality(writer, key),
-        Fill::Keys(keys) => writer.within(OR, |writer| keys.iter().for_each(|key| equality(writer, key))),
-        Fill::Present => writer.octets(PRESENT, attribute.as_bytes()),
+        KeyFill::Key(key) | KeyFill::Keys(&[key]) => equality(writer, key),
+        KeyFill::Keys(keys) => writer.nested(OR, |writer| keys.iter().for_each(|key| equality(writer, key))),
+        KeyFill::Present => writer.octets(PRESENT, attribute.as_bytes()),
     }
 }
 
 /// Writes the parts between asterisks: a non-empty first part is a prefix, a non-empty last part a
 /// suffix.
-fn write_substrings(parts: &[Value], fill: Fill<'_>, writer: &mut Writer) -> bool {
+fn write_substrings(parts: &[ValueTemplate], fill: KeyFill<'_>, writer: &mut BerWriter) -> bool {
     let last = parts.len() - 1;
     parts.iter().enumerate().filter(|(_, part)| !part.is_empty()).all(|(place, part)| {
         let tag = match place {
@@ -242,19 +242,19 @@ fn write_substrings(parts: &[Value], fill: Fill<'_>, writer: &mut Writer) -> boo
     })
 }
 
-fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> bool {
-    let key = if let Fill::Key(key) = fill { key } else { "" };
+fn write_value(tag: u8, value: &ValueTemplate, fill: KeyFill<'_>, writer: &mut BerWriter) -> bool {
+    let key = if let KeyFill::Key(key) = fill { key } else { "" };
     let (local, domain) = key.rsplit_once('@').unwrap_or((key, ""));
     let mut octets = Vec::new();
     for piece in value {
         let part = match piece {
-            Piece::Octets(fixed) => {
+            ValuePart::Octets(fixed) => {
                 octets.extend_from_slice(fixed);
                 continue;
             }
-            Piece::Key => key,
-            Piece::Local => local,
-            Piece::Domain => domain,
+            ValuePart::Key => key,
+            ValuePart::Local => local,
+            ValuePart::Domain => domain,
         };
         // With an empty part the filter would match more than intended.
         if part.is_empty() {
@@ -268,15 +268,15 @@ fn write_value(tag: u8, value: &Value, fill: Fill<'_>, writer: &mut Writer) -> b
 
 /// The encoded filter for all entries with this attribute.
 pub(crate) fn present(attribute: &str) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = BerWriter::default();
     writer.octets(PRESENT, attribute.as_bytes());
     writer.into_octets()
 }
 
 /// The encoded filter for all entries of this object class.
-pub(crate) fn of_class(class: &str) -> Vec<u8> {
-    let mut writer = Writer::default();
-    write_equality("objectClass", Fill::Key(class), &mut writer);
+pub(crate) fn object_class(class: &str) -> Vec<u8> {
+    let mut writer = BerWriter::default();
+    write_equality("objectClass", KeyFill::Key(class), &mut writer);
     writer.into_octets()
 }
 
@@ -286,25 +286,25 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn filter(&mut self, depth: usize) -> Result<Node, FilterError> {
+    fn filter(&mut self, depth: usize) -> Result<FilterNode, FilterError> {
         if depth > DEPTH_MAX {
             return Err(self.expected("fewer nested filters"));
         }
-        self.take('(', "'('")?;
+        self.expect_char('(', "'('")?;
         let node = match self.rest.chars().next() {
-            Some('&') => Node::And(self.filters(depth)?),
-            Some('|') => Node::Or(self.filters(depth)?),
+            Some('&') => FilterNode::And(self.filters(depth)?),
+            Some('|') => FilterNode::Or(self.filters(depth)?),
             Some('!') => {
                 self.rest = &self.rest[1..];
-                Node::Not(Box::new(self.filter(depth + 1)?))
+                FilterNode::Not(Box::new(self.filter(depth + 1)?))
             }
             _ => self.item()?,
         };
-        self.take(')', "')'")?;
+        self.expect_char(')', "')'")?;
         Ok(node)
     }
 
-    fn filters(&mut self, depth: usize) -> Result<Vec<Node>, FilterError> {
+    fn filters(&mut self, depth: usize) -> Result<Vec<FilterNode>, FilterError> {
         self.rest = &self.rest[1..];
         let mut filters = vec![self.filter(depth + 1)?];
         while self.rest.starts_with('(') {
@@ -313,8 +313,8 @@ impl<'a> Parser<'a> {
         Ok(filters)
     }
 
-    fn item(&mut self) -> Result<Node, FilterError> {
-        let attribute = self.taken_while(|c| c.is_ascii_alphanumeric() || "-.;".contains(c));
+    fn item(&mut self) -> Result<FilterNode, FilterError> {
+        let attribute = self.take_while(|c| c.is_ascii_alphanumeric() || "-.;".contains(c));
         if self.rest.starts_with(':') {
             return self.extensible(attribute);
         }
@@ -325,34 +325,34 @@ impl<'a> Parser<'a> {
         for (sign, tag) in [(">=", GREATER), ("<=", LESS), ("~=", APPROXIMATE)] {
             if let Some(rest) = self.rest.strip_prefix(sign) {
                 self.rest = rest;
-                return Ok(Node::Compare(tag, attribute.into(), self.value()?));
+                return Ok(FilterNode::Compare(tag, attribute.into(), self.value()?));
             }
         }
-        self.take('=', "'=', '>=', '<=', '~=' or ':'")?;
+        self.expect_char('=', "'=', '>=', '<=', '~=' or ':'")?;
         let mut parts = vec![self.value()?];
         while let Some(rest) = self.rest.strip_prefix('*') {
             self.rest = rest;
             parts.push(self.value()?);
         }
-        let is_void = |parts: &[Value]| parts.iter().any(Vec::is_empty);
+        let is_void = |parts: &[ValueTemplate]| parts.iter().any(Vec::is_empty);
         match &parts[..] {
-            [_] => Ok(Node::Compare(EQUALITY, attribute.into(), parts.remove(0))),
-            [first, last] if first.is_empty() && last.is_empty() => Ok(Node::Present(attribute.into())),
+            [_] => Ok(FilterNode::Compare(EQUALITY, attribute.into(), parts.remove(0))),
+            [first, last] if first.is_empty() && last.is_empty() => Ok(FilterNode::Present(attribute.into())),
             [_, between @ .., _] if is_void(between) => Err(self.expected("a value between two '*'")),
-            _ => Ok(Node::Substrings(attribute.into(), parts)),
+            _ => Ok(FilterNode::Substrings(attribute.into(), parts)),
         }
     }
 
     /// `attr:dn:rule:=value`; `:dn` is optional, and either the attribute or the rule.
-    fn extensible(&mut self, attribute: &str) -> Result<Node, FilterError> {
+    fn extensible(&mut self, attribute: &str) -> Result<FilterNode, FilterError> {
         let with_dn = [":dn:", ":DN:"].iter().find_map(|dn| self.rest.strip_prefix(dn));
         if let Some(rest) = with_dn {
             self.rest = &self.rest[self.rest.len() - rest.len() - 1..];
         }
         let mut rule = None;
         if !self.rest.starts_with(":=") {
-            self.take(':', "':='")?;
-            rule = Some(self.taken_while(|c| c.is_ascii_alphanumeric() || "-.".contains(c)));
+            self.expect_char(':', "':='")?;
+            rule = Some(self.take_while(|c| c.is_ascii_alphanumeric() || "-.".contains(c)));
         }
         let rest = self.rest.strip_prefix(":=").ok_or_else(|| self.expected("':='"))?;
         let attribute = Some(attribute).filter(|attribute| !attribute.is_empty());
@@ -360,13 +360,13 @@ impl<'a> Parser<'a> {
             return Err(self.expected("the name of an attribute or matching rule"));
         }
         self.rest = rest;
-        Ok(Node::Extensible(rule.map(Into::into), attribute.map(Into::into), self.value()?, with_dn.is_some()))
+        Ok(FilterNode::Extensible(rule.map(Into::into), attribute.map(Into::into), self.value()?, with_dn.is_some()))
     }
 
-    fn value(&mut self) -> Result<Value, FilterError> {
-        let mut value = Value::new();
+    fn value(&mut self) -> Result<ValueTemplate, FilterError> {
+        let mut value = ValueTemplate::new();
         loop {
-            let fixed = self.taken_while(|c| !"\\()*\0{".contains(c));
+            let fixed = self.take_while(|c| !"\\()*\0{".contains(c));
             push_octets(&mut value, fixed.as_bytes());
             match self.rest.chars().next() {
                 Some('\\') => {
@@ -384,8 +384,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn placeholder(&mut self) -> Result<Piece, FilterError> {
-        for (name, piece) in [("{key}", Piece::Key), ("{local}", Piece::Local), ("{domain}", Piece::Domain)] {
+    fn placeholder(&mut self) -> Result<ValuePart, FilterError> {
+        for (name, piece) in [("{key}", ValuePart::Key), ("{local}", ValuePart::Local), ("{domain}", ValuePart::Domain)]
+        {
             if let Some(rest) = self.rest.strip_prefix(name) {
                 self.rest = rest;
                 return Ok(piece);
@@ -394,14 +395,14 @@ impl<'a> Parser<'a> {
         Err(self.expected("{key}, {local} or {domain} (write a literal brace as \\7b)"))
     }
 
-    fn taken_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+    fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
         let end = self.rest.find(|c| !belongs(c)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(end);
         self.rest = rest;
         taken
     }
 
-    fn take(&mut self, sign: char, expected: &'static str) -> Result<(), FilterError> {
+    fn expect_char(&mut self, sign: char, expected: &'static str) -> Result<(), FilterError> {
         self.rest = self.rest.strip_prefix(sign).ok_or_else(|| self.expected(expected))?;
         Ok(())
     }
@@ -411,11 +412,11 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn push_octets(value: &mut Value, octets: &[u8]) {
+fn push_octets(value: &mut ValueTemplate, octets: &[u8]) {
     match value.last_mut() {
         _ if octets.is_empty() => {}
-        Some(Piece::Octets(fixed)) => fixed.extend_from_slice(octets),
-        _ => value.push(Piece::Octets(octets.to_vec())),
+        Some(ValuePart::Octets(fixed)) => fixed.extend_from_slice(octets),
+        _ => value.push(ValuePart::Octets(octets.to_vec())),
     }
 }
 
@@ -436,22 +437,22 @@ mod tests {
 
     use super::*;
 
-    fn filter(text: &str) -> Filter {
+    fn filter(text: &str) -> FilterTemplate {
         text.parse().unwrap()
     }
 
     /// The filter as encoded by another implementation.
     fn encoded_by_ldap3(text: &str) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = BerWriter::default();
         write_tree(&ldap3::parse_filter(text).unwrap().into_structure(), &mut writer);
         writer.into_octets()
     }
 
-    fn write_tree(tree: &StructureTag, writer: &mut Writer) {
+    fn write_tree(tree: &StructureTag, writer: &mut BerWriter) {
         let tag = (tree.class as u8) << 6 | tree.id as u8;
         match &tree.payload {
             PL::P(octets) => writer.octets(tag, octets),
-            PL::C(trees) => writer.within(tag | 0x20, |writer| trees.iter().for_each(|tree| write_tree(tree, writer))),
+            PL::C(trees) => writer.nested(tag | 0x20, |writer| trees.iter().for_each(|tree| write_tree(tree, writer))),
         }
     }
 
@@ -479,7 +480,7 @@ mod tests {
     fn filters_are_encoded_as_others_encode_them() {
         for template in TEMPLATES {
             for key in ["bob@example.org", "*@)(uid=*", "a\\2a@\\", "\0@\0\0", "ü ß@例え"] {
-                let one = filter(template).one(key);
+                let one = filter(template).for_key(key);
                 assert_eq!(one, Some(encoded_by_ldap3(&filled(template, key))), "{template} {key}");
             }
             assert_eq!(filter(template).to_string(), *template);
@@ -491,11 +492,11 @@ mod tests {
         for (template, key) in
             [("(a={domain})", "bob"), ("(a=x{domain})", "bob@"), ("(a={local})", "@x"), ("(a={key})", "")]
         {
-            assert_eq!(filter(template).one(key), None, "{template} {key}");
+            assert_eq!(filter(template).for_key(key), None, "{template} {key}");
         }
-        assert_eq!(filter("(a={local})").one("bob"), Some(encoded_by_ldap3("(a=bob)")));
-        assert_eq!(filter("(a={local})").one("a@b@c"), Some(encoded_by_ldap3("(a=a@b)")));
-        assert_eq!(filter("(|(a={key})(b={domain}))").one("bob"), None);
+        assert_eq!(filter("(a={local})").for_key("bob"), Some(encoded_by_ldap3("(a=bob)")));
+        assert_eq!(filter("(a={local})").for_key("a@b@c"), Some(encoded_by_ldap3("(a=a@b)")));
+        assert_eq!(filter("(|(a={key})(b={domain}))").for_key("bob"), None);
     }
 
     #[test]
@@ -508,13 +509,13 @@ mod tests {
             ("(&(objectClass=person)(|(mail={key})(alias={key})))", &["mail", "alias"]),
         ] {
             assert_eq!(filter(template).key_attributes().as_deref(), Some(attributes), "{template}");
-            let any = filter(template).any_of(&["k*1", "k2"]);
+            let any = filter(template).for_any_of(&["k*1", "k2"]);
             let together = template
                 .replace("(mail={key})", "(|(mail=k\\2a1)(mail=k2))")
                 .replace("(alias={key})", "(|(alias=k\\2a1)(alias=k2))");
             assert_eq!(any, encoded_by_ldap3(&together), "{template}");
-            assert_eq!(Some(filter(template).any_of(&["k"])), filter(template).one("k"));
-            assert_eq!(filter(template).all(), encoded_by_ldap3(&template.replace("{key}", "*")));
+            assert_eq!(Some(filter(template).for_any_of(&["k"])), filter(template).for_key("k"));
+            assert_eq!(filter(template).for_all(), encoded_by_ldap3(&template.replace("{key}", "*")));
         }
         for template in [
             "(mail=smtp:{key})",
@@ -554,11 +555,11 @@ mod tests {
             ("(objectClass=*)", "does not use the key"),
             ("", "expected '(' at ''"),
         ] {
-            let error = text.parse::<Filter>().unwrap_err().to_string();
+            let error = text.parse::<FilterTemplate>().unwrap_err().to_string();
             assert!(error.contains(message), "{error}\n{message}");
         }
         let deep = format!("{}(a={{key}}){}", "(!".repeat(1000), ")".repeat(1000));
-        assert!(deep.parse::<Filter>().is_err());
+        assert!(deep.parse::<FilterTemplate>().is_err());
     }
 
     proptest! {
@@ -567,14 +568,14 @@ mod tests {
             let template = TEMPLATES[place];
             let (local, domain) = key.rsplit_once('@').unwrap_or((&key, ""));
             let is_whole = !(template.contains("{local}") && local.is_empty() || template.contains("{domain}") && domain.is_empty());
-            prop_assert_eq!(filter(template).one(&key), is_whole.then(|| encoded_by_ldap3(&filled(template, &key))));
+            prop_assert_eq!(filter(template).for_key(&key), is_whole.then(|| encoded_by_ldap3(&filled(template, &key))));
         }
 
         #[test]
         fn any_text_is_parsed_or_refused(text in "[(){}&|!=<>~:*\\\\a-f0-9;.key]{0,24}") {
-            if let Ok(filter) = text.parse::<Filter>() {
+            if let Ok(filter) = text.parse::<FilterTemplate>() {
                 prop_assert_eq!(filter.to_string(), text);
-                filter.one("a@b");
+                filter.for_key("a@b");
             }
         }
     }

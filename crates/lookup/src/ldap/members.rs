@@ -9,39 +9,39 @@ use std::collections::HashSet;
 use futures_util::StreamExt;
 
 use super::Scope;
-use super::ask::{Asking, PIPELINE};
-use super::connection::{Entry, Search};
-use super::search::{Ending, Trouble};
-use super::slot::Slot;
+use super::batch_search::{BatchSearch, PIPELINE_MAX};
+use super::connection::{SearchEntry, SearchRequest};
+use super::key_result::KeyResult;
+use super::search::{SearchEnd, SearchError};
 
-impl Asking<'_> {
-    /// Adds the results of all members to `slot`.
-    pub(super) async fn follow_members(&self, slot: &mut Slot) -> Result<(), Trouble> {
+impl BatchSearch<'_> {
+    /// Adds the results of all members to `result`.
+    pub(super) async fn follow_members(&self, result: &mut KeyResult) -> Result<(), SearchError> {
         let Some(members) = &self.config.members else { return Ok(()) };
-        let reads_max = self.config.reads_max();
-        let mut seen: HashSet<String> = slot.dns.drain(..).map(|dn| dn.to_lowercase()).collect();
+        let reads_max = self.config.group_entries_max();
+        let mut seen: HashSet<String> = result.dns.drain(..).map(|dn| dn.to_lowercase()).collect();
         let mut depth = 0;
         loop {
-            let mut level = std::mem::take(&mut slot.members);
+            let mut level = std::mem::take(&mut result.members);
             level.retain(|dn| seen.insert(dn.to_lowercase()));
-            if level.is_empty() || slot.is_faulty() {
+            if level.is_empty() || result.has_error() {
                 return Ok(());
             }
             depth += 1;
             if depth > members.depth_max {
-                slot.set_fault(format!("groups nested more than {} deep", members.depth_max));
+                result.set_error(format!("groups nested more than {} deep", members.depth_max));
                 return Ok(());
             }
             if seen.len() > reads_max {
-                slot.set_fault(format!("group with more than {reads_max} entries"));
+                result.set_error(format!("group with more than {reads_max} entries"));
                 return Ok(());
             }
-            let mut reads = futures_util::stream::iter(&level).map(|dn| self.read(dn)).buffered(PIPELINE);
+            let mut reads = futures_util::stream::iter(&level).map(|dn| self.read_member(dn)).buffered(PIPELINE_MAX);
             while let Some(read) = reads.next().await {
                 match read? {
-                    Ok(Some(entry)) => slot.add(&entry, self.config, self.schema),
+                    Ok(Some(entry)) => result.add(&entry, self.config, self.schema),
                     Ok(None) => {}
-                    Err(fault) => slot.set_fault(fault),
+                    Err(fault) => result.set_error(fault),
                 }
             }
         }
@@ -49,20 +49,21 @@ impl Asking<'_> {
 
     /// Reads the entry with this DN. The inner error is the reason why that failed for this member
     /// only.
-    async fn read(&self, dn: &str) -> Result<Result<Option<Entry>, String>, Trouble> {
+    async fn read_member(&self, dn: &str) -> Result<Result<Option<SearchEntry>, String>, SearchError> {
         let filter = super::filter::present("objectClass");
         let attributes = self.result_attributes();
-        let search = Search { base: dn, scope: Scope::Base, filter: &filter, attributes: &attributes, controls: &[] };
+        let search =
+            SearchRequest { base: dn, scope: Scope::Base, filter: &filter, attributes: &attributes, controls: &[] };
         let mut found = None;
-        let take = &mut |entry: &Entry| {
+        let take = &mut |entry: &SearchEntry| {
             found = Some(entry.clone());
             true
         };
         let ending = self.searcher.run(&search, take).await?;
         Ok(match ending {
-            Ending::Complete => Ok(found),
-            Ending::NoBase(words) if words.starts_with("noSuchObject") => Ok(None),
-            Ending::NoBase(words) | Ending::Keys(words) => Err(format!("member '{dn}': {words}")),
+            SearchEnd::Complete => Ok(found),
+            SearchEnd::NoBase(words) if words.starts_with("noSuchObject") => Ok(None),
+            SearchEnd::NoBase(words) | SearchEnd::KeysRejected(words) => Err(format!("member '{dn}': {words}")),
         })
     }
 }

@@ -1,12 +1,12 @@
 //! Encoding and decoding of LDAP messages (RFC 4511 section 4).
 //!
-//! [`decode`] checks a message completely, so reading an [`Entry`] later cannot fail. An entry
+//! [`decode`] checks a message completely, so reading an [`SearchEntry`] later cannot fail. An entry
 //! keeps the received octets; its attributes are slices of them.
 
 use std::ops::Range;
 
 use super::Scope;
-use super::ber::{BOOLEAN, ENUMERATED, INTEGER, Malformed, OCTETS, Reader, SEQUENCE, SET, Writer};
+use super::ber::{BOOLEAN, BerReader, BerWriter, ENUMERATED, INTEGER, Malformed, OCTETS, SEQUENCE, SET};
 
 const BIND_REQUEST: u8 = 0x60;
 const BIND_RESPONSE: u8 = 0x61;
@@ -30,7 +30,7 @@ const NO_ATTRIBUTES: &str = "1.1";
 
 /// A control of a message (RFC 4511 section 4.1.11).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Control {
+pub(crate) struct LdapControl {
     /// The OID.
     pub(crate) oid: Box<str>,
     /// Whether a server that does not know the control must refuse the request.
@@ -41,7 +41,7 @@ pub(crate) struct Control {
 
 /// A search request (RFC 4511 section 4.5.1).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Search<'a> {
+pub(crate) struct SearchRequest<'a> {
     /// The base DN.
     pub(crate) base: &'a str,
     /// The scope.
@@ -51,12 +51,12 @@ pub(crate) struct Search<'a> {
     /// The attributes to return; empty means none.
     pub(crate) attributes: &'a [&'a str],
     /// The controls.
-    pub(crate) controls: &'a [Control],
+    pub(crate) controls: &'a [LdapControl],
 }
 
 /// The result of an operation (RFC 4511 section 4.1.9).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct LdapResult {
     /// The result code.
     pub(crate) code: u32,
     /// The diagnostic message.
@@ -64,14 +64,14 @@ pub(crate) struct Done {
     /// The URLs of a referral.
     pub(crate) referrals: Vec<String>,
     /// The controls.
-    pub(crate) controls: Vec<Control>,
+    pub(crate) controls: Vec<LdapControl>,
 }
 
 /// A message from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Response {
+pub(crate) enum LdapResponse {
     /// A search result entry.
-    Entry(Entry),
+    Entry(SearchEntry),
     /// A search result reference.
     Reference(Vec<String>),
     /// An intermediate response (RFC 4511 section 4.13).
@@ -82,20 +82,20 @@ pub(crate) enum Response {
         value: Box<[u8]>,
     },
     /// The result of the operation.
-    Done(Done),
+    Done(LdapResult),
 }
 
 /// A search result entry as received.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct SearchEntry {
     message: Box<[u8]>,
     dn: Range<usize>,
     attributes: Range<usize>,
     /// The controls.
-    pub(crate) controls: Vec<Control>,
+    pub(crate) controls: Vec<LdapControl>,
 }
 
-impl Entry {
+impl SearchEntry {
     /// The DN.
     pub(crate) fn dn(&self) -> &str {
         str::from_utf8(&self.message[self.dn.clone()]).unwrap_or_default()
@@ -108,16 +108,16 @@ impl Entry {
 
     /// The attributes: description with options, and values.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
-        let mut reader = Reader::new(&self.message[self.attributes.clone()]);
+        let mut reader = BerReader::new(&self.message[self.attributes.clone()]);
         std::iter::from_fn(move || {
-            let mut attribute = reader.within(SEQUENCE).ok()?;
+            let mut attribute = reader.nested(SEQUENCE).ok()?;
             let name = str::from_utf8(attribute.expect(OCTETS).ok()?).ok()?;
-            Some((name, Values(attribute.within(SET).ok()?)))
+            Some((name, Values(attribute.nested(SET).ok()?)))
         })
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for SearchEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Entry").field(&self.dn()).finish()
     }
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Entry {
 
 /// The values of one attribute, in the server's order.
 #[derive(Clone, Debug)]
-pub(crate) struct Values<'a>(Reader<'a>);
+pub(crate) struct Values<'a>(BerReader<'a>);
 
 impl<'a> Iterator for Values<'a> {
     type Item = &'a [u8];
@@ -139,7 +139,7 @@ impl<'a> Iterator for Values<'a> {
 /// neither here nor in the connection's buffers.
 pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
     request(id, &[], |writer| {
-        writer.within(BIND_REQUEST, |writer| {
+        writer.nested(BIND_REQUEST, |writer| {
             writer.number(INTEGER, VERSION);
             writer.octets(OCTETS, dn.as_bytes());
             writer.octets(0x80, password.as_bytes());
@@ -150,10 +150,10 @@ pub(crate) fn simple_bind(id: u32, dn: &str, password: &str) -> Vec<u8> {
 /// A SASL EXTERNAL bind request (RFC 4422 appendix A).
 pub(crate) fn external_bind(id: u32) -> Vec<u8> {
     request(id, &[], |writer| {
-        writer.within(BIND_REQUEST, |writer| {
+        writer.nested(BIND_REQUEST, |writer| {
             writer.number(INTEGER, VERSION);
             writer.octets(OCTETS, b"");
-            writer.within(0xa3, |writer| {
+            writer.nested(0xa3, |writer| {
                 writer.octets(OCTETS, b"EXTERNAL");
                 writer.octets(OCTETS, b"");
             });
@@ -163,13 +163,13 @@ pub(crate) fn external_bind(id: u32) -> Vec<u8> {
 
 /// A StartTLS request (RFC 4511 section 4.14.1).
 pub(crate) fn starttls(id: u32) -> Vec<u8> {
-    request(id, &[], |writer| writer.within(EXTENDED_REQUEST, |writer| writer.octets(0x80, STARTTLS)))
+    request(id, &[], |writer| writer.nested(EXTENDED_REQUEST, |writer| writer.octets(0x80, STARTTLS)))
 }
 
 /// A search request. Sets no time or size limit; callers have timeouts.
-pub(crate) fn search(id: u32, search: &Search<'_>) -> Vec<u8> {
+pub(crate) fn search(id: u32, search: &SearchRequest<'_>) -> Vec<u8> {
     request(id, search.controls, |writer| {
-        writer.within(SEARCH_REQUEST, |writer| {
+        writer.nested(SEARCH_REQUEST, |writer| {
             writer.octets(OCTETS, search.base.as_bytes());
             writer.number(ENUMERATED, search.scope as u32);
             // Do not dereference aliases: directory aliases (RFC 4512 section 2.6) are not mail
@@ -177,9 +177,9 @@ pub(crate) fn search(id: u32, search: &Search<'_>) -> Vec<u8> {
             writer.number(ENUMERATED, 0);
             writer.number(INTEGER, 0);
             writer.number(INTEGER, 0);
-            writer.truth(BOOLEAN, false);
+            writer.boolean(BOOLEAN, false);
             writer.raw(search.filter);
-            writer.within(SEQUENCE, |writer| {
+            writer.nested(SEQUENCE, |writer| {
                 for attribute in search.attributes {
                     writer.octets(OCTETS, attribute.as_bytes());
                 }
@@ -201,20 +201,20 @@ pub(crate) fn unbind(id: u32) -> Vec<u8> {
     request(id, &[], |writer| writer.octets(UNBIND_REQUEST, b""))
 }
 
-fn request(id: u32, controls: &[Control], operation: impl FnOnce(&mut Writer)) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.within(SEQUENCE, |writer| {
+fn request(id: u32, controls: &[LdapControl], operation: impl FnOnce(&mut BerWriter)) -> Vec<u8> {
+    let mut writer = BerWriter::default();
+    writer.nested(SEQUENCE, |writer| {
         writer.number(INTEGER, id);
         operation(writer);
         if controls.is_empty() {
             return;
         }
-        writer.within(CONTROLS, |writer| {
+        writer.nested(CONTROLS, |writer| {
             for control in controls {
-                writer.within(SEQUENCE, |writer| {
+                writer.nested(SEQUENCE, |writer| {
                     writer.octets(OCTETS, control.oid.as_bytes());
                     if control.critical {
-                        writer.truth(BOOLEAN, true);
+                        writer.boolean(BOOLEAN, true);
                     }
                     if let Some(value) = &control.value {
                         writer.octets(OCTETS, value);
@@ -227,27 +227,27 @@ fn request(id: u32, controls: &[Control], operation: impl FnOnce(&mut Writer)) -
 }
 
 /// Decodes a message and its message ID. The response is None if the operation is unknown.
-pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<Response>), Malformed> {
-    let mut reader = Reader::new(&message).within(SEQUENCE)?;
+pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<LdapResponse>), Malformed> {
+    let mut reader = BerReader::new(&message).nested(SEQUENCE)?;
     let id = reader.number(INTEGER)?;
     let (tag, content) = reader.element()?;
     let controls = match reader.optional(CONTROLS)? {
-        Some(content) => controls(Reader::new(content))?,
+        Some(content) => controls(BerReader::new(content))?,
         // Active Directory puts the name of its Notice of Disconnection here, against the standard.
         None => Vec::new(),
     };
-    let mut operation = Reader::new(content);
+    let mut operation = BerReader::new(content);
     let response = match tag {
         SEARCH_ENTRY => {
             let (dn, attributes) = entry(operation)?;
             let (dn, attributes) = (range_in(&message, dn), range_in(&message, attributes));
-            Response::Entry(Entry { message, dn, attributes, controls })
+            LdapResponse::Entry(SearchEntry { message, dn, attributes, controls })
         }
-        SEARCH_REFERENCE => Response::Reference(texts(operation)?),
-        SEARCH_DONE | BIND_RESPONSE | EXTENDED_RESPONSE => Response::Done(done(operation, controls)?),
+        SEARCH_REFERENCE => LdapResponse::Reference(texts(operation)?),
+        SEARCH_DONE | BIND_RESPONSE | EXTENDED_RESPONSE => LdapResponse::Done(done(operation, controls)?),
         INTERMEDIATE => {
             let oid = text(operation.optional(0x80)?.unwrap_or_default())?.into();
-            Response::Intermediate { oid, value: operation.optional(0x81)?.unwrap_or_default().into() }
+            LdapResponse::Intermediate { oid, value: operation.optional(0x81)?.unwrap_or_default().into() }
         }
         _ => return Ok((id, None)),
     };
@@ -255,15 +255,15 @@ pub(crate) fn decode(message: Box<[u8]>) -> Result<(u32, Option<Response>), Malf
 }
 
 /// Checks an entry and returns its DN and attributes.
-fn entry(mut reader: Reader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
+fn entry(mut reader: BerReader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
     let dn = reader.expect(OCTETS)?;
     text(dn)?;
     let attributes = reader.expect(SEQUENCE)?;
-    let mut rest = Reader::new(attributes);
+    let mut rest = BerReader::new(attributes);
     while !rest.is_empty() {
-        let mut attribute = rest.within(SEQUENCE)?;
+        let mut attribute = rest.nested(SEQUENCE)?;
         text(attribute.expect(OCTETS)?)?;
-        let mut values = attribute.within(SET)?;
+        let mut values = attribute.nested(SET)?;
         while !values.is_empty() {
             values.expect(OCTETS)?;
         }
@@ -271,31 +271,31 @@ fn entry(mut reader: Reader<'_>) -> Result<(&[u8], &[u8]), Malformed> {
     Ok((dn, attributes))
 }
 
-fn done(mut reader: Reader<'_>, controls: Vec<Control>) -> Result<Done, Malformed> {
+fn done(mut reader: BerReader<'_>, controls: Vec<LdapControl>) -> Result<LdapResult, Malformed> {
     let code = reader.number(ENUMERATED)?;
     // The matched DN is not used.
     reader.expect(OCTETS)?;
     let text = String::from_utf8_lossy(reader.expect(OCTETS)?).into();
     let referrals = match reader.optional(REFERRALS)? {
-        Some(content) => texts(Reader::new(content))?,
+        Some(content) => texts(BerReader::new(content))?,
         None => Vec::new(),
     };
-    Ok(Done { code, text, referrals, controls })
+    Ok(LdapResult { code, text, referrals, controls })
 }
 
-fn controls(mut reader: Reader<'_>) -> Result<Vec<Control>, Malformed> {
+fn controls(mut reader: BerReader<'_>) -> Result<Vec<LdapControl>, Malformed> {
     let mut controls = Vec::new();
     while !reader.is_empty() {
-        let mut control = reader.within(SEQUENCE)?;
+        let mut control = reader.nested(SEQUENCE)?;
         let oid = text(control.expect(OCTETS)?)?.into();
         let critical = control.optional(BOOLEAN)?.is_some_and(|truth| truth != [0]);
         let value = control.optional(OCTETS)?.map(Into::into);
-        controls.push(Control { oid, critical, value });
+        controls.push(LdapControl { oid, critical, value });
     }
     Ok(controls)
 }
 
-fn texts(mut reader: Reader<'_>) -> Result<Vec<String>, Malformed> {
+fn texts(mut reader: BerReader<'_>) -> Result<Vec<String>, Malformed> {
     let mut texts = Vec::new();
     while !reader.is_empty() {
         texts.push(text(reader.expect(OCTETS)?)?.to_owned());
@@ -346,7 +346,7 @@ pub(crate) fn code_text(code: u32) -> String {
     format!("{name} ({code})")
 }
 
-impl std::fmt::Display for Done {
+impl std::fmt::Display for LdapResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&code_text(self.code))?;
         match self.text.trim() {
@@ -363,14 +363,14 @@ pub(super) mod tests {
     use super::*;
 
     fn encoded(dn: &str, attributes: &[(&str, &[&[u8]])]) -> Vec<u8> {
-        request(7, &[Control { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }], |writer| {
-            writer.within(SEARCH_ENTRY, |writer| {
+        request(7, &[LdapControl { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }], |writer| {
+            writer.nested(SEARCH_ENTRY, |writer| {
                 writer.octets(OCTETS, dn.as_bytes());
-                writer.within(SEQUENCE, |writer| {
+                writer.nested(SEQUENCE, |writer| {
                     for (name, values) in attributes {
-                        writer.within(SEQUENCE, |writer| {
+                        writer.nested(SEQUENCE, |writer| {
                             writer.octets(OCTETS, name.as_bytes());
-                            writer.within(SET, |writer| values.iter().for_each(|value| writer.octets(OCTETS, value)));
+                            writer.nested(SET, |writer| values.iter().for_each(|value| writer.octets(OCTETS, value)));
                         });
                     }
                 });
@@ -379,9 +379,9 @@ pub(super) mod tests {
     }
 
     /// An entry as received from a server.
-    pub(in super::super) fn entry(dn: &str, attributes: &[(&str, &[&[u8]])]) -> Entry {
+    pub(in super::super) fn entry(dn: &str, attributes: &[(&str, &[&[u8]])]) -> SearchEntry {
         match decode(encoded(dn, attributes).into()) {
-            Ok((7, Some(Response::Entry(entry)))) => entry,
+            Ok((7, Some(LdapResponse::Entry(entry)))) => entry,
             other => panic!("{other:?}"),
         }
     }
@@ -393,13 +393,16 @@ pub(super) mod tests {
         let attributes: Vec<(&str, Vec<&[u8]>)> =
             entry.attributes().map(|(name, values)| (name, values.collect())).collect();
         assert_eq!(attributes, [("mail", vec![&b"a"[..], b"", &[0xff]]), ("void", vec![])]);
-        assert_eq!(entry.controls, [Control { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }]);
+        assert_eq!(
+            entry.controls,
+            [LdapControl { oid: "1.2".into(), critical: true, value: Some(Box::from(&b"v"[..])) }]
+        );
     }
 
     #[test]
     fn requests_are_those_of_the_standard() {
         let wanted =
-            Search { base: "dc=a", scope: Scope::One, filter: b"\x87\x01o", attributes: &["cn"], controls: &[] };
+            SearchRequest { base: "dc=a", scope: Scope::One, filter: b"\x87\x01o", attributes: &["cn"], controls: &[] };
         let expected = b"\x30\x23\x02\x01\x02\x63\x1e\x04\x04dc=a\x0a\x01\x01\x0a\x01\x00\x02\x01\x00\x02\x01\x00\x01\x01\x00\x87\x01o\x30\x04\x04\x02cn";
         assert_eq!(search(2, &wanted), expected);
         assert_eq!(simple_bind(1, "cn=a", "pw"), b"\x30\x12\x02\x01\x01\x60\x0d\x02\x01\x03\x04\x04cn=a\x80\x02pw");
@@ -411,7 +414,7 @@ pub(super) mod tests {
         assert_eq!(abandon(6, 5), b"\x30\x06\x02\x01\x06\x50\x01\x05");
         assert_eq!(unbind(3), b"\x30\x05\x02\x01\x03\x42\x00");
         // An empty list would mean all attributes (RFC 4511 section 4.5.1.8).
-        assert!(search(2, &Search { attributes: &[], ..wanted }).ends_with(b"\x30\x05\x04\x031.1"));
+        assert!(search(2, &SearchRequest { attributes: &[], ..wanted }).ends_with(b"\x30\x05\x04\x031.1"));
     }
 
     proptest! {
@@ -423,7 +426,7 @@ pub(super) mod tests {
             let place = place % octets.len();
             octets[place] = octet;
             for octets in [octets.clone(), [&octets[..place], &rest[..]].concat(), rest] {
-                if let Ok((_, Some(Response::Entry(entry)))) = decode(octets.into()) {
+                if let Ok((_, Some(LdapResponse::Entry(entry)))) = decode(octets.into()) {
                     let values = entry.attributes().flat_map(|(_, values)| values).count();
                     prop_assert!(values <= 30 && entry.dn().len() <= 70);
                 }

@@ -1,6 +1,6 @@
 //! A backend for LDAP servers (RFC 4511).
 //!
-//! If the filter and the server's schema allow matching entries to keys ([`Filter`], `schema`), the
+//! If the filter and the server's schema allow matching entries to keys ([`FilterTemplate`], `schema`), the
 //! keys of a request share one search. Otherwise each key has its own search, pipelined on the same
 //! connection. A server error that concerns the whole search, such as busy or a missing base, never
 //! means that a key does not exist: NotFound requires a search that ended with success.
@@ -10,25 +10,25 @@
 //! are asked, then the same one again. A request ends within two operation timeouts plus the
 //! connect timeout. Keys without an answer by then are Unavailable.
 
-mod ask;
+mod batch_search;
 pub(crate) mod ber;
 pub(crate) mod connection;
 mod filter;
+mod key_result;
 mod members;
 mod message;
 mod pool;
 mod result;
 pub(crate) mod schema;
 mod search;
-mod slot;
 mod transport;
 mod url;
 
-pub use connection::{Bind, Servers};
-pub use filter::{Filter, FilterError};
+pub use connection::{Bind, LdapServers};
+pub use filter::{FilterError, FilterTemplate};
 pub use result::{ResultTemplate, ResultTemplateError};
 pub use transport::TrustError;
-pub use url::{Url, UrlError};
+pub use url::{LdapUrl, LdapUrlError};
 
 use std::cell::RefCell;
 use std::fmt;
@@ -38,21 +38,21 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 
-use crate::Answer;
-use crate::backend::{Asked, Backend, Failure, Probed};
-use ask::Asking;
-use connection::Search;
-use pool::{Pool, Pooled};
-use search::{Searcher, Trouble};
+use crate::LookupAnswer;
+use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use batch_search::BatchSearch;
+use connection::SearchRequest;
+use pool::{ConnectionPool, PooledConnection};
+use search::{SearchError, Searcher};
 
 /// The first pause for a busy server; each further pause is twice as long.
-const PAUSE: Duration = Duration::from_millis(50);
+const BUSY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// Decodes a message and reads all its parts. For fuzzing.
 #[doc(hidden)]
 pub fn read_message(octets: &[u8]) {
     let Ok((_, Some(response))) = message::decode(octets.into()) else { return };
-    if let message::Response::Entry(entry) = response {
+    if let message::LdapResponse::Entry(entry) = response {
         let octets = entry.attributes().flat_map(|(_, values)| values.map(<[u8]>::len)).sum::<usize>();
         assert!(entry.dn().len() + octets <= entry.len(), "the parts of an entry fit in its message");
     }
@@ -62,13 +62,13 @@ pub fn read_message(octets: &[u8]) {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The servers.
-    pub servers: Servers,
+    pub servers: LdapServers,
     /// The base DN of searches.
     pub base: Box<str>,
     /// The scope of searches.
     pub scope: Scope,
     /// The filter for a key.
-    pub filter: Filter,
+    pub filter: FilterTemplate,
     /// The values of an answer. Empty: only the existence of an entry matters.
     pub results: Vec<ResultTemplate>,
     /// Groups whose members contribute values.
@@ -87,13 +87,13 @@ impl Config {
 
     /// The timeout of a whole request: enough for one server that does not answer and a second one
     /// that does.
-    fn request_max(&self) -> Duration {
+    fn request_timeout(&self) -> Duration {
         self.servers.timeout * 2 + self.servers.connect_timeout
     }
 
     /// Maximum entries of one group: its members and nested groups, which are rarely more than the
     /// members.
-    fn reads_max(&self) -> usize {
+    fn group_entries_max(&self) -> usize {
         self.values_max.saturating_mul(2)
     }
 
@@ -161,13 +161,13 @@ impl fmt::Display for Scope {
 /// The LDAP backend of one table.
 pub struct Ldap {
     config: Config,
-    pool: Pool,
+    pool: ConnectionPool,
     /// The key that probes use: one that was answered, otherwise the last one requested.
-    sample: RefCell<Sample>,
+    sample: RefCell<ProbeSample>,
 }
 
 #[derive(Default)]
-struct Sample {
+struct ProbeSample {
     key: Option<Box<str>>,
     is_answered: bool,
 }
@@ -177,37 +177,37 @@ impl Ldap {
     pub fn new(config: Config, concurrency: usize) -> Result<Ldap, LdapError> {
         let key_names = config.filter.key_attributes().unwrap_or_default();
         let names = config.result_names().chain(key_names).map(Into::into).collect();
-        let pool = Pool::new(config.servers.clone(), names, concurrency)?;
+        let pool = ConnectionPool::new(config.servers.clone(), names, concurrency)?;
         Ok(Ldap { config, pool, sample: RefCell::default() })
     }
 
-    async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
-        let answered = self.answers_anywhere(keys).await;
-        self.take_sample(keys, &answered);
+    async fn answers(&self, keys: &[Box<str>]) -> Result<Vec<LookupAnswer>, BackendFailure> {
+        let answered = self.answer_within_deadline(keys).await;
+        self.update_sample(keys, &answered);
         answered
     }
 
     /// Prefers a key that was answered: a failure may be due to the key.
-    fn take_sample(&self, keys: &[Box<str>], answered: &Result<Vec<Answer>, Failure>) {
-        let is_certain = |answer: &Answer| matches!(answer, Answer::Found(_) | Answer::NotFound);
+    fn update_sample(&self, keys: &[Box<str>], answered: &Result<Vec<LookupAnswer>, BackendFailure>) {
+        let is_certain = |answer: &LookupAnswer| matches!(answer, LookupAnswer::Found(_) | LookupAnswer::NotFound);
         let place = answered.as_ref().ok().and_then(|answers| answers.iter().position(is_certain));
         let mut sample = self.sample.borrow_mut();
         if place.is_some() || !sample.is_answered {
             let key = keys.get(place.unwrap_or_default()).cloned();
-            *sample = Sample { key, is_answered: place.is_some() };
+            *sample = ProbeSample { key, is_answered: place.is_some() };
         }
     }
 
     /// Keeps all answers received before an error or timeout. Fails only if there are none.
-    async fn answers_anywhere(&self, keys: &[Box<str>]) -> Result<Vec<Answer>, Failure> {
+    async fn answer_within_deadline(&self, keys: &[Box<str>]) -> Result<Vec<LookupAnswer>, BackendFailure> {
         let answers = RefCell::new(vec![None; keys.len()]);
-        let within = self.config.request_max();
-        let failure = match tokio::time::timeout(within, self.answer_into(&answers, keys)).await {
+        let within = self.config.request_timeout();
+        let failure = match tokio::time::timeout(within, self.answer_with_retry(&answers, keys)).await {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => Some(failure),
             Err(_) => {
                 let what = format!("not all keys answered within {} s", within.as_secs_f64());
-                Some(Failure::new(self.config.servers.urls[0].to_string(), what))
+                Some(BackendFailure::new(self.config.servers.urls[0].to_string(), what))
             }
         };
         let answers = answers.into_inner();
@@ -217,32 +217,36 @@ impl Ldap {
                 let why = failure.map(|failure| failure.to_string()).unwrap_or_default();
                 Ok(answers
                     .into_iter()
-                    .map(|answer| answer.unwrap_or_else(|| Answer::Unavailable(why.clone())))
+                    .map(|answer| answer.unwrap_or_else(|| LookupAnswer::Unavailable(why.clone())))
                     .collect())
             }
         }
     }
 
-    async fn answer_into(&self, answers: &RefCell<Vec<Option<Answer>>>, keys: &[Box<str>]) -> Result<(), Failure> {
-        let (began, mut pause) = (Instant::now(), PAUSE);
+    async fn answer_with_retry(
+        &self,
+        answers: &RefCell<Vec<Option<LookupAnswer>>>,
+        keys: &[Box<str>],
+    ) -> Result<(), BackendFailure> {
+        let (began, mut pause) = (Instant::now(), BUSY_PAUSE_MIN);
         let mut is_second = false;
         let mut pooled = self.pool.take().await?;
         loop {
             let searcher = self.searcher(&pooled);
-            let asking = Asking { config: &self.config, searcher, schema: &pooled.schema, answers };
-            match asking.answer(keys).await {
+            let batch = BatchSearch { config: &self.config, searcher, schema: &pooled.schema, answers };
+            match batch.answer(keys).await {
                 // An idle connection may have been closed, or the server is down and another one
                 // works.
-                Err(trouble @ (Trouble::Server(_) | Trouble::Late(_))) => {
-                    self.pool.give_up(pooled);
+                Err(trouble @ (SearchError::ServerFailed(_) | SearchError::TimedOut(_))) => {
+                    self.pool.drop_as_failed(pooled);
                     if is_second {
                         return Err(trouble.into());
                     }
                     is_second = true;
                     pooled = self.pool.open().await?;
                 }
-                Err(Trouble::Busy(failure)) => {
-                    self.pool.give_rest(pooled);
+                Err(SearchError::Busy(failure)) => {
+                    self.pool.put_back_as_busy(pooled);
                     if self.pool.is_all_down() {
                         if began.elapsed() + pause > self.pool.timeout() {
                             return Err(failure);
@@ -253,7 +257,7 @@ impl Ldap {
                     pooled = self.pool.take().await?;
                 }
                 ended => {
-                    self.pool.give_back(pooled);
+                    self.pool.put_back(pooled);
                     return Ok(ended?);
                 }
             }
@@ -262,9 +266,9 @@ impl Ldap {
 
     /// Probes all servers at once with a search like those of requests, because the first server
     /// may take long to fail.
-    async fn probe_all(&self) -> Result<(), Failure> {
+    async fn probe_all(&self) -> Result<(), BackendFailure> {
         let mut probes: FuturesUnordered<_> =
-            self.pool.each().map(async |pooled| self.probe_by(pooled.await?).await).collect();
+            self.pool.connect_each().map(async |pooled| self.probe_connection(pooled.await?).await).collect();
         let mut failure = None;
         while let Some(probed) = probes.next().await {
             match probed {
@@ -276,10 +280,10 @@ impl Ldap {
     }
 
     /// A missing base or an unsuitable key does not mean that the server is down.
-    async fn probe_by(&self, pooled: Pooled) -> Result<(), Failure> {
-        let filter = self.sample.borrow().key.as_deref().and_then(|key| self.config.filter.one(key));
+    async fn probe_connection(&self, pooled: PooledConnection) -> Result<(), BackendFailure> {
+        let filter = self.sample.borrow().key.as_deref().and_then(|key| self.config.filter.for_key(key));
         let filter = filter.unwrap_or_else(|| filter::present("objectClass"));
-        let search = Search {
+        let search = SearchRequest {
             base: &self.config.base,
             scope: self.config.scope,
             filter: &filter,
@@ -288,24 +292,24 @@ impl Ldap {
         };
         match self.searcher(&pooled).run(&search, &mut |_| false).await {
             Ok(_) => {
-                self.pool.set_up(pooled);
+                self.pool.put_back_as_working(pooled);
                 Ok(())
             }
             Err(trouble) => Err(trouble.into()),
         }
     }
 
-    fn searcher<'a>(&'a self, pooled: &'a Pooled) -> Searcher<'a> {
+    fn searcher<'a>(&'a self, pooled: &'a PooledConnection) -> Searcher<'a> {
         Searcher { session: &pooled.session, connector: &self.pool.connector, referrals: self.config.referrals }
     }
 }
 
 impl Backend for Ldap {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
         Box::pin(self.answers(keys))
     }
 
-    fn probe(&self) -> Probed<'_> {
+    fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(self.probe_all())
     }
 }

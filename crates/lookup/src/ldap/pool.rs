@@ -10,42 +10,46 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::{Connector, Response, Search, Session};
-use super::message::Entry;
+use super::connection::{Connector, LdapResponse, LdapSession, SearchRequest};
+use super::message::SearchEntry;
 use super::schema::Schema;
-use super::{LdapError, Scope, Servers, filter};
-use crate::backend::Failure;
+use super::{LdapError, LdapServers, Scope, filter};
+use crate::backend::BackendFailure;
 
 /// How long a failed server comes last.
-const DOWN: Duration = Duration::from_secs(30);
+const DOWN_TIME: Duration = Duration::from_secs(30);
 /// How long a busy server comes last.
-const BUSY: Duration = Duration::from_secs(1);
+const BUSY_TIME: Duration = Duration::from_secs(1);
 /// How long to keep a connection to a server other than the first.
-const AWAY_MAX: Duration = Duration::from_secs(300);
+const FALLBACK_CONNECTION_TIME: Duration = Duration::from_secs(300);
 
 /// The connections of one table.
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     pub(super) connector: Connector,
     /// The attributes whose schema is read.
     names: Vec<Box<str>>,
     idle_max: usize,
-    idle: RefCell<Vec<Pooled>>,
+    idle: RefCell<Vec<PooledConnection>>,
     /// Until when each server comes last.
     down: RefCell<Vec<Option<Instant>>>,
 }
 
 /// A connection and its server's schema.
-pub(super) struct Pooled {
-    pub(super) session: Session,
+pub(super) struct PooledConnection {
+    pub(super) session: LdapSession,
     pub(super) schema: Schema,
     server: usize,
     since: Instant,
 }
 
-impl Pool {
-    pub(super) fn new(servers: Servers, names: Vec<Box<str>>, idle_max: usize) -> Result<Pool, LdapError> {
+impl ConnectionPool {
+    pub(super) fn new(
+        servers: LdapServers,
+        names: Vec<Box<str>>,
+        idle_max: usize,
+    ) -> Result<ConnectionPool, LdapError> {
         let down = RefCell::new(vec![None; servers.urls.len()]);
-        Ok(Pool { connector: Connector::new(servers)?, names, idle_max, idle: RefCell::default(), down })
+        Ok(ConnectionPool { connector: Connector::new(servers)?, names, idle_max, idle: RefCell::default(), down })
     }
 
     /// The operation timeout.
@@ -54,7 +58,7 @@ impl Pool {
     }
 
     /// An idle connection, or a new one.
-    pub(super) async fn take(&self) -> Result<Pooled, Failure> {
+    pub(super) async fn take(&self) -> Result<PooledConnection, BackendFailure> {
         let idle = self.take_idle();
         match idle {
             Some(pooled) => Ok(pooled),
@@ -63,10 +67,11 @@ impl Pool {
     }
 
     /// An idle connection. Those to servers that come last are used only if all servers do.
-    fn take_idle(&self) -> Option<Pooled> {
+    fn take_idle(&self) -> Option<PooledConnection> {
         let is_all_down = self.is_all_down();
         let mut idle = self.idle.borrow_mut();
-        let is_away = |pooled: &Pooled| pooled.server > 0 && pooled.since.elapsed() > AWAY_MAX;
+        let is_away =
+            |pooled: &PooledConnection| pooled.server > 0 && pooled.since.elapsed() > FALLBACK_CONNECTION_TIME;
         idle.retain(|pooled| !pooled.session.is_closed() && !is_away(pooled));
         let place = idle.iter().rposition(|pooled| is_all_down || !self.is_down(pooled.server))?;
         Some(idle.remove(place))
@@ -83,16 +88,16 @@ impl Pool {
 
     /// A new connection to the first server that answers. Fails with the error of the last one
     /// tried.
-    pub(super) async fn open(&self) -> Result<Pooled, Failure> {
+    pub(super) async fn open(&self) -> Result<PooledConnection, BackendFailure> {
         let mut failure = None;
-        for server in self.order() {
+        for server in self.servers_in_order() {
             match self.open_to(server).await {
                 Ok(pooled) => {
                     self.down.borrow_mut()[server] = None;
                     return Ok(pooled);
                 }
                 Err(why) => {
-                    self.set_down(server);
+                    self.mark_down(server);
                     failure = Some(why);
                 }
             }
@@ -101,7 +106,9 @@ impl Pool {
     }
 
     /// Connects to each server.
-    pub(super) fn each(&self) -> impl Iterator<Item = impl Future<Output = Result<Pooled, Failure>>> {
+    pub(super) fn connect_each(
+        &self,
+    ) -> impl Iterator<Item = impl Future<Output = Result<PooledConnection, BackendFailure>>> {
         (0..self.connector.servers().urls.len()).map(async |server| {
             let idle = {
                 let mut idle = self.idle.borrow_mut();
@@ -116,13 +123,13 @@ impl Pool {
     }
 
     /// Returns a connection that just worked and restores the server's place in the order.
-    pub(super) fn set_up(&self, pooled: Pooled) {
+    pub(super) fn put_back_as_working(&self, pooled: PooledConnection) {
         self.down.borrow_mut()[pooled.server] = None;
-        self.give_back(pooled);
+        self.put_back(pooled);
     }
 
     /// Returns a working connection.
-    pub(super) fn give_back(&self, pooled: Pooled) {
+    pub(super) fn put_back(&self, pooled: PooledConnection) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.idle_max && !pooled.session.is_closed() {
             idle.push(pooled);
@@ -130,66 +137,72 @@ impl Pool {
     }
 
     /// Returns a connection of a busy server.
-    pub(super) fn give_rest(&self, pooled: Pooled) {
-        self.down.borrow_mut()[pooled.server] = Some(Instant::now() + BUSY);
-        self.give_back(pooled);
+    pub(super) fn put_back_as_busy(&self, pooled: PooledConnection) {
+        self.down.borrow_mut()[pooled.server] = Some(Instant::now() + BUSY_TIME);
+        self.put_back(pooled);
     }
 
     /// Drops a connection of a failed server.
-    pub(super) fn give_up(&self, pooled: Pooled) {
-        self.set_down(pooled.server);
+    pub(super) fn drop_as_failed(&self, pooled: PooledConnection) {
+        self.mark_down(pooled.server);
     }
 
-    fn set_down(&self, server: usize) {
-        self.down.borrow_mut()[server] = Some(Instant::now() + DOWN);
+    fn mark_down(&self, server: usize) {
+        self.down.borrow_mut()[server] = Some(Instant::now() + DOWN_TIME);
         self.idle.borrow_mut().retain(|pooled| pooled.server != server);
     }
 
     /// The servers in the order to try them.
-    fn order(&self) -> Vec<usize> {
+    fn servers_in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.connector.servers().urls.len()).collect();
         order.sort_by_key(|&server| self.is_down(server));
         order
     }
 
-    async fn open_to(&self, server: usize) -> Result<Pooled, Failure> {
+    async fn open_to(&self, server: usize) -> Result<PooledConnection, BackendFailure> {
         let session = self.connector.connect_to(&self.connector.servers().urls[server]).await?;
         let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
-        let schema = schema_of(&session, &names, self.timeout()).await?;
-        Ok(Pooled { session, schema, server, since: Instant::now() })
+        let schema = read_schema(&session, &names, self.timeout()).await?;
+        Ok(PooledConnection { session, schema, server, since: Instant::now() })
     }
 }
 
 /// Reads the schema of these attributes (RFC 4512 section 4.4). Empty if it is not readable.
-async fn schema_of(session: &Session, names: &[&str], within: Duration) -> Result<Schema, Failure> {
+async fn read_schema(session: &LdapSession, names: &[&str], within: Duration) -> Result<Schema, BackendFailure> {
     let reading = async {
         let root = read(session, "", &filter::present("objectClass"), "subschemaSubentry").await?;
         let Some(place) = texts(&root, "subschemaSubentry").next().map(str::to_owned) else {
             return Ok(Schema::default());
         };
         // Servers may hide subschema entries from other filters (RFC 4512 section 4.2).
-        let subschema = read(session, &place, &filter::of_class("subschema"), "attributeTypes").await?;
+        let subschema = read(session, &place, &filter::object_class("subschema"), "attributeTypes").await?;
         Ok(Schema::read(texts(&subschema, "attributeTypes"), names))
     };
-    let timed_out = || Failure::new(session.url().to_string(), "reading the schema: timed out");
+    let timed_out = || BackendFailure::new(session.url().to_string(), "reading the schema: timed out");
     tokio::time::timeout(within, reading).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 /// Reads one attribute of one entry, if it is readable.
-async fn read(session: &Session, dn: &str, filter: &[u8], attribute: &str) -> Result<Option<Entry>, Failure> {
-    let search = Search { base: dn, scope: Scope::Base, filter, attributes: &[attribute], controls: &[] };
+async fn read(
+    session: &LdapSession,
+    dn: &str,
+    filter: &[u8],
+    attribute: &str,
+) -> Result<Option<SearchEntry>, BackendFailure> {
+    let search = SearchRequest { base: dn, scope: Scope::Base, filter, attributes: &[attribute], controls: &[] };
     let mut stream = session.search(&search)?;
     let mut found = None;
     loop {
         match stream.next().await? {
-            Response::Entry(entry) => found = Some(entry),
-            Response::Done(_) => return Ok(found),
-            Response::Reference(_) | Response::Intermediate { .. } => {}
+            LdapResponse::Entry(entry) => found = Some(entry),
+            LdapResponse::Done(_) => return Ok(found),
+            LdapResponse::Reference(_) | LdapResponse::Intermediate { .. } => {}
         }
     }
 }
 
-fn texts<'a>(entry: &'a Option<Entry>, attribute: &str) -> impl Iterator<Item = &'a str> {
-    let values = entry.iter().flat_map(Entry::attributes).filter(|(name, _)| name.eq_ignore_ascii_case(attribute));
+fn texts<'a>(entry: &'a Option<SearchEntry>, attribute: &str) -> impl Iterator<Item = &'a str> {
+    let values =
+        entry.iter().flat_map(SearchEntry::attributes).filter(|(name, _)| name.eq_ignore_ascii_case(attribute));
     values.flat_map(|(_, values)| values).filter_map(|value| str::from_utf8(value).ok())
 }

@@ -7,18 +7,18 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::filter::is_attribute;
-use super::message::Entry;
+use super::message::SearchEntry;
 use super::schema::Schema;
 
 /// An attribute or template for values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultTemplate {
     text: Box<str>,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePart {
     Text(Box<str>),
     Attribute(Box<str>),
 }
@@ -44,7 +44,7 @@ pub enum ResultTemplateError {
 
 /// Values that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unusable {
+pub(crate) enum ValueError {
     /// A value is not UTF-8.
     #[error("a value of '{attribute}' of '{dn}' is not UTF-8")]
     NotText {
@@ -55,7 +55,7 @@ pub(crate) enum Unusable {
     },
     /// The server returned only some of the values (Active Directory's range retrieval).
     #[error("'{dn}' has more values than the server returned: '{attribute}'")]
-    Part {
+    Partial {
         /// The attribute, as the server names it.
         attribute: Box<str>,
         /// The DN of the entry.
@@ -67,23 +67,23 @@ impl ResultTemplate {
     /// The attributes in the template.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Attribute(name) => Some(&**name),
-            Piece::Text(_) => None,
+            TemplatePart::Attribute(name) => Some(&**name),
+            TemplatePart::Text(_) => None,
         })
     }
 
     /// Passes the values for an entry to `take` until it returns false.
     pub(crate) fn values(
         &self,
-        entry: &Entry,
+        entry: &SearchEntry,
         schema: &Schema,
         take: &mut impl FnMut(String) -> bool,
-    ) -> Result<(), Unusable> {
+    ) -> Result<(), ValueError> {
         let mut parts = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             parts.push(match piece {
-                Piece::Text(text) => vec![&**text],
-                Piece::Attribute(name) => texts(entry, name, schema)?,
+                TemplatePart::Text(text) => vec![&**text],
+                TemplatePart::Attribute(name) => text_values(entry, name, schema)?,
             });
         }
         combine(&parts, String::new(), take);
@@ -100,16 +100,20 @@ fn combine(parts: &[Vec<&str>], so_far: String, take: &mut impl FnMut(String) ->
 }
 
 /// The values of an attribute under all its names, with any options.
-pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> Result<Vec<&'a str>, Unusable> {
+pub(crate) fn text_values<'a>(
+    entry: &'a SearchEntry,
+    attribute: &str,
+    schema: &Schema,
+) -> Result<Vec<&'a str>, ValueError> {
     let mut texts = Vec::new();
-    for (name, values) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
+    for (name, values) in entry.attributes().filter(|(name, _)| schema.is_same_attribute(attribute, name)) {
         let (attribute, dn) = (|| name.into(), || entry.dn().into());
-        if is_part(name) {
-            return Err(Unusable::Part { attribute: attribute(), dn: dn() });
+        if is_partial_range(name) {
+            return Err(ValueError::Partial { attribute: attribute(), dn: dn() });
         }
         for value in values {
             let text = str::from_utf8(value);
-            texts.push(text.map_err(|_| Unusable::NotText { attribute: attribute(), dn: dn() })?);
+            texts.push(text.map_err(|_| ValueError::NotText { attribute: attribute(), dn: dn() })?);
         }
     }
     Ok(texts)
@@ -117,7 +121,7 @@ pub(crate) fn texts<'a>(entry: &'a Entry, attribute: &str, schema: &Schema) -> R
 
 /// Whether the description has a range option that leaves out values, such as
 /// `member;range=0-1499`. The last range ends in `*`.
-pub(crate) fn is_part(name: &str) -> bool {
+pub(crate) fn is_partial_range(name: &str) -> bool {
     name.split(';').skip(1).any(|option| {
         let is_range = option.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("range="));
         is_range && !(option[6..].starts_with("0-") && option.ends_with('*'))
@@ -129,7 +133,7 @@ impl FromStr for ResultTemplate {
 
     fn from_str(text: &str) -> Result<Self, ResultTemplateError> {
         if is_attribute(text) {
-            return Ok(ResultTemplate { text: text.into(), pieces: vec![Piece::Attribute(text.into())] });
+            return Ok(ResultTemplate { text: text.into(), pieces: vec![TemplatePart::Attribute(text.into())] });
         }
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -142,9 +146,9 @@ impl FromStr for ResultTemplate {
                 return Err(ResultTemplateError::Attribute { template: text.into(), name: name.into() });
             }
             if !before.is_empty() {
-                pieces.push(Piece::Text(before.into()));
+                pieces.push(TemplatePart::Text(before.into()));
             }
-            pieces.push(Piece::Attribute(name.into()));
+            pieces.push(TemplatePart::Attribute(name.into()));
             rest = behind;
         }
         if rest.contains('}') {
@@ -154,7 +158,7 @@ impl FromStr for ResultTemplate {
             return Err(ResultTemplateError::NoAttribute(text.into()));
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.into()));
+            pieces.push(TemplatePart::Text(rest.into()));
         }
         Ok(ResultTemplate { text: text.into(), pieces })
     }
@@ -171,7 +175,7 @@ mod tests {
     use super::super::message::tests::entry;
     use super::*;
 
-    fn values(template: &str, entry: &Entry) -> Vec<String> {
+    fn values(template: &str, entry: &SearchEntry) -> Vec<String> {
         let mut values = Vec::new();
         let template: ResultTemplate = template.parse().unwrap();
         template

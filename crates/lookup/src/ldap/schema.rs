@@ -10,44 +10,44 @@ use std::collections::HashMap;
 
 /// Equality of values in printable ASCII (RFC 4517 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum EqualityRule {
     /// Ignores case and repeated spaces: caseIgnoreMatch, caseIgnoreIA5Match.
     IgnoreCase,
     /// Ignores repeated spaces: caseExactMatch, caseExactIA5Match.
     Exact,
 }
 
-impl Rule {
+impl EqualityRule {
     /// The normalized form of a value: equal values have equal forms. Only for printable ASCII (see
-    /// [`is_plain`]); servers apply further rules to other text (RFC 4518).
-    pub(crate) fn form<'a>(self, value: &'a str) -> Cow<'a, str> {
+    /// [`is_printable_ascii`]); servers apply further rules to other text (RFC 4518).
+    pub(crate) fn normalize<'a>(self, value: &'a str) -> Cow<'a, str> {
         let value = value.trim_matches(' ');
         let squeezed = match value.contains("  ") {
             true => Cow::Owned(value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")),
             false => Cow::Borrowed(value),
         };
         match self {
-            Rule::IgnoreCase if squeezed.bytes().any(|octet| octet.is_ascii_uppercase()) => {
+            EqualityRule::IgnoreCase if squeezed.bytes().any(|octet| octet.is_ascii_uppercase()) => {
                 Cow::Owned(squeezed.to_ascii_lowercase())
             }
             _ => squeezed,
         }
     }
 
-    fn of(name: &str) -> Option<Rule> {
+    fn of(name: &str) -> Option<EqualityRule> {
         // Rules may also appear by their OIDs from RFC 4517.
         match name.to_ascii_lowercase().as_str() {
-            "caseignorematch" | "2.5.13.2" => Some(Rule::IgnoreCase),
-            "caseignoreia5match" | "1.3.6.1.4.1.1466.109.114.2" => Some(Rule::IgnoreCase),
-            "caseexactmatch" | "2.5.13.5" => Some(Rule::Exact),
-            "caseexactia5match" | "1.3.6.1.4.1.1466.109.114.1" => Some(Rule::Exact),
+            "caseignorematch" | "2.5.13.2" => Some(EqualityRule::IgnoreCase),
+            "caseignoreia5match" | "1.3.6.1.4.1.1466.109.114.2" => Some(EqualityRule::IgnoreCase),
+            "caseexactmatch" | "2.5.13.5" => Some(EqualityRule::Exact),
+            "caseexactia5match" | "1.3.6.1.4.1.1466.109.114.1" => Some(EqualityRule::Exact),
             _ => None,
         }
     }
 }
 
 /// Whether a text is printable ASCII, whose equality we know.
-pub(crate) fn is_plain(octets: &[u8]) -> bool {
+pub(crate) fn is_printable_ascii(octets: &[u8]) -> bool {
     octets.iter().all(|octet| (0x20..0x7f).contains(octet))
 }
 
@@ -63,13 +63,13 @@ struct Attribute {
     name: Box<str>,
     /// All names, including the OID.
     names: Vec<Box<str>>,
-    rule: Option<Rule>,
+    rule: Option<EqualityRule>,
 }
 
 impl Schema {
     /// Reads these attributes from `attributeTypes` descriptions.
     pub(crate) fn read<'a>(descriptions: impl Iterator<Item = &'a str>, names: &[&str]) -> Schema {
-        let types: Vec<Type> = descriptions.filter_map(Type::parse).collect();
+        let types: Vec<AttributeType> = descriptions.filter_map(AttributeType::parse).collect();
         let mut by_name = HashMap::new();
         for (place, one) in types.iter().enumerate() {
             for name in one.all_names() {
@@ -91,13 +91,13 @@ impl Schema {
     }
 
     /// The equality rule of an attribute; None if unknown or not implemented.
-    pub(crate) fn rule(&self, attribute: &str) -> Option<Rule> {
+    pub(crate) fn rule(&self, attribute: &str) -> Option<EqualityRule> {
         self.attributes.iter().find(|known| *known.name == *attribute)?.rule
     }
 
     /// Whether `description`, from an entry, means this attribute: by any of its names, with any
     /// options unless the configuration has options.
-    pub(crate) fn is_same(&self, attribute: &str, description: &str) -> bool {
+    pub(crate) fn is_same_attribute(&self, attribute: &str, description: &str) -> bool {
         if attribute.eq_ignore_ascii_case(description) {
             return true;
         }
@@ -109,12 +109,16 @@ impl Schema {
 }
 
 /// The equality rule of an attribute type, possibly inherited.
-fn rule_of(one: &Type<'_>, types: &[Type<'_>], place_of: impl Fn(&str) -> Option<usize>) -> Option<Rule> {
+fn rule_of(
+    one: &AttributeType<'_>,
+    types: &[AttributeType<'_>],
+    place_of: impl Fn(&str) -> Option<usize>,
+) -> Option<EqualityRule> {
     let mut one = one;
     // A chain of supertypes longer than the schema is a loop.
     for _ in 0..types.len() {
         if let Some(equality) = one.equality {
-            return Rule::of(equality);
+            return EqualityRule::of(equality);
         }
         one = &types[place_of(one.supertype?)?];
     }
@@ -122,24 +126,24 @@ fn rule_of(one: &Type<'_>, types: &[Type<'_>], place_of: impl Fn(&str) -> Option
 }
 
 /// The used parts of an attribute type description.
-struct Type<'a> {
+struct AttributeType<'a> {
     oid: &'a str,
     names: Vec<&'a str>,
     supertype: Option<&'a str>,
     equality: Option<&'a str>,
 }
 
-impl<'a> Type<'a> {
+impl<'a> AttributeType<'a> {
     fn all_names(&self) -> impl Iterator<Item = &'a str> {
         std::iter::once(self.oid).chain(self.names.iter().copied())
     }
 
-    fn parse(description: &'a str) -> Option<Type<'a>> {
-        let mut words = Words(description);
+    fn parse(description: &'a str) -> Option<AttributeType<'a>> {
+        let mut words = SchemaTokens(description);
         if words.next()? != "(" {
             return None;
         }
-        let mut one = Type { oid: words.next()?, names: Vec::new(), supertype: None, equality: None };
+        let mut one = AttributeType { oid: words.next()?, names: Vec::new(), supertype: None, equality: None };
         while let Some(word) = words.next() {
             match word {
                 "NAME" => match words.next()? {
@@ -158,9 +162,9 @@ impl<'a> Type<'a> {
 }
 
 /// The tokens of a description: parentheses, quoted strings, and words.
-struct Words<'a>(&'a str);
+struct SchemaTokens<'a>(&'a str);
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for SchemaTokens<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
@@ -209,11 +213,11 @@ mod tests {
         let names = ["MAIL", "cn", "SurName", "exact", "dnLike", "none", "loopA", "orphan", "name", "2.5.4.3", "other"];
         let schema = Schema::read(TYPES.iter().copied(), &names);
         for (name, rule) in [
-            ("MAIL", Some(Rule::IgnoreCase)),
-            ("cn", Some(Rule::IgnoreCase)),
-            ("SurName", Some(Rule::IgnoreCase)),
-            ("2.5.4.3", Some(Rule::IgnoreCase)),
-            ("exact", Some(Rule::Exact)),
+            ("MAIL", Some(EqualityRule::IgnoreCase)),
+            ("cn", Some(EqualityRule::IgnoreCase)),
+            ("SurName", Some(EqualityRule::IgnoreCase)),
+            ("2.5.4.3", Some(EqualityRule::IgnoreCase)),
+            ("exact", Some(EqualityRule::Exact)),
             ("dnLike", None),
             ("none", None),
             ("loopA", None),
@@ -230,23 +234,28 @@ mod tests {
     fn attributes_go_by_their_names_and_with_options() {
         let schema = Schema::read(TYPES.iter().copied(), &["cn", "MAIL", "mail;x-a"]);
         for other in ["CN", "commonname", "2.5.4.3", "cn;lang-de", "CommonName;lang-de;x-b"] {
-            assert!(schema.is_same("cn", other), "{other}");
+            assert!(schema.is_same_attribute("cn", other), "{other}");
         }
-        assert!(schema.is_same("MAIL", "rfc822mailbox"));
-        assert!(schema.is_same("mail;x-a", "Mail;X-A"));
-        assert!(schema.is_same("unknown", "UNKNOWN;x"));
+        assert!(schema.is_same_attribute("MAIL", "rfc822mailbox"));
+        assert!(schema.is_same_attribute("mail;x-a", "Mail;X-A"));
+        assert!(schema.is_same_attribute("unknown", "UNKNOWN;x"));
         for (attribute, other) in [("cn", "sn"), ("cn", "c"), ("mail;x-a", "mail"), ("unknown", "cn")] {
-            assert!(!schema.is_same(attribute, other), "{attribute} {other}");
+            assert!(!schema.is_same_attribute(attribute, other), "{attribute} {other}");
         }
     }
 
     #[test]
     fn forms_are_the_same_for_what_is_equal() {
-        assert_eq!(Rule::IgnoreCase.form("  Big   BOSS "), "big boss");
-        assert_eq!(Rule::Exact.form("  Big   BOSS "), "Big BOSS");
-        assert!(matches!(Rule::IgnoreCase.form("bob@example.org"), Cow::Borrowed(_)));
-        assert_eq!(Rule::Exact.form("   "), "");
-        assert!(is_plain(b"a ~") && !is_plain(b"a\t") && !is_plain("ü".as_bytes()) && !is_plain(&[0x7f]));
+        assert_eq!(EqualityRule::IgnoreCase.normalize("  Big   BOSS "), "big boss");
+        assert_eq!(EqualityRule::Exact.normalize("  Big   BOSS "), "Big BOSS");
+        assert!(matches!(EqualityRule::IgnoreCase.normalize("bob@example.org"), Cow::Borrowed(_)));
+        assert_eq!(EqualityRule::Exact.normalize("   "), "");
+        assert!(
+            is_printable_ascii(b"a ~")
+                && !is_printable_ascii(b"a\t")
+                && !is_printable_ascii("ü".as_bytes())
+                && !is_printable_ascii(&[0x7f])
+        );
     }
 
     proptest! {

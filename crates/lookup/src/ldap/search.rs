@@ -12,10 +12,10 @@
 
 use std::pin::Pin;
 
-use super::connection::{Connector, Entry, Response, Search, Session};
-use super::message::Done;
-use super::{Scope, Url, url};
-use crate::backend::Failure;
+use super::connection::{Connector, LdapResponse, LdapSession, SearchEntry, SearchRequest};
+use super::message::LdapResult;
+use super::{LdapUrl, Scope, url};
+use crate::backend::BackendFailure;
 
 const SUCCESS: u32 = 0;
 const TIME_LIMIT_EXCEEDED: u32 = 3;
@@ -33,38 +33,39 @@ const UNAVAILABLE: u32 = 52;
 const HOPS_MAX: usize = 3;
 
 /// Handles an entry; returns false when no more are wanted.
-pub(super) type Take<'a> = &'a mut dyn FnMut(&Entry) -> bool;
+pub(super) type EntryHandler<'a> = &'a mut dyn FnMut(&SearchEntry) -> bool;
 
 /// The end of a search.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SearchEnd {
     /// Complete, or stopped because no more entries were wanted.
     Complete,
     /// The server rejected the keys: too many, or one is not a valid value. Holds its message.
-    Keys(String),
+    KeysRejected(String),
     /// The base does not exist or is not a DN. Holds the server's message.
     NoBase(String),
 }
 
 /// A failed search.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum SearchError {
     /// The server failed. Another server or a new connection may work.
-    Server(Failure),
+    ServerFailed(BackendFailure),
     /// Timeout. Another server may work, unless this one answers other searches.
-    Late(Failure),
+    TimedOut(BackendFailure),
     /// The server is busy.
-    Busy(Failure),
+    Busy(BackendFailure),
     /// The server refused the search.
-    Refused(Failure),
+    Refused(BackendFailure),
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Failure {
+impl From<SearchError> for BackendFailure {
+    fn from(trouble: SearchError) -> BackendFailure {
         match trouble {
-            Trouble::Server(failure) | Trouble::Late(failure) | Trouble::Busy(failure) | Trouble::Refused(failure) => {
-                failure
-            }
+            SearchError::ServerFailed(failure)
+            | SearchError::TimedOut(failure)
+            | SearchError::Busy(failure)
+            | SearchError::Refused(failure) => failure,
         }
     }
 }
@@ -72,7 +73,7 @@ impl From<Trouble> for Failure {
 /// Runs searches on one session.
 #[derive(Clone, Copy)]
 pub(super) struct Searcher<'a> {
-    pub(super) session: &'a Session,
+    pub(super) session: &'a LdapSession,
     /// Opens connections for referrals.
     pub(super) connector: &'a Connector,
     pub(super) referrals: bool,
@@ -80,45 +81,49 @@ pub(super) struct Searcher<'a> {
 
 impl Searcher<'_> {
     /// Runs a search with the operation timeout and passes the entries to `take`.
-    pub(super) async fn run(&self, search: &Search<'_>, take: Take<'_>) -> Result<Ending, Trouble> {
+    pub(super) async fn run(
+        &self,
+        search: &SearchRequest<'_>,
+        take: EntryHandler<'_>,
+    ) -> Result<SearchEnd, SearchError> {
         let within = self.connector.servers().timeout;
         match tokio::time::timeout(within, self.run_on(self.session, search, take, 0)).await {
             Ok(ended) => ended,
             Err(_) => {
                 let what = format!("search: no answer within {} s", within.as_secs_f64());
-                Err(Trouble::Late(Failure::new(self.session.url().to_string(), what)))
+                Err(SearchError::TimedOut(BackendFailure::new(self.session.url().to_string(), what)))
             }
         }
     }
 
     async fn run_on(
         &self,
-        session: &Session,
-        search: &Search<'_>,
-        take: Take<'_>,
+        session: &LdapSession,
+        search: &SearchRequest<'_>,
+        take: EntryHandler<'_>,
         hops: usize,
-    ) -> Result<Ending, Trouble> {
-        let mut stream = session.search(search).map_err(Trouble::Server)?;
+    ) -> Result<SearchEnd, SearchError> {
+        let mut stream = session.search(search).map_err(SearchError::ServerFailed)?;
         let mut elsewhere = Vec::new();
         let done = loop {
-            match stream.next().await.map_err(Trouble::Server)? {
-                Response::Entry(entry) if take(&entry) => {}
-                Response::Entry(_) => return Ok(Ending::Complete),
-                Response::Reference(urls) if self.referrals => elsewhere.push(urls),
-                Response::Reference(_) | Response::Intermediate { .. } => {}
-                Response::Done(done) => break done,
+            match stream.next().await.map_err(SearchError::ServerFailed)? {
+                LdapResponse::Entry(entry) if take(&entry) => {}
+                LdapResponse::Entry(_) => return Ok(SearchEnd::Complete),
+                LdapResponse::Reference(urls) if self.referrals => elsewhere.push(urls),
+                LdapResponse::Reference(_) | LdapResponse::Intermediate { .. } => {}
+                LdapResponse::Done(done) => break done,
             }
         };
         let mut ending = match (done.code, self.referrals) {
             (REFERRAL, true) => {
                 elsewhere.push(done.referrals);
-                Ending::Complete
+                SearchEnd::Complete
             }
-            _ => ending(session.url(), &done)?,
+            _ => interpret_result(session.url(), &done)?,
         };
         for urls in elsewhere {
-            match self.follow(session, &urls, search, take, hops + 1).await? {
-                Ending::Complete => {}
+            match self.follow_referral(session, &urls, search, take, hops + 1).await? {
+                SearchEnd::Complete => {}
                 other => ending = other,
             }
         }
@@ -126,22 +131,22 @@ impl Searcher<'_> {
     }
 
     /// Follows the first URL that works (RFC 4511 sections 4.1.10 and 4.5.3).
-    fn follow<'a>(
+    fn follow_referral<'a>(
         &'a self,
-        from: &'a Session,
+        from: &'a LdapSession,
         urls: &'a [String],
-        search: &'a Search<'a>,
-        take: Take<'a>,
+        search: &'a SearchRequest<'a>,
+        take: EntryHandler<'a>,
         hops: usize,
-    ) -> Pin<Box<dyn Future<Output = Result<Ending, Trouble>> + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Result<SearchEnd, SearchError>> + 'a>> {
         Box::pin(async move {
-            let refused = |what: String| Trouble::Refused(Failure::new(from.url().to_string(), what));
+            let refused = |what: String| SearchError::Refused(BackendFailure::new(from.url().to_string(), what));
             if hops > HOPS_MAX {
                 return Err(refused(format!("more than {HOPS_MAX} referrals in a row")));
             }
             let mut why = "no server in it".to_owned();
             for text in urls {
-                let target = match Target::parse(text) {
+                let target = match ReferralTarget::parse(text) {
                     Ok(target) => target,
                     Err(error) => {
                         why = error;
@@ -155,10 +160,10 @@ impl Searcher<'_> {
                 match self.connector.connect_to(&target.url).await {
                     Ok(session) => {
                         let base = target.base.as_deref().unwrap_or(search.base);
-                        let search = Search { base, scope: target.scope.unwrap_or(search.scope), ..*search };
+                        let search = SearchRequest { base, scope: target.scope.unwrap_or(search.scope), ..*search };
                         // A failure of that server is not a failure of the one asked first.
                         let ended = self.run_on(&session, &search, take, hops).await;
-                        return ended.map_err(|trouble| Trouble::Refused(trouble.into()));
+                        return ended.map_err(|trouble| SearchError::Refused(trouble.into()));
                     }
                     Err(failure) => why = failure.to_string(),
                 }
@@ -168,54 +173,54 @@ impl Searcher<'_> {
     }
 
     /// Whether a connection to this URL is protected from eavesdropping.
-    fn is_private(&self, url: &Url) -> bool {
+    fn is_private(&self, url: &LdapUrl) -> bool {
         match url {
-            Url::Tcp { tls, .. } => *tls || self.connector.servers().starttls,
-            Url::Unix { .. } => true,
+            LdapUrl::Tcp { tls, .. } => *tls || self.connector.servers().starttls,
+            LdapUrl::Unix { .. } => true,
         }
     }
 }
 
 /// Interprets the result of a search.
-fn ending(url: &Url, done: &Done) -> Result<Ending, Trouble> {
-    let failure = |what: String| Failure::new(url.to_string(), what);
+fn interpret_result(url: &LdapUrl, done: &LdapResult) -> Result<SearchEnd, SearchError> {
+    let failure = |what: String| BackendFailure::new(url.to_string(), what);
     match done.code {
-        SUCCESS => Ok(Ending::Complete),
+        SUCCESS => Ok(SearchEnd::Complete),
         TIME_LIMIT_EXCEEDED
         | SIZE_LIMIT_EXCEEDED
         | ADMIN_LIMIT_EXCEEDED
         | INAPPROPRIATE_MATCHING
-        | INVALID_ATTRIBUTE_SYNTAX => Ok(Ending::Keys(done.to_string())),
-        NO_SUCH_OBJECT | INVALID_DN_SYNTAX => Ok(Ending::NoBase(done.to_string())),
+        | INVALID_ATTRIBUTE_SYNTAX => Ok(SearchEnd::KeysRejected(done.to_string())),
+        NO_SUCH_OBJECT | INVALID_DN_SYNTAX => Ok(SearchEnd::NoBase(done.to_string())),
         REFERRAL => {
             let to = done.referrals.first().map_or("no server", |url| url.as_str());
             let what = format!("referral to {to}, but referrals are disabled: {done}");
-            Err(Trouble::Refused(failure(what)))
+            Err(SearchError::Refused(failure(what)))
         }
-        BUSY => Err(Trouble::Busy(failure(done.to_string()))),
-        UNAVAILABLE => Err(Trouble::Server(failure(done.to_string()))),
-        _ => Err(Trouble::Refused(failure(done.to_string()))),
+        BUSY => Err(SearchError::Busy(failure(done.to_string()))),
+        UNAVAILABLE => Err(SearchError::ServerFailed(failure(done.to_string()))),
+        _ => Err(SearchError::Refused(failure(done.to_string()))),
     }
 }
 
 /// The target of a referral (RFC 4516): `ldap://host:port/dn?attributes?scope?filter`.
 #[derive(Debug, PartialEq, Eq)]
-struct Target {
-    url: Url,
+struct ReferralTarget {
+    url: LdapUrl,
     base: Option<String>,
     scope: Option<Scope>,
 }
 
-impl Target {
+impl ReferralTarget {
     /// Parses a referral URL. The error says why it cannot be followed.
-    fn parse(text: &str) -> Result<Target, String> {
+    fn parse(text: &str) -> Result<ReferralTarget, String> {
         let bad = || format!("invalid LDAP URL '{text}'");
         let (scheme, rest) = text.split_once("://").ok_or_else(bad)?;
         if !scheme.eq_ignore_ascii_case("ldap") && !scheme.eq_ignore_ascii_case("ldaps") {
             return Err(format!("'{text}' is neither ldap:// nor ldaps://"));
         }
         let (host, search) = rest.split_once('/').unwrap_or((rest, ""));
-        let url = format!("{scheme}://{host}").parse().map_err(|error: url::UrlError| error.to_string())?;
+        let url = format!("{scheme}://{host}").parse().map_err(|error: url::LdapUrlError| error.to_string())?;
         let mut parts = search.split('?');
         let base = url::percent_decoded(parts.next().unwrap_or_default()).ok_or_else(bad)?;
         // The requested attributes remain the same.
@@ -226,7 +231,7 @@ impl Target {
         if parts.next().is_some_and(|filter| !filter.is_empty()) {
             return Err(format!("'{text}' has its own filter, which is not supported"));
         }
-        Ok(Target { url, base: Some(base).filter(|base| !base.is_empty()), scope })
+        Ok(ReferralTarget { url, base: Some(base).filter(|base| !base.is_empty()), scope })
     }
 }
 
@@ -236,9 +241,9 @@ mod tests {
 
     #[test]
     fn referrals_say_where_to_go_on() {
-        let target = |text| Target::parse(text).unwrap();
+        let target = |text| ReferralTarget::parse(text).unwrap();
         let plain = target("ldap://b.example.org");
-        assert_eq!(plain, Target { url: "ldap://b.example.org".parse().unwrap(), base: None, scope: None });
+        assert_eq!(plain, ReferralTarget { url: "ldap://b.example.org".parse().unwrap(), base: None, scope: None });
         let whole = target("ldaps://b:1636/ou=a%20b,dc=c??base");
         assert_eq!(whole.url.to_string(), "ldaps://b:1636");
         assert_eq!((whole.base.as_deref(), whole.scope), (Some("ou=a b,dc=c"), Some(Scope::Base)));
@@ -252,30 +257,30 @@ mod tests {
             "ldap://b/a??up",
             "ldap://b/a???(a=b)",
         ] {
-            assert!(Target::parse(text).is_err(), "{text}");
+            assert!(ReferralTarget::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn ends_of_searches_are_told_apart() {
-        let url: Url = "ldap://dir".parse().unwrap();
-        let end = |code| ending(&url, &Done { code, text: "details".into(), ..Done::default() });
-        assert_eq!(end(0).unwrap(), Ending::Complete);
-        assert_eq!(end(4).unwrap(), Ending::Keys("sizeLimitExceeded (4): details".into()));
+        let url: LdapUrl = "ldap://dir".parse().unwrap();
+        let end = |code| interpret_result(&url, &LdapResult { code, text: "details".into(), ..LdapResult::default() });
+        assert_eq!(end(0).unwrap(), SearchEnd::Complete);
+        assert_eq!(end(4).unwrap(), SearchEnd::KeysRejected("sizeLimitExceeded (4): details".into()));
         for code in [3, 11, 18, 21] {
-            assert!(matches!(end(code), Ok(Ending::Keys(_))), "{code}");
+            assert!(matches!(end(code), Ok(SearchEnd::KeysRejected(_))), "{code}");
         }
-        assert_eq!(end(32).unwrap(), Ending::NoBase("noSuchObject (32): details".into()));
-        assert!(matches!(end(51), Err(Trouble::Busy(_))));
-        assert!(matches!(end(52), Err(Trouble::Server(_))));
+        assert_eq!(end(32).unwrap(), SearchEnd::NoBase("noSuchObject (32): details".into()));
+        assert!(matches!(end(51), Err(SearchError::Busy(_))));
+        assert!(matches!(end(52), Err(SearchError::ServerFailed(_))));
         for code in [1, 8, 50, 53, 80, 12345] {
-            let Err(Trouble::Refused(failure)) = end(code) else { panic!("{code}") };
+            let Err(SearchError::Refused(failure)) = end(code) else { panic!("{code}") };
             assert!(failure.to_string().starts_with("ldap://dir:389: "), "{failure}");
             assert!(
                 failure.to_string().ends_with(&format!("{code}): details"))
                     || failure.to_string().ends_with(&format!("result code {code}: details"))
             );
         }
-        assert!(matches!(end(10), Err(Trouble::Refused(failure)) if failure.what.contains("are disabled")));
+        assert!(matches!(end(10), Err(SearchError::Refused(failure)) if failure.what.contains("are disabled")));
     }
 }

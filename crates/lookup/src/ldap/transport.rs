@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use super::message::{self, Response};
-use super::{Url, ber};
+use super::message::{self, LdapResponse};
+use super::{LdapUrl, ber};
 
 /// Maximum message length; enough for a group with 200,000 members.
 const MESSAGE_OCTETS_MAX: usize = 16 * 1024 * 1024;
@@ -26,12 +26,12 @@ const STARTTLS_OCTETS_MAX: usize = 16 * 1024;
 const READ_OCTETS: usize = 16 * 1024;
 
 /// A connection of any kind.
-pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The TLS configuration that trusts these CAs.
-pub(super) fn trust(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> {
+pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> {
     let mut roots = RootCertStore::empty();
     match ca_file {
         Some(path) => {
@@ -79,14 +79,14 @@ pub enum TrustError {
 }
 
 /// Connects to `url`. Calls `tls` for a configuration if TLS is needed.
-pub(super) async fn open(
-    url: &Url,
+pub(super) async fn connect(
+    url: &LdapUrl,
     starttls: bool,
     tls: impl FnOnce() -> Result<TlsConnector, TrustError>,
-) -> io::Result<Box<dyn Wire>> {
+) -> io::Result<Box<dyn ByteStream>> {
     match url {
-        Url::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),
-        Url::Tcp { host, port, tls: at_once } => {
+        LdapUrl::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),
+        LdapUrl::Tcp { host, port, tls: at_once } => {
             let mut stream = TcpStream::connect((&**host, *port)).await?;
             stream.set_nodelay(true)?;
             if !at_once && !starttls {
@@ -95,23 +95,23 @@ pub(super) async fn open(
             let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
             let tls = tls().map_err(io::Error::other)?;
             if !at_once {
-                ask_for_tls(&mut stream).await?;
+                start_tls(&mut stream).await?;
             }
             Ok(Box::new(tls.connect(name, stream).await?))
         }
     }
 }
 
-async fn ask_for_tls(stream: &mut TcpStream) -> io::Result<()> {
+async fn start_tls(stream: &mut TcpStream) -> io::Result<()> {
     const ID: u32 = 1;
     stream.write_all(&message::starttls(ID)).await?;
-    let mut messages = Messages::new(STARTTLS_OCTETS_MAX);
+    let mut messages = MessageReader::new(STARTTLS_OCTETS_MAX);
     let Some(answer) = messages.next(stream).await? else {
         return Err(io::Error::other("StartTLS: the server closed the connection"));
     };
     match message::decode(answer).map_err(io::Error::other)? {
-        (ID, Some(Response::Done(done))) if done.code == 0 => {}
-        (_, Some(Response::Done(done))) => return Err(io::Error::other(format!("StartTLS: {done}"))),
+        (ID, Some(LdapResponse::Done(done))) if done.code == 0 => {}
+        (_, Some(LdapResponse::Done(done))) => return Err(io::Error::other(format!("StartTLS: {done}"))),
         _ => return Err(io::Error::other("StartTLS: unexpected response")),
     }
     // An attacker could have inserted data that would later count as sent within TLS.
@@ -122,23 +122,23 @@ async fn ask_for_tls(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 /// Splits a stream into messages.
-pub(super) struct Messages {
+pub(super) struct MessageReader {
     buffer: Vec<u8>,
     /// The start of the next message in the buffer.
     start: usize,
     octets_max: usize,
 }
 
-impl Messages {
+impl MessageReader {
     pub(super) fn new(octets_max: usize) -> Self {
-        Messages { buffer: Vec::new(), start: 0, octets_max }
+        MessageReader { buffer: Vec::new(), start: 0, octets_max }
     }
 
     /// The next message; None if the connection was closed between messages. After an error the
     /// stream is unusable. Cancel safe.
     pub(super) async fn next(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Box<[u8]>>> {
         loop {
-            if let Some(message) = self.cut().map_err(io::Error::other)? {
+            if let Some(message) = self.next_complete().map_err(io::Error::other)? {
                 return Ok(Some(message));
             }
             self.buffer.drain(..self.start);
@@ -158,7 +158,7 @@ impl Messages {
         self.start == self.buffer.len()
     }
 
-    fn cut(&mut self) -> Result<Option<Box<[u8]>>, ber::Malformed> {
+    fn next_complete(&mut self) -> Result<Option<Box<[u8]>>, ber::Malformed> {
         let rest = &self.buffer[self.start..];
         // Check the first octet before waiting for the rest.
         if rest.first().is_some_and(|&tag| tag != ber::SEQUENCE) {
@@ -175,8 +175,8 @@ impl Messages {
     }
 }
 
-impl Default for Messages {
+impl Default for MessageReader {
     fn default() -> Self {
-        Messages::new(MESSAGE_OCTETS_MAX)
+        MessageReader::new(MESSAGE_OCTETS_MAX)
     }
 }

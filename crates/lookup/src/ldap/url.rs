@@ -13,7 +13,7 @@ const PORT_TLS: u16 = 636;
 
 /// The URL of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Url {
+pub enum LdapUrl {
     /// TCP.
     Tcp {
         /// Host name or address, without brackets.
@@ -32,7 +32,7 @@ pub enum Url {
 
 /// Why a text is not a server URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
+pub enum LdapUrlError {
     /// Another scheme.
     #[error("'{0}' is not an LDAP URL: expected ldap://, ldaps:// or ldapi://")]
     Scheme(Box<str>),
@@ -44,32 +44,32 @@ pub enum UrlError {
     Port(Box<str>),
     /// More than host and port.
     #[error("'{0}' has more than host and port: base, scope and filter are separate settings")]
-    More(Box<str>),
+    ExtraParts(Box<str>),
     /// A missing or relative socket path.
     #[error("'{0}' has no socket path: expected ldapi:///path or ldapi://%2Fpath")]
     Socket(Box<str>),
 }
 
-impl FromStr for Url {
-    type Err = UrlError;
+impl FromStr for LdapUrl {
+    type Err = LdapUrlError;
 
-    fn from_str(text: &str) -> Result<Self, UrlError> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| UrlError::Scheme(text.into()))?;
+    fn from_str(text: &str) -> Result<Self, LdapUrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| LdapUrlError::Scheme(text.into()))?;
         match scheme.to_ascii_lowercase().as_str() {
             "ldap" => tcp(text, rest, false),
             "ldaps" => tcp(text, rest, true),
             "ldapi" => unix(text, rest),
-            _ => Err(UrlError::Scheme(text.into())),
+            _ => Err(LdapUrlError::Scheme(text.into())),
         }
     }
 }
 
-fn tcp(text: &str, rest: &str, tls: bool) -> Result<Url, UrlError> {
+fn tcp(text: &str, rest: &str, tls: bool) -> Result<LdapUrl, LdapUrlError> {
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     if rest.contains(['/', '?']) {
-        return Err(UrlError::More(text.into()));
+        return Err(LdapUrlError::ExtraParts(text.into()));
     }
-    let bad_host = || UrlError::Host(text.into());
+    let bad_host = || LdapUrlError::Host(text.into());
     let (host, port) = match rest.strip_prefix('[') {
         Some(rest) => {
             let (host, behind) = rest.split_once(']').ok_or_else(bad_host)?;
@@ -90,19 +90,19 @@ fn tcp(text: &str, rest: &str, tls: bool) -> Result<Url, UrlError> {
         return Err(bad_host());
     }
     let port = match port {
-        Some(port) => port.parse().ok().filter(|&port| port != 0).ok_or_else(|| UrlError::Port(text.into()))?,
+        Some(port) => port.parse().ok().filter(|&port| port != 0).ok_or_else(|| LdapUrlError::Port(text.into()))?,
         None if tls => PORT_TLS,
         None => PORT,
     };
-    Ok(Url::Tcp { host: host.into(), port, tls })
+    Ok(LdapUrl::Tcp { host: host.into(), port, tls })
 }
 
-fn unix(text: &str, rest: &str) -> Result<Url, UrlError> {
-    let bad = || UrlError::Socket(text.into());
+fn unix(text: &str, rest: &str) -> Result<LdapUrl, LdapUrlError> {
+    let bad = || LdapUrlError::Socket(text.into());
     let encoded = if rest.starts_with('/') { rest } else { rest.strip_suffix('/').unwrap_or(rest) };
     let path = percent_decoded(encoded).ok_or_else(bad)?;
     match path.starts_with('/') && path.len() > 1 && !path.contains('\0') {
-        true => Ok(Url::Unix { path: PathBuf::from(path) }),
+        true => Ok(LdapUrl::Unix { path: PathBuf::from(path) }),
         false => Err(bad()),
     }
 }
@@ -125,15 +125,15 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(octets).ok()
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for LdapUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Url::Tcp { host, port, tls } => {
+            LdapUrl::Tcp { host, port, tls } => {
                 let scheme = if *tls { "ldaps" } else { "ldap" };
                 let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
                 write!(f, "{scheme}://{open}{host}{close}:{port}")
             }
-            Url::Unix { path } => write!(f, "ldapi://{}", percent_encoded(path)),
+            LdapUrl::Unix { path } => write!(f, "ldapi://{}", percent_encoded(path)),
         }
     }
 }
@@ -168,32 +168,32 @@ mod tests {
             ("ldapi://%2Frun%2Fldapi/", "ldapi:///run/ldapi"),
             ("ldapi:///run/a%20b", "ldapi:///run/a%20b"),
         ] {
-            let url: Url = text.parse().unwrap();
+            let url: LdapUrl = text.parse().unwrap();
             assert_eq!(url.to_string(), shown);
-            assert_eq!(shown.parse::<Url>().unwrap(), url);
+            assert_eq!(shown.parse::<LdapUrl>().unwrap(), url);
         }
     }
 
     #[test]
     fn what_is_no_url_says_what_was_expected() {
         for text in ["dir.example.org", "http://dir", "ldap:/dir", ""] {
-            assert!(matches!(text.parse::<Url>(), Err(UrlError::Scheme(_))), "{text}");
+            assert!(matches!(text.parse::<LdapUrl>(), Err(LdapUrlError::Scheme(_))), "{text}");
         }
         for text in
             ["ldap://", "ldap://:389", "ldap://a b", "ldap://[::1", "ldap://[x]:1", "ldap://[::1]1", "ldap://u@h"]
         {
-            assert!(matches!(text.parse::<Url>(), Err(UrlError::Host(_))), "{text}");
+            assert!(matches!(text.parse::<LdapUrl>(), Err(LdapUrlError::Host(_))), "{text}");
         }
         for text in ["ldap://h:", "ldap://h:0", "ldap://h:65536", "ldap://h:x"] {
-            assert!(matches!(text.parse::<Url>(), Err(UrlError::Port(_))), "{text}");
+            assert!(matches!(text.parse::<LdapUrl>(), Err(LdapUrlError::Port(_))), "{text}");
         }
         for text in ["ldap://h/dc=a", "ldap://h:389/??sub"] {
-            assert!(matches!(text.parse::<Url>(), Err(UrlError::More(_))), "{text}");
+            assert!(matches!(text.parse::<LdapUrl>(), Err(LdapUrlError::ExtraParts(_))), "{text}");
         }
         for text in
             ["ldapi://", "ldapi:///", "ldapi://run", "ldapi://%2", "ldapi://%zz", "ldapi:///a%00b", "ldapi://%+1"]
         {
-            assert!(matches!(text.parse::<Url>(), Err(UrlError::Socket(_))), "{text}");
+            assert!(matches!(text.parse::<LdapUrl>(), Err(LdapUrlError::Socket(_))), "{text}");
         }
     }
 }

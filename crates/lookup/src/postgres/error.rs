@@ -7,66 +7,66 @@ use rustls::CertificateError;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
-use crate::backend::Failure;
+use crate::backend::BackendFailure;
 
 /// A failed request.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     /// The connection is unusable; another one may work.
-    Connection(Failure),
+    Connection(BackendFailure),
     /// The database rejects one of the keys.
-    Keys(Failure),
+    Keys(BackendFailure),
     /// A retry would not help. The connection is usable.
-    Refused(Failure),
+    Refused(BackendFailure),
     /// A retry would not help, and the result was not read completely.
-    Wrong(Failure),
+    InvalidAnswer(BackendFailure),
 }
 
-impl Trouble {
+impl RequestError {
     /// Classifies an error of the server at `at`.
-    pub(super) fn of(at: &str, error: &Error) -> Self {
-        let failure = Failure::new(at, words(error));
+    pub(super) fn from_error(at: &str, error: &Error) -> Self {
+        let failure = BackendFailure::new(at, error_text(error));
         match error.code() {
-            None => Trouble::Connection(failure),
-            Some(code) if is_connections(code) => Trouble::Connection(failure),
-            Some(code) if is_keys(code) => Trouble::Keys(failure),
-            Some(_) => Trouble::Refused(failure),
+            None => RequestError::Connection(failure),
+            Some(code) if is_connection_error(code) => RequestError::Connection(failure),
+            Some(code) if is_key_error(code) => RequestError::Keys(failure),
+            Some(_) => RequestError::Refused(failure),
         }
     }
 
     /// An unexpected result of the server at `at`.
-    pub(super) fn wrong(at: &str, what: impl ToString) -> Self {
-        Trouble::Wrong(Failure::new(at, what))
+    pub(super) fn invalid_answer(at: &str, what: impl ToString) -> Self {
+        RequestError::InvalidAnswer(BackendFailure::new(at, what))
     }
 
     /// The failure.
-    pub(super) fn failure(self) -> Failure {
+    pub(super) fn into_failure(self) -> BackendFailure {
         match self {
-            Trouble::Connection(failure)
-            | Trouble::Keys(failure)
-            | Trouble::Refused(failure)
-            | Trouble::Wrong(failure) => failure,
+            RequestError::Connection(failure)
+            | RequestError::Keys(failure)
+            | RequestError::Refused(failure)
+            | RequestError::InvalidAnswer(failure) => failure,
         }
     }
 }
 
 /// Whether another connection may work: this one is being closed (57P) or is closed (08), or its
 /// prepared statement is gone or outdated.
-fn is_connections(code: &SqlState) -> bool {
+fn is_connection_error(code: &SqlState) -> bool {
     let renewed = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::FEATURE_NOT_SUPPORTED];
     renewed.contains(code) || code.code().starts_with("08") || code.code().starts_with("57P")
 }
 
 /// Whether the keys are the cause (class 22, data exception): a character that the encoding lacks,
 /// or a failed conversion to a number.
-fn is_keys(code: &SqlState) -> bool {
+fn is_key_error(code: &SqlState) -> bool {
     code.code().starts_with("22")
 }
 
 /// The server's message with hint and SQLSTATE, or the client's error with its causes.
-pub(super) fn words(error: &Error) -> String {
+pub(super) fn error_text(error: &Error) -> String {
     if let Some(error) = error.as_db_error() {
-        return server_words(error);
+        return server_error_text(error);
     }
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -74,19 +74,19 @@ pub(super) fn words(error: &Error) -> String {
         words = format!("{words}: {error}");
         cause = error.source();
     }
-    match is_unvouched(error) {
+    match is_unknown_issuer(error) {
         true => format!("{words}; set ca_file to trust its CA, or sslmode=disable to connect without TLS"),
         false => words,
     }
 }
 
-fn server_words(error: &DbError) -> String {
+fn server_error_text(error: &DbError) -> String {
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
     format!("{}: {}{hint} (SQLSTATE {})", error.severity(), error.message(), error.code().code())
 }
 
 /// Whether the server's certificate is from an unknown CA.
-fn is_unvouched(error: &Error) -> bool {
+fn is_unknown_issuer(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     let cause = cause.and_then(|cause| cause.get_ref()).and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)))

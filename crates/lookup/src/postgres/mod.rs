@@ -32,18 +32,18 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use crate::Answer;
-use crate::backend::{Asked, Backend, Failure, Probed};
-use connection::{Connection, Opener};
-use error::Trouble;
+use crate::LookupAnswer;
+use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use connection::{Connection, Connector};
+use error::RequestError;
 
-pub use url::{Url, UrlError};
+pub use url::{PostgresUrl, PostgresUrlError};
 
 /// Configuration of a PostgreSQL table.
 #[derive(Clone)]
 pub struct Config {
     /// The server. Of several hosts, the first that accepts a connection is used.
-    pub url: Url,
+    pub url: PostgresUrl,
     /// Overrides the password in the URL.
     pub password: Option<Box<str>>,
     /// CA certificates in PEM; None: those of the system. With TLS the certificate is always
@@ -81,11 +81,11 @@ pub enum ConfigError {
 /// The backend for a PostgreSQL table.
 pub struct Postgres {
     config: Config,
-    opener: Opener,
+    connector: Connector,
     /// Idle connections, the most recently used one last.
     idle: RefCell<Vec<Connection>>,
     /// One permit per connection.
-    turns: Semaphore,
+    permits: Semaphore,
 }
 
 impl Postgres {
@@ -94,33 +94,33 @@ impl Postgres {
         if !config.query.contains("$1") {
             return Err(ConfigError::NoKeys);
         }
-        let opener = Opener {
+        let connector = Connector {
             settings: config.url.settings(config.password.as_deref(), config.connect_timeout),
             targets: config.url.targets(),
             tls: tls::connector(&config)?,
             timeout: config.connect_timeout,
         };
-        let turns = Semaphore::new(config.connections.max(1));
-        Ok(Postgres { config, opener, idle: RefCell::default(), turns })
+        let permits = Semaphore::new(config.connections.max(1));
+        Ok(Postgres { config, connector, idle: RefCell::default(), permits })
     }
 
     /// If a key makes the request fail, splits the keys in halves until that key is alone.
-    async fn answers(&self, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
+    async fn answers(&self, keys: &[&str]) -> Result<Vec<LookupAnswer>, BackendFailure> {
         let deadline = Instant::now() + self.config.timeout;
-        let mut answers = vec![Answer::NotFound; keys.len()];
+        let mut answers = vec![LookupAnswer::NotFound; keys.len()];
         let mut open = Vec::from_iter((!keys.is_empty()).then_some(0..keys.len()));
         while let Some(range) = open.pop() {
             let asked = &keys[range.clone()];
             match self.with_connection(async |connection| connection.ask(&self.config.query, asked).await).await {
                 Ok(found) => answers[range].clone_from_slice(&found),
-                Err(Trouble::Keys(failure)) if range.len() == 1 => {
-                    answers[range.start] = Answer::Unavailable(failure.to_string());
+                Err(RequestError::Keys(failure)) if range.len() == 1 => {
+                    answers[range.start] = LookupAnswer::Unavailable(failure.to_string());
                 }
-                Err(Trouble::Keys(_)) if Instant::now() < deadline => {
+                Err(RequestError::Keys(_)) if Instant::now() < deadline => {
                     let middle = range.start + range.len() / 2;
                     open.extend([range.start..middle, middle..range.end]);
                 }
-                Err(trouble) => return Err(trouble.failure()),
+                Err(trouble) => return Err(trouble.into_failure()),
             }
         }
         Ok(answers)
@@ -128,22 +128,27 @@ impl Postgres {
 
     /// Runs `ask` on an idle connection, or on a new one if there is none or it turns out to be
     /// closed.
-    async fn with_connection<T>(&self, ask: impl AsyncFn(&Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
-        let Ok(Ok(_turn)) = timeout(self.config.timeout, self.turns.acquire()).await else {
-            return Err(Trouble::Refused(self.failure(format!("no connection free within {:?}", self.config.timeout))));
+    async fn with_connection<T>(
+        &self,
+        ask: impl AsyncFn(&Connection) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
+        let Ok(Ok(_turn)) = timeout(self.config.timeout, self.permits.acquire()).await else {
+            return Err(RequestError::Refused(
+                self.failure(format!("no connection free within {:?}", self.config.timeout)),
+            ));
         };
-        if let Some(connection) = self.used() {
+        if let Some(connection) = self.take_idle() {
             match self.ask_on(connection, &ask).await {
-                Err(Trouble::Connection(_)) => {}
+                Err(RequestError::Connection(_)) => {}
                 other => return other,
             }
         }
-        let connection = self.opener.open().await.map_err(|what| Trouble::Refused(self.failure(what)))?;
+        let connection = self.connector.connect().await.map_err(|what| RequestError::Refused(self.failure(what)))?;
         self.ask_on(connection, &ask).await
     }
 
     /// Takes an idle connection.
-    fn used(&self) -> Option<Connection> {
+    fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|connection| !connection.is_closed());
         idle.pop()
@@ -153,32 +158,32 @@ impl Postgres {
     async fn ask_on<T>(
         &self,
         connection: Connection,
-        ask: &impl AsyncFn(&Connection) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
+        ask: &impl AsyncFn(&Connection) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
         let time = self.config.timeout;
         let Ok(result) = timeout(time, ask(&connection)).await else {
             // If the server is gone the idle connections are too; if it is slow, losing them costs
             // little.
             self.idle.borrow_mut().clear();
-            let failure = Failure::new(connection.at.clone(), format!("no answer within {time:?}"));
-            connection.cancel(self.opener.tls.clone(), self.config.connect_timeout);
-            return Err(Trouble::Refused(failure));
+            let failure = BackendFailure::new(connection.at.clone(), format!("no answer within {time:?}"));
+            connection.cancel(self.connector.tls.clone(), self.config.connect_timeout);
+            return Err(RequestError::Refused(failure));
         };
         match result {
-            Err(Trouble::Connection(_)) => self.idle.borrow_mut().clear(),
-            Err(Trouble::Wrong(_)) => {}
-            Ok(_) | Err(Trouble::Keys(_) | Trouble::Refused(_)) => self.idle.borrow_mut().push(connection),
+            Err(RequestError::Connection(_)) => self.idle.borrow_mut().clear(),
+            Err(RequestError::InvalidAnswer(_)) => {}
+            Ok(_) | Err(RequestError::Keys(_) | RequestError::Refused(_)) => self.idle.borrow_mut().push(connection),
         }
         result
     }
 
-    fn failure(&self, what: String) -> Failure {
-        Failure::new(self.config.url.to_string(), what)
+    fn failure(&self, what: String) -> BackendFailure {
+        BackendFailure::new(self.config.url.to_string(), what)
     }
 }
 
 impl Backend for Postgres {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> Asked<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
         Box::pin(async move {
             // PostgreSQL text cannot contain NUL, so such a key does not exist and must not make
             // the request fail.
@@ -187,13 +192,13 @@ impl Backend for Postgres {
             let asked: Vec<&str> = keys().filter(can_be_there).collect();
             let mut found = self.answers(&asked).await?.into_iter();
             let found = keys().map(|key| Some(key).filter(can_be_there).and_then(|_| found.next()));
-            Ok(found.map(|answer| answer.unwrap_or(Answer::NotFound)).collect())
+            Ok(found.map(|answer| answer.unwrap_or(LookupAnswer::NotFound)).collect())
         })
     }
 
-    fn probe(&self) -> Probed<'_> {
+    fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async {
-            self.with_connection(async |connection| connection.probe().await).await.map_err(Trouble::failure)
+            self.with_connection(async |connection| connection.probe().await).await.map_err(RequestError::into_failure)
         })
     }
 }

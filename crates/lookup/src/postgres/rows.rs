@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::{Answer, fold};
+use crate::{LookupAnswer, fold};
 
 /// Answers, collected row by row.
-pub(super) struct Rows<'a> {
+pub(super) struct RowCollector<'a> {
     /// The index of each key.
     places: HashMap<&'a str, usize>,
     found: Vec<Option<Vec<String>>>,
@@ -13,7 +13,7 @@ pub(super) struct Rows<'a> {
 
 /// A row for a key that was not requested, which means that the query is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stray {
+pub(super) enum RowError {
     /// Another key.
     #[error("the query returned the key '{0}', which is not in $1; its first column must be the key")]
     Key(String),
@@ -22,11 +22,11 @@ pub(super) enum Stray {
     Null,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowCollector<'a> {
     /// No rows yet, for these folded keys.
     pub(super) fn new(keys: &[&'a str]) -> Self {
         let places = keys.iter().enumerate().map(|(place, &key)| (key, place)).collect();
-        Rows { places, found: vec![None; keys.len()] }
+        RowCollector { places, found: vec![None; keys.len()] }
     }
 
     /// Adds a row, skipping NULL values.
@@ -34,18 +34,18 @@ impl<'a> Rows<'a> {
         &mut self,
         key: Option<&str>,
         values: impl Iterator<Item = Option<&'v str>>,
-    ) -> Result<(), Stray> {
-        let key = key.ok_or(Stray::Null)?;
+    ) -> Result<(), RowError> {
+        let key = key.ok_or(RowError::Null)?;
         // Most databases store folded keys.
         let place = self.places.get(key).or_else(|| self.places.get(&*fold(key)));
-        let &place = place.ok_or_else(|| Stray::Key(key.to_owned()))?;
+        let &place = place.ok_or_else(|| RowError::Key(key.to_owned()))?;
         self.found[place].get_or_insert_default().extend(values.flatten().map(str::to_owned));
         Ok(())
     }
 
     /// The answers in the order of the keys.
-    pub(super) fn answers(self) -> Vec<Answer> {
-        self.found.into_iter().map(|values| values.map_or(Answer::NotFound, Answer::Found)).collect()
+    pub(super) fn into_answers(self) -> Vec<LookupAnswer> {
+        self.found.into_iter().map(|values| values.map_or(LookupAnswer::NotFound, LookupAnswer::Found)).collect()
     }
 }
 
@@ -53,24 +53,24 @@ impl<'a> Rows<'a> {
 mod tests {
     use super::*;
 
-    fn found(values: &[&str]) -> Answer {
-        Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+    fn found(values: &[&str]) -> LookupAnswer {
+        LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
     }
 
     #[test]
     fn rows_find_their_keys_in_any_case_and_order() {
-        let mut rows = Rows::new(&["bob@x", "jürgen@x", "nobody@x", "dave@x"]);
+        let mut rows = RowCollector::new(&["bob@x", "jürgen@x", "nobody@x", "dave@x"]);
         rows.add(Some("JÜRGEN@X"), [Some("A"), None, Some("b")].into_iter()).unwrap();
         rows.add(Some("Dave@x"), [None].into_iter()).unwrap();
         rows.add(Some("bob@x"), [].into_iter()).unwrap();
         rows.add(Some("jürgen@x"), [Some("c")].into_iter()).unwrap();
-        assert_eq!(rows.answers(), [found(&[]), found(&["A", "b", "c"]), Answer::NotFound, found(&[])]);
+        assert_eq!(rows.into_answers(), [found(&[]), found(&["A", "b", "c"]), LookupAnswer::NotFound, found(&[])]);
     }
 
     #[test]
     fn a_row_that_nobody_asked_for_is_an_error() {
-        let mut rows = Rows::new(&["bob@x"]);
-        assert_eq!(rows.add(Some("Carol@x"), [].into_iter()), Err(Stray::Key("Carol@x".into())));
-        assert_eq!(rows.add(None, [].into_iter()), Err(Stray::Null));
+        let mut rows = RowCollector::new(&["bob@x"]);
+        assert_eq!(rows.add(Some("Carol@x"), [].into_iter()), Err(RowError::Key("Carol@x".into())));
+        assert_eq!(rows.add(None, [].into_iter()), Err(RowError::Null));
     }
 }

@@ -19,7 +19,7 @@ const PROTOCOL: &[u8] = b"postgresql";
 pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigError> {
     let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(trusted(config)?)
+        .with_root_certificates(root_store(config)?)
         .with_no_client_auth();
     if config.url.ssl_negotiation() == SslNegotiation::Direct {
         tls.alpn_protocols = vec![PROTOCOL.to_vec()];
@@ -27,7 +27,7 @@ pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigErro
     Ok(MakeRustlsConnect::new(tls))
 }
 
-fn trusted(config: &Config) -> Result<RootCertStore, ConfigError> {
+fn root_store(config: &Config) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     match (&config.ca_file, config.url.ssl_mode()) {
         (_, SslMode::Disable) => {}

@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, SslNegotiation};
 
-use super::error::words;
+use super::error::error_text;
 
 const PORT: u16 = 5432;
 
 /// Where and how to connect, such as `postgres://mail@db1,db2:5433/mail?sslmode=require` or
 /// `host=/run/postgresql user=mail dbname=mail`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Url(tokio_postgres::Config);
+pub struct PostgresUrl(tokio_postgres::Config);
 
 /// Why a text is not a connection string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UrlError {
+pub enum PostgresUrlError {
     /// Neither form, or an unknown setting or invalid value.
     #[error("{0} (expected a URL such as postgres://user@host:5432/database?sslmode=require, or key=value settings)")]
     Syntax(String),
@@ -48,21 +48,21 @@ pub enum UrlError {
     },
     /// Load balancing is not supported.
     #[error("load_balance_hosts=random is not supported: hosts are tried in order")]
-    Balanced,
+    LoadBalancing,
 }
 
 /// One of the hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct TargetHost {
     /// Its address.
-    pub(super) place: Place,
+    pub(super) host: HostAddress,
     /// The port, which for a Unix socket is part of its file name.
     pub(super) port: u16,
 }
 
 /// The address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum HostAddress {
     /// A name to resolve, or an IP address as text.
     Name(String),
     /// This address, with the name to verify.
@@ -71,30 +71,31 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-impl FromStr for Url {
-    type Err = UrlError;
+impl FromStr for PostgresUrl {
+    type Err = PostgresUrlError;
 
-    fn from_str(text: &str) -> Result<Self, UrlError> {
-        let parsed: tokio_postgres::Config = text.parse().map_err(|error| UrlError::Syntax(words(&error)))?;
+    fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
+        let parsed: tokio_postgres::Config =
+            text.parse().map_err(|error| PostgresUrlError::Syntax(error_text(&error)))?;
         let (hosts, addresses) = (parsed.get_hosts().len(), parsed.get_hostaddrs().len());
         if hosts == 0 && addresses == 0 {
-            return Err(UrlError::NoHost);
+            return Err(PostgresUrlError::NoHost);
         }
         if hosts != 0 && addresses != 0 && hosts != addresses {
-            return Err(UrlError::Addresses { hosts, addresses });
+            return Err(PostgresUrlError::Addresses { hosts, addresses });
         }
         let (hosts, ports) = (hosts.max(addresses), parsed.get_ports().len());
         if ports > 1 && ports != hosts {
-            return Err(UrlError::Ports { hosts, ports });
+            return Err(PostgresUrlError::Ports { hosts, ports });
         }
         if parsed.get_load_balance_hosts() != LoadBalanceHosts::Disable {
-            return Err(UrlError::Balanced);
+            return Err(PostgresUrlError::LoadBalancing);
         }
-        Ok(Url(parsed))
+        Ok(PostgresUrl(parsed))
     }
 }
 
-impl Url {
+impl PostgresUrl {
     /// Whether it contains a password.
     pub fn has_password(&self) -> bool {
         self.0.get_password().is_some()
@@ -102,9 +103,9 @@ impl Url {
 
     /// The paths of the Unix sockets among the hosts, as libpq names them.
     pub fn sockets(&self) -> Vec<PathBuf> {
-        let socket = |target: Target| match target.place {
-            Place::Unix(folder) => Some(folder.join(format!(".s.PGSQL.{}", target.port))),
-            Place::Name(_) | Place::Address { .. } => None,
+        let socket = |target: TargetHost| match target.host {
+            HostAddress::Unix(folder) => Some(folder.join(format!(".s.PGSQL.{}", target.port))),
+            HostAddress::Name(_) | HostAddress::Address { .. } => None,
         };
         self.targets().into_iter().filter_map(socket).collect()
     }
@@ -120,17 +121,17 @@ impl Url {
     }
 
     /// The hosts in the order to try them.
-    pub(super) fn targets(&self) -> Vec<Target> {
+    pub(super) fn targets(&self) -> Vec<TargetHost> {
         let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
         let port = |place: usize| ports.get(place).or(ports.first()).copied().unwrap_or(PORT);
         let place = |place: usize| match (hosts.get(place), addresses.get(place)) {
-            (Some(Host::Unix(folder)), _) => Some(Place::Unix(folder.clone())),
-            (Some(Host::Tcp(name)), Some(&address)) => Some(Place::Address { name: Some(name.clone()), address }),
-            (Some(Host::Tcp(name)), None) => Some(Place::Name(name.clone())),
-            (None, Some(&address)) => Some(Place::Address { name: None, address }),
+            (Some(Host::Unix(folder)), _) => Some(HostAddress::Unix(folder.clone())),
+            (Some(Host::Tcp(name)), Some(&address)) => Some(HostAddress::Address { name: Some(name.clone()), address }),
+            (Some(Host::Tcp(name)), None) => Some(HostAddress::Name(name.clone())),
+            (None, Some(&address)) => Some(HostAddress::Address { name: None, address }),
             (None, None) => None,
         };
-        (0..).map_while(|number| Some(Target { place: place(number)?, port: port(number) })).collect()
+        (0..).map_while(|number| Some(TargetHost { host: place(number)?, port: port(number) })).collect()
     }
 
     /// All settings except the hosts. `password` overrides that of the URL.
@@ -170,34 +171,34 @@ impl Url {
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let targets: Vec<String> = self.targets().iter().map(Target::authority).collect();
+        let targets: Vec<String> = self.targets().iter().map(TargetHost::authority).collect();
         write!(f, "postgres://{}/{}", targets.join(","), self.0.get_dbname().unwrap_or_default())
     }
 }
 
-impl fmt::Debug for Url {
+impl fmt::Debug for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Url({self})")
     }
 }
 
-impl Target {
+impl TargetHost {
     fn authority(&self) -> String {
         let port = self.port;
-        match &self.place {
-            Place::Name(name) | Place::Address { name: Some(name), .. } if name.contains(':') => {
+        match &self.host {
+            HostAddress::Name(name) | HostAddress::Address { name: Some(name), .. } if name.contains(':') => {
                 format!("[{name}]:{port}")
             }
-            Place::Name(name) | Place::Address { name: Some(name), .. } => format!("{name}:{port}"),
-            Place::Address { name: None, address } => std::net::SocketAddr::new(*address, port).to_string(),
-            Place::Unix(folder) => format!("{}/.s.PGSQL.{port}", folder.display()),
+            HostAddress::Name(name) | HostAddress::Address { name: Some(name), .. } => format!("{name}:{port}"),
+            HostAddress::Address { name: None, address } => std::net::SocketAddr::new(*address, port).to_string(),
+            HostAddress::Unix(folder) => format!("{}/.s.PGSQL.{port}", folder.display()),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "postgres://{}", self.authority())
     }
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> Vec<String> {
-        text.parse::<Url>().unwrap().targets().iter().map(Target::to_string).collect()
+        text.parse::<PostgresUrl>().unwrap().targets().iter().map(TargetHost::to_string).collect()
     }
 
     #[test]
@@ -232,8 +233,8 @@ mod tests {
 
     #[test]
     fn what_is_shown_has_no_password() {
-        let url: Url = "postgres://mail:s3cret@db1,db2/people".parse().unwrap();
-        assert!(url.has_password() && !"host=db1 user=mail".parse::<Url>().unwrap().has_password());
+        let url: PostgresUrl = "postgres://mail:s3cret@db1,db2/people".parse().unwrap();
+        assert!(url.has_password() && !"host=db1 user=mail".parse::<PostgresUrl>().unwrap().has_password());
         assert_eq!(url.to_string(), "postgres://db1:5432,db2:5432/people");
         assert_eq!(format!("{url:?}"), "Url(postgres://db1:5432,db2:5432/people)");
     }
@@ -241,30 +242,31 @@ mod tests {
     #[test]
     fn a_mistake_is_told() {
         for (text, expected) in [
-            ("user=mail", UrlError::NoHost),
-            ("postgres:///mail", UrlError::NoHost),
-            ("host=a,b hostaddr=::1", UrlError::Addresses { hosts: 2, addresses: 1 }),
-            ("host=a,b,c port=1,2", UrlError::Ports { hosts: 3, ports: 2 }),
-            ("host=a load_balance_hosts=random", UrlError::Balanced),
+            ("user=mail", PostgresUrlError::NoHost),
+            ("postgres:///mail", PostgresUrlError::NoHost),
+            ("host=a,b hostaddr=::1", PostgresUrlError::Addresses { hosts: 2, addresses: 1 }),
+            ("host=a,b,c port=1,2", PostgresUrlError::Ports { hosts: 3, ports: 2 }),
+            ("host=a load_balance_hosts=random", PostgresUrlError::LoadBalancing),
         ] {
-            assert_eq!(text.parse::<Url>(), Err(expected), "{text}");
+            assert_eq!(text.parse::<PostgresUrl>(), Err(expected), "{text}");
         }
         for (text, expected) in [
             ("host=a sslmode=verify-full", "invalid value for option `sslmode`"),
             ("host=a sslrootcert=x", "unknown option `sslrootcert`"),
             ("mysql://a", "invalid connection string"),
         ] {
-            let error = text.parse::<Url>().unwrap_err().to_string();
+            let error = text.parse::<PostgresUrl>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
     fn settings_are_those_of_the_url_without_its_hosts() {
-        let url: Url = "postgres://mail:one@db/people?sslmode=require&application_name=x&options=-csearch_path%3Dm\
+        let url: PostgresUrl =
+            "postgres://mail:one@db/people?sslmode=require&application_name=x&options=-csearch_path%3Dm\
                         &target_session_attrs=read-write&keepalives_idle=7&tcp_user_timeout=9&channel_binding=require"
-            .parse()
-            .unwrap();
+                .parse()
+                .unwrap();
         let timeout = Duration::from_secs(3);
         let mut expected = url.0.clone();
         expected.connect_timeout(timeout);

@@ -4,39 +4,39 @@
 //! its octets. The file uses the same form.
 
 /// The permanent identity of an entry: its entryUUID (RFC 4530).
-pub(super) type Uuid = [u8; 16];
+pub(super) type EntryUuid = [u8; 16];
 
 /// In place of packed values that a copy cannot hold.
-pub(super) const NO_TEXT: &[u8] = &[0xff];
+pub(super) const NOT_COPYABLE: &[u8] = &[0xff];
 
 /// Changes in order.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct ChangeBatch {
     octets: Vec<u8>,
     starts: Vec<usize>,
 }
 
 /// A change of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change<'a> {
+pub(super) enum EntryChange<'a> {
     /// Adds or replaces an entry, with packed keys and values.
-    Put { uuid: Uuid, keys: &'a [u8], values: &'a [u8] },
+    Put { uuid: EntryUuid, keys: &'a [u8], values: &'a [u8] },
     /// Removes an entry.
-    Remove { uuid: Uuid },
+    Remove { uuid: EntryUuid },
 }
 
-impl Change<'_> {
-    pub(super) fn uuid(&self) -> Uuid {
+impl EntryChange<'_> {
+    pub(super) fn uuid(&self) -> EntryUuid {
         match self {
-            Change::Put { uuid, .. } | Change::Remove { uuid } => *uuid,
+            EntryChange::Put { uuid, .. } | EntryChange::Remove { uuid } => *uuid,
         }
     }
 }
 
-impl Batch {
+impl ChangeBatch {
     /// Adds or replaces an entry with these distinct keys. `values` is None if only the LDAP server
     /// can give them.
-    pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>) {
+    pub(super) fn put(&mut self, uuid: EntryUuid, keys: &[String], values: Option<&[String]>) {
         self.begin(uuid, 1);
         let place = self.octets.len();
         self.octets.extend_from_slice(&[0; 4]);
@@ -45,15 +45,15 @@ impl Batch {
         self.octets[place..place + 4].copy_from_slice(&(octets as u32).to_le_bytes());
         match values {
             Some(values) => values.iter().for_each(|value| pack(&mut self.octets, value)),
-            None => self.octets.extend_from_slice(NO_TEXT),
+            None => self.octets.extend_from_slice(NOT_COPYABLE),
         }
     }
 
-    pub(super) fn remove(&mut self, uuid: Uuid) {
+    pub(super) fn remove(&mut self, uuid: EntryUuid) {
         self.begin(uuid, 0);
     }
 
-    fn begin(&mut self, uuid: Uuid, put: u8) {
+    fn begin(&mut self, uuid: EntryUuid, put: u8) {
         self.starts.push(self.octets.len());
         self.octets.extend_from_slice(&uuid);
         self.octets.push(put);
@@ -74,20 +74,20 @@ impl Batch {
 
     /// Removes all changes and frees the memory.
     pub(super) fn clear(&mut self) {
-        *self = Batch::default();
+        *self = ChangeBatch::default();
     }
 
     /// The change at this index.
-    pub(super) fn change(&self, index: usize) -> Change<'_> {
+    pub(super) fn change(&self, index: usize) -> EntryChange<'_> {
         let end = self.starts.get(index + 1).copied().unwrap_or(self.octets.len());
         let record = &self.octets[self.starts[index]..end];
         let (uuid, record) = record.split_first_chunk().expect("every change begins with a UUID");
         match record {
             [1, a, b, c, d, texts @ ..] => {
                 let (keys, values) = texts.split_at(u32::from_le_bytes([*a, *b, *c, *d]) as usize);
-                Change::Put { uuid: *uuid, keys, values }
+                EntryChange::Put { uuid: *uuid, keys, values }
             }
-            _ => Change::Remove { uuid: *uuid },
+            _ => EntryChange::Remove { uuid: *uuid },
         }
     }
 
@@ -168,13 +168,13 @@ mod tests {
 
     #[test]
     fn changes_are_sorted_and_the_last_of_an_entry_counts() {
-        let mut batch = Batch::default();
+        let mut batch = ChangeBatch::default();
         batch.put([2; 16], &["b".into()], Some(&[]));
         batch.put([1; 16], &["a".into()], Some(&["v".into(), "w".into()]));
         batch.remove([2; 16]);
         let sorted = batch.sorted();
         assert_eq!(sorted, [1, 2]);
-        assert_eq!(batch.change(1), Change::Put { uuid: [1; 16], keys: b"\x01a", values: b"\x01v\x01w" });
-        assert_eq!(batch.change(2), Change::Remove { uuid: [2; 16] });
+        assert_eq!(batch.change(1), EntryChange::Put { uuid: [1; 16], keys: b"\x01a", values: b"\x01v\x01w" });
+        assert_eq!(batch.change(2), EntryChange::Remove { uuid: [2; 16] });
     }
 }

@@ -3,17 +3,17 @@
 use std::fmt::Write;
 
 use super::ReplicaError;
-use super::answers::indexable;
-use crate::ldap::connection::{Control, Entry, Search};
-use crate::ldap::schema::{Rule, Schema};
-use crate::ldap::{Config, Filter, ResultTemplate, Scope};
+use super::answer_index::is_indexable;
+use crate::ldap::connection::{LdapControl, SearchEntry, SearchRequest};
+use crate::ldap::schema::{EqualityRule, Schema};
+use crate::ldap::{Config, FilterTemplate, ResultTemplate, Scope};
 
 /// The definition of what to copy.
 #[derive(Clone, Debug)]
-pub(super) struct Content {
+pub(super) struct ReplicaContent {
     base: Box<str>,
     scope: Scope,
-    filter: Filter,
+    filter: FilterTemplate,
     results: Vec<ResultTemplate>,
     values_max: usize,
     key_attributes: Vec<Box<str>>,
@@ -21,7 +21,7 @@ pub(super) struct Content {
     all: Vec<u8>,
 }
 
-impl Content {
+impl ReplicaContent {
     /// The content for a table. Fails if a copy could not answer its lookups.
     pub(super) fn new(config: &Config) -> Result<Self, ReplicaError> {
         if config.members.is_some() {
@@ -33,9 +33,17 @@ impl Content {
         let filter = config.filter.clone();
         let attributes = filter.key_attributes().ok_or_else(|| ReplicaError::Filter(filter.to_string().into()))?;
         let key_attributes = attributes.into_iter().map(Into::into).collect();
-        let all = filter.all();
+        let all = filter.for_all();
         let (results, values_max) = (config.results.clone(), config.values_max);
-        Ok(Content { base: config.base.clone(), scope: config.scope, filter, results, values_max, key_attributes, all })
+        Ok(ReplicaContent {
+            base: config.base.clone(),
+            scope: config.scope,
+            filter,
+            results,
+            values_max,
+            key_attributes,
+            all,
+        })
     }
 
     /// Identifies the content. Servers are not part of it, because all have the same content.
@@ -61,30 +69,35 @@ impl Content {
     }
 
     /// The search for all entries.
-    pub(super) fn search<'a>(&'a self, attributes: &'a [&'a str], controls: &'a [Control]) -> Search<'a> {
-        Search { base: &self.base, scope: self.scope, filter: &self.all, attributes, controls }
+    pub(super) fn search<'a>(&'a self, attributes: &'a [&'a str], controls: &'a [LdapControl]) -> SearchRequest<'a> {
+        SearchRequest { base: &self.base, scope: self.scope, filter: &self.all, attributes, controls }
     }
 
     /// The equality rules of the key attributes. The error is the first attribute without a known
     /// rule.
-    pub(super) fn rules(&self, schema: &Schema) -> Result<Vec<Rule>, &str> {
+    pub(super) fn rules(&self, schema: &Schema) -> Result<Vec<EqualityRule>, &str> {
         self.key_attributes.iter().map(|name| schema.rule(name).ok_or(&**name)).collect()
     }
 
     /// The keys and values of an entry. No keys if the entry has no values although results are
     /// configured; values of None if only the LDAP server can give them, because they are not text
     /// or too many.
-    pub(super) fn read(&self, entry: &Entry, schema: &Schema, rules: &[Rule]) -> (Vec<String>, Option<Vec<String>>) {
+    pub(super) fn read(
+        &self,
+        entry: &SearchEntry,
+        schema: &Schema,
+        rules: &[EqualityRule],
+    ) -> (Vec<String>, Option<Vec<String>>) {
         let values = self.values(entry, schema);
         if values.as_ref().is_some_and(|values| values.is_empty() && !self.results.is_empty()) {
             return (Vec::new(), values);
         }
         let mut keys = Vec::new();
         for (attribute, rule) in self.key_attributes.iter().zip(rules) {
-            for (_, found) in entry.attributes().filter(|(name, _)| schema.is_same(attribute, name)) {
+            for (_, found) in entry.attributes().filter(|(name, _)| schema.is_same_attribute(attribute, name)) {
                 for text in found.filter_map(|value| str::from_utf8(value).ok()) {
-                    let key = rule.form(text);
-                    if indexable(&key) && !keys.iter().any(|other| *other == key) {
+                    let key = rule.normalize(text);
+                    if is_indexable(&key) && !keys.iter().any(|other| *other == key) {
                         keys.push(key.into_owned());
                     }
                 }
@@ -93,7 +106,7 @@ impl Content {
         (keys, values)
     }
 
-    fn values(&self, entry: &Entry, schema: &Schema) -> Option<Vec<String>> {
+    fn values(&self, entry: &SearchEntry, schema: &Schema) -> Option<Vec<String>> {
         let mut values: Vec<String> = Vec::new();
         for result in &self.results {
             let made = result.values(entry, schema, &mut |value| {

@@ -4,13 +4,13 @@
 //! | state     | NotFound from the copy | removals                                                        |
 //! |-----------|------------------------|-----------------------------------------------------------------|
 //! | loading   | no                     | all, at the end of the load                                     |
-//! | complete  | yes                    | as [`Removals`] allows; further ones are held back              |
+//! | complete  | yes                    | as [`RemovalLimit`] allows; further ones are held back              |
 //!
 //! While removals are held back no new cookie is stored, so the next refresh, even after a restart,
 //! reports them again and decides anew. Additions and changes are stored meanwhile. Held removals
 //! are carried out when the operator accepts them, and cancelled when the server reports the entry
 //! again. Those that became harmless, because another entry has the same keys now, are carried out
-//! by the next [`review`](Copy::review).
+//! by the next [`release_harmless`](ReplicaCopy::release_harmless).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::batch::{Batch, Uuid};
-use super::marks::Marks;
-use super::removals::Removals;
-use super::store::{Applied, Mark, Store};
+use super::batch::{ChangeBatch, EntryUuid};
+use super::entry_set::EntrySet;
+use super::removal_limit::RemovalLimit;
+use super::store::{AppliedCounts, CopyStore, SyncState};
 
 /// The size of a batch in a first load, in octets; batches are written in the order of the file.
 const LOAD_OCTETS: usize = 48 << 20;
@@ -30,85 +30,87 @@ const LOAD_OCTETS: usize = 48 << 20;
 const BATCH_OCTETS: usize = 1 << 20;
 
 /// The copy.
-pub(super) struct Copy {
-    store: Arc<Store>,
+pub(super) struct ReplicaCopy {
+    store: Arc<CopyStore>,
     stop: Arc<AtomicBool>,
-    batch: Batch,
-    mark: Mark,
-    removals: Removals,
-    held: BTreeSet<Uuid>,
+    batch: ChangeBatch,
+    sync_state: SyncState,
+    removals: RemovalLimit,
+    held_back: BTreeSet<EntryUuid>,
     /// Entries, held back or about to go, that still exist but have lost all keys.
-    emptied: BTreeSet<Uuid>,
+    keyless: BTreeSet<EntryUuid>,
     /// The number of held removals at the last commit.
-    held_told: u64,
+    held_at_commit: u64,
     /// The newest cookie, while removals are held back.
     cookie: Option<Vec<u8>>,
-    refresh: Option<Refreshing>,
+    refresh: Option<RefreshProgress>,
     refreshes: u64,
     /// Whether the last refresh has ended and changes arrive as they happen.
-    follows: bool,
+    is_following: bool,
 }
 
 /// A moment by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ClockReading {
     pub(super) at: Instant,
     pub(super) wall: SystemTime,
 }
 
 /// A refresh in progress.
-struct Refreshing {
-    mentioned: Marks,
-    gone: BTreeSet<Uuid>,
+struct RefreshProgress {
+    mentioned: EntrySet,
+    gone: BTreeSet<EntryUuid>,
     unmentioned: bool,
-    applied: Applied,
+    applied: AppliedCounts,
     began: Instant,
 }
 
 /// The result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refreshed {
-    pub(super) applied: Applied,
+pub(super) struct RefreshSummary {
+    pub(super) applied: AppliedCounts,
     pub(super) took: Duration,
     /// Removals held back.
-    pub(super) held: u64,
+    pub(super) held_back: u64,
 }
 
-impl Copy {
+impl ReplicaCopy {
     /// The copy in `store`. Once `stop` is set, long work ends between two commits and stores no
     /// state.
-    pub(super) fn new(store: Arc<Store>, removals: Removals, stop: Arc<AtomicBool>) -> heed::Result<Self> {
-        let mark = store.mark()?;
-        Ok(Copy {
+    pub(super) fn new(store: Arc<CopyStore>, removals: RemovalLimit, stop: Arc<AtomicBool>) -> heed::Result<Self> {
+        let mark = store.sync_state()?;
+        Ok(ReplicaCopy {
             store,
             stop,
-            batch: Batch::default(),
-            mark,
+            batch: ChangeBatch::default(),
+            sync_state: mark,
             removals,
-            held: BTreeSet::new(),
-            emptied: BTreeSet::new(),
-            held_told: 0,
+            held_back: BTreeSet::new(),
+            keyless: BTreeSet::new(),
+            held_at_commit: 0,
             cookie: None,
             refresh: None,
             refreshes: 0,
-            follows: false,
+            is_following: false,
         })
     }
 
     /// The cookie for the next request.
     pub(super) fn cookie(&self) -> Option<&[u8]> {
-        self.mark.cookie.as_deref()
+        self.sync_state.cookie.as_deref()
     }
 
     /// The number of removals held back.
-    pub(super) fn held(&self) -> u64 {
-        self.held.len() as u64
+    pub(super) fn held_back(&self) -> u64 {
+        self.held_back.len() as u64
     }
 
     /// Whether there is something to commit: changes, a newer cookie, or another number of held
     /// removals.
     pub(super) fn has_changes(&self) -> bool {
-        !self.batch.is_empty() || self.held_told != self.held() || (self.cookie.is_some() && self.held.is_empty())
+        !self.batch.is_empty()
+            || self.held_at_commit != self.held_back()
+            || (self.cookie.is_some() && self.held_back.is_empty())
     }
 
     /// The number of entries and of their keys.
@@ -122,37 +124,39 @@ impl Copy {
     }
 
     /// The state of the removal limit, for the next copy.
-    pub(super) fn into_removals(self) -> Removals {
+    pub(super) fn into_removals(self) -> RemovalLimit {
         self.removals
     }
 
     /// Forgets the cookie, which is invalid; the next refresh starts without one.
     pub(super) fn forget_cookie(&mut self) -> heed::Result<()> {
-        self.mark.cookie = None;
+        self.sync_state.cookie = None;
         self.cookie = None;
-        self.store.apply(&Batch::default(), Some(&self.mark), &mut Marks::default(), &self.stop).map(drop)
+        self.store
+            .apply(&ChangeBatch::default(), Some(&self.sync_state), &mut EntrySet::default(), &self.stop)
+            .map(drop)
     }
 
     /// The connection is lost: from now on commits do not mean that the copy matches the server.
-    pub(super) fn lost(&mut self) {
-        self.follows = false;
+    pub(super) fn disconnected(&mut self) {
+        self.is_following = false;
     }
 
     /// Begins a refresh. If the previous one did not finish, its additions and changes remain.
-    pub(super) fn begin(&mut self, now: Now) -> heed::Result<()> {
+    pub(super) fn begin_refresh(&mut self, now: ClockReading) -> heed::Result<()> {
         self.batch.clear();
         self.cookie = None;
-        self.follows = false;
-        self.emptied.retain(|uuid| self.held.contains(uuid));
-        if !self.mark.complete {
+        self.is_following = false;
+        self.keyless.retain(|uuid| self.held_back.contains(uuid));
+        if !self.sync_state.complete {
             self.store.clear()?;
-            self.mark = Mark::default();
+            self.sync_state = SyncState::default();
         }
-        self.refresh = Some(Refreshing {
-            mentioned: Marks::default(),
+        self.refresh = Some(RefreshProgress {
+            mentioned: EntrySet::default(),
             gone: BTreeSet::new(),
             unmentioned: false,
-            applied: Applied::default(),
+            applied: AppliedCounts::default(),
             began: now.at,
         });
         Ok(())
@@ -160,22 +164,28 @@ impl Copy {
 
     /// Adds or changes an entry. An entry that has lost all keys is treated as a removal, which it
     /// is for lookups.
-    pub(super) fn put(&mut self, uuid: Uuid, keys: &[String], values: Option<&[String]>, now: Now) -> heed::Result<()> {
-        self.held.remove(&uuid);
-        self.emptied.remove(&uuid);
+    pub(super) fn put(
+        &mut self,
+        uuid: EntryUuid,
+        keys: &[String],
+        values: Option<&[String]>,
+        now: ClockReading,
+    ) -> heed::Result<()> {
+        self.held_back.remove(&uuid);
+        self.keyless.remove(&uuid);
         if let Some(refresh) = &mut self.refresh {
             refresh.gone.remove(&uuid);
         }
-        if keys.is_empty() && self.mark.complete && self.store.has_keys(uuid)? {
-            self.emptied.insert(uuid);
+        if keys.is_empty() && self.sync_state.complete && self.store.has_keys(uuid)? {
+            self.keyless.insert(uuid);
             match &mut self.refresh {
                 Some(refresh) => drop(refresh.gone.insert(uuid)),
-                None => drop(self.lose(uuid, now)?),
+                None => drop(self.remove_or_hold(uuid, now)?),
             }
             return Ok(());
         }
         self.batch.put(uuid, keys, values);
-        let octets_max = if self.mark.complete { BATCH_OCTETS } else { LOAD_OCTETS };
+        let octets_max = if self.sync_state.complete { BATCH_OCTETS } else { LOAD_OCTETS };
         if self.batch.octets() >= octets_max {
             self.write(None)?;
         }
@@ -183,84 +193,88 @@ impl Copy {
     }
 
     /// Confirms an unchanged entry. Returns false if the copy does not have it.
-    pub(super) fn keep(&mut self, uuid: Uuid) -> heed::Result<bool> {
+    pub(super) fn confirm(&mut self, uuid: EntryUuid) -> heed::Result<bool> {
         let mut number = self.store.number(uuid)?;
         if number.is_none() && !self.batch.is_empty() {
             self.write(None)?;
             number = self.store.number(uuid)?;
         }
         let (Some(number), Some(refresh)) = (number, &mut self.refresh) else { return Ok(false) };
-        refresh.mentioned.set(number);
+        refresh.mentioned.insert(number);
         // Unless this refresh has already reported it without keys.
-        if !(self.emptied.contains(&uuid) && refresh.gone.contains(&uuid)) {
+        if !(self.keyless.contains(&uuid) && refresh.gone.contains(&uuid)) {
             refresh.gone.remove(&uuid);
-            self.held.remove(&uuid);
-            self.emptied.remove(&uuid);
+            self.held_back.remove(&uuid);
+            self.keyless.remove(&uuid);
         }
         Ok(true)
     }
 
     /// Marks an entry for removal at the end of the refresh.
-    pub(super) fn gone(&mut self, uuid: Uuid) {
-        self.emptied.remove(&uuid);
+    pub(super) fn mark_gone(&mut self, uuid: EntryUuid) {
+        self.keyless.remove(&uuid);
         if let Some(refresh) = &mut self.refresh {
             refresh.gone.insert(uuid);
         }
     }
 
     /// Marks all entries not mentioned by the refresh for removal at its end.
-    pub(super) fn gone_unmentioned(&mut self) {
+    pub(super) fn mark_unmentioned_gone(&mut self) {
         if let Some(refresh) = &mut self.refresh {
             refresh.unmentioned = true;
         }
     }
 
     /// Ends the refresh and carries out its removals, unless they are too many.
-    pub(super) fn agreed(&mut self, cookie: Option<Vec<u8>>, now: Now) -> heed::Result<Option<Refreshed>> {
+    pub(super) fn finish_refresh(
+        &mut self,
+        cookie: Option<Vec<u8>>,
+        now: ClockReading,
+    ) -> heed::Result<Option<RefreshSummary>> {
         self.write(None)?;
         if self.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some(mut refresh) = self.refresh.take() else { return Ok(None) };
         let mut going = std::mem::take(&mut refresh.gone);
-        if refresh.unmentioned && self.mark.complete {
-            going.extend(self.store.unmarked(&refresh.mentioned)?);
+        if refresh.unmentioned && self.sync_state.complete {
+            going.extend(self.store.entries_not_in(&refresh.mentioned)?);
         }
-        let going: Vec<Uuid> = going.into_iter().collect();
-        let lost = match self.mark.complete {
+        let going: Vec<EntryUuid> = going.into_iter().collect();
+        let lost = match self.sync_state.complete {
             true => self.store.irreplaceable(&going)?,
             false => Vec::new(),
         };
         let (entries, _) = self.store.counts()?;
-        self.held.clear();
+        self.held_back.clear();
         if !lost.is_empty() && !self.removals.allow(lost.len() as u64, entries, now.at) {
-            self.held = lost.into_iter().collect();
+            self.held_back = lost.into_iter().collect();
         }
         for uuid in going {
-            if !self.held.contains(&uuid) {
-                self.let_go(uuid);
+            if !self.held_back.contains(&uuid) {
+                self.queue_removal(uuid);
             }
         }
-        self.emptied.retain(|uuid| self.held.contains(uuid));
+        self.keyless.retain(|uuid| self.held_back.contains(uuid));
         self.cookie = cookie;
-        self.mark.complete = true;
+        self.sync_state.complete = true;
         self.refreshes += 1;
-        self.follows = true;
+        self.is_following = true;
         refresh.applied.removed += self.commit(now)?.removed;
         let took = now.at.saturating_duration_since(refresh.began);
-        Ok(Some(Refreshed { applied: refresh.applied, took, held: self.held() }))
+        Ok(Some(RefreshSummary { applied: refresh.applied, took, held_back: self.held_back() }))
     }
 
     /// Removes an entry that the server has just removed. Returns false if the removal is held
     /// back.
-    pub(super) fn remove(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
-        self.emptied.remove(&uuid);
-        self.held.remove(&uuid);
-        self.lose(uuid, now)
+    pub(super) fn remove(&mut self, uuid: EntryUuid, now: ClockReading) -> heed::Result<bool> {
+        self.keyless.remove(&uuid);
+        self.held_back.remove(&uuid);
+        self.remove_or_hold(uuid, now)
     }
 
     /// Removes an entry, or holds the removal back if there are too many.
-    fn lose(&mut self, uuid: Uuid, now: Now) -> heed::Result<bool> {
+    fn remove_or_hold(&mut self, uuid: EntryUuid, now: ClockReading) -> heed::Result<bool> {
         // An entry may still be in the batch.
         if self.store.number(uuid)?.is_none() {
             self.batch.remove(uuid);
@@ -274,54 +288,54 @@ impl Copy {
         }
         let allowed = lost == 0 || self.removals.allow(lost, self.store.counts()?.0, now.at);
         match allowed {
-            true => self.let_go(uuid),
-            false => drop(self.held.insert(uuid)),
+            true => self.queue_removal(uuid),
+            false => drop(self.held_back.insert(uuid)),
         }
         Ok(allowed)
     }
 
     /// Removes an entry, or only its keys if it still exists.
-    fn let_go(&mut self, uuid: Uuid) {
-        match self.emptied.remove(&uuid) {
+    fn queue_removal(&mut self, uuid: EntryUuid) {
+        match self.keyless.remove(&uuid) {
             true => self.batch.put(uuid, &[], Some(&[])),
             false => self.batch.remove(uuid),
         }
     }
 
     /// Sets the cookie that covers all changes so far.
-    pub(super) fn covered(&mut self, cookie: Vec<u8>) {
+    pub(super) fn set_cookie(&mut self, cookie: Vec<u8>) {
         self.cookie = Some(cookie);
     }
 
     /// Commits all changes, with the cookie that covers them.
-    pub(super) fn commit(&mut self, now: Now) -> heed::Result<Applied> {
-        self.held_told = self.held();
+    pub(super) fn commit(&mut self, now: ClockReading) -> heed::Result<AppliedCounts> {
+        self.held_at_commit = self.held_back();
         if self.refresh.is_some() {
             return self.write(None);
         }
-        if self.held.is_empty() {
+        if self.held_back.is_empty() {
             if let Some(cookie) = self.cookie.take() {
-                self.mark.cookie = Some(cookie);
+                self.sync_state.cookie = Some(cookie);
             }
-            if self.follows {
-                self.mark.agreed = Some(now.wall);
+            if self.is_following {
+                self.sync_state.agreed = Some(now.wall);
             }
         }
-        let mark = self.mark.clone();
+        let mark = self.sync_state.clone();
         self.write(Some(&mark))
     }
 
     /// Carries out held removals that have become harmless.
-    pub(super) fn review(&mut self, now: Now) -> heed::Result<()> {
-        if self.held.is_empty() || self.refresh.is_some() {
+    pub(super) fn release_harmless(&mut self, now: ClockReading) -> heed::Result<()> {
+        if self.held_back.is_empty() || self.refresh.is_some() {
             return Ok(());
         }
         self.write(None)?;
-        let going: Vec<Uuid> = self.held.iter().copied().collect();
-        let lost: BTreeSet<Uuid> = self.store.irreplaceable(&going)?.into_iter().collect();
+        let going: Vec<EntryUuid> = self.held_back.iter().copied().collect();
+        let lost: BTreeSet<EntryUuid> = self.store.irreplaceable(&going)?.into_iter().collect();
         if lost.len() < going.len() {
-            going.into_iter().filter(|uuid| !lost.contains(uuid)).for_each(|uuid| self.let_go(uuid));
-            self.held = lost;
+            going.into_iter().filter(|uuid| !lost.contains(uuid)).for_each(|uuid| self.queue_removal(uuid));
+            self.held_back = lost;
             self.commit(now)?;
         }
         Ok(())
@@ -329,22 +343,22 @@ impl Copy {
 
     /// Carries out all held removals, if they are no more than the operator saw. Returns their
     /// number.
-    pub(super) fn accept(&mut self, seen: u64, now: Now) -> heed::Result<u64> {
-        if self.held() > seen {
+    pub(super) fn accept_removals(&mut self, seen: u64, now: ClockReading) -> heed::Result<u64> {
+        if self.held_back() > seen {
             return Ok(0);
         }
-        let held = std::mem::take(&mut self.held);
+        let held = std::mem::take(&mut self.held_back);
         if held.is_empty() {
             return Ok(0);
         }
         let count = held.len() as u64;
-        held.into_iter().for_each(|uuid| self.let_go(uuid));
+        held.into_iter().for_each(|uuid| self.queue_removal(uuid));
         self.commit(now).map(|_| count)
     }
 
-    fn write(&mut self, mark: Option<&Mark>) -> heed::Result<Applied> {
-        let mut put = Marks::default();
-        let applied = match self.mark.complete || mark.is_some() {
+    fn write(&mut self, mark: Option<&SyncState>) -> heed::Result<AppliedCounts> {
+        let mut put = EntrySet::default();
+        let applied = match self.sync_state.complete || mark.is_some() {
             true => {
                 let put = self.refresh.as_mut().map_or(&mut put, |refresh| &mut refresh.mentioned);
                 self.store.apply(&self.batch, mark, put, &self.stop)?

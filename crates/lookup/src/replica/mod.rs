@@ -15,23 +15,23 @@
 //! those beyond printable ASCII, for which servers have their own rules. A refresh that would
 //! remove too much is held back ([`Config::removals_max`]).
 
-mod answers;
+mod answer_index;
 mod batch;
 mod content;
 mod copy;
+mod entry_set;
+mod event_reporter;
+mod file_check;
 mod follow;
-mod marks;
 mod poll;
 mod record;
-mod refresh;
-mod removals;
-mod server;
+mod removal_limit;
+mod server_info;
 mod shared;
 mod store;
-mod sync;
+mod sync_messages;
+mod sync_operation;
 mod sys;
-mod teller;
-mod walk;
 mod worker;
 
 use std::borrow::Cow;
@@ -40,16 +40,19 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use self::answers::Said;
-use self::content::Content;
+use self::answer_index::CopyAnswer;
+use self::content::ReplicaContent;
 use self::shared::Shared;
-use self::store::Store;
+use self::store::CopyStore;
 pub use self::store::StoreError;
-use self::worker::Worker;
+use self::worker::ReplicaWorker;
 use crate::ldap::connection::Connector;
-use crate::ldap::schema::Rule;
+use crate::ldap::schema::EqualityRule;
 use crate::ldap::{self, LdapError};
-use crate::{Answer, Answers, Event, Events, Layer, Stats, Table, Trace, Tracing, fold};
+use crate::{
+    LookupAnswer, LookupFuture, LookupStats, LookupTrace, Table, TableEvent, TableEventHandler, TableLayer,
+    TraceFuture, fold,
+};
 
 /// Configuration of a replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +62,7 @@ pub struct Config {
     /// The file of the copy, created if missing. LMDB adds a lock file with the suffix `-lock`.
     pub file: PathBuf,
     /// How often to fetch everything from a server without the Sync Operation.
-    pub poll_every: Duration,
+    pub poll_interval: Duration,
     /// The share of entries that may be removed within an hour, from 0 to 1; ten removals are
     /// always allowed. Further ones are held back until the operator accepts them or the entries
     /// return. 1 means no limit.
@@ -67,8 +70,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default of `poll_every`.
-    pub const POLL_EVERY: Duration = Duration::from_secs(300);
+    /// The default of `poll_interval`.
+    pub const POLL_INTERVAL: Duration = Duration::from_secs(300);
     /// The default of `removals_max`.
     pub const REMOVALS_MAX: f64 = 0.1;
 
@@ -79,7 +82,7 @@ impl Config {
     /// [`ReplicaError::Filter`], [`ReplicaError::Members`] or [`ReplicaError::Referrals`] if it
     /// cannot.
     pub fn check(ldap: &ldap::Config) -> Result<(), ReplicaError> {
-        Content::new(ldap).map(drop)
+        ReplicaContent::new(ldap).map(drop)
     }
 }
 
@@ -120,18 +123,23 @@ pub struct Replica {
 impl Replica {
     /// Opens the copy of the table `name` and starts following the server. `direct` is the same
     /// table without a copy, for lookups that the copy cannot answer. A damaged file is renamed and
-    /// reported as [`Event::Failed`].
-    pub fn start(name: &str, config: Config, direct: Arc<dyn Table>, events: Events) -> Result<Replica, ReplicaError> {
-        let content = Content::new(&config.ldap)?;
+    /// reported as [`TableEvent::Failed`].
+    pub fn start(
+        name: &str,
+        config: Config,
+        direct: Arc<dyn Table>,
+        events: TableEventHandler,
+    ) -> Result<Replica, ReplicaError> {
+        let content = ReplicaContent::new(&config.ldap)?;
         let connector = Connector::new(config.ldap.servers.clone())?;
         let answers = Arc::default();
-        let (store, aside) = Store::open(&config.file, &content.identity(), &answers)?;
+        let (store, aside) = CopyStore::open(&config.file, &content.identity(), &answers)?;
         if let Some(aside) = aside {
-            events(Event::Failed { table: name.into(), error: aside.to_string().into(), left_out: 0 });
+            events(TableEvent::Failed { table: name.into(), error: aside.to_string().into(), left_out: 0 });
         }
         let values_max = config.ldap.values_max;
         let shared = Arc::new(Shared::new(name, store, answers));
-        let worker = Worker::new(config, content, connector, shared.clone(), events);
+        let worker = ReplicaWorker::new(config, content, connector, shared.clone(), events);
         let thread = thread::Builder::new().name(format!("replica {name}")).spawn(move || worker.run());
         let thread = Some(thread.map_err(ReplicaError::Thread)?);
         Ok(Replica { shared, direct, values_max, thread })
@@ -139,35 +147,35 @@ impl Replica {
 
     /// The answers of the copy, and the indexes of keys that only the LDAP server can answer; their
     /// answers are placeholders.
-    fn answers_now(&self, keys: &[&str]) -> (Vec<Answer>, Vec<usize>) {
+    fn answers_from_copy(&self, keys: &[&str]) -> (Vec<LookupAnswer>, Vec<usize>) {
         let mut answers = Vec::with_capacity(keys.len());
         let mut open = Vec::new();
-        let asked = self.shared.ask(|copy| {
+        let asked = self.shared.read_answers(|copy| {
             for key in keys {
-                let answer = self.answer_of(copy.say(&form(key), self.values_max));
+                let answer = self.answer_of(copy.find(&normalized_key(key), self.values_max));
                 if answer.is_none() {
                     open.push(answers.len());
                 }
-                answers.push(answer.unwrap_or(NONE_YET));
+                answers.push(answer.unwrap_or(UNANSWERED));
             }
         });
         if asked.is_none() {
-            return (vec![NONE_YET; keys.len()], (0..keys.len()).collect());
+            return (vec![UNANSWERED; keys.len()], (0..keys.len()).collect());
         }
         let of_copy = answers.iter().enumerate().filter(|(place, _)| !open.contains(place));
         of_copy.for_each(|(_, answer)| self.shared.count(answer));
         (answers, open)
     }
 
-    fn answer_of(&self, said: Said) -> Option<Answer> {
+    fn answer_of(&self, said: CopyAnswer) -> Option<LookupAnswer> {
         match said {
-            Said::Found(values) => Some(Answer::Found(values)),
-            Said::NotFound => Some(Answer::NotFound),
-            Said::TooMany => {
+            CopyAnswer::Found(values) => Some(LookupAnswer::Found(values)),
+            CopyAnswer::NotFound => Some(LookupAnswer::NotFound),
+            CopyAnswer::TooMany => {
                 let too_many = format!("table '{}': more than {} values", self.shared.name, self.values_max);
-                Some(Answer::Unavailable(too_many))
+                Some(LookupAnswer::Unavailable(too_many))
             }
-            Said::Elsewhere => None,
+            CopyAnswer::AskServer => None,
         }
     }
 }
@@ -177,15 +185,15 @@ impl Table for Replica {
         &self.shared.name
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
-        let (mut answers, open) = self.answers_now(keys);
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+        let (mut answers, open) = self.answers_from_copy(keys);
         if open.is_empty() {
             return Box::pin(std::future::ready(answers));
         }
         Box::pin(async move {
             let asked: Vec<&str> = open.iter().map(|&place| keys[place]).collect();
             let mut direct = self.direct.lookup(&asked).await.into_iter();
-            let missing = || Answer::Unavailable(format!("table '{}': no answer", self.shared.name));
+            let missing = || LookupAnswer::Unavailable(format!("table '{}': no answer", self.shared.name));
             for place in open {
                 answers[place] = direct.next().unwrap_or_else(missing);
             }
@@ -193,12 +201,12 @@ impl Table for Replica {
         })
     }
 
-    fn trace<'a>(&'a self, key: &'a str) -> Tracing<'a> {
-        match self.answers_now(&[key]) {
+    fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
+        match self.answers_from_copy(&[key]) {
             (mut answers, open) if open.is_empty() => {
-                let layer = Layer::Replica { age: self.shared.age().unwrap_or_default() };
-                let answer = answers.pop().unwrap_or(NONE_YET);
-                Box::pin(std::future::ready(Trace { answer, layer }))
+                let layer = TableLayer::Replica { age: self.shared.age().unwrap_or_default() };
+                let answer = answers.pop().unwrap_or(UNANSWERED);
+                Box::pin(std::future::ready(LookupTrace { answer, layer }))
             }
             _ => self.direct.trace(key),
         }
@@ -209,7 +217,7 @@ impl Table for Replica {
     }
 
     /// A key is counted either here or by the direct table.
-    fn stats(&self) -> Option<Stats> {
+    fn stats(&self) -> Option<LookupStats> {
         let mut stats = self.direct.stats().unwrap_or_default();
         self.shared.add_to(&mut stats);
         Some(stats)
@@ -227,12 +235,12 @@ impl Drop for Replica {
 }
 
 /// A placeholder for a missing answer.
-const NONE_YET: Answer = Answer::Unavailable(String::new());
+const UNANSWERED: LookupAnswer = LookupAnswer::Unavailable(String::new());
 
 /// The normalized form of a key. Most keys already have it.
-fn form(key: &str) -> Cow<'_, str> {
+fn normalized_key(key: &str) -> Cow<'_, str> {
     match key.bytes().all(|octet| octet.is_ascii_graphic() && !octet.is_ascii_uppercase()) {
         true => Cow::Borrowed(key),
-        false => Cow::Owned(Rule::IgnoreCase.form(&fold(key)).into_owned()),
+        false => Cow::Owned(EqualityRule::IgnoreCase.normalize(&fold(key)).into_owned()),
     }
 }

@@ -4,89 +4,95 @@
 //! Entries are identified by entryUUID (RFC 4530), by Active Directory's objectGUID, or by a digest
 //! of the DN if there is neither; in that case a renamed entry counts as new.
 
-use super::batch::Uuid;
-use super::follow::{Follower, Trouble};
-use super::server::Server;
-use crate::backend::Failure;
-use crate::ldap::ber::{INTEGER, Malformed, OCTETS, Reader, SEQUENCE, Writer};
-use crate::ldap::connection::{Control, Entry, Response, Session};
-use crate::ldap::schema::Rule;
+use super::batch::EntryUuid;
+use super::follow::{FollowError, Follower};
+use super::server_info::ServerInfo;
+use crate::backend::BackendFailure;
+use crate::ldap::ber::{BerReader, BerWriter, INTEGER, Malformed, OCTETS, SEQUENCE};
+use crate::ldap::connection::{LdapControl, LdapResponse, LdapSession, SearchEntry};
+use crate::ldap::schema::EqualityRule;
 
-const PAGED: &str = "1.2.840.113556.1.4.319";
+const PAGED_RESULTS: &str = "1.2.840.113556.1.4.319";
 /// Entries per page; servers may send fewer.
 const PAGE_ENTRIES: u32 = 1000;
 
 impl Follower<'_> {
     /// Makes the copy match the server.
-    pub(super) async fn poll(&mut self, session: &Session, server: &Server, rules: &[Rule]) -> Result<(), Trouble> {
+    pub(super) async fn poll(
+        &mut self,
+        session: &LdapSession,
+        server: &ServerInfo,
+        rules: &[EqualityRule],
+    ) -> Result<(), FollowError> {
         // The cookie is invalid once entries have other identities.
         if self.copy.cookie().is_some() {
             self.copy.forget_cookie()?;
         }
-        self.copy.begin(self.now())?;
+        self.copy.begin_refresh(self.now())?;
         let mut names = self.content.attributes();
         names.extend(["entryUUID", "objectGUID"]);
         let mut cookie = Vec::new();
         loop {
-            let controls = [paged(&cookie)];
+            let controls = [paging_control(&cookie)];
             let mut stream = session.search(&self.content.search(&names, &controls))?;
             cookie = loop {
                 let response = tokio::time::timeout(self.timeout, stream.next()).await;
-                self.accept()?;
-                match response.map_err(|_| Failure::new(session.url().to_string(), "timed out"))?? {
-                    Response::Entry(entry) => {
+                self.accept_removals()?;
+                match response.map_err(|_| BackendFailure::new(session.url().to_string(), "timed out"))?? {
+                    LdapResponse::Entry(entry) => {
                         let (keys, values) = self.content.read(&entry, &server.schema, rules);
-                        self.copy.put(uuid(&entry), &keys, values.as_deref(), self.now())?;
+                        self.copy.put(entry_uuid(&entry), &keys, values.as_deref(), self.now())?;
                     }
-                    Response::Done(done) if done.code == 0 => {
-                        break next(&done.controls).map_err(|error| Failure::new(session.url().to_string(), error))?;
+                    LdapResponse::Done(done) if done.code == 0 => {
+                        break next_cookie(&done.controls)
+                            .map_err(|error| BackendFailure::new(session.url().to_string(), error))?;
                     }
-                    Response::Done(done) => {
-                        return Err(Failure::new(session.url().to_string(), done.to_string()).into());
+                    LdapResponse::Done(done) => {
+                        return Err(BackendFailure::new(session.url().to_string(), done.to_string()).into());
                     }
-                    Response::Reference(_) | Response::Intermediate { .. } => {}
+                    LdapResponse::Reference(_) | LdapResponse::Intermediate { .. } => {}
                 }
             };
             if cookie.is_empty() {
                 break;
             }
         }
-        self.copy.gone_unmentioned();
-        self.agreed(None)
+        self.copy.mark_unmentioned_gone();
+        self.finish_refresh(None)
     }
 }
 
-fn paged(cookie: &[u8]) -> Control {
-    let mut writer = Writer::default();
-    writer.within(SEQUENCE, |writer| {
+fn paging_control(cookie: &[u8]) -> LdapControl {
+    let mut writer = BerWriter::default();
+    writer.nested(SEQUENCE, |writer| {
         writer.number(INTEGER, PAGE_ENTRIES);
         writer.octets(OCTETS, cookie);
     });
     // Not critical: a server without paging sends everything at once.
-    Control { oid: PAGED.into(), critical: false, value: Some(writer.into_octets().into()) }
+    LdapControl { oid: PAGED_RESULTS.into(), critical: false, value: Some(writer.into_octets().into()) }
 }
 
 /// The cookie of the next page; empty after the last one.
-fn next(controls: &[Control]) -> Result<Vec<u8>, Malformed> {
-    let control = controls.iter().find(|control| *control.oid == *PAGED);
+fn next_cookie(controls: &[LdapControl]) -> Result<Vec<u8>, Malformed> {
+    let control = controls.iter().find(|control| *control.oid == *PAGED_RESULTS);
     let Some(value) = control.and_then(|control| control.value.as_deref()) else { return Ok(Vec::new()) };
-    let mut reader = Reader::new(value).within(SEQUENCE)?;
+    let mut reader = BerReader::new(value).nested(SEQUENCE)?;
     reader.number(INTEGER)?;
     reader.expect(OCTETS).map(<[u8]>::to_vec)
 }
 
 /// The identity of an entry.
-fn uuid(entry: &Entry) -> Uuid {
+fn entry_uuid(entry: &SearchEntry) -> EntryUuid {
     let value = |wanted: &str| {
         let mut attributes = entry.attributes().filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
         attributes.next().and_then(|(_, mut values)| values.next())
     };
-    let named = value("entryUUID").and_then(parse).or_else(|| value("objectGUID")?.try_into().ok());
+    let named = value("entryUUID").and_then(parse_uuid).or_else(|| value("objectGUID")?.try_into().ok());
     named.unwrap_or_else(|| digest(&entry.dn().to_lowercase()))
 }
 
 /// Parses the text form of a UUID (RFC 4122 section 3).
-fn parse(text: &[u8]) -> Option<Uuid> {
+fn parse_uuid(text: &[u8]) -> Option<EntryUuid> {
     let mut digits = text.iter().filter(|&&octet| octet != b'-').map(|&octet| char::from(octet).to_digit(16));
     let mut uuid = [0; 16];
     for octet in &mut uuid {
@@ -96,7 +102,7 @@ fn parse(text: &[u8]) -> Option<Uuid> {
 }
 
 /// 128-bit FNV-1a. It must stay the same in all versions.
-fn digest(text: &str) -> Uuid {
+fn digest(text: &str) -> EntryUuid {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let digest = text.bytes().fold(OFFSET, |hash, octet| (hash ^ u128::from(octet)).wrapping_mul(PRIME));
@@ -110,11 +116,11 @@ mod tests {
     #[test]
     fn a_uuid_is_read_from_its_text() {
         let octets = [0xa0, 0xb1, 0xc2, 0xd3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255];
-        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-06070809 0aff"), None);
-        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090aff"), Some(octets));
-        assert_eq!(parse(b"A0B1C2D3000102030405060708090AFF"), Some(octets));
-        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090a"), None);
-        assert_eq!(parse(b"a0b1c2d3-0001-0203-0405-060708090aff00"), None);
+        assert_eq!(parse_uuid(b"a0b1c2d3-0001-0203-0405-06070809 0aff"), None);
+        assert_eq!(parse_uuid(b"a0b1c2d3-0001-0203-0405-060708090aff"), Some(octets));
+        assert_eq!(parse_uuid(b"A0B1C2D3000102030405060708090AFF"), Some(octets));
+        assert_eq!(parse_uuid(b"a0b1c2d3-0001-0203-0405-060708090a"), None);
+        assert_eq!(parse_uuid(b"a0b1c2d3-0001-0203-0405-060708090aff00"), None);
     }
 
     #[test]
@@ -125,8 +131,8 @@ mod tests {
 
     #[test]
     fn the_next_page_is_asked_for_by_its_cookie() {
-        assert_eq!(paged(b"c").value.as_deref(), Some(&[0x30, 7, 2, 2, 3, 0xe8, 4, 1, b'c'][..]));
-        assert_eq!(next(&[paged(b"c")]), Ok(b"c".to_vec()));
-        assert_eq!(next(&[]), Ok(Vec::new()));
+        assert_eq!(paging_control(b"c").value.as_deref(), Some(&[0x30, 7, 2, 2, 3, 0xe8, 4, 1, b'c'][..]));
+        assert_eq!(next_cookie(&[paging_control(b"c")]), Ok(b"c".to_vec()));
+        assert_eq!(next_cookie(&[]), Ok(Vec::new()));
     }
 }

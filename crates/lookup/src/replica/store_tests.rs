@@ -7,12 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::replica::answers::{KEY_OCTETS_MAX, Said};
+use crate::replica::answer_index::{CopyAnswer, KEY_OCTETS_MAX};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
-fn open(path: &Path) -> Store {
-    let (store, aside) = Store::open(path, "of", &Arc::default()).unwrap();
+fn open(path: &Path) -> CopyStore {
+    let (store, aside) = CopyStore::open(path, "of", &Arc::default()).unwrap();
     assert_eq!(aside, None);
     store
 }
@@ -27,49 +27,52 @@ fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
 }
 
-fn complete() -> Mark {
-    Mark { cookie: Some(b"cookie".to_vec()), complete: true, agreed: Some(UNIX_EPOCH + Duration::from_secs(7)) }
+fn complete() -> SyncState {
+    SyncState { cookie: Some(b"cookie".to_vec()), complete: true, agreed: Some(UNIX_EPOCH + Duration::from_secs(7)) }
 }
 
 /// Writes entries of (UUID, keys, values), and the mark.
-fn put(store: &Store, entries: &[(u8, &[&str], &[&str])]) -> Applied {
-    let mut batch = Batch::default();
+fn put(store: &CopyStore, entries: &[(u8, &[&str], &[&str])]) -> AppliedCounts {
+    let mut batch = ChangeBatch::default();
     for (uuid, keys, values) in entries {
         batch.put([*uuid; 16], &texts(keys), Some(&texts(values)));
     }
-    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap()
+    store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &GO_ON).unwrap()
 }
 
-fn remove(store: &Store, uuids: &[u8]) -> Applied {
-    let mut batch = Batch::default();
+fn remove(store: &CopyStore, uuids: &[u8]) -> AppliedCounts {
+    let mut batch = ChangeBatch::default();
     uuids.iter().for_each(|&uuid| batch.remove([uuid; 16]));
-    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap()
+    store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &GO_ON).unwrap()
 }
 
-fn said(store: &Store, key: &str) -> Said {
-    store.answers.say(key, 1000)
+fn said(store: &CopyStore, key: &str) -> CopyAnswer {
+    store.answers.find(key, 1000)
 }
 
-fn found(values: &[&str]) -> Said {
-    Said::Found(texts(values))
+fn found(values: &[&str]) -> CopyAnswer {
+    CopyAnswer::Found(texts(values))
 }
 
 #[test]
 fn an_entry_is_found_under_each_of_its_keys_until_it_goes() {
     let (_folder, path) = folder();
     let store = open(&path);
-    assert_eq!(put(&store, &[(1, &["a", "b"], &["x", "y"]), (2, &["c"], &[])]), Applied { changed: 2, removed: 0 });
+    assert_eq!(
+        put(&store, &[(1, &["a", "b"], &["x", "y"]), (2, &["c"], &[])]),
+        AppliedCounts { changed: 2, removed: 0 }
+    );
     assert_eq!(said(&store, "a"), found(&["x", "y"]));
     assert_eq!(said(&store, "b"), found(&["x", "y"]));
     assert_eq!(said(&store, "c"), found(&[]));
-    assert_eq!(said(&store, "ab"), Said::NotFound);
+    assert_eq!(said(&store, "ab"), CopyAnswer::NotFound);
     assert_eq!(store.counts().unwrap(), (2, 3));
-    assert_eq!(put(&store, &[(1, &["b", "d"], &["z"]), (2, &["c"], &[])]), Applied { changed: 1, removed: 0 });
-    assert_eq!(said(&store, "a"), Said::NotFound);
+    assert_eq!(put(&store, &[(1, &["b", "d"], &["z"]), (2, &["c"], &[])]), AppliedCounts { changed: 1, removed: 0 });
+    assert_eq!(said(&store, "a"), CopyAnswer::NotFound);
     assert_eq!(said(&store, "b"), found(&["z"]));
     assert_eq!(said(&store, "d"), found(&["z"]));
-    assert_eq!(remove(&store, &[1, 3]), Applied { changed: 0, removed: 1 });
-    assert_eq!(said(&store, "b"), Said::NotFound);
+    assert_eq!(remove(&store, &[1, 3]), AppliedCounts { changed: 0, removed: 1 });
+    assert_eq!(said(&store, "b"), CopyAnswer::NotFound);
     assert_eq!(said(&store, "c"), found(&[]));
     assert_eq!(store.counts().unwrap(), (1, 1));
 }
@@ -81,25 +84,25 @@ fn a_key_of_several_entries_has_the_values_of_all_in_their_order_each_once() {
     put(&store, &[(9, &["k"], &["x", "y"])]);
     put(&store, &[(1, &["k"], &["y", "z"]), (2, &["kk"], &["w"])]);
     assert_eq!(said(&store, "k"), found(&["x", "y", "z"]));
-    assert_eq!(store.answers.say("k", 2), Said::TooMany);
+    assert_eq!(store.answers.find("k", 2), CopyAnswer::TooMany);
     remove(&store, &[9]);
     assert_eq!(said(&store, "k"), found(&["y", "z"]));
 }
 
 #[test]
-fn what_a_copy_cannot_hold_is_to_be_asked_elsewhere() {
+fn keys_a_copy_cannot_hold_are_asked_of_the_server() {
     let (_folder, path) = folder();
     let store = open(&path);
     for key in [String::new(), "ü@example.org".into(), "a\0b".into(), "k".repeat(KEY_OCTETS_MAX + 1)] {
-        assert_eq!(said(&store, &key), Said::Elsewhere);
+        assert_eq!(said(&store, &key), CopyAnswer::AskServer);
     }
     let longest = "k".repeat(KEY_OCTETS_MAX);
     put(&store, &[(1, &[&longest], &["v"])]);
     assert_eq!(said(&store, &longest), found(&["v"]));
-    let mut batch = Batch::default();
+    let mut batch = ChangeBatch::default();
     batch.put([2; 16], &texts(&["binary"]), None);
-    store.apply(&batch, None, &mut Marks::default(), &GO_ON).unwrap();
-    assert_eq!(said(&store, "binary"), Said::Elsewhere);
+    store.apply(&batch, None, &mut EntrySet::default(), &GO_ON).unwrap();
+    assert_eq!(said(&store, "binary"), CopyAnswer::AskServer);
 }
 
 #[test]
@@ -107,29 +110,32 @@ fn a_complete_copy_is_there_again_after_a_restart_and_is_ours_alone() {
     let (_folder, path) = folder();
     let store = open(&path);
     put(&store, &[(1, &["a"], &["x"])]);
-    assert!(matches!(Store::open(&path, "of", &Arc::default()), Err(StoreError::InUse { .. })));
+    assert!(matches!(CopyStore::open(&path, "of", &Arc::default()), Err(StoreError::InUse { .. })));
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
     let store = open(&path);
     assert_eq!(said(&store, "a"), found(&["x"]));
-    assert_eq!(store.mark().unwrap(), complete());
+    assert_eq!(store.sync_state().unwrap(), complete());
 }
 
 #[test]
 fn half_a_load_and_a_copy_of_something_else_are_forgotten() {
     let (_folder, path) = folder();
     let store = open(&path);
-    let mut batch = Batch::default();
+    let mut batch = ChangeBatch::default();
     batch.put([1; 16], &texts(&["a"]), Some(&[]));
     store.load(&batch, &GO_ON).unwrap();
     assert_eq!(said(&store, "a"), found(&[]));
     drop(store);
     let store = open(&path);
-    assert_eq!(said(&store, "a"), Said::NotFound);
+    assert_eq!(said(&store, "a"), CopyAnswer::NotFound);
     put(&store, &[(1, &["a"], &["x"])]);
     drop(store);
-    let (store, aside) = Store::open(&path, "of another", &Arc::default()).unwrap();
-    assert_eq!((said(&store, "a"), store.mark().unwrap(), aside), (Said::NotFound, Mark::default(), None));
+    let (store, aside) = CopyStore::open(&path, "of another", &Arc::default()).unwrap();
+    assert_eq!(
+        (said(&store, "a"), store.sync_state().unwrap(), aside),
+        (CopyAnswer::NotFound, SyncState::default(), None)
+    );
 }
 
 #[test]
@@ -150,19 +156,19 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
     let foreign = [b"dn: cn=somebody\n".repeat(1000), vec![0; 100_000], b"x".to_vec(), head];
     for damaged in foreign.into_iter().chain(cut) {
         std::fs::write(&path, &damaged).unwrap();
-        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
+        let (store, aside) = CopyStore::open(&path, "of", &Arc::default()).unwrap();
         let aside = aside.expect("it was set aside");
-        assert_eq!(said(&store, "a"), Said::NotFound);
-        assert_eq!(std::fs::read(&aside.now_at).unwrap(), damaged);
-        assert!(!store.mark().unwrap().complete);
+        assert_eq!(said(&store, "a"), CopyAnswer::NotFound);
+        assert_eq!(std::fs::read(&aside.moved_to).unwrap(), damaged);
+        assert!(!store.sync_state().unwrap().complete);
     }
     assert_eq!(std::fs::read_dir(folder.path().join("tables")).unwrap().count(), 2 + 6);
     let mut in_use = 0;
     for hole in &holes {
         std::fs::write(&path, hole).unwrap();
-        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
+        let (store, aside) = CopyStore::open(&path, "of", &Arc::default()).unwrap();
         // An unused page may contain anything.
-        assert_eq!(said(&store, "a"), if aside.is_some() { Said::NotFound } else { found(&["x"]) });
+        assert_eq!(said(&store, "a"), if aside.is_some() { CopyAnswer::NotFound } else { found(&["x"]) });
         in_use += usize::from(aside.is_some());
     }
     assert!(in_use >= 4, "{in_use} of {}", holes.len());
@@ -171,7 +177,7 @@ fn a_file_that_is_no_copy_or_not_all_of_one_is_set_aside_as_it_was() {
 #[test]
 fn a_file_of_another_format_and_one_with_an_entry_that_is_none_are_set_aside() {
     let (_folder, path) = folder();
-    type Change = fn(&Store, &mut RwTxn) -> heed::Result<()>;
+    type Change = fn(&CopyStore, &mut RwTxn) -> heed::Result<()>;
     let changes: [(Change, &str); 2] = [
         (|store, txn| store.state.put(txn, b"format", b"mailrace replica 1"), "unknown format"),
         (|store, txn| store.entries.put(txn, &[1; 16], &[0, 0, 0, 0, 9]), "MDB_CORRUPTED"),
@@ -181,11 +187,11 @@ fn a_file_of_another_format_and_one_with_an_entry_that_is_none_are_set_aside() {
         put(&store, &[(1, &["a"], &["x"])]);
         store.environment.write(|txn| change(&store, txn)).unwrap();
         drop(store);
-        let (store, aside) = Store::open(&path, "of", &Arc::default()).unwrap();
+        let (store, aside) = CopyStore::open(&path, "of", &Arc::default()).unwrap();
         let aside = aside.expect("it was set aside");
         assert!(aside.what.contains(what), "{aside}");
-        assert!(aside.now_at.exists());
-        assert_eq!((said(&store, "a"), store.mark().unwrap()), (Said::NotFound, Mark::default()));
+        assert!(aside.moved_to.exists());
+        assert_eq!((said(&store, "a"), store.sync_state().unwrap()), (CopyAnswer::NotFound, SyncState::default()));
     }
 }
 
@@ -226,7 +232,7 @@ fn what_was_committed_before_it_failed_or_stopped_is_answered_as_it_is_in_the_fi
     let store = open(&path);
     put(&store, &[(1, &["a"], &["x"])]);
     store.environment.write(|txn| store.entries.put(txn, &[3; 16], &[0, 0, 0, 0, 9])).unwrap();
-    let mut batch = Batch::default();
+    let mut batch = ChangeBatch::default();
     // More than one transaction; the last one meets the invalid entry.
     for entry in 0..CHANGES_PER_COMMIT as u32 {
         let mut uuid = [2; 16];
@@ -235,21 +241,21 @@ fn what_was_committed_before_it_failed_or_stopped_is_answered_as_it_is_in_the_fi
     }
     batch.put([1; 16], &texts(&["b"]), Some(&texts(&["y"])));
     batch.put([3; 16], &texts(&["c"]), Some(&[]));
-    assert!(store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).is_err());
+    assert!(store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &GO_ON).is_err());
     assert_eq!((said(&store, "k0"), said(&store, "k9999")), (found(&[]), found(&[])));
     assert_eq!(
         (said(&store, "a"), said(&store, "b"), said(&store, "c")),
-        (found(&["x"]), Said::NotFound, Said::NotFound)
+        (found(&["x"]), CopyAnswer::NotFound, CopyAnswer::NotFound)
     );
 }
 
 #[test]
-fn a_file_that_somebody_has_open_is_not_set_aside() {
+fn an_open_file_is_not_set_aside() {
     let (_folder, path) = folder();
     let store = open(&path);
-    assert!(matches!(Store::set_aside(&path, "x"), Err(StoreError::InUse { .. })));
+    assert!(matches!(CopyStore::set_aside(&path, "x"), Err(StoreError::InUse { .. })));
     drop(store);
-    let aside = Store::set_aside(&path, "x").unwrap();
+    let aside = CopyStore::set_aside(&path, "x").unwrap();
     assert!(aside.to_string().contains(": x; set aside as ") && !path.exists());
 }
 
@@ -260,7 +266,7 @@ fn page_size() -> usize {
 #[test]
 fn the_map_grows_while_others_read() {
     let (_folder, path) = folder();
-    let (store, _) = Store::open_with_map(&path, "of", &Arc::default(), 1 << 20).unwrap();
+    let (store, _) = CopyStore::open_with_map(&path, "of", &Arc::default(), 1 << 20).unwrap();
     put(&store, &[(1, &["a"], &["x"])]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -276,13 +282,13 @@ fn the_map_grows_while_others_read() {
             .collect();
         let value = "v".repeat(300);
         for round in 2..42 {
-            let mut batch = Batch::default();
+            let mut batch = ChangeBatch::default();
             for entry in 0..200u8 {
                 let mut uuid = [entry; 16];
                 uuid[0] = round;
                 batch.put(uuid, &texts(&[&format!("k{round}.{entry}")]), Some(&texts(&[&value])));
             }
-            store.apply(&batch, None, &mut Marks::default(), &GO_ON).unwrap();
+            store.apply(&batch, None, &mut EntrySet::default(), &GO_ON).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
@@ -296,11 +302,11 @@ fn nothing_is_marked_once_it_is_to_stop() {
     let (_folder, path) = folder();
     let store = open(&path);
     let stop = AtomicBool::new(true);
-    let mut batch = Batch::default();
-    store.apply(&batch, Some(&complete()), &mut Marks::default(), &stop).unwrap();
+    let mut batch = ChangeBatch::default();
+    store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &stop).unwrap();
     batch.put([1; 16], &texts(&["a"]), Some(&[]));
-    store.apply(&batch, Some(&complete()), &mut Marks::default(), &stop).unwrap();
-    assert_eq!(store.mark().unwrap(), Mark::default());
+    store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &stop).unwrap();
+    assert_eq!(store.sync_state().unwrap(), SyncState::default());
 }
 
 #[test]
@@ -309,7 +315,7 @@ fn only_entries_without_which_a_key_is_lost_are_irreplaceable() {
     let store = open(&path);
     put(&store, &[(1, &["a"], &[]), (2, &["a", "b"], &[]), (3, &["c"], &[]), (4, &[], &[]), (5, &["c"], &[])]);
     let irreplaceable = |uuids: &[u8]| -> Vec<u8> {
-        let going: Vec<Uuid> = uuids.iter().map(|&uuid| [uuid; 16]).collect();
+        let going: Vec<EntryUuid> = uuids.iter().map(|&uuid| [uuid; 16]).collect();
         store.irreplaceable(&going).unwrap().iter().map(|uuid| uuid[0]).collect()
     };
     assert_eq!(irreplaceable(&[1]), [0u8; 0]);
@@ -344,31 +350,32 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// An entry of the model: time of arrival, keys, values.
-type Modelled = (usize, Vec<String>, Option<Vec<String>>);
+type ModelEntry = (usize, Vec<String>, Option<Vec<String>>);
 
-fn said_by(model: &BTreeMap<u8, Modelled>, key: &str) -> Said {
-    let mut entries: Vec<&Modelled> = model.values().filter(|entry| entry.1.iter().any(|other| other == key)).collect();
+fn said_by(model: &BTreeMap<u8, ModelEntry>, key: &str) -> CopyAnswer {
+    let mut entries: Vec<&ModelEntry> =
+        model.values().filter(|entry| entry.1.iter().any(|other| other == key)).collect();
     entries.sort();
     if entries.is_empty() {
-        return Said::NotFound;
+        return CopyAnswer::NotFound;
     }
     let mut values: Vec<String> = Vec::new();
     for entry in entries {
-        let Some(of_entry) = &entry.2 else { return Said::Elsewhere };
+        let Some(of_entry) = &entry.2 else { return CopyAnswer::AskServer };
         for value in of_entry {
             if !values.contains(value) {
                 values.push(value.clone());
             }
         }
     }
-    Said::Found(values)
+    CopyAnswer::Found(values)
 }
 
-fn sort(said: Said) -> Said {
+fn sort(said: CopyAnswer) -> CopyAnswer {
     match said {
-        Said::Found(mut values) => {
+        CopyAnswer::Found(mut values) => {
             values.sort();
-            Said::Found(values)
+            CopyAnswer::Found(values)
         }
         said => said,
     }
@@ -379,21 +386,21 @@ fn a_large_file_is_whole_and_not_so_with_any_of_its_pages_spoilt() {
     let (_folder, path) = folder();
     let store = open(&path);
     let value = "v".repeat(200);
-    let mut batch = Batch::default();
+    let mut batch = ChangeBatch::default();
     for entry in 0..4000u32 {
         let mut uuid = [0; 16];
         uuid[..4].copy_from_slice(&entry.wrapping_mul(0x9e37_79b1).to_be_bytes());
         let long = value.repeat(if entry % 100 == 0 { 60 } else { 1 });
         batch.put(uuid, &texts(&[&format!("k{entry}")]), Some(&[long]));
     }
-    store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap();
+    store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &GO_ON).unwrap();
     remove(&store, &[0]);
     drop(store);
     let whole = std::fs::read(&path).unwrap();
     let spoilt = path.with_extension("spoilt");
     let is_whole = |octets: &[u8]| {
         std::fs::write(&spoilt, octets).unwrap();
-        crate::replica::walk::walk(&std::fs::File::open(&spoilt).unwrap()).is_ok()
+        crate::replica::file_check::check_file(&std::fs::File::open(&spoilt).unwrap()).is_ok()
     };
     assert!(is_whole(&whole));
     let pages = whole.len() / page_size();
@@ -412,10 +419,10 @@ proptest! {
     fn any_sequence_of_steps_leaves_the_file_equal_to_a_model(steps in prop::collection::vec(step(), 1..40)) {
         let (_folder, path) = folder();
         let mut store = Some(open(&path));
-        let mut model: BTreeMap<u8, Modelled> = BTreeMap::new();
-        let mut marks = Marks::default();
+        let mut model: BTreeMap<u8, ModelEntry> = BTreeMap::new();
+        let mut marks = EntrySet::default();
         let mut mentioned = Vec::new();
-        let mut batch = Batch::default();
+        let mut batch = ChangeBatch::default();
         store.as_ref().unwrap().apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
         for (time, step) in steps.into_iter().chain([Step::Commit]).enumerate() {
             let open_store = store.as_ref().unwrap();
@@ -434,10 +441,10 @@ proptest! {
                     batch.clear();
                 }
                 // A load has no removals and adds nothing to the set.
-                Step::Load if (0..batch.len()).all(|at| matches!(batch.change(at), Change::Put { .. })) => {
+                Step::Load if (0..batch.len()).all(|at| matches!(batch.change(at), EntryChange::Put { .. })) => {
                     open_store.load(&batch, &GO_ON).unwrap();
                     for at in 0..batch.len() {
-                        marks.set(open_store.number(batch.change(at).uuid()).unwrap().unwrap());
+                        marks.insert(open_store.number(batch.change(at).uuid()).unwrap().unwrap());
                     }
                     batch.clear();
                 }
@@ -451,12 +458,12 @@ proptest! {
                 Step::RemoveUnmentioned => {
                     open_store.apply(&batch, Some(&complete()), &mut marks, &GO_ON).unwrap();
                     batch.clear();
-                    open_store.unmarked(&marks).unwrap().into_iter().for_each(|uuid| batch.remove(uuid));
+                    open_store.entries_not_in(&marks).unwrap().into_iter().for_each(|uuid| batch.remove(uuid));
                     model.retain(|uuid, _| mentioned.contains(uuid));
-                    marks = Marks::default();
+                    marks = EntrySet::default();
                     mentioned.clear();
                     // Remaining entries have not been mentioned since.
-                    open_store.apply(&batch, Some(&complete()), &mut Marks::default(), &GO_ON).unwrap();
+                    open_store.apply(&batch, Some(&complete()), &mut EntrySet::default(), &GO_ON).unwrap();
                     batch.clear();
                 }
             }

@@ -21,7 +21,7 @@ use std::sync::{PoisonError, RwLock};
 
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
 
-use super::walk::{Broken, walk};
+use super::file_check::{FileDamage, check_file};
 
 /// Maximum number of reading threads; each keeps its slot until it ends.
 const READERS_MAX: u32 = 1024;
@@ -59,7 +59,7 @@ pub(super) fn is_damage(error: &heed::Error) -> bool {
 
 /// Whether an error means that the file must be reopened, as after a failed write. The file itself
 /// may be fine.
-pub(super) fn is_spent(error: &heed::Error) -> bool {
+pub(super) fn needs_reopen(error: &heed::Error) -> bool {
     matches!(error, heed::Error::Mdb(MdbError::BadTxn | MdbError::Panic))
 }
 
@@ -79,8 +79,8 @@ impl Environment {
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         try_lock(&lock)?;
         let octets = lock.metadata()?.len();
-        walk(&lock).map_err(|broken| match broken {
-            Broken::Io(error) => OpenError::Io(error),
+        check_file(&lock).map_err(|broken| match broken {
+            FileDamage::Io(error) => OpenError::Io(error),
             broken => OpenError::Damaged(broken.to_string().into()),
         })?;
         let map_octets = map_octets.max(usize::try_from(octets).unwrap_or(usize::MAX)).next_power_of_two();
@@ -134,7 +134,7 @@ impl Environment {
         resized
     }
 
-    /// Fails as [`is_spent`] if there is no map, which LMDB does not check. The gate orders this
+    /// Fails as [`needs_reopen`] if there is no map, which LMDB does not check. The gate orders this
     /// for readers.
     fn check_map(&self) -> heed::Result<()> {
         match self.unmapped.load(Ordering::Relaxed) {
@@ -178,8 +178,8 @@ mod tests {
         let environment = Environment::open(&path, 1 << 46).unwrap();
         assert!(environment.read(|_| Ok(())).is_ok());
         assert!(environment.grow().is_err());
-        assert!(environment.read(|_| Ok(())).is_err_and(|error| is_spent(&error)));
-        assert!(environment.write(|_| Ok(())).is_err_and(|error| is_spent(&error)));
+        assert!(environment.read(|_| Ok(())).is_err_and(|error| needs_reopen(&error)));
+        assert!(environment.write(|_| Ok(())).is_err_and(|error| needs_reopen(&error)));
         drop(environment);
         assert!(Environment::open(&path, 1 << 20).unwrap().read(|_| Ok(())).is_ok());
     }
@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn a_full_disk_is_no_damage_and_a_page_that_is_missing_is() {
         let full = || heed::Error::Io(io::ErrorKind::StorageFull.into());
-        assert!(matches!(OpenError::from(full()), OpenError::Io(_)) && !is_damage(&full()) && !is_spent(&full()));
+        assert!(matches!(OpenError::from(full()), OpenError::Io(_)) && !is_damage(&full()) && !needs_reopen(&full()));
         let spent = || heed::Error::Mdb(MdbError::Panic);
-        assert!(matches!(OpenError::from(spent()), OpenError::Io(_)) && !is_damage(&spent()) && is_spent(&spent()));
+        assert!(matches!(OpenError::from(spent()), OpenError::Io(_)) && !is_damage(&spent()) && needs_reopen(&spent()));
         let damage = || heed::Error::Mdb(MdbError::PageNotFound);
         assert!(matches!(OpenError::from(damage()), OpenError::Damaged(_)) && is_damage(&damage()));
     }

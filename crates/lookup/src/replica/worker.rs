@@ -9,44 +9,44 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{self, Instant};
 
 use super::Config;
-use super::content::Content;
-use super::copy::Copy;
-use super::follow::{Follower, Offer, Trouble};
-use super::removals::Removals;
-use super::server::Server;
+use super::content::ReplicaContent;
+use super::copy::ReplicaCopy;
+use super::event_reporter::EventReporter;
+use super::follow::{FollowError, Follower, SyncSupport};
+use super::removal_limit::RemovalLimit;
+use super::server_info::ServerInfo;
 use super::shared::Shared;
-use super::store::{SetAside, Store, StoreError};
-use super::sys::{is_damage, is_spent};
-use super::teller::Teller;
-use crate::Events;
-use crate::backend::Failure;
+use super::store::{CopyStore, SetAsideFile, StoreError};
+use super::sys::{is_damage, needs_reopen};
+use crate::TableEventHandler;
+use crate::backend::BackendFailure;
 use crate::ldap::connection::Connector;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(1500);
 
 /// The state of the thread.
-pub(super) struct Worker {
+pub(super) struct ReplicaWorker {
     file: PathBuf,
-    poll_every: Duration,
+    poll_interval: Duration,
     removals_max: f64,
-    content: Content,
+    content: ReplicaContent,
     connector: Connector,
     shared: Arc<Shared>,
-    teller: Teller,
+    reporter: EventReporter,
 }
 
-impl Worker {
+impl ReplicaWorker {
     pub(super) fn new(
         config: Config,
-        content: Content,
+        content: ReplicaContent,
         connector: Connector,
         shared: Arc<Shared>,
-        events: Events,
+        events: TableEventHandler,
     ) -> Self {
-        let teller = Teller::new(&shared.name, events);
-        let Config { file, poll_every, removals_max, .. } = config;
-        Worker { file, poll_every, removals_max, content, connector, shared, teller }
+        let reporter = EventReporter::new(&shared.name, events);
+        let Config { file, poll_interval: poll_every, removals_max, .. } = config;
+        ReplicaWorker { file, poll_interval: poll_every, removals_max, content, connector, shared, reporter }
     }
 
     /// Runs until it is stopped.
@@ -57,32 +57,32 @@ impl Worker {
             Ok(runtime) => runtime.block_on(async {
                 tokio::select! {
                     () = shared.stopping.notified() => {}
-                    () = self.work() => {}
+                    () = self.run_until_stopped() => {}
                 }
             }),
-            Err(error) => self.teller.lost(&format!("cannot start: {error}")),
+            Err(error) => self.reporter.lost(&format!("cannot start: {error}")),
         }
         shared.set_lost(SystemTime::now());
     }
 
-    async fn work(&mut self) {
-        let mut removals = Removals::new(self.removals_max, Instant::now());
+    async fn run_until_stopped(&mut self) {
+        let mut removals = RemovalLimit::new(self.removals_max, Instant::now());
         let mut pause = PAUSE_MIN;
         loop {
-            let began = self.shared.store().map(|store| Copy::new(store, removals, self.shared.stopped.clone()));
+            let began = self.shared.store().map(|store| ReplicaCopy::new(store, removals, self.shared.stopped.clone()));
             match began {
                 Some(Ok(mut copy)) => {
-                    let trouble = self.follow_on(&mut copy, &mut pause).await;
+                    let trouble = self.follow_until_store_fails(&mut copy, &mut pause).await;
                     removals = copy.into_removals();
-                    self.handle_trouble(trouble);
+                    self.handle_error(trouble);
                 }
                 Some(Err(error)) => {
-                    removals = Removals::new(self.removals_max, Instant::now());
-                    self.handle_trouble(Trouble::Store(error));
+                    removals = RemovalLimit::new(self.removals_max, Instant::now());
+                    self.handle_error(FollowError::Store(error));
                 }
                 None => {
-                    removals = Removals::new(self.removals_max, Instant::now());
-                    self.open_anew();
+                    removals = RemovalLimit::new(self.removals_max, Instant::now());
+                    self.reopen_store();
                 }
             }
             time::sleep(pause).await;
@@ -91,19 +91,19 @@ impl Worker {
     }
 
     /// Connects and follows until the file fails.
-    async fn follow_on(&mut self, copy: &mut Copy, pause: &mut Duration) -> Trouble {
+    async fn follow_until_store_fails(&mut self, copy: &mut ReplicaCopy, pause: &mut Duration) -> FollowError {
         loop {
             let before = copy.refreshes();
             let trouble = self.follow_once(copy).await;
             if copy.refreshes() != before {
                 *pause = PAUSE_MIN;
             }
-            copy.lost();
+            copy.disconnected();
             self.shared.set_lost(SystemTime::now());
             let wait = match trouble {
-                Ok(()) => self.poll_every,
-                Err(Trouble::Failure(failure)) => {
-                    self.teller.lost(&failure.to_string());
+                Ok(()) => self.poll_interval,
+                Err(FollowError::Failure(failure)) => {
+                    self.reporter.lost(&failure.to_string());
                     let wait = *pause;
                     *pause = (*pause * 2).min(PAUSE_MAX);
                     wait
@@ -117,64 +117,64 @@ impl Worker {
     }
 
     /// Runs one connection. Ok means that the server was polled and is to be polled again.
-    async fn follow_once(&mut self, copy: &mut Copy) -> Result<(), Trouble> {
+    async fn follow_once(&mut self, copy: &mut ReplicaCopy) -> Result<(), FollowError> {
         let session = self.connector.connect().await?;
         let timeout = self.connector.servers().timeout;
-        let server = Server::learn(&session, &self.content.attributes(), timeout).await?;
+        let server = ServerInfo::read(&session, &self.content.attributes(), timeout).await?;
         let rules = self.content.rules(&server.schema).map_err(|attribute| {
             let unknown = format!("the schema has no supported equality rule for '{attribute}'");
-            Failure::new(session.url().to_string(), unknown)
+            BackendFailure::new(session.url().to_string(), unknown)
         })?;
-        let (content, shared, teller) = (&self.content, &*self.shared, &mut self.teller);
-        let mut follower = Follower { copy, content, shared, teller, timeout };
+        let (content, shared, reporter) = (&self.content, &*self.shared, &mut self.reporter);
+        let mut follower = Follower { copy, content, shared, reporter, timeout };
         if server.offers_sync {
-            let Offer::None = follower.follow(&session, &server, &rules).await?;
+            let SyncSupport::Unsupported = follower.follow(&session, &server, &rules).await?;
         }
         follower.poll(&session, &server, &rules).await
     }
 
     /// Waits, but accepts removals meanwhile.
-    async fn wait(&mut self, copy: &mut Copy, pause: Duration) -> Result<(), Trouble> {
+    async fn wait(&mut self, copy: &mut ReplicaCopy, pause: Duration) -> Result<(), FollowError> {
         let until = Instant::now() + pause;
-        let (content, shared, teller) = (&self.content, &*self.shared, &mut self.teller);
-        let mut follower = Follower { copy, content, shared, teller, timeout: Duration::ZERO };
+        let (content, shared, reporter) = (&self.content, &*self.shared, &mut self.reporter);
+        let mut follower = Follower { copy, content, shared, reporter, timeout: Duration::ZERO };
         loop {
             tokio::select! {
                 () = time::sleep_until(until) => return Ok(()),
-                () = shared.accepting.notified() => follower.accept()?,
+                () = shared.accepting.notified() => follower.accept_removals()?,
             }
         }
     }
 
-    fn handle_trouble(&mut self, trouble: Trouble) {
+    fn handle_error(&mut self, trouble: FollowError) {
         self.shared.set_lost(SystemTime::now());
-        let Trouble::Store(error) = trouble else { return };
-        self.teller.lost(&format!("{}: {error}", self.file.display()));
+        let FollowError::Store(error) = trouble else { return };
+        self.reporter.lost(&format!("{}: {error}", self.file.display()));
         if is_damage(&error) {
             self.shared.drop_store();
-            let aside = Store::set_aside(&self.file, error.to_string());
-            self.tell_opened(aside.map(Some));
-            self.open_anew();
-        } else if is_spent(&error) {
+            let aside = CopyStore::set_aside(&self.file, error.to_string());
+            self.report_opened(aside.map(Some));
+            self.reopen_store();
+        } else if needs_reopen(&error) {
             self.shared.drop_store();
-            self.open_anew();
+            self.reopen_store();
         }
     }
 
-    fn open_anew(&mut self) {
-        let opened = Store::open(&self.file, &self.content.identity(), &self.shared.answers);
+    fn reopen_store(&mut self) {
+        let opened = CopyStore::open(&self.file, &self.content.identity(), &self.shared.answers);
         let opened = opened.map(|(store, aside)| {
             self.shared.set_store(Arc::new(store));
             aside
         });
-        self.tell_opened(opened);
+        self.report_opened(opened);
     }
 
-    fn tell_opened(&mut self, opened: Result<Option<SetAside>, StoreError>) {
+    fn report_opened(&mut self, opened: Result<Option<SetAsideFile>, StoreError>) {
         match opened {
             Ok(None) => {}
-            Ok(Some(aside)) => self.teller.damaged(aside.to_string()),
-            Err(error) => self.teller.damaged(error.to_string()),
+            Ok(Some(aside)) => self.reporter.damaged(aside.to_string()),
+            Err(error) => self.reporter.damaged(error.to_string()),
         }
     }
 }

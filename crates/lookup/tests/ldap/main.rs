@@ -6,10 +6,10 @@ mod server;
 
 use std::time::Duration;
 
-use lookup::Answer;
-use lookup::backend::{Backend, Failure};
-use lookup::ldap::{Bind, Config, Ldap, LdapError, Members, Scope, Servers};
-use server::{Entry, Filter, Manner, Request, Server, done, element, message};
+use lookup::LookupAnswer;
+use lookup::backend::{Backend, BackendFailure};
+use lookup::ldap::{Bind, Config, Ldap, LdapError, LdapServers, Members, Scope};
+use server::{Behavior, Entry, Filter, Request, Server, done, element, message};
 
 const BASE: &str = "dc=example,dc=org";
 const TYPES: &[&str] = &[
@@ -22,8 +22,8 @@ const TYPES: &[&str] = &[
     "( 2.5.4.31 NAME 'member' SUP distinguishedName )",
 ];
 
-fn servers(urls: &[&str]) -> Servers {
-    Servers {
+fn servers(urls: &[&str]) -> LdapServers {
+    LdapServers {
         urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
         starttls: false,
         ca_file: None,
@@ -55,22 +55,22 @@ fn people(count: usize) -> Vec<Entry> {
     (0..count).map(|number| person(&format!("u{number}"))).collect()
 }
 
-async fn ask(ldap: &Ldap, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
+async fn ask(ldap: &Ldap, keys: &[&str]) -> Result<Vec<LookupAnswer>, BackendFailure> {
     let keys: Vec<Box<str>> = keys.iter().map(|&key| key.into()).collect();
     ldap.ask(&keys).await
 }
 
-async fn ask_one(ldap: &Ldap, key: &str) -> Answer {
+async fn ask_one(ldap: &Ldap, key: &str) -> LookupAnswer {
     ask(ldap, &[key]).await.unwrap().pop().unwrap()
 }
 
-fn found(values: &[&str]) -> Answer {
-    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+fn found(values: &[&str]) -> LookupAnswer {
+    LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
-fn why(answer: Answer) -> String {
+fn why(answer: LookupAnswer) -> String {
     match answer {
-        Answer::Unavailable(why) => why,
+        LookupAnswer::Unavailable(why) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -89,7 +89,7 @@ async fn keys_that_can_share_a_search_do() {
     assert_eq!(server.log().len(), 2 + 2);
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
     // If nothing is found, the result is certain.
-    assert_eq!(ask(&ldap, &["x", "y", "z"]).await.unwrap(), [const { Answer::NotFound }; 3]);
+    assert_eq!(ask(&ldap, &["x", "y", "z"]).await.unwrap(), [const { LookupAnswer::NotFound }; 3]);
     assert_eq!(server.filters().len(), 3);
 }
 
@@ -107,13 +107,13 @@ async fn an_entry_may_be_found_by_what_is_not_shown() {
     let before = server.filters().len();
     let keys = ["bob@example.org", "x", "robert@example.org", "u1@example.org", "y"];
     let answers = ask(&ldap, &keys).await.unwrap();
-    assert_eq!(answers, [bob.clone(), Answer::NotFound, bob, found(&["/home/u1"]), Answer::NotFound]);
+    assert_eq!(answers, [bob.clone(), LookupAnswer::NotFound, bob, found(&["/home/u1"]), LookupAnswer::NotFound]);
     // One search for all, one for the keys without entries, and one for each of these.
     assert_eq!(server.filters().len() - before, 1 + 1 + 3);
     // Keys that do not exist are searched once more, together.
     let before = server.filters().len();
     let answers = ask(&ldap, &["u0@example.org", "x", "y", "z"]).await.unwrap();
-    assert_eq!(answers[1..], [const { Answer::NotFound }; 3]);
+    assert_eq!(answers[1..], [const { LookupAnswer::NotFound }; 3]);
     assert_eq!(server.filters().len() - before, 2);
     let answers = ask(&ldap, &["first", "second"]).await.unwrap();
     assert_eq!(answers, [found(&["/home/part"]), found(&["/home/part"])]);
@@ -128,7 +128,7 @@ async fn constants_and_alternatives_around_the_key_are_kept() {
     let filter = "(&(on=1)(|(mail={key})(alias={key})))".parse().unwrap();
     let ldap = Ldap::new(Config { filter, ..config(&server) }, 1).unwrap();
     let answers = ask(&ldap, &["u0@example.org", "u1@example.org", "x"]).await.unwrap();
-    assert_eq!(answers, [Answer::NotFound, found(&["/home/u1", "/alias"]), Answer::NotFound]);
+    assert_eq!(answers, [LookupAnswer::NotFound, found(&["/home/u1", "/alias"]), LookupAnswer::NotFound]);
     assert_eq!(server.filters().len(), 2);
 }
 
@@ -206,15 +206,15 @@ async fn a_key_that_only_the_server_can_compare_is_not_missed() {
 }
 
 #[tokio::test]
-async fn nobody_is_there_by_another_spelling() {
+async fn keys_are_not_found_by_another_spelling() {
     let wide = "\u{ff42}ob@example.org";
     let hidden = Entry::new(&format!("cn=h,{BASE}"), &[("!mail", "hib@example.org"), ("home", "/h")]);
     let own = Entry::new(&format!("cn=o,{BASE}"), &[("mail", "  \u{dc}wer  X"), ("home", "/own")]);
     let server = Server::start(vec![person("bob"), own, hidden], TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
     assert_eq!(ask_one(&ldap, "bob@example.org").await, found(&["/home/bob"]));
-    assert_eq!(ask_one(&ldap, wide).await, Answer::NotFound);
-    assert_eq!(ask(&ldap, &["x", wide, "\u{fc}wer x"]).await.unwrap()[1..], [Answer::NotFound, found(&["/own"])]);
+    assert_eq!(ask_one(&ldap, wide).await, LookupAnswer::NotFound);
+    assert_eq!(ask(&ldap, &["x", wide, "\u{fc}wer x"]).await.unwrap()[1..], [LookupAnswer::NotFound, found(&["/own"])]);
     // If compared values are not all visible, the result is unknown.
     assert!(why(ask_one(&ldap, "hi\u{ff42}@example.org").await).ends_with("does not show how it is spelled"));
     let filter = "(|(mail={key})(alias={key}))".parse().unwrap();
@@ -249,8 +249,8 @@ async fn too_many_entries_split_the_batch() {
     let keys: Vec<String> = (0..8).map(|number| format!("u{number}@example.org")).collect();
     let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     keys.push("many@example.org");
-    for manner in [Manner::SizeLimit(2), Manner::SizeLimit(1)] {
-        server.set(manner);
+    for behavior in [Behavior::SizeLimit(2), Behavior::SizeLimit(1)] {
+        server.set(behavior);
         let mut answers = ask(&ldap, &keys).await.unwrap();
         let many = why(answers.pop().unwrap());
         assert_eq!(many, format!("{}: sizeLimitExceeded (4): too many", server.url));
@@ -259,9 +259,9 @@ async fn too_many_entries_split_the_batch() {
         }
     }
     // A key that the server rejects as a value does not affect others.
-    server.set(Manner::Splits(21));
+    server.set(Behavior::Splits(21));
     assert_eq!(ask_one(&ldap, "u3@example.org").await, found(&["/home/u3"]));
-    assert!(ask(&ldap, &keys[..8]).await.unwrap().iter().all(|answer| matches!(answer, Answer::Found(_))));
+    assert!(ask(&ldap, &keys[..8]).await.unwrap().iter().all(|answer| matches!(answer, LookupAnswer::Found(_))));
 }
 
 #[tokio::test]
@@ -270,12 +270,12 @@ async fn a_key_with_too_many_values_is_not_read_to_its_end() {
     let server = Server::start((0..1000).map(many).collect(), TYPES).await;
     let ldap = Ldap::new(Config { values_max: 10, ..config(&server) }, 1).unwrap();
     assert_eq!(why(ask_one(&ldap, "many@example.org").await), format!("{}: more than 10 values", server.url));
-    server.heard(&Request::Abandon).await;
+    server.wait_for_request(&Request::Abandon).await;
     // Remaining responses of the abandoned search are ignored.
-    assert_eq!(ask_one(&ldap, "nobody@example.org").await, Answer::NotFound);
+    assert_eq!(ask_one(&ldap, "nobody@example.org").await, LookupAnswer::NotFound);
     assert_eq!(server.log().last().unwrap().0, 0);
     let ldap = Ldap::new(Config { values_max: 1000, ..config(&server) }, 1).unwrap();
-    let Answer::Found(values) = ask_one(&ldap, "many@example.org").await else { panic!() };
+    let LookupAnswer::Found(values) = ask_one(&ldap, "many@example.org").await else { panic!() };
     assert!(values.iter().enumerate().all(|(n, value)| *value == format!("/{n}")) && values.len() == 1000);
 }
 
@@ -286,27 +286,27 @@ async fn what_servers_refuse_is_never_an_absence() {
     let server = Server::start(entries, TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
     let keys = ["u0@example.org", "u1@example.org"];
-    server.set(Manner::Code(32, "no base", Vec::new()));
+    server.set(Behavior::Code(32, "no base", Vec::new()));
     for answer in ask(&ldap, &keys).await.unwrap() {
         let expected = format!("{}: base '{BASE}': noSuchObject (32): no base", server.url);
         assert_eq!(why(answer), expected);
     }
     ldap.probe().await.unwrap();
     for code in [1, 2, 8, 50, 52, 53, 80, 99] {
-        server.set(Manner::Code(code, "details", Vec::new()));
+        server.set(Behavior::Code(code, "details", Vec::new()));
         let failure = ask(&ldap, &keys).await.unwrap_err();
         assert_eq!(*failure.at, server.url);
         assert!(failure.what.contains(&code.to_string()) && failure.what.ends_with(": details"), "{failure}");
         ldap.probe().await.unwrap_err();
     }
-    server.set(Manner::Code(10, "", vec!["ldap://elsewhere/dc=x".to_owned()]));
+    server.set(Behavior::Code(10, "", vec!["ldap://elsewhere/dc=x".to_owned()]));
     let failure = ask(&ldap, &keys).await.unwrap_err();
     let expected = "referral to ldap://elsewhere/dc=x, but referrals are disabled: referral (10)";
     assert_eq!(&*failure.what, expected);
     // References to other parts of the tree do not affect entries found here.
-    server.set(Manner::References(vec!["ldap://elsewhere/dc=x".to_owned()]));
+    server.set(Behavior::References(vec!["ldap://elsewhere/dc=x".to_owned()]));
     assert_eq!(ask_one(&ldap, keys[0]).await, found(&["/home/u0"]));
-    server.set(Manner::Proper);
+    server.set(Behavior::Normal);
     assert_eq!(ask_one(&ldap, keys[0]).await, found(&["/home/u0"]));
     ldap.probe().await.unwrap();
 }
@@ -319,13 +319,13 @@ async fn a_probe_asks_what_requests_ask() {
     ldap.probe().await.unwrap();
     assert_eq!(server.filters().pop(), Some(Filter::Present("objectClass".to_owned())));
     let asks = |key: &str| Some(Filter::Equal("mail".to_owned(), key.to_owned()));
-    server.set(Manner::Code(53, "not indexed", Vec::new()));
+    server.set(Behavior::Code(53, "not indexed", Vec::new()));
     ask(&ldap, &["bad"]).await.unwrap_err();
     ldap.probe().await.unwrap_err();
     assert_eq!(server.filters().pop(), asks("bad"));
-    server.set(Manner::Proper);
+    server.set(Behavior::Normal);
     ask_one(&ldap, "good").await;
-    server.set(Manner::Code(53, "not indexed", Vec::new()));
+    server.set(Behavior::Code(53, "not indexed", Vec::new()));
     ask(&ldap, &["bad"]).await.unwrap_err();
     ldap.probe().await.unwrap_err();
     // An answered key shows whether the server works, even if later requests were for others.
@@ -335,9 +335,9 @@ async fn a_probe_asks_what_requests_ask() {
 #[tokio::test]
 async fn a_probe_does_not_wait_for_a_server_that_says_nothing() {
     let (first, second) = (Server::start(people(1), TYPES).await, Server::start(people(1), TYPES).await);
-    let servers = Servers { timeout: Duration::from_secs(600), ..servers(&[&first.url, &second.url]) };
+    let servers = LdapServers { timeout: Duration::from_secs(600), ..servers(&[&first.url, &second.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&first) }, 1).unwrap();
-    first.set(Manner::Silent);
+    first.set(Behavior::Silent);
     tokio::time::timeout(Duration::from_secs(10), ldap.probe()).await.expect("the second server answers").unwrap();
 }
 
@@ -349,7 +349,7 @@ async fn a_key_that_is_too_much_for_the_server_harms_no_other() {
     let together = Ldap::new(config(&server), 1).unwrap();
     let keys = ["u0@example.org", "u1@example.org", "u2@example.org"];
     for code in [3, 11, 53, 80] {
-        server.set(Manner::Refuses("u1@example.org", code));
+        server.set(Behavior::Refuses("u1@example.org", code));
         for ldap in [&alone, &together] {
             if code > 11 && std::ptr::eq(ldap, &together) {
                 continue;
@@ -368,17 +368,17 @@ async fn a_key_that_is_too_much_for_the_server_harms_no_other() {
 async fn a_busy_server_is_asked_again_after_a_pause() {
     let server = Server::start(people(2), TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
-    server.set(Manner::Code(51, "later", Vec::new()));
+    server.set(Behavior::Code(51, "later", Vec::new()));
     let free_later = async {
-        server.asked(3).await;
-        server.set(Manner::Proper);
+        server.wait_for_searches(3).await;
+        server.set(Behavior::Normal);
     };
     let (answers, ()) = tokio::join!(ask(&ldap, &["u0@example.org", "u1@example.org"]), free_later);
     assert_eq!(answers.unwrap(), [found(&["/home/u0"]), found(&["/home/u1"])]);
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
     // Not forever.
-    server.set(Manner::Code(51, "later", Vec::new()));
-    let servers = Servers { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
+    server.set(Behavior::Code(51, "later", Vec::new()));
+    let servers = LdapServers { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
     assert_eq!(&*ask(&ldap, &["x"]).await.unwrap_err().what, "busy (51): later");
 }
@@ -387,10 +387,10 @@ async fn a_busy_server_is_asked_again_after_a_pause() {
 async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
     let server = Server::start(people(40), TYPES).await;
     let timeout = Duration::from_millis(200);
-    let servers = Servers { timeout, connect_timeout: timeout, ..servers(&[&server.url]) };
+    let servers = LdapServers { timeout, connect_timeout: timeout, ..servers(&[&server.url]) };
     let filter = "(&(mail={key})(mail={key}))".parse().unwrap();
     let ldap = Ldap::new(Config { servers, filter, ..config(&server) }, 1).unwrap();
-    server.set(Manner::SilentTo("slow"));
+    server.set(Behavior::SilentTo("slow"));
     let mut keys = vec!["u0@example.org"];
     let slow: Vec<String> = (0..90).map(|number| format!("slow{number}")).collect();
     keys.extend(slow.iter().map(String::as_str));
@@ -404,7 +404,7 @@ async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
 }
 
 #[tokio::test]
-async fn one_introduces_oneself_as_configured() {
+async fn binds_as_configured() {
     let server = Server::start(people(1), TYPES).await;
     let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
     for (bind, said) in [
@@ -413,19 +413,19 @@ async fn one_introduces_oneself_as_configured() {
         (Bind::External, Some(Request::External)),
     ] {
         let said_before = server.log().len();
-        let servers = Servers { bind, ..servers(&[&server.url]) };
+        let servers = LdapServers { bind, ..servers(&[&server.url]) };
         let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
         let mut log = server.log().into_iter().skip(said_before).map(|(_, request)| request);
         let bind = log.find(|request| !matches!(request, Request::Search { .. } | Request::Unbind));
         assert_eq!(bind, said);
     }
-    server.set(Manner::NoBind(49, "wrong"));
+    server.set(Behavior::NoBind(49, "wrong"));
     assert!(!format!("{bind:?}").contains("secret"));
-    let servers = Servers { bind, ..servers(&[&server.url]) };
+    let servers = LdapServers { bind, ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
     let failure = ask(&ldap, &["x"]).await.unwrap_err();
-    assert_eq!(failure, Failure::new(&*server.url, "bind: invalidCredentials (49): wrong"));
+    assert_eq!(failure, BackendFailure::new(&*server.url, "bind: invalidCredentials (49): wrong"));
 }
 
 #[tokio::test]
@@ -433,21 +433,21 @@ async fn what_cannot_work_is_refused_at_once() {
     let server = Server::start(Vec::new(), &[]).await;
     let bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
     let with = |servers| Ldap::new(Config { servers, ..config(&server) }, 1).err();
-    assert_eq!(with(Servers { bind, ..servers(&[&server.url]) }), Some(LdapError::EmptyPassword));
+    assert_eq!(with(LdapServers { bind, ..servers(&[&server.url]) }), Some(LdapError::EmptyPassword));
     assert_eq!(with(servers(&[])), Some(LdapError::NoServer));
-    let missing = Servers { ca_file: Some("/nonexistent/ca.pem".into()), ..servers(&["ldaps://127.0.0.1"]) };
+    let missing = LdapServers { ca_file: Some("/nonexistent/ca.pem".into()), ..servers(&["ldaps://127.0.0.1"]) };
     assert!(with(missing).unwrap().to_string().starts_with("/nonexistent/ca.pem: "));
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("ca.pem");
     std::fs::write(&empty, "nothing").unwrap();
-    let empty = Servers { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
+    let empty = LdapServers { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
     assert!(with(empty).unwrap().to_string().ends_with("no certificate found"));
 }
 
 #[tokio::test]
-async fn malformed_answers_fail_and_harm_nobody() {
+async fn malformed_answers_fail_the_request_only() {
     let server = Server::start(people(1), TYPES).await;
-    let servers = Servers { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
+    let servers = LdapServers { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
     // Nested elements.
     let nested = (0..5000).fold(Vec::new(), |within, _| element(0x30, &within));
@@ -472,12 +472,12 @@ async fn malformed_answers_fail_and_harm_nobody() {
         ("deeply nested controls", message(3, &[done(0x65, 0, "", &[]), element(0xa0, &nested)].concat())),
     ];
     for (what, octets) in wrong {
-        server.set(Manner::Says(octets.clone()));
+        server.set(Behavior::Sends(octets.clone()));
         let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
         assert!(failure.what.contains("malformed message"), "{what}: {failure}");
         // Cut at any position.
         for cut in [1, octets.len() / 2, octets.len() - 1] {
-            server.set(Manner::SaysAndCloses(octets[..cut].to_vec()));
+            server.set(Behavior::SendsAndCloses(octets[..cut].to_vec()));
             let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
             let is_told = failure.what.contains("closed") || failure.what.contains("malformed");
             assert!(is_told, "{what}: {failure}");
@@ -485,14 +485,14 @@ async fn malformed_answers_fail_and_harm_nobody() {
     }
     // Each promises more data than arrives, but within the limit.
     let promises = std::iter::repeat_n([0x30, 0x84, 0, 0xf0, 0, 0], 100_000).flatten().collect();
-    server.set(Manner::Says(promises));
+    server.set(Behavior::Sends(promises));
     assert!(ask(&ldap, &["u0@example.org"]).await.unwrap_err().what.contains("no answer within"));
-    server.set(Manner::Proper);
+    server.set(Behavior::Normal);
     assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
 }
 
 #[tokio::test]
-async fn a_server_that_takes_its_leave_is_quoted() {
+async fn a_notice_of_disconnection_is_quoted() {
     let server = Server::start(people(1), TYPES).await;
     let ldap = Ldap::new(config(&server), 1).unwrap();
     let name = element(0x8a, b"1.3.6.1.4.1.1466.20036");
@@ -500,7 +500,7 @@ async fn a_server_that_takes_its_leave_is_quoted() {
     // Active Directory puts the name elsewhere.
     let other = element(0x30, &[element(2, &[0]), done(0x78, 52, "going down", &[]), name.clone()].concat());
     for leave in [leave, other] {
-        server.set(Manner::Says(leave));
+        server.set(Behavior::Sends(leave));
         let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
         assert_eq!(&*failure.what, "the server is closing the connection: unavailable (52): going down");
     }
@@ -509,14 +509,14 @@ async fn a_server_that_takes_its_leave_is_quoted() {
 #[tokio::test]
 async fn a_silent_server_is_given_up_and_the_search_abandoned() {
     let server = Server::start(people(1), TYPES).await;
-    let servers = Servers { timeout: Duration::from_millis(100), ..servers(&[&server.url]) };
+    let servers = LdapServers { timeout: Duration::from_millis(100), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
-    server.set(Manner::Silent);
+    server.set(Behavior::Silent);
     let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
-    assert_eq!(failure, Failure::new(&*server.url, "search: no answer within 0.1 s"));
-    server.heard(&Request::Abandon).await;
+    assert_eq!(failure, BackendFailure::new(&*server.url, "search: no answer within 0.1 s"));
+    server.wait_for_request(&Request::Abandon).await;
     // The request was repeated on a new connection, and both were closed.
-    server.heard(&Request::Unbind).await;
+    server.wait_for_request(&Request::Unbind).await;
     assert_eq!(server.filters().len(), 2);
 }
 
@@ -530,7 +530,7 @@ async fn a_connection_that_was_lost_is_replaced() {
     let answered = server.log().last().unwrap().0;
     assert_eq!(answered, 1);
     // A server that closes every connection fails the request after two connections.
-    server.set(Manner::SaysAndCloses(Vec::new()));
+    server.set(Behavior::SendsAndCloses(Vec::new()));
     let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
     assert!(failure.what.contains("closed") || failure.what.contains("lost"), "{failure}");
     assert_eq!(server.log().last().unwrap().0, 2);
@@ -540,33 +540,33 @@ async fn a_connection_that_was_lost_is_replaced() {
 async fn the_next_server_answers_for_one_that_fails() {
     let first = Server::start(people(1), TYPES).await;
     let second = Server::start(people(1), TYPES).await;
-    let both = |timeout| Servers { timeout, ..servers(&[&first.url, &second.url]) };
+    let both = |timeout| LdapServers { timeout, ..servers(&[&first.url, &second.url]) };
     let wait = Duration::from_secs(5);
     let ldap = Ldap::new(Config { servers: both(wait), ..config(&first) }, 1).unwrap();
     assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
     assert!(second.log().is_empty());
-    for manner in [
-        Manner::Code(51, "", Vec::new()),
-        Manner::Code(52, "", Vec::new()),
-        Manner::SaysAndCloses(Vec::new()),
-        Manner::Says(b"?".to_vec()),
-        Manner::NoBind(49, "nobody"),
-        Manner::Silent,
+    for behavior in [
+        Behavior::Code(51, "", Vec::new()),
+        Behavior::Code(52, "", Vec::new()),
+        Behavior::SendsAndCloses(Vec::new()),
+        Behavior::Sends(b"?".to_vec()),
+        Behavior::NoBind(49, "nobody"),
+        Behavior::Silent,
     ] {
-        let wait = if matches!(manner, Manner::Silent) { Duration::from_millis(100) } else { wait };
+        let wait = if matches!(behavior, Behavior::Silent) { Duration::from_millis(100) } else { wait };
         let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-        let ldap = Ldap::new(Config { servers: Servers { bind, ..both(wait) }, ..config(&first) }, 1).unwrap();
-        first.set(manner.clone());
+        let ldap = Ldap::new(Config { servers: LdapServers { bind, ..both(wait) }, ..config(&first) }, 1).unwrap();
+        first.set(behavior.clone());
         let (asked, before) = (first.log().len(), second.filters().len());
-        assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]), "{manner:?}");
+        assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]), "{behavior:?}");
         assert!(first.log().len() > asked);
         let asked = first.filters().len();
         // The failed server is not asked again immediately.
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
-        assert_eq!((first.filters().len(), second.filters().len()), (asked, before + 2), "{manner:?}");
+        assert_eq!((first.filters().len(), second.filters().len()), (asked, before + 2), "{behavior:?}");
     }
     // An error that both servers would return causes no failover.
-    first.set(Manner::Code(50, "", Vec::new()));
+    first.set(Behavior::Code(50, "", Vec::new()));
     let ldap = Ldap::new(Config { servers: both(wait), ..config(&first) }, 1).unwrap();
     assert_eq!(*ask(&ldap, &["u0@example.org"]).await.unwrap_err().at, first.url);
     let urls = first.url.clone();
@@ -611,7 +611,7 @@ async fn results_are_made_of_attributes_and_templates() {
     let keys =
         ["one@example.org", "two@example.org", "bad@example.org", "part@example.org", "many@example.org", "none"];
     let mut answers = ask(&with(&["{home}/Maildir/", "MAIL"]), &keys).await.unwrap();
-    assert_eq!(answers.pop(), Some(Answer::NotFound));
+    assert_eq!(answers.pop(), Some(LookupAnswer::NotFound));
     assert_eq!(why(answers.pop().unwrap()), format!("{}: more than 1000 values", server.url));
     let expected =
         format!("{}: 'cn=part,{BASE}' has more values than the server returned: 'home;range=0-1499'", server.url);
@@ -622,7 +622,7 @@ async fn results_are_made_of_attributes_and_templates() {
     );
     assert_eq!(answers, [found(&["/home/one/Maildir/", "one@example.org"]), found(&["two@example.org"])]);
     // An entry without values counts as not found, unless only existence matters.
-    assert_eq!(ask_one(&with(&["home"]), "two@example.org").await, Answer::NotFound);
+    assert_eq!(ask_one(&with(&["home"]), "two@example.org").await, LookupAnswer::NotFound);
     assert_eq!(ask_one(&with(&[]), "two@example.org").await, found(&[]));
     assert_eq!(ask_one(&with(&[]), "bad@example.org").await, found(&[]));
 }
@@ -652,7 +652,7 @@ async fn members_of_groups_are_followed() {
     let keys = ["staff@example.org", "u1@example.org", "void@example.org"];
     let answers = ask(&with(members(3), 1000), &keys).await.unwrap();
     let staff = found(&["/home/u0", "/home/u1", "/home/u2", "/home/u3"]);
-    assert_eq!(answers, [staff.clone(), found(&["/home/u1"]), Answer::NotFound]);
+    assert_eq!(answers, [staff.clone(), found(&["/home/u1"]), LookupAnswer::NotFound]);
     let ldap = with(members(3), 1000);
     let expected = format!("{}: groups nested more than 3 deep", server.url);
     assert_eq!(why(ask_one(&ldap, "tower@example.org").await), expected);
@@ -671,22 +671,22 @@ async fn referrals_are_followed_where_they_may_be() {
     let there =
         Server::start(vec![Entry::new("cn=far,ou=far", &[("mail", "far@example.org"), ("home", "/far")])], TYPES).await;
     let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-    let servers = Servers { bind, ..servers(&[&here.url]) };
+    let servers = LdapServers { bind, ..servers(&[&here.url]) };
     let ldap = Ldap::new(Config { referrals: true, servers, ..config(&here) }, 1).unwrap();
     let url = format!("{}/ou=far??sub", there.url);
-    here.set(Manner::References(vec!["ldap://127.0.0.1:1/ou=far".to_owned(), url.clone()]));
+    here.set(Behavior::References(vec!["ldap://127.0.0.1:1/ou=far".to_owned(), url.clone()]));
     let answers = ask(&ldap, &["u0@example.org", "far@example.org", "nobody@example.org"]).await.unwrap();
-    assert_eq!(answers, [found(&["/home/u0"]), found(&["/far"]), Answer::NotFound]);
+    assert_eq!(answers, [found(&["/home/u0"]), found(&["/far"]), LookupAnswer::NotFound]);
     assert_eq!(there.log()[0].1, Request::Bind { dn: "cn=mail".to_owned(), password: "secret".to_owned() });
-    here.set(Manner::Code(10, "", vec![url]));
+    here.set(Behavior::Code(10, "", vec![url]));
     assert_eq!(ask_one(&ldap, "far@example.org").await, found(&["/far"]));
     // A referral loop.
     let before = here.filters().len();
-    here.set(Manner::Code(10, "", vec![here.url.clone()]));
+    here.set(Behavior::Code(10, "", vec![here.url.clone()]));
     let failure = ask(&ldap, &["far@example.org"]).await.unwrap_err();
     assert_eq!(&*failure.what, "more than 3 referrals in a row");
     assert_eq!(here.filters().len() - before, 4);
-    here.set(Manner::Code(10, "", vec!["ldap://127.0.0.1:1".to_owned()]));
+    here.set(Behavior::Code(10, "", vec!["ldap://127.0.0.1:1".to_owned()]));
     assert!(ask(&ldap, &["far@example.org"]).await.unwrap_err().what.starts_with("cannot follow referral: "));
 }
 
@@ -705,9 +705,9 @@ async fn passwords_do_not_follow_referrals_into_the_open() {
             tokio::spawn(async move { tokio::io::copy_bidirectional(&mut from, &mut to).await });
         }
     });
-    here.set(Manner::References(vec![there.url.clone()]));
+    here.set(Behavior::References(vec![there.url.clone()]));
     let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-    let servers = Servers { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
+    let servers = LdapServers { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
     let ldap = Ldap::new(Config { referrals: true, servers, ..config(&here) }, 1).unwrap();
     let failure = ask(&ldap, &["u1@example.org"]).await.unwrap_err();
     let expected = format!("cannot follow referral: {} is not encrypted, but {} is private", there.url, failure.at);
@@ -722,7 +722,7 @@ async fn tls_is_not_left_out_and_nothing_comes_before_it() {
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, include_str!("ca.pem")).unwrap();
     let server = Server::start(people(1), TYPES).await;
-    let servers = Servers { starttls: true, ca_file: Some(ca), ..servers(&[&server.url]) };
+    let servers = LdapServers { starttls: true, ca_file: Some(ca), ..servers(&[&server.url]) };
     let ldap = Ldap::new(Config { servers, ..config(&server) }, 1).unwrap();
     let agreed = message(1, &done(0x78, 0, "", &[]));
     for (octets, expected) in [
@@ -731,7 +731,7 @@ async fn tls_is_not_left_out_and_nothing_comes_before_it() {
         (message(1, &element(0x64, &[element(4, b""), element(0x30, b"")].concat())), "StartTLS: unexpected response"),
         (b"+OK".to_vec(), "malformed message: unexpected first octet"),
     ] {
-        server.set(Manner::ForTls(octets));
+        server.set(Behavior::AnswersStartTls(octets));
         let failure = ask(&ldap, &["x"]).await.unwrap_err();
         assert_eq!(*failure.what, *format!("cannot connect: {expected}"));
     }

@@ -166,10 +166,10 @@ impl Entry {
 
 /// How the server answers searches outside its own schema, binds and StartTLS.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Manner {
+pub(crate) enum Behavior {
     /// Normally.
     #[default]
-    Proper,
+    Normal,
     /// Ends searches with this code, message and referrals.
     Code(u8, &'static str, Vec<String>),
     /// Returns at most this number of entries.
@@ -183,9 +183,9 @@ pub(crate) enum Manner {
     /// Does not answer searches for keys with this prefix.
     SilentTo(&'static str),
     /// Sends these octets.
-    Says(Vec<u8>),
+    Sends(Vec<u8>),
     /// Sends these octets and closes the connection.
-    SaysAndCloses(Vec<u8>),
+    SendsAndCloses(Vec<u8>),
     /// Adds these references to the entries.
     References(Vec<String>),
     /// Ends binds with this code and message.
@@ -197,7 +197,7 @@ pub(crate) enum Manner {
     #[allow(dead_code, reason = "the same")]
     ClosesAtBinds,
     /// Sends these octets as the answer to StartTLS.
-    ForTls(Vec<u8>),
+    AnswersStartTls(Vec<u8>),
 }
 
 /// The server.
@@ -208,11 +208,11 @@ pub(crate) struct Server {
 }
 
 struct Shared {
-    manner: Mutex<Manner>,
+    behavior: Mutex<Behavior>,
     entries: Mutex<Vec<Entry>>,
     /// The requests received, with the number of their connection.
     log: Mutex<Vec<(usize, Request)>>,
-    said: Notify,
+    received: Notify,
     hang_up: Notify,
 }
 
@@ -228,18 +228,18 @@ impl Server {
             all.push(Entry::new("cn=Subschema", &[&types[..], &[("objectClass", "subschema")]].concat()));
         }
         let shared = Arc::new(Shared {
-            manner: Mutex::default(),
+            behavior: Mutex::default(),
             entries: Mutex::new(all),
             log: Mutex::default(),
-            said: Notify::new(),
+            received: Notify::new(),
             hang_up: Notify::new(),
         });
         let task = tokio::spawn(serve(listener, shared.clone()));
         Server { url, shared, task }
     }
 
-    pub(crate) fn set(&self, manner: Manner) {
-        *lock(&self.shared.manner) = manner;
+    pub(crate) fn set(&self, behavior: Behavior) {
+        *lock(&self.shared.behavior) = behavior;
     }
 
     /// Closes all connections.
@@ -270,31 +270,31 @@ impl Server {
     }
 
     /// Waits until this number of searches for keys was received.
-    pub(crate) async fn asked(&self, count: usize) {
-        let hearing = async {
+    pub(crate) async fn wait_for_searches(&self, count: usize) {
+        let waiting = async {
             loop {
-                let said = self.shared.said.notified();
+                let received = self.shared.received.notified();
                 if self.filters().len() >= count {
                     return;
                 }
-                said.await;
+                received.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("the searches arrive in time");
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the searches arrive in time");
     }
 
     /// Waits until this request was received.
-    pub(crate) async fn heard(&self, request: &Request) {
-        let hearing = async {
+    pub(crate) async fn wait_for_request(&self, request: &Request) {
+        let waiting = async {
             loop {
-                let said = self.shared.said.notified();
+                let received = self.shared.received.notified();
                 if self.log().iter().any(|(_, other)| other == request) {
                     return;
                 }
-                said.await;
+                received.await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), hearing).await.expect("the request arrives in time");
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the request arrives in time");
     }
 }
 
@@ -305,11 +305,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     for number in 0.. {
         let (stream, _) = listener.accept().await.unwrap();
-        tokio::spawn(talk(number, stream, shared.clone()));
+        tokio::spawn(serve_connection(number, stream, shared.clone()));
     }
 }
 
-async fn talk(number: usize, mut stream: TcpStream, shared: Arc<Shared>) {
+async fn serve_connection(number: usize, mut stream: TcpStream, shared: Arc<Shared>) {
     let mut buffer = Vec::new();
     loop {
         let message = loop {
@@ -332,9 +332,9 @@ async fn talk(number: usize, mut stream: TcpStream, shared: Arc<Shared>) {
         let id = parts[0].1.iter().fold(0, |id, &octet| id << 8 | u32::from(octet));
         let request = read_request(&parts[1]);
         lock(&shared.log).push((number, request.clone()));
-        shared.said.notify_waiters();
-        let manner = lock(&shared.manner).clone();
-        let (answer, is_last) = answer(id, &request, &manner, &lock(&shared.entries));
+        shared.received.notify_waiters();
+        let behavior = lock(&shared.behavior).clone();
+        let (answer, is_last) = answer(id, &request, &behavior, &lock(&shared.entries));
         let is_lost = stream.write_all(&answer).await.is_err();
         if is_last || is_lost {
             let _ = stream.shutdown().await;
@@ -362,16 +362,16 @@ fn read_request((tag, content): &(u8, Vec<u8>)) -> Request {
 }
 
 /// The response to a request, and whether to close the connection after it.
-fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Vec<u8>, bool) {
+fn answer(id: u32, request: &Request, behavior: &Behavior, entries: &[Entry]) -> (Vec<u8>, bool) {
     let say = |operation: Vec<u8>| (message(id, &operation), false);
-    match (request, manner) {
-        (Request::Bind { .. } | Request::External, Manner::NoBind(code, text)) => say(done(0x61, *code, text, &[])),
-        (Request::Bind { .. }, Manner::SilentToBinds) => (Vec::new(), false),
-        (Request::Bind { .. }, Manner::ClosesAtBinds) => (Vec::new(), true),
+    match (request, behavior) {
+        (Request::Bind { .. } | Request::External, Behavior::NoBind(code, text)) => say(done(0x61, *code, text, &[])),
+        (Request::Bind { .. }, Behavior::SilentToBinds) => (Vec::new(), false),
+        (Request::Bind { .. }, Behavior::ClosesAtBinds) => (Vec::new(), true),
         (Request::Bind { .. } | Request::External, _) => say(done(0x61, 0, "", &[])),
         (Request::Abandon, _) => (Vec::new(), false),
         (Request::Unbind, _) => (Vec::new(), true),
-        (Request::Extended, Manner::ForTls(octets)) => (octets.clone(), false),
+        (Request::Extended, Behavior::AnswersStartTls(octets)) => (octets.clone(), false),
         (Request::Extended, _) => say(done(0x78, 2, "no TLS here", &[])),
         (Request::Search { base, scope, filter, attributes }, _) => {
             let under = |dn: &str| match scope {
@@ -384,19 +384,19 @@ fn answer(id: u32, request: &Request, manner: &Manner, entries: &[Entry]) -> (Ve
             if *scope == 0 && !entries.iter().any(|entry| under(&entry.dn)) {
                 return say(done(0x65, 32, "not there", &[]));
             }
-            match manner {
+            match behavior {
                 _ if is_own => (ended(id, found, 0, ""), false),
-                Manner::Code(code, text, referrals) => say(done(0x65, *code, text, referrals)),
-                Manner::SizeLimit(most) if found.len() > *most => {
+                Behavior::Code(code, text, referrals) => say(done(0x65, *code, text, referrals)),
+                Behavior::SizeLimit(most) if found.len() > *most => {
                     (ended(id, found[..*most].to_vec(), 4, "too many"), false)
                 }
-                Manner::Splits(code) if matches!(filter, Filter::Or(_)) => say(done(0x65, *code, "not these", &[])),
-                Manner::Refuses(key, code) if filter.asks_for(key) => say(done(0x65, *code, "too much", &[])),
-                Manner::SilentTo(start) if filter.asks_for(start) => (Vec::new(), false),
-                Manner::Silent => (Vec::new(), false),
-                Manner::Says(octets) => (octets.clone(), false),
-                Manner::SaysAndCloses(octets) => (octets.clone(), true),
-                Manner::References(urls) => {
+                Behavior::Splits(code) if matches!(filter, Filter::Or(_)) => say(done(0x65, *code, "not these", &[])),
+                Behavior::Refuses(key, code) if filter.asks_for(key) => say(done(0x65, *code, "too much", &[])),
+                Behavior::SilentTo(start) if filter.asks_for(start) => (Vec::new(), false),
+                Behavior::Silent => (Vec::new(), false),
+                Behavior::Sends(octets) => (octets.clone(), false),
+                Behavior::SendsAndCloses(octets) => (octets.clone(), true),
+                Behavior::References(urls) => {
                     let urls: Vec<u8> = urls.iter().flat_map(|url| element(4, url.as_bytes())).collect();
                     let found = [vec![message(id, &element(0x73, &urls))], found].concat();
                     (ended(id, found, 0, ""), false)

@@ -58,7 +58,7 @@ impl Cluster {
         server.args(settings.iter().flat_map(|setting| ["-c", setting]));
         let log = fs::File::create(self.folder.path().join("log")).unwrap();
         self.server = Some(server.stderr(log).stdout(Stdio::null()).spawn().unwrap());
-        self.psql_until("SELECT 1");
+        self.wait_for_psql("SELECT 1");
     }
 
     /// Stops the server and closes all connections.
@@ -79,12 +79,12 @@ impl Cluster {
     }
 
     /// Runs SQL statements in another process, without running tasks of this thread.
-    pub(crate) fn sql_apart(&self, text: &str) {
+    pub(crate) fn sql_in_other_process(&self, text: &str) {
         assert!(self.psql(text).status().unwrap().success());
     }
 
     /// Waits until the condition is true.
-    pub(crate) async fn until(&self, condition: &str) {
+    pub(crate) async fn wait_until(&self, condition: &str) {
         let client = self.client().await;
         let deadline = Instant::now() + START_MAX;
         while !client.query_one(condition, &[]).await.unwrap().get::<_, bool>(0) {
@@ -101,7 +101,7 @@ impl Cluster {
 
     /// Gives the server a certificate for this name and enables TLS. Returns the CA certificate
     /// that signed it and an unrelated one.
-    pub(crate) fn secure(&mut self, name: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn enable_tls(&mut self, name: &str) -> (PathBuf, PathBuf) {
         let file = |name: &str| self.folder.path().join(name);
         let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
         let authority = |name: &str, key: &Path, certificate: &Path| {
@@ -128,13 +128,13 @@ impl Cluster {
         let key = self.data_file("server.key");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
         chown(&key, Some(fs::metadata(self.data()).unwrap().uid()), None).unwrap();
-        self.sql_apart("ALTER SYSTEM SET ssl = on");
+        self.sql_in_other_process("ALTER SYSTEM SET ssl = on");
         self.reload();
         (ours, another)
     }
 
     /// Requires passwords over TCP.
-    pub(crate) fn want_passwords(&self) {
+    pub(crate) fn require_passwords(&self) {
         fs::write(self.data_file("pg_hba.conf"), "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
             .unwrap();
         self.reload();
@@ -144,13 +144,13 @@ impl Cluster {
     fn reload(&self) {
         let before = self.psql("SELECT pg_conf_load_time()").arg("-At").stdout(Stdio::piped()).output().unwrap();
         let before = String::from_utf8(before.stdout).unwrap();
-        self.sql_apart("SELECT pg_reload_conf()");
+        self.sql_in_other_process("SELECT pg_reload_conf()");
         let is_read = format!("SELECT 1 / (pg_conf_load_time() > '{}')::int", before.trim());
-        self.psql_until(&is_read);
+        self.wait_for_psql(&is_read);
     }
 
     /// Waits until the statement succeeds.
-    fn psql_until(&self, text: &str) {
+    fn wait_for_psql(&self, text: &str) {
         let deadline = Instant::now() + START_MAX;
         while !self.psql(text).status().unwrap().success() {
             let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();

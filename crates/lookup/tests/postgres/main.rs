@@ -9,8 +9,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use cluster::Cluster;
-use lookup::Answer;
-use lookup::backend::{Backend, Failure};
+use lookup::LookupAnswer;
+use lookup::backend::{Backend, BackendFailure};
 use lookup::postgres::{Config, ConfigError, Postgres};
 
 const BY_ADDRESS: &str = "SELECT address, target, second FROM aliases WHERE lower(address) = ANY($1) ORDER BY n";
@@ -31,13 +31,13 @@ fn table(url: &str, query: &str) -> Postgres {
     Postgres::new(config(url, query)).unwrap()
 }
 
-async fn ask(table: &Postgres, keys: &[&str]) -> Result<Vec<Answer>, Failure> {
+async fn ask(table: &Postgres, keys: &[&str]) -> Result<Vec<LookupAnswer>, BackendFailure> {
     let keys: Vec<Box<str>> = keys.iter().map(|&key| key.into()).collect();
     table.ask(&keys).await
 }
 
-fn found(values: &[&str]) -> Answer {
-    Answer::Found(values.iter().map(|&value| value.to_owned()).collect())
+fn found(values: &[&str]) -> LookupAnswer {
+    LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
 /// Runs a test with a server that has a few aliases, if PostgreSQL is installed.
@@ -61,15 +61,15 @@ fn rows_find_their_keys_whatever_their_case_and_order() {
     with_cluster(async |cluster| {
         let two = table(&cluster.url(), BY_ADDRESS);
         let keys = ["nobody@x", "none@x", "jürgen@x", "bob@x", "' OR ''='", "nul\0", "a,b{}\"\\"];
-        let expected = [Answer::NotFound, found(&[]), found(&["j@x"]), found(&["b1@x", "B2@x", "b3@x"])];
+        let expected = [LookupAnswer::NotFound, found(&[]), found(&["j@x"]), found(&["b1@x", "B2@x", "b3@x"])];
         let answers = ask(&two, &keys).await.unwrap();
         assert_eq!(answers[..4], expected);
-        assert!(answers[4..].iter().all(|answer| *answer == Answer::NotFound));
+        assert!(answers[4..].iter().all(|answer| *answer == LookupAnswer::NotFound));
         assert_eq!(ask(&two, &[]).await.unwrap(), []);
-        assert_eq!(ask(&two, &["nul\0"]).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(ask(&two, &["nul\0"]).await.unwrap(), [LookupAnswer::NotFound]);
         let exists =
             table(&cluster.socket_url(), "SELECT address::varchar FROM aliases WHERE lower(address) = ANY($1)");
-        assert_eq!(ask(&exists, &["bob@x", "nobody@x"]).await.unwrap(), [found(&[]), Answer::NotFound]);
+        assert_eq!(ask(&exists, &["bob@x", "nobody@x"]).await.unwrap(), [found(&[]), LookupAnswer::NotFound]);
         exists.probe().await.unwrap();
     });
 }
@@ -108,10 +108,10 @@ fn a_key_that_the_database_cannot_take_spoils_no_other() {
     with_cluster(async |cluster| {
         let numbers = table(&cluster.url(), "SELECT k, (k::int + 1)::text FROM unnest($1) AS k WHERE k::int < 5");
         let answers = ask(&numbers, &["1", "x", "7", "2", "y"]).await.unwrap();
-        assert_eq!([&answers[0], &answers[2], &answers[3]], [&found(&["2"]), &Answer::NotFound, &found(&["3"])]);
+        assert_eq!([&answers[0], &answers[2], &answers[3]], [&found(&["2"]), &LookupAnswer::NotFound, &found(&["3"])]);
         for place in [1, 4] {
             assert!(
-                matches!(&answers[place], Answer::Unavailable(why) if why.contains("SQLSTATE 22P02")),
+                matches!(&answers[place], LookupAnswer::Unavailable(why) if why.contains("SQLSTATE 22P02")),
                 "{answers:?}"
             );
         }
@@ -128,7 +128,7 @@ fn a_connection_that_died_unnoticed_costs_no_answer() {
         assert_eq!(cluster.clients().await, 1);
         // The server closes the connection unnoticed: no task of this thread runs before the next
         // query.
-        cluster.sql_apart(
+        cluster.sql_in_other_process(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailrace'",
         );
         assert_eq!(bob().await, first);
@@ -170,7 +170,7 @@ fn what_takes_too_long_is_given_up_on_the_server_too() {
         let failure = ask(&table, &["slow"]).await.unwrap_err();
         assert!(failure.what.contains("no answer within 200ms"), "{failure}");
         assert!(began.elapsed() >= timeout);
-        cluster.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'mailrace'").await;
+        cluster.wait_until("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'mailrace'").await;
         assert_eq!(ask(&table, &["fast"]).await.unwrap(), [found(&[""])]);
     });
 }
@@ -197,14 +197,14 @@ fn the_first_host_that_lets_us_in_answers() {
             assert!(failure.contains(&part), "{failure}");
         }
         let table = of(&format!("{hosts},127.0.0.1:{port}"));
-        assert_eq!(ask(&table, &["nobody@x"]).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(ask(&table, &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
 
 #[test]
-fn whoever_vouches_for_the_server_decides_whether_tls_is_believed() {
+fn the_ca_decides_whether_tls_is_trusted() {
     with_cluster(async |cluster| {
-        let (ours, another) = cluster.secure("localhost");
+        let (ours, another) = cluster.enable_tls("localhost");
         let port = cluster.port();
         let attempt = async |url: &str, ca_file: Option<&std::path::Path>| {
             let config = Config { ca_file: ca_file.map(Into::into), ..config(url, BY_ADDRESS) };
@@ -212,7 +212,7 @@ fn whoever_vouches_for_the_server_decides_whether_tls_is_believed() {
         };
         let by_name = |mode: &str| format!("postgres://postgres@localhost:{port}/postgres?sslmode={mode}");
         for mode in ["require", "prefer"] {
-            assert_eq!(attempt(&by_name(mode), Some(&ours)).await.unwrap(), [Answer::NotFound], "{mode}");
+            assert_eq!(attempt(&by_name(mode), Some(&ours)).await.unwrap(), [LookupAnswer::NotFound], "{mode}");
             let refused = attempt(&by_name(mode), Some(&another)).await.unwrap_err();
             assert!(refused.contains("invalid peer certificate") && refused.contains("ca_file"), "{mode}: {refused}");
             let refused = attempt(&by_name(mode), None).await.unwrap_err();
@@ -222,8 +222,8 @@ fn whoever_vouches_for_the_server_decides_whether_tls_is_believed() {
         let refused = attempt(&by_address, Some(&ours)).await.unwrap_err();
         assert!(refused.contains("not valid for name"), "{refused}");
         let both = format!("host=localhost hostaddr=127.0.0.1 port={port} user=postgres sslmode=require");
-        assert_eq!(attempt(&both, Some(&ours)).await.unwrap(), [Answer::NotFound]);
-        assert_eq!(attempt(&by_name("disable"), None).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(attempt(&both, Some(&ours)).await.unwrap(), [LookupAnswer::NotFound]);
+        assert_eq!(attempt(&by_name("disable"), None).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
 
@@ -233,7 +233,7 @@ fn a_server_without_tls_is_refused_where_it_is_required() {
         let url = |mode: &str| format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode={mode}", cluster.port());
         let failure = ask(&table(&url("require"), BY_ADDRESS), &["bob@x"]).await.unwrap_err();
         assert!(failure.what.contains("server does not support TLS"), "{failure}");
-        assert_eq!(ask(&table(&url("prefer"), BY_ADDRESS), &["nobody@x"]).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(ask(&table(&url("prefer"), BY_ADDRESS), &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
 
@@ -241,7 +241,7 @@ fn a_server_without_tls_is_refused_where_it_is_required() {
 fn a_password_may_stand_beside_the_url() {
     with_cluster(async |cluster| {
         cluster.sql("CREATE ROLE mail LOGIN PASSWORD 's3cret'; GRANT SELECT ON aliases TO mail").await;
-        cluster.want_passwords();
+        cluster.require_passwords();
         let url = format!("postgres://mail:wrong@127.0.0.1:{}/postgres", cluster.port());
         let refused = ask(&table(&url, BY_ADDRESS), &["bob@x"]).await.unwrap_err();
         assert!(
@@ -249,7 +249,7 @@ fn a_password_may_stand_beside_the_url() {
             "{refused}"
         );
         let with = Config { password: Some("s3cret".into()), ..config(&url, BY_ADDRESS) };
-        assert_eq!(ask(&Postgres::new(with).unwrap(), &["nobody@x"]).await.unwrap(), [Answer::NotFound]);
+        assert_eq!(ask(&Postgres::new(with).unwrap(), &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
 

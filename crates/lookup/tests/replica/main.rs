@@ -10,23 +10,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lookup::ldap::{self, Bind, Members, Scope, Servers};
+use lookup::ldap::{self, Bind, LdapServers, Members, Scope};
 use lookup::replica::{Config, Replica, ReplicaError};
-use lookup::{Answer, Answers, Event, Layer, ReplicaStats, Table};
+use lookup::{LookupAnswer, LookupFuture, ReplicaStats, Table, TableEvent, TableLayer};
 use master::{Master, add, cookie, delete, done, present, refreshed};
 
 /// The table without a copy; records the keys it is asked for.
 #[derive(Default)]
-struct Direct(Mutex<Vec<String>>);
+struct DirectTable(Mutex<Vec<String>>);
 
-impl Table for Direct {
+impl Table for DirectTable {
     fn name(&self) -> &str {
         "direct"
     }
 
-    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> Answers<'a> {
+    fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         self.0.lock().unwrap().extend(keys.iter().map(|&key| key.to_owned()));
-        Box::pin(std::future::ready(keys.iter().map(|_| Answer::Found(vec!["direct".to_owned()])).collect()))
+        Box::pin(std::future::ready(keys.iter().map(|_| LookupAnswer::Found(vec!["direct".to_owned()])).collect()))
     }
 }
 
@@ -34,18 +34,18 @@ struct Fixture {
     folder: tempfile::TempDir,
     master: Master,
     replica: Option<Replica>,
-    direct: Arc<Direct>,
-    events: Receiver<Event>,
+    direct: Arc<DirectTable>,
+    events: Receiver<TableEvent>,
 }
 
 fn config(url: &str, file: PathBuf) -> Config {
-    let servers = Servers {
+    let servers = LdapServers {
         urls: vec![url.parse().unwrap()],
         starttls: false,
         ca_file: None,
         bind: Bind::Anonymous,
-        connect_timeout: Servers::CONNECT_TIMEOUT,
-        timeout: Servers::TIMEOUT,
+        connect_timeout: LdapServers::CONNECT_TIMEOUT,
+        timeout: LdapServers::TIMEOUT,
     };
     let ldap = ldap::Config {
         servers,
@@ -57,7 +57,7 @@ fn config(url: &str, file: PathBuf) -> Config {
         values_max: 10,
         referrals: false,
     };
-    Config { ldap, file, poll_every: Duration::from_millis(100), removals_max: 0.1 }
+    Config { ldap, file, poll_interval: Duration::from_millis(100), removals_max: 0.1 }
 }
 
 impl Fixture {
@@ -72,9 +72,9 @@ impl Fixture {
     fn loaded(count: u8) -> (Self, master::Search) {
         let fixture = Fixture::new(true);
         let search = fixture.master.search();
-        (0..count).for_each(|number| search.say(&[add(number, "v")]));
-        search.say(&[refreshed(true, "c1")]);
-        assert!(matches!(fixture.event(), Event::Loaded { entries, .. } if entries == u64::from(count)));
+        (0..count).for_each(|number| search.send(&[add(number, "v")]));
+        search.send(&[refreshed(true, "c1")]);
+        assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { entries, .. } if entries == u64::from(count)));
         (fixture, search)
     }
 
@@ -91,7 +91,7 @@ impl Fixture {
         self.replica.as_ref().unwrap()
     }
 
-    fn event(&self) -> Event {
+    fn event(&self) -> TableEvent {
         self.events.recv_timeout(Duration::from_secs(20)).expect("an event arrives")
     }
 
@@ -99,17 +99,17 @@ impl Fixture {
         self.replica().stats().unwrap().replica.unwrap()
     }
 
-    fn ask(&self, key: &str) -> Answer {
+    fn ask(&self, key: &str) -> LookupAnswer {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(self.replica().lookup(&[key])).remove(0)
     }
 
     /// Waits for this answer for one entry.
-    fn says(&self, number: u8, answer: &Answer) {
-        self.until(|| self.ask(&format!("uSER{number}@example.org")) == *answer);
+    fn wait_for_answer(&self, number: u8, answer: &LookupAnswer) {
+        self.wait_until(|| self.ask(&format!("uSER{number}@example.org")) == *answer);
     }
 
-    fn until(&self, is_so: impl Fn() -> bool) {
+    fn wait_until(&self, is_so: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         while !is_so() {
             assert!(Instant::now() < end, "{:?}", self.copy());
@@ -118,8 +118,8 @@ impl Fixture {
     }
 }
 
-fn found(value: &str) -> Answer {
-    Answer::Found(vec![value.to_owned()])
+fn found(value: &str) -> LookupAnswer {
+    LookupAnswer::Found(vec![value.to_owned()])
 }
 
 #[test]
@@ -127,55 +127,55 @@ fn until_the_first_load_is_complete_the_directory_itself_is_asked() {
     let fixture = Fixture::new(true);
     let search = fixture.master.search();
     assert!(search.is_sync && search.cookie.is_none());
-    search.say(&[add(1, "one")]);
+    search.send(&[add(1, "one")]);
     assert_eq!(fixture.ask("user1@example.org"), found("direct"));
     assert_eq!(fixture.ask("nobody@example.org"), found("direct"));
-    search.say(&[add(2, "two"), refreshed(true, "c1")]);
-    assert!(matches!(fixture.event(), Event::Loaded { entries: 2, changed: 2, removed: 0, .. }));
+    search.send(&[add(2, "two"), refreshed(true, "c1")]);
+    assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { entries: 2, changed: 2, removed: 0, .. }));
     assert_eq!(fixture.ask("USER1@example.org"), found("one"));
-    assert_eq!(fixture.ask("nobody@example.org"), Answer::NotFound);
+    assert_eq!(fixture.ask("nobody@example.org"), LookupAnswer::NotFound);
     assert_eq!(fixture.ask("n\u{fc}body@example.org"), found("direct"));
     assert_eq!(fixture.direct.0.lock().unwrap().len(), 3);
     let stats = fixture.replica().stats().unwrap();
     assert_eq!((stats.found, stats.not_found), (1, 1));
-    fixture.until(|| fixture.copy().live);
+    fixture.wait_until(|| fixture.copy().live);
 }
 
 #[test]
 fn changes_arrive_as_they_are_made() {
     let (fixture, search) = Fixture::loaded(3);
-    search.say(&[add(1, "new"), delete(2), add(3, "three"), cookie("c2")]);
-    fixture.says(1, &found("new"));
-    fixture.says(2, &Answer::NotFound);
-    fixture.says(3, &found("three"));
-    fixture.says(0, &found("v"));
+    search.send(&[add(1, "new"), delete(2), add(3, "three"), cookie("c2")]);
+    fixture.wait_for_answer(1, &found("new"));
+    fixture.wait_for_answer(2, &LookupAnswer::NotFound);
+    fixture.wait_for_answer(3, &found("three"));
+    fixture.wait_for_answer(0, &found("v"));
 }
 
 #[test]
-fn a_copy_answers_while_its_master_is_away_and_goes_on_from_its_cookie() {
+fn a_copy_answers_during_an_outage_and_resumes_from_its_cookie() {
     let (mut fixture, search) = Fixture::loaded(3);
-    search.say(&[add(1, "new"), cookie("c2")]);
-    fixture.says(1, &found("new"));
+    search.send(&[add(1, "new"), cookie("c2")]);
+    fixture.wait_for_answer(1, &found("new"));
     search.hang_up();
-    assert!(matches!(fixture.event(), Event::Lost { .. }));
-    fixture.says(1, &found("new"));
+    assert!(matches!(fixture.event(), TableEvent::ReplicaDisconnected { .. }));
+    fixture.wait_for_answer(1, &found("new"));
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c2"));
     // An interrupted present phase removes nothing.
-    search.say(&[present(0), add(4, "four")]);
+    search.send(&[present(0), add(4, "four")]);
     search.hang_up();
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c2"));
-    fixture.says(2, &found("v"));
-    search.say(&[present(0), present(1), add(4, "four"), refreshed(false, "c3")]);
-    assert!(matches!(fixture.event(), Event::Loaded { entries: 3, changed: 1, removed: 1, .. }));
-    fixture.says(2, &Answer::NotFound);
+    fixture.wait_for_answer(2, &found("v"));
+    search.send(&[present(0), present(1), add(4, "four"), refreshed(false, "c3")]);
+    assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { entries: 3, changed: 1, removed: 1, .. }));
+    fixture.wait_for_answer(2, &LookupAnswer::NotFound);
     fixture.replica = None;
     drop(search);
     fixture.start();
     let trace = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let trace = trace.block_on(fixture.replica().trace("user4@example.org"));
-    assert!(matches!(trace.layer, Layer::Replica { .. }));
+    assert!(matches!(trace.layer, TableLayer::Replica { .. }));
     assert_eq!(trace.answer, found("four"));
     assert_eq!(fixture.master.search().cookie.as_deref(), Some("c3"));
 }
@@ -183,20 +183,20 @@ fn a_copy_answers_while_its_master_is_away_and_goes_on_from_its_cookie() {
 #[test]
 fn a_cookie_that_is_not_known_any_more_leads_to_a_whole_refresh() {
     let (fixture, search) = Fixture::loaded(20);
-    search.say(&[done(4096)]);
+    search.send(&[done(4096)]);
     let search = fixture.master.search();
     assert_eq!(search.cookie, None);
-    search.say(&[add(1, "new")]);
-    (2..20).for_each(|number| search.say(&[add(number, "v")]));
-    fixture.says(0, &found("v"));
-    search.say(&[refreshed(true, "c9")]);
-    fixture.says(0, &Answer::NotFound);
-    fixture.says(1, &found("new"));
+    search.send(&[add(1, "new")]);
+    (2..20).for_each(|number| search.send(&[add(number, "v")]));
+    fixture.wait_for_answer(0, &found("v"));
+    search.send(&[refreshed(true, "c9")]);
+    fixture.wait_for_answer(0, &LookupAnswer::NotFound);
+    fixture.wait_for_answer(1, &found("new"));
     // The same if the server reports an entry that the copy does not have.
     search.hang_up();
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c9"));
-    search.say(&[present(77)]);
+    search.send(&[present(77)]);
     assert_eq!(fixture.master.search().cookie, None);
 }
 
@@ -205,50 +205,50 @@ fn a_refresh_that_would_remove_too_much_waits_for_the_operator() {
     let (fixture, search) = Fixture::loaded(20);
     assert!(!fixture.replica().accept_removals());
     search.hang_up();
-    assert!(matches!(fixture.event(), Event::Lost { .. }));
+    assert!(matches!(fixture.event(), TableEvent::ReplicaDisconnected { .. }));
     let search = fixture.master.search();
-    search.say(&[present(0), add(30, "new"), refreshed(false, "c2")]);
-    assert_eq!(fixture.event(), Event::HeldBack { table: "t".into(), removals: 19, entries: 21 });
-    fixture.says(30, &found("new"));
-    fixture.says(19, &found("v"));
-    fixture.until(|| fixture.copy().live);
+    search.send(&[present(0), add(30, "new"), refreshed(false, "c2")]);
+    assert_eq!(fixture.event(), TableEvent::RemovalsHeldBack { table: "t".into(), removals: 19, entries: 21 });
+    fixture.wait_for_answer(30, &found("new"));
+    fixture.wait_for_answer(19, &found("v"));
+    fixture.wait_until(|| fixture.copy().live);
     assert_eq!(fixture.copy().held_back, Some(19));
     // Though it is live, its age counts from before.
     assert!(fixture.copy().age.is_some_and(|age| age > Duration::ZERO));
     assert!(fixture.replica().accept_removals());
-    fixture.says(19, &Answer::NotFound);
-    fixture.until(|| fixture.copy().held_back.is_none());
+    fixture.wait_for_answer(19, &LookupAnswer::NotFound);
+    fixture.wait_until(|| fixture.copy().held_back.is_none());
     assert_eq!((fixture.copy().entries, fixture.copy().age), (2, Some(Duration::ZERO)));
 }
 
 #[test]
-fn the_operator_lets_go_what_he_saw_and_not_what_a_poll_finds_gone_meanwhile() {
+fn accepting_removals_covers_only_those_known_before() {
     let fixture = Fixture::new(false);
     let poll = |numbers: std::ops::Range<u8>| {
         let search = fixture.master.search();
-        numbers.for_each(|number| search.say(&[add(number, "v")]));
+        numbers.for_each(|number| search.send(&[add(number, "v")]));
         search
     };
-    poll(0..60).say(&[done(0)]);
-    assert!(matches!(fixture.event(), Event::Loaded { .. }));
-    poll(0..30).say(&[done(0)]);
-    assert!(matches!(fixture.event(), Event::HeldBack { removals: 30, .. }));
+    poll(0..60).send(&[done(0)]);
+    assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { .. }));
+    poll(0..30).send(&[done(0)]);
+    assert!(matches!(fixture.event(), TableEvent::RemovalsHeldBack { removals: 30, .. }));
     let search = fixture.master.search();
     assert!(fixture.replica().accept_removals());
-    search.say(&[done(0)]);
-    assert!(matches!(fixture.event(), Event::HeldBack { removals: 30, entries: 30, .. }));
+    search.send(&[done(0)]);
+    assert!(matches!(fixture.event(), TableEvent::RemovalsHeldBack { removals: 30, entries: 30, .. }));
     fixture.master.search();
     assert_eq!((fixture.copy().entries, fixture.copy().held_back), (30, Some(30)));
 }
 
 #[test]
-fn so_do_removals_one_by_one_when_they_become_too_many() {
+fn too_many_single_removals_wait_for_the_operator() {
     let (fixture, search) = Fixture::loaded(20);
-    (0..15).for_each(|number| search.say(&[delete(number)]));
-    assert!(matches!(fixture.event(), Event::HeldBack { .. }));
-    fixture.until(|| fixture.copy().held_back == Some(5));
-    fixture.says(9, &Answer::NotFound);
-    fixture.says(10, &found("v"));
+    (0..15).for_each(|number| search.send(&[delete(number)]));
+    assert!(matches!(fixture.event(), TableEvent::RemovalsHeldBack { .. }));
+    fixture.wait_until(|| fixture.copy().held_back == Some(5));
+    fixture.wait_for_answer(9, &LookupAnswer::NotFound);
+    fixture.wait_for_answer(10, &found("v"));
 }
 
 #[test]
@@ -258,25 +258,25 @@ fn a_server_that_does_not_tell_of_changes_is_polled() {
         let search = fixture.master.search();
         assert!(!search.is_sync);
         // The state control is ignored: entries are identified by DN here.
-        search.say(&[add(1, values[0]), add(2, values[1]), done(0)]);
+        search.send(&[add(1, values[0]), add(2, values[1]), done(0)]);
         if round == 0 {
-            assert!(matches!(fixture.event(), Event::Loaded { entries: 2, .. }));
+            assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { entries: 2, .. }));
         }
-        fixture.says(2, &found(values[1]));
+        fixture.wait_for_answer(2, &found(values[1]));
     }
-    fixture.master.search().say(&[add(2, "c"), done(0)]);
-    fixture.says(1, &Answer::NotFound);
+    fixture.master.search().send(&[add(2, "c"), done(0)]);
+    fixture.wait_for_answer(1, &LookupAnswer::NotFound);
     assert!(!fixture.copy().live);
 }
 
 #[test]
 fn a_server_that_refuses_the_operation_is_polled_too() {
     let fixture = Fixture::new(true);
-    fixture.master.search().say(&[done(12)]);
+    fixture.master.search().send(&[done(12)]);
     let search = fixture.master.search();
     assert!(!search.is_sync);
-    search.say(&[add(1, "a"), done(0)]);
-    assert!(matches!(fixture.event(), Event::Loaded { entries: 1, .. }));
+    search.send(&[add(1, "a"), done(0)]);
+    assert!(matches!(fixture.event(), TableEvent::ReplicaLoaded { entries: 1, .. }));
 }
 
 #[test]
@@ -285,10 +285,10 @@ fn a_server_that_refuses_a_cookie_is_asked_without_one() {
     search.hang_up();
     let search = fixture.master.search();
     assert_eq!(search.cookie.as_deref(), Some("c1"));
-    search.say(&[done(53)]);
+    search.send(&[done(53)]);
     let search = fixture.master.search();
     assert!(search.is_sync && search.cookie.is_none());
-    search.say(&[done(53)]);
+    search.send(&[done(53)]);
     assert!(!fixture.master.search().is_sync);
 }
 
@@ -308,7 +308,7 @@ fn what_a_copy_could_not_answer_is_refused() {
     let start = |change: fn(&mut Config)| {
         let mut config = config("ldap://127.0.0.1:1", folder.path().join("copy"));
         change(&mut config);
-        Replica::start("t", config, Arc::new(Direct::default()), Arc::new(|_| {})).err()
+        Replica::start("t", config, Arc::new(DirectTable::default()), Arc::new(|_| {})).err()
     };
     let with_local = |config: &mut Config| config.ldap.filter = "(uid={local})".parse().unwrap();
     assert!(matches!(start(with_local), Some(ReplicaError::Filter(_))));

@@ -79,7 +79,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    pub(crate) fn say(&self, operations: &[Vec<u8>]) {
+    pub(crate) fn send(&self, operations: &[Vec<u8>]) {
         for operation in operations {
             let message = element(0x30, &[element(2, &self.id), operation.clone()].concat());
             (&self.stream).write_all(&message).unwrap();
@@ -106,7 +106,7 @@ impl Master {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, sender) = (stream.unwrap(), sender.clone());
-                thread::spawn(move || talk(stream, offers_sync, &sender));
+                thread::spawn(move || serve_connection(stream, offers_sync, &sender));
             }
         });
         Master { url, searches }
@@ -118,7 +118,7 @@ impl Master {
     }
 }
 
-fn talk(mut stream: TcpStream, offers_sync: bool, searches: &mpsc::Sender<Search>) {
+fn serve_connection(mut stream: TcpStream, offers_sync: bool, searches: &mpsc::Sender<Search>) {
     while let Some(message) = read(&mut stream) {
         let parts = elements(&message);
         let (id, (tag, operation)) = (parts[0].1.to_vec(), parts[1]);
@@ -142,14 +142,14 @@ fn talk(mut stream: TcpStream, offers_sync: bool, searches: &mpsc::Sender<Search
         let supported = format!("{SYNC}1");
         let supported = if offers_sync { vec![&*supported] } else { vec![] };
         match base.as_str() {
-            "" => search.say(&[
+            "" => search.send(&[
                 entry(
                     "",
                     &[attribute("subschemaSubentry", &["cn=Subschema"]), attribute("supportedControl", &supported)],
                 ),
                 done(0),
             ]),
-            "cn=Subschema" => search.say(&[entry("cn=Subschema", &[attribute("attributeTypes", &[TYPES])]), done(0)]),
+            "cn=Subschema" => search.send(&[entry("cn=Subschema", &[attribute("attributeTypes", &[TYPES])]), done(0)]),
             _ => drop(searches.send(search)),
         }
     }

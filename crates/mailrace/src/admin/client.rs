@@ -7,94 +7,96 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use mail::Address;
-use queue::Act;
+use queue::QueueAction;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::explain::Verdict;
+use super::explain::Deliverability;
 use super::filter::Filter;
-use super::question::{Order, Question};
-use super::text::{Text, counted};
-use super::{QUESTION_OCTETS_MAX, list as listed, show};
-use crate::cli::{Explain, QueueAct, QueueList, Target};
+use super::request::{ActionRequest, ControlRequest};
+use super::text::{AsText, plural};
+use super::{REQUEST_OCTETS_MAX, list as listed, show};
+use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
 use crate::config::Config;
-use crate::exit::{self, Exit, Page};
+use crate::exit::{self, ExitError, ServerError};
 use crate::output::output;
-use crate::reload::Answer;
+use crate::reload::ReloadAnswer;
 use crate::terminal::printable;
 
 /// `mailrace queue list`.
-pub fn list(config: &Config, how: &QueueList) -> anyhow::Result<()> {
-    let filter = how.filter.clone();
-    let question = match how.by {
-        Some(by) => Question::Summary { by, filter },
-        None if how.count => Question::Count(filter),
-        None => Question::List(filter),
+pub fn list(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
+    let filter = args.filter.clone();
+    let request = match args.by {
+        Some(by) => ControlRequest::Summary { by, filter },
+        None if args.count => ControlRequest::Count(filter),
+        None => ControlRequest::List(filter),
     };
-    let answer = ask(&config.admin.socket, &question)?;
-    if how.count || how.json {
+    let answer = request_text(&config.admin.socket, &request)?;
+    if args.count || args.json {
         return print(answer.lines());
     }
     let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    match how.by {
-        Some(by) => print(show::summary(by, &rows, how.ages)),
-        None => print(rows.iter().map(listed::human)),
+    match args.by {
+        Some(by) => print(show::summary(by, &rows, args.ages)),
+        None => print(rows.iter().map(listed::entry_line)),
     }
 }
 
 /// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
-pub fn act(config: &Config, act: Act, how: &QueueAct) -> anyhow::Result<()> {
-    if how.filter.is_empty() && !how.all {
+pub fn act(config: &Config, act: QueueAction, args: &QueueActionArgs) -> anyhow::Result<()> {
+    if args.filter.is_empty() && !args.all {
         let text = "no recipients selected: give a filter or --all".into();
-        return Err(Exit { code: exit::USAGE, text }.into());
+        return Err(ExitError { code: exit::USAGE, text }.into());
     }
-    let question = Question::act(act, Order { filter: how.filter.clone(), dry_run: how.dry_run });
-    let answer = ask(&config.admin.socket, &question)?;
+    let request = ControlRequest::action(act, ActionRequest { filter: args.filter.clone(), dry_run: args.dry_run });
+    let answer = request_text(&config.admin.socket, &request)?;
     let fate = match act {
-        Act::Hold => "held",
-        Act::Release => "released",
-        Act::Retry => "tried again",
-        Act::Remove => "removed",
-        Act::Bounce => "bounced",
+        QueueAction::Hold => "held",
+        QueueAction::Release => "released",
+        QueueAction::Retry => "tried again",
+        QueueAction::Remove => "removed",
+        QueueAction::Bounce => "bounced",
     };
-    let will = if how.dry_run { "would be" } else { "to be" };
-    print([format!("{} {will} {fate}", counted(answer.trim_end().parse()?, "recipient"))])
+    let will = if args.dry_run { "would be" } else { "to be" };
+    print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
 }
 
 /// `mailrace queue pause` and `resume`.
 pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
     let queue = queue.to_owned();
-    let question = if paused { Question::Pause { queue } } else { Question::Resume { queue } };
-    ask(&config.admin.socket, &question).map(drop)
+    let request = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
+    request_text(&config.admin.socket, &request).map(drop)
 }
 
 /// `mailrace explain`.
-pub fn explain(config: &Config, what: &Explain) -> anyhow::Result<()> {
-    let sender = what.sender.clone().map(Text);
-    let (client, helo) = (what.client, what.helo.clone());
-    let question = match &what.target {
-        Target::Address(address) => Question::ExplainAddress { address: Text(address.clone()), sender, client, helo },
-        Target::Message(id) => Question::ExplainMessage { id: Text(*id) },
+pub fn explain(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
+    let sender = args.sender.clone().map(AsText);
+    let (client, helo) = (args.client, args.helo.clone());
+    let request = match &args.target {
+        ExplainTarget::Address(address) => {
+            ControlRequest::ExplainAddress { address: AsText(address.clone()), sender, client, helo }
+        }
+        ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: AsText(*id) },
     };
-    print(ask(&config.admin.socket, &question)?.lines())
+    print(request_text(&config.admin.socket, &request)?.lines())
 }
 
 /// `mailrace load`.
 pub fn load(config: &Config) -> anyhow::Result<()> {
-    print(ask(&config.admin.socket, &Question::Load)?.lines())
+    print(request_text(&config.admin.socket, &ControlRequest::Load)?.lines())
 }
 
 /// `mailrace status`.
 pub fn status(config: &Config) -> anyhow::Result<()> {
-    print(ask(&config.admin.socket, &Question::Status)?.lines())
+    print(request_text(&config.admin.socket, &ControlRequest::Status)?.lines())
 }
 
 /// `mailrace reload`.
 pub fn reload(config: &Config) -> anyhow::Result<()> {
-    let answer: Answer = serde_json::from_str(&ask(&config.admin.socket, &Question::Reload)?)?;
+    let answer: ReloadAnswer = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Reload)?)?;
     match answer.code {
         0 => print(answer.text.lines()),
-        code => Err(Page { code, text: answer.text }.into()),
+        code => Err(ServerError { code, text: answer.text }.into()),
     }
 }
 
@@ -107,92 +109,92 @@ pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow:
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Unasked {
+pub(super) enum ControlClientError {
     /// Nothing listens on the socket, or we may not connect: the server may not be running.
     NoServer(io::Error),
     /// The server was asked, and failed or refused.
-    Exit(Exit),
+    Failed(ExitError),
 }
 
-impl From<Exit> for Unasked {
-    fn from(exit: Exit) -> Self {
-        Unasked::Exit(exit)
+impl From<ExitError> for ControlClientError {
+    fn from(exit: ExitError) -> Self {
+        ControlClientError::Failed(exit)
     }
 }
 
 /// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
 pub fn retry_now(config: &Config, filter: Filter) -> anyhow::Result<usize> {
-    let answer = ask(&config.admin.socket, &Question::Retry(Order { filter, dry_run: false }))?;
+    let answer = request_text(&config.admin.socket, &ControlRequest::Retry(ActionRequest { filter, dry_run: false }))?;
     Ok(answer.trim_end().parse()?)
 }
 
 /// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit
 /// codes are those of Exim: 2 if any address is undeliverable, else 1 if any is unknown now.
 pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
-    let mut worst = Verdict::Deliverable;
+    let mut worst = Deliverability::Deliverable;
     for address in addresses {
-        let answer = ask(&config.admin.socket, &Question::Verify { address: Text(address.clone()) })?;
-        let Verified { verdict, why } = serde_json::from_str(&answer)?;
+        let answer = request_text(&config.admin.socket, &ControlRequest::Verify { address: AsText(address.clone()) })?;
+        let VerifyAnswer { verdict, why } = serde_json::from_str(&answer)?;
         worst = worst.max(verdict);
         print([format!("{address}: {}: {why}", verdict.word())])?;
     }
     let (code, text) = match worst {
-        Verdict::Deliverable => return Ok(()),
-        Verdict::Unknown => (exit::NO, "some addresses cannot be verified now"),
-        Verdict::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
+        Deliverability::Deliverable => return Ok(()),
+        Deliverability::Unknown => (exit::NEGATIVE, "some addresses cannot be verified now"),
+        Deliverability::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
     };
-    Err(Exit { code, text: text.into() }.into())
+    Err(ExitError { code, text: text.into() }.into())
 }
 
 #[derive(Deserialize)]
-struct Verified {
-    verdict: Verdict,
+struct VerifyAnswer {
+    verdict: Deliverability,
     why: String,
 }
 
 /// The whole answer.
-pub(super) fn ask(socket: &Path, question: &Question) -> anyhow::Result<String> {
-    put(socket, question).map_err(|error| told(socket, error))
+pub(super) fn request_text(socket: &Path, request: &ControlRequest) -> anyhow::Result<String> {
+    try_request_text(socket, request).map_err(|error| into_exit(socket, error))
 }
 
 /// The same, for answers that are not text.
-pub(super) fn ask_octets(socket: &Path, question: &Question) -> anyhow::Result<Vec<u8>> {
-    put_octets(socket, question).map_err(|error| told(socket, error))
+pub(super) fn request_bytes(socket: &Path, request: &ControlRequest) -> anyhow::Result<Vec<u8>> {
+    try_request_bytes(socket, request).map_err(|error| into_exit(socket, error))
 }
 
-fn told(socket: &Path, error: Unasked) -> anyhow::Error {
+fn into_exit(socket: &Path, error: ControlClientError) -> anyhow::Error {
     match error {
-        Unasked::Exit(exit) => exit.into(),
-        Unasked::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        ControlClientError::Failed(exit) => exit.into(),
+        ControlClientError::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let text =
                 format!("permission denied: only the server's user and root may use {}: {error}", socket.display());
-            Exit { code: exit::PERMISSION, text }.into()
+            ExitError { code: exit::PERMISSION, text }.into()
         }
-        Unasked::NoServer(error) => {
+        ControlClientError::NoServer(error) => {
             let text = format!("cannot connect to the server at {}: {error}", socket.display());
-            Exit { code: exit::UNAVAILABLE, text }.into()
+            ExitError { code: exit::UNAVAILABLE, text }.into()
         }
     }
 }
 
 /// The same, for callers that can do without a server.
-pub(super) fn put(socket: &Path, question: &Question) -> Result<String, Unasked> {
-    let answer = put_octets(socket, question)?;
-    let cut = |_| Exit { code: exit::IO, text: "the server's answer is not text".into() };
+pub(super) fn try_request_text(socket: &Path, request: &ControlRequest) -> Result<String, ControlClientError> {
+    let answer = try_request_bytes(socket, request)?;
+    let cut = |_| ExitError { code: exit::IO, text: "the server's answer is not text".into() };
     Ok(String::from_utf8(answer).map_err(cut)?)
 }
 
-fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
-    let unavailable = |text| Exit { code: exit::UNAVAILABLE, text };
-    let line = format!("{question}\n");
-    if line.len() as u64 > QUESTION_OCTETS_MAX {
-        return Err(Exit {
+fn try_request_bytes(socket: &Path, request: &ControlRequest) -> Result<Vec<u8>, ControlClientError> {
+    let unavailable = |text| ExitError { code: exit::UNAVAILABLE, text };
+    let line = format!("{request}\n");
+    if line.len() as u64 > REQUEST_OCTETS_MAX {
+        return Err(ExitError {
             code: exit::USAGE,
-            text: format!("the request is longer than {QUESTION_OCTETS_MAX} bytes"),
+            text: format!("the request is longer than {REQUEST_OCTETS_MAX} bytes"),
         }
         .into());
     }
-    let stream = UnixStream::connect(socket).map_err(Unasked::NoServer)?;
+    let stream = UnixStream::connect(socket).map_err(ControlClientError::NoServer)?;
     // A server that refuses may close before it reads the request; its answer is still there to
     // read.
     let asked = (&stream).write_all(line.as_bytes());
@@ -203,7 +205,7 @@ fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
     let last = String::from_utf8_lossy(&body[start..]);
     let is_whole = answer.ends_with(b"\n");
     if let Some(why) = last.strip_prefix("no: ").filter(|_| is_whole) {
-        return Err(Exit { code: exit::NO, text: printable(why).into() }.into());
+        return Err(ExitError { code: exit::NEGATIVE, text: printable(why).into() }.into());
     }
     if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
         return Err(unavailable(format!("the server failed: {}", printable(why))).into());
@@ -211,7 +213,7 @@ fn put_octets(socket: &Path, question: &Question) -> Result<Vec<u8>, Unasked> {
     if last != "done" || !is_whole {
         let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
         let text = format!("the server's answer is truncated{error}");
-        return Err(Exit { code: exit::IO, text }.into());
+        return Err(ExitError { code: exit::IO, text }.into());
     }
     answer.truncate(start);
     Ok(answer)
@@ -222,7 +224,7 @@ mod tests {
     use std::thread;
 
     use super::super::sample;
-    use super::super::server::{bind, read_question};
+    use super::super::server::{bind, read_request};
     use super::*;
 
     /// The client's result for an answer of these bytes.
@@ -232,11 +234,11 @@ mod tests {
         let listener = bind(&socket).unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            assert_eq!(read_question(&stream).unwrap(), "list {}");
+            assert_eq!(read_request(&stream).unwrap(), "list {}");
             stream.write_all(bytes).unwrap();
         });
-        let answer = ask(&socket, &Question::List(Filter::default())).map_err(|error| {
-            let exit = error.downcast::<Exit>().unwrap();
+        let answer = request_text(&socket, &ControlRequest::List(Filter::default())).map_err(|error| {
+            let exit = error.downcast::<ExitError>().unwrap();
             (exit.code, exit.text)
         });
         server.join().unwrap();
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_cut_short_is_none() {
+    fn a_truncated_answer_is_an_error() {
         assert_eq!(answered(b"a\nb\ndone\n").unwrap(), "a\nb\n");
         assert_eq!(answered(b"done\n").unwrap(), "");
         for cut in [&b""[..], b"a\n", b"a\nb", b"a\ndone", b"a\nfailed: x", b"a\nno: x", b"done\na\n"] {
@@ -253,16 +255,16 @@ mod tests {
     }
 
     #[test]
-    fn a_no_is_told_apart_from_a_failure() {
+    fn a_refusal_differs_from_a_failure() {
         assert_eq!(answered(b"a\nfailed: x\n").unwrap_err(), (69, "the server failed: x".into()));
         assert_eq!(answered(b"no: unknown queue\n").unwrap_err(), (1, "unknown queue".into()));
     }
 
     #[test]
-    fn what_the_server_would_not_read_is_not_sent() {
+    fn an_oversized_request_is_not_sent() {
         let id = "7-0-1";
         let filter = sample::filter(&[&["--id"][..], &[id; 10_000]].concat());
-        let error = ask(Path::new("nowhere"), &Question::List(filter)).unwrap_err();
-        assert_eq!(error.downcast::<Exit>().unwrap().code, 64);
+        let error = request_text(Path::new("nowhere"), &ControlRequest::List(filter)).unwrap_err();
+        assert_eq!(error.downcast::<ExitError>().unwrap().code, 64);
     }
 }

@@ -8,44 +8,44 @@ mod message;
 use mail::Timestamp;
 use queue::{NextHopView, Obstacle, QueueNumber};
 
-pub use address::Guide;
-pub(super) use address::{Journey, Verdict};
-pub(super) use message::Account;
+pub use address::Explainer;
+pub(super) use address::{AddressTrace, Deliverability};
+pub(super) use message::MessageState;
 
-use super::text::{brief, counted};
+use super::text::{plural, short_duration};
 
 /// An obstacle as a sentence without period; `name` gives the names of queues.
-fn sentence<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
+fn obstacle_text<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
     match obstacle {
         Obstacle::Stopped => "deliveries are stopped because of high load (see `mailrace load`)".into(),
-        Obstacle::Unrecorded { attempts, most } => {
-            format!("{} ended but not recorded (limit {most}): the disk is slow", counted(*attempts, "attempt"))
+        Obstacle::Unrecorded { attempts, max: most } => {
+            format!("{} ended but not recorded (limit {most}): the disk is slow", plural(*attempts, "attempt"))
         }
         Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
         Obstacle::NoRoute => "the route is not resolved yet".into(),
         Obstacle::Dead { probe_at, error } => {
-            format!("the next hop is unreachable ({error}); next attempt {}", moment(*probe_at, now))
+            format!("the next hop is unreachable ({error}); next attempt {}", time_text(*probe_at, now))
         }
         Obstacle::Suspect { messages, resume_at, error } => format!(
             "the next hop interrupted {} in a row ({error}); trying one message at a time, the next {}",
-            counted(*messages as usize, "message"),
-            moment(*resume_at, now)
+            plural(*messages as usize, "message"),
+            time_text(*resume_at, now)
         ),
         Obstacle::Rate { until } => {
-            format!("the rate limit of the next hop is reached; next message {}", moment(*until, now))
+            format!("the rate limit of the next hop is reached; next message {}", time_text(*until, now))
         }
-        Obstacle::NextHopFull { attempts, most } => {
-            format!("the next hop has {}, its current limit ({most})", counted(*attempts, "attempt"))
+        Obstacle::NextHopFull { attempts, max: most } => {
+            format!("the next hop has {}, its current limit ({most})", plural(*attempts, "attempt"))
         }
-        Obstacle::QueueFull { queue, attempts, most } => {
-            format!("the queue {} has {}, its limit ({most})", name(*queue), counted(*attempts, "attempt"))
+        Obstacle::QueueFull { queue, attempts, max: most } => {
+            format!("the queue {} has {}, its limit ({most})", name(*queue), plural(*attempts, "attempt"))
         }
         Obstacle::Adopted { queue, release_after, since } => format!(
             "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it \
              has worked well for {}",
-            brief(now.since(*since)),
+            short_duration(now.since(*since)),
             name(*queue),
-            brief(*release_after)
+            short_duration(*release_after)
         ),
     }
 }
@@ -59,24 +59,24 @@ fn obstacle_lines<'a>(
 ) -> Vec<String> {
     match obstacles {
         [] => vec!["nothing holds this destination: mail leaves when it is due".into()],
-        _ => obstacles.iter().map(|obstacle| format!("waits: {}", sentence(obstacle, now, name))).collect(),
+        _ => obstacles.iter().map(|obstacle| format!("waits: {}", obstacle_text(obstacle, now, name))).collect(),
     }
 }
 
 /// The current load of a next hop.
-fn busy(hop: &NextHopView<'_>) -> String {
-    let attempts = format!("{} in progress, limit {} now", counted(hop.attempts, "attempt"), hop.concurrency);
+fn next_hop_load(hop: &NextHopView<'_>) -> String {
+    let attempts = format!("{} in progress, limit {} now", plural(hop.attempts, "attempt"), hop.concurrency);
     match hop.failures {
         0 => attempts,
-        failures => format!("{attempts}, {} since it last answered", counted(failures as usize, "failure")),
+        failures => format!("{attempts}, {} since it last answered", plural(failures as usize, "failure")),
     }
 }
 
 /// A time, absolute and relative to now.
-fn moment(at: Timestamp, now: Timestamp) -> String {
+fn time_text(at: Timestamp, now: Timestamp) -> String {
     match at.since(now) {
         left if left.is_zero() => "now".into(),
-        left => format!("at {} (in {})", at.rfc3339_date(), brief(left)),
+        left => format!("at {} (in {})", at.rfc3339_date(), short_duration(left)),
     }
 }
 
@@ -93,15 +93,15 @@ mod tests {
         let (standard, lame) = (QueueNumber(0), QueueNumber(1));
         let obstacles = [
             Obstacle::Stopped,
-            Obstacle::Unrecorded { attempts: 10_001, most: 10_000 },
+            Obstacle::Unrecorded { attempts: 10_001, max: 10_000 },
             Obstacle::Paused(standard),
             Obstacle::NoRoute,
             Obstacle::Dead { probe_at: NOW + HOUR, error: Reply::plain(451, "connection refused") },
             Obstacle::Dead { probe_at: NOW - HOUR, error: Reply::plain(451, "timed out") },
             Obstacle::Suspect { messages: 4, resume_at: NOW + HOUR / 60, error: Reply::plain(451, "connection lost") },
             Obstacle::Rate { until: NOW + HOUR / 60 },
-            Obstacle::NextHopFull { attempts: 1, most: 1 },
-            Obstacle::QueueFull { queue: lame, attempts: 75, most: 75 },
+            Obstacle::NextHopFull { attempts: 1, max: 1 },
+            Obstacle::QueueFull { queue: lame, attempts: 75, max: 75 },
             Obstacle::Adopted { queue: lame, release_after: HOUR, since: NOW - HOUR / 2 },
         ];
         let lines = [obstacle_lines(&obstacles, NOW, name), obstacle_lines(&[], NOW, name)].concat();

@@ -3,7 +3,7 @@
 //!
 //! | condition | needs |
 //! |---|---|
-//! | queue, destination, state, age, error, id, the recipient's domain | the queue: the [`Sieve`] |
+//! | queue, destination, state, age, error, id, the recipient's domain | the queue: the [`QueueFilter`] |
 //! | sender, local part of the recipient, size | the message: its envelope and size, from the spool |
 //!
 //! An empty condition (an empty text or list, or `null`) is refused: it would select more than it
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use mail::{Envelope, QueueId, Timestamp};
-use queue::{Destination, Entry, Progress, QueueNumber, Queues};
+use queue::{Destination, QueueNumber, Queues, RecipientProgress, RecipientView};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::pattern::{AddressPattern, NamePattern, Part, domain_of};
-use super::text::{Size, Span, Text};
+use super::pattern::{AddressPattern, NamePattern, TextPattern, domain_of};
+use super::text::{AsText, DurationArg, SizeArg};
 
 /// Conditions on a recipient and its message.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,49 +27,49 @@ use super::text::{Size, Span, Text};
 pub struct Filter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub sender: Option<Text<AddressPattern>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub sender: Option<AsText<AddressPattern>>,
     /// To this address, @domain or pattern with *
     #[arg(long, value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub recipient: Option<Text<AddressPattern>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub recipient: Option<AsText<AddressPattern>>,
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub destination: Option<Text<NamePattern>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub destination: Option<AsText<NamePattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub queue: Option<String>,
     /// In one of these states: held, waiting (for a later attempt), active (ready or in flight),
     /// ready, in-flight
     #[arg(long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true)]
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
     pub state: Vec<StateName>,
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub older_than: Option<Text<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub older_than: Option<AsText<DurationArg>>,
     /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub younger_than: Option<Text<Span>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub younger_than: Option<AsText<DurationArg>>,
     /// Of a message larger than this: 500B, 100kB, 10MiB
     #[arg(long, value_name = "SIZE")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub larger_than: Option<Text<Size>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub larger_than: Option<AsText<SizeArg>>,
     /// Of a message smaller than this
     #[arg(long, value_name = "SIZE")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub smaller_than: Option<Text<Size>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub smaller_than: Option<AsText<SizeArg>>,
     /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    pub error: Option<Text<Part>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub error: Option<AsText<TextPattern>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "some")]
-    pub id: Vec<Text<QueueId>>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
+    pub id: Vec<AsText<QueueId>>,
 }
 
 /// A state, as the operator names it.
@@ -89,12 +89,12 @@ pub enum StateName {
 }
 
 impl StateName {
-    fn is_of(self, progress: Progress) -> bool {
+    fn includes(self, progress: RecipientProgress) -> bool {
         match progress {
-            Progress::Held => self == StateName::Held,
-            Progress::Waiting(_) => self == StateName::Waiting,
-            Progress::Ready => matches!(self, StateName::Ready | StateName::Active),
-            Progress::InFlight => matches!(self, StateName::InFlight | StateName::Active),
+            RecipientProgress::Held => self == StateName::Held,
+            RecipientProgress::Waiting(_) => self == StateName::Waiting,
+            RecipientProgress::Ready => matches!(self, StateName::Ready | StateName::Active),
+            RecipientProgress::InFlight => matches!(self, StateName::InFlight | StateName::Active),
         }
     }
 }
@@ -106,13 +106,13 @@ impl Filter {
     }
 
     /// Whether the filter needs more than the queue knows.
-    pub(super) fn needs_letters(&self) -> bool {
-        let needs_recipient = self.recipient.as_ref().is_some_and(|pattern| !pattern.0.is_domain());
+    pub(super) fn needs_messages(&self) -> bool {
+        let needs_recipient = self.recipient.as_ref().is_some_and(|pattern| !pattern.0.matches_whole_domain());
         self.sender.is_some() || needs_recipient || self.larger_than.is_some() || self.smaller_than.is_some()
     }
 
     /// Whether a message passes the conditions on messages, for one of its recipients.
-    pub(super) fn passes_letter(&self, envelope: &Envelope, size: u64, ordinal: u32) -> bool {
+    pub(super) fn passes_message(&self, envelope: &Envelope, size: u64, ordinal: u32) -> bool {
         let recipient = envelope.recipients.get(ordinal as usize).map(|recipient| &recipient.address);
         self.sender.as_ref().is_none_or(|pattern| pattern.0.matches(envelope.sender.as_ref()))
             && self.recipient.as_ref().is_none_or(|pattern| recipient.is_some() && pattern.0.matches(recipient))
@@ -126,11 +126,11 @@ impl Filter {
 
     fn passes_name(&self, name: &str) -> bool {
         self.destination.as_ref().is_none_or(|pattern| pattern.0.matches(name))
-            && self.recipient.as_ref().is_none_or(|pattern| pattern.0.reaches(domain_of(name)))
+            && self.recipient.as_ref().is_none_or(|pattern| pattern.0.can_match_domain(domain_of(name)))
     }
 
-    fn passes_state(&self, progress: Progress) -> bool {
-        self.state.is_empty() || self.state.iter().any(|state| state.is_of(progress))
+    fn passes_state(&self, progress: RecipientProgress) -> bool {
+        self.state.is_empty() || self.state.iter().any(|state| state.includes(progress))
     }
 
     fn passes_age(&self, age: Duration) -> bool {
@@ -140,12 +140,12 @@ impl Filter {
 }
 
 /// Reads a condition that is present. Derived code would accept `null` as absent.
-fn stated<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
 /// Reads a list with at least one element: an empty list would be no condition.
-fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+fn non_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let list = Vec::deserialize(deserializer)?;
     if list.is_empty() { Err(de::Error::invalid_length(0, &"at least one")) } else { Ok(list) }
 }
@@ -153,23 +153,23 @@ fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
 /// No such queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no such queue: {name:?}; expected one of: {others}")]
-pub(super) struct NoSuchQueue {
+pub(super) struct UnknownQueue {
     name: String,
     others: String,
 }
 
 /// The number of the queue with this name.
-pub(super) fn queue_named<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, NoSuchQueue> {
-    let there = || queues.queues().filter(|queue| !queue.is_gone());
-    there().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
-        let others: Vec<_> = there().map(|queue| queue.name).collect();
-        NoSuchQueue { name: name.into(), others: others.join(", ") }
+pub(super) fn find_queue<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, UnknownQueue> {
+    let current_queues = || queues.queues().filter(|queue| !queue.is_gone());
+    current_queues().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
+        let others: Vec<_> = current_queues().map(|queue| queue.name).collect();
+        UnknownQueue { name: name.into(), others: others.join(", ") }
     })
 }
 
 /// The conditions on what the queue knows, prepared for one pass over a million entries: each
 /// destination and each error text is checked once.
-pub(super) struct Sieve<'a> {
+pub(super) struct QueueFilter<'a> {
     filter: &'a Filter,
     now: Timestamp,
     /// None: any.
@@ -179,42 +179,42 @@ pub(super) struct Sieve<'a> {
     errors: HashMap<usize, bool>,
 }
 
-impl<'a> Sieve<'a> {
+impl<'a> QueueFilter<'a> {
     pub(super) fn new<R: Clone>(
         filter: &'a Filter,
         queues: &Queues<R>,
         now: Timestamp,
-    ) -> Result<Sieve<'a>, NoSuchQueue> {
-        let queue = filter.queue.as_ref().map(|name| queue_named(queues, name)).transpose()?;
-        let is_meant = |destination: &Destination| {
+    ) -> Result<QueueFilter<'a>, UnknownQueue> {
+        let queue = filter.queue.as_ref().map(|name| find_queue(queues, name)).transpose()?;
+        let is_selected = |destination: &Destination| {
             queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
                 && filter.passes_name(queues.destination_name(*destination))
         };
-        let all = || queues.entries().map(|entry| entry.destination).collect::<HashSet<_>>();
-        Ok(Sieve {
+        let all = || queues.recipients().map(|entry| entry.destination).collect::<HashSet<_>>();
+        Ok(QueueFilter {
             filter,
             now,
-            destinations: filter.names_destinations().then(|| all().into_iter().filter(is_meant).collect()),
+            destinations: filter.names_destinations().then(|| all().into_iter().filter(is_selected).collect()),
             ids: filter.id.iter().map(|id| id.0).collect(),
             errors: HashMap::new(),
         })
     }
 
     /// Whether an entry passes.
-    pub(super) fn passes(&mut self, entry: &Entry) -> bool {
-        self.destinations.as_ref().is_none_or(|meant| meant.contains(&entry.destination))
+    pub(super) fn passes(&mut self, entry: &RecipientView) -> bool {
+        self.destinations.as_ref().is_none_or(|selected| selected.contains(&entry.destination))
             && (self.ids.is_empty() || self.ids.contains(&entry.id))
             && self.filter.passes_state(entry.progress)
             && self.filter.passes_age(self.now.since(entry.accepted_at))
             && self.passes_error(entry)
     }
 
-    fn passes_error(&mut self, entry: &Entry) -> bool {
+    fn passes_error(&mut self, entry: &RecipientView) -> bool {
         let Some(wanted) = &self.filter.error else { return true };
         let Some(error) = &entry.error else { return false };
         // The queue keeps each text once, and does not move it during this pass.
-        let place = error.as_ptr().addr();
-        *self.errors.entry(place).or_insert_with(|| wanted.0.is_in(error))
+        let address = error.as_ptr().addr();
+        *self.errors.entry(address).or_insert_with(|| wanted.0.matches(error))
     }
 }
 
@@ -224,22 +224,22 @@ mod tests {
     use super::*;
 
     /// The recipients of the sample that a filter selects, by their number there.
-    fn meant(options: &[&str]) -> Vec<u32> {
+    fn selected(options: &[&str]) -> Vec<u32> {
         let filter = sample::filter(options);
         let sample = sample::queues();
-        let mut sieve = Sieve::new(&filter, &sample.queues, NOW).unwrap();
-        let passes_letter = |entry: &Entry| {
-            let (envelope, size) = &sample.letters[&entry.id];
-            filter.passes_letter(envelope, *size, entry.ordinal)
+        let mut queue_filter = QueueFilter::new(&filter, &sample.queues, NOW).unwrap();
+        let passes_letter = |entry: &RecipientView| {
+            let (envelope, size) = &sample.messages[&entry.id];
+            filter.passes_message(envelope, *size, entry.ordinal)
         };
-        let entries = sample.queues.entries().filter(|entry| sieve.passes(entry) && passes_letter(entry));
+        let entries = sample.queues.recipients().filter(|entry| queue_filter.passes(entry) && passes_letter(entry));
         let mut found: Vec<_> = entries.map(|entry| sample.number(&entry)).collect();
         found.sort_unstable();
         found
     }
 
     #[test]
-    fn each_condition_alone_means_those_who_fulfil_it() {
+    fn each_condition_selects_by_itself() {
         for (options, expected) in [
             (&[][..], &[0, 1, 2, 3, 4][..]),
             (&["--sender", "news@lists.example"], &[0, 1, 2]),
@@ -269,7 +269,7 @@ mod tests {
             (&["--state", "held,ready"], &[0, 3]),
             (&["--state", "held", "--state", "waiting"], &[0, 1, 2]),
         ] {
-            assert_eq!(meant(options), expected, "{options:?}");
+            assert_eq!(selected(options), expected, "{options:?}");
         }
     }
 
@@ -283,13 +283,13 @@ mod tests {
             (&["--older-than", "10m", "--younger-than", "90m", "--smaller-than", "1001B"], &[3, 4]),
             (&["--state", "waiting", "--recipient", "@a.example"], &[1]),
         ] {
-            assert_eq!(meant(options), expected, "{options:?}");
+            assert_eq!(selected(options), expected, "{options:?}");
         }
     }
 
     #[test]
-    fn letters_are_read_only_where_the_queue_does_not_know() {
-        let needs = |options: &[&str]| sample::filter(options).needs_letters();
+    fn messages_are_read_only_if_needed() {
+        let needs = |options: &[&str]| sample::filter(options).needs_messages();
         for options in [&["--sender", "@a"][..], &["--recipient", "b*"], &["--larger-than", "1B"]] {
             assert!(needs(options), "{options:?}");
         }
@@ -301,9 +301,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_does_not_exist_is_told_with_those_that_do() {
+    fn an_unknown_queue_error_lists_the_queues() {
         let (filter, sample) = (sample::filter(&["--queue", "list"]), sample::queues());
-        let error = Sieve::new(&filter, &sample.queues, NOW + HOUR).err().unwrap();
+        let error = QueueFilter::new(&filter, &sample.queues, NOW + HOUR).err().unwrap();
         assert_eq!(error.to_string(), "no such queue: \"list\"; expected one of: standard, lists, lame");
     }
 }

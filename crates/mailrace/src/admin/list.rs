@@ -2,16 +2,21 @@
 //! it.
 
 use mail::Envelope;
-use queue::{Entry, Progress};
+use queue::{RecipientProgress, RecipientView};
 use serde_json::{Value, json};
 
-use super::found::Place;
-use super::text::counted;
+use super::selection::DestinationName;
+use super::text::plural;
 
 /// A queued recipient as JSON; None if the envelope has no such recipient.
-pub(super) fn object(entry: &Entry, place: &Place, envelope: &Envelope, size: u64) -> Option<Value> {
+pub(super) fn entry_json(
+    entry: &RecipientView,
+    destination: &DestinationName,
+    envelope: &Envelope,
+    size: u64,
+) -> Option<Value> {
     let recipient = envelope.recipients.get(entry.ordinal as usize)?;
-    let (state, until) = state(entry.progress);
+    let (state, until) = state_and_until(entry.progress);
     Some(json!({
         "id": entry.id.to_string(),
         "sender": envelope.sender.as_ref().map_or("", |sender| sender.as_str()),
@@ -21,29 +26,29 @@ pub(super) fn object(entry: &Entry, place: &Place, envelope: &Envelope, size: u6
         "attempts": entry.attempts,
         "state": state,
         "until": until,
-        "destination": place.name,
-        "queue": place.queue,
+        "destination": destination.name,
+        "queue": destination.queue,
         "error": entry.error.as_deref(),
     }))
 }
 
 /// The name of a state, and until when it lasts.
-pub(super) fn state(progress: Progress) -> (&'static str, Option<String>) {
+pub(super) fn state_and_until(progress: RecipientProgress) -> (&'static str, Option<String>) {
     match progress {
-        Progress::Ready => ("ready", None),
-        Progress::InFlight => ("in flight", None),
-        Progress::Held => ("held", None),
-        Progress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
+        RecipientProgress::Ready => ("ready", None),
+        RecipientProgress::InFlight => ("in flight", None),
+        RecipientProgress::Held => ("held", None),
+        RecipientProgress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
     }
 }
 
 /// The line for people.
-pub(super) fn human(entry: &Value) -> String {
+pub(super) fn entry_line(entry: &Value) -> String {
     let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
     let state = match entry["until"].as_str() {
         Some(until) => {
             let attempts = entry["attempts"].as_u64().unwrap_or_default();
-            format!("waiting until {until}, {}", counted(attempts as usize, "attempt"))
+            format!("waiting until {until}, {}", plural(attempts as usize, "attempt"))
         }
         None => text("state"),
     };
@@ -54,23 +59,23 @@ pub(super) fn human(entry: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::found;
     use super::super::sample::{self, NOW};
+    use super::super::selection;
     use super::*;
 
     #[test]
     fn a_list_shows_each_recipient_on_a_line_for_people_and_for_programs() {
         let sample = sample::queues();
-        let mut found = found::find(&sample.queues, &sample::filter(&[]), NOW).unwrap();
+        let mut found = selection::select(&sample.queues, &sample::filter(&[]), NOW).unwrap();
         found.sort();
-        let object = |entry: &Entry| {
-            let (envelope, size) = &sample.letters[&entry.id];
-            object(entry, &found.places[&entry.destination], envelope, *size)
+        let object = |entry: &RecipientView| {
+            let (envelope, size) = &sample.messages[&entry.id];
+            entry_json(entry, &found.destinations[&entry.destination], envelope, *size)
         };
         let objects: Vec<_> = found.entries.iter().map(|entry| object(entry).unwrap()).collect();
-        assert_eq!(object(&Entry { ordinal: 3, ..found.entries[0].clone() }), None);
+        assert_eq!(object(&RecipientView { ordinal: 3, ..found.entries[0].clone() }), None);
         let lines = |form: fn(&Value) -> String| objects.iter().map(form).collect::<Vec<_>>().join("\n");
-        insta::assert_snapshot!("queue_list", lines(human));
+        insta::assert_snapshot!("queue_list", lines(entry_line));
         insta::assert_snapshot!("queue_list_json", lines(Value::to_string));
     }
 }

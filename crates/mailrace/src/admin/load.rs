@@ -3,69 +3,69 @@
 
 use std::fmt::{self, Write};
 
-use intake::{Refusal, Refusals};
-use load::Report;
-use load::policy::{Bound, Gauge, Limit, Reading};
+use intake::{RefusalCounters, ResourceRefusal};
+use load::LoadReport;
+use load::policy::{Gauge, GaugeReading, LoadLimit, Threshold};
 use mail::Timestamp;
 
-use super::text::brief;
+use super::text::short_duration;
 
 /// The whole report as text.
-pub(super) fn text(report: &Report, refusals: &Refusals, now: Timestamp) -> String {
+pub(super) fn report_text(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write(report, refusals, now, &mut out);
     out
 }
 
-fn write(report: &Report, refusals: &Refusals, now: Timestamp, out: &mut String) -> fmt::Result {
+fn write(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp, out: &mut String) -> fmt::Result {
     let sample = &report.sample;
-    let age = brief(now.since(sample.at));
+    let age = short_duration(now.since(sample.at));
     writeln!(out, "gauges, as of {} ({age} ago)", sample.at.rfc3339_date())?;
-    sample.readings.iter().try_for_each(|reading| writeln!(out, "  {}", told(reading)))?;
+    sample.readings.iter().try_for_each(|reading| writeln!(out, "  {}", gauge_line(reading)))?;
     writeln!(out, "limits")?;
     for limit in &report.limits {
-        writeln!(out, "  {}: {}", named(limit), standing(report, limit, now))?;
+        writeln!(out, "  {}: {}", limit_text(limit), limit_state(report, limit, now))?;
     }
     if report.limits.is_empty() {
         writeln!(out, "  none")?;
     }
     writeln!(out, "refused since the start")?;
-    for refusal in Refusal::ALL {
-        writeln!(out, "  {:<18} {}", refusal.name(), refusals.counted(refusal))?;
+    for refusal in ResourceRefusal::ALL {
+        writeln!(out, "  {:<18} {}", refusal.name(), refusals.count_of(refusal))?;
     }
     Ok(())
 }
 
 /// `load average: 0.52, from /proc/loadavg`.
-fn told(reading: &Reading) -> String {
-    let value = reading.value.map_or("absent".into(), |value| amount(&reading.gauge, value));
+fn gauge_line(reading: &GaugeReading) -> String {
+    let value = reading.value.map_or("absent".into(), |value| value_text(&reading.gauge, value));
     format!("{}: {value}, from {}", reading.gauge, reading.source)
 }
 
 /// `load average above 20.00, only the reserved networks are let in`.
-fn named(limit: &Limit) -> String {
-    let bound = match limit.bound {
-        Bound::Above(most) => format!("above {}", amount(&limit.gauge, most)),
-        Bound::Below(least) => format!("below {}", amount(&limit.gauge, least)),
+fn limit_text(limit: &LoadLimit) -> String {
+    let bound = match limit.threshold {
+        Threshold::Above(most) => format!("above {}", value_text(&limit.gauge, most)),
+        Threshold::Below(least) => format!("below {}", value_text(&limit.gauge, least)),
     };
-    format!("{} {bound}, {}", limit.gauge, limit.measure)
+    format!("{} {bound}, {}", limit.gauge, limit.restriction)
 }
 
 /// Whether a limit is in force, since when and why; or that it cannot work.
-fn standing(report: &Report, limit: &Limit, now: Timestamp) -> String {
-    if let Some(reason) = report.state.reasons.iter().find(|reason| reason.limit == *limit) {
-        let (since, ago) = (reason.since.rfc3339_date(), brief(now.since(reason.since)));
-        return format!("IN FORCE since {since} ({ago} ago), at {}", amount(&limit.gauge, reason.value));
+fn limit_state(report: &LoadReport, limit: &LoadLimit, now: Timestamp) -> String {
+    if let Some(reason) = report.state.active.iter().find(|reason| reason.limit == *limit) {
+        let (since, ago) = (reason.since.rfc3339_date(), short_duration(now.since(reason.since)));
+        return format!("IN FORCE since {since} ({ago} ago), at {}", value_text(&limit.gauge, reason.value));
     }
-    match report.blind().any(|blind| blind == limit) {
+    match report.limits_without_gauge().any(|blind| blind == limit) {
         true => "cannot work: its gauge is absent".into(),
         false => "not in force".into(),
     }
 }
 
 /// A value in the unit of its gauge.
-fn amount(gauge: &Gauge, value: f64) -> String {
+fn value_text(gauge: &Gauge, value: f64) -> String {
     match gauge {
         Gauge::LoadAverage => format!("{value:.2}"),
         Gauge::Pressure(_) => format!("{value:.2} %"),
@@ -88,15 +88,15 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use load::policy::{Limits, Sample, State};
+    use load::policy::{Limits, LoadSample, LoadState};
     use load::{Resource, policy};
 
     use super::*;
 
-    fn report(now: Timestamp) -> Report {
-        let reading = |gauge, source, value| Reading { gauge, source, value };
+    fn report(now: Timestamp) -> LoadReport {
+        let reading = |gauge, source, value| GaugeReading { gauge, source, value };
         let disk: Arc<Path> = Path::new("/var/spool").into();
-        let sample = Sample {
+        let sample = LoadSample {
             at: now - Duration::from_secs(1),
             readings: vec![
                 reading(Gauge::LoadAverage, "/proc/loadavg", Some(21.3)),
@@ -107,15 +107,20 @@ mod tests {
             ],
         };
         let limits = Limits { refuse_above: Some(20.0), io_pressure_max: Some(50.0), ..Limits::default() };
-        let state = State::default().after(&Sample { at: now - Duration::from_secs(300), ..sample.clone() }, &limits);
-        let of_each: Vec<policy::Limit> = sample.readings.iter().flat_map(|one| limits.of(&one.gauge)).collect();
-        Report { sample, limits: of_each, state }
+        let state = LoadState::default()
+            .next_state(&LoadSample { at: now - Duration::from_secs(300), ..sample.clone() }, &limits);
+        let of_each: Vec<policy::LoadLimit> =
+            sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
+        LoadReport { sample, limits: of_each, state }
     }
 
     #[test]
     fn the_report_tells_what_is_in_force_and_what_cannot_be() {
         let now = super::super::sample::NOW;
-        let told = [text(&report(now), &Refusals::default(), now), text(&Report::default(), &Refusals::default(), now)];
+        let told = [
+            report_text(&report(now), &RefusalCounters::default(), now),
+            report_text(&LoadReport::default(), &RefusalCounters::default(), now),
+        ];
         insta::assert_snapshot!("load", told.join("\n"));
     }
 }

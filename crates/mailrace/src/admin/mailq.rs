@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::client::{ask, print};
+use super::client::{print, request_text};
 use super::filter::Filter;
-use super::question::Question;
+use super::request::ControlRequest;
 use crate::config::Config;
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
@@ -17,7 +17,7 @@ const INDENT: usize = 57;
 ///
 /// The server does not answer.
 pub fn mailq(config: &Config) -> anyhow::Result<()> {
-    let answer = ask(&config.admin.socket, &Question::List(Filter::default()))?;
+    let answer = request_text(&config.admin.socket, &ControlRequest::List(Filter::default()))?;
     let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     print(lines(&rows))
 }
@@ -32,8 +32,8 @@ fn lines(rows: &[Value]) -> Vec<String> {
         let first = &of_message[0];
         messages += 1;
         octets += first["size"].as_u64().unwrap_or_default();
-        lines.push(message(first));
-        of_message.iter().for_each(|row| recipient(row, &mut lines));
+        lines.push(message_line(first));
+        of_message.iter().for_each(|row| push_recipient(row, &mut lines));
         lines.push(String::new());
     }
     let plural = if messages == 1 { "" } else { "s" };
@@ -42,7 +42,7 @@ fn lines(rows: &[Value]) -> Vec<String> {
 }
 
 /// As in Postfix, `*` marks messages in delivery and `!` those on hold.
-fn message(row: &Value) -> String {
+fn message_line(row: &Value) -> String {
     let mark = match text(row, "state") {
         "in flight" => '*',
         "held" => '!',
@@ -55,7 +55,7 @@ fn message(row: &Value) -> String {
     format!("{id:<25} {:>8} {accepted}  {sender}", row["size"].as_u64().unwrap_or_default())
 }
 
-fn recipient(row: &Value, lines: &mut Vec<String>) {
+fn push_recipient(row: &Value, lines: &mut Vec<String>) {
     if let Some(error) = row["error"].as_str() {
         lines.push(format!("({error})"));
     }

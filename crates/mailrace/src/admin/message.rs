@@ -10,43 +10,52 @@ mod text;
 
 use std::io::{self, Write};
 
-use mail::{Body, BodyType, Envelope, Notify, Recipient, Return, Timestamp};
+use mail::{Body, BodyType, DsnNotify, DsnReturn, Envelope, Recipient, Timestamp};
 use serde_json::{Value, json};
-use spool::{State, Stored};
+use spool::{RecipientState, SpooledMessage};
 
-use super::explain::Account;
-use super::list::state;
+use super::explain::MessageState;
+use super::list::state_and_until;
 
 pub use client::show;
 
 /// Bytes of a message in one answer.
-const PIECE_OCTETS_MAX: usize = 256 << 10;
+const CHUNK_OCTETS_MAX: usize = 256 << 10;
 
 /// Writes the message, and a line for each recipient.
-pub(super) fn write(account: &Account, stored: &Stored, now: Timestamp, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{}", message(account, stored, now))?;
+pub(super) fn write_message(
+    message_state: &MessageState,
+    stored: &SpooledMessage,
+    now: Timestamp,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "{}", message_json(message_state, stored, now))?;
     let recipients = (0..).zip(&stored.envelope.recipients);
     for (ordinal, recipient) in recipients {
-        writeln!(out, "{}", one(account, stored, ordinal, recipient))?;
+        writeln!(out, "{}", recipient_json(message_state, stored, ordinal, recipient))?;
     }
     Ok(())
 }
 
 /// Writes a chunk of the body: its length and the total size, then the bytes and a line end.
 pub(super) fn write_content(body: &Body, from: u64, out: &mut impl Write) -> io::Result<()> {
-    let left = usize::try_from(body.len().saturating_sub(from)).unwrap_or(usize::MAX);
-    let mut piece = vec![0; left.min(PIECE_OCTETS_MAX)];
-    let read = body.read_at(&mut piece, from)?;
+    let remaining = usize::try_from(body.len().saturating_sub(from)).unwrap_or(usize::MAX);
+    let mut chunk = vec![0; remaining.min(CHUNK_OCTETS_MAX)];
+    let read = body.read_at(&mut chunk, from)?;
     writeln!(out, "{}", json!({ "octets": read, "size": body.len() }))?;
-    out.write_all(&piece[..read])?;
+    out.write_all(&chunk[..read])?;
     writeln!(out)
 }
 
-fn message(account: &Account, stored: &Stored, now: Timestamp) -> Value {
+fn message_json(message_state: &MessageState, stored: &SpooledMessage, now: Timestamp) -> Value {
     let Envelope { sender, recipients, accepted_at, client, body_type, smtputf8, ret, envid } = &stored.envelope;
-    let destination = |(place, next_hop, waits): (&super::found::Place, Option<&str>, Vec<String>)| json!({ "destination": place.name, "queue": place.queue, "next_hop": next_hop, "waits": waits });
+    let destination = |(destination_name, next_hop, waits): (
+        &super::selection::DestinationName,
+        Option<&str>,
+        Vec<String>,
+    )| json!({ "destination": destination_name.name, "queue": destination_name.queue, "next_hop": next_hop, "waits": waits });
     json!({
-        "id": account.id.to_string(),
+        "id": message_state.id.to_string(),
         "sender": sender.as_ref().map_or("", |sender| sender.as_str()),
         "recipient_count": recipients.len(),
         "size": stored.body.len(),
@@ -60,55 +69,55 @@ fn message(account: &Account, stored: &Stored, now: Timestamp) -> Value {
         },
         "smtputf8": smtputf8,
         "ret": ret.map(|ret| match ret {
-            Return::Full => "FULL",
-            Return::Headers => "HDRS",
+            DsnReturn::Full => "FULL",
+            DsnReturn::Headers => "HDRS",
         }),
         "envid": envid,
-        "destinations": account.destinations(now).map(destination).collect::<Vec<_>>(),
+        "destinations": message_state.destinations(now).map(destination).collect::<Vec<_>>(),
     })
 }
 
-fn one(account: &Account, stored: &Stored, ordinal: u32, recipient: &Recipient) -> Value {
-    let entry = account.entries.get(&ordinal);
-    let place = entry.and_then(|entry| account.places.get(&entry.destination));
+fn recipient_json(message_state: &MessageState, stored: &SpooledMessage, ordinal: u32, recipient: &Recipient) -> Value {
+    let entry = message_state.entries.get(&ordinal);
+    let destination_name = entry.and_then(|entry| message_state.destinations_by_id.get(&entry.destination));
     let (state, until) = match entry {
-        Some(entry) => state(entry.progress),
-        None => (settled(stored.states.get(ordinal as usize)), None),
+        Some(entry) => state_and_until(entry.progress),
+        None => (stored_state(stored.states.get(ordinal as usize)), None),
     };
     json!({
         "recipient": recipient.address.as_str(),
         "original": recipient.original.as_ref().map(|original| original.as_str()),
         "orcpt": recipient.orcpt,
-        "notify": notify(recipient.notify),
+        "notify": notify_words(recipient.notify),
         "state": state,
         "until": until,
         "attempts": entry.map(|entry| entry.attempts),
-        "destination": place.map(|place| &place.name),
-        "queue": place.map(|place| &place.queue),
+        "destination": destination_name.map(|destination_name| &destination_name.name),
+        "queue": destination_name.map(|destination_name| &destination_name.queue),
         "error": entry.and_then(|entry| entry.error.as_deref()),
     })
 }
 
 /// The state of a recipient that is in no queue.
-fn settled(state: Option<&State>) -> &'static str {
+fn stored_state(state: Option<&RecipientState>) -> &'static str {
     match state {
-        Some(State::Delivered) => "delivered",
-        Some(State::Failed) => "failed or removed",
-        Some(State::SetAside) => "set aside",
-        Some(State::Waiting { .. } | State::Held { .. }) | None => "entering or leaving the queue",
+        Some(RecipientState::Delivered) => "delivered",
+        Some(RecipientState::Failed) => "failed or removed",
+        Some(RecipientState::SetAside) => "set aside",
+        Some(RecipientState::Waiting { .. } | RecipientState::Held { .. }) | None => "entering or leaving the queue",
     }
 }
 
 /// The words of NOTIFY (RFC 3461 section 4.1); None if it was not given.
-fn notify(notify: Notify) -> Option<String> {
+fn notify_words(notify: DsnNotify) -> Option<String> {
     let words = [
-        (Notify::NEVER, "NEVER"),
-        (Notify::SUCCESS, "SUCCESS"),
-        (Notify::FAILURE, "FAILURE"),
-        (Notify::DELAY, "DELAY"),
+        (DsnNotify::NEVER, "NEVER"),
+        (DsnNotify::SUCCESS, "SUCCESS"),
+        (DsnNotify::FAILURE, "FAILURE"),
+        (DsnNotify::DELAY, "DELAY"),
     ];
-    let asked: Vec<&str> = words.iter().filter(|(wish, _)| notify.contains(*wish)).map(|(_, word)| *word).collect();
-    (!asked.is_empty()).then(|| asked.join(","))
+    let requested: Vec<&str> = words.iter().filter(|(wish, _)| notify.contains(*wish)).map(|(_, word)| *word).collect();
+    (!requested.is_empty()).then(|| requested.join(","))
 }
 
 #[cfg(test)]
@@ -125,26 +134,26 @@ pub(super) mod tests {
     pub(super) fn answer() -> String {
         let sample = sample::queues();
         let id = QueueId::new(SpoolId::new(7), 0, 1);
-        let mut envelope = sample.letters[&id].0.clone();
+        let mut envelope = sample.messages[&id].0.clone();
         envelope.client =
-            mail::Client { address: "192.0.2.1".parse().ok(), helo: "mx.lists.example".into(), trusted: false };
-        (envelope.ret, envelope.envid) = (Some(Return::Headers), Some("X1".into()));
+            mail::ClientInfo { address: "192.0.2.1".parse().ok(), helo: "mx.lists.example".into(), trusted: false };
+        (envelope.ret, envelope.envid) = (Some(DsnReturn::Headers), Some("X1".into()));
         let mut alias = envelope.recipients[0].clone();
         alias.address = "zoe@here.example".parse().unwrap();
         alias.original = "all\u{202e}@here.example".parse().ok();
-        alias.notify = Notify::SUCCESS.with(Notify::DELAY);
+        alias.notify = DsnNotify::SUCCESS.with(DsnNotify::DELAY);
         alias.orcpt = Some("rfc822;all@here.example".into());
         envelope.recipients.push(alias);
-        let waiting = State::Waiting { attempts: 1, until: NOW };
-        let states = vec![State::Held { attempts: 0 }, waiting, waiting, State::Delivered];
-        let stored = Stored { envelope, states, body: body(2000) };
+        let waiting = RecipientState::Waiting { attempts: 1, until: NOW };
+        let states = vec![RecipientState::Held { attempts: 0 }, waiting, waiting, RecipientState::Delivered];
+        let stored = SpooledMessage { envelope, states, body: body(2000) };
         let mut out = Vec::new();
-        write(&Account::of(&sample.queues, id, NOW), &stored, NOW, &mut out).unwrap();
+        write_message(&MessageState::of(&sample.queues, id, NOW), &stored, NOW, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     fn body(octets: usize) -> Body {
-        let bytes: Vec<u8> = (0..octets).map(|place| place as u8).collect();
+        let bytes: Vec<u8> = (0..octets).map(|destination_name| destination_name as u8).collect();
         Body::new(Arc::new(bytes), 0, octets as u64, 0, BodyFlags::default())
     }
 
@@ -154,17 +163,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_piece_tells_its_length_and_begins_where_it_was_asked() {
-        let piece = |octets: usize, from| {
+    fn a_chunk_starts_at_the_requested_offset() {
+        let chunk = |octets: usize, from| {
             let mut out = Vec::new();
             write_content(&body(octets), from, &mut out).unwrap();
             let end = out.iter().position(|octet| *octet == b'\n').unwrap();
             (String::from_utf8(out[..end].to_vec()).unwrap(), out[end + 1..out.len() - 1].to_vec())
         };
-        assert_eq!(piece(4, 1), (r#"{"octets":3,"size":4}"#.into(), vec![1, 2, 3]));
-        assert_eq!(piece(4, 9), (r#"{"octets":0,"size":4}"#.into(), vec![]));
-        let (head, bytes) = piece(PIECE_OCTETS_MAX + 7, 7);
-        assert_eq!(head, format!("{{\"octets\":{PIECE_OCTETS_MAX},\"size\":{}}}", PIECE_OCTETS_MAX + 7));
-        assert_eq!((bytes.len(), bytes[0]), (PIECE_OCTETS_MAX, 7));
+        assert_eq!(chunk(4, 1), (r#"{"octets":3,"size":4}"#.into(), vec![1, 2, 3]));
+        assert_eq!(chunk(4, 9), (r#"{"octets":0,"size":4}"#.into(), vec![]));
+        let (head, bytes) = chunk(CHUNK_OCTETS_MAX + 7, 7);
+        assert_eq!(head, format!("{{\"octets\":{CHUNK_OCTETS_MAX},\"size\":{}}}", CHUNK_OCTETS_MAX + 7));
+        assert_eq!((bytes.len(), bytes[0]), (CHUNK_OCTETS_MAX, 7));
     }
 }

@@ -36,7 +36,7 @@ impl From<&str> for Glob {
 /// The text is not a valid pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
-pub struct NotAPattern(&'static str);
+pub struct InvalidPattern(&'static str);
 
 /// A pattern for destination names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +53,11 @@ impl NamePattern {
 }
 
 impl FromStr for NamePattern {
-    type Err = NotAPattern;
+    type Err = InvalidPattern;
 
-    fn from_str(text: &str) -> Result<Self, NotAPattern> {
+    fn from_str(text: &str) -> Result<Self, InvalidPattern> {
         match text {
-            "" => Err(NotAPattern("a name: example.org, *.example.org")),
+            "" => Err(InvalidPattern("a name: example.org, *.example.org")),
             text => Ok(NamePattern { text: text.into(), glob: text.into() }),
         }
     }
@@ -78,11 +78,11 @@ pub(super) fn domain_of(destination: &str) -> &str {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     text: Box<str>,
-    meant: Meant,
+    matcher: AddressMatcher,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Meant {
+enum AddressMatcher {
     /// The null sender, `<>`.
     Null,
     /// Both parts; None matches any local part.
@@ -94,47 +94,51 @@ enum Meant {
 impl AddressPattern {
     /// Whether it matches an address; None is the null sender.
     pub fn matches(&self, address: Option<&Address>) -> bool {
-        match (&self.meant, address) {
-            (Meant::Null, address) => address.is_none(),
+        match (&self.matcher, address) {
+            (AddressMatcher::Null, address) => address.is_none(),
             (_, None) => false,
-            (Meant::Parts { local, domain }, Some(address)) => {
+            (AddressMatcher::Parts { local, domain }, Some(address)) => {
                 domain.matches(address.domain()) && local.as_ref().is_none_or(|local| local.matches(address.local()))
             }
-            (Meant::Whole(glob), Some(address)) => glob.matches(address.as_str()),
+            (AddressMatcher::Whole(glob), Some(address)) => glob.matches(address.as_str()),
         }
     }
 
     /// Whether it can match an address of this domain.
-    pub fn reaches(&self, name: &str) -> bool {
-        match &self.meant {
-            Meant::Null => false,
-            Meant::Parts { domain, .. } => domain.matches(name),
-            Meant::Whole(_) => true,
+    pub fn can_match_domain(&self, name: &str) -> bool {
+        match &self.matcher {
+            AddressMatcher::Null => false,
+            AddressMatcher::Parts { domain, .. } => domain.matches(name),
+            AddressMatcher::Whole(_) => true,
         }
     }
 
     /// Whether it matches every address of the domains that it can match.
-    pub fn is_domain(&self) -> bool {
-        matches!(self.meant, Meant::Parts { local: None, .. })
+    pub fn matches_whole_domain(&self) -> bool {
+        matches!(self.matcher, AddressMatcher::Parts { local: None, .. })
     }
 }
 
 impl FromStr for AddressPattern {
-    type Err = NotAPattern;
+    type Err = InvalidPattern;
 
-    fn from_str(text: &str) -> Result<Self, NotAPattern> {
+    fn from_str(text: &str) -> Result<Self, InvalidPattern> {
         if text == "<>" {
-            return Ok(AddressPattern { text: text.into(), meant: Meant::Null });
+            return Ok(AddressPattern { text: text.into(), matcher: AddressMatcher::Null });
         }
         let bare = text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text);
-        let meant = match bare.rsplit_once('@') {
-            None if bare.contains('*') => Meant::Whole(bare.into()),
+        let matcher = match bare.rsplit_once('@') {
+            None if bare.contains('*') => AddressMatcher::Whole(bare.into()),
             Some((local, domain)) if !domain.is_empty() => {
-                Meant::Parts { local: (!local.is_empty()).then(|| local.into()), domain: domain.into() }
+                AddressMatcher::Parts { local: (!local.is_empty()).then(|| local.into()), domain: domain.into() }
             }
-            _ => return Err(NotAPattern("an address, a domain or a pattern: bob@example.org, @example.org, bob*, <>")),
+            _ => {
+                return Err(InvalidPattern(
+                    "an address, a domain or a pattern: bob@example.org, @example.org, bob*, <>",
+                ));
+            }
         };
-        Ok(AddressPattern { text: text.into(), meant })
+        Ok(AddressPattern { text: text.into(), matcher })
     }
 }
 
@@ -146,31 +150,31 @@ impl fmt::Display for AddressPattern {
 
 /// A text to search for in other texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TextPattern {
     text: Box<str>,
     /// The text in lower case.
-    small: Box<str>,
+    lowercase: Box<str>,
 }
 
-impl Part {
+impl TextPattern {
     /// Whether `whole` contains it.
-    pub fn is_in(&self, whole: &str) -> bool {
-        whole.to_lowercase().contains(&*self.small)
+    pub fn matches(&self, whole: &str) -> bool {
+        whole.to_lowercase().contains(&*self.lowercase)
     }
 }
 
-impl FromStr for Part {
-    type Err = NotAPattern;
+impl FromStr for TextPattern {
+    type Err = InvalidPattern;
 
-    fn from_str(text: &str) -> Result<Self, NotAPattern> {
+    fn from_str(text: &str) -> Result<Self, InvalidPattern> {
         match text.trim() {
-            "" => Err(NotAPattern("a text that is not empty: greylisted")),
-            _ => Ok(Part { text: text.into(), small: text.to_lowercase().into() }),
+            "" => Err(InvalidPattern("a text that is not empty: greylisted")),
+            _ => Ok(TextPattern { text: text.into(), lowercase: text.to_lowercase().into() }),
         }
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for TextPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -181,8 +185,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_asterisk_stands_for_anything() {
-        for (pattern, text, meant) in [
+    fn an_asterisk_matches_anything() {
+        for (pattern, text, matcher) in [
             ("bob", "Bob", true),
             ("bob", "bobby", false),
             ("bob*", "bob", true),
@@ -196,15 +200,15 @@ mod tests {
             ("*a*a*", "aa", true),
             ("É*", "éa", true),
         ] {
-            assert_eq!(Glob::from(pattern).matches(text), meant, "{pattern} {text}");
+            assert_eq!(Glob::from(pattern).matches(text), matcher, "{pattern} {text}");
         }
     }
 
     #[test]
-    fn an_address_is_meant_by_its_domain_by_itself_or_by_a_part() {
+    fn addresses_match_whole_by_domain_or_by_part() {
         let bob = "Bob@example.org".parse().unwrap();
         let quoted = "\"a@b\"@example.org".parse().unwrap();
-        for (pattern, address, meant) in [
+        for (pattern, address, matcher) in [
             ("bob@example.org", Some(&bob), true),
             ("<bob@Example.org>", Some(&bob), true),
             ("@example.org", Some(&bob), true),
@@ -219,7 +223,7 @@ mod tests {
             ("*", None, false),
         ] {
             let read: AddressPattern = pattern.parse().unwrap();
-            assert_eq!(read.matches(address), meant, "{pattern}");
+            assert_eq!(read.matches(address), matcher, "{pattern}");
             assert_eq!(read.to_string(), pattern);
         }
         for text in ["", "bob", "bob@", "@", "<bob>"] {
@@ -228,18 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_is_meant_by_its_domain_too() {
-        for (pattern, meant) in [("mx1!example.org", true), ("example.org", true), ("mx1*", true), ("mx1", false)] {
-            assert_eq!(pattern.parse::<NamePattern>().unwrap().matches("mx1!example.org"), meant, "{pattern}");
+    fn a_destination_matches_by_domain_too() {
+        for (pattern, matcher) in [("mx1!example.org", true), ("example.org", true), ("mx1*", true), ("mx1", false)] {
+            assert_eq!(pattern.parse::<NamePattern>().unwrap().matches("mx1!example.org"), matcher, "{pattern}");
         }
         assert!("".parse::<NamePattern>().is_err());
     }
 
     #[test]
-    fn a_part_is_looked_for_without_regard_to_case_and_is_never_empty() {
-        let part: Part = " Grey".parse().unwrap();
-        assert!(part.is_in("450 4.7.1 greylisted") && !part.is_in("greylisted"));
+    fn text_patterns_ignore_case_and_are_not_empty() {
+        let part: TextPattern = " Grey".parse().unwrap();
+        assert!(part.matches("450 4.7.1 greylisted") && !part.matches("greylisted"));
         assert_eq!(part.to_string(), " Grey");
-        assert!(["", " "].iter().all(|text| text.parse::<Part>().is_err()));
+        assert!(["", " "].iter().all(|text| text.parse::<TextPattern>().is_err()));
     }
 }

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
 use mail::{
-    Address, BodyType, Client, Enhanced, Envelope, Notify, Outcome, QueueId, Recipient, Reply, SpoolId, Timestamp,
+    Address, BodyType, ClientInfo, DsnNotify, EnhancedCode, Envelope, Outcome, QueueId, Recipient, Reply, SpoolId,
+    Timestamp,
 };
 use queue::{
-    Admission, Adopt, Attempt, Config, Contact, Entry, Limits, Pending, QueueConfig, QueueNumber, Queues, Routed,
+    Admission, AdoptPolicy, Attempt, Config, ContactResult, NextHopLimits, NextHopRoute, PendingRecipient, QueueConfig,
+    QueueNumber, Queues, RecipientView,
 };
 
 use super::filter::Filter;
@@ -29,14 +31,14 @@ pub(crate) const NOW: Timestamp = Timestamp(1_795_196_776_123);
 /// The queues, and the messages with their sizes.
 pub(crate) struct Sample {
     pub(crate) queues: Queues<()>,
-    pub(crate) letters: HashMap<QueueId, (Envelope, u64)>,
+    pub(crate) messages: HashMap<QueueId, (Envelope, u64)>,
     /// The attempt that is in flight.
     pub(crate) attempt: Attempt<()>,
 }
 
 impl Sample {
     /// The number of an entry in the table above.
-    pub(crate) fn number(&self, entry: &Entry) -> u32 {
+    pub(crate) fn number(&self, entry: &RecipientView) -> u32 {
         match entry.id.sequence() {
             1 => entry.ordinal,
             other => other as u32 + 1,
@@ -52,7 +54,7 @@ pub(crate) fn filter(options: &[&str]) -> Filter {
 
 pub(crate) fn queues() -> Sample {
     let mut queues = Queues::new(config(), 0);
-    let mut letters = HashMap::new();
+    let mut messages = HashMap::new();
     let (standard, lists) = (QueueNumber(0), QueueNumber(1));
     let mut attempt = None;
     for (sequence, sender, to, queue, size, age) in [
@@ -61,41 +63,47 @@ pub(crate) fn queues() -> Sample {
         (2, Some("carol@c.example"), &["bob@a.example"], lists, 1000, 1),
     ] {
         let (id, accepted_at) = (QueueId::new(SpoolId::new(7), 0, sequence), NOW - HOUR * age);
-        letters.insert(id, (envelope(sender, to, accepted_at), size));
+        messages.insert(id, (envelope(sender, to, accepted_at), size));
         let pending = |(ordinal, to): (u32, &&str)| {
             let domain = to.split_once('@').unwrap().1;
             let name = if domain == "d.example" { format!("mx.here!{domain}") } else { domain.into() };
             let (destination, held) = (queues.destination(queue, &name), sequence == 1 && ordinal == 0);
-            Pending { ordinal, destination, attempts: 0, due: accepted_at, held }
+            PendingRecipient { ordinal, destination, attempts: 0, due: accepted_at, held }
         };
         let recipients: Vec<_> = (0..).zip(to).map(pending).collect();
-        let admission = Admission { id, sender: sequence, accepted_at, recovered: false, alone: false, recipients };
+        let admission =
+            Admission { id, sender: sequence, accepted_at, recovered: false, separate_attempts: false, recipients };
         queues.admit(accepted_at, &admission);
-        answer(&mut queues, accepted_at);
+        route_all(&mut queues, accepted_at);
         match sequence {
-            1 => greylist(&mut queues),
+            1 => defer_all(&mut queues),
             3 => attempt = queues.next(accepted_at),
             _ => {}
         }
     }
-    Sample { queues, letters, attempt: attempt.unwrap() }
+    Sample { queues, messages, attempt: attempt.unwrap() }
 }
 
 /// Answers all route requests.
-fn answer(queues: &mut Queues<()>, now: Timestamp) {
-    while let Some(destination) = queues.next_question() {
+fn route_all(queues: &mut Queues<()>, now: Timestamp) {
+    while let Some(destination) = queues.next_unrouted() {
         let next_hop = format!("smtp:{}", queues.destination_name(destination)).into();
-        let routed =
-            Routed { next_hop, route: (), limits: Limits::default(), until: NOW + HOUR * 24, transient: false };
-        queues.routed(now, destination, routed);
+        let routed = NextHopRoute {
+            next_hop,
+            route: (),
+            limits: NextHopLimits::default(),
+            until: NOW + HOUR * 24,
+            transient: false,
+        };
+        queues.set_route(now, destination, routed);
     }
 }
 
 /// Defers every recipient.
-fn greylist(queues: &mut Queues<()>) {
+fn defer_all(queues: &mut Queues<()>) {
     while let Some(mut attempt) = queues.next(NOW - HOUR) {
-        queues.ended(NOW - HOUR, &mut attempt, Contact::Answered { slowest: Duration::ZERO });
-        let outcome = Outcome::Deferred(Reply::new(450, Enhanced(4, 7, 1), "Greylisted, come again"));
+        queues.finish_contact(NOW - HOUR, &mut attempt, ContactResult::Answered { slowest: Duration::ZERO });
+        let outcome = Outcome::Deferred(Reply::new(450, EnhancedCode(4, 7, 1), "Greylisted, come again"));
         let verdict = queues.judge(NOW - HOUR, &attempt, outcome);
         queues.report(NOW - HOUR, attempt, &[verdict]);
     }
@@ -104,10 +112,10 @@ fn greylist(queues: &mut Queues<()>) {
 fn config() -> Config {
     let queue = |name: &str| QueueConfig {
         name: name.into(),
-        retry: queue::Retry { first: HOUR * 2, jitter: 0.0, ..queue::Retry::default() },
+        retry: queue::RetryPolicy { first: HOUR * 2, jitter: 0.0, ..queue::RetryPolicy::default() },
         ..QueueConfig::default()
     };
-    let adopts = Adopt { failures: 3, slower_than: HOUR, release_after: HOUR, per_next_hop: 2 };
+    let adopts = AdoptPolicy { failures: 3, slower_than: HOUR, release_after: HOUR, per_next_hop: 2 };
     let lame = QueueConfig { adopts: Some(adopts), ..queue("lame") };
     Config { queues: vec![queue("standard"), queue("lists"), lame], ..Config::default() }
 }
@@ -116,14 +124,14 @@ fn envelope(sender: Option<&str>, to: &[&str], accepted_at: Timestamp) -> Envelo
     let recipient = |text: &&str| Recipient {
         address: text.parse::<Address>().unwrap(),
         original: None,
-        notify: Notify::default(),
+        notify: DsnNotify::default(),
         orcpt: None,
     };
     Envelope {
         sender: sender.map(|sender| sender.parse().unwrap()),
         recipients: to.iter().map(recipient).collect(),
         accepted_at,
-        client: Client { address: None, helo: "".into(), trusted: true },
+        client: ClientInfo { address: None, helo: "".into(), trusted: true },
         body_type: BodyType::default(),
         smtputf8: false,
         ret: None,

@@ -13,48 +13,48 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::QUESTION_OCTETS_MAX;
-use super::clerk::{Clerk, Unanswered};
-use crate::line::Level;
+use super::REQUEST_OCTETS_MAX;
+use super::handler::{ControlError, ControlHandler};
+use crate::log_line::Level;
 
 /// How long the server waits for a client in total: for the request, and again while it reads the
 /// answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 /// Concurrent requests.
-const CLERKS_MAX: usize = 8;
+const HANDLERS_MAX: usize = 8;
 /// The delay after a failed accept, perhaps for lack of file descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The running control socket.
-pub struct Server {
+pub struct ControlServer {
     socket: PathBuf,
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-    clerk: Arc<Mutex<Arc<Clerk>>>,
+    handler: Arc<Mutex<Arc<ControlHandler>>>,
 }
 
-impl Server {
+impl ControlServer {
     /// Binds the socket, replacing one left by a dead server, and handles requests on its own
     /// threads.
-    pub(super) fn open(socket: &Path, clerk: Clerk) -> anyhow::Result<Server> {
+    pub(super) fn bind_and_start(socket: &Path, handler: ControlHandler) -> anyhow::Result<ControlServer> {
         let listener = bind(socket).with_context(|| format!("the control socket {}", socket.display()))?;
-        let stopping = clerk.stopping();
-        let clerk = Arc::new(Mutex::new(Arc::new(clerk)));
-        let office = Office {
+        let stopping = handler.stopping();
+        let handler = Arc::new(Mutex::new(Arc::new(handler)));
+        let acceptor = ControlListener {
             listener: listener.try_clone()?,
             stopping: stopping.clone(),
-            clerk: clerk.clone(),
+            handler: handler.clone(),
             busy: Vec::new(),
         };
-        let thread = thread::Builder::new().name("admin".into()).spawn(move || office.work())?;
-        Ok(Server { socket: socket.into(), listener, stopping, thread, clerk })
+        let thread = thread::Builder::new().name("admin".into()).spawn(move || acceptor.run())?;
+        Ok(ControlServer { socket: socket.into(), listener, stopping, thread, handler })
     }
 
     /// New requests use this handler; requests in progress keep the old one.
-    pub fn change(&self, clerk: Clerk) {
+    pub fn set_handler(&self, handler: ControlHandler) {
         // The lock guards one assignment.
-        *self.clerk.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(clerk);
+        *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(handler);
     }
 
     /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
@@ -83,24 +83,24 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
 }
 
 /// Accepts connections, and starts a thread for each.
-struct Office {
+struct ControlListener {
     listener: UnixListener,
     stopping: Arc<AtomicBool>,
-    clerk: Arc<Mutex<Arc<Clerk>>>,
+    handler: Arc<Mutex<Arc<ControlHandler>>>,
     /// The threads, with a handle to shut each connection down.
     busy: Vec<(JoinHandle<()>, UnixStream)>,
 }
 
-impl Office {
-    fn work(mut self) {
+impl ControlListener {
+    fn run(mut self) {
         loop {
-            let taken = self.listener.accept().and_then(|(stream, _)| self.hand_on(stream));
+            let accepted = self.listener.accept().and_then(|(stream, _)| self.spawn_handler(stream));
             if self.stopping.load(Relaxed) {
                 break;
             }
-            if let Err(error) = taken {
-                complain(&self.clerk(), &error);
-                thread::sleep(PAUSE);
+            if let Err(error) = accepted {
+                log_error(&self.handler(), &error);
+                thread::sleep(ACCEPT_RETRY_DELAY);
             }
         }
         for (thread, stream) in self.busy {
@@ -110,36 +110,37 @@ impl Office {
         }
     }
 
-    fn clerk(&self) -> Arc<Clerk> {
-        self.clerk.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn handler(&self) -> Arc<ControlHandler> {
+        self.handler.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn hand_on(&mut self, stream: UnixStream) -> io::Result<()> {
+    fn spawn_handler(&mut self, stream: UnixStream) -> io::Result<()> {
         self.busy.retain(|(thread, _)| !thread.is_finished());
-        if self.busy.len() >= CLERKS_MAX {
+        if self.busy.len() >= HANDLERS_MAX {
             // A few bytes fit into an empty socket buffer without waiting.
-            return writeln!(&stream, "failed: too many requests in progress ({CLERKS_MAX})");
+            return writeln!(&stream, "failed: too many requests in progress ({HANDLERS_MAX})");
         }
-        let (clerk, rope) = (self.clerk(), stream.try_clone()?);
-        let thread = thread::Builder::new().name("clerk".into()).spawn(move || serve(&clerk, &stream))?;
-        self.busy.push((thread, rope));
+        let (handler, shutdown_handle) = (self.handler(), stream.try_clone()?);
+        let thread =
+            thread::Builder::new().name("control handler".into()).spawn(move || serve_client(&handler, &stream))?;
+        self.busy.push((thread, shutdown_handle));
         Ok(())
     }
 }
 
-fn serve(clerk: &Clerk, stream: &UnixStream) {
-    let answered = read_question(stream).and_then(|question| {
-        let mut out = BufWriter::new(Patient::new(stream));
-        match clerk.answer(&question, &mut out) {
+fn serve_client(handler: &ControlHandler, stream: &UnixStream) {
+    let result = read_request(stream).and_then(|request| {
+        let mut out = BufWriter::new(DeadlineStream::new(stream));
+        match handler.handle(&request, &mut out) {
             Ok(()) => writeln!(out, "done")?,
-            Err(Unanswered::Broken(error)) => return Err(error),
-            Err(Unanswered::No(why)) => writeln!(out, "no: {}", printable(&why))?,
+            Err(ControlError::Io(error)) => return Err(error),
+            Err(ControlError::Refused(why)) => writeln!(out, "no: {}", printable(&why))?,
             Err(why) => writeln!(out, "failed: {}", printable(&why.to_string()))?,
         }
         out.flush()
     });
-    if let Err(error) = answered {
-        complain(clerk, &error);
+    if let Err(error) = result {
+        log_error(handler, &error);
     }
     // The listener holds a handle too, so dropping this one does not close the connection. The
     // client may be gone.
@@ -151,52 +152,52 @@ fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-fn complain(clerk: &Clerk, error: &io::Error) {
-    clerk.log.event(Level::Warning, "a request on the control socket failed", &[("error", error)]);
+fn log_error(handler: &ControlHandler, error: &io::Error) {
+    handler.log.event(Level::Warning, "a request on the control socket failed", &[("error", error)]);
 }
 
-pub(super) fn read_question(stream: &UnixStream) -> io::Result<String> {
-    let mut question = String::new();
-    BufReader::new(Patient::new(stream)).take(QUESTION_OCTETS_MAX).read_line(&mut question)?;
-    match question.strip_suffix('\n') {
+pub(super) fn read_request(stream: &UnixStream) -> io::Result<String> {
+    let mut request = String::new();
+    BufReader::new(DeadlineStream::new(stream)).take(REQUEST_OCTETS_MAX).read_line(&mut request)?;
+    match request.strip_suffix('\n') {
         Some(line) => Ok(line.trim_end().to_owned()),
         None => Err(io::Error::new(io::ErrorKind::InvalidData, "the request is not a line, or too long")),
     }
 }
 
-/// A stream with a total time limit of [`PATIENCE`].
-struct Patient<'a> {
+/// A stream with a total time limit of [`CLIENT_TIME_MAX`].
+struct DeadlineStream<'a> {
     stream: &'a UnixStream,
-    left: Duration,
+    remaining: Duration,
 }
 
-impl<'a> Patient<'a> {
+impl<'a> DeadlineStream<'a> {
     fn new(stream: &'a UnixStream) -> Self {
-        Patient { stream, left: PATIENCE }
+        DeadlineStream { stream, remaining: CLIENT_TIME_MAX }
     }
 
-    fn wait<T>(&mut self, work: impl FnOnce(&UnixStream) -> io::Result<T>) -> io::Result<T> {
-        if self.left.is_zero() {
+    fn with_timeout<T>(&mut self, work: impl FnOnce(&UnixStream) -> io::Result<T>) -> io::Result<T> {
+        if self.remaining.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        self.stream.set_read_timeout(Some(self.left))?;
-        self.stream.set_write_timeout(Some(self.left))?;
+        self.stream.set_read_timeout(Some(self.remaining))?;
+        self.stream.set_write_timeout(Some(self.remaining))?;
         let begin = Instant::now();
         let done = work(self.stream);
-        self.left = self.left.saturating_sub(begin.elapsed());
+        self.remaining = self.remaining.saturating_sub(begin.elapsed());
         done
     }
 }
 
-impl Read for Patient<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.wait(|mut stream| stream.read(buffer))
+        self.with_timeout(|mut stream| stream.read(buffer))
     }
 }
 
-impl Write for Patient<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.wait(|mut stream| stream.write(bytes))
+        self.with_timeout(|mut stream| stream.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -209,33 +210,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_a_line_of_a_bounded_length() {
-        let told = |question: &[u8]| {
+    fn requests_are_lines_of_bounded_length() {
+        let told = |request: &[u8]| {
             let (mut client, server) = UnixStream::pair().unwrap();
-            let question = question.to_vec();
-            let asking = thread::spawn(move || client.write_all(&question));
-            let read = read_question(&server).map_err(|error| error.kind());
+            let request = request.to_vec();
+            let asking = thread::spawn(move || client.write_all(&request));
+            let read = read_request(&server).map_err(|error| error.kind());
             drop(server);
             // The server closes the connection if a request is too long.
             let _ = asking.join().unwrap();
             read
         };
         assert_eq!(told(b"count\r\nmore"), Ok("count".into()));
-        let long = [&[b'x'; QUESTION_OCTETS_MAX as usize - 1][..], b"\n"].concat();
-        assert_eq!(told(&long).map(|question| question.len()), Ok(long.len() - 1));
+        let long = [&[b'x'; REQUEST_OCTETS_MAX as usize - 1][..], b"\n"].concat();
+        assert_eq!(told(&long).map(|request| request.len()), Ok(long.len() - 1));
         assert_eq!(told(&[b"x", &long[..]].concat()), Err(io::ErrorKind::InvalidData));
         assert_eq!(told(b"count"), Err(io::ErrorKind::InvalidData));
     }
 
     #[test]
-    fn patience_is_for_all_calls_together() {
+    fn the_timeout_covers_all_calls() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let dripper = thread::spawn(move || {
             while client.write_all(b"x").is_ok() {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        let mut patient = Patient { stream: &server, left: Duration::from_millis(50) };
+        let mut patient = DeadlineStream { stream: &server, remaining: Duration::from_millis(50) };
         let mut octet = [0];
         // Each octet arrives in time, but not all of them together.
         let error = (0..1000).find_map(|_| patient.read(&mut octet).err()).unwrap();

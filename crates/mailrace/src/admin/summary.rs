@@ -7,10 +7,10 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use mail::Timestamp;
-use queue::{Entry, NextHopView, Progress, Queues};
+use queue::{NextHopView, Queues, RecipientProgress, RecipientView};
 use serde_json::{Map, Value, json};
 
-use super::found::Place;
+use super::selection::DestinationName;
 
 /// The minutes that separate age groups, as in qshape(1). The last group has no upper bound.
 pub(super) const AGES: [u64; 9] = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
@@ -19,7 +19,7 @@ const ERRORS_MAX: usize = 16;
 
 /// What is known of a group of recipients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct RecipientTally {
     ready: usize,
     in_flight: usize,
     waiting: usize,
@@ -31,35 +31,35 @@ pub(super) struct Tally {
     errors: Vec<(Arc<str>, usize)>,
 }
 
-impl Tally {
+impl RecipientTally {
     /// Counts one recipient.
-    pub(super) fn count(&mut self, entry: &Entry, now: Timestamp) {
+    pub(super) fn count(&mut self, entry: &RecipientView, now: Timestamp) {
         match entry.progress {
-            Progress::Ready => self.ready += 1,
-            Progress::InFlight => self.in_flight += 1,
-            Progress::Held => self.held += 1,
-            Progress::Waiting(until) => {
+            RecipientProgress::Ready => self.ready += 1,
+            RecipientProgress::InFlight => self.in_flight += 1,
+            RecipientProgress::Held => self.held += 1,
+            RecipientProgress::Waiting(until) => {
                 self.waiting += 1;
-                self.due_first = first(self.due_first, Some(until));
+                self.due_first = earliest(self.due_first, Some(until));
             }
         }
         let minutes = now.since(entry.accepted_at).as_secs() / 60;
         self.ages[AGES.partition_point(|age| *age <= minutes)] += 1;
-        self.accepted_first = first(self.accepted_first, Some(entry.accepted_at));
+        self.accepted_first = earliest(self.accepted_first, Some(entry.accepted_at));
         if let Some(error) = &entry.error {
             self.count_error(error, 1);
         }
     }
 
     /// Adds the counts of another group.
-    fn merge(&mut self, other: Tally) {
+    fn merge(&mut self, other: RecipientTally) {
         self.ready += other.ready;
         self.in_flight += other.in_flight;
         self.waiting += other.waiting;
         self.held += other.held;
         self.ages.iter_mut().zip(other.ages).for_each(|(age, more)| *age += more);
-        self.accepted_first = first(self.accepted_first, other.accepted_first);
-        self.due_first = first(self.due_first, other.due_first);
+        self.accepted_first = earliest(self.accepted_first, other.accepted_first);
+        self.due_first = earliest(self.due_first, other.due_first);
         other.errors.iter().for_each(|(error, count)| self.count_error(error, *count));
     }
 
@@ -80,7 +80,7 @@ impl Tally {
         if self.ready > 0 { Some(now) } else { self.due_first }
     }
 
-    fn members(&self, now: Timestamp) -> Map<String, Value> {
+    fn json_members(&self, now: Timestamp) -> Map<String, Value> {
         let next = self.next_attempt(now);
         let error = self.errors.iter().max_by_key(|(_, count)| *count).map(|(text, _)| &**text);
         let members = [
@@ -100,17 +100,17 @@ impl Tally {
     }
 }
 
-fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     one.into_iter().chain(other).min()
 }
 
 /// Counts all entries, grouped by `key`.
 pub(super) fn tally<K: Eq + Hash>(
-    entries: impl Iterator<Item = Entry>,
+    entries: impl Iterator<Item = RecipientView>,
     now: Timestamp,
-    key: impl Fn(&Entry) -> K,
-) -> HashMap<K, Tally> {
-    let mut tallies: HashMap<K, Tally> = HashMap::new();
+    key: impl Fn(&RecipientView) -> K,
+) -> HashMap<K, RecipientTally> {
+    let mut tallies: HashMap<K, RecipientTally> = HashMap::new();
     for entry in entries {
         tallies.entry(key(&entry)).or_default().count(&entry, now);
     }
@@ -118,22 +118,25 @@ pub(super) fn tally<K: Eq + Hash>(
 }
 
 /// A row for each destination, those with the most recipients first.
-pub(super) fn by_destination(tallies: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
-    let row = |(place, tally): &(Place, Tally)| {
-        let names = [("destination", json!(place.name)), ("queue", json!(place.queue))];
-        object(names, tally.members(now))
+pub(super) fn by_destination(tallies: HashMap<DestinationName, RecipientTally>, now: Timestamp) -> Vec<Value> {
+    let row = |(destination, tally): &(DestinationName, RecipientTally)| {
+        let names = [("destination", json!(destination.name)), ("queue", json!(destination.queue))];
+        json_object(names, tally.json_members(now))
     };
-    sorted(tallies).iter().map(row).collect()
+    sort_by_recipients(tallies).iter().map(row).collect()
 }
 
 /// A row for each sender.
-pub(super) fn by_sender(tallies: HashMap<String, Tally>, now: Timestamp) -> Vec<Value> {
-    sorted(tallies).iter().map(|(sender, tally)| object([("sender", json!(sender))], tally.members(now))).collect()
+pub(super) fn by_sender(tallies: HashMap<String, RecipientTally>, now: Timestamp) -> Vec<Value> {
+    sort_by_recipients(tallies)
+        .iter()
+        .map(|(sender, tally)| json_object([("sender", json!(sender))], tally.json_members(now)))
+        .collect()
 }
 
 /// A queue, without its recipients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Lane {
+pub(super) struct QueueSummary {
     name: Box<str>,
     attempts: usize,
     concurrency: usize,
@@ -141,36 +144,40 @@ pub(super) struct Lane {
 }
 
 /// All queues, in the order of the configuration.
-pub(super) fn lanes<R: Clone>(queues: &Queues<R>) -> Vec<Lane> {
-    let lane = |view: queue::QueueView<'_>| Lane {
+pub(super) fn queue_summaries<R: Clone>(queues: &Queues<R>) -> Vec<QueueSummary> {
+    let queue = |view: queue::QueueView<'_>| QueueSummary {
         name: view.name.into(),
         attempts: view.attempts,
         concurrency: view.concurrency,
         paused: view.paused,
     };
-    queues.queues().filter(|view| !view.is_gone()).map(lane).collect()
+    queues.queues().filter(|view| !view.is_gone()).map(queue).collect()
 }
 
 /// A row for each queue, including empty ones.
-pub(super) fn by_queue(lanes: Vec<Lane>, places: HashMap<Place, Tally>, now: Timestamp) -> Vec<Value> {
-    let mut tallies: HashMap<Box<str>, Tally> = HashMap::new();
-    for (place, tally) in places {
-        tallies.entry(place.queue).or_default().merge(tally);
+pub(super) fn by_queue(
+    queues: Vec<QueueSummary>,
+    destinations: HashMap<DestinationName, RecipientTally>,
+    now: Timestamp,
+) -> Vec<Value> {
+    let mut tallies: HashMap<Box<str>, RecipientTally> = HashMap::new();
+    for (destination, tally) in destinations {
+        tallies.entry(destination.queue).or_default().merge(tally);
     }
-    let with_tally = |lane: Lane| {
-        let tally = tallies.remove(&lane.name).unwrap_or_default();
-        (lane, tally)
+    let with_tally = |queue: QueueSummary| {
+        let tally = tallies.remove(&queue.name).unwrap_or_default();
+        (queue, tally)
     };
-    let row = |(lane, tally): &(Lane, Tally)| {
+    let row = |(queue, tally): &(QueueSummary, RecipientTally)| {
         let names = [
-            ("queue", json!(lane.name)),
-            ("attempts", json!(lane.attempts)),
-            ("concurrency", json!(lane.concurrency)),
-            ("paused", json!(lane.paused)),
+            ("queue", json!(queue.name)),
+            ("attempts", json!(queue.attempts)),
+            ("concurrency", json!(queue.concurrency)),
+            ("paused", json!(queue.paused)),
         ];
-        object(names, tally.members(now))
+        json_object(names, tally.json_members(now))
     };
-    sorted(lanes.into_iter().map(with_tally)).iter().map(row).collect()
+    sort_by_recipients(queues.into_iter().map(with_tally)).iter().map(row).collect()
 }
 
 /// A row for each known next hop, the busiest first.
@@ -197,7 +204,7 @@ pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<V
     hops.iter().map(row).collect()
 }
 
-fn sorted<K: Ord>(tallies: impl IntoIterator<Item = (K, Tally)>) -> Vec<(K, Tally)> {
+fn sort_by_recipients<K: Ord>(tallies: impl IntoIterator<Item = (K, RecipientTally)>) -> Vec<(K, RecipientTally)> {
     let mut rows: Vec<_> = tallies.into_iter().collect();
     rows.sort_unstable_by(|(one, of_one), (other, of_other)| {
         of_other.recipients().cmp(&of_one.recipients()).then_with(|| one.cmp(other))
@@ -205,7 +212,7 @@ fn sorted<K: Ord>(tallies: impl IntoIterator<Item = (K, Tally)>) -> Vec<(K, Tall
     rows
 }
 
-fn object<const N: usize>(names: [(&str, Value); N], mut members: Map<String, Value>) -> Value {
+fn json_object<const N: usize>(names: [(&str, Value); N], mut members: Map<String, Value>) -> Value {
     members.extend(names.into_iter().map(|(name, value)| (name.to_owned(), value)));
     Value::Object(members)
 }
@@ -222,16 +229,19 @@ mod tests {
     #[test]
     fn recipients_are_summed_up_by_where_they_are_and_by_who_writes_to_them() {
         let sample = sample::queues();
-        let (queues, letters) = (&sample.queues, &sample.letters);
-        let entries = || queues.entries();
-        let places = tally(entries(), NOW, |entry| Place::of(queues, entry.destination));
+        let (queues, letters) = (&sample.queues, &sample.messages);
+        let entries = || queues.recipients();
+        let destinations = tally(entries(), NOW, |entry| DestinationName::of(queues, entry.destination));
         let senders = tally(entries(), NOW, |entry| {
             let sender = letters[&entry.id].0.sender.as_ref();
             sender.map(ToString::to_string).unwrap_or_default()
         });
-        let summaries =
-            [by_destination(places.clone(), NOW), by_queue(lanes(queues), places, NOW), by_sender(senders, NOW)]
-                .concat();
+        let summaries = [
+            by_destination(destinations.clone(), NOW),
+            by_queue(queue_summaries(queues), destinations, NOW),
+            by_sender(senders, NOW),
+        ]
+        .concat();
         insta::assert_snapshot!("summaries", lines(&summaries));
     }
 
@@ -239,29 +249,29 @@ mod tests {
     fn next_hops_are_listed_with_their_limits_and_troubles() {
         let mut sample = sample::queues();
         let error = mail::Reply::plain(451, "no route to host");
-        sample.queues.ended(NOW, &mut sample.attempt, queue::Contact::Failed(error));
+        sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
         insta::assert_snapshot!("next_hops", lines(&by_next_hop(&sample.queues, NOW)));
     }
 
     #[test]
     fn an_age_is_counted_where_it_ends() {
         let (sample, minute) = (sample::queues(), std::time::Duration::from_secs(60));
-        let entry = sample.queues.entries().next().unwrap();
-        let place = |minutes: u32| {
-            let mut tally = Tally::default();
+        let entry = sample.queues.recipients().next().unwrap();
+        let destination = |minutes: u32| {
+            let mut tally = RecipientTally::default();
             tally.count(&entry, entry.accepted_at + minute * minutes);
             tally.ages.iter().position(|count| *count == 1).unwrap()
         };
-        assert_eq!([0, 4, 5, 9, 10, 1279, 1280, 99_999].map(place), [0, 0, 1, 1, 2, 8, 9, 9]);
+        assert_eq!([0, 4, 5, 9, 10, 1279, 1280, 99_999].map(destination), [0, 0, 1, 1, 2, 8, 9, 9]);
     }
 
     #[test]
-    fn the_error_of_most_of_them_is_told() {
-        let mut tally = Tally::default();
+    fn the_most_common_error_is_shown() {
+        let mut tally = RecipientTally::default();
         let (rare, common): (Arc<str>, Arc<str>) = ("451 rare".into(), "450 common".into());
         [&rare, &common, &common].into_iter().for_each(|error| tally.count_error(error, 1));
         (0..100).for_each(|number| tally.count_error(&format!("{number}").into(), 1));
-        assert_eq!(tally.members(NOW)["error"], "450 common");
+        assert_eq!(tally.json_members(NOW)["error"], "450 common");
         assert_eq!(tally.errors.len(), ERRORS_MAX);
     }
 }

@@ -4,21 +4,21 @@
 use crate::terminal::printable;
 
 /// Rows with a heading.
-pub(crate) struct Table {
-    columns: Vec<(&'static str, Side)>,
+pub(crate) struct ColumnTable {
+    columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 /// The alignment of a column.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+pub(crate) enum Align {
     Left,
     Right,
 }
 
-impl Table {
-    pub(crate) fn new(columns: &[(&'static str, Side)]) -> Table {
-        Table { columns: columns.into(), rows: Vec::new() }
+impl ColumnTable {
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> ColumnTable {
+        ColumnTable { columns: columns.into(), rows: Vec::new() }
     }
 
     /// Adds a row: a text for each column. The texts are escaped here, so that the widths are
@@ -39,8 +39,8 @@ impl Table {
 
     fn line(&self, row: &[String], widths: &[usize]) -> String {
         let cells = row.iter().zip(widths).zip(&self.columns).map(|((text, width), (_, side))| match side {
-            Side::Left => format!("{text:<width$}"),
-            Side::Right => format!("{text:>width$}"),
+            Align::Left => format!("{text:<width$}"),
+            Align::Right => format!("{text:>width$}"),
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
-        let mut table = Table::new(&[("NAME", Side::Left), ("N", Side::Right), ("ERROR", Side::Left)]);
+        let mut table = ColumnTable::new(&[("NAME", Align::Left), ("N", Align::Right), ("ERROR", Align::Left)]);
         table.row(["ä.example", "7", ""].map(str::to_owned).into());
         table.row(["b", "1000", "why"].map(str::to_owned).into());
         table.row(["a\u{202e}bc", "1", ""].map(str::to_owned).into());

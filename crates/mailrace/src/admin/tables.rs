@@ -7,7 +7,7 @@ mod show;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use lookup::{Answer, Layer, Stats, Table, Trace};
+use lookup::{LookupAnswer, LookupStats, LookupTrace, Table, TableLayer};
 use mail::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,26 +16,26 @@ pub use client::{table_accept, table_get, table_stats};
 
 /// The answer of a table for one key, the layer it came from, and the time it took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Told {
-    answer: Said,
-    layer: Source,
+pub(super) struct LookupReport {
+    answer: ReportedAnswer,
+    layer: ReportedLayer,
     /// Microseconds.
     micros: u64,
 }
 
-/// An [`Answer`].
+/// An [`LookupAnswer`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Said {
+enum ReportedAnswer {
     Found(Vec<String>),
     NotFound,
     Unavailable(String),
 }
 
-/// A [`Layer`]; ages in milliseconds.
+/// A [`TableLayer`]; ages in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Source {
+enum ReportedLayer {
     Memory,
     Cache(u64),
     Stale(u64),
@@ -44,30 +44,30 @@ enum Source {
     Replica(u64),
 }
 
-impl Told {
-    fn new(trace: Trace, took: Duration) -> Told {
+impl LookupReport {
+    fn new(trace: LookupTrace, took: Duration) -> LookupReport {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let answer = match trace.answer {
-            Answer::Found(values) => Said::Found(values),
-            Answer::NotFound => Said::NotFound,
-            Answer::Unavailable(why) | Answer::Unconfirmed(why) => Said::Unavailable(why),
+            LookupAnswer::Found(values) => ReportedAnswer::Found(values),
+            LookupAnswer::NotFound => ReportedAnswer::NotFound,
+            LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why) => ReportedAnswer::Unavailable(why),
         };
         let layer = match trace.layer {
-            Layer::Memory => Source::Memory,
-            Layer::Cache { age } => Source::Cache(millis(age)),
-            Layer::Stale { age } => Source::Stale(millis(age)),
-            Layer::Backend => Source::Backend,
-            Layer::Breaker => Source::Breaker,
-            Layer::Replica { age } => Source::Replica(millis(age)),
+            TableLayer::Memory => ReportedLayer::Memory,
+            TableLayer::Cache { age } => ReportedLayer::Cache(millis(age)),
+            TableLayer::Stale { age } => ReportedLayer::Stale(millis(age)),
+            TableLayer::Backend => ReportedLayer::Backend,
+            TableLayer::Breaker => ReportedLayer::Breaker,
+            TableLayer::Replica { age } => ReportedLayer::Replica(millis(age)),
         };
-        Told { answer, layer, micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }
+        LookupReport { answer, layer, micros: u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }
     }
 
     /// Looks a key up, and measures the time.
-    pub(super) async fn ask(table: &dyn Table, key: &str) -> Told {
+    pub(super) async fn lookup(table: &dyn Table, key: &str) -> LookupReport {
         let begin = Instant::now();
         let trace = table.trace(key).await;
-        Told::new(trace, begin.elapsed())
+        LookupReport::new(trace, begin.elapsed())
     }
 
     /// Writes a line of JSON.
@@ -77,7 +77,7 @@ impl Told {
 }
 
 /// A row of `table stats`: name and type, and the counters if it has any.
-pub(super) fn row(name: &str, kind: &str, stats: Option<&Stats>) -> Value {
+pub(super) fn stats_row(name: &str, kind: &str, stats: Option<&LookupStats>) -> Value {
     let Some(stats) = stats else { return json!({ "table": name, "type": kind }) };
     let replica = stats.replica.as_ref().map(|replica| {
         json!({
@@ -126,17 +126,17 @@ fn quantile(histogram: &Histogram, share: f64) -> Option<u64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use lookup::{Down, ReplicaStats};
+    use lookup::{BackendDown, ReplicaStats};
 
     use super::*;
 
     /// A table with counts of every kind.
-    pub(in super::super) fn stats() -> Stats {
+    pub(in super::super) fn stats() -> LookupStats {
         let mut request_micros = Histogram { sum: 4_000, ..Histogram::default() };
         (request_micros.buckets[9], request_micros.buckets[11]) = (3, 1);
         let mut request_keys = Histogram { sum: 90, ..Histogram::default() };
         (request_keys.buckets[4], request_keys.buckets[6]) = (2, 2);
-        Stats {
+        LookupStats {
             found: 700,
             not_found: 290,
             unavailable: 10,
@@ -149,12 +149,12 @@ pub(super) mod tests {
             failures: 1,
             request_keys,
             request_micros,
-            ..Stats::default()
+            ..LookupStats::default()
         }
     }
 
-    pub(in super::super) fn down() -> Option<Down> {
-        Some(Down { since: Duration::from_secs(150), error: "ldap://127.0.0.1:389: connection refused".into() })
+    pub(in super::super) fn down() -> Option<BackendDown> {
+        Some(BackendDown { since: Duration::from_secs(150), error: "ldap://127.0.0.1:389: connection refused".into() })
     }
 
     pub(in super::super) fn replica() -> ReplicaStats {
@@ -170,23 +170,27 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_table_said_reads_back_as_it_was_written() {
+    fn lookup_reports_round_trip() {
         let age = Duration::from_millis(12_345);
-        let answers = [Answer::Found(vec!["ä \"b\"".into()]), Answer::NotFound, Answer::Unavailable("down\n".into())];
+        let answers = [
+            LookupAnswer::Found(vec!["ä \"b\"".into()]),
+            LookupAnswer::NotFound,
+            LookupAnswer::Unavailable("down\n".into()),
+        ];
         let layers = [
-            Layer::Memory,
-            Layer::Cache { age },
-            Layer::Stale { age },
-            Layer::Backend,
-            Layer::Breaker,
-            Layer::Replica { age },
+            TableLayer::Memory,
+            TableLayer::Cache { age },
+            TableLayer::Stale { age },
+            TableLayer::Backend,
+            TableLayer::Breaker,
+            TableLayer::Replica { age },
         ];
         for (answer, layer) in answers.iter().flat_map(|answer| layers.map(|layer| (answer.clone(), layer))) {
-            let told = Told::new(Trace { answer, layer }, Duration::from_micros(14));
+            let told = LookupReport::new(LookupTrace { answer, layer }, Duration::from_micros(14));
             let mut line = Vec::new();
             told.write(&mut line).unwrap();
             assert_eq!(line.iter().filter(|octet| **octet == b'\n').count(), 1);
-            assert_eq!(serde_json::from_slice::<Told>(&line).unwrap(), told);
+            assert_eq!(serde_json::from_slice::<LookupReport>(&line).unwrap(), told);
         }
     }
 
@@ -202,8 +206,8 @@ pub(super) mod tests {
 
     #[test]
     fn counts_are_an_object_for_each_table() {
-        let full = Stats { down: down(), replica: Some(replica()), ..stats() };
-        let rows = [row("people", "ldap", Some(&full)), row("aliases", "cdb", None)];
+        let full = LookupStats { down: down(), replica: Some(replica()), ..stats() };
+        let rows = [stats_row("people", "ldap", Some(&full)), stats_row("aliases", "cdb", None)];
         insta::assert_snapshot!("table_stats_json", rows.map(|row| row.to_string()).join("\n"));
     }
 }

@@ -9,46 +9,46 @@ use serde::ser::{Serialize, Serializer};
 
 /// A value that is written and read as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Text<T>(pub T);
+pub struct AsText<T>(pub T);
 
-impl<T: FromStr> FromStr for Text<T> {
+impl<T: FromStr> FromStr for AsText<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        text.parse().map(Text)
+        text.parse().map(AsText)
     }
 }
 
-impl<T: fmt::Display> Serialize for Text<T> {
+impl<T: fmt::Display> Serialize for AsText<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for AsText<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map(Text).map_err(de::Error::custom)
+        String::deserialize(deserializer)?.parse().map(AsText).map_err(de::Error::custom)
     }
 }
 
 /// A duration: `90s`, `2h`, `5d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct DurationArg(pub Duration);
 
-/// The text is not a [`Span`].
+/// The text is not a [`DurationArg`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a duration: 90s, 30m, 2h, 5d")]
-pub struct NotASpan;
+pub struct InvalidDuration;
 
-impl FromStr for Span {
-    type Err = NotASpan;
+impl FromStr for DurationArg {
+    type Err = InvalidDuration;
 
-    fn from_str(text: &str) -> Result<Self, NotASpan> {
-        mail::units::span(text).map(Span).ok_or(NotASpan)
+    fn from_str(text: &str) -> Result<Self, InvalidDuration> {
+        mail::units::parse_duration(text).map(DurationArg).ok_or(InvalidDuration)
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for DurationArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}ms", self.0.as_millis())
     }
@@ -56,22 +56,22 @@ impl fmt::Display for Span {
 
 /// A size in bytes: `100kB`, `10MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub struct SizeArg(pub u64);
 
-/// The text is not a [`Size`].
+/// The text is not a [`SizeArg`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a size: 500B, 100kB, 10MiB")]
-pub struct NotASize;
+pub struct InvalidSize;
 
-impl FromStr for Size {
-    type Err = NotASize;
+impl FromStr for SizeArg {
+    type Err = InvalidSize;
 
-    fn from_str(text: &str) -> Result<Self, NotASize> {
-        mail::units::size(text).map(Size).ok_or(NotASize)
+    fn from_str(text: &str) -> Result<Self, InvalidSize> {
+        mail::units::parse_size(text).map(SizeArg).ok_or(InvalidSize)
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for SizeArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}B", self.0)
     }
@@ -79,7 +79,7 @@ impl fmt::Display for Size {
 
 /// A duration in its largest unit, for people: `45s`, `12m`, `3h`, `2d`. Below two of a unit, the
 /// smaller one is used.
-pub(super) fn brief(span: Duration) -> String {
+pub(super) fn short_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [(86_400, "d"), (3600, "h"), (60, "m")];
     match units.into_iter().find(|(unit, _)| seconds >= 2 * unit) {
@@ -89,7 +89,7 @@ pub(super) fn brief(span: Duration) -> String {
 }
 
 /// A count with its noun: `1 message`, `2 messages`.
-pub(super) fn counted(number: usize, thing: &str) -> String {
+pub(super) fn plural(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -99,19 +99,23 @@ mod tests {
 
     #[test]
     fn spans_and_sizes_read_back_as_they_were_written() {
-        let span: Text<Span> = "90s".parse().unwrap();
-        let size: Text<Size> = "10kB".parse().unwrap();
+        let span: AsText<DurationArg> = "90s".parse().unwrap();
+        let size: AsText<SizeArg> = "10kB".parse().unwrap();
         let written = serde_json::to_string(&(&span, &size)).unwrap();
         assert_eq!(written, r#"["90000ms","10000B"]"#);
-        assert_eq!(serde_json::from_str::<(Text<Span>, Text<Size>)>(&written).unwrap(), (span, size));
+        assert_eq!(serde_json::from_str::<(AsText<DurationArg>, AsText<SizeArg>)>(&written).unwrap(), (span, size));
         assert!(
-            serde_json::from_str::<Text<Span>>("\"soon\"").unwrap_err().to_string().contains("expected a duration")
+            serde_json::from_str::<AsText<DurationArg>>("\"soon\"")
+                .unwrap_err()
+                .to_string()
+                .contains("expected a duration")
         );
     }
 
     #[test]
     fn a_brief_span_has_one_unit() {
-        let told = [0, 119, 120, 7199, 7200, 172_799, 172_800].map(|seconds| brief(Duration::from_secs(seconds)));
+        let told =
+            [0, 119, 120, 7199, 7200, 172_799, 172_800].map(|seconds| short_duration(Duration::from_secs(seconds)));
         assert_eq!(told, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How often the stop flag is checked.
-const STOPPING_EVERY: Duration = Duration::from_millis(100);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs `work`, which may ask the directory and the DNS. None if `stopping` is set meanwhile.
 ///
@@ -17,14 +17,14 @@ pub(super) fn unless_stopping<T>(stopping: &AtomicBool, work: impl Future<Output
     Ok(runtime.block_on(async {
         tokio::select! {
             done = work => Some(done),
-            () = until_set(stopping) => None,
+            () = wait_until_set(stopping) => None,
         }
     }))
 }
 
-async fn until_set(stopping: &AtomicBool) {
+async fn wait_until_set(stopping: &AtomicBool) {
     while !stopping.load(Relaxed) {
-        tokio::time::sleep(STOPPING_EVERY).await;
+        tokio::time::sleep(STOP_POLL_INTERVAL).await;
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_waited_for_when_the_server_stops() {
+    fn waiting_ends_when_the_server_stops() {
         let stopping = AtomicBool::new(false);
         assert_eq!(unless_stopping(&stopping, async { 7 }).unwrap(), Some(7));
         stopping.store(true, Relaxed);

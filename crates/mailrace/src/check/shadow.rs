@@ -2,26 +2,27 @@
 //! domains and clients of queues. For routes this is an error in the configuration. Partial
 //! overlaps are not reported.
 
-use intake::access::{Action, Stage};
+use intake::access::{AccessStage, RuleAction};
 
-use crate::config::{AccessRule, Config, Network, Pattern, WhoPattern};
+use crate::config::{AccessRule, Config, DomainPattern, EnvelopePattern, Network};
 
 /// A warning for each such rule.
-pub(super) fn shadowed(config: &Config) -> Vec<String> {
-    let mut told = access(&config.access);
-    told.extend(queues(config));
+pub(super) fn unreachable_rules(config: &Config) -> Vec<String> {
+    let mut told = shadowed_access_rules(&config.access);
+    told.extend(shadowed_queue_rules(config));
     told
 }
 
-fn access(rules: &[AccessRule]) -> Vec<String> {
+fn shadowed_access_rules(rules: &[AccessRule]) -> Vec<String> {
     let place =
-        |(number, rule): (usize, &AccessRule)| (Stage::ALL.iter().position(|stage| *stage == rule.stage), number);
+        |(number, rule): (usize, &AccessRule)| (AccessStage::ALL.iter().position(|stage| *stage == rule.stage), number);
     let mut asked: Vec<(usize, &AccessRule)> = rules.iter().enumerate().collect();
     asked.sort_by_key(|rule| place(*rule));
     let mut told = Vec::new();
     for (at, (_, rule)) in asked.iter().enumerate() {
         let before = asked[..at].iter().map(|(_, before)| *before);
-        let mut ends = before.filter(|before| decides(before) && is_for_all(before) && (before.users || !rule.users));
+        let mut ends =
+            before.filter(|before| is_terminal(before) && matches_all(before) && (before.users || !rule.users));
         if let Some(before) = ends.next() {
             told.push(format!(
                 "the access rule {:?} never matches: {:?} comes first and decides about all mail",
@@ -33,17 +34,18 @@ fn access(rules: &[AccessRule]) -> Vec<String> {
 }
 
 /// Whether no rule is checked after it (`docs/access.md`).
-fn decides(rule: &AccessRule) -> bool {
-    matches!(rule.action, Action::Accept | Action::Refuse(_) | Action::Defer(_))
+fn is_terminal(rule: &AccessRule) -> bool {
+    matches!(rule.action, RuleAction::Accept | RuleAction::Refuse(_) | RuleAction::Defer(_))
 }
 
 /// Whether it has no conditions, or only ones that always hold.
-fn is_for_all(rule: &AccessRule) -> bool {
-    let any = |who: &WhoPattern| *who == WhoPattern::Domain(Pattern::Any);
-    let senders = rule.senders.is_empty() || rule.senders.iter().any(any) && rule.senders.contains(&WhoPattern::Null);
+fn matches_all(rule: &AccessRule) -> bool {
+    let any = |who: &EnvelopePattern| *who == EnvelopePattern::Domain(DomainPattern::Any);
+    let senders =
+        rule.senders.is_empty() || rule.senders.iter().any(any) && rule.senders.contains(&EnvelopePattern::Null);
     let recipients = rule.recipients.is_empty() || rule.recipients.iter().any(any);
     let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
-    let helos = rule.helos.is_empty() || rule.helos.contains(&Pattern::Any);
+    let helos = rule.helos.is_empty() || rule.helos.contains(&DomainPattern::Any);
     // Clients on a unix socket have no address, so no list of networks matches all clients.
     rule.clients.is_empty()
         && tables.iter().all(|table| table.is_none())
@@ -54,12 +56,12 @@ fn is_for_all(rule: &AccessRule) -> bool {
 }
 
 /// Queues are checked in the order of the configuration: `local`, `standard` and `lame` first.
-fn queues(config: &Config) -> Vec<String> {
+fn shadowed_queue_rules(config: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let domains =
         config.queues.iter().flat_map(|queue| queue.rules.domains.iter().map(|domain| (&*queue.name, domain)));
-    for (queue, domain) in domains.clone().skip_while(|(_, domain)| **domain != Pattern::Any).skip(1) {
-        let first = domains.clone().find(|(_, domain)| **domain == Pattern::Any).map_or("", |(queue, _)| queue);
+    for (queue, domain) in domains.clone().skip_while(|(_, domain)| **domain != DomainPattern::Any).skip(1) {
+        let first = domains.clone().find(|(_, domain)| **domain == DomainPattern::Any).map_or("", |(queue, _)| queue);
         told.push(format!(
             "{domain} in `domains` of the queue {queue:?} never matches: the queue {first:?} comes first and has \"*\""
         ));
@@ -67,7 +69,7 @@ fn queues(config: &Config) -> Vec<String> {
     let clients =
         config.queues.iter().flat_map(|queue| queue.rules.clients.iter().map(|network| (&*queue.name, network)));
     for (at, (queue, network)) in clients.clone().enumerate() {
-        let covers = |other: &Network| other.has_family_of(network);
+        let covers = |other: &Network| other.same_family(network);
         if let Some((first, other)) = clients.clone().take(at).find(|(_, other)| covers(other)) {
             told.push(format!(
                 "{network} in `clients` of the queue {queue:?} never matches: the queue {first:?} comes first and has {other}"
@@ -81,13 +83,13 @@ fn queues(config: &Config) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Vec<String> {
-        shadowed(&Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}")))
+    fn warnings(text: &str) -> Vec<String> {
+        unreachable_rules(&Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}")))
     }
 
     fn access(rules: &[&str]) -> Vec<String> {
         let rule = |(number, rule): (usize, &&str)| format!("[[access]]\nname = \"{number}\"\n{rule}\n");
-        told(&rules.iter().enumerate().map(rule).collect::<String>())
+        warnings(&rules.iter().enumerate().map(rule).collect::<String>())
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
         let text = "[[queue]]\nname = \"a\"\ndomains = [\"a.example\"]\nclients = [\"10.0.0.0/8\"]\n\
                     [[queue]]\nname = \"standard\"\ndomains = [\"*\"]\nclients = [\"::/0\", \"0.0.0.0/0\"]\n";
         assert_eq!(
-            told(text),
+            warnings(text),
             [
                 "a.example in `domains` of the queue \"a\" never matches: the queue \"standard\" comes first and has \"*\"",
                 "10.0.0.0/8 in `clients` of the queue \"a\" never matches: the queue \"standard\" comes first and has 0.0.0.0/0",

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lookup::ldap::Url;
+use lookup::ldap::LdapUrl;
 use route::FixedHop;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -18,7 +18,7 @@ use crate::config::{Config, TableKind, TransportKind};
 /// A warning for each socket that does not accept connections.
 pub fn unreachable(config: &Config) -> Vec<String> {
     let told = sockets(config).into_iter().filter_map(|(whose, path)| {
-        let error = io::Error::from(reach(&path).err()?);
+        let error = io::Error::from(try_connect(&path).err()?);
         Some(format!("{whose}: {} cannot be reached: {error}", path.display()))
     });
     told.collect()
@@ -42,18 +42,18 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
     }
     for table in &config.tables {
         let whose = format!("the table {:?}", table.name);
-        sockets.extend(of_table(&table.kind).into_iter().map(|path| (whose.clone(), path)));
+        sockets.extend(table_sockets(&table.kind).into_iter().map(|path| (whose.clone(), path)));
     }
     sockets
 }
 
-fn of_table(kind: &TableKind) -> Vec<PathBuf> {
+fn table_sockets(kind: &TableKind) -> Vec<PathBuf> {
     match kind {
         TableKind::Postgres(postgres) => postgres.url.sockets(),
         TableKind::Ldap(ldap) => {
-            let path = |url: &Url| match url {
-                Url::Unix { path } => Some(path.clone()),
-                Url::Tcp { .. } => None,
+            let path = |url: &LdapUrl| match url {
+                LdapUrl::Unix { path } => Some(path.clone()),
+                LdapUrl::Tcp { .. } => None,
             };
             ldap.directory.servers.urls.iter().filter_map(path).collect()
         }
@@ -63,7 +63,7 @@ fn of_table(kind: &TableKind) -> Vec<PathBuf> {
 
 /// Connects and disconnects. A server that is too busy to accept the connection also counts as
 /// running.
-fn reach(path: &Path) -> Result<(), Errno> {
+fn try_connect(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_on_which_nobody_listens_are_told_and_no_others() {
+    fn only_sockets_without_a_listener_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let text = format!(
@@ -108,7 +108,7 @@ mod tests {
         rustix::net::listen(&listener, 0).unwrap();
         // The backlog of the listener fills up, since nothing accepts connections.
         for _ in 0..10 {
-            assert_eq!(reach(&path), Ok(()));
+            assert_eq!(try_connect(&path), Ok(()));
         }
     }
 }

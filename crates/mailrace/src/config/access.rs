@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use intake::access::{Action, Stage};
+use intake::access::{AccessStage, RuleAction};
 use mail::Address;
-use route::Pattern;
+use route::DomainPattern;
 
 use super::Network;
 
@@ -19,7 +19,7 @@ pub struct AccessRule {
     /// same stage.
     pub list: Option<Box<str>>,
     /// The stage at which it is checked, when everything in its conditions is known.
-    pub stage: Stage,
+    pub stage: AccessStage,
     /// Whether it also applies to users who have logged in, and on listeners that require a login.
     pub users: bool,
     /// The client's address is in one of these networks.
@@ -27,35 +27,35 @@ pub struct AccessRule {
     /// The table contains the client's address.
     pub clients_in: Option<Box<str>>,
     /// The client's HELO name matches one of these.
-    pub helos: Vec<Pattern>,
+    pub helos: Vec<DomainPattern>,
     /// The table contains the client's HELO name.
     pub helos_in: Option<Box<str>>,
     /// The sender matches one of these.
-    pub senders: Vec<WhoPattern>,
+    pub senders: Vec<EnvelopePattern>,
     /// The table contains the sender.
     pub senders_in: Option<Box<str>>,
     /// The recipient matches one of these.
-    pub recipients: Vec<WhoPattern>,
+    pub recipients: Vec<EnvelopePattern>,
     /// The table contains the recipient.
     pub recipients_in: Option<Box<str>>,
     /// The client's address is on this DNS list.
-    pub dnsbl: Option<Zone>,
+    pub dnsbl: Option<DnsblZone>,
     /// The action. If the table decides, the rule has exactly one table.
-    pub action: Action,
+    pub action: RuleAction,
 }
 
 /// A DNS list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Zone {
+pub struct DnsblZone {
     /// Its domain.
     pub zone: Box<str>,
     /// The answers that match; none: all.
-    pub codes: Vec<Codes>,
+    pub codes: Vec<DnsblCodes>,
 }
 
 /// Answers of a DNS list, as a range: `127.0.0.2` or `127.0.0.4/30`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Codes {
+pub struct DnsblCodes {
     /// The first answer.
     pub first: Ipv4Addr,
     /// The last answer.
@@ -65,74 +65,74 @@ pub struct Codes {
 /// The text is not in the expected notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not in the expected notation")]
-pub struct NotThis;
+pub struct NotationError;
 
-impl FromStr for Codes {
-    type Err = NotThis;
+impl FromStr for DnsblCodes {
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThis> {
-        let network: Network = text.parse().map_err(|_| NotThis)?;
-        let (first, last) = network.range_v4().ok_or(NotThis)?;
+    fn from_str(text: &str) -> Result<Self, NotationError> {
+        let network: Network = text.parse().map_err(|_| NotationError)?;
+        let (first, last) = network.range_v4().ok_or(NotationError)?;
         let is_code = |address: Ipv4Addr| address.octets()[0] == 127;
-        (is_code(first) && is_code(last)).then_some(Codes { first, last }).ok_or(NotThis)
+        (is_code(first) && is_code(last)).then_some(DnsblCodes { first, last }).ok_or(NotationError)
     }
 }
 
 /// A pattern for senders or recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WhoPattern {
+pub enum EnvelopePattern {
     /// `<>`: the null sender.
     Null,
     /// `news@example.org`: this address.
     Address(Address),
     /// `@example.org`, `@*.example.org`: these domains.
-    Domain(Pattern),
+    Domain(DomainPattern),
 }
 
-impl WhoPattern {
+impl EnvelopePattern {
     /// Whether an address matches; None is the null sender. Case is ignored, and domains match in
     /// Unicode or as A-labels (RFC 5890).
-    pub fn fits(&self, who: Option<&Address>) -> bool {
-        match (self, who) {
-            (WhoPattern::Null, who) => who.is_none(),
+    pub fn matches(&self, address: Option<&Address>) -> bool {
+        match (self, address) {
+            (EnvelopePattern::Null, who) => who.is_none(),
             (_, None) => false,
-            (WhoPattern::Address(own), Some(who)) => {
-                is_one_name(own.local(), who.local()) && is_one_domain(own.domain(), who.domain())
+            (EnvelopePattern::Address(pattern), Some(who)) => {
+                same_local_part(pattern.local(), who.local()) && same_domain(pattern.domain(), who.domain())
             }
-            (WhoPattern::Domain(pattern), Some(who)) => pattern.fits(who.domain()),
+            (EnvelopePattern::Domain(pattern), Some(who)) => pattern.matches(who.domain()),
         }
     }
 }
 
-fn is_one_name(one: &str, other: &str) -> bool {
+fn same_local_part(one: &str, other: &str) -> bool {
     let is_plain = one.is_ascii() && other.is_ascii();
     one.eq_ignore_ascii_case(other) || !is_plain && lookup::fold(one) == lookup::fold(other)
 }
 
-fn is_one_domain(one: &str, other: &str) -> bool {
-    one == other || one.parse().is_ok_and(|one: Pattern| one.fits(other))
+fn same_domain(one: &str, other: &str) -> bool {
+    one == other || one.parse().is_ok_and(|one: DomainPattern| one.matches(other))
 }
 
-impl FromStr for WhoPattern {
-    type Err = NotThis;
+impl FromStr for EnvelopePattern {
+    type Err = NotationError;
 
-    fn from_str(text: &str) -> Result<Self, NotThis> {
+    fn from_str(text: &str) -> Result<Self, NotationError> {
         match text.strip_prefix('@') {
-            _ if text == "<>" => Ok(WhoPattern::Null),
+            _ if text == "<>" => Ok(EnvelopePattern::Null),
             // It would be a valid local part, but that is never what the operator means.
-            None if text.starts_with('*') => Err(NotThis),
-            Some(domain) => domain.parse().map(WhoPattern::Domain).map_err(|_| NotThis),
-            None => text.parse().map(WhoPattern::Address).map_err(|_| NotThis),
+            None if text.starts_with('*') => Err(NotationError),
+            Some(domain) => domain.parse().map(EnvelopePattern::Domain).map_err(|_| NotationError),
+            None => text.parse().map(EnvelopePattern::Address).map_err(|_| NotationError),
         }
     }
 }
 
-impl fmt::Display for WhoPattern {
+impl fmt::Display for EnvelopePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhoPattern::Null => f.write_str("<>"),
-            WhoPattern::Address(address) => f.write_str(address.as_str()),
-            WhoPattern::Domain(pattern) => write!(f, "@{pattern}"),
+            EnvelopePattern::Null => f.write_str("<>"),
+            EnvelopePattern::Address(address) => f.write_str(address.as_str()),
+            EnvelopePattern::Domain(pattern) => write!(f, "@{pattern}"),
         }
     }
 }
@@ -153,8 +153,8 @@ mod tests {
             ("@*", true, false),
             ("<>", false, true),
         ] {
-            let pattern: WhoPattern = pattern.parse().unwrap();
-            assert_eq!((pattern.fits(Some(&sender)), pattern.fits(None)), (fits, fits_nobody), "{pattern}");
+            let pattern: EnvelopePattern = pattern.parse().unwrap();
+            assert_eq!((pattern.matches(Some(&sender)), pattern.matches(None)), (fits, fits_nobody), "{pattern}");
         }
         for (pattern, who) in [
             ("bob@bücher.example", "Bob@xn--bcher-kva.example"),
@@ -163,21 +163,22 @@ mod tests {
             ("jürgen@bücher.example", "JÜRGEN@xn--bcher-kva.example"),
             ("bob@[ipv6:2001:db8::1]", "bob@[IPv6:2001:db8:0::1]"),
         ] {
-            let (pattern, who): (WhoPattern, Address) = (pattern.parse().unwrap(), who.parse().unwrap());
-            assert!(pattern.fits(Some(&who)), "{pattern} {who}");
+            let (pattern, who): (EnvelopePattern, Address) = (pattern.parse().unwrap(), who.parse().unwrap());
+            assert!(pattern.matches(Some(&who)), "{pattern} {who}");
         }
         for text in ["", "news", "@", "example.org", "*@example.org", "<a@b.example>"] {
-            assert_eq!(text.parse::<WhoPattern>(), Err(NotThis), "{text}");
+            assert_eq!(text.parse::<EnvelopePattern>(), Err(NotationError), "{text}");
         }
     }
 
     #[test]
     fn codes_are_addresses_of_the_loopback() {
-        let codes = |text: &str| text.parse::<Codes>().map(|codes| (codes.first.to_string(), codes.last.to_string()));
+        let codes =
+            |text: &str| text.parse::<DnsblCodes>().map(|codes| (codes.first.to_string(), codes.last.to_string()));
         assert_eq!(codes("127.0.0.2"), Ok(("127.0.0.2".into(), "127.0.0.2".into())));
         assert_eq!(codes("127.0.0.4/30"), Ok(("127.0.0.4".into(), "127.0.0.7".into())));
         for text in ["", "2", "192.0.2.1", "127.0.0.2/30", "126.0.0.0/7", "::1"] {
-            assert_eq!(codes(text), Err(NotThis), "{text}");
+            assert_eq!(codes(text), Err(NotationError), "{text}");
         }
     }
 }

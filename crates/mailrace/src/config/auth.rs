@@ -20,8 +20,8 @@ pub struct Auth {
     /// Whether to add user names to Received lines.
     pub trace_users: bool,
     /// How passwords are verified and guessing is limited. SCRAM is on if `mechanisms` contains it.
-    pub checking: Settings,
-    /// Networks that many users share. They are added to `checking` when the tables are opened.
+    pub verification: Settings,
+    /// Networks that many users share. They are added to `verification` when the tables are opened.
     pub shared_clients: Vec<Network>,
 }
 

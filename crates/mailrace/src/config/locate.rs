@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::{Config, DEFAULT};
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 
 /// Where to look for the configuration unless a file is named.
-pub const USUAL_FILES: [&str; 2] = ["./mailrace.toml", "/etc/mailrace/mailrace.toml"];
+pub const DEFAULT_FILES: [&str; 2] = ["./mailrace.toml", "/etc/mailrace/mailrace.toml"];
 
 /// The only default file for programs such as `sendmail`, which run in any folder: a file in the
 /// working folder could belong to anyone, and would decide where mail goes.
@@ -19,44 +19,44 @@ const SYSTEM_FILE: &str = "/etc/mailrace/mailrace.toml";
 
 /// The source of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ConfigSource {
     /// This file.
     File(PathBuf),
     /// No file exists: [`DEFAULT`].
     BuiltIn,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::File(path) => write!(f, "{}", path.display()),
-            Source::BuiltIn => write!(f, "the built-in default (no {})", USUAL_FILES.join(", no ")),
+            ConfigSource::File(path) => write!(f, "{}", path.display()),
+            ConfigSource::BuiltIn => write!(f, "the built-in default (no {})", DEFAULT_FILES.join(", no ")),
         }
     }
 }
 
 /// A configuration and its source.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// Its source.
-    pub source: Source,
+    pub source: ConfigSource,
     /// Its text.
     pub text: String,
     /// Its settings.
     pub config: Config,
 }
 
-/// Finds, reads and checks the configuration. Errors in the text are [`super::Faults`] inside the
+/// Finds, reads and checks the configuration. Errors in the text are [`super::ConfigErrors`] inside the
 /// error.
-pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
-    let source = find(named);
+pub fn load(named: Option<&Path>) -> anyhow::Result<LoadedConfig> {
+    let source = find_source(named);
     let machine = machine_name();
     let (text, origin) = match &source {
-        Source::File(path) => (text_of(path)?, path.display().to_string()),
-        Source::BuiltIn => (DEFAULT.to_owned(), "the built-in default".to_owned()),
+        ConfigSource::File(path) => (read_text(path)?, path.display().to_string()),
+        ConfigSource::BuiltIn => (DEFAULT.to_owned(), "the built-in default".to_owned()),
     };
     let config = Config::parse(&text, &origin, &machine)?;
-    Ok(Loaded { source, text, config })
+    Ok(LoadedConfig { source, text, config })
 }
 
 /// Reads and checks the configuration for a program that injects mail: the named file, else
@@ -66,12 +66,12 @@ pub fn load(named: Option<&Path>) -> anyhow::Result<Loaded> {
 ///
 /// Those of [`load`]. Without a named file, all of them have the exit code of a wrong
 /// configuration.
-pub fn load_for_mail(named: Option<&Path>) -> anyhow::Result<Loaded> {
-    named.map_or_else(|| load_system(Path::new(SYSTEM_FILE)), |named| load(Some(named)))
+pub fn load_for_injection(named: Option<&Path>) -> anyhow::Result<LoadedConfig> {
+    named.map_or_else(|| load_system_file(Path::new(SYSTEM_FILE)), |named| load(Some(named)))
 }
 
-fn load_system(file: &Path) -> anyhow::Result<Loaded> {
-    let wrong = |text| Exit { code: exit::CONFIG, text };
+fn load_system_file(file: &Path) -> anyhow::Result<LoadedConfig> {
+    let wrong = |text| ExitError { code: exit::CONFIG, text };
     let loaded = load(Some(file)).map_err(|error| wrong(format!("{error:#}; use -C to name another file")))?;
     match loaded.config.data_dir.is_absolute() {
         true => Ok(loaded),
@@ -82,12 +82,12 @@ fn load_system(file: &Path) -> anyhow::Result<Loaded> {
     }
 }
 
-fn find(named: Option<&Path>) -> Source {
-    let usual = || USUAL_FILES.iter().map(Path::new).find(|path| path.exists());
-    named.or_else(usual).map_or(Source::BuiltIn, |path| Source::File(path.to_owned()))
+fn find_source(named: Option<&Path>) -> ConfigSource {
+    let usual = || DEFAULT_FILES.iter().map(Path::new).find(|path| path.exists());
+    named.or_else(usual).map_or(ConfigSource::BuiltIn, |path| ConfigSource::File(path.to_owned()))
 }
 
-fn text_of(path: &Path) -> anyhow::Result<String> {
+fn read_text(path: &Path) -> anyhow::Result<String> {
     let bytes = fs::read(path).with_context(|| format!("reading the configuration {}", path.display()))?;
     String::from_utf8(bytes).with_context(|| format!("the configuration {} is not UTF-8", path.display()))
 }
@@ -105,7 +105,8 @@ mod tests {
     fn programs_that_take_mail_have_no_other_file_than_the_usual_one() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mailrace.toml");
-        let code = |file: &Path| load_system(file).err().map(|error| error.downcast_ref::<Exit>().unwrap().code);
+        let code =
+            |file: &Path| load_system_file(file).err().map(|error| error.downcast_ref::<ExitError>().unwrap().code);
         assert_eq!(code(&file), Some(exit::CONFIG));
         let with = |data_dir: &str| DEFAULT.replace("data_dir = \"./mailrace-data\"", data_dir);
         fs::write(&file, with("data_dir = \"./elsewhere\"")).unwrap();

@@ -1,7 +1,7 @@
 //! The validated configuration: every value is checked, every default is filled in, and every
 //! reference to another section is resolved. Later code does not check settings again.
 //!
-//! [`Config::parse`] makes it from a TOML text, or returns [`Faults`]: everything that is wrong
+//! [`Config::parse`] makes it from a TOML text, or returns [`ConfigErrors`]: everything that is wrong
 //! with the text, with lines and columns. The types here are plain data; the other crates get their
 //! own settings from them when the server starts. `default.toml`, beside this file, has every key
 //! with its default; `mailrace serve` uses it if there is no configuration file.
@@ -9,10 +9,9 @@
 mod access;
 mod auth;
 mod bounce;
-mod examine;
-mod fault;
+mod certificate_check;
+mod error;
 mod hint;
-mod key;
 mod limits;
 mod load;
 mod locate;
@@ -27,6 +26,7 @@ mod section;
 mod table;
 mod tls;
 mod transport;
+mod value_kind;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -34,32 +34,32 @@ use std::time::Duration;
 
 use mail::Address;
 
-pub use access::{AccessRule, Codes, NotThis, WhoPattern, Zone};
+pub use access::{AccessRule, DnsblCodes, DnsblZone, EnvelopePattern, NotationError};
 pub use auth::{Auth, AuthSource, Mechanism};
 pub use bounce::Bounce;
-pub use examine::examine;
-pub use fault::{Fault, Faults};
+pub use certificate_check::check_certificates;
+pub use error::{ConfigError, ConfigErrors};
 pub use limits::Limits;
 pub use load::Load;
 pub(crate) use locate::machine_name;
-pub use locate::{Loaded, Source, USUAL_FILES, load, load_for_mail};
+pub use locate::{ConfigSource, DEFAULT_FILES, LoadedConfig, load, load_for_injection};
 pub use network::Network;
 pub use path::MaildirPath;
 pub use protocol::smtp::server::NulPolicy;
-pub use queue::{Adopt, HeaderRule, Queue, Retry, Rules, Scheduler, SenderRule};
+pub use queue::{AdoptSettings, HeaderRule, Queue, QueueRules, RetrySettings, Scheduler, SenderRule};
 pub use rate::Rate;
-pub use route::Pattern;
-pub use route::{FixedHop, Rule as Route};
-pub use routing::{Dns, NextHop};
-pub use table::{Ldap, Postgres, Replica, Sqlite, Table, TableKind};
+pub use route::DomainPattern;
+pub use route::{FixedHop, RouteRule as Route};
+pub use routing::{Dns, NextHopSettings};
+pub use table::{LdapReplica, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, Places, Probe, Quota, QuotaFull, SmtpTransport, Timeouts, Tls,
-    Transport, TransportKind,
+    Concurrency, IpFamilies, LineEnds, MailboxPlaces, Maildir, OutboundTls, ProbeSettings, QuotaFullAction,
+    QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransport, Transport, TransportKind,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.
-const SOCKET_PATH_OCTETS_MAX: usize = 107;
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// The built-in configuration, used without a file: every key with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
@@ -88,7 +88,7 @@ pub struct Config {
     /// How users log in. None: no listener offers AUTH.
     pub auth: Option<Auth>,
     /// Lookup tables, with unique names.
-    pub tables: Vec<Table>,
+    pub tables: Vec<TableConfig>,
     /// Local domains, with unique names.
     pub domains: Vec<Domain>,
     /// Local domains whose names are in tables; no table appears twice.
@@ -101,7 +101,7 @@ pub struct Config {
     /// if any.
     pub routes: Vec<Route>,
     /// Settings of single next hops. The first match wins.
-    pub next_hops: Vec<NextHop>,
+    pub next_hops: Vec<NextHopSettings>,
     /// DNS settings.
     pub dns: Dns,
     /// The clients that may send to other domains.
@@ -131,7 +131,7 @@ pub struct Config {
 
 impl Config {
     /// Parses `text`. `origin` is its name in error messages; `machine` is the default `hostname`.
-    pub fn parse(text: &str, origin: &str, machine: &str) -> Result<Config, Faults> {
+    pub fn parse(text: &str, origin: &str, machine: &str) -> Result<Config, ConfigErrors> {
         read::config(text, origin, machine)
     }
 
@@ -148,7 +148,7 @@ impl Config {
 
     /// The table named `name`. [`Domain::mailboxes`], [`Domain::aliases`] and [`Domain::hosts`]
     /// always name one that exists.
-    pub fn table(&self, name: &str) -> Option<&Table> {
+    pub fn table(&self, name: &str) -> Option<&TableConfig> {
         self.tables.iter().find(|table| &*table.name == name)
     }
 }
@@ -289,7 +289,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    fn under(data_dir: &Path) -> Self {
+    fn with_data_dir(data_dir: &Path) -> Self {
         Spool {
             lanes: vec![data_dir.join("spool")],
             durability: Durability::Commit,

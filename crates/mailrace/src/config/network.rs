@@ -15,17 +15,17 @@ impl Network {
     /// The network `base/prefix`; None if the prefix is too long, or if `base` has bits set beyond
     /// it.
     pub fn new(base: IpAddr, prefix: u8) -> Option<Self> {
-        let (bits, width) = bits(base);
+        let (bits, width) = address_bits(base);
         let beyond = width.checked_sub(u32::from(prefix))?;
-        (bits & !mask(beyond) == 0).then_some(Network { base, prefix })
+        (bits & !prefix_mask(beyond) == 0).then_some(Network { base, prefix })
     }
 
     /// Whether it contains `address`. An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`) counts as
     /// IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let (ours, width) = bits(self.base);
-        let (theirs, their_width) = bits(address.to_canonical());
-        let mask = mask(width - u32::from(self.prefix));
+        let (ours, width) = address_bits(self.base);
+        let (theirs, their_width) = address_bits(address.to_canonical());
+        let mask = prefix_mask(width - u32::from(self.prefix));
         width == their_width && ours & mask == theirs & mask
     }
 
@@ -43,18 +43,18 @@ impl Network {
     }
 
     /// Whether it contains all addresses of the family of `other`.
-    pub fn has_family_of(&self, other: &Network) -> bool {
-        self.is_everyone() && self.base.is_ipv4() == other.base.is_ipv4()
+    pub fn same_family(&self, other: &Network) -> bool {
+        self.matches_all() && self.base.is_ipv4() == other.base.is_ipv4()
     }
 
     /// Whether it contains all addresses of its family.
-    pub fn is_everyone(&self) -> bool {
+    pub fn matches_all(&self) -> bool {
         self.prefix == 0
     }
 }
 
 /// The address as a number, and its length in bits.
-fn bits(address: IpAddr) -> (u128, u32) {
+fn address_bits(address: IpAddr) -> (u128, u32) {
     match address {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()), 32),
         IpAddr::V6(v6) => (v6.to_bits(), 128),
@@ -62,32 +62,32 @@ fn bits(address: IpAddr) -> (u128, u32) {
 }
 
 /// A mask with the lowest `beyond` bits clear.
-fn mask(beyond: u32) -> u128 {
+fn prefix_mask(beyond: u32) -> u128 {
     u128::MAX.checked_shl(beyond).unwrap_or(0)
 }
 
 /// The text is not a valid [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a network")]
-pub struct NotANetwork;
+pub struct InvalidNetwork;
 
 impl FromStr for Network {
-    type Err = NotANetwork;
+    type Err = InvalidNetwork;
 
     /// `10.0.0.0/8`, or a single address.
-    fn from_str(text: &str) -> Result<Self, NotANetwork> {
+    fn from_str(text: &str) -> Result<Self, InvalidNetwork> {
         let (base, prefix) = match text.split_once('/') {
             Some((base, prefix)) => (base, Some(prefix)),
             None => (text, None),
         };
-        let base: IpAddr = base.parse().map_err(|_| NotANetwork)?;
+        let base: IpAddr = base.parse().map_err(|_| InvalidNetwork)?;
         let prefix = match prefix {
-            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| NotANetwork)?,
-            Some(_) => return Err(NotANetwork),
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| InvalidNetwork)?,
+            Some(_) => return Err(InvalidNetwork),
             None if base.is_ipv4() => 32,
             None => 128,
         };
-        Network::new(base, prefix).ok_or(NotANetwork)
+        Network::new(base, prefix).ok_or(InvalidNetwork)
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn only_a_network_without_a_prefix_is_everyone() {
         for (network, everyone) in [("0.0.0.0/0", true), ("::/0", true), ("0.0.0.0/1", false), ("10.0.0.0/8", false)] {
-            assert_eq!(network.parse::<Network>().unwrap().is_everyone(), everyone, "{network}");
+            assert_eq!(network.parse::<Network>().unwrap().matches_all(), everyone, "{network}");
         }
     }
 
@@ -175,7 +175,7 @@ mod tests {
         for text in
             ["", "10/8", "10.0.0.0/33", "10.0.0.1/8", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8", "all"]
         {
-            assert_eq!(text.parse::<Network>(), Err(NotANetwork), "{text}");
+            assert_eq!(text.parse::<Network>(), Err(InvalidNetwork), "{text}");
         }
     }
 }

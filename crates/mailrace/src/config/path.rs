@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 /// Where the Maildir of each mailbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaildirPath {
-    parts: Vec<Part>,
+    parts: Vec<PathPart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum PathPart {
     Text(Box<str>),
     DataDir,
     Domain,
@@ -25,19 +25,19 @@ enum Part {
 impl MaildirPath {
     /// Parses a template, which must contain `{local}`. The error says what is wrong with it.
     pub(super) fn parse(template: &str, data_dir: &Path) -> Result<Self, String> {
-        let mut parts = parts(template, &[Part::DataDir, Part::Domain, Part::Local])?;
-        if !parts.contains(&Part::Local) {
+        let mut parts = parse_template(template, &[PathPart::DataDir, PathPart::Domain, PathPart::Local])?;
+        if !parts.contains(&PathPart::Local) {
             return Err("without {local}, all mailboxes would share one folder".to_owned());
         }
-        let data_dir: Box<str> = text_of(data_dir)?.into();
-        for part in parts.iter_mut().filter(|part| **part == Part::DataDir) {
-            *part = Part::Text(data_dir.clone());
+        let data_dir: Box<str> = path_str(data_dir)?.into();
+        for part in parts.iter_mut().filter(|part| **part == PathPart::DataDir) {
+            *part = PathPart::Text(data_dir.clone());
         }
         Ok(MaildirPath { parts })
     }
 
     /// The default template in a folder whose name came from a configuration text.
-    pub(super) fn under(data_dir: &Path) -> Self {
+    pub(super) fn with_data_dir(data_dir: &Path) -> Self {
         MaildirPath::parse("{data_dir}/mail/{domain}/{local}", data_dir)
             .expect("the template is valid, and a folder read from a text is UTF-8")
     }
@@ -48,10 +48,10 @@ impl MaildirPath {
         let mut path = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => path.push_str(text),
-                Part::Domain => push_file_name(&mut path, domain),
-                Part::Local => push_file_name(&mut path, mailbox),
-                Part::DataDir => {}
+                PathPart::Text(text) => path.push_str(text),
+                PathPart::Domain => push_file_name(&mut path, domain),
+                PathPart::Local => push_file_name(&mut path, mailbox),
+                PathPart::DataDir => {}
             }
         }
         PathBuf::from(path)
@@ -59,32 +59,32 @@ impl MaildirPath {
 }
 
 /// Replaces `{data_dir}`. Other placeholders are an error.
-pub(super) fn fill(template: &str, data_dir: &Path) -> Result<PathBuf, String> {
+pub(super) fn fill_data_dir(template: &str, data_dir: &Path) -> Result<PathBuf, String> {
     let mut path = String::new();
-    for part in parts(template, &[Part::DataDir])? {
+    for part in parse_template(template, &[PathPart::DataDir])? {
         match part {
-            Part::Text(text) => path.push_str(&text),
-            Part::DataDir | Part::Domain | Part::Local => path.push_str(text_of(data_dir)?),
+            PathPart::Text(text) => path.push_str(&text),
+            PathPart::DataDir | PathPart::Domain | PathPart::Local => path.push_str(path_str(data_dir)?),
         }
     }
     Ok(PathBuf::from(path))
 }
 
-fn text_of(path: &Path) -> Result<&str, String> {
+fn path_str(path: &Path) -> Result<&str, String> {
     path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))
 }
 
-fn parts(template: &str, allowed: &[Part]) -> Result<Vec<Part>, String> {
+fn parse_template(template: &str, allowed: &[PathPart]) -> Result<Vec<PathPart>, String> {
     let mut parts = Vec::new();
     let mut rest = template;
     while let Some((text, tail)) = rest.split_once('{') {
         let (name, after) = tail.split_once('}').ok_or("unmatched {")?;
         let part = placeholder(name).filter(|part| allowed.contains(part));
-        parts.push(Part::Text(text.into()));
+        parts.push(PathPart::Text(text.into()));
         parts.push(part.ok_or_else(|| format!("{{{name}}} is not a known placeholder"))?);
         rest = after;
     }
-    parts.push(Part::Text(rest.into()));
+    parts.push(PathPart::Text(rest.into()));
     match template {
         "" => Err("an empty path".to_owned()),
         t if t.contains(|c: char| c.is_control()) => Err("a control character in a path".to_owned()),
@@ -92,11 +92,11 @@ fn parts(template: &str, allowed: &[Part]) -> Result<Vec<Part>, String> {
     }
 }
 
-fn placeholder(name: &str) -> Option<Part> {
+fn placeholder(name: &str) -> Option<PathPart> {
     match name {
-        "data_dir" => Some(Part::DataDir),
-        "domain" => Some(Part::Domain),
-        "local" => Some(Part::Local),
+        "data_dir" => Some(PathPart::DataDir),
+        "domain" => Some(PathPart::Domain),
+        "local" => Some(PathPart::Local),
         _ => None,
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn template() -> MaildirPath {
-        MaildirPath::under(Path::new("/data"))
+        MaildirPath::with_data_dir(Path::new("/data"))
     }
 
     #[test]
@@ -160,8 +160,8 @@ mod tests {
         for bad in ["", "/mail", "{data_dir}/{user}/{local}", "{local", "/m/{local}/\0"] {
             assert!(MaildirPath::parse(bad, data).is_err(), "{bad:?}");
         }
-        assert!(fill("{data_dir}/{local}", data).is_err());
-        assert_eq!(fill("{data_dir}/x", data), Ok(PathBuf::from("/data/x")));
+        assert!(fill_data_dir("{data_dir}/{local}", data).is_err());
+        assert_eq!(fill_data_dir("{data_dir}/x", data), Ok(PathBuf::from("/data/x")));
     }
 
     proptest! {

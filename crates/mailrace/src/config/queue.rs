@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mail::Address;
 
-use super::{Network, Pattern, key};
+use super::{DomainPattern, Network, value_kind};
 
 /// A queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,11 +17,11 @@ pub struct Queue {
     /// Concurrent attempts; 0 holds the queue.
     pub concurrency: usize,
     /// The mail that it gets.
-    pub rules: Rules,
+    pub rules: QueueRules,
     /// When to retry deferred recipients.
-    pub retry: Retry,
+    pub retry: RetrySettings,
     /// Which next hops it takes over.
-    pub adopt: Option<Adopt>,
+    pub adopt: Option<AdoptSettings>,
 }
 
 impl Queue {
@@ -41,7 +41,13 @@ impl Queue {
 
     /// A queue with all defaults.
     pub(super) fn new(name: &str) -> Queue {
-        Queue { name: name.into(), concurrency: 1000, rules: Rules::default(), retry: Retry::default(), adopt: None }
+        Queue {
+            name: name.into(),
+            concurrency: 1000,
+            rules: QueueRules::default(),
+            retry: RetrySettings::default(),
+            adopt: None,
+        }
     }
 }
 
@@ -49,7 +55,7 @@ impl Queue {
 /// order, then with all senders, then all clients, then each recipient with all domains. The first
 /// match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct QueueRules {
     /// Mail with one of these header fields.
     pub headers: Vec<HeaderRule>,
     /// Mail from one of these senders.
@@ -60,13 +66,13 @@ pub struct Rules {
     /// Mail from clients in these networks.
     pub clients: Vec<Network>,
     /// Mail to these domains.
-    pub domains: Vec<Pattern>,
+    pub domains: Vec<DomainPattern>,
 }
 
-impl Rules {
+impl QueueRules {
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
-        let Rules { headers, senders, sender_table, clients, domains } = self;
+        let QueueRules { headers, senders, sender_table, clients, domains } = self;
         headers.is_empty() && senders.is_empty() && sender_table.is_none() && clients.is_empty() && domains.is_empty()
     }
 }
@@ -91,23 +97,23 @@ impl HeaderRule {
 /// The text is not a valid rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a rule")]
-pub struct NotARule;
+pub struct InvalidRule;
 
 impl FromStr for HeaderRule {
-    type Err = NotARule;
+    type Err = InvalidRule;
 
     /// RFC 5322 section 3.6.8 defines the characters of a field name.
-    fn from_str(text: &str) -> Result<Self, NotARule> {
-        let (name, value) = text.split_once(':').ok_or(NotARule)?;
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
+        let (name, value) = text.split_once(':').ok_or(InvalidRule)?;
         let value = value.trim();
         let sound = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
         let value = match value {
             "*" => None,
-            "" => return Err(NotARule),
-            value if value.contains(['*', '\r', '\n']) => return Err(NotARule),
+            "" => return Err(InvalidRule),
+            value if value.contains(['*', '\r', '\n']) => return Err(InvalidRule),
             value => Some(value.into()),
         };
-        sound.then(|| HeaderRule { name: name.into(), value }).ok_or(NotARule)
+        sound.then(|| HeaderRule { name: name.into(), value }).ok_or(InvalidRule)
     }
 }
 
@@ -137,12 +143,12 @@ impl SenderRule {
 }
 
 impl FromStr for SenderRule {
-    type Err = NotARule;
+    type Err = InvalidRule;
 
-    fn from_str(text: &str) -> Result<Self, NotARule> {
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
         match text.strip_prefix('@') {
-            Some(domain) => key::host(domain).map(SenderRule::Domain).ok_or(NotARule),
-            None => text.parse().map(SenderRule::Address).map_err(|_| NotARule),
+            Some(domain) => value_kind::host(domain).map(SenderRule::Domain).ok_or(InvalidRule),
+            None => text.parse().map(SenderRule::Address).map_err(|_| InvalidRule),
         }
     }
 }
@@ -159,7 +165,7 @@ impl fmt::Display for SenderRule {
 /// When to retry a deferred recipient: after `first * factor^n`, at most `longest`, plus or minus
 /// `jitter`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Retry {
+pub struct RetrySettings {
     /// The wait after the first attempt.
     pub first: Duration,
     /// Each wait is this many times the one before; at least 1.
@@ -172,9 +178,9 @@ pub struct Retry {
     pub lifetime: Duration,
 }
 
-impl Default for Retry {
+impl Default for RetrySettings {
     fn default() -> Self {
-        Retry {
+        RetrySettings {
             first: Duration::from_secs(60),
             factor: 2.0,
             longest: Duration::from_secs(4 * 3600),
@@ -186,7 +192,7 @@ impl Default for Retry {
 
 /// Which next hops a queue takes over from the others, and when it releases them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adopt {
+pub struct AdoptSettings {
     /// Next hops that this many connections in a row could not reach.
     pub failures: u32,
     /// Next hops that take longer to answer.
@@ -197,9 +203,9 @@ pub struct Adopt {
     pub per_next_hop: usize,
 }
 
-impl Default for Adopt {
+impl Default for AdoptSettings {
     fn default() -> Self {
-        Adopt {
+        AdoptSettings {
             failures: 3,
             slower_than: Duration::from_secs(10),
             release_after: Duration::from_secs(3600),
@@ -215,14 +221,14 @@ pub struct Scheduler {
     pub unrecorded_max: usize,
     /// A message with more recipients is bulk; so is all mail of a sender with more recipients
     /// ready in a queue.
-    pub mailing_above: usize,
+    pub bulk_above: usize,
     /// Turns of single mail for each turn of bulk mail.
-    pub letters_share: u32,
+    pub single_share: u32,
 }
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Scheduler { unrecorded_max: 10_000, mailing_above: 1000, letters_share: 3 }
+        Scheduler { unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
     }
 }
 
@@ -243,7 +249,7 @@ mod tests {
             assert_eq!(rule.parse::<HeaderRule>().unwrap().matches(name, value), meant, "{rule}");
         }
         for text in ["", "Precedence", ": bulk", "Precedence:", "Pre cedence: bulk", "X: bulk*", "X: a\nb", "Ü: *"] {
-            assert_eq!(text.parse::<HeaderRule>(), Err(NotARule), "{text}");
+            assert_eq!(text.parse::<HeaderRule>(), Err(InvalidRule), "{text}");
         }
     }
 
@@ -259,7 +265,7 @@ mod tests {
             assert_eq!(rule.parse::<SenderRule>().unwrap().matches(&sender), meant, "{rule}");
         }
         for text in ["", "@", "news", "*@example.org@", "@*.example.org"] {
-            assert_eq!(text.parse::<SenderRule>(), Err(NotARule), "{text}");
+            assert_eq!(text.parse::<SenderRule>(), Err(InvalidRule), "{text}");
         }
     }
 }

@@ -19,18 +19,18 @@ const UNITS: [(&str, Duration); 3] =
 /// The text is not a valid [`Rate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a rate")]
-pub struct NotARate;
+pub struct InvalidRate;
 
 impl FromStr for Rate {
-    type Err = NotARate;
+    type Err = InvalidRate;
 
-    fn from_str(text: &str) -> Result<Self, NotARate> {
-        let (digits, unit) = text.split_once('/').ok_or(NotARate)?;
-        let (_, per) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or(NotARate)?;
+    fn from_str(text: &str) -> Result<Self, InvalidRate> {
+        let (digits, unit) = text.split_once('/').ok_or(InvalidRate)?;
+        let (_, per) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or(InvalidRate)?;
         if !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(NotARate);
+            return Err(InvalidRate);
         }
-        let count = digits.parse().ok().filter(|count| *count > 0).ok_or(NotARate)?;
+        let count = digits.parse().ok().filter(|count| *count > 0).ok_or(InvalidRate)?;
         Ok(Rate { count, per })
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         for text in
             ["", "5", "/s", "0/s", "-1/s", "+1/s", "1.5/s", "1 /s", "1/ s", "1/d", "1/S", "4294967296/s", "1/s/s"]
         {
-            assert_eq!(text.parse::<Rate>(), Err(NotARate), "{text}");
+            assert_eq!(text.parse::<Rate>(), Err(InvalidRate), "{text}");
         }
     }
 }

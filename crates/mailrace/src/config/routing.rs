@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use route::Pattern;
+use route::DomainPattern;
 
 use super::Rate;
 
 /// Settings of a next hop that replace those of its transport. None: keep the transport's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NextHop {
+pub struct NextHopSettings {
     /// A pattern for the name of any of its hosts.
-    pub host: Pattern,
+    pub host: DomainPattern,
     /// Concurrent connections; at least 1.
     pub connections_max: Option<usize>,
     /// Messages per time.

@@ -9,22 +9,22 @@ use toml::de::{DeTable, DeValue};
 use super::hint::did_you_mean;
 
 /// The spans of all values that look secret, under known keys and misspelled ones.
-pub(super) fn places(document: &DeTable<'_>) -> Vec<Range<usize>> {
+pub(super) fn secret_spans(document: &DeTable<'_>) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     for (name, value) in document {
         if is_password(name.get_ref()) {
             places.push(value.span());
         } else {
-            search(value, &mut places);
+            collect_secrets(value, &mut places);
         }
     }
     places
 }
 
-fn search(value: &Spanned<DeValue<'_>>, found: &mut Vec<Range<usize>>) {
+fn collect_secrets(value: &Spanned<DeValue<'_>>, found: &mut Vec<Range<usize>>) {
     match value.get_ref() {
-        DeValue::Table(table) => found.extend(places(table)),
-        DeValue::Array(elements) => elements.iter().for_each(|element| search(element, found)),
+        DeValue::Table(table) => found.extend(secret_spans(table)),
+        DeValue::Array(elements) => elements.iter().for_each(|element| collect_secrets(element, found)),
         DeValue::String(text) if has_password(text) => found.push(value.span()),
         _ => {}
     }
@@ -53,12 +53,12 @@ pub(super) fn has_password(text: &str) -> bool {
 
 /// Likely secrets in a text that is not TOML: after the equals sign of a password, and in URLs, up
 /// to the end of the line or of the multi-line string that starts there.
-pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
+pub(super) fn likely_secret_spans(text: &str) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let mut start = 0;
     let mut open = None;
     for line in text.split_inclusive('\n') {
-        if let Some(first) = open.map_or_else(|| likely_place(line), |_| Some(0)) {
+        if let Some(first) = open.map_or_else(|| likely_secret_start(line), |_| Some(0)) {
             places.push(start + first..start + line.len());
             let behind = &line[first..];
             open = match open {
@@ -72,7 +72,7 @@ pub(super) fn likely_places(text: &str) -> Vec<Range<usize>> {
 }
 
 /// Where a secret may start in a line.
-fn likely_place(line: &str) -> Option<usize> {
+fn likely_secret_start(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let behind = |mark: &str, from: usize| lower[from..].find(mark).map(|at| from + at + mark.len());
     let password = behind("pass", 0).and_then(|from| behind("=", from));

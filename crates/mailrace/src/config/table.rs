@@ -9,7 +9,7 @@ use lookup::{ldap, postgres, sqlite};
 
 /// A lookup table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct TableConfig {
     /// Its name.
     pub name: Box<str>,
     /// The source of its answers.
@@ -52,16 +52,16 @@ pub enum TableKind {
         tables: Vec<Box<str>>,
     },
     /// An SQLite database.
-    Sqlite(Box<Sqlite>),
+    Sqlite(Box<SqliteTable>),
     /// A PostgreSQL server.
-    Postgres(Box<Postgres>),
+    Postgres(Box<PostgresTable>),
     /// An LDAP server.
-    Ldap(Box<Ldap>),
+    Ldap(Box<LdapTable>),
 }
 
 impl TableKind {
     /// Its type in the configuration.
-    pub fn word(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
             TableKind::Text { .. } => "text",
             TableKind::Cdb { .. } => "cdb",
@@ -78,18 +78,18 @@ impl TableKind {
 
 /// A table in an SQLite database.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sqlite {
+pub struct SqliteTable {
     /// The database and the query.
     pub database: sqlite::Config,
     /// The cache and the time limit in front of it.
-    pub layers: Settings,
+    pub lookup_settings: Settings,
 }
 
 /// A table in a PostgreSQL database.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Postgres {
+pub struct PostgresTable {
     /// The address of the server.
-    pub url: postgres::Url,
+    pub url: postgres::PostgresUrl,
     /// The file with the password; None if the URL has it, or if the server needs none.
     pub password_file: Option<PathBuf>,
     /// CA certificates in PEM that may sign the server's. None: those of the system.
@@ -101,26 +101,26 @@ pub struct Postgres {
     /// The time limit of a connection to one address of one host.
     pub connect_timeout: Duration,
     /// The cache and the limits in front of it. Each concurrent request has its own connection.
-    pub layers: Settings,
+    pub lookup_settings: Settings,
 }
 
 /// A table in an LDAP directory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ldap {
+pub struct LdapTable {
     /// The servers and the search. With a `password_file`, the password in it is empty.
     pub directory: ldap::Config,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
     /// The cache and the limits in front of the directory. With a local copy, they apply until it
     /// is complete.
-    pub layers: Settings,
+    pub lookup_settings: Settings,
     /// The local copy; None: every lookup goes to the directory.
-    pub replica: Option<Replica>,
+    pub replica: Option<LdapReplica>,
 }
 
 /// A local copy of the entries that a table can find.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Replica {
+pub struct LdapReplica {
     /// Its file, which no other table uses.
     pub file: PathBuf,
     /// How often to fetch everything from a server that does not report changes.

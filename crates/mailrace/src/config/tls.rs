@@ -1,5 +1,5 @@
 //! TLS of listeners: certificates and modes. The certificate files are not read here but by
-//! [`examine`](super::examine): most commands run without the permission to read private keys.
+//! [`check_certificates`](super::check_certificates): most commands run without the permission to read private keys.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ pub struct Certificate {
     /// certificate.
     pub names: Vec<Box<str>>,
     /// The span of `chain` in the text.
-    pub(super) chain_place: Range<usize>,
+    pub(super) chain_span: Range<usize>,
     /// The span of `key` in the text.
-    pub(super) key_place: Range<usize>,
+    pub(super) key_span: Range<usize>,
 }
 
 /// The TLS mode of a listener.
@@ -43,7 +43,7 @@ pub struct ServerTls {
     /// The lowest version that clients may use.
     pub version_min: TlsVersion,
     /// A longer handshake fails.
-    pub handshake_time_max: Duration,
+    pub handshake_timeout: Duration,
     /// The time between checks of the files.
     pub reload_every: Duration,
 }
@@ -52,7 +52,7 @@ impl Default for ServerTls {
     fn default() -> Self {
         ServerTls {
             version_min: TlsVersion::V1_2,
-            handshake_time_max: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(30),
             reload_every: Duration::from_secs(60),
         }
     }

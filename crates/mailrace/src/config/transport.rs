@@ -19,7 +19,7 @@ pub struct Transport {
 impl Transport {
     /// The built-in transport of local mail; always [`TransportKind::Maildir`].
     pub const MAILDIR: &str = "maildir";
-    /// The built-in transport of mail without another route; always [`Flavor::Smtp`].
+    /// The built-in transport of mail without another route; always [`SmtpFlavor::Smtp`].
     pub const SMTP: &str = "smtp";
 
     /// Whether it delivers to Maildirs.
@@ -60,11 +60,11 @@ pub struct Maildir {
     /// The folder of each mailbox,
     pub path: MaildirPath,
     /// unless it is in this table.
-    pub places: Option<Places>,
+    pub places: Option<MailboxPlaces>,
     /// The line endings of messages.
     pub line_ends: LineEnds,
     /// The size limit of each mailbox; None: no limit.
-    pub quota: Option<Quota>,
+    pub quota: Option<QuotaSettings>,
     /// Concurrent attempts.
     pub concurrency: Concurrency,
     /// Concurrency grows while attempts take less time than this, and shrinks otherwise.
@@ -73,7 +73,7 @@ pub struct Maildir {
 
 /// The size limits of mailboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct QuotaSettings {
     /// Bytes; 0: no limit.
     pub bytes: u64,
     /// Messages; 0: no limit.
@@ -81,12 +81,12 @@ pub struct Quota {
     /// The table of limits for single mailboxes.
     pub table: Option<Box<str>>,
     /// What happens to mail for full mailboxes.
-    pub full: QuotaFull,
+    pub full: QuotaFullAction,
 }
 
 /// What happens to mail for a full mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuotaFull {
+pub enum QuotaFullAction {
     /// Clients get 452, and queued mail waits.
     Defer,
     /// Clients get 552, and queued mail bounces.
@@ -95,7 +95,7 @@ pub enum QuotaFull {
 
 /// A table of mailbox folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct MailboxPlaces {
     /// Its name.
     pub table: Box<str>,
     /// The folder that contains them all.
@@ -104,13 +104,13 @@ pub struct Places {
 
 impl Maildir {
     /// All defaults, in this folder.
-    pub(super) fn under(data_dir: &Path) -> Self {
+    pub(super) fn with_data_dir(data_dir: &Path) -> Self {
         Maildir {
-            path: MaildirPath::under(data_dir),
+            path: MaildirPath::with_data_dir(data_dir),
             places: None,
             line_ends: LineEnds::Crlf,
             quota: None,
-            concurrency: Concurrency { start: 100, most: 2000, grow: 1.0, shrink: 0.5 },
+            concurrency: Concurrency { start: 100, max: 2000, grow: 1.0, shrink: 0.5 },
             latency_target: Duration::from_secs(1),
         }
     }
@@ -119,10 +119,10 @@ impl Maildir {
 /// An adaptive limit on concurrency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
-    /// The initial limit; never above `most`.
+    /// The initial limit; never above `max`.
     pub start: usize,
     /// The highest limit; at least 1.
-    pub most: usize,
+    pub max: usize,
     /// What a full round of successes adds after the first failure. Before it, each success adds
     /// one.
     pub grow: f64,
@@ -132,26 +132,26 @@ pub struct Concurrency {
 
 /// The protocol of an [`SmtpTransport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavor {
+pub enum SmtpFlavor {
     /// RFC 5321.
     Smtp,
     /// RFC 2033.
     Lmtp,
 }
 
-impl Flavor {
+impl SmtpFlavor {
     /// The default port of next hops.
     pub fn port(self) -> u16 {
         match self {
-            Flavor::Smtp => 25,
-            Flavor::Lmtp => 24,
+            SmtpFlavor::Smtp => 25,
+            SmtpFlavor::Lmtp => 24,
         }
     }
 }
 
 /// When to use STARTTLS (RFC 3207).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tls {
+pub enum OutboundTls {
     /// Never.
     Never,
     /// If the server offers it.
@@ -162,7 +162,7 @@ pub enum Tls {
 
 /// Which addresses of a host to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Families {
+pub enum IpFamilies {
     /// IPv4.
     V4,
     /// IPv6.
@@ -175,7 +175,7 @@ pub enum Families {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmtpTransport {
     /// The protocol.
-    pub flavor: Flavor,
+    pub flavor: SmtpFlavor,
     /// The next hop of mail whose route has none; None: the MX of the recipient's domain. Always
     /// set if a [[domain]] or an LMTP route needs it.
     pub next_hop: Option<FixedHop>,
@@ -188,7 +188,7 @@ pub struct SmtpTransport {
     /// The name in EHLO or LHLO.
     pub helo: Box<str>,
     /// When to use STARTTLS.
-    pub tls: Tls,
+    pub tls: OutboundTls,
     /// Use PIPELINING if the server offers it (RFC 2920).
     pub pipelining: bool,
     /// Use BDAT if the server offers it (RFC 3030).
@@ -196,7 +196,7 @@ pub struct SmtpTransport {
     /// Bodies with more bytes are sent with sendfile(2); None: never.
     pub sendfile_above: Option<u64>,
     /// Which addresses of a host to use.
-    pub families: Families,
+    pub families: IpFamilies,
     /// Connections to one next hop.
     pub concurrency: Concurrency,
     /// Messages to one next hop.
@@ -212,14 +212,14 @@ pub struct SmtpTransport {
     /// Unused connections that one worker keeps.
     pub idle_connections_max: usize,
     /// When a next hop counts as dead.
-    pub probe: Probe,
+    pub probe: ProbeSettings,
     /// Time limits for replies.
-    pub timeouts: Timeouts,
+    pub timeouts: SmtpTimeouts,
 }
 
 impl SmtpTransport {
     /// With all defaults.
-    pub(super) fn new(flavor: Flavor, helo: Box<str>) -> Self {
+    pub(super) fn new(flavor: SmtpFlavor, helo: Box<str>) -> Self {
         SmtpTransport {
             flavor,
             next_hop: None,
@@ -227,20 +227,20 @@ impl SmtpTransport {
             source_v4: None,
             source_v6: None,
             helo,
-            tls: Tls::Offered,
+            tls: OutboundTls::Offered,
             pipelining: true,
             chunking: true,
             sendfile_above: Some(SENDFILE_ABOVE),
-            families: Families::Both,
-            concurrency: Concurrency { start: 2, most: 20, grow: 1.0, shrink: 0.5 },
+            families: IpFamilies::Both,
+            concurrency: Concurrency { start: 2, max: 20, grow: 1.0, shrink: 0.5 },
             rate: None,
             messages_per_connection_max: 1000,
             recipients_per_message_max: 100,
             addresses_tried_max: 8,
             idle_time_max: Duration::from_secs(5),
             idle_connections_max: 2000,
-            probe: Probe::default(),
-            timeouts: Timeouts::default(),
+            probe: ProbeSettings::default(),
+            timeouts: SmtpTimeouts::default(),
         }
     }
 }
@@ -251,7 +251,7 @@ pub(super) const SENDFILE_ABOVE: u64 = 32 << 10;
 /// When a next hop that cannot be reached is dead, and when it is probed: after `first`, then each
 /// time `factor` times later, at most `longest`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Probe {
+pub struct ProbeSettings {
     /// The number of failures in a row.
     pub failures: u32,
     /// The first wait.
@@ -262,15 +262,15 @@ pub struct Probe {
     pub longest: Duration,
 }
 
-impl Default for Probe {
+impl Default for ProbeSettings {
     fn default() -> Self {
-        Probe { failures: 3, first: Duration::from_secs(60), factor: 2.0, longest: Duration::from_secs(600) }
+        ProbeSettings { failures: 3, first: Duration::from_secs(60), factor: 2.0, longest: Duration::from_secs(600) }
     }
 }
 
 /// Time limits for the other server (RFC 5321 section 4.5.3.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct SmtpTimeouts {
     /// Connecting to one address.
     pub connect: Duration,
     /// The banner.
@@ -285,10 +285,10 @@ pub struct Timeouts {
     pub message: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for SmtpTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Timeouts {
+        SmtpTimeouts {
             connect: seconds(30),
             banner: seconds(300),
             command: seconds(300),

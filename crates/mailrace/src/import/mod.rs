@@ -14,25 +14,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use postfix::{Files, NewFile};
+use postfix::{FileReader, NewFile};
 
 use crate::config::{self, Config};
-use crate::exit::{self, Exit};
-use crate::say::say;
+use crate::exit::{self, ExitError};
+use crate::stderr::print_stderr;
 
 /// The folder for new tables, beside the new configuration.
-const FOLDER: &str = "mailrace-tables";
+const TABLES_FOLDER: &str = "mailrace-tables";
 /// The path of Postfix's files in configurations.
 const POSTFIX_DIR: &str = "/etc/postfix";
 /// The modes of public files and of files with passwords.
-const MODES: [u32; 2] = [0o644, 0o600];
+const FILE_MODES: [u32; 2] = [0o644, 0o600];
 
 /// Reads the Postfix configuration in `folder` and writes a new one to `output`, or to standard
 /// output.
 ///
 /// # Errors
 ///
-/// main.cf cannot be read, a file exists and `force` is not set, or writing fails. [`exit::NO`]:
+/// main.cf cannot be read, a file exists and `force` is not set, or writing fails. [`exit::NEGATIVE`]:
 /// all is written, and mail will be handled differently than before.
 pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow::Result<()> {
     let file = folder.join("main.cf");
@@ -43,29 +43,29 @@ pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow
         Some(output) => std::path::absolute(output)?.parent().unwrap_or(Path::new("/")).to_owned(),
         None => PathBuf::from("."),
     };
-    let made = postfix::import(&main, &master, &machine, &Disk { folder }, &beside.join(FOLDER));
+    let made = postfix::import(&main, &master, &machine, &Disk { folder }, &beside.join(TABLES_FOLDER));
     match output {
         Some(output) => write_all(output, &made.text, &made.files, force)?,
         None => {
             crate::output::output().write_all(made.text.as_bytes())?;
             let unwritten = made.files.iter().map(|file| file.path.display());
-            unwritten.for_each(|path| say(format_args!("mailrace: not written without --output: {path}")));
+            unwritten.for_each(|path| print_stderr(format_args!("mailrace: not written without --output: {path}")));
         }
     }
     // Report unforeseen errors now, not when the server starts.
     let name = output.unwrap_or(Path::new("mailrace.toml")).to_string_lossy();
     let faults = Config::parse(&made.text, &name, &machine).err();
-    faults.iter().for_each(say);
-    made.alarms.iter().for_each(|alarm| say(format_args!("mailrace: {alarm}")));
-    match made.alarms.len() {
+    faults.iter().for_each(print_stderr);
+    made.behavior_changes.iter().for_each(|alarm| print_stderr(format_args!("mailrace: {alarm}")));
+    match made.behavior_changes.len() {
         0 if faults.is_none() => Ok(()),
-        0 => Err(Exit { code: exit::NO, text: "the new configuration has the errors above".into() }.into()),
+        0 => Err(ExitError { code: exit::NEGATIVE, text: "the new configuration has the errors above".into() }.into()),
         number => {
             let kinds =
                 if number == 1 { "1 kind of mail is".to_owned() } else { format!("{number} kinds of mail are") };
             let text =
                 format!("{kinds} handled differently than by Postfix, see above; correct {name} before you use it");
-            Err(Exit { code: exit::NO, text }.into())
+            Err(ExitError { code: exit::NEGATIVE, text }.into())
         }
     }
 }
@@ -75,7 +75,7 @@ struct Disk<'a> {
     folder: &'a Path,
 }
 
-impl Files for Disk<'_> {
+impl FileReader for Disk<'_> {
     fn text(&self, path: &Path) -> io::Result<String> {
         if let Ok(inside) = path.strip_prefix(POSTFIX_DIR)
             && let copy = self.folder.join(inside)
@@ -92,17 +92,17 @@ fn write_all(output: &Path, text: &str, files: &[NewFile], force: bool) -> anyho
     let paths = std::iter::once(output).chain(files.iter().map(|file| &*file.path));
     if let Some(there) = paths.into_iter().find(|path| !force && path.symlink_metadata().is_ok()) {
         let text = format!("{} already exists; use --force to replace it", there.display());
-        return Err(Exit { code: exit::IO, text }.into());
+        return Err(ExitError { code: exit::IO, text }.into());
     }
     for file in files {
-        make_folder_of(&file.path)?;
-        write(&file.path, &file.text, MODES[usize::from(file.secret)])?;
+        create_parent(&file.path)?;
+        write(&file.path, &file.text, FILE_MODES[usize::from(file.secret)])?;
     }
-    make_folder_of(output)?;
-    write(output, text, MODES[0])
+    create_parent(output)?;
+    write(output, text, FILE_MODES[0])
 }
 
-fn make_folder_of(path: &Path) -> anyhow::Result<()> {
+fn create_parent(path: &Path) -> anyhow::Result<()> {
     match path.parent() {
         Some(folder) => fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display())),
         None => Ok(()),
@@ -118,6 +118,6 @@ fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).with_context(told)?;
     file.write_all(text.as_bytes()).with_context(told)?;
-    say(format_args!("mailrace: written: {}", path.display()));
+    print_stderr(format_args!("mailrace: written: {}", path.display()));
     Ok(())
 }

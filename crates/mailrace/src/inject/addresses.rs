@@ -2,8 +2,8 @@
 //! comments, groups and routes. It accepts any text; the caller checks the addresses.
 
 /// The addresses as written, without white space around their parts.
-pub(super) fn addresses(value: &str) -> Vec<String> {
-    let mut list = List::default();
+pub(super) fn parse_addresses(value: &str) -> Vec<String> {
+    let mut list = AddressListParser::default();
     let mut rest = value.chars();
     while let Some(character) = rest.next() {
         list.begin(character);
@@ -26,7 +26,7 @@ pub(super) fn addresses(value: &str) -> Vec<String> {
 }
 
 #[derive(Default)]
-struct List {
+struct AddressListParser {
     found: Vec<String>,
     /// Text outside of angle brackets: an address or a name.
     outside: String,
@@ -34,12 +34,12 @@ struct List {
     /// The angle bracket was closed.
     is_closed: bool,
     /// White space was seen, which matters if more text follows.
-    gap: bool,
+    has_gap: bool,
     /// No comma came before.
     is_unparted: bool,
 }
 
-impl List {
+impl AddressListParser {
     /// After a missing comma, the next address starts with a second `<`, or with text after `>`.
     fn begin(&mut self, character: char) {
         let is_text = !character.is_whitespace() && !"(),:;>".contains(character);
@@ -65,10 +65,10 @@ impl List {
     /// White space next to a separator is ignored. Between words it makes a name, or an error.
     fn push(&mut self, character: char) {
         if character.is_whitespace() {
-            self.gap = true;
+            self.has_gap = true;
             return;
         }
-        let gap = std::mem::take(&mut self.gap);
+        let gap = std::mem::take(&mut self.has_gap);
         let current = self.current();
         if gap && !current.is_empty() && !current.ends_with(['.', '@']) && !matches!(character, '.' | '@') {
             current.push(' ');
@@ -82,7 +82,7 @@ impl List {
         let is_name = self.is_unparted && self.in_angles.is_none() && !outside.is_empty() && !outside.contains('@');
         let outside = if is_name { format!("> {outside}") } else { outside };
         let address = self.in_angles.take().unwrap_or(outside);
-        (self.is_closed, self.gap, self.is_unparted) = (false, false, false);
+        (self.is_closed, self.has_gap, self.is_unparted) = (false, false, false);
         if !address.is_empty() {
             self.found.push(address);
         }
@@ -165,14 +165,14 @@ mod tests {
             ("<a@b> Bob", &["a@b", "> Bob"]),
             ("<a@b> Bob <c@d>, Eve", &["a@b", "c@d", "Eve"]),
         ] {
-            assert_eq!(addresses(value), expected, "{value:?}");
+            assert_eq!(parse_addresses(value), expected, "{value:?}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_is_too_much(text in "[a\"(),:;<>@\\\\\\[\\] \r\n\u{e4}.]{0,40}") {
-            prop_assert!(addresses(&text).iter().all(|address| !address.is_empty()));
+            prop_assert!(parse_addresses(&text).iter().all(|address| !address.is_empty()));
         }
     }
 }

@@ -8,40 +8,40 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::mbox::{Mbox, Piece};
+use super::mbox::{MboxEntry, MboxReader};
 use super::text::{self, TextError};
-use super::{Clerk, Refused};
-use crate::exit::{self, Exit};
+use super::{InjectError, Injector};
+use crate::exit::{self, ExitError};
 use crate::output::output;
-use crate::say::say;
+use crate::stderr::print_stderr;
 
 /// `--mbox`.
-pub(super) fn mbox(clerk: &Clerk, path: &Path) -> anyhow::Result<()> {
+pub(super) fn mbox(injector: &Injector, path: &Path) -> anyhow::Result<()> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    let mut batch = Batch::new(clerk, file.metadata()?.len(), "{bar:30} {bytes}/{total_bytes}  {msg}");
-    let mut messages = Mbox::new(BufReader::new(file), clerk.octets_max);
+    let mut batch = BulkInjection::new(injector, file.metadata()?.len(), "{bar:30} {bytes}/{total_bytes}  {msg}");
+    let mut messages = MboxReader::new(BufReader::new(file), injector.octets_max);
     for number in 1.. {
         let next = messages.next().with_context(|| format!("reading {}", path.display()));
         let (piece, octets) = match next {
             Ok(Some(next)) => next,
             Ok(None) => break,
-            Err(error) => return Err(batch.broken_off(error)),
+            Err(error) => return Err(batch.abort(error)),
         };
         let message = match piece {
-            Piece::Message(message) => Ok(message),
-            Piece::TooLarge => Err(TextError::TooLarge(clerk.octets_max)),
+            MboxEntry::Message(message) => Ok(message),
+            MboxEntry::TooLarge => Err(TextError::TooLarge(injector.octets_max)),
         };
-        batch.take(&format!("message {number}"), message, octets)?;
+        batch.inject(&format!("message {number}"), message, octets)?;
     }
     batch.finish()
 }
 
 /// `--folder`.
-pub(super) fn folder(clerk: &Clerk, path: &Path) -> anyhow::Result<()> {
+pub(super) fn folder(injector: &Injector, path: &Path) -> anyhow::Result<()> {
     let files = files(path).with_context(|| format!("reading {}", path.display()))?;
-    let mut batch = Batch::new(clerk, files.len() as u64, "{bar:30} {pos}/{len}  {msg}");
+    let mut batch = BulkInjection::new(injector, files.len() as u64, "{bar:30} {pos}/{len}  {msg}");
     for file in files {
-        batch.take(&file.display().to_string(), whole(&file, clerk.octets_max), 1)?;
+        batch.inject(&file.display().to_string(), read_limited(&file, injector.octets_max), 1)?;
     }
     batch.finish()
 }
@@ -70,23 +70,23 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn whole(file: &Path, octets_max: u64) -> Result<Vec<u8>, TextError> {
+fn read_limited(file: &Path, octets_max: u64) -> Result<Vec<u8>, TextError> {
     let mut message = Vec::new();
     File::open(file)?.take(octets_max + 1).read_to_end(&mut message)?;
     if message.len() as u64 > octets_max { Err(TextError::TooLarge(octets_max)) } else { Ok(message) }
 }
 
 /// A run over many messages.
-struct Batch<'a> {
-    clerk: &'a Clerk,
+struct BulkInjection<'a> {
+    injector: &'a Injector,
     from_header: bool,
     bar: ProgressBar,
     kept: usize,
     failed: usize,
 }
 
-impl<'a> Batch<'a> {
-    fn new(clerk: &'a Clerk, length: u64, template: &str) -> Self {
+impl<'a> BulkInjection<'a> {
+    fn new(injector: &'a Injector, length: u64, template: &str) -> Self {
         let target = match io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
@@ -95,21 +95,21 @@ impl<'a> Batch<'a> {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        let from_header = clerk.options.from_header || clerk.options.recipients.is_empty();
-        Batch { clerk, from_header, bar, kept: 0, failed: 0 }
+        let from_header = injector.options.from_header || injector.options.recipients.is_empty();
+        BulkInjection { injector, from_header, bar, kept: 0, failed: 0 }
     }
 
     /// Injects a message, or prints why not. An error ends the run.
-    fn take(&mut self, name: &str, message: Result<Vec<u8>, TextError>, step: u64) -> anyhow::Result<()> {
-        let message = message.map(|message| text::wire(&message)).map_err(Refused::from);
-        let taken = message.and_then(|message| self.clerk.take(&message, self.from_header));
+    fn inject(&mut self, name: &str, message: Result<Vec<u8>, TextError>, step: u64) -> anyhow::Result<()> {
+        let message = message.map(|message| text::to_wire(&message)).map_err(InjectError::from);
+        let taken = message.and_then(|message| self.injector.inject(&message, self.from_header));
         self.bar.inc(step);
         match taken {
             Ok(_) => self.kept += 1,
-            Err(refused @ Refused::Place(..)) => return Err(self.broken_off(refused.exit().into())),
+            Err(refused @ InjectError::DropFolder(..)) => return Err(self.abort(refused.into_exit().into())),
             Err(refused) => {
                 self.failed += 1;
-                self.bar.suspend(|| say(format_args!("mailrace: {name}: {refused}")));
+                self.bar.suspend(|| print_stderr(format_args!("mailrace: {name}: {refused}")));
             }
         }
         self.bar.set_message(format!("{} accepted, {} failed", self.kept, self.failed));
@@ -117,13 +117,13 @@ impl<'a> Batch<'a> {
     }
 
     /// The error must not suggest that all messages were accepted, or none.
-    fn broken_off(&self, error: anyhow::Error) -> anyhow::Error {
+    fn abort(&self, error: anyhow::Error) -> anyhow::Error {
         self.bar.finish_and_clear();
         if self.kept == 0 {
             return error;
         }
         let text = format!("stopped: {} accepted, {} failed, the rest not tried: {error:#}", self.kept, self.failed);
-        Exit { code: exit::IO, text }.into()
+        ExitError { code: exit::IO, text }.into()
     }
 
     fn finish(self) -> anyhow::Result<()> {
@@ -131,7 +131,7 @@ impl<'a> Batch<'a> {
         let told = writeln!(output(), "{} accepted, {} failed", self.kept, self.failed);
         match self.failed {
             0 => Ok(told?),
-            _ => Err(Exit { code: exit::DATA, text: "some messages were not accepted".into() }.into()),
+            _ => Err(ExitError { code: exit::DATA, text: "some messages were not accepted".into() }.into()),
         }
     }
 }

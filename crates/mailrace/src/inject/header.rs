@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 /// A header field, with its continuation lines.
 #[derive(Debug, PartialEq, Eq)]
-struct Field<'a> {
+struct HeaderField<'a> {
     /// As written, with its line ends.
     raw: &'a [u8],
     name: &'a [u8],
@@ -16,15 +16,15 @@ struct Field<'a> {
 
 /// A message, split into header fields and body.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
-    fields: Vec<Field<'a>>,
+pub(super) struct MessageHeader<'a> {
+    fields: Vec<HeaderField<'a>>,
     /// The body, with the empty line before it, if any.
     rest: &'a [u8],
 }
 
 /// The fields to add if they are missing.
 #[derive(Clone, Debug)]
-pub(super) struct Additions<'a> {
+pub(super) struct HeaderDefaults<'a> {
     /// The address for From, with the name if there is one.
     pub(super) from: &'a str,
     /// The author's name.
@@ -36,21 +36,21 @@ pub(super) struct Additions<'a> {
 }
 
 /// Fields that other recipients must not see.
-const UNSEEN: [&str; 2] = ["Bcc", "Resent-Bcc"];
+const BCC_FIELDS: [&str; 2] = ["Bcc", "Resent-Bcc"];
 /// RFC 2047 section 2 limits an encoded word to 75 characters, 12 of which surround the text.
-const ENCODED_OCTETS_MAX: usize = 60;
+const ENCODED_WORD_BYTES_MAX: usize = 60;
 
-impl<'a> Draft<'a> {
+impl<'a> MessageHeader<'a> {
     /// Splits a message in wire form. A `From ` line of an mbox file before the header is skipped.
     /// The header ends with the first line that cannot be part of it.
-    pub(super) fn new(message: &'a [u8]) -> Draft<'a> {
+    pub(super) fn new(message: &'a [u8]) -> MessageHeader<'a> {
         let mut rest = after_mbox_line(message);
         let mut fields = Vec::new();
-        while let Some(field) = Field::first(rest) {
+        while let Some(field) = HeaderField::parse_first(rest) {
             rest = &rest[field.raw.len()..];
             fields.push(field);
         }
-        Draft { fields, rest }
+        MessageHeader { fields, rest }
     }
 
     /// The values of the recipient fields: the Resent- fields if there are any (RFC 5322 section
@@ -58,18 +58,18 @@ impl<'a> Draft<'a> {
     pub(super) fn recipients(&self) -> impl Iterator<Item = &'a [u8]> {
         let resent = ["Resent-To", "Resent-Cc", "Resent-Bcc"];
         let names = if self.has_any(&resent) { resent } else { ["To", "Cc", "Bcc"] };
-        self.fields.iter().filter(move |field| names.iter().any(|name| field.is(name))).map(|field| field.value)
+        self.fields.iter().filter(move |field| names.iter().any(|name| field.has_name(name))).map(|field| field.value)
     }
 
     fn has_any(&self, names: &[&str]) -> bool {
-        self.fields.iter().any(|field| names.iter().any(|name| field.is(name)))
+        self.fields.iter().any(|field| names.iter().any(|name| field.has_name(name)))
     }
 
     /// The message to send.
-    pub(super) fn complete(&self, additions: &Additions<'_>) -> Vec<u8> {
-        let mut message = self.missing(additions).into_bytes();
+    pub(super) fn complete(&self, additions: &HeaderDefaults<'_>) -> Vec<u8> {
+        let mut message = self.missing_fields(additions).into_bytes();
         message.reserve(self.fields.iter().map(|field| field.raw.len()).sum::<usize>() + self.rest.len() + 2);
-        for field in self.fields.iter().filter(|field| !UNSEEN.iter().any(|name| field.is(name))) {
+        for field in self.fields.iter().filter(|field| !BCC_FIELDS.iter().any(|name| field.has_name(name))) {
             message.extend_from_slice(field.raw);
         }
         if !self.rest.starts_with(b"\r\n") {
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
         message
     }
 
-    fn missing(&self, additions: &Additions<'_>) -> String {
+    fn missing_fields(&self, additions: &HeaderDefaults<'_>) -> String {
         let mut header = String::new();
         if !self.has_any(&["Date"]) {
             // Writing to a string never fails.
@@ -98,9 +98,9 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> HeaderField<'a> {
     /// The field at the start of the text.
-    fn first(text: &'a [u8]) -> Option<Field<'a>> {
+    fn parse_first(text: &'a [u8]) -> Option<HeaderField<'a>> {
         let colon = text.iter().position(|byte| !(33..127).contains(byte) || *byte == b':')?;
         // Old programs put a space before the colon (RFC 5322 section 4.5).
         let gap = text[colon..].iter().position(|byte| !matches!(byte, b' ' | b'\t'))?;
@@ -112,10 +112,10 @@ impl<'a> Field<'a> {
         while text[end..].starts_with(b" ") || text[end..].starts_with(b"\t") {
             end += line_length(&text[end..]);
         }
-        Some(Field { raw: &text[..end], name: &text[..colon], value: &text[start..end] })
+        Some(HeaderField { raw: &text[..end], name: &text[..colon], value: &text[start..end] })
     }
 
-    fn is(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }
@@ -137,7 +137,7 @@ fn phrase(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let is_atom = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~ ".contains(c);
     if !name.is_ascii() {
-        return encoded(&name);
+        return encoded_words(&name);
     }
     if name.chars().all(is_atom) {
         return name;
@@ -146,13 +146,13 @@ fn phrase(name: &str) -> String {
 }
 
 /// White space between encoded words is ignored, so text can be split between any characters.
-fn encoded(name: &str) -> String {
+fn encoded_words(name: &str) -> String {
     let mut words = vec![String::new()];
     for character in name.chars() {
         let mut utf8 = [0; 4];
-        let code: String = character.encode_utf8(&mut utf8).bytes().map(octet).collect();
+        let code: String = character.encode_utf8(&mut utf8).bytes().map(encoded_byte).collect();
         match words.last_mut() {
-            Some(word) if word.len() + code.len() <= ENCODED_OCTETS_MAX => word.push_str(&code),
+            Some(word) if word.len() + code.len() <= ENCODED_WORD_BYTES_MAX => word.push_str(&code),
             _ => words.push(code),
         }
     }
@@ -160,7 +160,7 @@ fn encoded(name: &str) -> String {
 }
 
 /// RFC 2047 section 5 (3).
-fn octet(byte: u8) -> String {
+fn encoded_byte(byte: u8) -> String {
     match byte {
         b' ' => "_".into(),
         byte if byte.is_ascii_alphanumeric() => char::from(byte).into(),
@@ -174,11 +174,12 @@ mod tests {
 
     use super::*;
 
-    const ADDITIONS: Additions<'_> = Additions { from: "me@here", name: None, date: "DATE", message_id: "ID@here" };
+    const ADDITIONS: HeaderDefaults<'_> =
+        HeaderDefaults { from: "me@here", name: None, date: "DATE", message_id: "ID@here" };
     const ALL: &str = "Date: DATE\r\nFrom: me@here\r\nMessage-ID: <ID@here>\r\n";
 
     fn completed(message: &str) -> String {
-        String::from_utf8(Draft::new(message.as_bytes()).complete(&ADDITIONS)).unwrap()
+        String::from_utf8(MessageHeader::new(message.as_bytes()).complete(&ADDITIONS)).unwrap()
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_to_be_seen_is_not() {
+    fn bcc_fields_are_removed() {
         let message = "To: a@b\r\nBcc: c@d,\r\n e@f\r\nSubject:  x \r\nresent-bcc: g@h\r\n\r\nBcc: stays\r\n";
         assert_eq!(completed(message), format!("{ALL}To: a@b\r\nSubject:  x \r\n\r\nBcc: stays\r\n"));
     }
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn recipients_are_those_of_the_resending_where_there_is_one() {
         let named = |message: &'static str| {
-            let draft = Draft::new(message.as_bytes());
+            let draft = MessageHeader::new(message.as_bytes());
             draft.recipients().map(|value| String::from_utf8_lossy(value).trim().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(named("To: a\r\nCC: b\r\nBcc: c\r\nReply-To: d\r\n\r\nTo: e\r\n"), ["a", "b", "c"]);
@@ -232,8 +233,8 @@ mod tests {
         fn no_byte_of_a_line_changes(text in "((To|Bcc|Subject|From) ?:[ a-z@]{0,5}\r\n| x\r\n|\r\n|[a-z]\r\n){0,8}") {
             let completed = completed(&text);
             let without = |text: &str| {
-                let draft = Draft::new(text.as_bytes());
-                let kept = draft.fields.iter().filter(|field| !field.is("Bcc")).map(|field| field.raw);
+                let draft = MessageHeader::new(text.as_bytes());
+                let kept = draft.fields.iter().filter(|field| !field.has_name("Bcc")).map(|field| field.raw);
                 (kept.collect::<Vec<_>>().concat(), draft.rest.to_vec())
             };
             let (fields, rest) = without(&text);
@@ -244,7 +245,7 @@ mod tests {
 
         #[test]
         fn no_bytes_are_too_much(message in proptest::collection::vec(prop_oneof![Just(b':'), Just(b'\n'), Just(b' '), any::<u8>()], 0..80)) {
-            let draft = Draft::new(&message);
+            let draft = MessageHeader::new(&message);
             prop_assert!(draft.complete(&ADDITIONS).len() >= draft.rest.len());
         }
     }

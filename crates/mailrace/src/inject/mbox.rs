@@ -5,26 +5,26 @@
 use std::io::{self, BufRead};
 
 /// Reads one message at a time.
-pub(super) struct Mbox<R> {
+pub(super) struct MboxReader<R> {
     input: R,
     /// The last line that was read started a message.
-    begun: bool,
+    has_started: bool,
     octets_max: u64,
 }
 
 /// A message in the file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum MboxEntry {
     /// The complete message.
     Message(Vec<u8>),
     /// It is too large; the next one can be read.
     TooLarge,
 }
 
-impl<R: BufRead> Mbox<R> {
+impl<R: BufRead> MboxReader<R> {
     /// Messages may have at most `octets_max` bytes.
     pub(super) fn new(input: R, octets_max: u64) -> Self {
-        Mbox { input, begun: false, octets_max }
+        MboxReader { input, has_started: false, octets_max }
     }
 
     /// The next message, and the number of bytes that it takes in the file; None at the end.
@@ -32,7 +32,7 @@ impl<R: BufRead> Mbox<R> {
     /// # Errors
     ///
     /// The file cannot be read, or is not an mbox file.
-    pub(super) fn next(&mut self) -> io::Result<Option<(Piece, u64)>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(MboxEntry, u64)>> {
         let (mut message, mut read, mut too_large, mut after_empty) = (Vec::new(), 0, false, true);
         let mut line = Vec::new();
         loop {
@@ -41,14 +41,14 @@ impl<R: BufRead> Mbox<R> {
             read += count as u64;
             let is_start = count > 0 && after_empty && line.starts_with(b"From ");
             if count == 0 || is_start {
-                let was_begun = std::mem::replace(&mut self.begun, is_start);
+                let was_begun = std::mem::replace(&mut self.has_started, is_start);
                 if !was_begun && is_start {
                     continue;
                 }
-                return Ok(was_begun.then(|| (finished(message, too_large), read)));
+                return Ok(was_begun.then(|| (finish_message(message, too_large), read)));
             }
             after_empty = matches!(&*line, b"\n" | b"\r\n");
-            if !self.begun {
+            if !self.has_started {
                 match after_empty {
                     true => continue,
                     false => return Err(io::Error::other("not an mbox file: it does not start with a line \"From \"")),
@@ -56,16 +56,16 @@ impl<R: BufRead> Mbox<R> {
             }
             too_large |= (message.len() + line.len()) as u64 > self.octets_max;
             if !too_large {
-                message.extend_from_slice(unquoted(&line));
+                message.extend_from_slice(unquote(&line));
             }
         }
     }
 }
 
 /// The empty line at the end belongs to the file.
-fn finished(mut message: Vec<u8>, too_large: bool) -> Piece {
+fn finish_message(mut message: Vec<u8>, too_large: bool) -> MboxEntry {
     if too_large {
-        return Piece::TooLarge;
+        return MboxEntry::TooLarge;
     }
     for end in [&b"\r\n\r\n"[..], b"\n\n"] {
         if message.ends_with(end) {
@@ -73,10 +73,10 @@ fn finished(mut message: Vec<u8>, too_large: bool) -> Piece {
             break;
         }
     }
-    Piece::Message(message)
+    MboxEntry::Message(message)
 }
 
-fn unquoted(line: &[u8]) -> &[u8] {
+fn unquote(line: &[u8]) -> &[u8] {
     let quotes = line.iter().take_while(|byte| **byte == b'>').count();
     if quotes > 0 && line[quotes..].starts_with(b"From ") { &line[1..] } else { line }
 }
@@ -88,12 +88,12 @@ mod tests {
     use super::*;
 
     fn messages(file: &str) -> Vec<String> {
-        let mut mbox = Mbox::new(file.as_bytes(), 100);
+        let mut mbox = MboxReader::new(file.as_bytes(), 100);
         let mut found = Vec::new();
         while let Some((piece, _)) = mbox.next().unwrap() {
             found.push(match piece {
-                Piece::Message(message) => String::from_utf8(message).unwrap(),
-                Piece::TooLarge => "too large".into(),
+                MboxEntry::Message(message) => String::from_utf8(message).unwrap(),
+                MboxEntry::TooLarge => "too large".into(),
             });
         }
         found
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_no_mailbox_is_told() {
-        assert!(Mbox::new(&b"Subject: x\n"[..], 100).next().is_err());
+        assert!(MboxReader::new(&b"Subject: x\n"[..], 100).next().is_err());
     }
 
     proptest! {
@@ -130,7 +130,7 @@ mod tests {
 
         #[test]
         fn no_bytes_are_too_much(file in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'F'), any::<u8>()], 0..100)) {
-            let mut mbox = Mbox::new(&*file, 20);
+            let mut mbox = MboxReader::new(&*file, 20);
             while let Ok(Some(_)) = mbox.next() {}
         }
     }

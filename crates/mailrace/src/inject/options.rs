@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use mail::{BodyType, Notify, QueueId, Return};
+use mail::{BodyType, DsnNotify, DsnReturn, QueueId};
 
 use crate::admin::NamePattern;
 use crate::maildrop::is_envid;
@@ -28,9 +28,9 @@ pub(super) struct Options {
     /// `-v`: print what was done.
     pub(super) verbose: bool,
     /// `-N`: when to send reports.
-    pub(super) notify: Notify,
+    pub(super) notify: DsnNotify,
     /// `-R`: how much of the message reports return.
-    pub(super) ret: Option<Return>,
+    pub(super) ret: Option<DsnReturn>,
     /// `-V`: the envelope ID.
     pub(super) envid: Option<Box<str>>,
     /// `-B`: the body type.
@@ -76,10 +76,10 @@ pub(super) enum Flush {
 /// A command line that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Wrong(pub(super) String);
+pub(super) struct OptionError(pub(super) String);
 
 /// Letters that take a value.
-const VALUED: &str = "ABCFLNOQRVXbefhopqr";
+const OPTIONS_WITH_VALUE: &str = "ABCFLNOQRVXbefhopqr";
 
 impl Default for Options {
     fn default() -> Self {
@@ -91,7 +91,7 @@ impl Default for Options {
             sender: None,
             full_name: None,
             verbose: false,
-            notify: Notify::UNSET,
+            notify: DsnNotify::UNSET,
             ret: None,
             envid: None,
             body_type: BodyType::SevenBit,
@@ -107,14 +107,14 @@ impl Options {
     /// # Errors
     ///
     /// A word is not valid.
-    pub(super) fn read(words: impl IntoIterator<Item = String>) -> Result<Options, Wrong> {
+    pub(super) fn read(words: impl IntoIterator<Item = String>) -> Result<Options, OptionError> {
         let mut words: VecDeque<String> = words.into_iter().collect();
         let mut options = Options::default();
         while let Some(word) = words.pop_front() {
             match word.strip_prefix('-') {
                 Some("-") => break,
-                Some(long) if long.starts_with('-') => options.long(&long[1..], &mut words)?,
-                Some(letters) if !letters.is_empty() => options.letters(letters, &mut words)?,
+                Some(long) if long.starts_with('-') => options.parse_long(&long[1..], &mut words)?,
+                Some(letters) if !letters.is_empty() => options.parse_short(letters, &mut words)?,
                 _ => {
                     words.push_front(word);
                     break;
@@ -122,10 +122,10 @@ impl Options {
             }
         }
         options.recipients = words.into();
-        options.checked()
+        options.validate()
     }
 
-    fn checked(self) -> Result<Options, Wrong> {
+    fn validate(self) -> Result<Options, OptionError> {
         let conversation = match self.mode {
             Mode::Smtp => Some("-bs"),
             Mode::Batch => Some("-bS"),
@@ -133,46 +133,48 @@ impl Options {
         };
         match conversation {
             _ if matches!(self.mode, Mode::Flush(_)) && !self.recipients.is_empty() => {
-                Err(Wrong("recipients are not allowed with -q".into()))
+                Err(OptionError("recipients are not allowed with -q".into()))
             }
             _ if self.mode == Mode::Verify && self.recipients.is_empty() => {
-                Err(Wrong("-bv: name the addresses to verify".into()))
+                Err(OptionError("-bv: name the addresses to verify".into()))
             }
-            Some(name) if self.from_header => Err(Wrong(format!("-t is not allowed with {name}"))),
-            Some(name) if !self.recipients.is_empty() => Err(Wrong(format!("recipients are not allowed with {name}"))),
+            Some(name) if self.from_header => Err(OptionError(format!("-t is not allowed with {name}"))),
+            Some(name) if !self.recipients.is_empty() => {
+                Err(OptionError(format!("recipients are not allowed with {name}")))
+            }
             _ => Ok(self),
         }
     }
 
-    fn long(&mut self, word: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+    fn parse_long(&mut self, word: &str, words: &mut VecDeque<String>) -> Result<(), OptionError> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (word, None),
         };
         let mut path = || value.clone().or_else(|| words.pop_front()).map(PathBuf::from);
-        let missing = || Wrong(format!("--{name} needs a value"));
+        let missing = || OptionError(format!("--{name} needs a value"));
         match name {
             "config" => self.config = Some(path().ok_or_else(missing)?),
             "mbox" => self.mode = Mode::Mbox(path().ok_or_else(missing)?),
             "folder" => self.mode = Mode::Folder(path().ok_or_else(missing)?),
-            _ => return Err(Wrong(format!("unknown option --{name}"))),
+            _ => return Err(OptionError(format!("unknown option --{name}"))),
         }
         Ok(())
     }
 
     /// Letters of one word; the last one may take a value.
-    fn letters(&mut self, letters: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+    fn parse_short(&mut self, letters: &str, words: &mut VecDeque<String>) -> Result<(), OptionError> {
         let mut rest = letters.chars();
         while let Some(letter) = rest.next() {
-            if VALUED.contains(letter) {
-                return self.valued(letter, rest.as_str(), words);
+            if OPTIONS_WITH_VALUE.contains(letter) {
+                return self.parse_valued(letter, rest.as_str(), words);
             }
-            self.flag(letter)?;
+            self.parse_flag(letter)?;
         }
         Ok(())
     }
 
-    fn flag(&mut self, letter: char) -> Result<(), Wrong> {
+    fn parse_flag(&mut self, letter: char) -> Result<(), OptionError> {
         match letter {
             't' => self.from_header = true,
             'i' => self.keep_dots = true,
@@ -180,31 +182,31 @@ impl Options {
             'I' => self.mode = Mode::Aliases,
             // Gateway mode, cron's -n, and others that Postfix ignores.
             'G' | 'U' | 'c' | 'm' | 'n' | 'x' => {}
-            _ => return Err(Wrong(format!("unknown option -{letter}"))),
+            _ => return Err(OptionError(format!("unknown option -{letter}"))),
         }
         Ok(())
     }
 
-    fn valued(&mut self, letter: char, attached: &str, words: &mut VecDeque<String>) -> Result<(), Wrong> {
+    fn parse_valued(&mut self, letter: char, attached: &str, words: &mut VecDeque<String>) -> Result<(), OptionError> {
         // The value is attached, or missing.
         if letter == 'q' {
-            self.mode = Mode::Flush(flush(attached)?);
+            self.mode = Mode::Flush(parse_flush(attached)?);
             return Ok(());
         }
         let value = match attached {
-            "" => words.pop_front().ok_or_else(|| Wrong(format!("-{letter} needs a value")))?,
+            "" => words.pop_front().ok_or_else(|| OptionError(format!("-{letter} needs a value")))?,
             _ => attached.to_owned(),
         };
         match letter {
-            'b' => self.mode = mode(&value)?,
-            'o' => self.old(&value),
+            'b' => self.mode = parse_mode(&value)?,
+            'o' => self.parse_set_option(&value),
             'f' | 'r' => self.sender = Some(value),
             'F' => self.full_name = Some(value),
             'C' => self.config = Some(value.into()),
-            'N' => self.notify = notify(&value)?,
-            'R' => self.ret = Some(ret(&value)?),
-            'V' => self.envid = Some(envid(&value)?),
-            'B' => self.body_type = body_type(&value)?,
+            'N' => self.notify = parse_notify(&value)?,
+            'R' => self.ret = Some(parse_ret(&value)?),
+            'V' => self.envid = Some(parse_envid(&value)?),
+            'B' => self.body_type = parse_body_type(&value)?,
             // Alias files, labels, hop counts, error modes, Sendmail settings, protocols and
             // traffic logs have no use here.
             _ => {}
@@ -213,29 +215,29 @@ impl Options {
     }
 
     /// Settings of Sendmail, of which one letter still has a meaning.
-    fn old(&mut self, value: &str) {
+    fn parse_set_option(&mut self, value: &str) {
         if value == "i" || value == "iTrue" {
             self.keep_dots = true;
         }
     }
 }
 
-fn mode(value: &str) -> Result<Mode, Wrong> {
+fn parse_mode(value: &str) -> Result<Mode, OptionError> {
     Ok(match value {
         "m" => Mode::Message,
         "s" => Mode::Smtp,
         "S" => Mode::Batch,
         "p" => Mode::Queue,
         "i" => Mode::Aliases,
-        "d" | "D" | "l" => return Err(Wrong(format!("-b{value}: to start the server, use `mailrace serve`"))),
+        "d" | "D" | "l" => return Err(OptionError(format!("-b{value}: to start the server, use `mailrace serve`"))),
         "v" => Mode::Verify,
-        "t" => return Err(Wrong("-bt: use `mailrace explain ADDRESS`, or -bv".into())),
-        _ => return Err(Wrong(format!("unknown mode -b{value}"))),
+        "t" => return Err(OptionError("-bt: use `mailrace explain ADDRESS`, or -bv".into())),
+        _ => return Err(OptionError(format!("unknown mode -b{value}"))),
     })
 }
 
-fn flush(value: &str) -> Result<Flush, Wrong> {
-    let wrong = |error: &dyn std::fmt::Display| Wrong(format!("-q{value}: {error}"));
+fn parse_flush(value: &str) -> Result<Flush, OptionError> {
+    let wrong = |error: &dyn std::fmt::Display| OptionError(format!("-q{value}: {error}"));
     match value.split_at_checked(1) {
         None | Some(("", _)) => Ok(Flush::All),
         Some(("I", id)) => id.parse().map(Flush::Message).map_err(|error| wrong(&error)),
@@ -248,37 +250,39 @@ fn flush(value: &str) -> Result<Flush, Wrong> {
     }
 }
 
-fn notify(value: &str) -> Result<Notify, Wrong> {
-    let wrong = || Wrong(format!("-N {value}: expected never, or some of success,failure,delay"));
+fn parse_notify(value: &str) -> Result<DsnNotify, OptionError> {
+    let wrong = || OptionError(format!("-N {value}: expected never, or some of success,failure,delay"));
     if value.eq_ignore_ascii_case("never") {
-        return Ok(Notify::NEVER);
+        return Ok(DsnNotify::NEVER);
     }
-    value.split(',').try_fold(Notify::UNSET, |all, word| match word.to_ascii_lowercase().as_str() {
-        "success" => Ok(all.with(Notify::SUCCESS)),
-        "failure" => Ok(all.with(Notify::FAILURE)),
-        "delay" => Ok(all.with(Notify::DELAY)),
+    value.split(',').try_fold(DsnNotify::UNSET, |all, word| match word.to_ascii_lowercase().as_str() {
+        "success" => Ok(all.with(DsnNotify::SUCCESS)),
+        "failure" => Ok(all.with(DsnNotify::FAILURE)),
+        "delay" => Ok(all.with(DsnNotify::DELAY)),
         _ => Err(wrong()),
     })
 }
 
-fn ret(value: &str) -> Result<Return, Wrong> {
+fn parse_ret(value: &str) -> Result<DsnReturn, OptionError> {
     match value.to_ascii_lowercase().as_str() {
-        "full" => Ok(Return::Full),
-        "hdrs" => Ok(Return::Headers),
-        _ => Err(Wrong(format!("-R {value}: expected full or hdrs"))),
+        "full" => Ok(DsnReturn::Full),
+        "hdrs" => Ok(DsnReturn::Headers),
+        _ => Err(OptionError(format!("-R {value}: expected full or hdrs"))),
     }
 }
 
-fn envid(value: &str) -> Result<Box<str>, Wrong> {
+fn parse_envid(value: &str) -> Result<Box<str>, OptionError> {
     let sound = is_envid(value).then(|| value.into());
-    sound.ok_or_else(|| Wrong(format!("-V {value}: expected xtext (RFC 3461 section 4) of at most 100 characters")))
+    sound.ok_or_else(|| {
+        OptionError(format!("-V {value}: expected xtext (RFC 3461 section 4) of at most 100 characters"))
+    })
 }
 
-fn body_type(value: &str) -> Result<BodyType, Wrong> {
+fn parse_body_type(value: &str) -> Result<BodyType, OptionError> {
     match value.to_ascii_uppercase().as_str() {
         "7BIT" => Ok(BodyType::SevenBit),
         "8BITMIME" => Ok(BodyType::EightBitMime),
-        _ => Err(Wrong(format!("-B {value}: expected 7BIT or 8BITMIME"))),
+        _ => Err(OptionError(format!("-B {value}: expected 7BIT or 8BITMIME"))),
     }
 }
 
@@ -286,12 +290,12 @@ fn body_type(value: &str) -> Result<BodyType, Wrong> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Options, Wrong> {
+    fn read(line: &str) -> Result<Options, OptionError> {
         Options::read(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
-    fn programs_say_it_in_many_ways() {
+    fn options_have_many_spellings() {
         let cron = read("-FCronDaemon -i -odi -oem -oi -t -f root").unwrap();
         let expected = Options {
             from_header: true,
@@ -337,15 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn wishes_about_reports_are_read() {
+    fn report_options_are_parsed() {
         let options = read("-N success,delay -R hdrs -V QQ+2B1 -B 8bitmime a@b").unwrap();
-        assert_eq!(options.notify, Notify::SUCCESS.with(Notify::DELAY));
-        assert_eq!((options.ret, options.body_type), (Some(Return::Headers), BodyType::EightBitMime));
+        assert_eq!(options.notify, DsnNotify::SUCCESS.with(DsnNotify::DELAY));
+        assert_eq!((options.ret, options.body_type), (Some(DsnReturn::Headers), BodyType::EightBitMime));
         assert_eq!(options.envid.as_deref(), Some("QQ+2B1"));
     }
 
     #[test]
-    fn what_is_of_no_use_here_is_taken_without_a_word() {
+    fn unused_options_are_ignored() {
         assert_eq!(
             read("-A c -G -L tag -O Timeout=5 -X log -U -em -ep -e m -om -o7 -p x -n -m -h 3").unwrap(),
             Options::default()
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told() {
+    fn unknown_options_are_errors() {
         for (line, part) in [
             ("-Z", "unknown option -Z"),
             ("-bd", "mailrace serve"),

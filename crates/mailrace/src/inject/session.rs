@@ -6,71 +6,72 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use mail::{Recipient, Reply};
-use protocol::smtp::Flavor;
-use protocol::smtp::server::{self as smtp, Action, Answer, MailRequest, Peer, Question, RcptRequest, Session};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::server::{
+    self as smtp, MailRequest, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession,
+};
 
-use super::header::Draft;
+use super::header::MessageHeader;
 use super::text::TextError;
-use super::{Clerk, Refused, now};
+use super::{InjectError, Injector, now};
 use crate::config::Config;
-use crate::exit::{self, Exit};
-use crate::maildrop::Parcel;
-use crate::plan;
-use crate::say::say;
+use crate::exit::{self, ExitError};
+use crate::from_config;
+use crate::maildrop::DropFile;
+use crate::stderr::print_stderr;
 
 const READ_OCTETS: usize = 64 * 1024;
 /// The CHUNKING line of the EHLO reply (RFC 3030).
 const CHUNKING: &[u8] = b"250-CHUNKING\r\n";
 
 /// `-bs`.
-pub(super) fn converse(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
-    Conversation::new(config, clerk).run(io::stdin().lock(), io::stdout().lock()).map(drop)
+pub(super) fn run_interactive(config: &Config, injector: &Injector) -> anyhow::Result<()> {
+    StdioSession::new(config, injector).run(io::stdin().lock(), io::stdout().lock()).map(drop)
 }
 
 /// `-bS`: refusals appear on standard error and in the exit code.
-pub(super) fn obey(config: &Config, clerk: &Clerk) -> anyhow::Result<()> {
-    let Tally { kept, refused, transient } = batch(config, clerk, io::stdin().lock())?;
+pub(super) fn run_batch(config: &Config, injector: &Injector) -> anyhow::Result<()> {
+    let SessionTotals { kept, refused, transient } = process_batch(config, injector, io::stdin().lock())?;
     match (kept, refused) {
         (_, 0) => Ok(()),
-        (0, _) if transient => Err(Exit { code: exit::TEMPFAIL, text: "no message was accepted".into() }.into()),
-        _ => {
-            Err(Exit { code: exit::DATA, text: format!("{kept} messages accepted, {refused} commands refused") }.into())
-        }
+        (0, _) if transient => Err(ExitError { code: exit::TEMPFAIL, text: "no message was accepted".into() }.into()),
+        _ => Err(ExitError { code: exit::DATA, text: format!("{kept} messages accepted, {refused} commands refused") }
+            .into()),
     }
 }
 
 /// Runs a batch of commands, which has no EHLO.
-fn batch(config: &Config, clerk: &Clerk, input: impl Read) -> anyhow::Result<Tally> {
-    let mut conversation = Conversation::new(config, clerk);
-    conversation.complains = true;
-    conversation.hear(b"EHLO localhost\r\n");
-    conversation.run(input, io::sink())
+fn process_batch(config: &Config, injector: &Injector, input: impl Read) -> anyhow::Result<SessionTotals> {
+    let mut stdio_session = StdioSession::new(config, injector);
+    stdio_session.reports_refusals = true;
+    stdio_session.handle_input(b"EHLO localhost\r\n");
+    stdio_session.run(input, io::sink())
 }
 
 /// The totals of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct SessionTotals {
     kept: usize,
     refused: usize,
     /// The last refusal was temporary.
     transient: bool,
 }
 
-struct Conversation<'a> {
-    clerk: &'a Clerk,
-    session: Session,
+struct StdioSession<'a> {
+    injector: &'a Injector,
+    session: SmtpSession,
     transaction: Option<(MailRequest, Vec<Recipient>)>,
     body: Vec<u8>,
-    complains: bool,
-    tally: Tally,
-    newlines: Newlines,
+    reports_refusals: bool,
+    totals: SessionTotals,
+    line_endings: LineEndings,
     /// A message has started and its end was not seen yet.
-    is_within: bool,
+    is_in_message: bool,
 }
 
 /// The line endings of the input, determined by its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Newlines {
+enum LineEndings {
     /// No line end seen yet; whether the last byte was a CR.
     Unknown(bool),
     /// CRLF, as in SMTP. Nothing is changed: a bare LF is not a line end.
@@ -79,69 +80,69 @@ enum Newlines {
     Lf(bool),
 }
 
-impl<'a> Conversation<'a> {
-    fn new(config: &Config, clerk: &'a Clerk) -> Self {
+impl<'a> StdioSession<'a> {
+    fn new(config: &Config, injector: &'a Injector) -> Self {
         let limits = smtp::Limits {
             commands_max: u32::MAX,
             errors_max: u32::MAX,
-            recipients_max: clerk.recipients_max,
-            ..plan::session_limits(config)
+            recipients_max: injector.recipients_max,
+            ..from_config::session_limits(config)
         };
         let machine = smtp::Config {
             hostname: config.hostname.clone(),
-            flavor: Flavor::Smtp,
+            flavor: MailProtocol::Smtp,
             limits,
-            tls: smtp::Tls::Never,
+            tls: smtp::TlsMode::Never,
             auth: None,
-            tolerance: plan::session_tolerance(config),
+            tolerance: from_config::session_tolerance(config),
         };
-        let peer = Peer { address: None, normalise_bare_newlines: true, may_relay: true };
-        let session = Session::new(Arc::new(machine), peer, now());
-        Conversation {
-            clerk,
+        let peer = SmtpPeer { address: None, normalise_bare_newlines: true, may_relay: true };
+        let session = SmtpSession::new(Arc::new(machine), peer, now());
+        StdioSession {
+            injector,
             session,
             transaction: None,
             body: Vec::new(),
-            complains: false,
-            tally: Tally::default(),
-            newlines: Newlines::Unknown(false),
-            is_within: false,
+            reports_refusals: false,
+            totals: SessionTotals::default(),
+            line_endings: LineEndings::Unknown(false),
+            is_in_message: false,
         }
     }
 
     /// Runs to the end of the input, or to QUIT.
-    fn run(mut self, mut input: impl Read, mut output: impl Write) -> anyhow::Result<Tally> {
+    fn run(mut self, mut input: impl Read, mut output: impl Write) -> anyhow::Result<SessionTotals> {
         let (mut buffer, mut wire, mut last) = (vec![0; READ_OCTETS], Vec::new(), b'\n');
         loop {
-            self.send(&mut output)?;
+            self.send_output(&mut output)?;
             if self.session.wants_close() {
-                return Ok(self.tally);
+                return Ok(self.totals);
             }
             let count = input.read(&mut buffer)?;
             if count == 0 {
-                if self.is_within || self.transaction.is_some() || last != b'\n' {
+                if self.is_in_message || self.transaction.is_some() || last != b'\n' {
                     let whole = "the input ends within a message or a command";
-                    self.count("end", None, &Reply::new(554, mail::Enhanced(5, 5, 0), whole));
+                    self.count_refusal("end", None, &Reply::new(554, mail::EnhancedCode(5, 5, 0), whole));
                 }
-                return Ok(self.tally);
+                return Ok(self.totals);
             }
             last = buffer[count - 1];
             wire.clear();
-            self.newlines.bring(&buffer[..count], &mut wire);
-            self.hear(&wire);
+            self.line_endings.convert(&buffer[..count], &mut wire);
+            self.handle_input(&wire);
         }
     }
 
-    fn hear(&mut self, wire: &[u8]) {
+    fn handle_input(&mut self, wire: &[u8]) {
         self.session.handle_input(now(), wire, &mut self.body);
-        self.work();
+        self.handle_actions();
     }
 
-    fn send(&mut self, output: &mut impl Write) -> io::Result<()> {
+    fn send_output(&mut self, output: &mut impl Write) -> io::Result<()> {
         let words = self.session.output();
         match words.windows(CHUNKING.len()).position(|window| window == CHUNKING) {
             // BDAT states the size of chunks in bytes, which is wrong once line ends are converted.
-            Some(place) if matches!(self.newlines, Newlines::Lf(_)) => {
+            Some(place) if matches!(self.line_endings, LineEndings::Lf(_)) => {
                 output.write_all(&words[..place])?;
                 output.write_all(&words[place + CHUNKING.len()..])?;
             }
@@ -152,67 +153,67 @@ impl<'a> Conversation<'a> {
         output.flush()
     }
 
-    fn work(&mut self) {
+    fn handle_actions(&mut self) {
         while let Some(action) = self.session.poll_action() {
             match action {
-                Action::Ask(question) => {
+                SessionAction::Ask(question) => {
                     let answer = self.answer(question);
                     self.session.handle_answer(now(), answer, &mut self.body);
                 }
-                Action::Abandon => self.forget(),
+                SessionAction::Abandon => self.reset_transaction(),
                 // Local programs do not log in.
-                Action::Login { .. } => {}
-                Action::Refused { stage, address, reply } => self.count(stage, address.as_ref(), &reply),
+                SessionAction::Login { .. } => {}
+                SessionAction::Refused { stage, address, reply } => self.count_refusal(stage, address.as_ref(), &reply),
             }
         }
     }
 
-    fn count(&mut self, stage: &str, address: Option<&mail::Address>, reply: &Reply) {
-        self.is_within &= !matches!(stage, "message" | "DATA" | "BDAT");
-        self.tally.refused += 1;
-        self.tally.transient = reply.is_transient();
-        if self.complains {
+    fn count_refusal(&mut self, stage: &str, address: Option<&mail::Address>, reply: &Reply) {
+        self.is_in_message &= !matches!(stage, "message" | "DATA" | "BDAT");
+        self.totals.refused += 1;
+        self.totals.transient = reply.is_transient();
+        if self.reports_refusals {
             let address = address.map(|address| format!(" <{address}>")).unwrap_or_default();
-            say(format_args!("mailrace: {stage}{address}: {reply}"));
+            print_stderr(format_args!("mailrace: {stage}{address}: {reply}"));
         }
     }
 
-    fn forget(&mut self) {
+    fn reset_transaction(&mut self) {
         self.transaction = None;
         self.body = Vec::new();
     }
 
-    fn answer(&mut self, question: Question) -> Answer {
+    fn answer(&mut self, question: SessionQuestion) -> SessionAnswer {
         match question {
-            Question::Mail(request) => {
-                self.is_within = false;
+            SessionQuestion::Mail(request) => {
+                self.is_in_message = false;
                 self.transaction = Some((request, Vec::new()));
             }
-            Question::Recipient(RcptRequest { address, notify, orcpt }) => {
+            SessionQuestion::Recipient(RcptRequest { address, notify, orcpt }) => {
                 if let Some((_, recipients)) = &mut self.transaction {
                     recipients.push(Recipient { address, original: None, notify, orcpt });
                 }
             }
-            Question::Data => {
-                self.is_within = true;
+            SessionQuestion::Data => {
+                self.is_in_message = true;
                 self.body.clear();
             }
             // Not asked in this mode.
-            Question::Hello(_) | Question::Identity(_) => {}
-            Question::Message(_) => {
-                self.is_within = false;
-                return Answer::Done(self.keep());
+            SessionQuestion::Hello(_) | SessionQuestion::Identity(_) => {}
+            SessionQuestion::Message(_) => {
+                self.is_in_message = false;
+                return SessionAnswer::Done(self.store_message());
             }
             // AUTH is not offered.
-            Question::Login(_) | Question::Keys(_) => {}
+            SessionQuestion::Login(_) | SessionQuestion::Keys(_) => {}
         }
-        Answer::Accept
+        SessionAnswer::Accept
     }
 
-    fn keep(&mut self) -> Reply {
+    fn store_message(&mut self) -> Reply {
         let body = std::mem::take(&mut self.body);
         let Some((mail, recipients)) = self.transaction.take() else { return Reply::plain(451, "No transaction") };
-        let parcel = Parcel {
+        let drop_file = DropFile {
             sender: mail.sender,
             recipients,
             ret: mail.ret,
@@ -222,50 +223,50 @@ impl<'a> Conversation<'a> {
             content: Vec::new(),
         };
         // The last line of a chunk may lack its line end.
-        let body = if body.ends_with(b"\r\n") { body } else { super::text::wire(&body) };
-        match self.clerk.keep(parcel, &Draft::new(&body), now()) {
+        let body = if body.ends_with(b"\r\n") { body } else { super::text::to_wire(&body) };
+        match self.injector.store(drop_file, &MessageHeader::new(&body), now()) {
             Ok(_) => {
-                self.tally.kept += 1;
-                Reply::new(250, mail::Enhanced(2, 0, 0), "Accepted")
+                self.totals.kept += 1;
+                Reply::new(250, mail::EnhancedCode(2, 0, 0), "Accepted")
             }
             Err(refused) => reply(&refused),
         }
     }
 }
 
-fn reply(refused: &Refused) -> Reply {
+fn reply(refused: &InjectError) -> Reply {
     let (code, enhanced) = match refused {
-        Refused::Text(TextError::TooLarge(_)) => (552, mail::Enhanced(5, 3, 4)),
-        Refused::TooMany(_) => (452, mail::Enhanced(4, 5, 3)),
-        Refused::Envelope(_) => (554, mail::Enhanced(5, 5, 0)),
-        _ => (451, mail::Enhanced(4, 3, 0)),
+        InjectError::Text(TextError::TooLarge(_)) => (552, mail::EnhancedCode(5, 3, 4)),
+        InjectError::TooMany(_) => (452, mail::EnhancedCode(4, 5, 3)),
+        InjectError::Envelope(_) => (554, mail::EnhancedCode(5, 5, 0)),
+        _ => (451, mail::EnhancedCode(4, 3, 0)),
     };
     let text: String = refused.to_string().chars().filter(|c| c.is_ascii() && !c.is_ascii_control()).collect();
     Reply::new(code, enhanced, text)
 }
 
-impl Newlines {
+impl LineEndings {
     /// Appends the input with the line ends that the session expects.
-    fn bring(&mut self, mut input: &[u8], wire: &mut Vec<u8>) {
-        if let Newlines::Unknown(after_cr) = *self {
+    fn convert(&mut self, mut input: &[u8], wire: &mut Vec<u8>) {
+        if let LineEndings::Unknown(after_cr) = *self {
             let Some(place) = input.iter().position(|byte| *byte == b'\n') else {
-                *self = Newlines::Unknown(input.last().map_or(after_cr, |last| *last == b'\r'));
+                *self = LineEndings::Unknown(input.last().map_or(after_cr, |last| *last == b'\r'));
                 return wire.extend_from_slice(input);
             };
             let is_crlf = if place == 0 { after_cr } else { input[place - 1] == b'\r' };
-            *self = if is_crlf { Newlines::Crlf } else { Newlines::Lf(false) };
+            *self = if is_crlf { LineEndings::Crlf } else { LineEndings::Lf(false) };
             wire.extend_from_slice(&input[..place]);
             input = &input[place..];
         }
         match self {
-            Newlines::Lf(after_cr) => *after_cr = with_cr(input, *after_cr, wire),
+            LineEndings::Lf(after_cr) => *after_cr = push_with_crlf(input, *after_cr, wire),
             _ => wire.extend_from_slice(input),
         }
     }
 }
 
 /// Appends lines that end in LF with CRLF. Returns whether the last byte was a CR.
-fn with_cr(input: &[u8], mut after_cr: bool, wire: &mut Vec<u8>) -> bool {
+fn push_with_crlf(input: &[u8], mut after_cr: bool, wire: &mut Vec<u8>) -> bool {
     for byte in input {
         if *byte == b'\n' && !after_cr {
             wire.push(b'\r');
@@ -283,45 +284,46 @@ mod tests {
     use crate::config::DEFAULT;
 
     /// The replies, the totals, and the messages in the drop folder.
-    fn talk(input: &str) -> (String, Tally, Vec<Parcel>) {
+    fn run_session(input: &str) -> (String, SessionTotals, Vec<DropFile>) {
         let mut output = Vec::new();
-        let (tally, parcels) =
-            kept(|config, clerk| Conversation::new(config, clerk).run(input.as_bytes(), &mut output).unwrap());
-        (String::from_utf8(output).unwrap(), tally, parcels)
+        let (totals, parcels) = run_with_drop_folder(|config, injector| {
+            StdioSession::new(config, injector).run(input.as_bytes(), &mut output).unwrap()
+        });
+        (String::from_utf8(output).unwrap(), totals, parcels)
     }
 
-    fn kept(work: impl FnOnce(&Config, &Clerk) -> Tally) -> (Tally, Vec<Parcel>) {
+    fn run_with_drop_folder(work: impl FnOnce(&Config, &Injector) -> SessionTotals) -> (SessionTotals, Vec<DropFile>) {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::parse(DEFAULT, "default", "here.example").unwrap();
         config.data_dir = folder.path().to_owned();
         let drop = crate::maildrop::folder(folder.path());
         std::fs::create_dir(&drop).unwrap();
-        let clerk = Clerk::new(&config, Options::default()).unwrap();
-        let tally = work(&config, &clerk);
+        let injector = Injector::new(&config, Options::default()).unwrap();
+        let totals = work(&config, &injector);
         let mut files: Vec<_> = std::fs::read_dir(drop).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        let parcels = files.iter().map(|file| Parcel::decode(&std::fs::read(file).unwrap(), 1000).unwrap());
-        (tally, parcels.collect())
+        let drop_files = files.iter().map(|file| DropFile::decode(&std::fs::read(file).unwrap(), 1000).unwrap());
+        (totals, drop_files.collect())
     }
 
     #[test]
     fn each_message_of_a_session_is_kept_with_its_envelope() {
-        let (output, tally, parcels) = talk(
+        let (output, tally, drop_files) = run_session(
             "EHLO me\r\nMAIL FROM:<a@b> RET=HDRS ENVID=x\r\nRCPT TO:<c@d> NOTIFY=NEVER\r\nRCPT TO:<e@f>\r\nDATA\r\n\
              Subject: x\r\n\r\n..dot\r\n.\r\nMAIL FROM:<>\r\nRCPT TO:<c@d>\r\nDATA\r\n\r\ntwo\r\n.\r\nQUIT\r\n",
         );
-        assert_eq!(tally, Tally { kept: 2, refused: 0, transient: false }, "{output}");
+        assert_eq!(tally, SessionTotals { kept: 2, refused: 0, transient: false }, "{output}");
         assert!(output.contains("\r\n250 2.0.0 Accepted\r\n") && output.contains("\r\n221 "), "{output}");
-        let names: Vec<_> = parcels[0].recipients.iter().map(|to| (to.address.as_str(), to.notify.bits())).collect();
-        assert_eq!((names, parcels[0].envid.as_deref()), (vec![("c@d", 1), ("e@f", 0)], Some("x")));
-        assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\n.dot\r\n"));
-        assert_eq!(parcels[1].sender, None);
+        let names: Vec<_> = drop_files[0].recipients.iter().map(|to| (to.address.as_str(), to.notify.bits())).collect();
+        assert_eq!((names, drop_files[0].envid.as_deref()), (vec![("c@d", 1), ("e@f", 0)], Some("x")));
+        assert!(drop_files[0].content.ends_with(b"Subject: x\r\n\r\n.dot\r\n"));
+        assert_eq!(drop_files[1].sender, None);
     }
 
     #[test]
     fn a_file_of_commands_may_end_its_lines_in_lf() {
         let (_, tally, parcels) =
-            talk("HELO me\nMAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nbody\n.\nRCPT TO:<x@y>\n");
+            run_session("HELO me\nMAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nbody\n.\nRCPT TO:<x@y>\n");
         assert_eq!((tally.kept, tally.refused), (1, 1));
         assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\nbody\r\n"));
     }
@@ -329,19 +331,20 @@ mod tests {
     #[test]
     fn the_first_line_decides_how_lines_end() {
         let smuggled = "EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n\r\nx\n.\nMAIL FROM:<e@f>\r\n.\r\n";
-        let (output, tally, parcels) = talk(smuggled);
+        let (output, tally, drop_files) = run_session(smuggled);
         assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
-        assert!(parcels[0].content.ends_with(b"x\r\n.\r\nMAIL FROM:<e@f>\r\n"));
+        assert!(drop_files[0].content.ends_with(b"x\r\n.\r\nMAIL FROM:<e@f>\r\n"));
         assert!(output.contains("CHUNKING"));
-        let (output, tally, parcels) = talk("EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 4 LAST\r\n\nx\r\n");
+        let (output, tally, drop_files) =
+            run_session("EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 4 LAST\r\n\nx\r\n");
         assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
-        assert!(parcels[0].content.ends_with(b"\r\nx\r\n"));
-        let (output, ..) = talk("EHLO me\nQUIT\n");
+        assert!(drop_files[0].content.ends_with(b"\r\nx\r\n"));
+        let (output, ..) = run_session("EHLO me\nQUIT\n");
         assert!(!output.contains("CHUNKING") && output.contains("250-DSN\r\n"), "{output}");
     }
 
     #[test]
-    fn a_batch_that_is_cut_is_not_all_right() {
+    fn an_incomplete_batch_fails() {
         let message = "MAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nx\n.\n";
         for (input, tally) in [
             (message.to_owned(), (1, 0)),
@@ -351,22 +354,24 @@ mod tests {
             (format!("{message}QUI"), (1, 1)),
             (format!("{message}RSET\n"), (1, 0)),
         ] {
-            let (found, parcels) = kept(|config, clerk| batch(config, clerk, input.as_bytes()).unwrap());
-            assert_eq!(((found.kept, found.refused), parcels.len()), (tally, tally.0), "{input}");
+            let (found, drop_files) =
+                run_with_drop_folder(|config, injector| process_batch(config, injector, input.as_bytes()).unwrap());
+            assert_eq!(((found.kept, found.refused), drop_files.len()), (tally, tally.0), "{input}");
         }
     }
 
     #[test]
     fn what_the_server_would_set_aside_is_not_kept() {
         let envelope = "EHLO me\r\nMAIL FROM:<a@b> SMTPUTF8\r\nRCPT TO:<j\u{fc}@d> ORCPT=utf-8;j\u{fc}@d\r\n";
-        let (output, tally, parcels) = talk(&format!("{envelope}DATA\r\nSubject: x\r\n\r\nx\r\n.\r\nQUIT\r\n"));
+        let (output, tally, drop_files) =
+            run_session(&format!("{envelope}DATA\r\nSubject: x\r\n\r\nx\r\n.\r\nQUIT\r\n"));
         assert_eq!((tally.kept, tally.refused), (1, 0), "{output}");
-        assert!(parcels[0].smtputf8 && parcels[0].recipients[0].orcpt.is_some());
+        assert!(drop_files[0].smtputf8 && drop_files[0].recipients[0].orcpt.is_some());
     }
 
     #[test]
     fn a_message_without_its_end_is_not_kept() {
-        let (_, tally, parcels) = talk("HELO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhalf");
-        assert_eq!((tally.kept, parcels.len()), (0, 0));
+        let (_, tally, drop_files) = run_session("HELO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nhalf");
+        assert_eq!((tally.kept, drop_files.len()), (0, 0));
     }
 }

@@ -21,8 +21,8 @@ pub(super) enum TextError {
 /// # Errors
 ///
 /// It is larger than `octets_max` bytes in wire form, or cannot be read.
-pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
-    let mut message = Wire::default();
+pub(super) fn read_message(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Result<Vec<u8>, TextError> {
+    let mut message = WireText::default();
     // Each line end may add one byte, so no more is read than can be accepted.
     let mut input = input.take(octets_max + 1);
     let mut line = Vec::new();
@@ -40,21 +40,21 @@ pub(super) fn read(input: impl BufRead, dot_ends: bool, octets_max: u64) -> Resu
 }
 
 /// Converts a whole text to wire form.
-pub(super) fn wire(text: &[u8]) -> Vec<u8> {
-    let mut message = Wire { bytes: Vec::with_capacity(text.len() + text.len() / 32 + 2), is_body: false };
+pub(super) fn to_wire(text: &[u8]) -> Vec<u8> {
+    let mut message = WireText { bytes: Vec::with_capacity(text.len() + text.len() / 32 + 2), is_body: false };
     text.split_inclusive(|byte| *byte == b'\n').for_each(|line| message.append_line(line));
     message.bytes
 }
 
 /// A message under construction.
 #[derive(Default)]
-struct Wire {
+struct WireText {
     bytes: Vec<u8>,
     /// The empty line after the header was seen.
     is_body: bool,
 }
 
-impl Wire {
+impl WireText {
     /// Appends a line, or the last part of a text without a line end.
     fn append_line(&mut self, line: &[u8]) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn taken(input: &[u8], dot_ends: bool) -> Vec<u8> {
-        read(input, dot_ends, 1000).unwrap()
+        read_message(input, dot_ends, 1000).unwrap()
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
             (b"\xff\x00\n", b"\xff\x00\r\n"),
         ] {
             assert_eq!(taken(input, true), expected);
-            assert_eq!(wire(input), expected);
+            assert_eq!(to_wire(input), expected);
         }
     }
 
@@ -109,20 +109,20 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_not_cut_short() {
-        assert_eq!(read(&b"1234567\n"[..], true, 9).unwrap().len(), 9);
+        assert_eq!(read_message(&b"1234567\n"[..], true, 9).unwrap().len(), 9);
         for input in [&b"12345678\n"[..], b"123456789012345", b"\n\n\n\n\n"] {
-            assert!(matches!(read(input, true, 9), Err(TextError::TooLarge(9))), "{input:?}");
+            assert!(matches!(read_message(input, true, 9), Err(TextError::TooLarge(9))), "{input:?}");
         }
     }
 
     proptest! {
         #[test]
         fn nothing_but_line_ends_changes(text in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), any::<u8>()], 0..60)) {
-            let made = wire(&text);
+            let made = to_wire(&text);
             let plain = |bytes: &[u8]| bytes.iter().copied().filter(|byte| !b"\r\n ".contains(byte)).collect::<Vec<_>>();
             prop_assert_eq!(plain(&made), plain(&text));
             prop_assert!(made.is_empty() || made.ends_with(b"\r\n"));
-            prop_assert_eq!(wire(&made), made);
+            prop_assert_eq!(to_wire(&made), made);
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The counters of a log summary, all bounded: names by [`Top`], messages tracked from `received`
-//! to their last recipient by [`FOLLOWED_MAX`], hours by [`HOURS_MAX`].
+//! The counters of a log summary, all bounded: names by [`TopCounter`], messages tracked from `received`
+//! to their last recipient by [`TRACKED_MESSAGES_MAX`], hours by [`HOURS_MAX`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use hdrhistogram::Histogram;
 
-use super::line::{Line, What};
-use super::top::Top;
-use crate::line::events::Event;
+use super::line::{LineKind, LogLine};
+use super::top::TopCounter;
+use crate::log_line::events::MailEventKind;
 
 /// Messages tracked at a time. The size of older ones is unknown when they are delivered.
-const FOLLOWED_MAX: usize = 100_000;
+const TRACKED_MESSAGES_MAX: usize = 100_000;
 /// Hours counted separately: more than a year. Later hours count only in the other lists.
 const HOURS_MAX: usize = 10_000;
 /// Longer delays count as this, in milliseconds: 30 days.
@@ -20,68 +20,68 @@ const HOUR_OCTETS: usize = 13;
 
 /// All counters.
 #[derive(Default)]
-pub(super) struct Summary {
+pub(super) struct LogSummary {
     /// The time of the first and of the last line.
     pub(super) span: Option<(String, String)>,
     pub(super) lines: u64,
     pub(super) unreadable: u64,
     pub(super) events: BTreeMap<&'static str, u64>,
-    pub(super) received: Received,
-    pub(super) delivered: Delivered,
-    pub(super) deferred: Top<()>,
-    pub(super) bounced: Top<()>,
-    pub(super) refused: Refused,
-    pub(super) logins: Top<()>,
-    pub(super) login_failures: Top<()>,
+    pub(super) received: ReceivedCounts,
+    pub(super) delivered: DeliveredCounts,
+    pub(super) deferred: TopCounter<()>,
+    pub(super) bounced: TopCounter<()>,
+    pub(super) refused: RefusedCounts,
+    pub(super) logins: TopCounter<()>,
+    pub(super) login_failures: TopCounter<()>,
     /// By recipient domain.
-    pub(super) domains: Top<Fate>,
+    pub(super) domains: TopCounter<DestinationCounts>,
     /// By the host that replied, or by transport for local mailboxes.
-    pub(super) next_hops: Top<Fate>,
-    pub(super) warnings: Top<()>,
-    pub(super) hours: BTreeMap<Box<str>, Hour>,
-    followed: Followed,
+    pub(super) next_hops: TopCounter<DestinationCounts>,
+    pub(super) warnings: TopCounter<()>,
+    pub(super) hours: BTreeMap<Box<str>, HourCounts>,
+    tracked: TrackedMessages,
 }
 
 /// Received messages.
 #[derive(Default)]
-pub(super) struct Received {
+pub(super) struct ReceivedCounts {
     pub(super) octets: u64,
     pub(super) recipients: u64,
     /// With bytes.
-    pub(super) senders: Top<u64>,
+    pub(super) senders: TopCounter<u64>,
     /// With bytes.
-    pub(super) clients: Top<u64>,
+    pub(super) clients: TopCounter<u64>,
     /// With bytes.
-    pub(super) users: Top<u64>,
+    pub(super) users: TopCounter<u64>,
 }
 
 /// Delivered recipients.
 #[derive(Default)]
-pub(super) struct Delivered {
+pub(super) struct DeliveredCounts {
     /// Bytes of messages whose size is known.
     pub(super) octets: u64,
     /// Deliveries of messages of unknown size, received before this log or long ago.
-    pub(super) unsized_: u64,
+    pub(super) without_size: u64,
     /// To local mailboxes.
-    pub(super) local: Delays,
+    pub(super) local: DelayHistogram,
     /// To other hosts.
-    pub(super) relayed: Delays,
+    pub(super) relayed: DelayHistogram,
 }
 
 /// Refused commands and connections.
 #[derive(Default)]
-pub(super) struct Refused {
+pub(super) struct RefusedCounts {
     pub(super) temporarily: u64,
     pub(super) permanently: u64,
     /// By stage and reply.
-    pub(super) reasons: Top<()>,
-    pub(super) clients: Top<()>,
-    pub(super) rules: Top<()>,
+    pub(super) reasons: TopCounter<()>,
+    pub(super) clients: TopCounter<()>,
+    pub(super) rules: TopCounter<()>,
 }
 
 /// The outcomes of recipients.
 #[derive(Default)]
-pub(super) struct Fate {
+pub(super) struct DestinationCounts {
     pub(super) delivered: u64,
     pub(super) octets: u64,
     pub(super) deferred: u64,
@@ -92,7 +92,7 @@ pub(super) struct Fate {
 
 /// The events of an hour.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Hour {
+pub(super) struct HourCounts {
     pub(super) received: u64,
     pub(super) delivered: u64,
     pub(super) deferred: u64,
@@ -101,19 +101,19 @@ pub(super) struct Hour {
 }
 
 /// Delivery delays in milliseconds.
-pub(super) struct Delays {
+pub(super) struct DelayHistogram {
     counts: Histogram<u64>,
     max: u64,
 }
 
-impl Default for Delays {
+impl Default for DelayHistogram {
     fn default() -> Self {
         let counts = Histogram::new_with_bounds(1, DELAY_MS_MAX, 3).expect("the bounds and three digits are in range");
-        Delays { counts, max: 0 }
+        DelayHistogram { counts, max: 0 }
     }
 }
 
-impl Delays {
+impl DelayHistogram {
     fn record(&mut self, delay_ms: u64) {
         self.counts.saturating_record(delay_ms);
         self.max = self.max.max(delay_ms);
@@ -135,29 +135,29 @@ impl Delays {
 
 /// Messages with open recipients.
 #[derive(Default)]
-struct Followed {
-    by_id: HashMap<Box<str>, Message>,
+struct TrackedMessages {
+    by_id: HashMap<Box<str>, TrackedMessage>,
     /// In the order of arrival; may contain messages without open recipients.
     order: VecDeque<Box<str>>,
     /// Open recipients of messages that are no longer tracked.
-    given_up: u64,
+    evicted: u64,
 }
 
-struct Message {
+struct TrackedMessage {
     size: u64,
-    open: u64,
+    recipients_open: u64,
 }
 
-impl Followed {
-    fn begin(&mut self, id: &str, size: u64, open: u64) {
-        if self.order.len() >= FOLLOWED_MAX
+impl TrackedMessages {
+    fn start(&mut self, id: &str, size: u64, open: u64) {
+        if self.order.len() >= TRACKED_MESSAGES_MAX
             && let Some(oldest) = self.order.pop_front()
             && let Some(message) = self.by_id.remove(&oldest)
         {
-            self.given_up += message.open;
+            self.evicted += message.recipients_open;
         }
         self.order.push_back(id.into());
-        self.by_id.insert(id.into(), Message { size, open });
+        self.by_id.insert(id.into(), TrackedMessage { size, recipients_open: open });
     }
 
     fn size(&self, id: &str) -> Option<u64> {
@@ -166,15 +166,15 @@ impl Followed {
 
     fn end(&mut self, id: &str) {
         let Some(message) = self.by_id.get_mut(id) else { return };
-        message.open = message.open.saturating_sub(1);
-        if message.open == 0 {
+        message.recipients_open = message.recipients_open.saturating_sub(1);
+        if message.recipients_open == 0 {
             self.by_id.remove(id);
         }
     }
 }
 
-impl Hour {
-    pub(super) fn add(&mut self, other: &Hour) {
+impl HourCounts {
+    pub(super) fn add(&mut self, other: &HourCounts) {
         self.received += other.received;
         self.delivered += other.delivered;
         self.deferred += other.deferred;
@@ -183,14 +183,14 @@ impl Hour {
     }
 }
 
-impl Summary {
+impl LogSummary {
     /// Recipients that this log received and that have no final outcome in it; and recipients that
     /// are unknown because too many messages were tracked.
     pub(super) fn open(&self) -> (u64, u64) {
-        (self.followed.by_id.values().map(|message| message.open).sum(), self.followed.given_up)
+        (self.tracked.by_id.values().map(|message| message.recipients_open).sum(), self.tracked.evicted)
     }
 
-    pub(super) fn event(&self, event: Event) -> u64 {
+    pub(super) fn event(&self, event: MailEventKind) -> u64 {
         self.events.get(event.name()).copied().unwrap_or(0)
     }
 
@@ -198,14 +198,14 @@ impl Summary {
         self.unreadable += 1;
     }
 
-    pub(super) fn count(&mut self, line: &Line<'_>) {
+    pub(super) fn count(&mut self, line: &LogLine<'_>) {
         self.lines += 1;
         self.count_time(&line.time);
-        match line.what {
-            What::Info => {}
-            What::Warning => drop(self.warnings.count(&format!("warning: {}", line.text("message")))),
-            What::Error => drop(self.warnings.count(&format!("error: {}", line.text("message")))),
-            What::Mail(event) => {
+        match line.kind {
+            LineKind::Info => {}
+            LineKind::Warning => drop(self.warnings.count(&format!("warning: {}", line.text("message")))),
+            LineKind::Error => drop(self.warnings.count(&format!("error: {}", line.text("message")))),
+            LineKind::Mail(event) => {
                 *self.events.entry(event.name()).or_default() += 1;
                 self.count_hour(event, &line.time);
                 self.count_event(event, line);
@@ -213,32 +213,32 @@ impl Summary {
         }
     }
 
-    fn count_event(&mut self, event: Event, line: &Line<'_>) {
+    fn count_event(&mut self, event: MailEventKind, line: &LogLine<'_>) {
         match event {
-            Event::Received => self.count_received(line),
-            Event::Delivered => self.count_delivered(line),
-            Event::Deferred => self.count_failure(line, |fate| fate.deferred += 1),
-            Event::Bounced => {
+            MailEventKind::Received => self.count_received(line),
+            MailEventKind::Delivered => self.count_delivered(line),
+            MailEventKind::Deferred => self.count_failure(line, |fate| fate.deferred += 1),
+            MailEventKind::Bounced => {
                 self.count_failure(line, |fate| fate.bounced += 1);
-                self.followed.end(line.text("id"));
+                self.tracked.end(line.text("id"));
             }
-            Event::Removed => self.followed.end(line.text("id")),
-            Event::Refused => self.count_refused(line),
-            Event::Login => {
+            MailEventKind::Removed => self.tracked.end(line.text("id")),
+            MailEventKind::Refused => self.count_refused(line),
+            MailEventKind::Login => {
                 self.logins.count(line.text("result"));
                 if matches!(line.text("result"), "refused" | "throttled") {
                     self.login_failures.count(line.text("client"));
                 }
             }
-            Event::Held | Event::Released | Event::Insecure | Event::SetAside => {}
+            MailEventKind::Held | MailEventKind::Released | MailEventKind::Insecure | MailEventKind::SetAside => {}
         }
     }
 
-    fn count_received(&mut self, line: &Line<'_>) {
+    fn count_received(&mut self, line: &LogLine<'_>) {
         let (size, recipients) = (line.number("size"), line.number("recipients"));
         self.received.octets += size;
         self.received.recipients += recipients;
-        self.followed.begin(line.text("id"), size, recipients);
+        self.tracked.start(line.text("id"), size, recipients);
         let sender = line.address("from");
         *self.received.senders.count(if sender.is_empty() { "<>" } else { sender }) += size;
         let client = line.text("client");
@@ -248,32 +248,33 @@ impl Summary {
         }
     }
 
-    fn count_delivered(&mut self, line: &Line<'_>) {
+    fn count_delivered(&mut self, line: &LogLine<'_>) {
         let (id, delay) = (line.text("id"), line.number("delay_ms"));
-        let size = self.followed.size(id);
-        self.followed.end(id);
+        let size = self.tracked.size(id);
+        self.tracked.end(id);
         self.delivered.octets += size.unwrap_or(0);
-        self.delivered.unsized_ += u64::from(size.is_none());
+        self.delivered.without_size += u64::from(size.is_none());
         let delays =
             if line.text("relay").is_empty() { &mut self.delivered.local } else { &mut self.delivered.relayed };
         delays.record(delay);
-        self.count_fate(line, |fate| {
+        self.count_outcome(line, |fate| {
             fate.delivered += 1;
             fate.octets += size.unwrap_or(0);
             fate.delay_ms += delay;
         });
     }
 
-    fn count_failure(&mut self, line: &Line<'_>, counted: impl Fn(&mut Fate)) {
-        let reasons = if line.what == What::Mail(Event::Deferred) { &mut self.deferred } else { &mut self.bounced };
-        reasons.count(&in_general(line.text("reason")));
-        self.count_fate(line, counted);
+    fn count_failure(&mut self, line: &LogLine<'_>, counted: impl Fn(&mut DestinationCounts)) {
+        let reasons =
+            if line.kind == LineKind::Mail(MailEventKind::Deferred) { &mut self.deferred } else { &mut self.bounced };
+        reasons.count(&generalize_reply(line.text("reason")));
+        self.count_outcome(line, counted);
     }
 
-    fn count_fate(&mut self, line: &Line<'_>, counted: impl Fn(&mut Fate)) {
+    fn count_outcome(&mut self, line: &LogLine<'_>, counted: impl Fn(&mut DestinationCounts)) {
         let to = line.address("to");
         counted(self.domains.count(to.rsplit_once('@').map_or(to, |(_, domain)| domain)));
-        let is_here = line.what == What::Mail(Event::Delivered) && line.text("relay").is_empty();
+        let is_here = line.kind == LineKind::Mail(MailEventKind::Delivered) && line.text("relay").is_empty();
         let relay = if is_here { line.text("transport") } else { line.text("relay") };
         // If no host replied, there is none to count; the reason names the host.
         if !relay.is_empty() {
@@ -281,11 +282,11 @@ impl Summary {
         }
     }
 
-    fn count_refused(&mut self, line: &Line<'_>) {
+    fn count_refused(&mut self, line: &LogLine<'_>) {
         let reply = line.text("reply");
         let class = if reply.starts_with('5') { &mut self.refused.permanently } else { &mut self.refused.temporarily };
         *class += 1;
-        self.refused.reasons.count(&format!("{} {}", line.text("stage"), in_general(reply)));
+        self.refused.reasons.count(&format!("{} {}", line.text("stage"), generalize_reply(reply)));
         self.refused.clients.count(line.text("client"));
         if !line.text("rule").is_empty() {
             self.refused.rules.count(line.text("rule"));
@@ -301,29 +302,34 @@ impl Summary {
         }
     }
 
-    fn count_hour(&mut self, event: Event, time: &str) {
+    fn count_hour(&mut self, event: MailEventKind, time: &str) {
         let hour = &time[..HOUR_OCTETS];
         if !self.hours.contains_key(hour) {
             if self.hours.len() >= HOURS_MAX {
                 return;
             }
-            self.hours.insert(hour.into(), Hour::default());
+            self.hours.insert(hour.into(), HourCounts::default());
         }
         let Some(hour) = self.hours.get_mut(hour) else { return };
         match event {
-            Event::Received => hour.received += 1,
-            Event::Delivered => hour.delivered += 1,
-            Event::Deferred => hour.deferred += 1,
-            Event::Bounced => hour.bounced += 1,
-            Event::Refused => hour.refused += 1,
-            Event::Held | Event::Released | Event::Removed | Event::Login | Event::Insecure | Event::SetAside => {}
+            MailEventKind::Received => hour.received += 1,
+            MailEventKind::Delivered => hour.delivered += 1,
+            MailEventKind::Deferred => hour.deferred += 1,
+            MailEventKind::Bounced => hour.bounced += 1,
+            MailEventKind::Refused => hour.refused += 1,
+            MailEventKind::Held
+            | MailEventKind::Released
+            | MailEventKind::Removed
+            | MailEventKind::Login
+            | MailEventKind::Insecure
+            | MailEventKind::SetAside => {}
         }
     }
 }
 
 /// A reply without its variable parts: text in angle brackets becomes `<>`, and numbers become `N`,
 /// except reply codes and numbers with dots such as IP addresses.
-fn in_general(reply: &str) -> String {
+fn generalize_reply(reply: &str) -> String {
     let (code, mut rest) = reply.split_at(reply.find(' ').unwrap_or(reply.len()));
     let mut general = code.to_owned();
     while let Some(at) = rest.find(|c: char| c == '<' || c.is_ascii_digit()) {
@@ -357,24 +363,24 @@ mod tests {
             ("550 <open", "550 <>"),
             ("", ""),
         ] {
-            assert_eq!(in_general(reply), general, "{reply}");
+            assert_eq!(generalize_reply(reply), general, "{reply}");
         }
     }
 
     #[test]
     fn so_many_messages_are_followed_and_no_more() {
-        let mut summary = Summary::default();
-        for n in 0..FOLLOWED_MAX + 10 {
+        let mut summary = LogSummary::default();
+        for n in 0..TRACKED_MESSAGES_MAX + 10 {
             let line = format!("2026-11-20T17:46:16.123Z received id={n} from=<a@b> recipients=2 size=10");
             summary.count(&parse(&line).unwrap());
         }
-        assert_eq!(summary.followed.by_id.len(), FOLLOWED_MAX);
-        assert_eq!(summary.open(), (2 * FOLLOWED_MAX as u64, 20));
+        assert_eq!(summary.tracked.by_id.len(), TRACKED_MESSAGES_MAX);
+        assert_eq!(summary.open(), (2 * TRACKED_MESSAGES_MAX as u64, 20));
         for n in [3, 100, 100] {
             let line = format!("2026-11-20T17:46:16.123Z delivered id={n} to=<a@b> transport=x delay_ms=1");
             summary.count(&parse(&line).unwrap());
         }
-        assert_eq!((summary.delivered.octets, summary.delivered.unsized_), (20, 1));
-        assert_eq!(summary.open().0, 2 * FOLLOWED_MAX as u64 - 2);
+        assert_eq!((summary.delivered.octets, summary.delivered.without_size), (20, 1));
+        assert_eq!(summary.open().0, 2 * TRACKED_MESSAGES_MAX as u64 - 2);
     }
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::count::{Delays, Fate, Summary};
-use super::top::Top;
-use crate::line::events::Event;
+use super::count::{DelayHistogram, DestinationCounts, LogSummary};
+use super::top::TopCounter;
+use crate::log_line::events::MailEventKind;
 
 /// The whole summary, with at most `top` lines per list.
-pub(super) fn object(summary: &Summary, top: usize) -> Value {
+pub(super) fn render(summary: &LogSummary, top: usize) -> Value {
     let (received, delivered, refused) = (&summary.received, &summary.delivered, &summary.refused);
     let (open, unfollowed) = summary.open();
     let hours = summary.hours.iter().map(|(hour, it)| {
@@ -23,45 +23,46 @@ pub(super) fn object(summary: &Summary, top: usize) -> Value {
         "unreadable_lines": summary.unreadable,
         "events": summary.events,
         "received": {
-            "messages": summary.event(Event::Received), "octets": received.octets, "recipients": received.recipients,
+            "messages": summary.event(MailEventKind::Received), "octets": received.octets, "recipients": received.recipients,
             "senders": amounts(&received.senders, top), "clients": amounts(&received.clients, top),
             "users": amounts(&received.users, top),
         },
         "delivered": {
-            "recipients": summary.event(Event::Delivered), "octets": delivered.octets,
-            "of_unknown_size": delivered.unsized_,
+            "recipients": summary.event(MailEventKind::Delivered), "octets": delivered.octets,
+            "of_unknown_size": delivered.without_size,
             "local": delays(&delivered.local), "relayed": delays(&delivered.relayed),
         },
         "open": { "recipients": open, "not_followed": unfollowed },
-        "deferred": { "attempts": summary.event(Event::Deferred), "reasons": counts(&summary.deferred, top) },
-        "bounced": { "recipients": summary.event(Event::Bounced), "reasons": counts(&summary.bounced, top) },
+        "deferred": { "attempts": summary.event(MailEventKind::Deferred), "reasons": counts(&summary.deferred, top) },
+        "bounced": { "recipients": summary.event(MailEventKind::Bounced), "reasons": counts(&summary.bounced, top) },
         "refused": {
             "temporarily": refused.temporarily, "permanently": refused.permanently,
             "reasons": counts(&refused.reasons, top), "clients": counts(&refused.clients, top),
             "rules": counts(&refused.rules, top),
         },
         "logins": { "results": counts(&summary.logins, top), "failing_clients": counts(&summary.login_failures, top) },
-        "domains": fates(&summary.domains, top),
-        "next_hops": fates(&summary.next_hops, top),
+        "domains": destinations(&summary.domains, top),
+        "next_hops": destinations(&summary.next_hops, top),
         "warnings": counts(&summary.warnings, top),
         "by_hour": hours.collect::<Value>(),
     })
 }
 
-fn counts(list: &Top<()>, top: usize) -> Value {
-    let row = |(name, row): (&str, &super::top::Row<()>)| json!({"name": name, "count": row.count, "error": row.error});
-    list.first(top).into_iter().map(row).collect()
+fn counts(list: &TopCounter<()>, top: usize) -> Value {
+    let row =
+        |(name, row): (&str, &super::top::TopEntry<()>)| json!({"name": name, "count": row.count, "error": row.error});
+    list.top(top).into_iter().map(row).collect()
 }
 
-fn amounts(list: &Top<u64>, top: usize) -> Value {
-    let rows = list.first(top).into_iter();
-    rows.map(|(name, row)| json!({"name": name, "messages": row.count, "error": row.error, "octets": row.more}))
+fn amounts(list: &TopCounter<u64>, top: usize) -> Value {
+    let rows = list.top(top).into_iter();
+    rows.map(|(name, row)| json!({"name": name, "messages": row.count, "error": row.error, "octets": row.detail}))
         .collect()
 }
 
-fn fates(list: &Top<Fate>, top: usize) -> Value {
-    let rows = list.first(top).into_iter().map(|(name, row)| {
-        let Fate { delivered, octets, deferred, bounced, delay_ms } = &row.more;
+fn destinations(list: &TopCounter<DestinationCounts>, top: usize) -> Value {
+    let rows = list.top(top).into_iter().map(|(name, row)| {
+        let DestinationCounts { delivered, octets, deferred, bounced, delay_ms } = &row.detail;
         json!({
             "name": name, "delivered": delivered, "octets": octets, "deferred": deferred, "bounced": bounced,
             "delay_ms_mean": delay_ms.checked_div(*delivered), "error": row.error,
@@ -70,7 +71,7 @@ fn fates(list: &Top<Fate>, top: usize) -> Value {
     rows.collect()
 }
 
-fn delays(delays: &Delays) -> Value {
+fn delays(delays: &DelayHistogram) -> Value {
     json!({
         "recipients": delays.count(), "delay_ms_p50": delays.percentile(50.0), "delay_ms_p90": delays.percentile(90.0),
         "delay_ms_p99": delays.percentile(99.0), "delay_ms_max": delays.max(),

@@ -1,32 +1,32 @@
-//! Parses one log line, in text or JSON: the inverse of [`crate::line`].
+//! Parses one log line, in text or JSON: the inverse of [`crate::log_line`].
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::line::events::Event;
+use crate::log_line::events::MailEventKind;
 
 /// `2026-11-20T17:46:16.123Z`.
 const TIME_OCTETS: usize = 24;
 
 /// A parsed line.
-pub(super) struct Line<'a> {
+pub(super) struct LogLine<'a> {
     /// The time as in the log, which sorts as text.
     pub(super) time: Cow<'a, str>,
-    pub(super) what: What,
+    pub(super) kind: LineKind,
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 /// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    Mail(Event),
+pub(super) enum LineKind {
+    Mail(MailEventKind),
     Info,
     Warning,
     Error,
 }
 
-impl Line<'_> {
+impl LogLine<'_> {
     /// The value of a field; empty if missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
@@ -46,39 +46,39 @@ impl Line<'_> {
 
 /// Parses a line, with or without a prefix of syslog or the journal. None if it is not a line of
 /// this log.
-pub(super) fn parse(line: &str) -> Option<Line<'_>> {
+pub(super) fn parse(line: &str) -> Option<LogLine<'_>> {
     let line = line.trim_end();
     let unprefixed = || line.split_once("]: ").and_then(|(_, line)| parse_plain(line));
     parse_plain(line).or_else(unprefixed)
 }
 
-fn parse_plain(line: &str) -> Option<Line<'_>> {
+fn parse_plain(line: &str) -> Option<LogLine<'_>> {
     if line.starts_with('{') {
         return parse_json(line);
     }
     let (time, rest) = line.split_at_checked(TIME_OCTETS).filter(|(time, _)| is_time(time))?;
     let (name, rest) = rest.strip_prefix(' ')?.split_once(' ')?;
-    Some(Line { time: time.into(), what: what(name)?, fields: fields(rest)? })
+    Some(LogLine { time: time.into(), kind: parse_kind(name)?, fields: fields(rest)? })
 }
 
-fn parse_json(line: &str) -> Option<Line<'_>> {
+fn parse_json(line: &str) -> Option<LogLine<'_>> {
     let object: Map<String, Value> = serde_json::from_str(line).ok()?;
     let time = object.get("time")?.as_str().filter(|time| is_time(time))?.to_owned();
-    let what = what(object.get("event")?.as_str()?)?;
+    let what = parse_kind(object.get("event")?.as_str()?)?;
     let text = |value| match value {
         Value::String(text) => text,
         other => other.to_string(),
     };
     let fields = object.into_iter().map(|(name, value)| (name.into(), text(value).into())).collect();
-    Some(Line { time: time.into(), what, fields })
+    Some(LogLine { time: time.into(), kind: what, fields })
 }
 
-fn what(name: &str) -> Option<What> {
+fn parse_kind(name: &str) -> Option<LineKind> {
     match name {
-        "info" => Some(What::Info),
-        "warning" => Some(What::Warning),
-        "error" => Some(What::Error),
-        name => Event::named(name).map(What::Mail),
+        "info" => Some(LineKind::Info),
+        "warning" => Some(LineKind::Warning),
+        "error" => Some(LineKind::Error),
+        name => MailEventKind::named(name).map(LineKind::Mail),
     }
 }
 
@@ -106,14 +106,14 @@ fn fields(mut rest: &str) -> Option<Vec<(Cow<'_, str>, Cow<'_, str>)>> {
 fn unquote(quoted: &str) -> Option<(Cow<'_, str>, &str)> {
     let end = quoted.find(['"', '\\'])?;
     if quoted.as_bytes()[end] == b'"' {
-        return Some((quoted[..end].into(), after_space(&quoted[end + 1..])?));
+        return Some((quoted[..end].into(), strip_space(&quoted[end + 1..])?));
     }
     let (mut value, mut rest) = (String::new(), quoted);
     loop {
         let at = rest.find(['"', '\\'])?;
         value.push_str(&rest[..at]);
         if rest.as_bytes()[at] == b'"' {
-            return Some((value.into(), after_space(&rest[at + 1..])?));
+            return Some((value.into(), strip_space(&rest[at + 1..])?));
         }
         let (c, after) = unescape(&rest[at + 1..])?;
         value.push(c);
@@ -150,7 +150,7 @@ fn unit(rest: &str) -> Option<(u16, &str)> {
     Some((u16::from_str_radix(digits, 16).ok()?, after))
 }
 
-fn after_space(rest: &str) -> Option<&str> {
+fn strip_space(rest: &str) -> Option<&str> {
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix(' ') }
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::config::LogFormat;
-    use crate::line::{self, Level};
+    use crate::log_line::{self, Level};
 
     proptest! {
         #[test]
@@ -168,9 +168,9 @@ mod tests {
             for format in [LogFormat::Text, LogFormat::Json] {
                 let fields = vec![("error", one.clone()), ("why", other.clone())];
                 let (mut out, time) = (String::new(), mail::Timestamp(1_795_196_776_123));
-                line::write(&mut out, format, time, &line::Line::Event { level: Level::Error, text: "x y".into(), fields });
+                log_line::write(&mut out, format, time, &log_line::LogEntry::Server { level: Level::Error, text: "x y".into(), fields });
                 let read = parse(&out).unwrap();
-                prop_assert_eq!((read.what, &*read.time), (What::Error, "2026-11-20T17:46:16.123Z"));
+                prop_assert_eq!((read.kind, &*read.time), (LineKind::Error, "2026-11-20T17:46:16.123Z"));
                 let values = ["message", "error", "why"].map(|name| read.text(name));
                 prop_assert_eq!(values, ["x y", &*one, &*other]);
             }

@@ -16,11 +16,11 @@ const COMMENT_MARK: &str = "# ";
 
 /// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
-enum Line<'a> {
+enum SettingsLine<'a> {
     Title(&'a str),
     Table { name: &'a str, is_example: bool },
     Key { name: &'a str, value: &'a str, comment: &'a str, is_example: bool },
-    More(&'a str),
+    CommentContinued(&'a str),
     Prose(&'a str),
     Empty,
 }
@@ -29,8 +29,8 @@ enum Line<'a> {
 pub(super) fn page(defaults: &str) -> String {
     let name = ".SH NAME\nmailrace.toml \\- the configuration of mailrace\n.SH DESCRIPTION\n";
     let page = heading("mailrace.toml", 5) + name;
-    let mut writer = Writer { page, ..Writer::default() };
-    defaults.lines().map(read).for_each(|line| writer.write(&line));
+    let mut writer = PageWriter { page, ..PageWriter::default() };
+    defaults.lines().map(parse_line).for_each(|line| writer.write_line(&line));
     writer.end_prose();
     writer.page.push_str(".SH \"SEE ALSO\"\n\\fBmailrace\\fR(1), \\fBmailrace\\-check\\fR(1)\n");
     writer.page
@@ -38,7 +38,7 @@ pub(super) fn page(defaults: &str) -> String {
 
 /// The page so far.
 #[derive(Default)]
-struct Writer {
+struct PageWriter {
     page: String,
     /// Prose that is not written yet: before a table, it goes below the table's heading.
     prose: String,
@@ -46,23 +46,23 @@ struct Writer {
     in_example: bool,
 }
 
-impl Writer {
-    fn write(&mut self, line: &Line) {
+impl PageWriter {
+    fn write_line(&mut self, line: &SettingsLine) {
         match line {
-            Line::Prose(text) => self.prose.push_str(&format!("{}\n", escaped(text))),
-            Line::Empty => self.end_prose(),
-            Line::More(text) => self.page.push_str(&format!("{}\n", escaped(text))),
-            Line::Title(title) => {
+            SettingsLine::Prose(text) => self.prose.push_str(&format!("{}\n", escaped(text))),
+            SettingsLine::Empty => self.end_prose(),
+            SettingsLine::CommentContinued(text) => self.page.push_str(&format!("{}\n", escaped(text))),
+            SettingsLine::Title(title) => {
                 self.end_prose();
                 self.page.push_str(&format!(".SH \"{}\"\n", escaped(&title.to_uppercase())));
             }
-            Line::Table { name, is_example } => {
+            SettingsLine::Table { name, is_example } => {
                 self.in_example = *is_example;
                 let example = if *is_example { " (an example)" } else { "" };
                 self.page.push_str(&format!(".SS \"{}{example}\"\n", escaped(name)));
                 self.end_prose();
             }
-            Line::Key { name, value, comment, is_example } => {
+            SettingsLine::Key { name, value, comment, is_example } => {
                 self.end_prose();
                 let example = if *is_example && !self.in_example { "  (an example: no default)" } else { "" };
                 self.page.push_str(&format!(".TP\n\\fB{}\\fR = {}{example}\n", escaped(name), escaped(value)));
@@ -84,30 +84,30 @@ impl Writer {
     }
 }
 
-fn read(line: &str) -> Line<'_> {
+fn parse_line(line: &str) -> SettingsLine<'_> {
     if line.trim().is_empty() {
-        return Line::Empty;
+        return SettingsLine::Empty;
     }
     if line.starts_with(' ') {
-        return Line::More(line.trim_start().trim_start_matches(COMMENT_MARK));
+        return SettingsLine::CommentContinued(line.trim_start().trim_start_matches(COMMENT_MARK));
     }
     if let Some(title) = line.strip_prefix("# --- ") {
-        return Line::Title(title.trim_end_matches('-').trim_end());
+        return SettingsLine::Title(title.trim_end_matches('-').trim_end());
     }
     let (said, is_example) = match line.strip_prefix(COMMENT_MARK) {
         Some(said) => (said, true),
         None => (line, false),
     };
     if said.starts_with('[') {
-        let name = before_comment(said).0;
-        return Line::Table { name, is_example };
+        let name = split_comment(said).0;
+        return SettingsLine::Table { name, is_example };
     }
     match said.split_once(" = ") {
         Some((name, rest)) if is_name(name) => {
-            let (value, comment) = before_comment(rest);
-            Line::Key { name, value, comment, is_example }
+            let (value, comment) = split_comment(rest);
+            SettingsLine::Key { name, value, comment, is_example }
         }
-        _ => Line::Prose(said.trim_start_matches('#').trim_start()),
+        _ => SettingsLine::Prose(said.trim_start_matches('#').trim_start()),
     }
 }
 
@@ -116,7 +116,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Splits a value from the comment after it. A '#' in quotes belongs to the value.
-fn before_comment(text: &str) -> (&str, &str) {
+fn split_comment(text: &str) -> (&str, &str) {
     let mut is_quoted = false;
     let at = text.char_indices().find(|&(_, character)| {
         is_quoted ^= character == '"';
@@ -158,20 +158,23 @@ concurrency = { start = 1 }
 
     #[test]
     fn a_hash_in_quotes_is_no_comment() {
-        let line = Line::Key { name: "a", value: "\"#\"", comment: "b", is_example: false };
-        assert_eq!(read("a = \"#\"  # b"), line);
+        let line = SettingsLine::Key { name: "a", value: "\"#\"", comment: "b", is_example: false };
+        assert_eq!(parse_line("a = \"#\"  # b"), line);
     }
 
     #[test]
     fn prose_that_speaks_of_keys_is_prose() {
-        assert_eq!(read("# A line that begins with \"# key =\""), Line::Prose("A line that begins with \"# key =\""));
+        assert_eq!(
+            parse_line("# A line that begins with \"# key =\""),
+            SettingsLine::Prose("A line that begins with \"# key =\"")
+        );
     }
 
     #[test]
     fn every_key_of_the_defaults_is_in_the_page() {
         let page = page(crate::config::DEFAULT);
-        let keys = crate::config::DEFAULT.lines().filter_map(|line| match read(line) {
-            Line::Key { name, .. } => Some(name),
+        let keys = crate::config::DEFAULT.lines().filter_map(|line| match parse_line(line) {
+            SettingsLine::Key { name, .. } => Some(name),
             _ => None,
         });
         let mut count = 0;

@@ -1,14 +1,14 @@
 //! The counters of tables. A table that is entirely in memory has none and is left out.
 
-use lookup::{ReplicaStats, Stats};
+use lookup::{LookupStats, ReplicaStats};
 
-use super::text::Text;
+use super::text::MetricsText;
 
 /// A counter or value of a table.
-type Reading = fn(&Stats) -> u64;
+type StatsField = fn(&LookupStats) -> u64;
 
 /// Metrics with one sample for each table, before and after the histograms.
-const CACHE: [(&str, &str, &str, Reading); 6] = [
+const CACHE: [(&str, &str, &str, StatsField); 6] = [
     ("mailrace_table_cache_hits_total", "Keys answered from the cache before expiry", "counter", |stats| stats.hits),
     (
         "mailrace_table_stale_total",
@@ -24,15 +24,15 @@ const CACHE: [(&str, &str, &str, Reading); 6] = [
     }),
 ];
 
-const REQUESTS: [(&str, &str, &str, Reading); 2] = [
+const REQUESTS: [(&str, &str, &str, StatsField); 2] = [
     ("mailrace_table_requests_total", "Requests to the backend", "counter", |stats| stats.requests),
     ("mailrace_table_request_failures_total", "Requests to the backend that failed", "counter", |stats| stats.failures),
 ];
 
 /// A value of a replica; None has no sample.
-type ReplicaReading = fn(&ReplicaStats) -> Option<u64>;
+type ReplicaField = fn(&ReplicaStats) -> Option<u64>;
 
-const REPLICA: [(&str, &str, ReplicaReading); 4] = [
+const REPLICA: [(&str, &str, ReplicaField); 4] = [
     ("mailrace_table_replica_entries", "Entries in the replica", |copy| Some(copy.entries)),
     ("mailrace_table_replica_age_seconds", "Time since the replica was up to date", |copy| match copy.live {
         true => Some(0),
@@ -47,7 +47,7 @@ const REPLICA: [(&str, &str, ReplicaReading); 4] = [
 ];
 
 /// Writes all table metrics, each with a sample for each table.
-pub(super) fn tell(tables: &[(Box<str>, Stats)], out: &mut Text) {
+pub(super) fn write_tables(tables: &[(Box<str>, LookupStats)], out: &mut MetricsText) {
     if tables.is_empty() {
         return;
     }
@@ -64,10 +64,10 @@ pub(super) fn tell(tables: &[(Box<str>, Stats)], out: &mut Text) {
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_micros, 1e6));
     out.family("mailrace_table_request_keys", "Keys in a request to the backend", "histogram");
     tables.iter().for_each(|(table, stats)| out.distribution(&[("table", table)], &stats.request_keys, 1.0));
-    tell_copies(tables, out);
+    write_replicas(tables, out);
 }
 
-fn tell_copies(tables: &[(Box<str>, Stats)], out: &mut Text) {
+fn write_replicas(tables: &[(Box<str>, LookupStats)], out: &mut MetricsText) {
     let copies: Vec<_> = tables.iter().filter_map(|(table, stats)| Some((table, stats.replica.as_ref()?))).collect();
     if copies.is_empty() {
         return;
@@ -84,14 +84,14 @@ fn tell_copies(tables: &[(Box<str>, Stats)], out: &mut Text) {
 mod tests {
     use std::time::Duration;
 
-    use lookup::Down;
+    use lookup::BackendDown;
     use mail::Histogram;
 
     use super::*;
 
-    fn told(tables: &[(Box<str>, Stats)]) -> String {
-        let mut out = Text::default();
-        tell(tables, &mut out);
+    fn rendered(tables: &[(Box<str>, LookupStats)]) -> String {
+        let mut out = MetricsText::default();
+        write_tables(tables, &mut out);
         out.into()
     }
 
@@ -101,7 +101,7 @@ mod tests {
         request_micros.buckets[11] = 1;
         let mut request_keys = Histogram { sum: 50, ..Histogram::default() };
         request_keys.buckets[6] = 1;
-        let down = Some(Down { since: Duration::from_secs(9), error: "refused".into() });
+        let down = Some(BackendDown { since: Duration::from_secs(9), error: "refused".into() });
         let replica = ReplicaStats {
             entries: 18,
             live: false,
@@ -109,7 +109,7 @@ mod tests {
             held_back: Some(19),
             ..ReplicaStats::default()
         };
-        let direct = Stats {
+        let direct = LookupStats {
             found: 7,
             not_found: 8,
             unavailable: 9,
@@ -125,13 +125,14 @@ mod tests {
             down,
             replica: None,
         };
-        let copied = Stats { replica: Some(replica), ..Stats::default() };
-        insta::assert_snapshot!("tables", told(&[("a \"b\"".into(), direct), ("copied".into(), copied)]));
+        let copied = LookupStats { replica: Some(replica), ..LookupStats::default() };
+        insta::assert_snapshot!("tables", rendered(&[("a \"b\"".into(), direct), ("copied".into(), copied)]));
     }
 
     #[test]
     fn a_copy_has_an_age_once_it_was_as_its_master() {
-        let told = |replica| told(&[("a".into(), Stats { replica: Some(replica), ..Stats::default() })]);
+        let told =
+            |replica| rendered(&[("a".into(), LookupStats { replica: Some(replica), ..LookupStats::default() })]);
         let live = told(ReplicaStats { live: true, ..ReplicaStats::default() });
         assert!(live.contains("\nmailrace_table_replica_age_seconds{table=\"a\"} 0\n"), "{live}");
         let unloaded = told(ReplicaStats::default());
@@ -140,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn without_such_tables_nothing_is_told() {
-        assert_eq!(told(&[]), "");
-        assert!(!told(&[("a".into(), Stats::default())]).contains("replica"));
+    fn tables_without_stats_have_no_metrics() {
+        assert_eq!(rendered(&[]), "");
+        assert!(!rendered(&[("a".into(), LookupStats::default())]).contains("replica"));
     }
 }

@@ -6,13 +6,13 @@ use mail::Histogram;
 
 /// The text being written.
 #[derive(Default)]
-pub(super) struct Text {
+pub(super) struct MetricsText {
     text: String,
     /// The metric of the samples that follow.
     family: &'static str,
 }
 
-impl Text {
+impl MetricsText {
     /// Begins a metric.
     pub(super) fn family(&mut self, name: &'static str, help: &str, kind: &str) {
         self.family = name;
@@ -21,7 +21,7 @@ impl Text {
 
     /// Writes a sample of the current metric.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        let (family, labels) = (self.family, labelled(labels));
+        let (family, labels) = (self.family, labels_text(labels));
         self.line(format_args!("{family}{{{labels}}} {value}"));
     }
 
@@ -45,7 +45,7 @@ impl Text {
 
     /// Writes the samples of a histogram for the current metric.
     pub(super) fn distribution(&mut self, labels: &[(&str, &str)], histogram: &Histogram, scale: f64) {
-        let (name, own) = (self.family, labelled(labels));
+        let (name, own) = (self.family, labels_text(labels));
         let (before, set) = match &*own {
             "" => (String::new(), String::new()),
             own => (format!("{own},"), format!("{{{own}}}")),
@@ -67,19 +67,19 @@ impl Text {
     }
 }
 
-impl From<Text> for String {
-    fn from(text: Text) -> String {
+impl From<MetricsText> for String {
+    fn from(text: MetricsText) -> String {
         text.text
     }
 }
 
 /// The labels with their values, as written between the braces.
-fn labelled(labels: &[(&str, &str)]) -> String {
-    let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+fn labels_text(labels: &[(&str, &str)]) -> String {
+    let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
     labels.join(",")
 }
 
 /// Escapes a label's value.
-fn escaped(value: &str) -> String {
+fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

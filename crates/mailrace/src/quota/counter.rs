@@ -1,7 +1,7 @@
 //! Threads that wait for the disk so that sessions and deliveries need not. Some read the usage
 //! files, others count Maildirs, so that a quick read does not wait behind a long count. A Maildir
 //! is counted once at a time, for all callers; one that took long is not recounted soon (see
-//! [`Slow`]). The threads end when nothing can request a count any more.
+//! [`SlowCounts`]). The threads end when nothing can request a count any more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Instant, SystemTime};
 
-use mailbox::quota::{self, Limits, Standing, Usage};
+use mailbox::quota::{self, Limits, Usage, UsageEstimate};
 
-use super::slow::Slow;
+use super::slow_counts::SlowCounts;
 
 /// Threads of each kind. More would only compete for the disk.
 const THREADS: usize = 2;
@@ -23,68 +23,68 @@ const THREADS: usize = 2;
 const WAITING_MAX: usize = 10_000;
 
 /// Called with the usage of a Maildir; None if unknown.
-pub(super) type Done = Box<dyn FnOnce(Option<Usage>) + Send>;
+pub(super) type CountCallback = Box<dyn FnOnce(Option<Usage>) + Send>;
 
 /// A handle to the threads.
 #[derive(Clone)]
-pub struct Counter {
-    looks: SyncSender<Look>,
-    counts: Counts,
+pub struct UsageCounter {
+    look_sender: SyncSender<UsageCheck>,
+    count_queue: CountQueue,
 }
 
 /// Asks whether a Maildir has room.
-pub(super) struct Look {
+pub(super) struct UsageCheck {
     pub(super) folder: PathBuf,
     pub(super) limits: Limits,
     /// The additional usage.
     pub(super) more: Usage,
     /// Called with what is known; None if unknown.
-    pub(super) done: Box<dyn FnOnce(Option<Standing>) + Send>,
+    pub(super) done: Box<dyn FnOnce(Option<UsageEstimate>) + Send>,
 }
 
 /// Counts that are waiting or running.
 #[derive(Clone)]
-struct Counts {
+struct CountQueue {
     jobs: SyncSender<(PathBuf, Limits)>,
-    desk: Arc<Mutex<Desk>>,
+    state: Arc<Mutex<CountQueueState>>,
 }
 
 #[derive(Default)]
-struct Desk {
+struct CountQueueState {
     /// Counts that are waiting or running.
-    asked: HashMap<PathBuf, Asked>,
+    pending: HashMap<PathBuf, PendingCount>,
     /// All callers that wait for them.
     waiting: usize,
-    slow: Slow,
+    slow_counts: SlowCounts,
 }
 
 /// A count that is waiting or running.
-struct Asked {
+struct PendingCount {
     since: Instant,
-    waiting: Vec<Done>,
+    waiting: Vec<CountCallback>,
 }
 
-impl Counter {
+impl UsageCounter {
     /// Starts the threads.
     ///
     /// # Errors
     ///
     /// The system cannot create a thread.
-    pub fn start() -> io::Result<Counter> {
+    pub fn start() -> io::Result<UsageCounter> {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
-        let (looks, questions) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, desk: Arc::default() };
-        let desk = counts.desk.clone();
-        spawn("quota-count", folders, move |(folder, limits)| count(&desk, folder, limits))?;
-        let counter = Counter { looks, counts: counts.clone() };
-        spawn("quota-look", questions, move |question| look(&counts, question))?;
+        let (check_sender, checks) = mpsc::sync_channel(WAITING_MAX);
+        let count_queue = CountQueue { jobs, state: Arc::default() };
+        let state = count_queue.state.clone();
+        spawn("quota-count", folders, move |(folder, limits)| run_count(&state, folder, limits))?;
+        let counter = UsageCounter { look_sender: check_sender, count_queue: count_queue.clone() };
+        spawn("quota-look", checks, move |check| run_check(&count_queue, check))?;
         Ok(counter)
     }
 
     /// Reads the usage file, and counts if that does not decide the question.
-    pub(super) fn look(&self, question: Look) {
+    pub(super) fn check(&self, check: UsageCheck) {
         if let Err(mpsc::TrySendError::Full(question) | mpsc::TrySendError::Disconnected(question)) =
-            self.looks.try_send(question)
+            self.look_sender.try_send(check)
         {
             (question.done)(None);
         }
@@ -92,109 +92,111 @@ impl Counter {
 
     /// Counts the Maildir, joins a running count, or returns a recent slow count. Returns when the
     /// count was first requested.
-    pub(super) fn recount(&self, folder: PathBuf, limits: Limits, done: Done) -> Instant {
-        self.counts.ask(folder, limits, done, Instant::now())
+    pub(super) fn count(&self, folder: PathBuf, limits: Limits, done: CountCallback) -> Instant {
+        self.count_queue.request(folder, limits, done, Instant::now())
     }
 
     /// Adds delivered messages to the usage of these Maildirs.
     pub(super) fn add<'a>(&self, added: impl Iterator<Item = (&'a Path, Usage)>) {
-        let mut desk = lock(&self.counts.desk);
-        added.for_each(|(folder, usage)| desk.slow.add(folder, usage));
+        let mut state = lock(&self.count_queue.state);
+        added.for_each(|(folder, usage)| state.slow_counts.add(folder, usage));
     }
 
     /// For tests: counts never finish while the job queue is kept.
     #[cfg(test)]
-    pub(super) fn stuck() -> (Counter, Receiver<(PathBuf, Limits)>) {
+    pub(super) fn with_stuck_threads() -> (UsageCounter, Receiver<(PathBuf, Limits)>) {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, desk: Arc::default() };
-        (Counter { looks: mpsc::sync_channel(1).0, counts }, folders)
+        let count_queue = CountQueue { jobs, state: Arc::default() };
+        (UsageCounter { look_sender: mpsc::sync_channel(1).0, count_queue }, folders)
     }
 
     /// For tests: as if a slow count had just finished.
     #[cfg(test)]
-    pub(super) fn recall(&self, folder: &Path, usage: Usage) {
-        lock(&self.counts.desk).slow.learn(folder, usage, super::PATIENCE, Instant::now());
+    pub(super) fn record_slow_count(&self, folder: &Path, usage: Usage) {
+        lock(&self.count_queue.state).slow_counts.record(folder, usage, super::QUOTA_TIME_MAX, Instant::now());
     }
 }
 
-impl Counts {
-    fn ask(&self, folder: PathBuf, limits: Limits, done: Done, now: Instant) -> Instant {
-        let known = lock(&self.desk).slow.find(&folder, now);
-        let Some(known) = known else { return self.begin(folder, limits, Some(done), now) };
+impl CountQueue {
+    fn request(&self, folder: PathBuf, limits: Limits, done: CountCallback, now: Instant) -> Instant {
+        let known = lock(&self.state).slow_counts.find(&folder, now);
+        let Some(known) = known else { return self.start_count(folder, limits, Some(done), now) };
         if known.is_due {
-            self.begin(folder, limits, None, now);
+            self.start_count(folder, limits, None, now);
         }
         done(Some(known.usage));
         now
     }
 
     /// Starts a count unless one is pending. The callback is queued, unless too many are waiting.
-    fn begin(&self, folder: PathBuf, limits: Limits, mut done: Option<Done>, now: Instant) -> Instant {
-        let mut desk = lock(&self.desk);
-        if desk.waiting >= WAITING_MAX
+    fn start_count(&self, folder: PathBuf, limits: Limits, mut done: Option<CountCallback>, now: Instant) -> Instant {
+        let mut state = lock(&self.state);
+        if state.waiting >= WAITING_MAX
             && let Some(done) = done.take()
         {
-            drop(desk);
+            drop(state);
             done(None);
             return now;
         }
-        desk.waiting += usize::from(done.is_some());
-        match desk.asked.entry(folder.clone()) {
+        state.waiting += usize::from(done.is_some());
+        match state.pending.entry(folder.clone()) {
             Entry::Occupied(mut asked) => {
                 asked.get_mut().waiting.extend(done);
                 return asked.get().since;
             }
-            Entry::Vacant(asked) => drop(asked.insert(Asked { since: now, waiting: done.into_iter().collect() })),
+            Entry::Vacant(asked) => {
+                drop(asked.insert(PendingCount { since: now, waiting: done.into_iter().collect() }))
+            }
         }
-        drop(desk);
+        drop(state);
         if let Err(mpsc::TrySendError::Full((folder, _)) | mpsc::TrySendError::Disconnected((folder, _))) =
             self.jobs.try_send((folder, limits))
         {
-            answer(&self.desk, &folder, None);
+            finish_count(&self.state, &folder, None);
         }
         now
     }
 }
 
-fn look(counts: &Counts, question: Look) {
-    let Look { folder, limits, more, done } = question;
+fn run_check(count_queue: &CountQueue, check: UsageCheck) {
+    let UsageCheck { folder, limits, more, done } = check;
     // An unreadable file is treated as missing.
-    match quota::recorded(&folder, limits, SystemTime::now()).ok().flatten() {
-        Some(standing) if standing.decides(limits, more) => done(Some(standing)),
+    match quota::read_usage(&folder, limits, SystemTime::now()).ok().flatten() {
+        Some(standing) if standing.is_conclusive(limits, more) => done(Some(standing)),
         _ => {
-            let settled = |usage| Standing { usage, is_settled: true };
-            counts.ask(folder, limits, Box::new(move |usage| done(usage.map(settled))), Instant::now());
+            let settled = |usage| UsageEstimate { usage, is_reliable: true };
+            count_queue.request(folder, limits, Box::new(move |usage| done(usage.map(settled))), Instant::now());
         }
     }
 }
 
-fn count(desk: &Mutex<Desk>, folder: PathBuf, limits: Limits) {
-    let begun_at = Instant::now();
+fn run_count(state: &Mutex<CountQueueState>, folder: PathBuf, limits: Limits) {
+    let started_at = Instant::now();
     let usage = quota::recount(&folder, limits).ok();
     if let Some(usage) = usage {
         let now = Instant::now();
-        lock(desk).slow.learn(&folder, usage, now - begun_at, now);
+        lock(state).slow_counts.record(&folder, usage, now - started_at, now);
     }
-    answer(desk, &folder, usage);
+    finish_count(state, &folder, usage);
 }
 
-fn answer(desk: &Mutex<Desk>, folder: &Path, usage: Option<Usage>) {
-    let answered = lock(desk).take(folder);
-    answered.into_iter().for_each(|done| done(usage));
+fn finish_count(state: &Mutex<CountQueueState>, folder: &Path, usage: Option<Usage>) {
+    let waiting = lock(state).take_waiting(folder);
+    waiting.into_iter().for_each(|done| done(usage));
 }
 
-impl Desk {
+impl CountQueueState {
     /// The callers that wait for a finished count.
-    fn take(&mut self, folder: &Path) -> Vec<Done> {
-        let waiting = self.asked.remove(folder).map(|asked| asked.waiting).unwrap_or_default();
+    fn take_waiting(&mut self, folder: &Path) -> Vec<CountCallback> {
+        let waiting = self.pending.remove(folder).map(|asked| asked.waiting).unwrap_or_default();
         self.waiting -= waiting.len();
         waiting
     }
 }
 
-fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+fn lock(state: &Mutex<CountQueueState>) -> MutexGuard<'_, CountQueueState> {
     // A panic with the lock held has already aborted the process.
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts threads that process jobs in order.
@@ -226,71 +228,71 @@ mod tests {
     const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
 
     #[test]
-    fn who_asks_while_a_maildir_is_counted_is_told_by_the_same_count() {
+    fn concurrent_requests_share_one_count() {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, desk: Arc::default() };
+        let count_queue = CountQueue { jobs, state: Arc::default() };
         let root = tempfile::tempdir().unwrap();
         let (sender, told) = mpsc::channel();
         for number in 0..3 {
             let sender = sender.clone();
             let done = move |usage: Option<Usage>| sender.send((number, usage)).unwrap();
-            counts.ask(root.path().into(), LIMITS, Box::new(done), Instant::now());
+            count_queue.request(root.path().into(), LIMITS, Box::new(done), Instant::now());
         }
         let (folder, limits) = folders.try_recv().unwrap();
         assert!(folders.try_recv().is_err(), "there is one job for all three");
-        count(&counts.desk, folder, limits);
+        run_count(&count_queue.state, folder, limits);
         let usage = Some(Usage::default());
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [(0, usage), (1, usage), (2, usage)]);
-        let desk = lock(&counts.desk);
-        assert!(desk.asked.is_empty() && desk.waiting == 0);
+        let state = lock(&count_queue.state);
+        assert!(state.pending.is_empty() && state.waiting == 0);
     }
 
     #[test]
-    fn who_comes_when_too_many_wait_is_told_at_once_that_nobody_can_say() {
+    fn a_full_queue_answers_unknown() {
         let (jobs, _folders) = mpsc::sync_channel(1);
-        let counts = Counts { jobs, desk: Arc::default() };
+        let count_queue = CountQueue { jobs, state: Arc::default() };
         let (sender, told) = mpsc::channel();
         for folder in ["a", "b"] {
             let sender = sender.clone();
             let done = Box::new(move |usage| sender.send((folder, usage)).unwrap());
-            counts.ask(folder.into(), LIMITS, done, Instant::now());
+            count_queue.request(folder.into(), LIMITS, done, Instant::now());
         }
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [("b", None)]);
     }
 
     /// Regression: the number of callers waiting for one count was not limited.
     #[test]
-    fn who_comes_when_too_many_wait_for_one_count_is_told_the_same() {
+    fn waiters_for_one_count_are_bounded() {
         let (jobs, folders) = mpsc::sync_channel(1);
-        let counts = Counts { jobs, desk: Arc::default() };
+        let count_queue = CountQueue { jobs, state: Arc::default() };
         let (sender, told) = mpsc::channel();
         let root = tempfile::tempdir().unwrap();
         for number in 0..WAITING_MAX + 1 {
             let sender = sender.clone();
             let done = Box::new(move |usage: Option<Usage>| sender.send((number, usage)).unwrap());
-            counts.ask(root.path().into(), LIMITS, done, Instant::now());
+            count_queue.request(root.path().into(), LIMITS, done, Instant::now());
         }
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [(WAITING_MAX, None)]);
         let (folder, limits) = folders.try_recv().unwrap();
-        count(&counts.desk, folder, limits);
+        run_count(&count_queue.state, folder, limits);
         assert_eq!(told.try_iter().filter(|(_, usage)| usage.is_some()).count(), WAITING_MAX);
-        assert_eq!(lock(&counts.desk).waiting, 0);
+        assert_eq!(lock(&count_queue.state).waiting, 0);
     }
 
     /// Regression: a mailbox that changed during each count was counted again and again, and never
     /// limited.
     #[test]
-    fn a_maildir_that_took_long_to_count_is_left_alone_for_a_while_and_nobody_waits_for_it() {
+    fn a_slow_maildir_is_recounted_later_in_the_background() {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, desk: Arc::default() };
+        let count_queue = CountQueue { jobs, state: Arc::default() };
         let (sender, told) = mpsc::channel();
         let ask = |now| {
             let sender = sender.clone();
             let done = Box::new(move |usage| sender.send(usage).unwrap());
-            counts.ask("a".into(), LIMITS, done, now);
+            count_queue.request("a".into(), LIMITS, done, now);
         };
         let (held, now) = (Usage { bytes: 90, messages: 9 }, Instant::now());
-        lock(&counts.desk).slow.learn(Path::new("a"), held, Duration::from_secs(2), now);
+        lock(&count_queue.state).slow_counts.record(Path::new("a"), held, Duration::from_secs(2), now);
         ask(now);
         assert_eq!(told.try_recv(), Ok(Some(held)));
         assert!(folders.try_recv().is_err(), "it rests");
@@ -304,25 +306,25 @@ mod tests {
     }
 
     #[test]
-    fn a_count_tells_since_when_it_has_been_asked_for() {
+    fn a_count_reports_when_it_was_first_requested() {
         let (jobs, _folders) = mpsc::sync_channel(WAITING_MAX);
-        let counts = Counts { jobs, desk: Arc::default() };
+        let count_queue = CountQueue { jobs, state: Arc::default() };
         let now = Instant::now();
-        let since = |folder: &str, now| counts.ask(folder.into(), LIMITS, Box::new(drop), now);
+        let since = |folder: &str, now| count_queue.request(folder.into(), LIMITS, Box::new(drop), now);
         let later = now + Duration::from_secs(1);
         assert_eq!((since("a", now), since("a", later), since("b", later)), (now, now, later));
     }
 
     #[test]
-    fn a_look_counts_only_where_the_file_does_not_tell() {
+    fn a_check_counts_only_if_the_file_is_inconclusive() {
         let root = tempfile::tempdir().unwrap();
         ["tmp", "new", "cur"].iter().for_each(|part| fs::create_dir(root.path().join(part)).unwrap());
-        let counter = Counter::start().unwrap();
+        let counter = UsageCounter::start().unwrap();
         let standing = |bytes| {
             let (sender, told) = mpsc::channel();
             let done = Box::new(move |standing| sender.send(standing).unwrap());
-            counter.look(Look { folder: root.path().into(), limits: LIMITS, more: Usage::message(bytes), done });
-            told.recv().unwrap().map(|standing: Standing| (standing.usage.bytes, standing.is_settled))
+            counter.check(UsageCheck { folder: root.path().into(), limits: LIMITS, more: Usage::message(bytes), done });
+            told.recv().unwrap().map(|standing: UsageEstimate| (standing.usage.bytes, standing.is_reliable))
         };
         fs::write(root.path().join("maildirsize"), "100S\n60 1\n-20 -1\n").unwrap();
         assert_eq!(standing(60), Some((40, false)));

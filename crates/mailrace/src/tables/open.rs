@@ -12,47 +12,51 @@ use std::sync::Arc;
 
 use lookup::backend::Backend;
 use lookup::cdb::Cdb;
-use lookup::chain::Chain;
-use lookup::fixed::Fixed;
-use lookup::layers::{Layered, Settings};
+use lookup::chain::ChainedTable;
+use lookup::fixed::FixedTable;
+use lookup::layers::{LayeredTable, Settings};
 use lookup::ldap::{self, Bind, Ldap};
 use lookup::postgres::{self, Postgres};
-use lookup::regexp::Regexp;
+use lookup::regexp::RegexpTable;
 use lookup::replica::{self, Replica};
 use lookup::sqlite::Sqlite;
-use lookup::text::Text;
-use lookup::unavailable::Unavailable;
-use lookup::{Events, Table};
+use lookup::text::TextTable;
+use lookup::unavailable::UnavailableTable;
+use lookup::{Table, TableEventHandler};
 
-use super::{Opener, Purpose};
+use super::{TableOpener, TablePurpose};
 use crate::config::{self, TableKind};
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 
 /// Opens a table. Its parts come from `opener`, which opens each once.
-pub(super) fn open(table: &config::Table, opener: &mut Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
+pub(super) fn open(table: &config::TableConfig, opener: &mut TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
     let name = &*table.name;
     match &table.kind {
-        TableKind::Text { path } => shared(Text::load(name, path)),
-        TableKind::Cdb { path } => shared(Cdb::open(name, path)),
-        TableKind::Regexp { path } => shared(Regexp::load(name, path)),
-        TableKind::Static { values } => Ok(Arc::new(Fixed::new(name, values.clone()))),
+        TableKind::Text { path } => boxed(TextTable::load(name, path)),
+        TableKind::Cdb { path } => boxed(Cdb::open(name, path)),
+        TableKind::Regexp { path } => boxed(RegexpTable::load(name, path)),
+        TableKind::Static { values } => Ok(Arc::new(FixedTable::new(name, values.clone()))),
         TableKind::Unavailable { reason, path } => {
-            let keys = path.as_ref().map(|path| Text::load(name, path)).transpose();
-            shared(keys.map(|keys| Unavailable::new(name, reason, keys)))
+            let keys = path.as_ref().map(|path| TextTable::load(name, path)).transpose();
+            boxed(keys.map(|keys| UnavailableTable::new(name, reason, keys)))
         }
         TableKind::Chain { tables } => {
             let tables = tables.iter().map(|table| opener.table(table));
-            Ok(Arc::new(Chain::new(name, tables.collect::<Result<_, _>>()?)))
+            Ok(Arc::new(ChainedTable::new(name, tables.collect::<Result<_, _>>()?)))
         }
         TableKind::Sqlite(sqlite) => {
-            Ok(Arc::new(layered(name, Sqlite::new(sqlite.database.clone()), sqlite.layers, opener.events())?))
+            Ok(Arc::new(layered(name, Sqlite::new(sqlite.database.clone()), sqlite.lookup_settings, opener.events())?))
         }
         TableKind::Postgres(postgres) => open_postgres(name, postgres, opener.events()),
         TableKind::Ldap(ldap) => open_ldap(name, ldap, opener),
     }
 }
 
-fn open_postgres(name: &str, table: &config::Postgres, events: Events) -> Result<Arc<dyn Table>, Exit> {
+fn open_postgres(
+    name: &str,
+    table: &config::PostgresTable,
+    events: TableEventHandler,
+) -> Result<Arc<dyn Table>, ExitError> {
     let config = postgres::Config {
         url: table.url.clone(),
         password: table.password_file.as_deref().map(password).transpose()?,
@@ -60,33 +64,34 @@ fn open_postgres(name: &str, table: &config::Postgres, events: Events) -> Result
         query: table.query.clone(),
         timeout: table.timeout,
         connect_timeout: table.connect_timeout,
-        connections: table.layers.concurrency,
+        connections: table.lookup_settings.concurrency,
     };
-    let backend = Postgres::new(config).map_err(|error| of_table(name, error))?;
-    Ok(Arc::new(layered(name, backend, table.layers, events)?))
+    let backend = Postgres::new(config).map_err(|error| with_table_name(name, error))?;
+    Ok(Arc::new(layered(name, backend, table.lookup_settings, events)?))
 }
 
-fn open_ldap(name: &str, table: &config::Ldap, opener: &Opener<'_>) -> Result<Arc<dyn Table>, Exit> {
+fn open_ldap(name: &str, table: &config::LdapTable, opener: &TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
     let directory = directory(table)?;
-    let backend = Ldap::new(directory.clone(), table.layers.concurrency).map_err(|error| of_table(name, error))?;
-    let direct = layered(name, backend, table.layers, opener.events())?;
+    let backend = Ldap::new(directory.clone(), table.lookup_settings.concurrency)
+        .map_err(|error| with_table_name(name, error))?;
+    let direct = layered(name, backend, table.lookup_settings, opener.events())?;
     match &table.replica {
-        Some(copy) if opener.purpose() == Purpose::Serve => {
+        Some(copy) if opener.purpose() == TablePurpose::Serve => {
             let config = replica::Config {
                 ldap: directory,
                 file: copy.file.clone(),
-                poll_every: copy.poll_every,
+                poll_interval: copy.poll_every,
                 removals_max: copy.removals_max,
             };
             let copy = Replica::start(name, config, Arc::new(direct), opener.events());
-            Ok(Arc::new(copy.map_err(|error| of_table(name, error))?))
+            Ok(Arc::new(copy.map_err(|error| with_table_name(name, error))?))
         }
         _ => Ok(Arc::new(direct)),
     }
 }
 
 /// The LDAP settings, with the password from its file.
-pub fn directory(table: &config::Ldap) -> Result<ldap::Config, Exit> {
+pub fn directory(table: &config::LdapTable) -> Result<ldap::Config, ExitError> {
     let mut directory = table.directory.clone();
     if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
         *empty = password(file)?;
@@ -94,14 +99,19 @@ pub fn directory(table: &config::Ldap) -> Result<ldap::Config, Exit> {
     Ok(directory)
 }
 
-fn layered(name: &str, backend: impl Backend, settings: Settings, events: Events) -> Result<Layered, Exit> {
-    Layered::start(name, backend, settings, events)
-        .map_err(|error| Exit { code: exit::IO, text: format!("table '{name}': starting its thread: {error}") })
+fn layered(
+    name: &str,
+    backend: impl Backend,
+    settings: Settings,
+    events: TableEventHandler,
+) -> Result<LayeredTable, ExitError> {
+    LayeredTable::start(name, backend, settings, events)
+        .map_err(|error| ExitError { code: exit::IO, text: format!("table '{name}': starting its thread: {error}") })
 }
 
 /// The password in a file: the whole text without its last line end.
-fn password(file: &Path) -> Result<Box<str>, Exit> {
-    let fault = |code, what: &dyn Display| Exit { code, text: format!("{}: {what}", file.display()) };
+fn password(file: &Path) -> Result<Box<str>, ExitError> {
+    let fault = |code, what: &dyn Display| ExitError { code, text: format!("{}: {what}", file.display()) };
     let text = fs::read(file).map_err(|error| fault(exit::IO, &error))?;
     let text = String::from_utf8(text).map_err(|_| fault(exit::DATA, &"the password is not UTF-8"))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
@@ -111,25 +121,25 @@ fn password(file: &Path) -> Result<Box<str>, Exit> {
     }
 }
 
-fn shared<T: Table + 'static>(opened: Result<T, impl Error>) -> Result<Arc<dyn Table>, Exit> {
+fn boxed<T: Table + 'static>(opened: Result<T, impl Error>) -> Result<Arc<dyn Table>, ExitError> {
     opened.map(|table| Arc::new(table) as Arc<dyn Table>).map_err(failed)
 }
 
 /// Names the table in an error that does not.
-fn of_table(name: &str, error: impl Error) -> Exit {
-    let Exit { code, text } = failed(error);
-    Exit { code, text: format!("table '{name}': {text}") }
+fn with_table_name(name: &str, error: impl Error) -> ExitError {
+    let ExitError { code, text } = failed(error);
+    ExitError { code, text: format!("table '{name}': {text}") }
 }
 
 /// Errors of tables include their causes, so their text is complete.
-pub(super) fn failed(error: impl Error) -> Exit {
+pub(super) fn failed(error: impl Error) -> ExitError {
     let unread = error.source().is_some_and(|source| source.is::<io::Error>());
-    Exit { code: if unread { exit::IO } else { exit::DATA }, text: error.to_string() }
+    ExitError { code: if unread { exit::IO } else { exit::DATA }, text: error.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use lookup::Answer;
+    use lookup::LookupAnswer;
 
     use super::*;
     use crate::config::Config;
@@ -154,17 +164,17 @@ mod tests {
         Config::parse(&text, "text", "host.example").unwrap()
     }
 
-    fn opener(config: &Config, purpose: Purpose) -> Opener<'_> {
-        Opener::new(config, purpose, Arc::new(|_| {}))
+    fn opener(config: &Config, purpose: TablePurpose) -> TableOpener<'_> {
+        TableOpener::new(config, purpose, Arc::new(|_| {}))
     }
 
     #[tokio::test]
-    async fn a_chain_is_made_of_tables_that_stand_behind_it() {
+    async fn a_chain_may_use_tables_defined_later() {
         let folder = tempfile::tempdir().unwrap();
         let config = every_type(folder.path());
-        let chain = opener(&config, Purpose::Ask).table("all").unwrap();
+        let chain = opener(&config, TablePurpose::Query).table("all").unwrap();
         let answers = chain.lookup(&["bob@example.org", "sales-de@example.org", "carol@example.org"]).await;
-        let found = |value: &str| Answer::Found(vec![value.to_owned()]);
+        let found = |value: &str| LookupAnswer::Found(vec![value.to_owned()]);
         assert_eq!(answers, ["robert@example.org", "sales@example.org", "rest@example.org"].map(found));
     }
 
@@ -172,7 +182,7 @@ mod tests {
     fn every_type_opens_and_only_the_server_makes_a_copy() {
         let folder = tempfile::tempdir().unwrap();
         let config = every_type(folder.path());
-        for (purpose, makes) in [(Purpose::Ask, false), (Purpose::Serve, true)] {
+        for (purpose, makes) in [(TablePurpose::Query, false), (TablePurpose::Serve, true)] {
             let mut opener = opener(&config, purpose);
             for table in &config.tables {
                 assert_eq!(opener.table(&table.name).map(|opened| opened.name().to_owned()).unwrap(), *table.name);
@@ -197,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_is_not_there_is_told_with_its_file() {
+    fn a_missing_password_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let config = every_type(folder.path());
         let file = folder.path().join("password");
         std::fs::remove_file(&file).unwrap();
         for name in ["postgres", "copy"] {
-            let refused = opener(&config, Purpose::Serve).table(name).err().unwrap();
+            let refused = opener(&config, TablePurpose::Serve).table(name).err().unwrap();
             assert_eq!(refused.code, exit::IO);
             assert!(refused.text.contains(file.to_str().unwrap()), "{refused}");
         }

@@ -1,4 +1,4 @@
-//! The client side of an HTTP/1.1 connection. [`Client`] handles the framing of responses: where
+//! The client side of an HTTP/1.1 connection. [`HttpClient`] handles the framing of responses: where
 //! the head ends, how long the body is, whether the connection can be reused. It passes on the
 //! bytes of a body once, in order and without copying, and its events do not depend on how the
 //! input is split. Ambiguous framing is rejected. No error here is fatal: a server that violates
@@ -9,8 +9,8 @@
 //! | state  | waits for                  | then                                                                     |
 //! |--------|----------------------------|--------------------------------------------------------------------------|
 //! | Idle   | the driver                 | a request: Head. Input: violation                                        |
-//! | Head   | CRLF CRLF                  | 1xx: Head again; else [`Event::Head`] and Body                           |
-//! | Body   | its length, its last chunk | [`Event::End`]; Idle where the connection is kept, else Closed           |
+//! | Head   | CRLF CRLF                  | 1xx: Head again; else [`HttpEvent::Head`] and Body                           |
+//! | Body   | its length, its last chunk | [`HttpEvent::End`]; Idle where the connection is kept, else Closed           |
 //! |        | or the end                 |                                                                          |
 //! | Closed | nothing                    | the end; further input is dropped                                        |
 //!
@@ -26,8 +26,8 @@ use memchr::memmem;
 
 pub use super::Method;
 pub use chunked::FRAMING_OCTETS_MAX;
-pub use head::{FIELDS_MAX, Head};
-pub use request::{Persistence, Request, TARGET_OCTETS_MAX, Unsendable};
+pub use head::{FIELDS_MAX, ResponseHead};
+pub use request::{HttpRequest, InvalidHttpRequest, Persistence, TARGET_OCTETS_MAX};
 
 use chunked::Piece;
 use head::Framing;
@@ -52,9 +52,9 @@ impl Default for Limits {
 
 /// What was received, in order: for each request one head, any number of body pieces, one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum HttpEvent<'a> {
     /// The head of the response.
-    Head(Head),
+    Head(ResponseHead),
     /// The next octets of the body, without chunk framing. Never empty.
     Body(&'a [u8]),
     /// The response is complete.
@@ -63,10 +63,10 @@ pub enum Event<'a> {
 
 /// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misbehaviour {
+pub enum HttpViolation {
     /// Bytes without a request.
     #[error("unsolicited bytes received")]
-    Unasked,
+    Unsolicited,
     /// Exceeds [`HEAD_OCTETS_MAX`].
     #[error("response head too long")]
     HeadTooLong,
@@ -90,12 +90,12 @@ pub enum Misbehaviour {
     Chunk,
     /// The connection was closed too early.
     #[error("connection closed before the end of the reply")]
-    Cut,
+    ConnectionClosed,
 }
 
 /// One connection to one server, with one request at a time.
 #[derive(Debug)]
-pub struct Client {
+pub struct HttpClient {
     limits: Limits,
     state: State,
     /// The beginning of an incomplete head.
@@ -106,13 +106,13 @@ pub struct Client {
 enum State {
     Idle,
     Head { method: Method, interim: u32 },
-    Body(Body),
+    Body(BodyState),
     Closed,
 }
 
 /// The rest of a body.
 #[derive(Debug)]
-struct Body {
+struct BodyState {
     framing: Framing,
     /// The octets it may still have under our own limit.
     octets_max: u64,
@@ -120,10 +120,10 @@ struct Body {
     is_kept: bool,
 }
 
-impl Client {
+impl HttpClient {
     /// A new connection.
     pub fn new(limits: Limits) -> Self {
-        Client { limits, state: State::Idle, partial: Vec::new() }
+        HttpClient { limits, state: State::Idle, partial: Vec::new() }
     }
 
     /// Whether a request may be sent.
@@ -140,10 +140,10 @@ impl Client {
 
     /// Returns the next event and advances `input` past it; None at the end of the input. After an
     /// error, the connection is unusable.
-    pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
+    pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<HttpEvent<'a>>, HttpViolation> {
         let taken = match &mut self.state {
             State::Idle if input.is_empty() => Ok(None),
-            State::Idle => Err(Misbehaviour::Unasked),
+            State::Idle => Err(HttpViolation::Unsolicited),
             State::Head { .. } => self.take_head(input),
             State::Body(_) => self.take_body(input),
             State::Closed => {
@@ -159,24 +159,24 @@ impl Client {
 
     /// The server closed its side, or the connection broke. This completes a body without any other
     /// end.
-    pub fn handle_end(&mut self) -> Result<Option<Event<'static>>, Misbehaviour> {
+    pub fn handle_end(&mut self) -> Result<Option<HttpEvent<'static>>, HttpViolation> {
         let ended = match &self.state {
             State::Idle | State::Closed => Ok(None),
-            State::Body(Body { framing: Framing::UntilEnd, .. }) => Ok(Some(Event::End)),
-            State::Head { .. } | State::Body(_) => Err(Misbehaviour::Cut),
+            State::Body(BodyState { framing: Framing::UntilEnd, .. }) => Ok(Some(HttpEvent::End)),
+            State::Head { .. } | State::Body(_) => Err(HttpViolation::ConnectionClosed),
         };
         self.close();
         ended
     }
 }
 
-impl Client {
-    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<Event<'static>>, Misbehaviour> {
+impl HttpClient {
+    fn take_head(&mut self, input: &mut &[u8]) -> Result<Option<HttpEvent<'static>>, HttpViolation> {
         while let Some(parsed) = self.next_head(input)? {
-            let State::Head { method, interim } = self.state else { return Err(Misbehaviour::Unasked) };
+            let State::Head { method, interim } = self.state else { return Err(HttpViolation::Unsolicited) };
             match parsed.status {
-                101 => return Err(Misbehaviour::Upgrade),
-                100..=199 if interim == INTERIM_HEADS_MAX => return Err(Misbehaviour::TooManyInterim),
+                101 => return Err(HttpViolation::Upgrade),
+                100..=199 if interim == INTERIM_HEADS_MAX => return Err(HttpViolation::TooManyInterim),
                 100..=199 => self.state = State::Head { method, interim: interim + 1 },
                 _ => return self.begin_body(parsed, method).map(Some),
             }
@@ -186,7 +186,7 @@ impl Client {
 
     /// The next head, which ends at the first CRLF CRLF and nowhere else. Copied only if it arrives
     /// in pieces.
-    fn next_head(&mut self, input: &mut &[u8]) -> Result<Option<head::Parsed>, Misbehaviour> {
+    fn next_head(&mut self, input: &mut &[u8]) -> Result<Option<head::ParsedHead>, HttpViolation> {
         let known = self.partial.len();
         if known == 0
             && let Some(place) = memmem::find(input, head::END)
@@ -200,7 +200,7 @@ impl Client {
         let Some(place) = memmem::find(&self.partial[from..], head::END) else {
             *input = &[];
             let is_too_long = self.partial.len() > HEAD_OCTETS_MAX;
-            return if is_too_long { Err(Misbehaviour::HeadTooLong) } else { Ok(None) };
+            return if is_too_long { Err(HttpViolation::HeadTooLong) } else { Ok(None) };
         };
         let end = from + place + head::END.len();
         *input = &input[end - known..];
@@ -208,21 +208,21 @@ impl Client {
         head::parse(&head[..end]).map(Some)
     }
 
-    fn begin_body(&mut self, parsed: head::Parsed, method: Method) -> Result<Event<'static>, Misbehaviour> {
+    fn begin_body(&mut self, parsed: head::ParsedHead, method: Method) -> Result<HttpEvent<'static>, HttpViolation> {
         let octets_max = self.limits.body_octets_max;
         let framing = parsed.framing_after(method);
         if matches!(framing, Framing::Length(octets) if octets > octets_max) {
-            return Err(Misbehaviour::BodyTooLong);
+            return Err(HttpViolation::BodyTooLong);
         }
         let is_kept = parsed.is_kept && !matches!(framing, Framing::UntilEnd);
-        self.state = State::Body(Body { framing, octets_max, is_kept });
-        Ok(Event::Head(Head { status: parsed.status, length: parsed.length, is_kept }))
+        self.state = State::Body(BodyState { framing, octets_max, is_kept });
+        Ok(HttpEvent::Head(ResponseHead { status: parsed.status, length: parsed.length, is_kept }))
     }
 
-    fn take_body<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
+    fn take_body<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<HttpEvent<'a>>, HttpViolation> {
         let State::Body(body) = &mut self.state else { return Ok(None) };
         let event = body.next(input)?;
-        if matches!(event, Some(Event::End)) {
+        if matches!(event, Some(HttpEvent::End)) {
             self.state = if body.is_kept { State::Idle } else { State::Closed };
         }
         Ok(event)
@@ -234,10 +234,10 @@ impl Client {
     }
 }
 
-impl Body {
-    fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
+impl BodyState {
+    fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<HttpEvent<'a>>, HttpViolation> {
         let piece = match &mut self.framing {
-            Framing::Length(0) => return Ok(Some(Event::End)),
+            Framing::Length(0) => return Ok(Some(HttpEvent::End)),
             Framing::Length(octets) => {
                 let piece = split(input, *octets);
                 *octets -= piece.len() as u64;
@@ -246,12 +246,12 @@ impl Body {
             Framing::UntilEnd => std::mem::take(input),
             Framing::Chunked(chunked) => match chunked.next(input)? {
                 None => return Ok(None),
-                Some(Piece::End) => return Ok(Some(Event::End)),
+                Some(Piece::End) => return Ok(Some(HttpEvent::End)),
                 Some(Piece::Body(piece)) => piece,
             },
         };
-        self.octets_max = self.octets_max.checked_sub(piece.len() as u64).ok_or(Misbehaviour::BodyTooLong)?;
-        Ok((!piece.is_empty()).then_some(Event::Body(piece)))
+        self.octets_max = self.octets_max.checked_sub(piece.len() as u64).ok_or(HttpViolation::BodyTooLong)?;
+        Ok((!piece.is_empty()).then_some(HttpEvent::Body(piece)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The client side of a POP3 session. [`Client`] knows which reply is due: a line, a list, a
+//! The client side of a POP3 session. [`Pop3Client`] knows which reply is due: a line, a list, a
 //! message. It passes on the bytes of a message once, in order, without copying and with
 //! dot-stuffing removed, and its events do not depend on how the input is split. The driver decides
 //! what to send next and handles timeouts; all other limits are here. No error is fatal: a server
@@ -11,8 +11,8 @@
 //! | Banner | `+OK`                 | Ready; `-ERR`: Closed                                                       |
 //! | Ready  | the driver            | a command: Reply. Input: violation                                          |
 //! | Reply  | `+OK` or `-ERR`       | Ready; after `+OK` to LIST, UIDL, CAPA: List; to RETR: Message; QUIT: Closed |
-//! | List   | lines, and one of `.` | [`Event::End`], Ready                                                       |
-//! | Message| CRLF `.` CRLF         | [`Event::End`], Ready                                                       |
+//! | List   | lines, and one of `.` | [`Pop3Event::End`], Ready                                                       |
+//! | Message| CRLF `.` CRLF         | [`Pop3Event::End`], Ready                                                       |
 //! | Closed | nothing               | the end; further input is dropped                                           |
 //!
 //! A protocol violation leads to Closed from every state, as does the end of the connection.
@@ -23,12 +23,12 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-pub use command::{COMMAND_OCTETS_MAX, Command, Unsayable};
+pub use command::{COMMAND_OCTETS_MAX, InvalidCommand, Pop3Command};
 pub use line::LINE_OCTETS_MAX;
 
-use command::Answer;
-use dot::{Dots, Piece};
-use line::Lines;
+use command::ReplyKind;
+use dot::{DotDecoder, Piece};
+use line::LineReader;
 
 /// Lines of a list, and so messages of a mailbox.
 pub const LIST_LINES_MAX: u32 = 1_000_000;
@@ -48,7 +48,7 @@ impl Default for Limits {
 
 /// What was received, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum Pop3Event<'a> {
     /// `+OK`: the banner, or the reply to a command. A list or message may follow.
     Accepted,
     /// `+OK` to STAT.
@@ -68,7 +68,7 @@ pub enum Event<'a> {
         octets: u64,
     },
     /// A line of the reply to UIDL.
-    Unique {
+    UniqueId {
         /// The message number.
         number: u32,
         /// Its unique id, which never changes.
@@ -84,13 +84,13 @@ pub enum Event<'a> {
 
 /// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misbehaviour {
+pub enum Pop3Violation {
     /// Bytes without a command.
     #[error("unsolicited bytes received")]
-    Unasked,
+    Unsolicited,
     /// A reply begins with neither `+OK` nor `-ERR`.
     #[error("a line is not a reply")]
-    NoReply,
+    NotAReply,
     /// A line has a CR without LF or an LF without CR.
     #[error("a line has a bare CR or LF")]
     BareNewline,
@@ -99,7 +99,7 @@ pub enum Misbehaviour {
     LineTooLong,
     /// The reply to STAT or a line of a list is invalid.
     #[error("unexpected content of a reply line")]
-    NoAnswer,
+    InvalidReply,
     /// Exceeds [`LIST_LINES_MAX`].
     #[error("a list is too long")]
     ListTooLong,
@@ -108,31 +108,31 @@ pub enum Misbehaviour {
     MessageTooLong,
     /// The connection was closed too early.
     #[error("connection closed before the end of the session")]
-    Cut,
+    ConnectionClosed,
 }
 
 /// One session with one server, with one command at a time.
 #[derive(Debug)]
-pub struct Client {
+pub struct Pop3Client {
     limits: Limits,
     state: State,
-    lines: Lines,
+    lines: LineReader,
 }
 
 #[derive(Debug)]
 enum State {
     Banner,
     Ready,
-    Reply(Answer),
-    List { answer: Answer, lines: u32 },
-    Message { dots: Dots, octets: u64 },
+    Reply(ReplyKind),
+    List { answer: ReplyKind, lines: u32 },
+    Message { dots: DotDecoder, octets: u64 },
     Closed,
 }
 
-impl Client {
+impl Pop3Client {
     /// A session on a new connection.
     pub fn new(limits: Limits) -> Self {
-        Client { limits, state: State::Banner, lines: Lines::default() }
+        Pop3Client { limits, state: State::Banner, lines: LineReader::default() }
     }
 
     /// Whether a command may be sent.
@@ -147,22 +147,22 @@ impl Client {
 
     /// Appends the line of a command to `out`, which must be sent completely. After an error
     /// nothing was appended.
-    pub fn say(&mut self, command: Command<'_>, out: &mut Vec<u8>) -> Result<(), Unsayable> {
+    pub fn send(&mut self, command: Pop3Command<'_>, out: &mut Vec<u8>) -> Result<(), InvalidCommand> {
         if !self.is_ready() {
-            return Err(Unsayable::NotReady);
+            return Err(InvalidCommand::NotReady);
         }
         command.write(out)?;
-        self.state = State::Reply(command.answer());
+        self.state = State::Reply(command.reply_kind());
         Ok(())
     }
 
     /// Returns the next event and advances `input` past it; None at the end of the input. After an
     /// error, the connection is unusable.
-    pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
+    pub fn handle_input<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Pop3Event<'a>>, Pop3Violation> {
         let taken = match &mut self.state {
             State::Ready if input.is_empty() => Ok(None),
-            State::Ready => Err(Misbehaviour::Unasked),
-            State::Banner => self.take_reply(Answer::Banner, input),
+            State::Ready => Err(Pop3Violation::Unsolicited),
+            State::Banner => self.take_reply(ReplyKind::Banner, input),
             State::Reply(answer) => {
                 let answer = *answer;
                 self.take_reply(answer, input)
@@ -182,54 +182,60 @@ impl Client {
 
     /// The server closed its side, or the connection broke; an error unless the reply to QUIT was
     /// received.
-    pub fn handle_end(&mut self) -> Result<(), Misbehaviour> {
+    pub fn handle_end(&mut self) -> Result<(), Pop3Violation> {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Closed => Ok(()),
-            _ => Err(Misbehaviour::Cut),
+            _ => Err(Pop3Violation::ConnectionClosed),
         }
     }
 }
 
-impl Client {
-    fn take_reply(&mut self, answer: Answer, input: &mut &[u8]) -> Result<Option<Event<'static>>, Misbehaviour> {
-        let Some(event) = self.lines.next(input, |line| answer.reply(line))? else { return Ok(None) };
-        let is_refused = matches!(event, Event::Refused(_));
+impl Pop3Client {
+    fn take_reply(
+        &mut self,
+        answer: ReplyKind,
+        input: &mut &[u8],
+    ) -> Result<Option<Pop3Event<'static>>, Pop3Violation> {
+        let Some(event) = self.lines.next(input, |line| answer.parse_status(line))? else { return Ok(None) };
+        let is_refused = matches!(event, Pop3Event::Refused(_));
         self.state = match answer {
-            Answer::Banner if is_refused => State::Closed,
-            Answer::Quit => State::Closed,
-            Answer::Sizes | Answer::Uniques | Answer::Capabilities if !is_refused => State::List { answer, lines: 0 },
-            Answer::Message if !is_refused => State::Message { dots: Dots::default(), octets: 0 },
+            ReplyKind::Banner if is_refused => State::Closed,
+            ReplyKind::Quit => State::Closed,
+            ReplyKind::Sizes | ReplyKind::UniqueIds | ReplyKind::Capabilities if !is_refused => {
+                State::List { answer, lines: 0 }
+            }
+            ReplyKind::Message if !is_refused => State::Message { dots: DotDecoder::default(), octets: 0 },
             _ => State::Ready,
         };
         Ok(Some(event))
     }
 
-    fn take_list_line(&mut self, input: &mut &[u8]) -> Result<Option<Event<'static>>, Misbehaviour> {
+    fn take_list_line(&mut self, input: &mut &[u8]) -> Result<Option<Pop3Event<'static>>, Pop3Violation> {
         let State::List { answer, lines } = &mut self.state else { return Ok(None) };
-        let event = self.lines.next(input, |line| answer.list_line(line))?;
+        let event = self.lines.next(input, |line| answer.parse_list_line(line))?;
         match event {
-            Some(Event::End) => self.state = State::Ready,
-            Some(_) if *lines == LIST_LINES_MAX => return Err(Misbehaviour::ListTooLong),
+            Some(Pop3Event::End) => self.state = State::Ready,
+            Some(_) if *lines == LIST_LINES_MAX => return Err(Pop3Violation::ListTooLong),
             Some(_) => *lines += 1,
             None => {}
         }
         Ok(event)
     }
 
-    fn take_content<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Event<'a>>, Misbehaviour> {
+    fn take_content<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Pop3Event<'a>>, Pop3Violation> {
         let State::Message { dots, octets } = &mut self.state else { return Ok(None) };
         match dots.next(input) {
             None => Ok(None),
             Some(Piece::End) => {
                 self.state = State::Ready;
-                Ok(Some(Event::End))
+                Ok(Some(Pop3Event::End))
             }
             Some(Piece::Content(piece)) => {
                 *octets += piece.len() as u64;
                 if *octets > self.limits.message_octets_max {
-                    return Err(Misbehaviour::MessageTooLong);
+                    return Err(Pop3Violation::MessageTooLong);
                 }
-                Ok(Some(Event::Content(piece)))
+                Ok(Some(Pop3Event::Content(piece)))
             }
         }
     }

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::message;
-use super::{Config, Refusal};
+use super::{Config, SaslRefusal};
 
 /// Octets of a client's nonce.
 const NONCE_OCTETS_MAX: usize = 256;
@@ -51,31 +51,31 @@ pub(super) struct ClientFirst {
 }
 
 impl ClientFirst {
-    pub(super) fn read(octets: &[u8]) -> Result<ClientFirst, Refusal> {
-        let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
+    pub(super) fn read(octets: &[u8]) -> Result<ClientFirst, SaslRefusal> {
+        let text = str::from_utf8(octets).map_err(|_| SaslRefusal::Malformed)?;
         let mut parts = text.splitn(3, ',');
         let (Some(flag), Some(authzid), Some(bare)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(Refusal::Malformed);
+            return Err(SaslRefusal::Malformed);
         };
         match flag {
             // `y`: the client supports channel binding and thinks that we do not, which is correct.
             "n" | "y" => {}
-            _ if flag.starts_with("p=") => return Err(Refusal::Unsupported),
-            _ => return Err(Refusal::Malformed),
+            _ if flag.starts_with("p=") => return Err(SaslRefusal::Unsupported),
+            _ => return Err(SaslRefusal::Malformed),
         }
         // A mandatory extension; none is supported.
         if bare.starts_with("m=") {
-            return Err(Refusal::Unsupported);
+            return Err(SaslRefusal::Unsupported);
         }
         let mut fields = bare.split(',');
-        let user = fields.next().and_then(|field| field.strip_prefix("n=")).ok_or(Refusal::Malformed)?;
-        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(Refusal::Malformed)?;
+        let user = fields.next().and_then(|field| field.strip_prefix("n=")).ok_or(SaslRefusal::Malformed)?;
+        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(SaslRefusal::Malformed)?;
         if !is_nonce(nonce) || !fields.all(is_extension) {
-            return Err(Refusal::Malformed);
+            return Err(SaslRefusal::Malformed);
         }
-        let user = message::name(unescape(user)?.as_bytes())?;
+        let user = message::prepare_user(unescape(user)?.as_bytes())?;
         if !authzid.is_empty() {
-            let wanted = authzid.strip_prefix("a=").ok_or(Refusal::Malformed)?;
+            let wanted = authzid.strip_prefix("a=").ok_or(SaslRefusal::Malformed)?;
             message::check_authzid(&unescape(wanted)?, &user)?;
         }
         let header = &text[..text.len() - bare.len()];
@@ -84,7 +84,7 @@ impl ClientFirst {
 }
 
 /// The state between the server's first message and the client's proof.
-pub(super) struct Scram {
+pub(super) struct ScramExchange {
     user: Box<str>,
     keys: ScramKeys,
     /// Whether the user exists; if not, every proof fails.
@@ -95,14 +95,14 @@ pub(super) struct Scram {
     messages: String,
 }
 
-impl Scram {
+impl ScramExchange {
     /// For a known user, with the stored keys and the name in the spelling of the lookup table.
-    pub(super) fn known(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys) -> Scram {
-        Scram::new(first, nonce, user, keys, true)
+    pub(super) fn known(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys) -> ScramExchange {
+        ScramExchange::new(first, nonce, user, keys, true)
     }
 
     /// For an unknown user: with a stable salt, and keys for which no proof exists.
-    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config, iterations: u32) -> Scram {
+    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config, iterations: u32) -> ScramExchange {
         // Lookup tables are not case-sensitive for user names, so names that differ in case get the
         // same salt.
         let user = first.user.to_lowercase();
@@ -114,14 +114,14 @@ impl Scram {
             server_key: made_up(b"server key"),
         };
         let user = first.user.clone();
-        Scram::new(first, nonce, user, keys, false)
+        ScramExchange::new(first, nonce, user, keys, false)
     }
 
-    fn new(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys, is_known: bool) -> Scram {
+    fn new(first: ClientFirst, nonce: &Nonce, user: Box<str>, keys: ScramKeys, is_known: bool) -> ScramExchange {
         let nonce = [&first.nonce, &*nonce.0].concat();
         let challenge = format!("r={nonce},s={},i={}", STANDARD.encode(&keys.salt), keys.iterations);
         let messages = format!("{},{challenge}", first.bare);
-        Scram { user, keys, is_known, header: first.header, nonce: nonce.into(), messages }
+        ScramExchange { user, keys, is_known, header: first.header, nonce: nonce.into(), messages }
     }
 
     /// `server-first-message`.
@@ -136,17 +136,17 @@ impl Scram {
     }
 
     /// Verifies `client-final-message`; returns `server-final-message` and the user name.
-    pub(super) fn prove(self, octets: &[u8]) -> Result<(Box<[u8]>, Box<str>), Refusal> {
-        let text = str::from_utf8(octets).map_err(|_| Refusal::Malformed)?;
-        let (without_proof, proof) = text.rsplit_once(",p=").ok_or(Refusal::Malformed)?;
+    pub(super) fn prove(self, octets: &[u8]) -> Result<(Box<[u8]>, Box<str>), SaslRefusal> {
+        let text = str::from_utf8(octets).map_err(|_| SaslRefusal::Malformed)?;
+        let (without_proof, proof) = text.rsplit_once(",p=").ok_or(SaslRefusal::Malformed)?;
         let mut fields = without_proof.split(',');
-        let binding = fields.next().and_then(|field| field.strip_prefix("c=")).ok_or(Refusal::Malformed)?;
-        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(Refusal::Malformed)?;
+        let binding = fields.next().and_then(|field| field.strip_prefix("c=")).ok_or(SaslRefusal::Malformed)?;
+        let nonce = fields.next().and_then(|field| field.strip_prefix("r=")).ok_or(SaslRefusal::Malformed)?;
         let proof = STANDARD.decode(proof).ok().and_then(|proof| <[u8; 32]>::try_from(proof).ok());
-        let (true, Some(proof)) = (fields.all(is_extension), proof) else { return Err(Refusal::Malformed) };
+        let (true, Some(proof)) = (fields.all(is_extension), proof) else { return Err(SaslRefusal::Malformed) };
         // The header is repeated, so that an attacker cannot have changed it (RFC 5802 section 6).
         if STANDARD.encode(&*self.header) != binding || *self.nonce != *nonce {
-            return Err(Refusal::Credentials);
+            return Err(SaslRefusal::Credentials);
         }
         let messages = [self.messages.as_bytes(), b",", without_proof.as_bytes()];
         let mut client_key = hmac(&self.keys.stored_key, &messages);
@@ -154,7 +154,7 @@ impl Scram {
         let is_right = Sha256::digest(client_key).as_slice().ct_eq(&self.keys.stored_key);
         let signature = hmac(&self.keys.server_key, &messages);
         if !(bool::from(is_right) && self.is_known) {
-            return Err(Refusal::Credentials);
+            return Err(SaslRefusal::Credentials);
         }
         Ok((format!("v={}", STANDARD.encode(signature)).into_bytes().into(), self.user))
     }
@@ -178,14 +178,14 @@ fn is_extension(field: &str) -> bool {
 
 /// Decodes `saslname`: `=2C` is a comma, `=3D` is an equals sign, other escapes are invalid (RFC
 /// 5802 section 5.1).
-fn unescape(name: &str) -> Result<String, Refusal> {
+fn unescape(name: &str) -> Result<String, SaslRefusal> {
     let mut pieces = name.split('=');
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let (letter, rest) = match piece {
             _ if piece.starts_with("2C") => (',', &piece[2..]),
             _ if piece.starts_with("3D") => ('=', &piece[2..]),
-            _ => return Err(Refusal::Malformed),
+            _ => return Err(SaslRefusal::Malformed),
         };
         text.push(letter);
         text.push_str(rest);

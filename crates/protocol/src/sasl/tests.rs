@@ -5,31 +5,31 @@ use proptest::prelude::*;
 use super::*;
 
 const CONFIG: Config = Config { secret: [7; 32] };
-const UNKNOWN: Keys = Keys::Unknown { iterations: 4096 };
+const UNKNOWN: ScramKeysAnswer = ScramKeysAnswer::Unknown { iterations: 4096 };
 
 fn nonce() -> Nonce {
     Nonce::from_text("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
 }
 
-fn begin(mechanism: Mechanism, initial: Option<&str>) -> Exchange {
-    Exchange::begin(mechanism, initial.map(str::as_bytes), &CONFIG)
+fn begin(mechanism: Mechanism, initial: Option<&str>) -> SaslExchange {
+    SaslExchange::begin(mechanism, initial.map(str::as_bytes), &CONFIG)
 }
 
-fn challenge(text: &str) -> Option<Action> {
-    Some(Action::Challenge(text.as_bytes().into()))
+fn challenge(text: &str) -> Option<SaslAction> {
+    Some(SaslAction::Challenge(text.as_bytes().into()))
 }
 
-fn refused(refusal: Refusal) -> Option<Action> {
-    Some(Action::Done(Outcome::Refused(refusal)))
+fn refused(refusal: SaslRefusal) -> Option<SaslAction> {
+    Some(SaslAction::Done(SaslOutcome::Refused(refusal)))
 }
 
-fn accepted(user: &str) -> Option<Action> {
-    Some(Action::Done(Outcome::Accepted { user: user.into() }))
+fn accepted(user: &str) -> Option<SaslAction> {
+    Some(SaslAction::Done(SaslOutcome::Accepted { user: user.into() }))
 }
 
-fn verify(user: &str, password: &str) -> Option<Action> {
+fn verify(user: &str, password: &str) -> Option<SaslAction> {
     let password = Secret::new(password.to_owned());
-    Some(Action::Ask(Question::Verify { user: user.into(), password }))
+    Some(SaslAction::Ask(SaslQuestion::Verify { user: user.into(), password }))
 }
 
 fn array(base64: &str) -> [u8; 32] {
@@ -52,9 +52,9 @@ const PROOF: &str =
     "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
 
 /// An exchange up to where the proof is expected.
-fn until_proof(keys: Keys) -> (Exchange, Action) {
+fn until_proof(keys: ScramKeysAnswer) -> (SaslExchange, SaslAction) {
     let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
-    let asked = Some(Action::Ask(Question::Credentials { user: "user".into() }));
+    let asked = Some(SaslAction::Ask(SaslQuestion::Credentials { user: "user".into() }));
     assert_eq!(exchange.poll_action(), asked);
     assert_eq!(exchange.poll_action(), None);
     exchange.handle_keys(keys, &nonce());
@@ -67,12 +67,12 @@ fn plain_has_the_user_and_the_password_in_one_message() {
     // RFC 4616 section 4, with and without an authorization identity.
     let mut exchange = begin(Mechanism::Plain, Some("\0tim\0tanstaaftanstaaf"));
     assert_eq!(exchange.poll_action(), verify("tim", "tanstaaftanstaaf"));
-    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
+    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
     assert_eq!(exchange.poll_action(), accepted("tim"));
     let mut exchange = begin(Mechanism::Plain, None);
     assert_eq!(exchange.poll_action(), challenge(""));
     exchange.handle_response(b"Ursel\0Kurt\0xipj3plmq");
-    assert_eq!(exchange.poll_action(), refused(Refusal::Authzid));
+    assert_eq!(exchange.poll_action(), refused(SaslRefusal::Authzid));
     assert_eq!(exchange.poll_action(), None);
     let mut exchange = begin(Mechanism::Plain, Some("Kurt\0kurt\0x y"));
     assert_eq!(exchange.poll_action(), verify("kurt", "x y"));
@@ -86,15 +86,15 @@ fn login_asks_for_one_and_then_the_other() {
     assert_eq!(exchange.poll_action(), challenge("Password:"));
     exchange.handle_response(b"secret");
     assert_eq!(exchange.poll_action(), verify("tim", "secret"));
-    exchange.handle_verdict(Verdict::Refused);
-    assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
+    exchange.handle_verdict(PasswordVerdict::Refused);
+    assert_eq!(exchange.poll_action(), refused(SaslRefusal::Credentials));
     let mut exchange = begin(Mechanism::Login, Some("tim"));
     assert_eq!(exchange.poll_action(), challenge("Password:"));
 }
 
 #[test]
 fn scram_goes_as_in_the_example_of_the_rfc() {
-    let (mut exchange, first) = until_proof(Keys::Found { user: "user@x.org".into(), keys: pencil() });
+    let (mut exchange, first) = until_proof(ScramKeysAnswer::Found { user: "user@x.org".into(), keys: pencil() });
     let expected = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
     assert_eq!(Some(first), challenge(expected));
     exchange.handle_response(PROOF.as_bytes());
@@ -107,19 +107,19 @@ fn scram_goes_as_in_the_example_of_the_rfc() {
 #[test]
 fn a_proof_that_differs_in_anything_is_refused() {
     let changed = [
-        ("c=biws", "c=eSws", Refusal::Credentials),
-        ("%hvY", "%hvZ", Refusal::Credentials),
-        ("p=dHzb", "p=dHzc", Refusal::Credentials),
-        ("ndVQ=", "ndVQ", Refusal::Malformed),
-        (",p=d", ",p=dHzbd", Refusal::Malformed),
-        (",p=", ",q=", Refusal::Malformed),
-        ("c=biws,", "", Refusal::Malformed),
-        (",p=", ",m=1,p=", Refusal::Malformed),
+        ("c=biws", "c=eSws", SaslRefusal::Credentials),
+        ("%hvY", "%hvZ", SaslRefusal::Credentials),
+        ("p=dHzb", "p=dHzc", SaslRefusal::Credentials),
+        ("ndVQ=", "ndVQ", SaslRefusal::Malformed),
+        (",p=d", ",p=dHzbd", SaslRefusal::Malformed),
+        (",p=", ",q=", SaslRefusal::Malformed),
+        ("c=biws,", "", SaslRefusal::Malformed),
+        (",p=", ",m=1,p=", SaslRefusal::Malformed),
         // The proof covers extensions too.
-        (",p=", ",x=1,p=", Refusal::Credentials),
+        (",p=", ",x=1,p=", SaslRefusal::Credentials),
     ];
     for (from, to, refusal) in changed {
-        let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+        let (mut exchange, _) = until_proof(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() });
         exchange.handle_response(PROOF.replacen(from, to, 1).as_bytes());
         assert_eq!(exchange.poll_action(), refused(refusal), "{from} {to}");
         assert_eq!(exchange.poll_action(), None);
@@ -152,56 +152,56 @@ fn a_right_proof_of_another_channel_or_another_exchange_is_refused() {
         (rfc.replace("$k0", ""), false),
     ];
     for (without_proof, is_right) in finals {
-        let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+        let (mut exchange, _) = until_proof(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() });
         exchange.handle_response(proven(&without_proof).as_bytes());
         let action = exchange.poll_action();
-        assert_eq!(matches!(action, Some(Action::Challenge(_))), is_right, "{without_proof}");
-        assert_eq!(action == refused(Refusal::Credentials), !is_right, "{without_proof}");
+        assert_eq!(matches!(action, Some(SaslAction::Challenge(_))), is_right, "{without_proof}");
+        assert_eq!(action == refused(SaslRefusal::Credentials), !is_right, "{without_proof}");
     }
 }
 
 #[test]
-fn who_is_unknown_looks_like_everybody_until_the_proof() {
+fn an_unknown_user_looks_like_any_other_until_the_proof() {
     let (mut exchange, first) = until_proof(UNKNOWN);
     let (_, again) = until_proof(UNKNOWN);
     assert_eq!(first, again);
-    let Action::Challenge(challenge) = first else { panic!("{first:?}") };
+    let SaslAction::Challenge(challenge) = first else { panic!("{first:?}") };
     let text = String::from_utf8(challenge.into()).unwrap();
     assert!(text.starts_with("r=rOprNGfwEbeRWgbNEkqO%hvY") && text.ends_with(",i=4096"), "{text}");
     let salt = text.split(",s=").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     assert_eq!(decode(salt.as_bytes()).unwrap().len(), 16);
     exchange.handle_response(PROOF.as_bytes());
-    assert_eq!(exchange.poll_action(), refused(Refusal::Credentials));
+    assert_eq!(exchange.poll_action(), refused(SaslRefusal::Credentials));
     // Another server, or another user, gets another salt.
     let other = Config { secret: [8; 32] };
     for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
-        let mut exchange = Exchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
+        let mut exchange = SaslExchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
         exchange.poll_action();
         exchange.handle_keys(UNKNOWN, &nonce());
-        assert_ne!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
+        assert_ne!(exchange.poll_action(), Some(SaslAction::Challenge(text.as_bytes().into())));
     }
     // A name that differs only in case gets the same salt, as in case-insensitive tables.
     let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
     exchange.poll_action();
     exchange.handle_keys(UNKNOWN, &nonce());
-    assert_eq!(exchange.poll_action(), Some(Action::Challenge(text.as_bytes().into())));
+    assert_eq!(exchange.poll_action(), Some(SaslAction::Challenge(text.as_bytes().into())));
 }
 
 #[test]
 fn the_keys_of_an_unknown_user_accept_nobody() {
     let first = ClientFirst::read(FIRST.as_bytes()).ok().unwrap();
-    let mut scram = Scram::known(first, &nonce(), "user".into(), pencil());
+    let mut scram = ScramExchange::known(first, &nonce(), "user".into(), pencil());
     scram.forget_user();
-    assert_eq!(scram.prove(PROOF.as_bytes()), Err(Refusal::Credentials));
+    assert_eq!(scram.prove(PROOF.as_bytes()), Err(SaslRefusal::Credentials));
 }
 
 #[test]
-fn a_client_that_thanks_in_words_is_refused() {
-    let (mut exchange, _) = until_proof(Keys::Found { user: "user".into(), keys: pencil() });
+fn a_final_response_that_is_not_empty_is_refused() {
+    let (mut exchange, _) = until_proof(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() });
     exchange.handle_response(PROOF.as_bytes());
     exchange.poll_action();
     exchange.handle_response(b"thanks");
-    assert_eq!(exchange.poll_action(), refused(Refusal::Malformed));
+    assert_eq!(exchange.poll_action(), refused(SaslRefusal::Malformed));
 }
 
 #[test]
@@ -216,51 +216,51 @@ fn the_first_message_of_scram_is_read_as_it_is_defined() {
         ("n,,n=us\u{ad}er@x.org,r=abc", "user@x.org"),
     ];
     for (message, user) in taken {
-        let asked = Some(Action::Ask(Question::Credentials { user: user.into() }));
+        let asked = Some(SaslAction::Ask(SaslQuestion::Credentials { user: user.into() }));
         assert_eq!(begin(Mechanism::ScramSha256, Some(message)).poll_action(), asked, "{message}");
     }
 }
 
 #[test]
-fn what_is_not_as_defined_is_refused_at_once() {
+fn malformed_messages_are_refused() {
     use Mechanism::{Login, Plain, ScramSha256};
     let (long_name, long_password) = (format!("\0{}\0x", "n".repeat(321)), format!("\0u\0{}", "p".repeat(513)));
     let long_nonce = format!("n,,n=user,r={}", "r".repeat(257));
     // Each of these characters (U+FDFA) becomes eighteen by NFKC.
     let swelling = format!("\0{}\0x", "\u{fdfa}".repeat(100));
     let refusals = [
-        (Plain, "", Refusal::Malformed),
-        (Plain, "tim\0secret", Refusal::Malformed),
-        (Plain, "\0tim\0secret\0more", Refusal::Malformed),
-        (Plain, "\0\0secret", Refusal::Unprepared),
-        (Plain, "\0tim\0", Refusal::Unprepared),
-        (Plain, "\0ti\u{7}m\0secret", Refusal::Unprepared),
-        (Plain, "\0tim\0sec\nret", Refusal::Unprepared),
-        (Plain, "\0\u{ad}\0secret", Refusal::Unprepared),
-        (Plain, "root\0tim\0secret", Refusal::Authzid),
-        (Plain, "\u{7}\0tim\0secret", Refusal::Authzid),
-        (Plain, &long_name, Refusal::TooLong),
-        (Plain, &long_password, Refusal::TooLong),
-        (Plain, &swelling, Refusal::TooLong),
-        (Login, "", Refusal::Unprepared),
-        (Login, "a\0b", Refusal::Unprepared),
-        (ScramSha256, "", Refusal::Malformed),
-        (ScramSha256, "p=tls-exporter,,n=user,r=abc", Refusal::Unsupported),
-        (ScramSha256, "p=tls-unique,,n=user,r=abc", Refusal::Unsupported),
-        (ScramSha256, "q,,n=user,r=abc", Refusal::Malformed),
-        (ScramSha256, "n,,m=1,n=user,r=abc", Refusal::Unsupported),
-        (ScramSha256, "n,,n=user,m=1,r=abc", Refusal::Malformed),
-        (ScramSha256, "n,,n=user,r=abc,m=1", Refusal::Malformed),
-        (ScramSha256, "n,,n=user", Refusal::Malformed),
-        (ScramSha256, "n,,n=user,r=", Refusal::Malformed),
-        (ScramSha256, "n,,n=user,r=a b", Refusal::Malformed),
-        (ScramSha256, &long_nonce, Refusal::Malformed),
-        (ScramSha256, "n,,n=us=er,r=abc", Refusal::Malformed),
-        (ScramSha256, "n,,n=us=2cer,r=abc", Refusal::Malformed),
-        (ScramSha256, "n,,n=,r=abc", Refusal::Unprepared),
-        (ScramSha256, "n,a=root,n=user,r=abc", Refusal::Authzid),
-        (ScramSha256, "n,root,n=user,r=abc", Refusal::Malformed),
-        (ScramSha256, "n,n=user,r=abc", Refusal::Malformed),
+        (Plain, "", SaslRefusal::Malformed),
+        (Plain, "tim\0secret", SaslRefusal::Malformed),
+        (Plain, "\0tim\0secret\0more", SaslRefusal::Malformed),
+        (Plain, "\0\0secret", SaslRefusal::InvalidText),
+        (Plain, "\0tim\0", SaslRefusal::InvalidText),
+        (Plain, "\0ti\u{7}m\0secret", SaslRefusal::InvalidText),
+        (Plain, "\0tim\0sec\nret", SaslRefusal::InvalidText),
+        (Plain, "\0\u{ad}\0secret", SaslRefusal::InvalidText),
+        (Plain, "root\0tim\0secret", SaslRefusal::Authzid),
+        (Plain, "\u{7}\0tim\0secret", SaslRefusal::Authzid),
+        (Plain, &long_name, SaslRefusal::TooLong),
+        (Plain, &long_password, SaslRefusal::TooLong),
+        (Plain, &swelling, SaslRefusal::TooLong),
+        (Login, "", SaslRefusal::InvalidText),
+        (Login, "a\0b", SaslRefusal::InvalidText),
+        (ScramSha256, "", SaslRefusal::Malformed),
+        (ScramSha256, "p=tls-exporter,,n=user,r=abc", SaslRefusal::Unsupported),
+        (ScramSha256, "p=tls-unique,,n=user,r=abc", SaslRefusal::Unsupported),
+        (ScramSha256, "q,,n=user,r=abc", SaslRefusal::Malformed),
+        (ScramSha256, "n,,m=1,n=user,r=abc", SaslRefusal::Unsupported),
+        (ScramSha256, "n,,n=user,m=1,r=abc", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=user,r=abc,m=1", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=user", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=user,r=", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=user,r=a b", SaslRefusal::Malformed),
+        (ScramSha256, &long_nonce, SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=us=er,r=abc", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=us=2cer,r=abc", SaslRefusal::Malformed),
+        (ScramSha256, "n,,n=,r=abc", SaslRefusal::InvalidText),
+        (ScramSha256, "n,a=root,n=user,r=abc", SaslRefusal::Authzid),
+        (ScramSha256, "n,root,n=user,r=abc", SaslRefusal::Malformed),
+        (ScramSha256, "n,n=user,r=abc", SaslRefusal::Malformed),
     ];
     for (mechanism, message, refusal) in refusals {
         let mut exchange = begin(mechanism, Some(message));
@@ -270,14 +270,17 @@ fn what_is_not_as_defined_is_refused_at_once() {
         assert_eq!(exchange.poll_action(), None, "input after the end was handled");
     }
     for octets in [&b"\0tim\0\xff"[..], b"\0\xff\0secret", b"\xff\0tim\0secret"] {
-        let mut exchange = Exchange::begin(Plain, Some(octets), &CONFIG);
-        assert_eq!(exchange.poll_action(), refused(Refusal::Malformed));
+        let mut exchange = SaslExchange::begin(Plain, Some(octets), &CONFIG);
+        assert_eq!(exchange.poll_action(), refused(SaslRefusal::Malformed));
     }
 }
 
 #[test]
-fn what_cannot_be_said_is_told_apart_from_what_is_wrong() {
-    let verdicts = [(Verdict::Throttled, Refusal::Throttled), (Verdict::Unavailable, Refusal::Unavailable)];
+fn an_unavailable_answer_differs_from_a_wrong_password() {
+    let verdicts = [
+        (PasswordVerdict::Throttled, SaslRefusal::Throttled),
+        (PasswordVerdict::Unavailable, SaslRefusal::Unavailable),
+    ];
     for (verdict, refusal) in verdicts {
         let mut exchange = begin(Mechanism::Plain, Some("\0tim\0secret"));
         exchange.poll_action();
@@ -285,33 +288,35 @@ fn what_cannot_be_said_is_told_apart_from_what_is_wrong() {
         assert_eq!(exchange.poll_action(), refused(refusal));
         assert_eq!(refusal.reply().to_string().split(' ').take(2).collect::<Vec<_>>(), ["454", "4.7.0"]);
     }
-    for (keys, refusal) in [(Keys::Throttled, Refusal::Throttled), (Keys::Unavailable, Refusal::Unavailable)] {
+    for (keys, refusal) in
+        [(ScramKeysAnswer::Throttled, SaslRefusal::Throttled), (ScramKeysAnswer::Unavailable, SaslRefusal::Unavailable)]
+    {
         let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
         exchange.poll_action();
         exchange.handle_keys(keys, &nonce());
         assert_eq!(exchange.poll_action(), refused(refusal));
     }
-    assert_eq!(Refusal::Credentials.reply().code, 535);
-    assert_eq!(Outcome::Accepted { user: "tim".into() }.reply().code, 235);
+    assert_eq!(SaslRefusal::Credentials.reply().code, 535);
+    assert_eq!(SaslOutcome::Accepted { user: "tim".into() }.reply().code, 235);
 }
 
 #[test]
-fn a_client_may_give_up_at_any_time_and_only_once() {
+fn a_client_may_cancel_at_any_time_but_only_once() {
     let mut exchange = begin(Mechanism::Login, None);
-    exchange.handle_cancel(Refusal::Cancelled);
-    assert_eq!(exchange.poll_action(), refused(Refusal::Cancelled));
-    exchange.handle_cancel(Refusal::Cancelled);
-    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
+    exchange.handle_cancel(SaslRefusal::Cancelled);
+    assert_eq!(exchange.poll_action(), refused(SaslRefusal::Cancelled));
+    exchange.handle_cancel(SaslRefusal::Cancelled);
+    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
     exchange.handle_keys(UNKNOWN, &nonce());
     assert_eq!(exchange.poll_action(), None);
 }
 
 #[test]
-fn nobody_is_accepted_by_an_answer_that_nobody_asked_for() {
+fn an_unexpected_answer_accepts_no_client() {
     let mut exchange = begin(Mechanism::Plain, None);
     exchange.poll_action();
-    exchange.handle_verdict(Verdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(Keys::Found { user: "user".into(), keys: pencil() }, &nonce());
+    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
+    exchange.handle_keys(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() }, &nonce());
     assert_eq!(exchange.poll_action(), None);
     exchange.handle_response(b"\0tim\0secret");
     exchange.handle_response(b"\0root\0secret");
@@ -367,21 +372,21 @@ fn messages() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_comes_nobody_is_accepted_without_a_verdict(
+    fn no_input_is_accepted_without_a_verdict(
         mechanism in mechanisms(),
         initial in proptest::option::of(messages()),
         responses in proptest::collection::vec(messages(), 0..4),
-        keys in proptest::sample::select(vec![UNKNOWN, Keys::Found { user: "user".into(), keys: pencil() }]),
+        keys in proptest::sample::select(vec![UNKNOWN, ScramKeysAnswer::Found { user: "user".into(), keys: pencil() }]),
     ) {
-        let mut exchange = Exchange::begin(mechanism, initial.as_deref(), &CONFIG);
+        let mut exchange = SaslExchange::begin(mechanism, initial.as_deref(), &CONFIG);
         let mut ends = 0;
         for response in responses {
             exchange.handle_response(&response);
             exchange.handle_keys(keys.clone(), &nonce());
             while let Some(action) = exchange.poll_action() {
-                let is_accepted = matches!(action, Action::Done(Outcome::Accepted { .. }));
+                let is_accepted = matches!(action, SaslAction::Done(SaslOutcome::Accepted { .. }));
                 prop_assert!(!is_accepted, "{:?}", action);
-                ends += usize::from(matches!(action, Action::Done(_)));
+                ends += usize::from(matches!(action, SaslAction::Done(_)));
             }
         }
         prop_assert!(ends <= 1);

@@ -1,4 +1,4 @@
-//! The server side of an SMTP or LMTP session. [`Session`] controls the dialogue: the greeting, the
+//! The server side of an SMTP or LMTP session. [`SmtpSession`] controls the dialogue: the greeting, the
 //! open transaction, the replies. It guarantees that no byte is passed on twice or out of order,
 //! that replies and messages do not depend on how the input is split, and that a message ends where
 //! RFC 5321 says and nowhere else. No error here is fatal: a peer that exceeds a limit gets a
@@ -15,11 +15,11 @@
 //! |----------|-----------------------|------------------------------------------------------------------------------|
 //! | Command  | a line                | the function of the verb; over the limit: LongLine                           |
 //! | LongLine | CRLF                  | 500, Command; fails an AUTH exchange                                         |
-//! | Asked    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
-//! | Authenticating | a line          | Asked (Login), 334 and Authenticating, or the end: 235, 4xx, 5xx, Command; over the limit: LongLine |
-//! | Data     | CRLF `.` CRLF         | Asked (Message); or, if the content was refused, its reply and Command       |
+//! | AwaitingAnswer    | the driver's answer   | Hello, Identity, Mail, Recipient: reply, Command. Data: 354, Data; or Chunk. Message: Command. Login: 334, Authenticating; or its end |
+//! | Authenticating | a line          | AwaitingAnswer (Login), 334 and Authenticating, or the end: 235, 4xx, 5xx, Command; over the limit: LongLine |
+//! | Data     | CRLF `.` CRLF         | AwaitingAnswer (Message); or, if the content was refused, its reply and Command       |
 //! | Chunk    | the rest of the chunk | 250, Command; after LAST as Data                                             |
-//! | Swallow  | the rest of the chunk | the refusal of its BDAT, Command                                             |
+//! | Discard  | the rest of the chunk | the refusal of its BDAT, Command                                             |
 //! | Securing | the end of the handshake | Command, as in a new session; any byte in clear text: 554, Closed         |
 //! | Closed   | nothing               | the end                                                                      |
 //!
@@ -32,7 +32,7 @@
 //! | MAIL            | 503         | ask                     | 503             | 503             | 503        |
 //! | RCPT            | 503         | 503                     | ask             | ask, 452 if full| 503        |
 //! | DATA            | 503         | 503                     | 503             | ask             | 503        |
-//! | BDAT            | swallow, 503| swallow, 503            | swallow, 503    | ask             | chunk      |
+//! | BDAT            | discard, 503| discard, 503            | discard, 503    | ask             | chunk      |
 //! | RSET            | 250         | 250                     | abandon, 250    | abandon, 250    | abandon    |
 //! | STARTTLS        | 220, secure | 220, secure             | 503             | 503             | 503        |
 //! | AUTH            | 503         | after EHLO: ask, 334    | 503             | 503             | 503        |
@@ -60,14 +60,14 @@
 //! bytes are discarded. So does a fault in the content, which the driver learns immediately and the
 //! peer after the end of its data.
 //!
-//! [`Question::Message`] hands the message over to the driver. From then until the answer, no
+//! [`SessionQuestion::Message`] hands the message over to the driver. From then until the answer, no
 //! timeout, end of input or shutdown ends the session: the peer must learn what happened to its
 //! mail.
 
+mod actions;
 mod command;
 mod content;
 mod dot;
-mod exchange;
 mod header;
 mod input;
 mod limits;
@@ -89,19 +89,20 @@ use std::sync::Arc;
 
 use mail::{Address, Reply, Timestamp};
 
-pub use super::Flavor;
-pub use exchange::{
-    Action, Answer, BodySink, Identity, KeysRequest, LoginRequest, MailRequest, MessageEnd, Question, RcptRequest,
+pub use super::MailProtocol;
+pub use actions::{
+    BodySink, KeysRequest, LoginRequest, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer,
+    SessionQuestion, XclientIdentity,
 };
 pub use limits::Limits;
-pub use login::Auth;
+pub use login::AuthConfig;
 pub use tolerance::{NulPolicy, Tolerance};
 
 use command::{Chunk, Verb};
-use content::{Content, Fault};
+use content::{ContentFault, ContentState};
 use dot::DotDecoder;
-use login::Login;
-use rate::Window;
+use login::AuthAttempt;
+use rate::RateWindow;
 
 /// The configuration shared by the sessions of a listener.
 #[derive(Clone, Debug)]
@@ -109,11 +110,11 @@ pub struct Config {
     /// The host name of this server, for the banner and as the domain of `<postmaster>`.
     pub hostname: Box<str>,
     /// SMTP or LMTP.
-    pub flavor: Flavor,
+    pub flavor: MailProtocol,
     /// Whether the session is, or may be, over TLS.
-    pub tls: Tls,
+    pub tls: TlsMode,
     /// The settings of AUTH; None disables it.
-    pub auth: Option<Auth>,
+    pub auth: Option<AuthConfig>,
     /// What is accepted beyond RFC 5321.
     pub tolerance: Tolerance,
     /// All limits.
@@ -124,8 +125,8 @@ impl Config {
     /// The first line of a session.
     fn banner(&self) -> String {
         let protocol = match self.flavor {
-            Flavor::Smtp => "ESMTP",
-            Flavor::Lmtp => "LMTP",
+            MailProtocol::Smtp => "ESMTP",
+            MailProtocol::Lmtp => "LMTP",
         };
         format!("220 {} {protocol} Mailrace\r\n", self.hostname)
     }
@@ -133,7 +134,7 @@ impl Config {
 
 /// The use of TLS by the sessions of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tls {
+pub enum TlsMode {
     /// TLS is not available.
     #[default]
     Never,
@@ -147,7 +148,7 @@ pub enum Tls {
 
 /// What is known of the peer before the session starts.
 #[derive(Clone, Debug, Default)]
-pub struct Peer {
+pub struct SmtpPeer {
     /// Its IP address; None if unknown.
     pub address: Option<IpAddr>,
     /// A bare CR or LF in its messages is converted to CRLF; other peers' messages with one are
@@ -161,15 +162,15 @@ pub struct Peer {
 /// One session of one peer.
 ///
 /// Events come in by the `handle_*` methods, actions go out by the `poll_*` methods and
-/// [`output`](Session::output). After each event: send the output, perform the actions until there
-/// are none left, and close when [`wants_close`](Session::wants_close) is true and the output is
+/// [`output`](SmtpSession::output). After each event: send the output, perform the actions until there
+/// are none left, and close when [`wants_close`](SmtpSession::wants_close) is true and the output is
 /// sent.
 #[derive(Debug)]
-pub struct Session {
+pub struct SmtpSession {
     config: Arc<Config>,
-    peer: Peer,
+    peer: SmtpPeer,
     helo: Box<str>,
-    greeting: Option<Greeting>,
+    greeting: Option<GreetingKind>,
     state: State,
     transaction: Option<Transaction>,
     /// Input that cannot be processed yet, from `backlog_used` on: part of a line, or what follows
@@ -178,7 +179,7 @@ pub struct Session {
     backlog_used: usize,
     output: Vec<u8>,
     output_sent: usize,
-    actions: VecDeque<Action>,
+    actions: VecDeque<SessionAction>,
     started_at: Timestamp,
     heard_at: Timestamp,
     errors: u32,
@@ -188,21 +189,21 @@ pub struct Session {
     /// TLS is active.
     secured: bool,
     /// The user who has logged in.
-    user: Option<Box<str>>,
+    authenticated_user: Option<Box<str>>,
     failed_logins: u32,
     /// The driver is asked about every greeting.
-    asks_hello: bool,
+    checks_hello: bool,
     /// The peer may use XCLIENT.
     trusts_xclient: bool,
     /// The HELO name of the client that the peer speaks for.
-    named: Option<Box<str>>,
+    xclient_helo: Option<Box<str>>,
     /// The name was given before the address of its client.
-    named_ahead: bool,
+    xclient_helo_first: bool,
 }
 
 /// The form of the peer's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Greeting {
+enum GreetingKind {
     Helo,
     /// EHLO or LHLO.
     Extended,
@@ -214,15 +215,15 @@ enum State {
     LongLine {
         after_cr: bool,
         /// The line belongs to an AUTH exchange, which fails with it.
-        login: Option<Box<Login>>,
+        login: Option<Box<AuthAttempt>>,
     },
-    Asked(Asked),
+    AwaitingAnswer(PendingQuestion),
     /// AUTH has begun, and the client must respond to a challenge.
-    Authenticating(Box<Login>),
+    Authenticating(Box<AuthAttempt>),
     Data(DotDecoder),
     Chunk(Chunk),
     /// The remaining octets of a refused BDAT.
-    Swallow {
+    Discard {
         octets: u64,
         reply: Reply,
         times: usize,
@@ -234,15 +235,15 @@ enum State {
 
 /// What the pending question is about.
 #[derive(Debug)]
-enum Asked {
-    Hello { name: Box<str>, greeting: Greeting },
-    Identity(Box<Identity>),
+enum PendingQuestion {
+    Hello { name: Box<str>, greeting: GreetingKind },
+    Identity(Box<XclientIdentity>),
     Mail { sender: Option<Address>, smtputf8: bool },
     Recipient(Address),
     Data,
     FirstChunk(Chunk),
     Message,
-    Login(Box<Login>),
+    Login(Box<AuthAttempt>),
 }
 
 #[derive(Debug)]
@@ -252,19 +253,19 @@ struct Transaction {
     recipients: usize,
     /// A BDAT was accepted: the message has begun.
     chunks_begun: bool,
-    content: Content,
+    content: ContentState,
     /// Measures the data rate, once the message may come.
-    window: Option<Window>,
+    window: Option<RateWindow>,
     /// Set: the driver was told to abandon the transaction, but the peer is still sending its data.
-    fault: Option<Fault>,
+    fault: Option<ContentFault>,
 }
 
-impl Session {
+impl SmtpSession {
     /// Starts a session at `now`; the banner is in its output.
-    pub fn new(config: Arc<Config>, peer: Peer, now: Timestamp) -> Self {
+    pub fn new(config: Arc<Config>, peer: SmtpPeer, now: Timestamp) -> Self {
         let output = config.banner().into_bytes();
-        let secured = config.tls == Tls::Implicit;
-        Session {
+        let secured = config.tls == TlsMode::Implicit;
+        SmtpSession {
             config,
             peer,
             helo: Box::default(),
@@ -283,19 +284,19 @@ impl Session {
             stopping: false,
             ended: false,
             secured,
-            user: None,
+            authenticated_user: None,
             failed_logins: 0,
-            asks_hello: false,
+            checks_hello: false,
             trusts_xclient: false,
-            named: None,
-            named_ahead: false,
+            xclient_helo: None,
+            xclient_helo_first: false,
         }
     }
 
     /// Makes the session ask the driver about every greeting; otherwise every valid name is
     /// accepted.
-    pub fn asking_of_greetings(mut self) -> Self {
-        self.asks_hello = true;
+    pub fn with_hello_check(mut self) -> Self {
+        self.checks_hello = true;
         self
     }
 
@@ -316,23 +317,23 @@ impl Session {
 
     /// Takes the answer to the pending question. Ignored if there is none, since the session may
     /// have closed in the meantime.
-    pub fn handle_answer(&mut self, now: Timestamp, answer: Answer, body: &mut impl BodySink) {
-        if !matches!(self.state, State::Asked(_)) {
+    pub fn handle_answer(&mut self, now: Timestamp, answer: SessionAnswer, body: &mut impl BodySink) {
+        if !matches!(self.state, State::AwaitingAnswer(_)) {
             return;
         }
         self.heard_at = now;
-        if let State::Asked(asked) = std::mem::replace(&mut self.state, State::Command) {
+        if let State::AwaitingAnswer(asked) = std::mem::replace(&mut self.state, State::Command) {
             self.take_answer(asked, answer);
-            self.stop_if_due();
+            self.close_if_stopping();
         }
         self.work_on_backlog(body);
-        self.end_if_due();
+        self.close_if_ended();
     }
 
-    /// The handshake requested by [`wants_handshake`](Session::wants_handshake) has succeeded.
+    /// The handshake requested by [`wants_handshake`](SmtpSession::wants_handshake) has succeeded.
     /// Everything the peer said before is forgotten (RFC 3207 section 4.2), but counts towards its
     /// limits. Ignored if no handshake was requested. A failed handshake ends the session: call
-    /// [`handle_end`](Session::handle_end).
+    /// [`handle_end`](SmtpSession::handle_end).
     pub fn handle_secured(&mut self, now: Timestamp) {
         if !matches!(self.state, State::Securing) {
             return;
@@ -344,12 +345,12 @@ impl Session {
         self.backlog = Vec::new();
         self.backlog_used = 0;
         self.secured = true;
-        self.user = None;
+        self.authenticated_user = None;
         self.state = State::Command;
-        self.stop_if_due();
+        self.close_if_stopping();
     }
 
-    /// Call it when [`poll_deadline`](Session::poll_deadline) has passed; before that it does
+    /// Call it when [`poll_deadline`](SmtpSession::poll_deadline) has passed; before that it does
     /// nothing.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.poll_deadline().is_none_or(|deadline| now < deadline) {
@@ -367,18 +368,18 @@ impl Session {
     /// The server shuts down: 421, immediately or after the reply to a message in progress.
     pub fn handle_shutdown(&mut self, _now: Timestamp) {
         self.stopping = true;
-        self.stop_if_due();
+        self.close_if_stopping();
     }
 
     /// The peer closed its side. Earlier input is still answered; an unfinished transaction is
     /// abandoned.
     pub fn handle_end(&mut self) {
         self.ended = true;
-        self.end_if_due();
+        self.close_if_ended();
     }
 
     /// The next action, in order.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub fn poll_action(&mut self) -> Option<SessionAction> {
         let action = self.actions.pop_front();
         if self.actions.is_empty() {
             self.actions = VecDeque::new();
@@ -400,11 +401,11 @@ impl Session {
         }
     }
 
-    /// When to call [`handle_timeout`](Session::handle_timeout). None while the driver must act.
+    /// When to call [`handle_timeout`](SmtpSession::handle_timeout). None while the driver must act.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let limits = &self.config.limits;
         match self.state {
-            State::Asked(_) | State::Closed => None,
+            State::AwaitingAnswer(_) | State::Closed => None,
             _ => {
                 let deadline = (self.heard_at + limits.idle_time_max).min(self.started_at + limits.session_time_max);
                 Some(self.window_end().map_or(deadline, |end| deadline.min(end)))
@@ -414,11 +415,11 @@ impl Session {
 
     /// Whether more input can be processed now. If not, reading more would only use memory.
     pub fn wants_input(&self) -> bool {
-        !matches!(self.state, State::Asked(_) | State::Securing | State::Closed)
+        !matches!(self.state, State::AwaitingAnswer(_) | State::Securing | State::Closed)
     }
 
     /// Whether the driver must perform the TLS handshake once the output is sent. Bytes read before
-    /// belong to [`handle_input`](Session::handle_input), which ends the session; later ones belong
+    /// belong to [`handle_input`](SmtpSession::handle_input), which ends the session; later ones belong
     /// to the handshake.
     pub fn wants_handshake(&self) -> bool {
         matches!(self.state, State::Securing)
@@ -434,14 +435,14 @@ impl Session {
         &self.helo
     }
 
-    /// The peer as passed to [`Session::new`], or as changed by XCLIENT.
-    pub fn peer(&self) -> &Peer {
+    /// The peer as passed to [`SmtpSession::new`], or as changed by XCLIENT.
+    pub fn peer(&self) -> &SmtpPeer {
         &self.peer
     }
 
     /// The user who has logged in, in the spelling of the lookup table (RFC 4954).
     pub fn user(&self) -> Option<&str> {
-        self.user.as_deref()
+        self.authenticated_user.as_deref()
     }
 
     /// The protocol name of the open transaction for Received lines (RFC 3848, RFC 6531 section
@@ -449,76 +450,78 @@ impl Session {
     pub fn protocol_name(&self) -> &'static str {
         let utf8 = self.transaction.as_ref().is_some_and(|t| t.smtputf8);
         let names = match (self.config.flavor, self.greeting) {
-            (Flavor::Lmtp, _) if utf8 => ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
-            (Flavor::Lmtp, _) => ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
-            (Flavor::Smtp, _) if utf8 => ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
-            (Flavor::Smtp, Some(Greeting::Extended)) => ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
+            (MailProtocol::Lmtp, _) if utf8 => ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
+            (MailProtocol::Lmtp, _) => ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
+            (MailProtocol::Smtp, _) if utf8 => ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
+            (MailProtocol::Smtp, Some(GreetingKind::Extended)) => ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
             // There are no names for HELO with TLS or a login.
-            (Flavor::Smtp, _) => ["SMTP"; 4],
+            (MailProtocol::Smtp, _) => ["SMTP"; 4],
         };
-        names[usize::from(self.secured) * 2 + usize::from(self.user.is_some())]
+        names[usize::from(self.secured) * 2 + usize::from(self.authenticated_user.is_some())]
     }
 }
 
 /// Questions and answers.
-impl Session {
-    fn ask(&mut self, asked: Asked, question: Question) {
-        self.state = State::Asked(asked);
-        self.actions.push_back(Action::Ask(question));
+impl SmtpSession {
+    fn ask(&mut self, asked: PendingQuestion, question: SessionQuestion) {
+        self.state = State::AwaitingAnswer(asked);
+        self.actions.push_back(SessionAction::Ask(question));
     }
 
-    fn take_answer(&mut self, asked: Asked, answer: Answer) {
-        match asked {
-            Asked::Message => self.message_answered(answer),
-            Asked::Hello { name, greeting } => match answer.refusal() {
-                None => self.be_greeted(name, greeting),
-                Some(reply) => self.refuse(self.stage_of(greeting), None, reply),
+    fn take_answer(&mut self, pending: PendingQuestion, answer: SessionAnswer) {
+        match pending {
+            PendingQuestion::Message => self.message_answered(answer),
+            PendingQuestion::Hello { name, greeting } => match answer.refusal() {
+                None => self.accept_greeting(name, greeting),
+                Some(reply) => self.refuse(self.greeting_stage(greeting), None, reply),
             },
-            Asked::Identity(identity) => match answer.refusal() {
-                None => self.adopt(*identity),
-                Some(reply) => self.reject(reply),
+            PendingQuestion::Identity(identity) => match answer.refusal() {
+                None => self.accept_identity(*identity),
+                Some(reply) => self.refuse_identity(reply),
             },
-            Asked::Mail { sender, smtputf8 } => match answer.refusal() {
+            PendingQuestion::Mail { sender, smtputf8 } => match answer.refusal() {
                 None => self.begin_transaction(smtputf8),
                 Some(reply) => self.refuse(Verb::Mail.stage(), sender, reply),
             },
-            Asked::Recipient(address) => match answer.refusal() {
+            PendingQuestion::Recipient(address) => match answer.refusal() {
                 None => self.add_recipient(),
                 Some(reply) => self.refuse(Verb::Rcpt.stage(), Some(address), reply),
             },
-            Asked::Data if self.breaks_sync(self.backlog.len() > self.backlog_used) => self.close_out_of_sync(),
-            Asked::Data => match answer.refusal() {
+            PendingQuestion::Data if self.breaks_sync(self.backlog.len() > self.backlog_used) => {
+                self.close_out_of_sync()
+            }
+            PendingQuestion::Data => match answer.refusal() {
                 None => self.start_data(),
                 Some(reply) => {
                     self.abandon();
                     self.refuse(Verb::Data.stage(), None, reply);
                 }
             },
-            Asked::Login(login) => self.login_answered(login, answer),
-            Asked::FirstChunk(chunk) => match answer.refusal() {
+            PendingQuestion::Login(attempt) => self.login_answered(attempt, answer),
+            PendingQuestion::FirstChunk(chunk) => match answer.refusal() {
                 None => self.start_chunks(chunk),
-                Some(reply) => self.refuse_chunk(chunk, reply),
+                Some(reply) => self.refuse_chunk_data(chunk, reply),
             },
         }
     }
 
     fn begin_transaction(&mut self, smtputf8: bool) {
-        let content = Content::new();
+        let content = ContentState::new();
         let (recipients, chunks_begun, window, fault) = (0, false, None, None);
         self.transaction = Some(Transaction { smtputf8, recipients, chunks_begun, content, window, fault });
-        self.say(replies::MAIL_OK);
+        self.send_reply(replies::MAIL_OK);
     }
 
     fn add_recipient(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.recipients += 1;
         }
-        self.say(replies::RCPT_OK);
+        self.send_reply(replies::RCPT_OK);
     }
 
     fn start_data(&mut self) {
         self.begin_window();
-        self.say(replies::START_DATA);
+        self.send_reply(replies::START_DATA);
         self.state = State::Data(DotDecoder::new(self.peer.normalise_bare_newlines));
     }
 
@@ -531,31 +534,31 @@ impl Session {
     }
 
     /// The chunk is refused, and with it the message.
-    fn refuse_chunk(&mut self, chunk: Chunk, reply: Reply) {
+    fn refuse_chunk_data(&mut self, chunk: Chunk, reply: Reply) {
         let times = if chunk.last { self.replies_at_end() } else { 1 };
         self.abandon();
-        self.swallow_later(chunk, reply, times);
+        self.discard_chunk(chunk, reply, times);
     }
 
-    fn swallow_later(&mut self, chunk: Chunk, reply: Reply, times: usize) {
-        self.state = State::Swallow { octets: chunk.octets, reply, times };
+    fn discard_chunk(&mut self, chunk: Chunk, reply: Reply, times: usize) {
+        self.state = State::Discard { octets: chunk.octets, reply, times };
     }
 
     /// The number of replies to the end of a message (RFC 2033 section 4.2).
     fn replies_at_end(&self) -> usize {
         match (self.config.flavor, &self.transaction) {
-            (Flavor::Lmtp, Some(transaction)) => transaction.recipients.max(1),
+            (MailProtocol::Lmtp, Some(transaction)) => transaction.recipients.max(1),
             _ => 1,
         }
     }
 
-    fn message_answered(&mut self, answer: Answer) {
+    fn message_answered(&mut self, answer: SessionAnswer) {
         let times = self.replies_at_end();
         self.transaction = None;
         let reply = match answer {
-            Answer::Accept => replies::MESSAGE_OK,
-            Answer::Refuse(reply) | Answer::Done(reply) => reply,
-            Answer::Verdict(_) | Answer::Keys { .. } => replies::UNANSWERED,
+            SessionAnswer::Accept => replies::MESSAGE_OK,
+            SessionAnswer::Refuse(reply) | SessionAnswer::Done(reply) => reply,
+            SessionAnswer::Verdict(_) | SessionAnswer::Keys { .. } => replies::UNANSWERED,
         };
         if reply.is_success() {
             self.commands = 0;
@@ -567,19 +570,19 @@ impl Session {
 }
 
 /// Replies, and the ways a session ends.
-impl Session {
-    fn say(&mut self, reply: &[u8]) {
+impl SmtpSession {
+    fn send_reply(&mut self, reply: &[u8]) {
         // Writing to a Vec cannot fail.
         let _ = self.output.write_all(reply);
     }
 
     /// Replies to a command that makes no progress with mail.
-    fn say_idle(&mut self, reply: &[u8]) {
+    fn send_idle_reply(&mut self, reply: &[u8]) {
         self.commands += 1;
         if self.commands > self.config.limits.commands_max {
             self.close("command", replies::TOO_MANY_COMMANDS);
         } else {
-            self.say(reply);
+            self.send_reply(reply);
         }
     }
 
@@ -589,12 +592,12 @@ impl Session {
 
     /// Replies 4xx or 5xx, unless the peer has exceeded its limit of errors.
     fn refuse_times(&mut self, stage: &'static str, address: Option<Address>, reply: Reply, times: usize) {
-        if self.goes_too_far(stage, &reply) {
+        if self.exceeds_error_limit(stage, &reply) {
             return;
         }
         (0..times).for_each(|_| reply.write_wire(&mut self.output));
         let closes = reply.code == 421;
-        self.actions.push_back(Action::Refused { stage, address, reply });
+        self.actions.push_back(SessionAction::Refused { stage, address, reply });
         if closes {
             self.abandon();
             self.state = State::Closed;
@@ -602,11 +605,11 @@ impl Session {
     }
 
     /// Counts a 4xx or 5xx reply, and closes the session beyond the limit.
-    fn goes_too_far(&mut self, stage: &'static str, reply: &Reply) -> bool {
+    fn exceeds_error_limit(&mut self, stage: &'static str, reply: &Reply) -> bool {
         // Once a recipient is accepted, others that are over the limit, or whose lookup failed, are
         // normal.
-        let plays = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
-        self.commands += u32::from(plays);
+        let is_unproductive = self.transaction.as_ref().is_none_or(|t| t.recipients == 0);
+        self.commands += u32::from(is_unproductive);
         // A 454 to RCPT is a temporary refusal to relay: an untrusted client must not retry without
         // limit.
         let denies_relaying = reply.code == 454 && stage == Verb::Rcpt.stage();
@@ -623,21 +626,21 @@ impl Session {
     fn close(&mut self, stage: &'static str, reply: Reply) {
         self.abandon();
         reply.write_wire(&mut self.output);
-        self.actions.push_back(Action::Refused { stage, address: None, reply });
+        self.actions.push_back(SessionAction::Refused { stage, address: None, reply });
         self.state = State::Closed;
     }
 
     /// Drops the open transaction, if any. After a fault, the driver was told before.
     fn abandon(&mut self) {
         if self.transaction.take().is_some_and(|t| t.fault.is_none()) {
-            self.actions.push_back(Action::Abandon);
+            self.actions.push_back(SessionAction::Abandon);
         }
     }
 
-    fn stop_if_due(&mut self) {
+    fn close_if_stopping(&mut self) {
         let busy = match self.state {
-            State::Asked(_) | State::Data(_) | State::Chunk(_) | State::Securing | State::Closed => true,
-            State::Command | State::LongLine { .. } | State::Swallow { .. } | State::Authenticating(_) => {
+            State::AwaitingAnswer(_) | State::Data(_) | State::Chunk(_) | State::Securing | State::Closed => true,
+            State::Command | State::LongLine { .. } | State::Discard { .. } | State::Authenticating(_) => {
                 self.transaction.as_ref().is_some_and(|t| t.chunks_begun)
             }
         };
@@ -646,8 +649,8 @@ impl Session {
         }
     }
 
-    fn end_if_due(&mut self) {
-        if self.ended && !matches!(self.state, State::Asked(_) | State::Closed) {
+    fn close_if_ended(&mut self) {
+        if self.ended && !matches!(self.state, State::AwaitingAnswer(_) | State::Closed) {
             self.abandon();
             self.state = State::Closed;
         }

@@ -53,9 +53,9 @@ pub(crate) enum Event {
     /// The server closes.
     End,
     /// From here on the connection accepts this many more octets; None for no limit.
-    Room(Option<u64>),
+    Accepts(Option<u64>),
     /// An event that the client reports.
-    Told(String),
+    Reported(String),
     /// The client closes.
     Closed,
 }
@@ -99,8 +99,8 @@ impl Transcript {
             "M:" => Event::Message([rest.as_bytes(), b"\r\n"].concat()),
             "M|" => Event::Message(unescape(rest)?),
             "= " => (rest == "closed").then_some(Event::Closed)?,
-            "@ " => moment(rest)?,
-            "> " => Event::Told(rest.to_owned()),
+            "@ " => parse_moment(rest)?,
+            "> " => Event::Reported(rest.to_owned()),
             _ => return None,
         };
         self.push(number, event);
@@ -117,14 +117,14 @@ impl Transcript {
     }
 }
 
-fn moment(text: &str) -> Option<Event> {
+fn parse_moment(text: &str) -> Option<Event> {
     match text.split_once(' ').unwrap_or((text, "")) {
         ("begin", "") => Some(Event::Begin),
         ("quit", "") => Some(Event::Quit),
         ("secured", "") => Some(Event::Secured),
         ("end", "") => Some(Event::End),
-        ("room", "all") => Some(Event::Room(None)),
-        ("room", octets) => Some(Event::Room(Some(octets.parse().ok()?))),
+        ("room", "all") => Some(Event::Accepts(None)),
+        ("room", octets) => Some(Event::Accepts(Some(octets.parse().ok()?))),
         ("from", path) => path_and_parameters(path).map(|(address, parameters)| Event::Sender { address, parameters }),
         ("to", path) => path_and_parameters(path).map(|(address, parameters)| Event::Recipient { address, parameters }),
         _ => text.strip_prefix('+').and_then(duration).map(Event::Wait),

@@ -1,40 +1,40 @@
 //! Users in transcripts: the settings of AUTH, and scripted answers to password checks.
 
 use mail::{Reply, ScramKeys};
-use protocol::sasl::{self, Keys, Mechanism, Nonce, Verdict};
-use protocol::smtp::server::{Answer, Auth, KeysRequest, LoginRequest};
+use protocol::sasl::{self, Mechanism, Nonce, PasswordVerdict, ScramKeysAnswer};
+use protocol::smtp::server::{AuthConfig, KeysRequest, LoginRequest, SessionAnswer};
 
 /// AUTH with these mechanisms, only within TLS, and optional.
-pub(crate) fn auth(mechanisms: &str) -> Auth {
+pub(crate) fn auth(mechanisms: &str) -> AuthConfig {
     let mechanism = |name| Mechanism::from_name(name).expect("a registered SASL mechanism name");
-    Auth {
+    AuthConfig {
         mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
         clear_text: false,
         required: false,
-        exchanges: sasl::Config { secret: [7; 32] },
+        sasl: sasl::Config { secret: [7; 32] },
     }
 }
 
 /// Accepts every password, with the user name in lower case, unless the script says 535 (refused),
 /// 454 (throttled) or anything else (unavailable).
-pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> Answer {
-    Answer::Verdict(match reply.map(|reply| reply.code) {
-        None => Verdict::Accepted { user: request.user.to_lowercase().into() },
-        Some(535) => Verdict::Refused,
-        Some(454) => Verdict::Throttled,
-        Some(_) => Verdict::Unavailable,
+pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> SessionAnswer {
+    SessionAnswer::Verdict(match reply.map(|reply| reply.code) {
+        None => PasswordVerdict::Accepted { user: request.user.to_lowercase().into() },
+        Some(535) => PasswordVerdict::Refused,
+        Some(454) => PasswordVerdict::Throttled,
+        Some(_) => PasswordVerdict::Unavailable,
     })
 }
 
 /// Every user has the password of RFC 7677 section 3, with the same exceptions.
-pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> Answer {
+pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> SessionAnswer {
     let keys = match reply.map(|reply| reply.code) {
-        None => Keys::Found { user: request.user.to_lowercase().into(), keys: pencil() },
-        Some(535) => Keys::Unknown { iterations: 4096 },
-        Some(454) => Keys::Throttled,
-        Some(_) => Keys::Unavailable,
+        None => ScramKeysAnswer::Found { user: request.user.to_lowercase().into(), keys: pencil() },
+        Some(535) => ScramKeysAnswer::Unknown { iterations: 4096 },
+        Some(454) => ScramKeysAnswer::Throttled,
+        Some(_) => ScramKeysAnswer::Unavailable,
     };
-    Answer::Keys { keys, nonce: Nonce::from_random([1; Nonce::OCTETS]) }
+    SessionAnswer::Keys { keys, nonce: Nonce::from_random([1; Nonce::OCTETS]) }
 }
 
 fn pencil() -> ScramKeys {

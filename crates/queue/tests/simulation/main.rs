@@ -3,8 +3,8 @@
 //!
 //! A failing case prints its seed.
 
+mod environment;
 mod fairness;
 mod lame;
 mod poison;
 mod rules;
-mod world;

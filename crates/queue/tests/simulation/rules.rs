@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use mail::Timestamp;
 use proptest::prelude::*;
-use queue::{Act, Limits, QueueNumber, Rate};
+use queue::{NextHopLimits, QueueAction, QueueNumber, RateLimit};
 
-use crate::world::*;
+use crate::environment::*;
 
 /// Peers of every kind, six domains at three next hops.
-fn random_world(seed: u64) -> World {
-    let mut config = config(brisk());
+fn random_environment(seed: u64) -> Environment {
+    let mut config = config(short_retry());
     let mut random = Random(seed ^ 1);
     for queue in &mut config.queues {
         queue.concurrency = 1 + random.below(12) as usize;
     }
-    config.mailing_above = random.below(30) as usize;
+    config.bulk_above = random.below(30) as usize;
     config.unrecorded_max = 1 + random.below(50) as usize;
-    let mut world = World::new(seed, config);
-    world.route = |domain| format!("mx{}", domain.len() % 3);
-    world.checks = true;
-    world.route_time = Duration::from_secs([0, 1, 20, 200][random.below(4) as usize]);
-    world.answer_time = Duration::from_millis([0, 0, 30, 20_000][random.below(4) as usize]);
-    (world.deferred_of_100, world.failed_of_100) = (30, 5);
+    let mut environment = Environment::new(seed, config);
+    environment.route = |domain| format!("mx{}", domain.len() % 3);
+    environment.checks = true;
+    environment.route_time = Duration::from_secs([0, 1, 20, 200][random.below(4) as usize]);
+    environment.answer_time = Duration::from_millis([0, 0, 30, 20_000][random.below(4) as usize]);
+    (environment.deferred_of_100, environment.failed_of_100) = (30, 5);
     for name in ["mx0", "mx1", "mx2"] {
         let peer = Peer {
             time: Duration::from_millis([50, 2000, 15_000, 40_000][random.below(4) as usize]),
@@ -30,156 +30,159 @@ fn random_world(seed: u64) -> World {
             breaks_until: START + Duration::from_secs([0, 0, 0, 200, 800][random.below(5) as usize]),
             most: [1, 3, usize::MAX][random.below(3) as usize],
         };
-        world.peers.insert(name.into(), peer);
+        environment.peers.insert(name.into(), peer);
     }
-    world.poison = [|_| false, |message| message % 5 == 4, |message| message % 2 == 0][random.below(3) as usize];
+    environment.poison = [|_| false, |message| message % 5 == 4, |message| message % 2 == 0][random.below(3) as usize];
     if random.below(3) == 0 {
-        world.limits.rate = Some(Rate { messages: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
+        environment.limits.rate =
+            Some(RateLimit { messages: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
     }
-    world
+    environment
 }
 
-fn admit_random(world: &mut World) {
-    let (queue, sender) = (QueueNumber(world.random.below(3) as u16), world.random.below(4));
-    let count = if world.random.below(10) == 0 { world.random.below(40) } else { 1 + world.random.below(2) };
-    let domains: Vec<String> = (0..count).map(|_| "x".repeat(1 + world.random.below(6) as usize)).collect();
-    world.admit(queue, sender, domains);
+fn admit_random(environment: &mut Environment) {
+    let (queue, sender) = (QueueNumber(environment.random.below(3) as u16), environment.random.below(4));
+    let count =
+        if environment.random.below(10) == 0 { environment.random.below(40) } else { 1 + environment.random.below(2) };
+    let domains: Vec<String> = (0..count).map(|_| "x".repeat(1 + environment.random.below(6) as usize)).collect();
+    environment.admit(queue, sender, domains);
 }
 
 /// An action on about half of the recipients it applies to.
-fn act(world: &mut World, act: Act) {
-    let (now, salt) = (world.now, world.random.next());
-    let chosen = |entry: &queue::Entry| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
-    world.queues.pick(act, now, &mut { chosen });
+fn act(environment: &mut Environment, act: QueueAction) {
+    let (now, salt) = (environment.now, environment.random.next());
+    let chosen =
+        |entry: &queue::RecipientView| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
+    environment.queues.pick_for_action(act, now, &mut { chosen });
 }
 
-fn is_empty(world: &World) -> bool {
-    let queues = &world.queues;
+fn is_empty(environment: &Environment) -> bool {
+    let queues = &environment.queues;
     (queues.len(), queues.messages(), queues.destinations(), queues.unrecorded()) == (0, 0, 0, 0)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Mail arrives, peers fail and recover, queues are paused, everything is stopped for some
+    /// MessageModel arrives, peers fail and recover, queues are paused, everything is stopped for some
     /// time, the operator acts.
     #[test]
     fn everything_resolves_within_the_rules(seed: u64) {
-        let mut world = random_world(seed);
+        let mut environment = random_environment(seed);
         for _ in 0..40 {
-            admit_random(&mut world);
-            let (queue, dice) = (QueueNumber(world.random.below(3) as u16), world.random.below(12));
+            admit_random(&mut environment);
+            let (queue, dice) = (QueueNumber(environment.random.below(3) as u16), environment.random.below(12));
             match dice {
-                0 | 1 => world.queues.pause(queue, dice == 0),
-                2 | 3 => world.queues.set_stopped(dice == 2),
-                4..=6 => act(&mut world, [Act::Hold, Act::Release, Act::Retry][dice as usize - 4]),
-                7 if world.random.below(4) == 0 => act(&mut world, Act::Remove),
+                0 | 1 => environment.queues.pause(queue, dice == 0),
+                2 | 3 => environment.queues.set_stopped(dice == 2),
+                4..=6 => act(&mut environment, [QueueAction::Hold, QueueAction::Release, QueueAction::Retry][dice as usize - 4]),
+                7 if environment.random.below(4) == 0 => act(&mut environment, QueueAction::Remove),
                 _ => {}
             }
-            for _ in 0..world.random.below(6) {
-                world.step();
+            for _ in 0..environment.random.below(6) {
+                environment.step();
             }
         }
-        (0..3).for_each(|queue| world.queues.pause(QueueNumber(queue), false));
-        world.queues.set_stopped(false);
+        (0..3).for_each(|queue| environment.queues.pause(QueueNumber(queue), false));
+        environment.queues.set_stopped(false);
         // A hold that is not recorded yet does not count.
-        world.start_attempts();
-        let now = world.now;
-        world.queues.pick(Act::Release, now, &mut |_| true);
-        world.run();
-        prop_assert!(world.is_resolved());
-        prop_assert!(is_empty(&world));
+        environment.start_attempts();
+        let now = environment.now;
+        environment.queues.pick_for_action(QueueAction::Release, now, &mut |_| true);
+        environment.run();
+        prop_assert!(environment.is_resolved());
+        prop_assert!(is_empty(&environment));
     }
 
     /// A recipient that is always deferred fails at the end of its lifetime: not earlier, and at
     /// most one attempt later.
     #[test]
-    fn what_never_succeeds_ends_with_its_lifetime(seed: u64) {
-        let mut world = World::new(seed, config(brisk()));
-        (world.limits, world.deferred_of_100, world.checks) = (wide(), 100, true);
-        (0..20).for_each(|_| admit_random(&mut world));
-        world.run();
-        prop_assert!(world.is_resolved());
-        let late = world.now.since(START + brisk().lifetime);
+    fn a_recipient_that_never_succeeds_fails_at_the_end_of_its_lifetime(seed: u64) {
+        let mut environment = Environment::new(seed, config(short_retry()));
+        (environment.limits, environment.deferred_of_100, environment.checks) = (unlimited(), 100, true);
+        (0..20).for_each(|_| admit_random(&mut environment));
+        environment.run();
+        prop_assert!(environment.is_resolved());
+        let late = environment.now.since(START + short_retry().lifetime);
         prop_assert!(late <= Duration::from_secs(5), "{late:?}");
     }
 
-    /// Mail for a next hop that never comes back fails in time, although most of it is never tried.
+    /// MessageModel for a next hop that never comes back fails in time, although most of it is never tried.
     #[test]
-    fn what_nobody_takes_ends_with_its_lifetime(seed: u64) {
-        let mut world = World::new(seed, config(brisk()));
-        world.route = |_| "mx".to_owned();
-        world.peers.insert("mx".into(), Peer { down_until: Timestamp(u64::MAX), ..Peer::default() });
-        world.checks = true;
-        (0..20).for_each(|_| admit_random(&mut world));
-        world.run();
-        prop_assert!(world.is_resolved());
-        let late = world.now.since(START + brisk().lifetime);
+    fn a_recipient_whose_next_hop_is_down_fails_at_the_end_of_its_lifetime(seed: u64) {
+        let mut environment = Environment::new(seed, config(short_retry()));
+        environment.route = |_| "mx".to_owned();
+        environment.peers.insert("mx".into(), Peer { down_until: Timestamp(u64::MAX), ..Peer::default() });
+        environment.checks = true;
+        (0..20).for_each(|_| admit_random(&mut environment));
+        environment.run();
+        prop_assert!(environment.is_resolved());
+        let late = environment.now.since(START + short_retry().lifetime);
         prop_assert!(late <= Duration::from_secs(5), "{late:?}");
         // 900 seconds: three failures, and probes after 1, 2, 4, 8 minutes.
-        prop_assert!(world.departures.len() <= 3 + 4, "{} attempts", world.departures.len());
+        prop_assert!(environment.departures.len() <= 3 + 4, "{} attempts", environment.departures.len());
     }
 
     /// The process restarts between attempts; the outcome of the mail is the same as without the
     /// restart.
     #[test]
     fn a_restart_between_attempts_changes_nothing(seed: u64, steps in 0usize..60) {
-        let story = |restart: bool| {
-            let mut world = World::new(seed, config(brisk()));
-            (world.deferred_of_100, world.failed_of_100, world.checks) = (30, 5, true);
-            (world.limits, world.peers) = (wide(), Default::default());
-            (0..20).for_each(|_| admit_random(&mut world));
-            (0..steps).for_each(|_| _ = world.step());
-            while restart && !world.is_quiet() {
-                world.step();
+        let attempt_log = |restart: bool| {
+            let mut environment = Environment::new(seed, config(short_retry()));
+            (environment.deferred_of_100, environment.failed_of_100, environment.checks) = (30, 5, true);
+            (environment.limits, environment.peers) = (unlimited(), Default::default());
+            (0..20).for_each(|_| admit_random(&mut environment));
+            (0..steps).for_each(|_| _ = environment.step());
+            while restart && !environment.is_quiet() {
+                environment.step();
             }
             if restart {
-                world.restart();
+                environment.restart();
             }
-            world.run();
-            assert!(world.is_resolved());
-            let outcome = |mail: &Mail| mail.recipients.iter().map(|known| (known.state, known.attempts)).collect();
-            world.mail.iter().map(outcome).collect::<Vec<Vec<_>>>()
+            environment.run();
+            assert!(environment.is_resolved());
+            let outcome = |mail: &MessageModel| mail.recipients.iter().map(|known| (known.state, known.attempts)).collect();
+            environment.mail.iter().map(outcome).collect::<Vec<Vec<_>>>()
         };
-        prop_assert_eq!(story(false), story(true));
+        prop_assert_eq!(attempt_log(false), attempt_log(true));
     }
 
     /// A crash with attempts in flight repeats those and loses nothing.
     #[test]
-    fn a_crash_loses_nobody(seed: u64, steps in 0usize..200) {
-        let mut world = random_world(seed);
-        (0..30).for_each(|_| admit_random(&mut world));
-        (0..steps).for_each(|_| _ = world.step());
-        world.restart();
-        world.run();
-        prop_assert!(world.is_resolved());
+    fn a_crash_loses_no_recipient(seed: u64, steps in 0usize..200) {
+        let mut environment = random_environment(seed);
+        (0..30).for_each(|_| admit_random(&mut environment));
+        (0..steps).for_each(|_| _ = environment.step());
+        environment.restart();
+        environment.run();
+        prop_assert!(environment.is_resolved());
     }
 
     /// First attempts at one destination leave in the order of admission, sender by sender.
     #[test]
     fn order_holds_within_a_sender(seed: u64, most in 1usize..8) {
-        let mut world = random_world(seed);
-        world.limits = Limits::default();
-        world.limits.concurrency.most = most;
+        let mut environment = random_environment(seed);
+        environment.limits = NextHopLimits::default();
+        environment.limits.concurrency.max = most;
         let mut first = Vec::new();
         for _ in 0..80 {
-            let sender = world.random.below(3);
-            first.push(world.admit(STANDARD, sender, ["one"]));
-            (0..world.random.below(3)).for_each(|_| _ = world.step());
+            let sender = environment.random.below(3);
+            first.push(environment.admit(STANDARD, sender, ["one"]));
+            (0..environment.random.below(3)).for_each(|_| _ = environment.step());
         }
         // Only attempts from before the first deferral: refusals are not departures.
-        world.peers.values_mut().for_each(|peer| (peer.down_until, peer.breaks_until) = (START, START));
-        world.poison = |_| false;
-        world.run();
+        environment.peers.values_mut().for_each(|peer| (peer.down_until, peer.breaks_until) = (START, START));
+        environment.poison = |_| false;
+        environment.run();
         for sender in 0..3 {
             let mut seen = Vec::new();
-            for departure in &world.departures {
-                let is_own = world.mail[departure.message as usize].sender == sender;
+            for departure in &environment.departures {
+                let is_own = environment.mail[departure.message as usize].sender == sender;
                 if is_own && !seen.contains(&departure.message) {
                     seen.push(departure.message);
                 }
             }
-            let refused = world.story.iter().any(|(_, verdict)| verdict.contains("no connection") || verdict.contains("connection lost"));
+            let refused = environment.attempt_log.iter().any(|(_, verdict)| verdict.contains("no connection") || verdict.contains("connection lost"));
             prop_assert!(refused || seen.is_sorted(), "{seen:?}");
         }
     }
@@ -187,18 +190,18 @@ proptest! {
     /// No time span has more attempts than the burst plus its share, whatever the order of arrival.
     #[test]
     fn a_rate_is_never_exceeded(seed: u64, messages in 1u32..40, seconds in 1u64..20) {
-        let mut world = random_world(seed);
-        let rate = Rate { messages, per: Duration::from_secs(seconds) };
-        world.limits.rate = Some(rate);
+        let mut environment = random_environment(seed);
+        let rate = RateLimit { messages, per: Duration::from_secs(seconds) };
+        environment.limits.rate = Some(rate);
         for _ in 0..40 {
-            admit_random(&mut world);
-            (0..world.random.below(8)).for_each(|_| _ = world.step());
+            admit_random(&mut environment);
+            (0..environment.random.below(8)).for_each(|_| _ = environment.step());
         }
-        world.run();
+        environment.run();
         let per_second = f64::from(messages) / seconds as f64;
         let burst = per_second.floor().max(1.0);
         for name in ["mx0", "mx1", "mx2"] {
-            let times: Vec<_> = world.departures.iter().filter(|d| d.next_hop == name).map(|d| d.at).collect();
+            let times: Vec<_> = environment.departures.iter().filter(|d| d.next_hop == name).map(|d| d.at).collect();
             for (place, &from) in times.iter().enumerate() {
                 for (count, &to) in (1u32..).zip(&times[place..]) {
                     // One millisecond, because the clock has whole ones.

@@ -2,6 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod asking;
-mod ways;
-mod zone;
+mod dns_queries;
+mod routing;
+mod test_server;

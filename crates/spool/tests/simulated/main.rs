@@ -1,9 +1,9 @@
 //! The spool on a simulated disk: its promises hold under every failure of the disk.
 
-mod book;
+mod corrupted;
 mod crash;
 mod faults;
-mod hostile;
+mod harness;
+mod promises;
 mod reclaim;
 mod recovery;
-mod rig;

@@ -2,33 +2,33 @@
 //! imitates the log.
 
 use mail::QueueId;
-use sim::{EIO, Kind, SECTOR};
-use spool::{CommitError, Entry, State};
+use sim::{EIO, OperationKind, SECTOR};
+use spool::{CommitError, RecipientState, SpoolEntry};
 
-use crate::book::{Book, Found};
-use crate::rig::{Events, Rig, SEED, close, config, letter, open, open_damaged};
+use crate::harness::{RecordedEvents, SEED, SpoolHarness, close, config, open, open_damaged, read_message};
+use crate::promises::{PromiseLog, RecoveredMessages};
 
 /// A disk with a sealed segment and an open one, as after a power failure, and what must be on it.
-fn two_segments() -> (sim::Disk, Book, Found) {
+fn two_segments() -> (sim::Disk, PromiseLog, RecoveredMessages) {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).expect("the disk has no faults");
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).expect("the disk has no faults");
     for size in [700, 5000, 900, 300, 2000, 1200] {
-        rig.accept(size, 2).expect("the disk has no faults");
+        harness.accept(size, 2).expect("the disk has no faults");
     }
-    let found = rig.found();
+    let found = harness.recovered();
     let image = disk.crash(0);
-    let (book, _) = rig.close();
-    (image, book, found)
+    let (promises, _) = harness.close();
+    (image, promises, found)
 }
 
 /// Checks a disk with one damage: all messages but one must be complete, and the damaged one must
 /// be complete or reported.
-fn verify_damaged(disk: &sim::Disk, original: &Found, lost_max: usize) -> Result<(), String> {
-    let events = Events::default();
+fn verify_damaged(disk: &sim::Disk, original: &RecoveredMessages, lost_max: usize) -> Result<(), String> {
+    let events = RecordedEvents::default();
     let (spool, found, unreadable) =
-        open_damaged(disk, events.heard_by(config(32 << 10))).map_err(|error| format!("cannot open: {error}"))?;
-    for (id, letter) in &found {
-        if original.get(id) != Some(letter) {
+        open_damaged(disk, events.record_from(config(32 << 10))).map_err(|error| format!("cannot open: {error}"))?;
+    for (id, message) in &found {
+        if original.get(id) != Some(message) {
             return Err(format!("{id} is not what was accepted"));
         }
     }
@@ -37,7 +37,7 @@ fn verify_damaged(disk: &sim::Disk, original: &Found, lost_max: usize) -> Result
     if missing.len() > lost_max || silent && events.set_aside().is_empty() {
         return Err(format!("missing: {missing:?}, unreadable: {unreadable:?}, reported: {:?}", events.set_aside()));
     }
-    if original.contains_key(&spool.begin()) {
+    if original.contains_key(&spool.new_id()) {
         return Err("an id was reused".into());
     }
     close(spool, disk);
@@ -61,49 +61,49 @@ fn a_flipped_bit_costs_one_message_at_most_and_is_reported() {
 
 /// A message that a rule holds must not be delivered before the hold is known, nor after a crash.
 #[test]
-fn a_message_that_is_held_in_its_own_submission_is_held_for_whoever_hears_of_it() {
-    const HELD: State = State::Held { attempts: 0 };
-    let (disk, events) = (sim::Disk::new(SEED), Events::default());
-    let mut rig = Rig::open(&disk, events.heard_by(config(64 << 10))).unwrap();
+fn a_message_held_in_its_own_submission_is_reported_as_held() {
+    const HELD: RecipientState = RecipientState::Held { attempts: 0 };
+    let (disk, events) = (sim::Disk::new(SEED), RecordedEvents::default());
+    let mut harness = SpoolHarness::open(&disk, events.record_from(config(64 << 10))).unwrap();
     // All in one batch, to test that messages in one batch are not confused.
-    let hold = disk.hold(Kind::Sync);
-    let first = rig.offer(100, 1);
+    let hold = disk.hold(OperationKind::Sync);
+    let first = harness.start_accept(100, 1);
     hold.wait_for(1);
-    let before = rig.offer(200, 2);
-    let id = rig.begin();
-    let bytes = rig.bytes(300);
-    let message = rig.message(id, bytes, 3);
-    let held = Entry::Outcome { id, recipients: vec![(0, HELD), (2, HELD)], bounce: None };
-    let both = rig.submit(vec![message, held]);
-    let after = rig.offer(200, 2);
+    let before = harness.start_accept(200, 2);
+    let id = harness.begin();
+    let bytes = harness.bytes(300);
+    let message = harness.message(id, bytes, 3);
+    let held = SpoolEntry::Outcome { id, recipients: vec![(0, HELD), (2, HELD)], bounce: None };
+    let both = harness.submit(vec![message, held]);
+    let after = harness.start_accept(200, 2);
     let written = disk.crash(0);
     drop(hold);
     let expected = [(first.0, 1), (before.0, 2), (id, 3), (after.0, 2)].map(|(other, recipients)| match other == id {
-        true => (id, vec![HELD, State::NEW, HELD]),
-        false => (other, vec![State::NEW; recipients]),
+        true => (id, vec![HELD, RecipientState::NEW, HELD]),
+        false => (other, vec![RecipientState::NEW; recipients]),
     });
-    [first.1, before.1, both, after.1].into_iter().for_each(|ticket| rig.wait(ticket).unwrap());
-    rig.wait_until("not all commits are reported", |_| events.committed().len() == expected.len());
+    [first.1, before.1, both, after.1].into_iter().for_each(|ticket| harness.wait(ticket).unwrap());
+    harness.wait_until("not all commits are reported", |_| events.committed().len() == expected.len());
     assert_eq!(events.committed(), expected);
     // A crash before the sync leaves all or nothing; after it, all.
     for image in [written, disk.crash(1)] {
         let (spool, found) = open(&image, config(64 << 10)).unwrap();
-        assert!(found.get(&id).is_none_or(|letter| letter.states == [HELD, State::NEW, HELD]));
+        assert!(found.get(&id).is_none_or(|message| message.states == [HELD, RecipientState::NEW, HELD]));
         close(spool, &image);
     }
-    let (book, given) = rig.close();
-    let rig = Rig::reopen(&disk, config(64 << 10), book, given).unwrap();
-    assert_eq!(letter(&rig.spool, id).unwrap().states, [HELD, State::NEW, HELD]);
+    let (promises, given) = harness.close();
+    let harness = SpoolHarness::reopen(&disk, config(64 << 10), promises, given).unwrap();
+    assert_eq!(read_message(&harness.spool, id).unwrap().states, [HELD, RecipientState::NEW, HELD]);
 }
 
 #[test]
-fn an_unreadable_sector_costs_what_is_in_it() {
+fn an_unreadable_sector_only_loses_its_own_content() {
     let (image, _, original) = two_segments();
     for name in image.names().into_iter().filter(|name| name.starts_with("segment")) {
         let len = image.content(&name).unwrap().len() as u64;
         for start in (0..len).step_by(1024) {
             let disk = image.crash(0);
-            disk.spoil(&name, start..start + SECTOR);
+            disk.make_unreadable(&name, start..start + SECTOR);
             // The sector may hold the end of one message and the start of the next.
             verify_damaged(&disk, &original, 2).unwrap_or_else(|what| panic!("{name}, sector at {start}: {what}"));
         }
@@ -115,15 +115,15 @@ fn an_unreadable_sector_costs_what_is_in_it() {
 #[test]
 fn a_torn_index_is_not_taken_for_records() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
     for n in 0..40 {
-        rig.accept(100 + n, 1).unwrap();
+        harness.accept(100 + n, 1).unwrap();
     }
-    let (book, _) = rig.close();
+    let (promises, _) = harness.close();
     for seed in 0..200 {
         let after = disk.crash_harshly(seed);
         let (spool, found) = open(&after, config(64 << 10)).unwrap();
-        book.check(&found).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        promises.check(&found).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         close(spool, &after);
     }
 }
@@ -134,15 +134,15 @@ fn a_torn_index_is_not_taken_for_records() {
 fn a_record_inside_a_body_never_becomes_mail() {
     let life = |bodies: Vec<Vec<u8>>| {
         let disk = sim::Disk::new(SEED);
-        let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
+        let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
         for bytes in bodies {
-            let id = rig.begin();
-            let entry = rig.message(id, bytes, 1);
-            let ticket = rig.submit(vec![entry]);
-            rig.wait(ticket).unwrap();
+            let id = harness.begin();
+            let entry = harness.message(id, bytes, 1);
+            let ticket = harness.submit(vec![entry]);
+            harness.wait(ticket).unwrap();
         }
         let image = disk.crash(0);
-        (image, rig.close().0)
+        (image, harness.close().0)
     };
     let wanted = b"You never sent this.\r\n".repeat(30);
     let (model, _) = life(vec![b"first".to_vec(), wanted.clone()]);
@@ -154,13 +154,13 @@ fn a_record_inside_a_body_never_becomes_mail() {
     let record = &bytes[start..start + 1024];
     // At every alignment, because the client does not know the offset of its body.
     let forged: Vec<u8> = (0..8).flat_map(|shift| [&b" ".repeat(8 + shift), record].concat()).collect();
-    let (image, book) = life(vec![b"first".to_vec(), forged]);
+    let (image, promises) = life(vec![b"first".to_vec(), forged]);
     let bytes = image.content("segment-000000").unwrap();
     let frame = bytes.windows(4).enumerate().filter(|(_, window)| *window == b"MRec").map(|(place, _)| place).nth(2);
     image.flip_bit("segment-000000", frame.unwrap() as u64 * 8);
     let (spool, found, _) = open_damaged(&image, config(64 << 10)).unwrap();
-    assert!(found.values().all(|letter| letter.bytes != wanted), "the forged message is in the queue");
-    let known = found.keys().all(|id| book.letter(*id).bytes == found[id].bytes);
+    assert!(found.values().all(|message| message.bytes != wanted), "the forged message is in the queue");
+    let known = found.keys().all(|id| promises.message(*id).bytes == found[id].bytes);
     assert!(known, "an unknown message is in the queue");
     close(spool, &image);
 }
@@ -168,16 +168,17 @@ fn a_record_inside_a_body_never_becomes_mail() {
 #[test]
 fn a_leased_body_keeps_its_bytes_while_its_segment_waits_for_reuse() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let id = rig.accept(3000, 1).unwrap();
-    let spilled = rig.accept_spilled(3000, 1).unwrap();
-    let leases = [id, spilled].map(|id| (rig.spool.message(id).unwrap().body, rig.book.letter(id).bytes.clone()));
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let id = harness.accept(3000, 1).unwrap();
+    let spilled = harness.accept_spilled(3000, 1).unwrap();
+    let leases =
+        [id, spilled].map(|id| (harness.spool.message(id).unwrap().body, harness.promises.message(id).bytes.clone()));
     for id in [id, spilled] {
-        rig.settle(id, &[(0, State::Delivered)]).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
     }
     for _ in 0..30 {
-        let id = rig.accept(4000, 1).unwrap();
-        rig.settle(id, &[(0, State::Delivered)]).unwrap();
+        let id = harness.accept(4000, 1).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
         for (body, bytes) in &leases {
             let mut read = vec![0; bytes.len()];
             body.read_at(&mut read, 0).unwrap();
@@ -186,46 +187,46 @@ fn a_leased_body_keeps_its_bytes_while_its_segment_waits_for_reuse() {
     }
     drop(leases);
     let used = |log: &str| log.matches("Write segment-000000 at 8192").count();
-    rig.wait_until("the segment is not reused", |rig| {
-        let id = rig.accept(4000, 1).unwrap();
-        rig.settle(id, &[(0, State::Delivered)]).unwrap();
+    harness.wait_until("the segment is not reused", |harness| {
+        let id = harness.accept(4000, 1).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
         used(&disk.log()) > 1
     });
-    rig.close();
+    harness.close();
 }
 
 #[test]
 fn a_log_whose_mail_is_delivered_does_not_grow() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
     for _ in 0..150 {
-        let id = rig.accept(4000, 1).unwrap();
-        rig.settle(id, &[(0, State::Delivered)]).unwrap();
+        let id = harness.accept(4000, 1).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
     }
-    rig.wait_until("dead segments are not freed", |rig| rig.spool.stats().segments <= 6);
-    rig.close();
+    harness.wait_until("dead segments are not freed", |harness| harness.spool.stats().segments <= 6);
+    harness.close();
 }
 
 /// Many small live messages, as bulk mail to slow destinations leaves them.
 #[test]
-fn a_crowd_of_small_survivors_is_copied_forward() {
+fn many_small_survivors_are_copied_forward() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(1 << 20)).unwrap();
-    let survivors: Vec<_> = (0..60).map(|n| rig.accept(200 + n, 2).unwrap()).collect();
+    let mut harness = SpoolHarness::open(&disk, config(1 << 20)).unwrap();
+    let survivors: Vec<_> = (0..60).map(|n| harness.accept(200 + n, 2).unwrap()).collect();
     for id in &survivors {
-        rig.settle(*id, &[(1, State::Delivered)]).unwrap();
+        harness.settle(*id, &[(1, RecipientState::Delivered)]).unwrap();
     }
     // The newest segments are skipped, because their messages may be delivered soon.
     for _ in 0..60 {
-        let id = rig.accept(100_000, 1).unwrap();
-        rig.settle(id, &[(0, State::Delivered)]).unwrap();
+        let id = harness.accept(100_000, 1).unwrap();
+        harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
     }
-    rig.wait_until("no message is copied", |rig| rig.spool.stats().messages_copied >= 60);
-    rig.book.check(&rig.found()).unwrap();
-    let (book, _) = rig.close();
+    harness.wait_until("no message is copied", |harness| harness.spool.stats().messages_copied >= 60);
+    harness.promises.check(&harness.recovered()).unwrap();
+    let (promises, _) = harness.close();
     let after = disk.crash_harshly(1);
     let (spool, found) = open(&after, config(1 << 20)).unwrap();
-    book.check(&found).unwrap();
+    promises.check(&found).unwrap();
     close(spool, &after);
 }
 
@@ -233,33 +234,33 @@ fn a_crowd_of_small_survivors_is_copied_forward() {
 #[test]
 fn copying_forward_and_a_flood_do_not_wait_for_each_other() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(256 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(256 << 10)).unwrap();
     for round in 0..30 {
-        let survivor = rig.accept(300, 2).unwrap();
-        rig.settle(survivor, &[(0, State::Delivered)]).unwrap();
-        let tickets: Vec<_> = (0..12).map(|n| rig.offer(30_000 + n, 1)).collect();
+        let survivor = harness.accept(300, 2).unwrap();
+        harness.settle(survivor, &[(0, RecipientState::Delivered)]).unwrap();
+        let tickets: Vec<_> = (0..12).map(|n| harness.start_accept(30_000 + n, 1)).collect();
         for (id, ticket) in tickets {
-            rig.wait(ticket).unwrap_or_else(|error| panic!("round {round}: {error}"));
-            rig.settle(id, &[(0, State::Delivered)]).unwrap();
+            harness.wait(ticket).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
         }
     }
-    rig.book.check(&rig.found()).unwrap();
-    rig.close();
+    harness.promises.check(&harness.recovered()).unwrap();
+    harness.close();
 }
 
 #[test]
 fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let damaged = rig.accept(2000, 1).unwrap();
-    let other = rig.accept(2000, 1).unwrap();
-    let bytes = rig.book.letter(damaged).bytes.clone();
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let damaged = harness.accept(2000, 1).unwrap();
+    let other = harness.accept(2000, 1).unwrap();
+    let bytes = harness.promises.message(damaged).bytes.clone();
     let log = disk.content("segment-000000").unwrap();
     let place = log.windows(bytes.len()).position(|window| window == bytes).unwrap();
     disk.flip_bit("segment-000000", place as u64 * 8 + 1);
-    assert!(letter(&rig.spool, damaged).is_err());
+    assert!(read_message(&harness.spool, damaged).is_err());
     let (tell, told) = std::sync::mpsc::channel();
-    rig.spool.set_aside(damaged, "set aside by a test", Box::new(move |result| tell.send(result).unwrap()));
+    harness.spool.set_aside(damaged, "set aside by a test", Box::new(move |result| tell.send(result).unwrap()));
     assert_eq!(told.recv().unwrap(), Ok(()));
     for seed in 0..20 {
         let after = disk.crash(seed);
@@ -270,7 +271,7 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
         assert!(kept.windows(1000).any(|window| window == &bytes[1000..]), "the message's bytes are not in {aside:?}");
         close(spool, &after);
     }
-    rig.close();
+    harness.close();
 }
 
 /// The outcome "set aside" is stored for the first recipient. If that one already had a final
@@ -278,13 +279,13 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
 #[test]
 fn a_message_that_was_set_aside_after_a_first_delivery_does_not_come_back() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let id = rig.accept(2000, 2).unwrap();
-    rig.settle(id, &[(0, State::Delivered)]).unwrap();
-    assert_eq!(set_aside(&rig, id), Ok(()));
-    assert!(rig.spool.ids().is_empty());
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let id = harness.accept(2000, 2).unwrap();
+    harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
+    assert_eq!(set_aside(&harness, id), Ok(()));
+    assert!(harness.spool.ids().is_empty());
     let running = disk.crash(0);
-    rig.close();
+    harness.close();
     for image in [running, disk.crash(0), disk.crash_harshly(1)] {
         let (spool, found, unreadable) = open_damaged(&image, config(32 << 10)).unwrap();
         assert!(found.is_empty() && unreadable.is_empty(), "the message came back: {:?}", image.names());
@@ -297,36 +298,40 @@ fn a_message_that_was_set_aside_after_a_first_delivery_does_not_come_back() {
 #[test]
 fn setting_aside_that_failed_for_want_of_room_is_repeated_whole() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let id = rig.accept(2000, 1).unwrap();
-    let bytes = rig.book.letter(id).bytes.clone();
-    rig.wait_until("no spare segment is created", |rig| rig.spool.stats().segments == 2);
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let id = harness.accept(2000, 1).unwrap();
+    let bytes = harness.promises.message(id).bytes.clone();
+    harness.wait_until("no spare segment is created", |harness| harness.spool.stats().segments == 2);
     disk.set_bytes_free(100);
-    assert_eq!(set_aside(&rig, id), Err(CommitError::Full));
-    assert_eq!(rig.spool.ids(), [id], "the message stays in the queue until its bytes are safe");
+    assert_eq!(set_aside(&harness, id), Err(CommitError::Full));
+    assert_eq!(harness.spool.ids(), [id], "the message stays in the queue until its bytes are safe");
     disk.set_bytes_free(1 << 20);
-    assert_eq!(set_aside(&rig, id), Ok(()));
-    assert!(rig.spool.ids().is_empty());
+    assert_eq!(set_aside(&harness, id), Ok(()));
+    assert!(harness.spool.ids().is_empty());
     let kept: Vec<_> = disk.names().into_iter().filter(|name| !name.starts_with("segment-")).collect();
     assert!(kept.len() == 1 && kept[0].starts_with("aside-"), "{kept:?}");
     let kept = disk.content(&kept[0]).unwrap();
     assert!(kept.windows(bytes.len()).any(|window| window == bytes), "{} bytes are kept", kept.len());
-    rig.close();
+    harness.close();
 }
 
 /// The failure was ignored, and the next start removed the body as unreferenced.
 #[test]
 fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
-    let id = rig.accept_spilled(2000, 1).unwrap();
-    let bytes = rig.book.letter(id).bytes.clone();
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
+    let id = harness.accept_spilled(2000, 1).unwrap();
+    let bytes = harness.promises.message(id).bytes.clone();
     // The first rename is that of the record.
-    disk.fail(Kind::Rename, 1..2, EIO);
-    assert!(matches!(set_aside(&rig, id), Err(CommitError::Failed(_))));
-    assert_eq!(letter(&rig.spool, id).unwrap().bytes, bytes, "the message stays in the queue until its bytes are safe");
-    assert_eq!(set_aside(&rig, id), Ok(()));
-    rig.close();
+    disk.fail(OperationKind::Rename, 1..2, EIO);
+    assert!(matches!(set_aside(&harness, id), Err(CommitError::Failed(_))));
+    assert_eq!(
+        read_message(&harness.spool, id).unwrap().bytes,
+        bytes,
+        "the message stays in the queue until its bytes are safe"
+    );
+    assert_eq!(set_aside(&harness, id), Ok(()));
+    harness.close();
     for seed in 0..10 {
         let after = disk.crash(seed);
         let (spool, found) = open(&after, config(32 << 10)).unwrap();
@@ -337,9 +342,9 @@ fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
     }
 }
 
-fn set_aside(rig: &Rig, id: QueueId) -> Result<(), CommitError> {
+fn set_aside(harness: &SpoolHarness, id: QueueId) -> Result<(), CommitError> {
     let (tell, told) = std::sync::mpsc::channel();
-    rig.spool.set_aside(id, "set aside by a test", Box::new(move |result| drop(tell.send(result))));
+    harness.spool.set_aside(id, "set aside by a test", Box::new(move |result| drop(tell.send(result))));
     told.recv_timeout(std::time::Duration::from_secs(20)).expect("the callback is called")
 }
 
@@ -348,12 +353,12 @@ fn set_aside(rig: &Rig, id: QueueId) -> Result<(), CommitError> {
 #[test]
 fn a_segment_whose_header_reads_as_zeros_keeps_its_mail() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
     for _ in 0..3 {
-        rig.accept(2000, 1).unwrap();
+        harness.accept(2000, 1).unwrap();
     }
-    let (image, original) = (disk.crash(0), rig.found());
-    rig.close();
+    let (image, original) = (disk.crash(0), harness.recovered());
+    harness.close();
     let mut bytes = image.content("segment-000000").unwrap();
     bytes[..8192].fill(0);
     image.put("segment-000000", bytes);
@@ -362,14 +367,14 @@ fn a_segment_whose_header_reads_as_zeros_keeps_its_mail() {
 
 /// The batch after it proves that it was acknowledged: only the last one can be torn.
 #[test]
-fn a_lost_block_of_the_last_batch_but_one_is_told() {
+fn a_lost_block_of_the_second_to_last_batch_is_reported() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(64 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
     for _ in 0..3 {
-        rig.accept(1000, 1).unwrap();
+        harness.accept(1000, 1).unwrap();
     }
-    let (image, original) = (disk.crash(0), rig.found());
-    rig.close();
+    let (image, original) = (disk.crash(0), harness.recovered());
+    harness.close();
     for lost in [0, 0xee] {
         let damaged = image.crash(0);
         let mut bytes = damaged.content("segment-000000").unwrap();
@@ -385,12 +390,12 @@ fn a_lost_block_of_the_last_batch_but_one_is_told() {
 fn a_tail_full_of_forged_frames_costs_few_reads() {
     const READS_MAX: u64 = 60;
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(1 << 20)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(1 << 20)).unwrap();
     for _ in 0..3 {
-        rig.accept(1000, 1).unwrap();
+        harness.accept(1000, 1).unwrap();
     }
-    let (image, original) = (disk.crash(0), rig.found());
-    rig.close();
+    let (image, original) = (disk.crash(0), harness.recovered());
+    harness.close();
     let bytes = image.content("segment-000000").unwrap();
     // Magic and kind; then 200,000, whatever field of a frame is at the third word.
     let blunt = |_: u64| [&b"MRec\x01\0\0\0"[..], &200_000u32.to_le_bytes(), &[0; 4]].concat();
@@ -411,7 +416,7 @@ fn a_tail_full_of_forged_frames_costs_few_reads() {
         after.put("segment-000000", log);
         let (spool, found) = open(&after, config(1 << 20)).unwrap();
         assert_eq!(found, original);
-        assert!(after.count(Kind::Read) <= READS_MAX, "{} reads", after.count(Kind::Read));
+        assert!(after.count(OperationKind::Read) <= READS_MAX, "{} reads", after.count(OperationKind::Read));
         close(spool, &after);
     }
 }
@@ -419,32 +424,32 @@ fn a_tail_full_of_forged_frames_costs_few_reads() {
 #[test]
 fn what_does_not_fit_a_segment_is_refused_and_nothing_else_suffers() {
     let disk = sim::Disk::new(SEED);
-    let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+    let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
     for _ in 0..10 {
-        assert_eq!(rig.accept(40_000, 1).err(), Some(CommitError::TooLarge));
-        rig.accept(500, 1).unwrap();
+        assert_eq!(harness.accept(40_000, 1).err(), Some(CommitError::TooLarge));
+        harness.accept(500, 1).unwrap();
     }
-    rig.book.check(&rig.found()).unwrap();
-    assert!(rig.spool.stats().segments < 6, "every refusal uses a segment: {:?}", rig.spool.stats());
-    rig.close();
+    harness.promises.check(&harness.recovered()).unwrap();
+    assert!(harness.spool.stats().segments < 6, "every refusal uses a segment: {:?}", harness.spool.stats());
+    harness.close();
 }
 
 /// Its size was not synced when the power failed, its header was not written, or the size was lost
 /// after that.
 #[test]
-fn a_segment_whose_making_was_cut_short_is_no_trap() {
+fn a_segment_whose_creation_was_cut_short_does_no_harm() {
     let disk = sim::Disk::new(SEED);
-    drop(Rig::open(&disk, config(32 << 10)).unwrap());
+    drop(SpoolHarness::open(&disk, config(32 << 10)).unwrap());
     let made = disk.content("segment-000000").unwrap();
     for len in [0, 1, 4096, 8192, 8193, 12_288, 16_384, 32_767, 32_768] {
         for content in [&vec![0; len], &made[..len]] {
             let disk = sim::Disk::with_files(SEED, [("segment-000000".to_owned(), content.to_vec())]);
-            let mut rig = Rig::open(&disk, config(32 << 10)).unwrap();
+            let mut harness = SpoolHarness::open(&disk, config(32 << 10)).unwrap();
             for n in 0..20 {
-                let id = rig.accept(5000, 1).unwrap_or_else(|error| panic!("{len} bytes, message {n}: {error}"));
-                rig.settle(id, &[(0, State::Delivered)]).unwrap();
+                let id = harness.accept(5000, 1).unwrap_or_else(|error| panic!("{len} bytes, message {n}: {error}"));
+                harness.settle(id, &[(0, RecipientState::Delivered)]).unwrap();
             }
-            rig.close();
+            harness.close();
         }
     }
 }
@@ -458,16 +463,20 @@ fn two_lanes_recover_side_by_side() {
     };
     let spool = spool::open(lanes(&disks), config(32 << 10), SEED, &mut |_| {}).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
-    let mut ids: Vec<_> = (0..10).map(|_| spool.begin()).collect();
+    let mut ids: Vec<_> = (0..10).map(|_| spool.new_id()).collect();
     for id in &ids {
-        let content = spool::Content::Memory(id.to_string().into_bytes());
-        let entry =
-            spool::Entry::Message { id: *id, envelope: crate::rig::envelope(1), content, flags: Default::default() };
+        let content = spool::SubmittedBody::Memory(id.to_string().into_bytes());
+        let entry = spool::SpoolEntry::Message {
+            id: *id,
+            envelope: crate::harness::envelope(1),
+            content,
+            flags: Default::default(),
+        };
         let tell = tell.clone();
         spool.submit(vec![entry], Box::new(move |result| tell.send(result).unwrap()));
     }
     assert!((0..10).all(|_| told.recv().unwrap().is_ok()));
-    assert!(disks.iter().all(|disk| disk.count(Kind::Sync) > 1), "both lanes are used");
+    assert!(disks.iter().all(|disk| disk.count(OperationKind::Sync) > 1), "both lanes are used");
     // The folders come in another order, as in a changed configuration.
     let after = [disks[1].crash(3), disks[0].crash(4)];
     let mut found = Vec::new();
@@ -476,7 +485,7 @@ fn two_lanes_recover_side_by_side() {
     ids.sort_unstable();
     assert_eq!(found, ids);
     for id in ids {
-        assert_eq!(letter(&again, id).unwrap().bytes, id.to_string().into_bytes());
+        assert_eq!(read_message(&again, id).unwrap().bytes, id.to_string().into_bytes());
     }
     close(spool, &disks[0]);
     close(again, &after[0]);

@@ -4,33 +4,33 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use intake::access::{Access, Stage, Told, Visit};
+use intake::access::{AccessRules, AccessStage, RuleExplanation, SessionInfo};
 
 /// The whole text, one line each.
-pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -> String {
+pub(in super::super) async fn explain_access(access: Option<&AccessRules>, session: &SessionInfo<'_>) -> String {
     let mut out = String::new();
     let Some(access) = access else { return "access: no rules\n".into() };
-    for stage in Stage::ALL {
+    for stage in AccessStage::ALL {
         // Writing to a String cannot fail.
-        if stage == Stage::Helo && visit.helo.is_none() && access.asks_at(stage) {
-            let _ = writeln!(out, "{}: not checked: give --helo", stage.word());
+        if stage == AccessStage::Helo && session.helo.is_none() && access.has_rules_at(stage) {
+            let _ = writeln!(out, "{}: not checked: give --helo", stage.name());
             continue;
         }
-        let rules = access.explain(stage, visit).await;
+        let rules = access.explain(stage, session).await;
         for rule in &rules {
-            let _ = writeln!(out, "{}", line(stage, rule));
+            let _ = writeln!(out, "{}", rule_line(stage, rule));
         }
         match rules.last() {
-            None => drop(writeln!(out, "{}: no rules", stage.word())),
+            None => drop(writeln!(out, "{}: no rules", stage.name())),
             Some(last) if last.accepts => {
-                let _ = writeln!(out, "{}: accepted; later stages are skipped", stage.word());
+                let _ = writeln!(out, "{}: accepted; later stages are skipped", stage.name());
                 break;
             }
             Some(last) if last.decides => {
-                let _ = writeln!(out, "{}: decided here", stage.word());
+                let _ = writeln!(out, "{}: decided here", stage.name());
                 break;
             }
-            Some(_) => drop(writeln!(out, "{}: continues", stage.word())),
+            Some(_) => drop(writeln!(out, "{}: continues", stage.name())),
         }
     }
     out
@@ -38,7 +38,7 @@ pub(in super::super) async fn told(access: Option<&Access>, visit: &Visit<'_>) -
 
 /// Whether a client without login may send to other domains, by `networks` and `others` of
 /// `[relay]`.
-pub(in super::super) fn relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> String {
+pub(in super::super) fn explain_relaying(client: IpAddr, is_in_networks: bool, is_deferred: bool) -> String {
     match (is_in_networks, is_deferred) {
         (true, _) => format!("relay: a client at {client} may relay, by relay.networks\n"),
         (false, false) => {
@@ -50,10 +50,10 @@ pub(in super::super) fn relaying(client: IpAddr, is_in_networks: bool, is_deferr
     }
 }
 
-fn line(stage: Stage, rule: &Told) -> String {
+fn rule_line(stage: AccessStage, rule: &RuleExplanation) -> String {
     let conditions = if rule.conditions.is_empty() { "always".into() } else { rule.conditions.join("; ") };
-    let says = rule.says.as_deref().unwrap_or("does not match");
-    format!("{}: {:?} ({conditions}): {says}", stage.word(), rule.rule)
+    let says = rule.verdict.as_deref().unwrap_or("does not match");
+    format!("{}: {:?} ({conditions}): {says}", stage.name(), rule.rule)
 }
 
 #[cfg(test)]
@@ -61,25 +61,25 @@ mod tests {
     use std::sync::Arc;
 
     use crate::config::Config;
-    use crate::plan;
-    use crate::tables::Tables;
+    use crate::from_config;
+    use crate::tables::OpenTables;
 
     use super::*;
 
     #[test]
-    fn who_may_not_relay_is_told_the_reply() {
+    fn relaying_shows_the_reply() {
         for (is_in_networks, is_deferred, told) in [
             (true, false, "192.0.2.1 may relay, by relay.networks"),
             (false, false, "192.0.2.1 may not relay without login: 550 5.7.1 at RCPT"),
             (false, true, "192.0.2.1 may not relay without login: 454 4.7.1 at RCPT"),
         ] {
-            let line = relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
+            let line = explain_relaying("192.0.2.1".parse().unwrap(), is_in_networks, is_deferred);
             assert!(line.contains(told) && line.ends_with('\n'), "{line}");
         }
     }
 
     #[test]
-    fn each_stage_is_told_until_a_rule_ends_it() {
+    fn stages_are_listed_until_a_rule_decides() {
         let text = r#"
             [[access]]
             name = "ours"
@@ -95,20 +95,21 @@ mod tests {
             reply = "550 5.1.6 moved"
         "#;
         let config = Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
-        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
-        let events: lookup::Events = Arc::new(|_| {});
-        let lists = plan::Lists::open(&config, &events).unwrap();
-        let access = plan::access(&config, &tables, &lists);
+        let tables = OpenTables::open(&config, Arc::new(|_| {})).unwrap();
+        let events: lookup::TableEventHandler = Arc::new(|_| {});
+        let lists = from_config::DnsblLists::open(&config, &events).unwrap();
+        let access = from_config::access(&config, &tables, &lists);
         let recipient = "bob@old.example".parse().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let told = |client: &str, helo| {
             let client = client.parse().ok();
-            let visit = Visit { client, helo, sender: Some(None), recipient: Some(&recipient), ..Visit::default() };
-            runtime.block_on(told(access.as_ref(), &visit))
+            let session =
+                SessionInfo { client, helo, sender: Some(None), recipient: Some(&recipient), ..SessionInfo::default() };
+            runtime.block_on(explain_access(access.as_ref(), &session))
         };
         let accounts = [told("10.1.2.3", None), told("192.0.2.1", Some("a.dynamic.example")), told("192.0.2.1", None)];
         insta::assert_snapshot!("access", accounts.join("---\n"));
-        let nothing = runtime.block_on(super::told(None, &Visit::default()));
+        let nothing = runtime.block_on(super::explain_access(None, &SessionInfo::default()));
         assert_eq!(nothing, "access: no rules\n");
     }
 }

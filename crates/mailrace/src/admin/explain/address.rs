@@ -5,49 +5,49 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use lookup::directory::{Directory, Resolution, Store};
+use lookup::directory::{MailboxLocation, RecipientDirectory, Resolution};
 use mail::{Address, Timestamp};
-use queue::{Limits, NextHopView, Obstacle, QueueNumber, Queues};
-use route::{Answer, Endpoint, Host, Hosts, Route, Router};
+use queue::{NextHopLimits, NextHopView, Obstacle, QueueNumber, Queues};
+use route::{Endpoint, Host, Hosts, Route, RouteAnswer, Router};
 use serde::{Deserialize, Serialize};
 
-use super::super::text::{brief, counted};
-use super::{busy, obstacle_lines};
+use super::super::text::{plural, short_duration};
+use super::{next_hop_load, obstacle_lines};
 use crate::config::Config;
-use crate::flow::{Fleet, Rules};
-use crate::plan;
-use crate::quota::Rooms;
-use crate::tables::Tables;
+use crate::flow::{ClassifierRules, Transports};
+use crate::from_config;
+use crate::quota::MailboxQuotas;
+use crate::tables::OpenTables;
 
 /// How many of the addresses that an alias resolves to are traced.
-const LEGS_MAX: usize = 20;
+const RECIPIENTS_MAX: usize = 20;
 
 /// Knows the flow's directory, rules and routes.
-pub struct Guide {
-    directory: Arc<Directory>,
-    rules: Rules,
-    tables: Tables,
-    routes: route::Config,
-    fleet: Fleet,
-    rooms: Option<Arc<Rooms>>,
+pub struct Explainer {
+    directory: Arc<RecipientDirectory>,
+    rules: ClassifierRules,
+    tables: OpenTables,
+    router_config: route::Config,
+    transports: Transports,
+    quotas: Option<Arc<MailboxQuotas>>,
 }
 
 /// The result, before the queues are asked.
-pub(in super::super) struct Journey {
+pub(in super::super) struct AddressTrace {
     /// What the directory says.
     resolution: String,
     /// Set if the directory alone decides.
-    verdict: Option<Verdict>,
-    pub(in super::super) legs: Vec<Leg>,
+    verdict: Option<Deliverability>,
+    pub(in super::super) recipients: Vec<RecipientRoute>,
     /// Addresses that are not traced.
-    more: usize,
+    omitted: usize,
 }
 
 /// Whether mail for an address would be delivered, as far as this can be told without sending any.
 /// The last is the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(in super::super) enum Verdict {
+pub(in super::super) enum Deliverability {
     Deliverable,
     /// The directory or the DNS does not answer now.
     Unknown,
@@ -56,7 +56,7 @@ pub(in super::super) enum Verdict {
 
 /// The route to one address.
 #[derive(Clone)]
-pub(in super::super) struct Leg {
+pub(in super::super) struct RecipientRoute {
     address: Address,
     /// The destination's name in the queue.
     destination: String,
@@ -68,15 +68,15 @@ pub(in super::super) struct Leg {
 }
 
 /// What the queues know of a route.
-pub(in super::super) struct Situation {
+pub(in super::super) struct QueueState {
     queue: Box<str>,
     obstacles: Vec<Obstacle>,
-    busy: Option<String>,
-    names: Vec<Box<str>>,
+    next_hop_load: Option<String>,
+    queue_names: Vec<Box<str>>,
 }
 
-impl Guide {
-    /// For this configuration; `queues` have their numbers, and `rooms` belong to the same
+impl Explainer {
+    /// For this configuration; `queues` have their numbers, and `quotas` belong to the same
     /// configuration.
     ///
     /// # Errors
@@ -84,53 +84,67 @@ impl Guide {
     /// A setting cannot be used.
     pub fn new(
         config: &Config,
-        tables: &Tables,
-        directory: Arc<Directory>,
+        tables: &OpenTables,
+        directory: Arc<RecipientDirectory>,
         queues: &queue::Config,
-        rooms: Option<Arc<Rooms>>,
-    ) -> anyhow::Result<Guide> {
-        let (rules, routes) = (plan::rules(config, tables, queues), plan::routes(config));
-        Ok(Guide { directory, rules, tables: tables.clone(), routes, fleet: plan::fleet(config)?, rooms })
+        quotas: Option<Arc<MailboxQuotas>>,
+    ) -> anyhow::Result<Explainer> {
+        let (rules, routes) = (from_config::rules(config, tables, queues), from_config::routes(config));
+        Ok(Explainer {
+            directory,
+            rules,
+            tables: tables.clone(),
+            router_config: routes,
+            transports: from_config::transports(config)?,
+            quotas,
+        })
     }
 
     /// Resolves the routes to an address that the directory has resolved, by tables and the DNS.
     /// This may take long.
-    pub(in super::super) async fn follow(&self, resolution: Resolution, sender: Option<&Address>) -> Journey {
-        let Told { resolution, verdict, finals } = told(resolution);
-        let router = Router::new(self.routes.clone()).map_err(|error| error.to_string());
+    pub(in super::super) async fn trace(&self, resolution: Resolution, sender: Option<&Address>) -> AddressTrace {
+        let DirectoryAnswer { resolution, verdict, addresses } = directory_answer(resolution);
+        let router = Router::new(self.router_config.clone()).map_err(|error| error.to_string());
         let router = router.map(|router| router.with_tables(self.tables.iter().map(|(_, table)| table.clone())));
-        let mut legs = Vec::new();
-        for address in finals.iter().take(LEGS_MAX) {
-            legs.push(self.leg(address, sender, &router).await);
+        let mut recipients = Vec::new();
+        for address in addresses.iter().take(RECIPIENTS_MAX) {
+            recipients.push(self.recipient_route(address, sender, &router).await);
         }
-        Journey { resolution, verdict, legs, more: finals.len().saturating_sub(LEGS_MAX) }
+        AddressTrace { resolution, verdict, recipients, omitted: addresses.len().saturating_sub(RECIPIENTS_MAX) }
     }
 
-    async fn leg(&self, address: &Address, sender: Option<&Address>, router: &Result<Router, String>) -> Leg {
+    async fn recipient_route(
+        &self,
+        address: &Address,
+        sender: Option<&Address>,
+        router: &Result<Router, String>,
+    ) -> RecipientRoute {
         let domain = address.domain();
-        let store = match self.rules.is_open(domain) {
-            true => self.directory.stores(std::slice::from_ref(address)).await.pop(),
+        let store = match self.rules.needs_directory(domain) {
+            true => self.directory.mailbox_locations(std::slice::from_ref(address)).await.pop(),
             false => None,
         };
         let destination = match &store {
-            Some(Store::At(host)) => format!("{host}!{domain}"),
-            Some(Store::Here | Store::Onward | Store::Unavailable(_)) | None => domain.to_owned(),
+            Some(MailboxLocation::OtherHost(host)) => format!("{host}!{domain}"),
+            Some(MailboxLocation::ThisHost | MailboxLocation::NextHop | MailboxLocation::Unavailable(_)) | None => {
+                domain.to_owned()
+            }
         };
         let is_here = match &store {
-            Some(store) => *store == Store::Here,
+            Some(store) => *store == MailboxLocation::ThisHost,
             None => self.rules.local.0.contains(domain),
         };
         let (queue, rule) = self.queue(sender, domain, is_here).await;
         let route = match (store, router) {
-            (Some(Store::Unavailable(why)), _) => Err(format!("mailbox host unknown: {why}")),
+            (Some(MailboxLocation::Unavailable(why)), _) => Err(format!("mailbox host unknown: {why}")),
             (_, Ok(router)) => Ok(router.route(&destination).await),
             (_, Err(why)) => Err(why.clone()),
         };
-        let quota = match &self.rooms {
-            Some(rooms) => rooms.account(address).await,
+        let quota = match &self.quotas {
+            Some(quotas) => quotas.describe(address).await,
             None => None,
         };
-        Leg { address: address.clone(), destination, queue, rule, route, quota }
+        RecipientRoute { address: address.clone(), destination, queue, rule, route, quota }
     }
 
     /// The queue and the rule that chooses it, with the classifier's precedence.
@@ -141,18 +155,18 @@ impl Guide {
         let clients = self.rules.clients.len();
         let unless_client = |rule: String| match clients {
             0 => rule,
-            _ => format!("{rule}; unless a client rule matches ({})", counted(clients, "rule")),
+            _ => format!("{rule}; unless a client rule matches ({})", plural(clients, "rule")),
         };
         let (queue, rule) = match self.by_sender(sender).await {
             Some(named) => named,
-            None => match self.rules.domains.iter().find(|(pattern, _)| pattern.fits(domain)) {
+            None => match self.rules.domains.iter().find(|(pattern, _)| pattern.matches(domain)) {
                 Some((pattern, queue)) => (*queue, unless_client(format!("by domain {pattern}"))),
-                None => (self.rules.standard, unless_client("because no rule matches".into())),
+                None => (self.rules.default_queue, unless_client("because no rule matches".into())),
             },
         };
         match self.rules.headers.len() {
             0 => (queue, rule),
-            headers => (queue, format!("{rule}; unless a header rule matches ({})", counted(headers, "rule"))),
+            headers => (queue, format!("{rule}; unless a header rule matches ({})", plural(headers, "rule"))),
         }
     }
 
@@ -165,116 +179,121 @@ impl Guide {
         Some((*queue, format!("by sender table '{}'", table.name())))
     }
 
-    /// Writes everything; `meant` is the normalized form of `address`.
-    pub(in super::super) fn tell(
+    /// Writes everything; `normalized` is the normalized form of `address`.
+    pub(in super::super) fn write(
         &self,
         [address, meant]: [&Address; 2],
-        journey: &Journey,
-        situations: &[Situation],
+        trace: &AddressTrace,
+        queue_states: &[QueueState],
         now: Timestamp,
         out: &mut impl Write,
     ) -> io::Result<()> {
         if address != meant {
             writeln!(out, "{address}: the postmaster of this host, {meant}")?;
         }
-        writeln!(out, "{meant}: {}", journey.resolution)?;
-        for (leg, situation) in journey.legs.iter().zip(situations) {
-            writeln!(out, "{}", leg.address)?;
-            writeln!(out, "  queue: {}, {}", situation.queue, leg.rule)?;
-            if leg.destination != leg.address.domain() {
-                writeln!(out, "  destination: {}, from the directory", leg.destination)?;
+        writeln!(out, "{meant}: {}", trace.resolution)?;
+        for (recipient, queue_state) in trace.recipients.iter().zip(queue_states) {
+            writeln!(out, "{}", recipient.address)?;
+            writeln!(out, "  queue: {}, {}", queue_state.queue, recipient.rule)?;
+            if recipient.destination != recipient.address.domain() {
+                writeln!(out, "  destination: {}, from the directory", recipient.destination)?;
             }
-            match &leg.route {
-                Ok(route) => self.tell_route(route, out)?,
+            match &recipient.route {
+                Ok(route) => self.write_route(route, out)?,
                 Err(why) => writeln!(out, "  route: unknown: {why}")?,
             }
-            if let Some(quota) = &leg.quota {
+            if let Some(quota) = &recipient.quota {
                 writeln!(out, "  quota: {quota}")?;
             }
-            if let Some(busy) = &situation.busy {
+            if let Some(busy) = &queue_state.next_hop_load {
                 writeln!(out, "  next hop now: {busy}")?;
             }
-            if leg.next_hop().is_none() && situation.obstacles.is_empty() {
+            if recipient.next_hop().is_none() && queue_state.obstacles.is_empty() {
                 continue;
             }
-            let name = |number: QueueNumber| &*situation.names[usize::from(number.0)];
-            obstacle_lines(&situation.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+            let name = |number: QueueNumber| &*queue_state.queue_names[usize::from(number.0)];
+            obstacle_lines(&queue_state.obstacles, now, name).iter().try_for_each(|line| writeln!(out, "  {line}"))?;
         }
-        if journey.more > 0 {
-            writeln!(out, "and {} more addresses", journey.more)?;
+        if trace.omitted > 0 {
+            writeln!(out, "and {} more addresses", trace.omitted)?;
         }
         Ok(())
     }
 
-    fn tell_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
+    fn write_route(&self, route: &Route, out: &mut impl Write) -> io::Result<()> {
         match &route.answer {
-            Answer::Local { transport } => {
+            RouteAnswer::Local { transport } => {
                 writeln!(out, "  route: local mailbox, transport {transport}")?;
-                self.tell_limits(transport, None, out)
+                self.write_limits(transport, None, out)
             }
-            Answer::Hosts(hosts) => {
-                let good_for = brief(route.valid_for);
+            RouteAnswer::Hosts(hosts) => {
+                let good_for = short_duration(route.valid_for);
                 writeln!(out, "  route: to {}, transport {}; valid for {good_for}", hosts.next_hop, hosts.transport)?;
                 for (place, tier) in (1..).zip(&hosts.tiers) {
-                    tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", listening(host)))?;
+                    tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", host_line(host)))?;
                 }
-                self.tell_limits(&hosts.transport, Some(hosts), out)
+                self.write_limits(&hosts.transport, Some(hosts), out)
             }
-            Answer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
-            Answer::Fail(reply) => writeln!(out, "  route: none, mail fails: {reply}"),
+            RouteAnswer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
+            RouteAnswer::Fail(reply) => writeln!(out, "  route: none, mail fails: {reply}"),
         }
     }
 
-    fn tell_limits(&self, transport: &str, hosts: Option<&Hosts>, out: &mut impl Write) -> io::Result<()> {
-        if let Some(ship) = self.fleet.ships.get(transport) {
-            writeln!(out, "  limits: {}", limits(&ship.limits))?;
+    fn write_limits(&self, transport: &str, hosts: Option<&Hosts>, out: &mut impl Write) -> io::Result<()> {
+        if let Some(transport_config) = self.transports.by_name.get(transport) {
+            writeln!(out, "  limits: {}", limits_text(&transport_config.limits))?;
         }
         let names = || hosts.into_iter().flat_map(|hosts| hosts.tiers.iter().flatten()).map(|host| &*host.name);
-        let exception = self.fleet.exceptions.iter().find(|exception| names().any(|name| (exception.is_for)(name)));
-        let Some(exception) = exception else { return Ok(()) };
+        let peer_override =
+            self.transports.overrides.iter().find(|exception| names().any(|name| (exception.applies_to)(name)));
+        let Some(peer_override) = peer_override else { return Ok(()) };
         let told = [
-            exception.connections.map(|most| counted(most, "connection")),
-            exception.rate.map(|rate| format!("{} every {:?}", counted(rate.messages as usize, "message"), rate.per)),
-            exception.messages_per_connection.map(|most| counted(most as usize, "message") + " a connection"),
-            exception.recipients_per_message.map(|most| counted(most, "recipient") + " a message"),
+            peer_override.connections.map(|most| plural(most, "connection")),
+            peer_override
+                .rate
+                .map(|rate| format!("{} every {:?}", plural(rate.messages as usize, "message"), rate.per)),
+            peer_override.messages_per_connection.map(|most| plural(most as usize, "message") + " a connection"),
+            peer_override.recipients_per_message.map(|most| plural(most, "recipient") + " a message"),
         ];
         writeln!(out, "  limits for this next hop: {}", told.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 
-impl Verdict {
+impl Deliverability {
     pub(in super::super) fn word(self) -> &'static str {
         match self {
-            Verdict::Deliverable => "deliverable",
-            Verdict::Unknown => "unknown now",
-            Verdict::Undeliverable => "undeliverable",
+            Deliverability::Deliverable => "deliverable",
+            Deliverability::Unknown => "unknown now",
+            Deliverability::Undeliverable => "undeliverable",
         }
     }
 }
 
-impl Journey {
+impl AddressTrace {
     /// The verdict and the reason: the first of the worst of all addresses.
-    pub(in super::super) fn verdict(&self) -> (Verdict, String) {
+    pub(in super::super) fn deliverability(&self) -> (Deliverability, String) {
         if let Some(verdict) = self.verdict {
             return (verdict, self.resolution.clone());
         }
-        let verdicts = self.legs.iter().map(Leg::verdict);
+        let verdicts = self.recipients.iter().map(RecipientRoute::deliverability);
         let worst = verdicts.reduce(|worst, other| if other.0 > worst.0 { other } else { worst });
-        worst.unwrap_or((Verdict::Undeliverable, self.resolution.clone()))
+        worst.unwrap_or((Deliverability::Undeliverable, self.resolution.clone()))
     }
 }
 
-impl Leg {
-    fn verdict(&self) -> (Verdict, String) {
+impl RecipientRoute {
+    fn deliverability(&self) -> (Deliverability, String) {
         let (verdict, why) = match &self.route {
-            Err(why) => (Verdict::Unknown, why.clone()),
+            Err(why) => (Deliverability::Unknown, why.clone()),
             Ok(route) => match &route.answer {
-                Answer::Local { transport } => (Verdict::Deliverable, format!("local mailbox, transport {transport}")),
-                Answer::Hosts(hosts) => {
-                    (Verdict::Deliverable, format!("to {}, transport {}", hosts.next_hop, hosts.transport))
+                RouteAnswer::Local { transport } => {
+                    (Deliverability::Deliverable, format!("local mailbox, transport {transport}"))
                 }
-                Answer::Defer(reply) => (Verdict::Unknown, reply.to_string()),
-                Answer::Fail(reply) => (Verdict::Undeliverable, reply.to_string()),
+                RouteAnswer::Hosts(hosts) => {
+                    (Deliverability::Deliverable, format!("to {}, transport {}", hosts.next_hop, hosts.transport))
+                }
+                RouteAnswer::Defer(reply) => (Deliverability::Unknown, reply.to_string()),
+                RouteAnswer::Fail(reply) => (Deliverability::Undeliverable, reply.to_string()),
             },
         };
         (verdict, format!("{}: {why}", self.address))
@@ -282,7 +301,7 @@ impl Leg {
 
     /// The state in the queues. This creates the destination if needed; it is dropped again if no
     /// recipient waits there.
-    pub(in super::super) fn situation<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> Situation {
+    pub(in super::super) fn queue_state<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> QueueState {
         let destination = queues.destination(self.queue, &self.destination);
         let mut obstacles = queues.explain(now, destination);
         let next_hop = self.next_hop();
@@ -290,50 +309,56 @@ impl Leg {
         if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == Obstacle::NoRoute) {
             // The route was not requested because no mail waits; what holds the next hop would hold
             // this mail too.
-            obstacles.splice(at..=at, view.iter().flat_map(|hop| troubles(hop, now)));
+            obstacles.splice(at..=at, view.iter().flat_map(|hop| next_hop_obstacles(hop, now)));
         }
         let names: Vec<_> = queues.config().queues.iter().map(|queue| queue.name.clone()).collect();
-        let busy = view.as_ref().map(busy);
-        Situation { queue: names[usize::from(self.queue.0)].clone(), obstacles, busy, names }
+        let busy = view.as_ref().map(next_hop_load);
+        QueueState {
+            queue: names[usize::from(self.queue.0)].clone(),
+            obstacles,
+            next_hop_load: busy,
+            queue_names: names,
+        }
     }
 
     fn next_hop(&self) -> Option<&str> {
         match &self.route.as_ref().ok()?.answer {
-            Answer::Local { transport } => Some(transport),
-            Answer::Hosts(hosts) => Some(&hosts.next_hop),
-            Answer::Defer(_) | Answer::Fail(_) => None,
+            RouteAnswer::Local { transport } => Some(transport),
+            RouteAnswer::Hosts(hosts) => Some(&hosts.next_hop),
+            RouteAnswer::Defer(_) | RouteAnswer::Fail(_) => None,
         }
     }
 }
 
 /// What holds a next hop, whatever the destination.
-fn troubles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
+fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
     let dead = hop.probe_at.zip(hop.error).map(|(probe_at, error)| Obstacle::Dead { probe_at, error: error.clone() });
     let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| Obstacle::Rate { until });
     let (attempts, most) = (hop.attempts, hop.concurrency);
-    let full = (attempts >= most).then_some(Obstacle::NextHopFull { attempts, most });
+    let full = (attempts >= most).then_some(Obstacle::NextHopFull { attempts, max: most });
     [dead, rate, full].into_iter().flatten().collect()
 }
 
 /// What the directory says, and the final recipients.
-struct Told {
+struct DirectoryAnswer {
     resolution: String,
     /// Set if no route is needed.
-    verdict: Option<Verdict>,
-    finals: Vec<Address>,
+    verdict: Option<Deliverability>,
+    addresses: Vec<Address>,
 }
 
-fn told(resolution: Resolution) -> Told {
-    let over = |verdict, resolution: String| Told { resolution, verdict: Some(verdict), finals: Vec::new() };
-    let never = |resolution: &str| over(Verdict::Undeliverable, resolution.into());
+fn directory_answer(resolution: Resolution) -> DirectoryAnswer {
+    let over =
+        |verdict, resolution: String| DirectoryAnswer { resolution, verdict: Some(verdict), addresses: Vec::new() };
+    let never = |resolution: &str| over(Deliverability::Undeliverable, resolution.into());
     match resolution {
         Resolution::Unknown => never("unknown user in one of our domains"),
         Resolution::TooDeep => never("too many alias steps, possibly an alias loop"),
         Resolution::TooMany => never("it expands to too many addresses"),
-        Resolution::Unavailable(why) => over(Verdict::Unknown, format!("cannot be looked up now: {why}")),
+        Resolution::Unavailable(why) => over(Deliverability::Unknown, format!("cannot be looked up now: {why}")),
         Resolution::Remote(address) => {
             let resolution = "remote: not one of our domains".into();
-            Told { resolution, verdict: None, finals: vec![address] }
+            DirectoryAnswer { resolution, verdict: None, addresses: vec![address] }
         }
         Resolution::Local(finals) => {
             let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
@@ -347,12 +372,12 @@ fn told(resolution: Resolution) -> Told {
                     )
                 }
             };
-            Told { resolution, verdict: None, finals: addresses }
+            DirectoryAnswer { resolution, verdict: None, addresses }
         }
     }
 }
 
-fn listening(host: &Host) -> String {
+fn host_line(host: &Host) -> String {
     let endpoint = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => address.to_string(),
         Endpoint::Unix(path) => format!("unix:{}", path.display()),
@@ -360,14 +385,14 @@ fn listening(host: &Host) -> String {
     format!("{}: {}", host.name, host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", "))
 }
 
-fn limits(limits: &Limits) -> String {
-    let most = counted(limits.concurrency.most, "attempt");
+fn limits_text(limits: &NextHopLimits) -> String {
+    let most = plural(limits.concurrency.max, "attempt");
     let recipients = limits
         .recipients_per_attempt_max
-        .map(|most| format!(", {} each", counted(most, "recipient")))
+        .map(|most| format!(", {} each", plural(most, "recipient")))
         .unwrap_or_default();
     let rate = match limits.rate {
-        Some(rate) => format!("{} every {:?}", counted(rate.messages as usize, "message"), rate.per),
+        Some(rate) => format!("{} every {:?}", plural(rate.messages as usize, "message"), rate.per),
         None => "no rate".into(),
     };
     format!("at most {most} concurrently{recipients}; {rate}")
@@ -378,13 +403,13 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    use mail::{Enhanced, Reply};
-    use queue::Contact;
+    use mail::{EnhancedCode, Reply};
+    use queue::ContactResult;
 
     use super::super::super::sample::{self, NOW};
     use super::super::super::wait::unless_stopping;
     use super::*;
-    use crate::tables::Tables;
+    use crate::tables::OpenTables;
 
     const CONFIG: &str = r#"
         hostname = "mx.here"
@@ -404,25 +429,31 @@ mod tests {
         rate = "5/m"
     "#;
 
-    fn guide(text: &str) -> Guide {
+    fn explainer(text: &str) -> Explainer {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
-        let tables = Tables::open(&config, Arc::new(|_| {})).unwrap();
-        let queues = plan::queues(&config);
-        Guide::new(&config, &tables, Arc::new(plan::directory(&config, &tables)), &queues, None).unwrap()
+        let tables = OpenTables::open(&config, Arc::new(|_| {})).unwrap();
+        let queues = from_config::queues(&config);
+        Explainer::new(&config, &tables, Arc::new(from_config::directory(&config, &tables)), &queues, None).unwrap()
     }
 
-    fn followed(guide: &Guide, address: &Address, sender: Option<&Address>, stopping: &AtomicBool) -> Option<Journey> {
-        let work = async { guide.follow(guide.directory.resolve(address).await, sender).await };
+    fn traced(
+        guide: &Explainer,
+        address: &Address,
+        sender: Option<&Address>,
+        stopping: &AtomicBool,
+    ) -> Option<AddressTrace> {
+        let work = async { guide.trace(guide.directory.resolve(address).await, sender).await };
         unless_stopping(stopping, work).unwrap()
     }
 
     fn explain(address: &str, sender: Option<&str>, queues: &mut Queues<()>) -> String {
-        let (guide, address): (_, Address) = (guide(CONFIG), address.parse().unwrap());
+        let (guide, address): (_, Address) = (explainer(CONFIG), address.parse().unwrap());
         let sender = sender.map(|sender| sender.parse().unwrap());
-        let journey = followed(&guide, &address, sender.as_ref(), &AtomicBool::new(false)).unwrap();
-        let situations: Vec<_> = journey.legs.iter().map(|leg| leg.situation(queues, NOW)).collect();
+        let trace = traced(&guide, &address, sender.as_ref(), &AtomicBool::new(false)).unwrap();
+        let queue_states: Vec<_> =
+            trace.recipients.iter().map(|recipient| recipient.queue_state(queues, NOW)).collect();
         let mut out = Vec::new();
-        guide.tell([&address; 2], &journey, &situations, NOW, &mut out).unwrap();
+        guide.write([&address; 2], &trace, &queue_states, NOW, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -446,17 +477,17 @@ mod tests {
 
     /// The name server exists but does not answer.
     #[test]
-    fn nobody_waits_for_the_dns_when_the_server_stops() {
+    fn tracing_ends_when_the_server_stops() {
         let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let servers = format!("{CONFIG}\n[dns]\nservers = [\"{}\"]\ntimeout = \"1h\"", silent.local_addr().unwrap());
-        let guide = guide(&servers);
+        let guide = explainer(&servers);
         let address = "joe@elsewhere.example".parse().unwrap();
-        assert!(followed(&guide, &address, None, &AtomicBool::new(true)).is_none());
+        assert!(traced(&guide, &address, None, &AtomicBool::new(true)).is_none());
     }
 
     #[test]
     fn a_rule_names_the_queue_by_its_precedence() {
-        let guide = guide(CONFIG);
+        let guide = explainer(CONFIG);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let name = |sender: Option<&str>, domain, is_here| {
             let sender: Option<Address> = sender.map(|sender| sender.parse().unwrap());
@@ -478,28 +509,28 @@ mod tests {
 
     /// The next hop has no more mail, but is remembered as dead.
     #[test]
-    fn where_nobody_waits_the_troubles_of_the_next_hop_are_told() {
+    fn an_idle_next_hop_still_shows_its_obstacles() {
         let mut sample = sample::queues();
-        let refused = Reply::new(451, Enhanced(4, 4, 1), "connection refused");
-        sample.queues.ended(NOW, &mut sample.attempt, Contact::Failed(refused.clone()));
+        let refused = Reply::new(451, EnhancedCode(4, 4, 1), "connection refused");
+        sample.queues.finish_contact(NOW, &mut sample.attempt, ContactResult::Failed(refused.clone()));
         let hosts = Hosts { transport: "smtp".into(), next_hop: "smtp:mx.here!d.example".into(), tiers: Vec::new() };
-        let leg = Leg {
+        let recipient = RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),
             queue: QueueNumber(0),
             rule: String::new(),
-            route: Ok(Route { answer: Answer::Hosts(hosts), valid_for: Duration::ZERO, transient: false }),
+            route: Ok(Route { answer: RouteAnswer::Hosts(hosts), valid_for: Duration::ZERO, transient: false }),
             quota: None,
         };
-        let situation = leg.situation(&mut sample.queues, NOW);
-        assert!(!situation.obstacles.contains(&Obstacle::NoRoute));
+        let queue_state = recipient.queue_state(&mut sample.queues, NOW);
+        assert!(!queue_state.obstacles.contains(&Obstacle::NoRoute));
         assert_eq!(
-            situation.busy.as_deref(),
+            queue_state.next_hop_load.as_deref(),
             Some("0 attempts in progress, limit 1 now, 1 failure since it last answered")
         );
         let view = sample.queues.next_hops().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
         let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };
         let probe_at = NOW + sample::HOUR;
-        assert_eq!(troubles(&dead, NOW), [Obstacle::Dead { probe_at, error: refused }]);
+        assert_eq!(next_hop_obstacles(&dead, NOW), [Obstacle::Dead { probe_at, error: refused }]);
     }
 }

@@ -6,13 +6,13 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::client::{ask, ask_octets, print};
-use super::super::question::Question;
-use super::super::text::Text;
+use super::super::client::{print, request_bytes, request_text};
+use super::super::request::ControlRequest;
+use super::super::text::AsText;
 use super::text;
-use crate::cli::QueueShow;
+use crate::cli::QueueShowArgs;
 use crate::config::Config;
-use crate::exit::{self, Exit};
+use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::terminal::printable;
 use mail::QueueId;
@@ -22,18 +22,18 @@ use mail::QueueId;
 /// # Errors
 ///
 /// The message does not exist, it was finished while it was read, or the server does not answer.
-pub fn show(config: &Config, how: &QueueShow) -> anyhow::Result<()> {
-    let pieces = Pieces { config, id: how.id, from: 0 };
+pub fn show(config: &Config, how: &QueueShowArgs) -> anyhow::Result<()> {
+    let chunks = MessageChunks { config, id: how.id, from: 0 };
     if how.message {
-        return copy(pieces);
+        return print_chunks(chunks);
     }
     if how.header {
-        return copy(Header::new(pieces));
+        return print_chunks(HeaderChunks::new(chunks));
     }
-    let answer = ask(&config.admin.socket, &Question::Show { id: Text(how.id) })?;
+    let answer = request_text(&config.admin.socket, &ControlRequest::Show { id: AsText(how.id) })?;
     let mut rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?.into_iter();
     let message = rows.next().unwrap_or_default();
-    let header = Header::new(pieces).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    let header = HeaderChunks::new(chunks).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let header = String::from_utf8_lossy(&header);
     match how.json {
         true => print([text::json(message, rows.collect(), &header).to_string()]),
@@ -42,40 +42,40 @@ pub fn show(config: &Config, how: &QueueShow) -> anyhow::Result<()> {
 }
 
 /// Prints bytes unchanged, or escaped by lines on a terminal.
-fn copy(pieces: impl Iterator<Item = anyhow::Result<Vec<u8>>>) -> anyhow::Result<()> {
+fn print_chunks(chunks: impl Iterator<Item = anyhow::Result<Vec<u8>>>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(output());
-    let mut screen = io::stdout().is_terminal().then(Screen::default);
-    for piece in pieces {
-        match &mut screen {
-            Some(screen) => screen.write(&piece?, &mut out)?,
-            None => out.write_all(&piece?)?,
+    let mut terminal = io::stdout().is_terminal().then(TerminalWriter::default);
+    for chunk in chunks {
+        match &mut terminal {
+            Some(terminal) => terminal.write(&chunk?, &mut out)?,
+            None => out.write_all(&chunk?)?,
         }
     }
-    if let Some(screen) = screen {
-        screen.finish(&mut out)?;
+    if let Some(terminal) = terminal {
+        terminal.finish(&mut out)?;
     }
     Ok(out.flush()?)
 }
 
 /// Splits the bytes of a message into lines for a terminal.
 #[derive(Default)]
-struct Screen {
+struct TerminalWriter {
     /// The start of an incomplete line.
     line: Vec<u8>,
 }
 
-impl Screen {
-    fn write(&mut self, piece: &[u8], out: &mut impl Write) -> io::Result<()> {
-        for part in piece.split_inclusive(|octet| *octet == b'\n') {
+impl TerminalWriter {
+    fn write(&mut self, chunk: &[u8], out: &mut impl Write) -> io::Result<()> {
+        for part in chunk.split_inclusive(|octet| *octet == b'\n') {
             self.line.extend_from_slice(part);
             if part.ends_with(b"\n") {
-                self.end(out)?;
+                self.end_line(out)?;
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, out: &mut impl Write) -> io::Result<()> {
+    fn end_line(&mut self, out: &mut impl Write) -> io::Result<()> {
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
         // A tab is harmless: it only moves the cursor.
@@ -86,78 +86,78 @@ impl Screen {
     }
 
     fn finish(mut self, out: &mut impl Write) -> io::Result<()> {
-        if self.line.is_empty() { Ok(()) } else { self.end(out) }
+        if self.line.is_empty() { Ok(()) } else { self.end_line(out) }
     }
 }
 
 /// Precedes the bytes of a chunk.
 #[derive(Deserialize)]
-struct Head {
+struct ChunkHead {
     octets: usize,
     size: u64,
 }
 
 /// The bytes of a message, while it exists.
-struct Pieces<'a> {
+struct MessageChunks<'a> {
     config: &'a Config,
     id: QueueId,
     from: u64,
 }
 
-impl Iterator for Pieces<'_> {
+impl Iterator for MessageChunks<'_> {
     type Item = anyhow::Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.piece().transpose()
+        self.next_chunk().transpose()
     }
 }
 
-impl Pieces<'_> {
+impl MessageChunks<'_> {
     /// None at the end.
-    fn piece(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        let asked = Question::Content { id: Text(self.id), from: self.from };
-        let answer = ask_octets(&self.config.admin.socket, &asked);
-        let (head, piece) = parted(answer?)?;
-        self.from += piece.len() as u64;
-        if piece.is_empty() && self.from < head.size {
-            return Err(cut().into());
+    fn next_chunk(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        let request = ControlRequest::Content { id: AsText(self.id), from: self.from };
+        let answer = request_bytes(&self.config.admin.socket, &request);
+        let (head, chunk) = split_answer(answer?)?;
+        self.from += chunk.len() as u64;
+        if chunk.is_empty() && self.from < head.size {
+            return Err(cut_short().into());
         }
-        Ok((!piece.is_empty()).then_some(piece))
+        Ok((!chunk.is_empty()).then_some(chunk))
     }
 }
 
 /// Splits an answer into its head and its bytes.
-fn parted(mut answer: Vec<u8>) -> anyhow::Result<(Head, Vec<u8>)> {
-    let end = answer.iter().position(|octet| *octet == b'\n').ok_or_else(cut)?;
-    let head: Head = serde_json::from_slice(&answer[..end])?;
+fn split_answer(mut answer: Vec<u8>) -> anyhow::Result<(ChunkHead, Vec<u8>)> {
+    let end = answer.iter().position(|octet| *octet == b'\n').ok_or_else(cut_short)?;
+    let head: ChunkHead = serde_json::from_slice(&answer[..end])?;
     answer.drain(..=end);
     // The message may contain a line `done`, so the end of the answer alone proves nothing.
     match answer.pop() {
         Some(b'\n') if answer.len() == head.octets => Ok((head, answer)),
-        _ => Err(cut().into()),
+        _ => Err(cut_short().into()),
     }
 }
 
-fn cut() -> Exit {
-    Exit { code: exit::IO, text: "the server's answer is truncated".into() }
+fn cut_short() -> ExitError {
+    ExitError { code: exit::IO, text: "the server's answer is truncated".into() }
 }
 
 /// The header of a message, with the empty line after it if present (RFC 5322 section 2.1).
-struct Header<I> {
-    pieces: I,
+struct HeaderChunks<I> {
+    chunks: I,
     /// The last bytes: the empty line may span two chunks.
     tail: Vec<u8>,
     ended: bool,
 }
 
-impl<I> Header<I> {
-    fn new(pieces: I) -> Self {
+impl<I> HeaderChunks<I> {
+    fn new(chunks: I) -> Self {
         // The message may have no header at all.
-        Header { pieces, tail: b"\r\n".into(), ended: false }
+        HeaderChunks { chunks, tail: b"\r\n".into(), ended: false }
     }
 }
 
-impl<I: Iterator<Item = anyhow::Result<Vec<u8>>>> Iterator for Header<I> {
+impl<I: Iterator<Item = anyhow::Result<Vec<u8>>>> Iterator for HeaderChunks<I> {
     type Item = anyhow::Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -165,18 +165,18 @@ impl<I: Iterator<Item = anyhow::Result<Vec<u8>>>> Iterator for Header<I> {
         if self.ended {
             return None;
         }
-        let mut piece = match self.pieces.next()? {
-            Ok(piece) => piece,
+        let mut chunk = match self.chunks.next()? {
+            Ok(chunk) => chunk,
             Err(error) => return Some(Err(error)),
         };
         let before = self.tail.len();
-        self.tail.extend_from_slice(&piece);
+        self.tail.extend_from_slice(&chunk);
         if let Some(at) = self.tail.windows(END.len()).position(|four| four == END) {
-            piece.truncate(at + END.len() - before);
+            chunk.truncate(at + END.len() - before);
             self.ended = true;
         }
         self.tail.drain(..self.tail.len().saturating_sub(END.len() - 1));
-        Some(Ok(piece))
+        Some(Ok(chunk))
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
 
     /// The header of a message that comes in chunks of this size.
     fn header(message: &str, size: usize) -> String {
-        let pieces = message.as_bytes().chunks(size).map(|piece| Ok(piece.to_vec()));
-        let header = Header::new(pieces).collect::<anyhow::Result<Vec<_>>>().unwrap().concat();
+        let chunks = message.as_bytes().chunks(size).map(|chunk| Ok(chunk.to_vec()));
+        let header = HeaderChunks::new(chunks).collect::<anyhow::Result<Vec<_>>>().unwrap().concat();
         String::from_utf8(header).unwrap()
     }
 
@@ -206,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_bytes_were_cut_short_is_none() {
-        let octets = |answer: &[u8]| parted(answer.to_vec()).map(|(_, piece)| piece).ok();
+    fn truncated_bytes_are_an_error() {
+        let octets = |answer: &[u8]| split_answer(answer.to_vec()).map(|(_, chunk)| chunk).ok();
         assert_eq!(octets(b"{\"octets\":5,\"size\":9}\na\nb\n\n\n").as_deref(), Some(&b"a\nb\n\n"[..]));
         for cut in [&b""[..], b"{\"octets\":5,\"size\":9}\n", b"{\"octets\":5,\"size\":9}\na\nb\n", b"x\n\n"] {
             assert_eq!(octets(cut), None, "{cut:?}");
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_lines_that_do_it_no_harm() {
+    fn terminal_output_is_escaped() {
         let mut out = Vec::new();
-        let mut screen = Screen::default();
-        for piece in ["Subject: \u{1b}[2Jx\r", "\nA:\tb\n\u{202e}", "end"] {
-            screen.write(piece.as_bytes(), &mut out).unwrap();
+        let mut terminal = TerminalWriter::default();
+        for chunk in ["Subject: \u{1b}[2Jx\r", "\nA:\tb\n\u{202e}", "end"] {
+            terminal.write(chunk.as_bytes(), &mut out).unwrap();
         }
-        screen.finish(&mut out).unwrap();
+        terminal.finish(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "Subject: \\u001b[2Jx\nA:\tb\n\\u202eend\n");
     }
 }

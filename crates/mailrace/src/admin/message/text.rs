@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::text::{brief, counted};
+use super::super::text::{plural, short_duration};
 use crate::config::LogTarget;
 
 /// One JSON object for everything.
@@ -17,12 +17,12 @@ pub(super) fn json(mut message: Value, recipients: Vec<Value>, header: &str) -> 
 /// The lines for people.
 pub(super) fn lines(message: &Value, recipients: &[Value], header: &str, log: &LogTarget) -> Vec<String> {
     let mut lines = envelope(message);
-    lines.push(counted(recipients.len(), "recipient"));
+    lines.push(plural(recipients.len(), "recipient"));
     recipients.iter().for_each(|recipient| push_recipient(recipient, &mut lines));
     for destination in message["destinations"].as_array().into_iter().flatten() {
         push_destination(destination, &mut lines);
     }
-    let place = place(log, text(message, "id"));
+    let place = log_hint(log, text(message, "id"));
     lines.push(format!("history: for its attempts and their replies, see the log: {place}"));
     lines.push(
         "  while its next hop is unreachable it is not attempted, and nothing is logged: see mailrace explain".into(),
@@ -33,7 +33,7 @@ pub(super) fn lines(message: &Value, recipients: &[Value], header: &str, log: &L
 }
 
 fn envelope(message: &Value) -> Vec<String> {
-    let age = brief(Duration::from_secs(message["age_seconds"].as_u64().unwrap_or_default()));
+    let age = short_duration(Duration::from_secs(message["age_seconds"].as_u64().unwrap_or_default()));
     let mut lines = vec![
         format!("{} from <{}>", text(message, "id"), text(message, "sender")),
         format!("  accepted: {} ({age} ago), {} bytes", text(message, "accepted"), message["size"]),
@@ -57,7 +57,7 @@ fn envelope(message: &Value) -> Vec<String> {
 
 fn push_recipient(recipient: &Value, lines: &mut Vec<String>) {
     let until = recipient["until"].as_str().map(|until| format!(" until {until}")).unwrap_or_default();
-    let attempts = recipient["attempts"].as_u64().map(|count| format!(", {}", counted(count as usize, "attempt")));
+    let attempts = recipient["attempts"].as_u64().map(|count| format!(", {}", plural(count as usize, "attempt")));
     let (address, state) = (text(recipient, "recipient"), text(recipient, "state"));
     lines.push(format!("  <{address}>: {state}{until}{}", attempts.unwrap_or_default()));
     let named = [
@@ -83,7 +83,7 @@ fn push_destination(destination: &Value, lines: &mut Vec<String>) {
 }
 
 /// How to find the message in the log, as far as the configuration tells.
-fn place(log: &LogTarget, id: &str) -> String {
+fn log_hint(log: &LogTarget, id: &str) -> String {
     match log {
         LogTarget::File(path) => format!("grep {id} {}", path.display()),
         LogTarget::Stderr => format!("look for {id} in the server's standard error"),

@@ -1,10 +1,10 @@
 //! `[[domain]]`: local domains.
 
-use super::transports::Transports;
-use super::{Unique, named};
-use crate::config::fault::Fault;
-use crate::config::key;
+use super::transports::TransportSections;
+use super::{Unique, take_reference};
+use crate::config::error::ConfigError;
 use crate::config::section::Section;
+use crate::config::value_kind;
 use crate::config::{Domain, DomainTable, Transport};
 
 /// The default delimiter between mailbox and tag.
@@ -14,24 +14,24 @@ const DELIMITER: Option<char> = Some('+');
 pub(super) fn domains(
     document: &mut Section<'_, '_>,
     tables: &[String],
-    transports: &Transports,
+    transports: &TransportSections,
 ) -> (Vec<Domain>, Vec<DomainTable>) {
     let Some(sections) = document.sections("domain") else { return (vec![localhost()], Vec::new()) };
     let (mut names, mut tabled) = (Unique::default(), Unique::default());
     let (mut domains, mut domain_tables) = (Vec::new(), Vec::new());
     let mut first_tabled = None;
     for mut section in sections {
-        match named(&mut section, "names", "[[table]]", tables) {
+        match take_reference(&mut section, "names", "[[table]]", tables) {
             Some(table) => {
-                tabled.claim(&section, "names", table.get_ref(), table.span());
+                tabled.insert(&section, "names", table.get_ref(), table.span());
                 first_tabled.get_or_insert(table.span());
                 let settings = domain(&mut section, Box::default(), tables, transports);
                 domain_tables.push(DomainTable { names: table.into_inner().into(), settings });
             }
             None => {
-                let name = section.required("name", &key::HOST);
+                let name = section.take_required("name", &value_kind::HOST);
                 if let Some(name) = &name {
-                    names.claim(&section, "name", name.get_ref(), name.span());
+                    names.insert(&section, "name", name.get_ref(), name.span());
                 }
                 let name = name.map(|name| name.into_inner()).unwrap_or_default();
                 domains.push(domain(&mut section, name, tables, transports));
@@ -40,7 +40,7 @@ pub(super) fn domains(
     }
     if let Some(place) = first_tabled.filter(|_| names.is_empty()) {
         let label = "expected another [[domain]] with a `name`: its postmaster is this server's postmaster";
-        document.state_fault(Fault::new(place, "all domains are in tables", label));
+        document.report_error(ConfigError::new(place, "all domains are in tables", label));
     }
     (domains, domain_tables)
 }
@@ -57,25 +57,25 @@ fn localhost() -> Domain {
     }
 }
 
-fn domain(section: &mut Section<'_, '_>, name: Box<str>, tables: &[String], transports: &Transports) -> Domain {
-    let mut table = |key| named(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
+fn domain(section: &mut Section<'_, '_>, name: Box<str>, tables: &[String], transports: &TransportSections) -> Domain {
+    let mut table = |key| take_reference(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
     let (mailboxes, aliases, hosts) = (table("mailboxes"), table("aliases"), table("hosts"));
     let transport = transport(section, transports);
-    let catch_all = section.take("catch_all", &key::ADDRESS);
-    let delimiter = section.take_or("delimiter", &key::DELIMITER, DELIMITER);
+    let catch_all = section.take("catch_all", &value_kind::ADDRESS);
+    let delimiter = section.take_or("delimiter", &value_kind::DELIMITER, DELIMITER);
     Domain { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
 }
 
 /// The transport's name. One that looked up the MX of the recipient's domain would come back to
 /// this server.
-fn transport(section: &mut Section<'_, '_>, transports: &Transports) -> Box<str> {
-    let Some(name) = named(section, "transport", "[transport.NAME]", &transports.names) else {
+fn transport(section: &mut Section<'_, '_>, transports: &TransportSections) -> Box<str> {
+    let Some(name) = take_reference(section, "transport", "[transport.NAME]", &transports.names) else {
         return Transport::MAILDIR.into();
     };
     let astray = |transport: &&Transport| !transport.is_maildir() && transport.next_hop().is_none();
     if transports.find(name.get_ref()).filter(astray).is_some() {
         let label = format!("expected a transport of type maildir, or a `next_hop` in [transport.{}]", name.get_ref());
-        section.state(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);
+        section.report(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);
     }
     name.into_inner().into()
 }

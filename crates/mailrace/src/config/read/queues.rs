@@ -5,18 +5,18 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::{Unique, named, waits};
-use crate::config::fault::Fault;
-use crate::config::key::{self, Kind};
+use super::{Unique, read_waits, take_reference};
+use crate::config::error::ConfigError;
 use crate::config::section::Section;
-use crate::config::{Adopt, Queue, Retry, Rules, Scheduler};
+use crate::config::value_kind::{self, ValueKind};
+use crate::config::{AdoptSettings, Queue, QueueRules, RetrySettings, Scheduler};
 
 /// More queues are probably a mistake; each costs a turn of the scheduler.
 const QUEUES_MAX: usize = 1000;
 
 /// What only one queue may have.
 #[derive(Default)]
-struct Claims {
+struct SeenQueues {
     names: Unique,
     headers: Unique,
     senders: Unique,
@@ -28,121 +28,122 @@ struct Claims {
 }
 
 pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Queue> {
-    let mut claims = Claims::default();
+    let mut seen = SeenQueues::default();
     let mut queues = Vec::from(Queue::built_in());
     for section in document.sections("queue").unwrap_or_default() {
-        queue(section, tables, &mut claims, &mut queues);
+        queue(section, tables, &mut seen, &mut queues);
     }
-    if claims.adopting.is_none() {
+    if seen.adopting.is_none() {
         let lame = queues.iter_mut().filter(|queue| &*queue.name == Queue::LAME);
-        lame.for_each(|lame| lame.adopt = Some(Adopt::default()));
+        lame.for_each(|lame| lame.adopt = Some(AdoptSettings::default()));
     }
     let adopting = queues.iter().find(|queue| queue.adopt.is_some()).map(|queue| &queue.name);
-    let held = claims.held.into_iter().filter(|(name, _)| adopting == Some(name));
-    held.for_each(|(_, place)| document.state_fault(held_adopter(place)));
+    let held = seen.held.into_iter().filter(|(name, _)| adopting == Some(name));
+    held.for_each(|(_, place)| document.report_error(held_adopter_error(place)));
     queues
 }
 
 /// Its next hops would never be tried again, and their mail would not even expire.
-fn held_adopter(place: Range<usize>) -> Fault {
+fn held_adopter_error(place: Range<usize>) -> ConfigError {
     let label = "expected at least 1: mail for the next hops that it adopts would never be tried again, nor expire";
     let help = "hold the other queues instead; or raise `failures` and \
                 `slower_than` in `adopt`, so that it rarely adopts";
-    Fault::new(place, "the queue with `adopt` is held", label).with_help(Some(help.into()))
+    ConfigError::new(place, "the queue with `adopt` is held", label).with_help(Some(help.into()))
 }
 
 /// Changes the queue that the section names, or adds it.
-fn queue(mut section: Section<'_, '_>, tables: &[String], claims: &mut Claims, queues: &mut Vec<Queue>) {
-    let name = section.required("name", &key::TEXT);
+fn queue(mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenQueues, queues: &mut Vec<Queue>) {
+    let name = section.take_required("name", &value_kind::TEXT);
     if let Some(name) = &name {
-        claims.names.claim(&section, "name", name.get_ref(), name.span());
+        seen.names.insert(&section, "name", name.get_ref(), name.span());
     }
     let name = name.map(Spanned::into_inner).unwrap_or_default();
     let place = queues.iter().position(|queue| *queue.name == *name);
-    let or = place.map_or_else(|| Queue::new(&name), |place| queues[place].clone());
-    let concurrency = section.placed("concurrency", &Kind::COUNT_OR_ZERO);
+    let defaults = place.map_or_else(|| Queue::new(&name), |place| queues[place].clone());
+    let concurrency = section.take_spanned("concurrency", &ValueKind::COUNT_OR_ZERO);
     let held = concurrency.iter().filter(|concurrency| *concurrency.get_ref() == 0);
-    claims.held.extend(held.map(|concurrency| (or.name.clone(), concurrency.span())));
+    seen.held.extend(held.map(|concurrency| (defaults.name.clone(), concurrency.span())));
     let queue = Queue {
-        name: or.name,
-        concurrency: concurrency.map_or(or.concurrency, Spanned::into_inner),
-        rules: rules(&mut section, tables, claims),
-        retry: section.section("retry").map_or(or.retry, retry),
-        adopt: section.section("adopt").map(|section| adopt(section, &mut claims.adopting)),
+        name: defaults.name,
+        concurrency: concurrency.map_or(defaults.concurrency, Spanned::into_inner),
+        rules: rules(&mut section, tables, seen),
+        retry: section.section("retry").map_or(defaults.retry, retry),
+        adopt: section.section("adopt").map(|section| adopt(section, &mut seen.adopting)),
     };
     match place {
         Some(place) => queues[place] = queue,
         None if queues.len() < QUEUES_MAX => queues.push(queue),
         None => {
             let label = format!("expected at most {QUEUES_MAX}, including the built-in ones");
-            section.state_fault(Fault::new(section.place(), "too many queues", label));
+            section.report_error(ConfigError::new(section.span(), "too many queues", label));
         }
     }
 }
 
-fn rules(section: &mut Section<'_, '_>, tables: &[String], claims: &mut Claims) -> Rules {
-    Rules {
-        sender_table: named(section, "sender_table", "[[table]]", tables).map(|table| table.into_inner().into()),
-        headers: rules_of(section, "headers", &key::HEADER_RULE, &mut claims.headers),
-        senders: rules_of(section, "senders", &key::SENDER_RULE, &mut claims.senders),
-        clients: rules_of(section, "clients", &key::NETWORK, &mut claims.clients),
-        domains: rules_of(section, "domains", &key::PATTERN, &mut claims.domains),
+fn rules(section: &mut Section<'_, '_>, tables: &[String], seen: &mut SeenQueues) -> QueueRules {
+    QueueRules {
+        sender_table: take_reference(section, "sender_table", "[[table]]", tables)
+            .map(|table| table.into_inner().into()),
+        headers: read_rules(section, "headers", &value_kind::HEADER_RULE, &mut seen.headers),
+        senders: read_rules(section, "senders", &value_kind::SENDER_RULE, &mut seen.senders),
+        clients: read_rules(section, "clients", &value_kind::NETWORK, &mut seen.clients),
+        domains: read_rules(section, "domains", &value_kind::PATTERN, &mut seen.domains),
     }
 }
 
 /// Rules that no other queue has: the later of two equal rules would never match.
-fn rules_of<T: Display>(
+fn read_rules<T: Display>(
     section: &mut Section<'_, '_>,
     key: &'static str,
-    kind: &Kind<T>,
+    kind: &ValueKind<T>,
     unique: &mut Unique,
 ) -> Vec<T> {
     let rules = section.list(key, kind).unwrap_or_default();
     let claim = |rule: Spanned<T>| {
-        unique.claim(section, key, &rule.get_ref().to_string().to_lowercase(), rule.span());
+        unique.insert(section, key, &rule.get_ref().to_string().to_lowercase(), rule.span());
         rule.into_inner()
     };
     rules.into_iter().map(claim).collect()
 }
 
-fn retry(mut section: Section<'_, '_>) -> Retry {
-    let or = Retry::default();
-    let (first, longest) = waits(&mut section, or.first, or.longest);
-    Retry {
+fn retry(mut section: Section<'_, '_>) -> RetrySettings {
+    let defaults = RetrySettings::default();
+    let (first, longest) = read_waits(&mut section, defaults.first, defaults.longest);
+    RetrySettings {
         first,
-        factor: section.take_or("factor", &key::FACTOR, or.factor),
+        factor: section.take_or("factor", &value_kind::FACTOR, defaults.factor),
         longest,
-        jitter: section.take_or("jitter", &key::SHARE, or.jitter),
-        lifetime: section.take_or("lifetime", &key::SPAN, or.lifetime),
+        jitter: section.take_or("jitter", &value_kind::FRACTION, defaults.jitter),
+        lifetime: section.take_or("lifetime", &value_kind::DURATION, defaults.lifetime),
     }
 }
 
-fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> Adopt {
+fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> AdoptSettings {
     match adopting {
-        None => *adopting = Some(section.place()),
+        None => *adopting = Some(section.span()),
         Some(first) => {
             let label = "expected in at most one queue";
-            let fault = Fault::new(section.place(), "two queues have `adopt`", label).with_earlier(first.clone());
-            section.state_fault(fault);
+            let error = ConfigError::new(section.span(), "two queues have `adopt`", label).with_earlier(first.clone());
+            section.report_error(error);
         }
     }
-    let or = Adopt::default();
-    Adopt {
-        failures: section.take_or("failures", &Kind::COUNT, or.failures),
-        slower_than: section.take_or("slower_than", &key::SPAN, or.slower_than),
-        release_after: section.take_or("release_after", &key::SPAN, or.release_after),
-        per_next_hop: section.take_or("per_next_hop", &Kind::COUNT, or.per_next_hop),
+    let defaults = AdoptSettings::default();
+    AdoptSettings {
+        failures: section.take_or("failures", &ValueKind::COUNT, defaults.failures),
+        slower_than: section.take_or("slower_than", &value_kind::DURATION, defaults.slower_than),
+        release_after: section.take_or("release_after", &value_kind::DURATION, defaults.release_after),
+        per_next_hop: section.take_or("per_next_hop", &ValueKind::COUNT, defaults.per_next_hop),
     }
 }
 
 /// `[queues]`.
 pub(super) fn scheduler(document: &mut Section<'_, '_>) -> Scheduler {
-    let or = Scheduler::default();
-    let Some(mut section) = document.section("queues") else { return or };
+    let defaults = Scheduler::default();
+    let Some(mut section) = document.section("queues") else { return defaults };
     Scheduler {
-        unrecorded_max: section.take_or("unrecorded", &Kind::COUNT, or.unrecorded_max),
-        mailing_above: section.take_or("mailing_above", &Kind::COUNT, or.mailing_above),
-        letters_share: section.take_or("letters_share", &Kind::COUNT, or.letters_share),
+        unrecorded_max: section.take_or("unrecorded", &ValueKind::COUNT, defaults.unrecorded_max),
+        bulk_above: section.take_or("mailing_above", &ValueKind::COUNT, defaults.bulk_above),
+        single_share: section.take_or("letters_share", &ValueKind::COUNT, defaults.single_share),
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
     fn every_queue_but_the_one_that_adopts_can_be_held() {
         let (held, adopts) = ("concurrency = 0\n", "adopt = {}\n");
         let queue = |name: &str, settings: &str| format!("[[queue]]\nname = \"{name}\"\n{settings}");
-        let parse = |text: &str| Config::parse(text, "text", "host.example").map_err(|faults| faults.to_string());
+        let parse = |text: &str| Config::parse(text, "text", "host.example").map_err(|errors| errors.to_string());
         for text in [queue("lame", held), queue("slow", &[held, adopts].concat())] {
             let told = parse(&text).unwrap_err();
             assert!(told.contains("the queue with `adopt` is held") && told.contains("concurrency = 0"), "{told}");

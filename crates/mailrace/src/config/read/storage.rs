@@ -5,40 +5,40 @@ use std::time::Duration;
 
 use toml::Spanned;
 
-use super::{Unique, filled};
-use crate::config::key::{self, Kind};
-use crate::config::section::{Choice, Section};
-use crate::config::{Admin, Durability, Log, LogFormat, LogTarget, SOCKET_PATH_OCTETS_MAX, Spool};
+use super::{Unique, fill_path};
+use crate::config::section::{Keywords, Section};
+use crate::config::value_kind::{self, ValueKind};
+use crate::config::{Admin, Durability, Log, LogFormat, LogTarget, SOCKET_PATH_BYTES_MAX, Spool};
 
-const DURABILITY: Choice<bool> = Choice { built: &[("commit", false), ("relaxed", true)], later: &[] };
+const DURABILITY: Keywords<bool> = Keywords { supported: &[("commit", false), ("relaxed", true)], planned: &[] };
 
 pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above: u64) -> Spool {
-    let or = Spool::under(data_dir);
-    let Some(mut section) = document.section("spool") else { return or };
-    let lanes = section.list("lanes", &key::TEXT).map(|lanes| lanes_of(&section, &lanes, data_dir));
-    let segment = section.placed("segment", &key::SEGMENT);
+    let defaults = Spool::with_data_dir(data_dir);
+    let Some(mut section) = document.section("spool") else { return defaults };
+    let lanes = section.list("lanes", &value_kind::TEXT).map(|lanes| read_lanes(&section, &lanes, data_dir));
+    let segment = section.take_spanned("segment", &value_kind::SEGMENT_SIZE);
     if let Some(segment) = segment.as_ref().filter(|segment| *segment.get_ref() / 4 < spill_above) {
         let label = format!("expected at least four times `limits.spill_above`, which is {spill_above} bytes");
-        section.state(segment.span(), "segment", "has an invalid value", label);
+        section.report(segment.span(), "segment", "has an invalid value", label);
     }
     Spool {
-        lanes: lanes.unwrap_or(or.lanes),
+        lanes: lanes.unwrap_or(defaults.lanes),
         durability: durability(&mut section),
-        segment_octets: segment.map_or(or.segment_octets, Spanned::into_inner),
-        spare_segments: section.take_or("spare_segments", &Kind::COUNT_OR_ZERO, or.spare_segments),
-        space_min: section.take_or("space_min", &key::SIZE, or.space_min),
-        inodes_min: section.take_or("inodes_min", &Kind::COUNT_OR_ZERO, or.inodes_min),
+        segment_octets: segment.map_or(defaults.segment_octets, Spanned::into_inner),
+        spare_segments: section.take_or("spare_segments", &ValueKind::COUNT_OR_ZERO, defaults.spare_segments),
+        space_min: section.take_or("space_min", &value_kind::SIZE, defaults.space_min),
+        inodes_min: section.take_or("inodes_min", &ValueKind::COUNT_OR_ZERO, defaults.inodes_min),
     }
 }
 
-fn lanes_of(section: &Section<'_, '_>, lanes: &[Spanned<String>], data_dir: &Path) -> Vec<PathBuf> {
+fn read_lanes(section: &Section<'_, '_>, lanes: &[Spanned<String>], data_dir: &Path) -> Vec<PathBuf> {
     if lanes.is_empty() {
-        section.state(section.place(), "lanes", "is empty", "expected at least one folder".into());
+        section.report(section.span(), "lanes", "is empty", "expected at least one folder".into());
     }
     let mut unique = Unique::default();
     let lane = |template: &Spanned<String>| {
-        let lane = filled(section, "lanes", template, data_dir)?;
-        unique.claim(section, "lanes", &lane.to_string_lossy(), template.span());
+        let lane = fill_path(section, "lanes", template, data_dir)?;
+        unique.insert(section, "lanes", &lane.to_string_lossy(), template.span());
         Some(lane)
     };
     lanes.iter().filter_map(lane).collect()
@@ -46,11 +46,11 @@ fn lanes_of(section: &Section<'_, '_>, lanes: &[Spanned<String>], data_dir: &Pat
 
 fn durability(section: &mut Section<'_, '_>) -> Durability {
     let relaxed = section.choice("durability", &DURABILITY).unwrap_or(false);
-    let sync_every = section.placed("sync_every", &key::SPAN);
+    let sync_every = section.take_spanned("sync_every", &value_kind::DURATION);
     match sync_every {
         Some(every) if !relaxed => {
             let label = "expected only with durability = \"relaxed\": \"commit\" syncs before every 250";
-            section.state(every.span(), "sync_every", "is not allowed here", label.into());
+            section.report(every.span(), "sync_every", "is not allowed here", label.into());
             Durability::Commit
         }
         _ if !relaxed => Durability::Commit,
@@ -58,30 +58,30 @@ fn durability(section: &mut Section<'_, '_>) -> Durability {
     }
 }
 
-const LOG_FORMAT: Choice<LogFormat> =
-    Choice { built: &[("text", LogFormat::Text), ("json", LogFormat::Json)], later: &[] };
+const LOG_FORMAT: Keywords<LogFormat> =
+    Keywords { supported: &[("text", LogFormat::Text), ("json", LogFormat::Json)], planned: &[] };
 
 pub(super) fn log(document: &mut Section<'_, '_>, data_dir: &Path) -> Log {
-    let or = Log::default();
-    let Some(mut section) = document.section("log") else { return or };
-    let to = section.placed("to", &key::TEXT).filter(|to| to.get_ref() != "stderr");
-    let file = to.and_then(|template| filled(&section, "to", &template, data_dir));
+    let defaults = Log::default();
+    let Some(mut section) = document.section("log") else { return defaults };
+    let to = section.take_spanned("to", &value_kind::TEXT).filter(|to| to.get_ref() != "stderr");
+    let file = to.and_then(|template| fill_path(&section, "to", &template, data_dir));
     Log {
-        format: section.choice("format", &LOG_FORMAT).unwrap_or(or.format),
-        to: file.map_or(or.to, LogTarget::File),
-        queue: section.take_or("queue", &Kind::COUNT, or.queue),
-        subject: section.take_or("subject", &key::FLAG, or.subject),
+        format: section.choice("format", &LOG_FORMAT).unwrap_or(defaults.format),
+        to: file.map_or(defaults.to, LogTarget::File),
+        queue: section.take_or("queue", &ValueKind::COUNT, defaults.queue),
+        subject: section.take_or("subject", &value_kind::FLAG, defaults.subject),
     }
 }
 
 pub(super) fn admin(document: &mut Section<'_, '_>, data_dir: &Path) -> Admin {
-    let or = Admin { socket: data_dir.join("control.sock") };
-    let Some(mut section) = document.section("admin") else { return or };
-    let Some(template) = section.placed("socket", &key::TEXT) else { return or };
-    let Some(socket) = filled(&section, "socket", &template, data_dir) else { return or };
-    if socket.as_os_str().len() > SOCKET_PATH_OCTETS_MAX {
-        let label = format!("expected a path of at most {SOCKET_PATH_OCTETS_MAX} bytes, the limit of unix sockets");
-        section.state(template.span(), "socket", "is too long", label);
+    let defaults = Admin { socket: data_dir.join("control.sock") };
+    let Some(mut section) = document.section("admin") else { return defaults };
+    let Some(template) = section.take_spanned("socket", &value_kind::TEXT) else { return defaults };
+    let Some(socket) = fill_path(&section, "socket", &template, data_dir) else { return defaults };
+    if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let label = format!("expected a path of at most {SOCKET_PATH_BYTES_MAX} bytes, the limit of unix sockets");
+        section.report(template.span(), "socket", "is too long", label);
     }
     Admin { socket }
 }

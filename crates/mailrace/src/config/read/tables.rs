@@ -11,11 +11,11 @@ use std::str::FromStr;
 
 use toml::Spanned;
 
-use super::{Unique, bare, filled};
-use crate::config::fault::Fault;
-use crate::config::key::{self, Kind};
-use crate::config::section::{Choice, Section, quoted};
-use crate::config::{Table, TableKind, secret};
+use super::{Unique, fill_path, unspanned};
+use crate::config::error::ConfigError;
+use crate::config::section::{Keywords, Section, quoted_choices};
+use crate::config::value_kind::{self, ValueKind};
+use crate::config::{TableConfig, TableKind, secret};
 
 /// More tables are probably a mistake; each network table has a thread.
 const TABLES_MAX: usize = 1000;
@@ -34,8 +34,8 @@ enum Type {
     Ldap,
 }
 
-const TYPE: Choice<Type> = Choice {
-    built: &[
+const TYPE: Keywords<Type> = Keywords {
+    supported: &[
         ("text", Type::Text),
         ("cdb", Type::Cdb),
         ("regexp", Type::Regexp),
@@ -46,7 +46,7 @@ const TYPE: Choice<Type> = Choice {
         ("postgres", Type::Postgres),
         ("ldap", Type::Ldap),
     ],
-    later: &[],
+    planned: &[],
 };
 
 /// All keys but `name` and `type`, with the types that have them.
@@ -85,28 +85,28 @@ const KEYS: [(&str, &[Type]); 29] = {
     ]
 };
 
-const NAME: Kind<String> = Kind { expected: "the name of a table", read: key::TEXT.read };
+const NAME: ValueKind<String> = ValueKind { expected: "the name of a table", parse: value_kind::TEXT.parse };
 
 /// What only one table may have.
 #[derive(Default)]
-struct Claims {
+struct SeenTables {
     names: Unique,
     /// The files of local copies.
     files: Unique,
 }
 
 /// The valid tables, and the names of all tables, including those with errors.
-pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Table>, Vec<String>) {
-    let (mut claims, mut chains, mut tables) = (Claims::default(), Vec::new(), Vec::new());
+pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<TableConfig>, Vec<String>) {
+    let (mut seen, mut chains, mut tables) = (SeenTables::default(), Vec::new(), Vec::new());
     let sections = document.sections("table").unwrap_or_default();
     if let Some(beyond) = sections.get(TABLES_MAX) {
         let label = format!("expected at most {TABLES_MAX}");
-        document.state_fault(Fault::new(beyond.place(), "too many tables", label));
+        document.report_error(ConfigError::new(beyond.span(), "too many tables", label));
     }
     for section in sections.into_iter().take(TABLES_MAX) {
-        tables.extend(table(section, data_dir, &mut claims, &mut chains));
+        tables.extend(table(section, data_dir, &mut seen, &mut chains));
     }
-    let names = claims.names.names();
+    let names = seen.names.names();
     chains::check(document, &chains, &names);
     (tables, names)
 }
@@ -114,96 +114,96 @@ pub(super) fn tables(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Ta
 fn table(
     mut section: Section<'_, '_>,
     data_dir: &Path,
-    claims: &mut Claims,
-    chains: &mut Vec<chains::Links>,
-) -> Option<Table> {
-    section.be_discreet();
-    let name = section.required("name", &key::TEXT);
+    seen: &mut SeenTables,
+    chains: &mut Vec<chains::ChainLinks>,
+) -> Option<TableConfig> {
+    section.hide_unknown_values();
+    let name = section.take_required("name", &value_kind::TEXT);
     if let Some(name) = &name {
-        claims.names.claim(&section, "name", name.get_ref(), name.span());
+        seen.names.insert(&section, "name", name.get_ref(), name.span());
     }
-    let Some(of_type) = section.required_choice("type", &TYPE) else {
+    let Some(of_type) = section.take_required_choice("type", &TYPE) else {
         // The other keys cannot be checked.
-        section.skip();
+        section.skip_rest();
         return None;
     };
-    refuse_others(&mut section, of_type);
+    reject_keys_of_other_types(&mut section, of_type);
     let kind = match of_type {
         Type::Text => path(&mut section, data_dir).map(|path| TableKind::Text { path }),
         Type::Cdb => path(&mut section, data_dir).map(|path| TableKind::Cdb { path }),
         Type::Regexp => path(&mut section, data_dir).map(|path| TableKind::Regexp { path }),
         Type::Static => {
-            required_list(&mut section, "values", &key::TEXT).map(|v| TableKind::Static { values: bare(v) })
+            required_list(&mut section, "values", &value_kind::TEXT).map(|v| TableKind::Static { values: unspanned(v) })
         }
         Type::Unavailable => unavailable(&mut section, data_dir),
         Type::Chain => chain(&mut section, name.as_ref(), chains),
         Type::Sqlite => sql::sqlite(&mut section, data_dir).map(|it| TableKind::Sqlite(Box::new(it))),
         Type::Postgres => sql::postgres(&mut section, data_dir).map(|it| TableKind::Postgres(Box::new(it))),
         Type::Ldap => {
-            let table = ldap::table(&mut section, name.as_ref(), data_dir, &mut claims.files);
+            let table = ldap::table(&mut section, name.as_ref(), data_dir, &mut seen.files);
             table.map(|it| TableKind::Ldap(Box::new(it)))
         }
     };
-    Some(Table { name: name?.into_inner().into(), kind: kind? })
+    Some(TableConfig { name: name?.into_inner().into(), kind: kind? })
 }
 
 /// Reports keys that belong to other types.
-fn refuse_others(section: &mut Section<'_, '_>, of_type: Type) {
+fn reject_keys_of_other_types(section: &mut Section<'_, '_>, of_type: Type) {
     for (key, types) in KEYS.iter().filter(|(_, types)| !types.contains(&of_type)) {
-        let words = TYPE.built.iter().filter(|(_, of_type)| types.contains(of_type)).map(|(word, _)| *word);
-        section.refuse(key, &format!("expected only in tables of type {}", quoted(words)));
+        let words = TYPE.supported.iter().filter(|(_, of_type)| types.contains(of_type)).map(|(word, _)| *word);
+        section.reject(key, &format!("expected only in tables of type {}", quoted_choices(words)));
     }
 }
 
 fn path(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<PathBuf> {
-    let path = section.required("path", &key::TEXT)?;
-    filled(section, "path", &path, data_dir)
+    let path = section.take_required("path", &value_kind::TEXT)?;
+    fill_path(section, "path", &path, data_dir)
 }
 
 fn unavailable(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<TableKind> {
-    let path = file(section, "path", data_dir).map(Spanned::into_inner);
-    let reason = section.required("reason", &key::TEXT)?.into_inner();
+    let path = optional_file(section, "path", data_dir).map(Spanned::into_inner);
+    let reason = section.take_required("reason", &value_kind::TEXT)?.into_inner();
     Some(TableKind::Unavailable { reason, path })
 }
 
 /// An optional file.
-fn file(section: &mut Section<'_, '_>, key: &'static str, data_dir: &Path) -> Option<Spanned<PathBuf>> {
-    let template = section.placed(key, &key::TEXT)?;
-    filled(section, key, &template, data_dir).map(|path| Spanned::new(template.span(), path))
+fn optional_file(section: &mut Section<'_, '_>, key: &'static str, data_dir: &Path) -> Option<Spanned<PathBuf>> {
+    let template = section.take_spanned(key, &value_kind::TEXT)?;
+    fill_path(section, key, &template, data_dir).map(|path| Spanned::new(template.span(), path))
 }
 
 fn chain(
     section: &mut Section<'_, '_>,
     name: Option<&Spanned<String>>,
-    chains: &mut Vec<chains::Links>,
+    chains: &mut Vec<chains::ChainLinks>,
 ) -> Option<TableKind> {
     let tables = required_list(section, "tables", &NAME)?;
     let mut unique = Unique::default();
-    tables.iter().for_each(|table| unique.claim(section, "tables", table.get_ref(), table.span()));
+    tables.iter().for_each(|table| unique.insert(section, "tables", table.get_ref(), table.span()));
     let names = tables.iter().map(|table| table.get_ref().as_str().into()).collect();
     if let Some(name) = name {
-        chains.push(chains::Links { from: name.get_ref().clone(), to: tables });
+        chains.push(chains::ChainLinks { from: name.get_ref().clone(), to: tables });
     }
     Some(TableKind::Chain { tables: names })
 }
 
 /// A mandatory list that is not empty.
-fn required_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &Kind<T>) -> Option<Vec<Spanned<T>>> {
-    section.demand(key, &format!("a list, each element {}", kind.expected));
-    let place = section.place_of(key);
+fn required_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &ValueKind<T>) -> Option<Vec<Spanned<T>>> {
+    section.report_if_missing(key, &format!("a list, each element {}", kind.expected));
+    let place = section.span_of(key);
     let list = section.list(key, kind)?;
     if list.is_empty() {
-        section.state(place, key, "is empty", format!("expected at least one element, {}", kind.expected));
+        section.report(place, key, "is empty", format!("expected at least one element, {}", kind.expected));
     }
     Some(list)
 }
 
 /// A string in a notation that reports its own errors; they are not shown if the string contains a
 /// password.
-fn parsed<T: FromStr<Err: Display>>(
+fn parse_value<T: FromStr<Err: Display>>(
     section: &Section<'_, '_>,
     key: &str,
-    kind: &Kind<String>,
+    kind: &ValueKind<String>,
     text: &Spanned<String>,
 ) -> Option<T> {
     let state = |error: T::Err| {
@@ -211,7 +211,7 @@ fn parsed<T: FromStr<Err: Display>>(
             true => format!("not shown because it contains a password; expected {}", kind.expected),
             false => error.to_string(),
         };
-        section.state(text.span(), key, "has an invalid value", label);
+        section.report(text.span(), key, "has an invalid value", label);
     };
     text.get_ref().parse().map_err(state).ok()
 }

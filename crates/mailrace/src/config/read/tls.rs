@@ -4,9 +4,9 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::{Unique, filled};
-use crate::config::key::{self, ServerName};
-use crate::config::section::{Choice, Section};
+use super::{Unique, fill_path};
+use crate::config::section::{Keywords, Section};
+use crate::config::value_kind::{self, ServerName};
 use crate::config::{Certificate, ListenerTls, ServerTls, TlsVersion};
 
 /// The valid certificates, and whether there is any section, valid or not.
@@ -18,67 +18,67 @@ pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (
 }
 
 fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Unique) -> Option<Certificate> {
-    let chain = section.required("chain", &key::TEXT);
-    let key = section.required("key", &key::TEXT);
+    let chain = section.take_required("chain", &value_kind::TEXT);
+    let key = section.take_required("key", &value_kind::TEXT);
     let names = names(&mut section);
     let (chain, key) = (chain?, key?);
-    unique.claim(&section, "chain", chain.get_ref(), chain.span());
-    let file = |name, template: &Spanned<String>| filled(&section, name, template, data_dir);
+    unique.insert(&section, "chain", chain.get_ref(), chain.span());
+    let file = |name, template: &Spanned<String>| fill_path(&section, name, template, data_dir);
     Some(Certificate {
         chain: file("chain", &chain)?,
         key: file("key", &key)?,
         names,
-        chain_place: chain.span(),
-        key_place: key.span(),
+        chain_span: chain.span(),
+        key_span: key.span(),
     })
 }
 
 fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
     let mut names = Vec::new();
-    for name in section.list("names", &key::SERVER_NAME).unwrap_or_default() {
+    for name in section.list("names", &value_kind::SERVER_NAME).unwrap_or_default() {
         let place = name.span();
         match name.into_inner() {
             ServerName::Host(name) => names.push(name),
             ServerName::Address => {
                 let label =
                     "expected a host name; clients that connect to an IP address get the first certificate".to_owned();
-                section.state(place, "names", "has an IP address, which clients cannot request", label);
+                section.report(place, "names", "has an IP address, which clients cannot request", label);
             }
         }
     }
     names
 }
 
-const VERSION: Choice<TlsVersion> =
-    Choice { built: &[("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)], later: &[] };
+const VERSION: Keywords<TlsVersion> =
+    Keywords { supported: &[("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)], planned: &[] };
 
 pub(super) fn server(document: &mut Section<'_, '_>) -> ServerTls {
-    let or = ServerTls::default();
-    let Some(mut section) = document.section("tls") else { return or };
+    let defaults = ServerTls::default();
+    let Some(mut section) = document.section("tls") else { return defaults };
     ServerTls {
-        version_min: section.choice("min_version", &VERSION).unwrap_or(or.version_min),
-        handshake_time_max: section.take_or("handshake_timeout", &key::SPAN, or.handshake_time_max),
-        reload_every: section.take_or("reload_every", &key::SPAN, or.reload_every),
+        version_min: section.choice("min_version", &VERSION).unwrap_or(defaults.version_min),
+        handshake_timeout: section.take_or("handshake_timeout", &value_kind::DURATION, defaults.handshake_timeout),
+        reload_every: section.take_or("reload_every", &value_kind::DURATION, defaults.reload_every),
     }
 }
 
-const LISTENER_TLS: Choice<ListenerTls> = Choice {
-    built: &[
+const LISTENER_TLS: Keywords<ListenerTls> = Keywords {
+    supported: &[
         ("none", ListenerTls::None),
         ("starttls", ListenerTls::Starttls),
         ("required", ListenerTls::Required),
         ("implicit", ListenerTls::Implicit),
     ],
-    later: &[],
+    planned: &[],
 };
 
 /// The TLS mode of a listener. By default it depends on whether there is a certificate.
 pub(super) fn listener(section: &mut Section<'_, '_>, has_certificate: bool) -> ListenerTls {
-    let place = section.place_of("tls");
+    let place = section.span_of("tls");
     let usual = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
     let tls = section.choice("tls", &LISTENER_TLS).unwrap_or(usual);
     if tls != ListenerTls::None && !has_certificate {
-        section.state(place, "tls", "needs a certificate", "expected a [[certificate]], or tls = \"none\"".into());
+        section.report(place, "tls", "needs a certificate", "expected a [[certificate]], or tls = \"none\"".into());
     }
     tls
 }

@@ -3,25 +3,25 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use super::{filled, named, waits};
-use crate::config::key::{self, Kind};
-use crate::config::section::{Choice, Section};
+use super::{fill_path, read_waits, take_reference};
+use crate::config::section::{Keywords, Section};
 use crate::config::transport::SENDFILE_ABOVE;
+use crate::config::value_kind::{self, ValueKind};
 use crate::config::{
-    Concurrency, Families, Flavor, LineEnds, Maildir, MaildirPath, Places, Probe, Quota, QuotaFull, SmtpTransport,
-    Timeouts, Tls, Transport, TransportKind,
+    Concurrency, IpFamilies, LineEnds, MailboxPlaces, Maildir, MaildirPath, OutboundTls, ProbeSettings,
+    QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransport, Transport, TransportKind,
 };
 
 /// The valid transports, and the names of all, including those with errors.
-pub(super) struct Transports {
-    pub(super) sound: Vec<Transport>,
+pub(super) struct TransportSections {
+    pub(super) valid: Vec<Transport>,
     pub(super) names: Vec<String>,
 }
 
-impl Transports {
+impl TransportSections {
     /// The transport of that name, if it is valid.
     pub(super) fn find(&self, name: &str) -> Option<&Transport> {
-        self.sound.iter().find(|transport| &*transport.name == name)
+        self.valid.iter().find(|transport| &*transport.name == name)
     }
 }
 
@@ -29,33 +29,36 @@ impl Transports {
 #[derive(Clone, Copy)]
 enum Type {
     Maildir,
-    Network(Flavor),
+    Network(SmtpFlavor),
 }
 
-const SMTP: (&str, Type) = ("smtp", Type::Network(Flavor::Smtp));
-const LMTP: (&str, Type) = ("lmtp", Type::Network(Flavor::Lmtp));
+const SMTP: (&str, Type) = ("smtp", Type::Network(SmtpFlavor::Smtp));
+const LMTP: (&str, Type) = ("lmtp", Type::Network(SmtpFlavor::Lmtp));
 const MAILDIR: (&str, Type) = ("maildir", Type::Maildir);
-const ANY_TYPE: Choice<Type> = Choice { built: &[MAILDIR, SMTP, LMTP], later: &[] };
-const ONLY_SMTP: Choice<Type> = Choice { built: &[SMTP], later: &[] };
-const ONLY_MAILDIR: Choice<Type> = Choice { built: &[MAILDIR], later: &[] };
+const ANY_TYPE: Keywords<Type> = Keywords { supported: &[MAILDIR, SMTP, LMTP], planned: &[] };
+const ONLY_SMTP: Keywords<Type> = Keywords { supported: &[SMTP], planned: &[] };
+const ONLY_MAILDIR: Keywords<Type> = Keywords { supported: &[MAILDIR], planned: &[] };
 
 pub(super) fn transports(
     document: &mut Section<'_, '_>,
     tables: &[String],
     data_dir: &Path,
     hostname: &str,
-) -> Transports {
+) -> TransportSections {
     let (names, mut sound) = (vec![Transport::MAILDIR.to_owned(), Transport::SMTP.to_owned()], Vec::new());
-    sound.push(Transport { name: Transport::MAILDIR.into(), kind: TransportKind::Maildir(Maildir::under(data_dir)) });
-    let smtp = SmtpTransport::new(Flavor::Smtp, hostname.into());
+    sound.push(Transport {
+        name: Transport::MAILDIR.into(),
+        kind: TransportKind::Maildir(Maildir::with_data_dir(data_dir)),
+    });
+    let smtp = SmtpTransport::new(SmtpFlavor::Smtp, hostname.into());
     sound.push(Transport { name: Transport::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
-    let mut transports = Transports { sound, names };
+    let mut transports = TransportSections { valid: sound, names };
     for (name, section) in document.named_sections("transport") {
         let name = name.into_inner();
-        let kind = kind(section, &name, tables, data_dir, hostname);
-        match (transports.sound.iter_mut().find(|transport| *transport.name == *name), kind) {
+        let kind = transport_kind(section, &name, tables, data_dir, hostname);
+        match (transports.valid.iter_mut().find(|transport| *transport.name == *name), kind) {
             (Some(built_in), Some(kind)) => built_in.kind = kind,
-            (None, Some(kind)) => transports.sound.push(Transport { name: (*name).into(), kind }),
+            (None, Some(kind)) => transports.valid.push(Transport { name: (*name).into(), kind }),
             (_, None) => {}
         }
         if !transports.names.contains(&name) {
@@ -66,7 +69,7 @@ pub(super) fn transports(
 }
 
 /// None if the type is invalid: then the other keys cannot be checked.
-fn kind(
+fn transport_kind(
     mut section: Section<'_, '_>,
     name: &str,
     tables: &[String],
@@ -75,9 +78,9 @@ fn kind(
 ) -> Option<TransportKind> {
     let kind = match name {
         Transport::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
-        Transport::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(Flavor::Smtp)),
-        _ => section.required_choice("type", &ANY_TYPE).or_else(|| {
-            section.skip();
+        Transport::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(SmtpFlavor::Smtp)),
+        _ => section.take_required_choice("type", &ANY_TYPE).or_else(|| {
+            section.skip_rest();
             None
         })?,
     };
@@ -87,167 +90,180 @@ fn kind(
     })
 }
 
-const LINE_ENDS: Choice<LineEnds> = Choice { built: &[("crlf", LineEnds::Crlf), ("lf", LineEnds::Lf)], later: &[] };
+const LINE_ENDS: Keywords<LineEnds> =
+    Keywords { supported: &[("crlf", LineEnds::Crlf), ("lf", LineEnds::Lf)], planned: &[] };
 
 fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> Maildir {
-    let or = Maildir::under(data_dir);
-    let path = section.placed("path", &key::TEXT).and_then(|template| {
+    let defaults = Maildir::with_data_dir(data_dir);
+    let path = section.take_spanned("path", &value_kind::TEXT).and_then(|template| {
         let state = |matter| {
             let label = format!("{matter}; expected a path with {{data_dir}}, {{domain}} and {{local}}");
-            section.state(template.span(), "path", "has an invalid value", label);
+            section.report(template.span(), "path", "has an invalid value", label);
         };
         MaildirPath::parse(template.get_ref(), data_dir).map_err(state).ok()
     });
-    let places = places(&mut section, tables, data_dir);
-    let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(or.line_ends);
+    let places = mailbox_places(&mut section, tables, data_dir);
+    let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(defaults.line_ends);
     let quota = quota(&mut section, tables);
     let (concurrency, latency_target) = match section.section("concurrency") {
-        None => (or.concurrency, or.latency_target),
+        None => (defaults.concurrency, defaults.latency_target),
         Some(mut numbers) => {
-            let most = numbers.take_or("most", &Kind::COUNT, or.concurrency.most);
-            let target = numbers.take_or("target", &key::SPAN, or.latency_target);
-            (concurrency(numbers, Concurrency { most, ..or.concurrency }, "most"), target)
+            let most = numbers.take_or("most", &ValueKind::COUNT, defaults.concurrency.max);
+            let target = numbers.take_or("target", &value_kind::DURATION, defaults.latency_target);
+            (concurrency(numbers, Concurrency { max: most, ..defaults.concurrency }, "most"), target)
         }
     };
-    Maildir { path: path.unwrap_or(or.path), places, line_ends, quota, concurrency, latency_target }
+    Maildir { path: path.unwrap_or(defaults.path), places, line_ends, quota, concurrency, latency_target }
 }
 
 /// The table of mailbox folders, and the folder that contains them all.
-fn places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> Option<Places> {
-    let table = named(section, "places", "[[table]]", tables);
-    let root = section.placed("root", &key::TEXT);
+fn mailbox_places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> Option<MailboxPlaces> {
+    let table = take_reference(section, "places", "[[table]]", tables);
+    let root = section.take_spanned("root", &value_kind::TEXT);
     if let (None, Some(root)) = (&table, &root) {
         let label = "expected `places` too, a table of mailbox folders".to_owned();
-        section.state(root.span(), "root", "is not allowed here", label);
+        section.report(root.span(), "root", "is not allowed here", label);
     }
-    let root = root.and_then(|template| filled(section, "root", &template, data_dir));
-    Some(Places { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
+    let root = root.and_then(|template| fill_path(section, "root", &template, data_dir));
+    Some(MailboxPlaces { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
 }
 
-const QUOTA_FULL: Choice<QuotaFull> =
-    Choice { built: &[("defer", QuotaFull::Defer), ("refuse", QuotaFull::Refuse)], later: &[] };
+const QUOTA_FULL: Keywords<QuotaFullAction> =
+    Keywords { supported: &[("defer", QuotaFullAction::Defer), ("refuse", QuotaFullAction::Refuse)], planned: &[] };
 
 /// The size limits of mailboxes, if there are any.
-fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<Quota> {
+fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<QuotaSettings> {
     let limits = section.section("quota").map(|mut limits| {
-        let bytes = limits.take_or("bytes", &key::SIZE, 0);
-        (bytes, limits.take_or("messages", &Kind::COUNT_OR_ZERO, 0))
+        let bytes = limits.take_or("bytes", &value_kind::SIZE, 0);
+        (bytes, limits.take_or("messages", &ValueKind::COUNT_OR_ZERO, 0))
     });
-    let table = named(section, "quota_table", "[[table]]", tables).map(|table| table.into_inner().into());
-    let place = section.place_of("quota_full");
+    let table = take_reference(section, "quota_table", "[[table]]", tables).map(|table| table.into_inner().into());
+    let place = section.span_of("quota_full");
     let full = section.choice("quota_full", &QUOTA_FULL);
     if limits.is_none() && table.is_none() {
         if full.is_some() {
             let label = "expected `quota` or `quota_table` too".to_owned();
-            section.state(place, "quota_full", "is not allowed here", label);
+            section.report(place, "quota_full", "is not allowed here", label);
         }
         return None;
     }
     let (bytes, messages) = limits.unwrap_or_default();
-    Some(Quota { bytes, messages, table, full: full.unwrap_or(QuotaFull::Defer) })
+    Some(QuotaSettings { bytes, messages, table, full: full.unwrap_or(QuotaFullAction::Defer) })
 }
 
-/// Reads `concurrency`. `or.most` is already known; `most` is the name of its key.
-fn concurrency(mut section: Section<'_, '_>, or: Concurrency, most: &str) -> Concurrency {
-    let start = section.placed("start", &Kind::COUNT);
-    if let Some(start) = start.as_ref().filter(|start| *start.get_ref() > or.most) {
-        let label = format!("expected no more than `{most}`, {}", or.most);
-        section.state(start.span(), "start", "has an invalid value", label);
+/// Reads `concurrency`. `defaults.max` is already known; `most` is the name of its key.
+fn concurrency(mut section: Section<'_, '_>, defaults: Concurrency, most: &str) -> Concurrency {
+    let start = section.take_spanned("start", &ValueKind::COUNT);
+    if let Some(start) = start.as_ref().filter(|start| *start.get_ref() > defaults.max) {
+        let label = format!("expected no more than `{most}`, {}", defaults.max);
+        section.report(start.span(), "start", "has an invalid value", label);
     }
     Concurrency {
-        start: start.map_or(or.start, |start| start.into_inner()).min(or.most),
-        most: or.most,
-        grow: section.take_or("grow", &key::GROWTH, or.grow),
-        shrink: section.take_or("shrink", &key::SHARE, or.shrink),
+        start: start.map_or(defaults.start, |start| start.into_inner()).min(defaults.max),
+        max: defaults.max,
+        grow: section.take_or("grow", &value_kind::NON_NEGATIVE, defaults.grow),
+        shrink: section.take_or("shrink", &value_kind::FRACTION, defaults.shrink),
     }
 }
 
-const TLS: Choice<Tls> =
-    Choice { built: &[("never", Tls::Never), ("offered", Tls::Offered), ("required", Tls::Required)], later: &[] };
-const FAMILIES: Choice<Families> =
-    Choice { built: &[("ipv4", Families::V4), ("ipv6", Families::V6), ("both", Families::Both)], later: &[] };
+const TLS: Keywords<OutboundTls> = Keywords {
+    supported: &[("never", OutboundTls::Never), ("offered", OutboundTls::Offered), ("required", OutboundTls::Required)],
+    planned: &[],
+};
+const FAMILIES: Keywords<IpFamilies> = Keywords {
+    supported: &[("ipv4", IpFamilies::V4), ("ipv6", IpFamilies::V6), ("both", IpFamilies::Both)],
+    planned: &[],
+};
 
-fn smtp(mut s: Section<'_, '_>, flavor: Flavor, hostname: &str) -> SmtpTransport {
-    let or = SmtpTransport::new(flavor, hostname.into());
+fn smtp(mut s: Section<'_, '_>, flavor: SmtpFlavor, hostname: &str) -> SmtpTransport {
+    let defaults = SmtpTransport::new(flavor, hostname.into());
     let (source_v4, source_v6) = sources(&mut s);
     SmtpTransport {
         flavor,
-        next_hop: s.take("next_hop", &key::NEXT_HOP),
-        port: s.take_or("port", &key::PORT, or.port),
+        next_hop: s.take("next_hop", &value_kind::NEXT_HOP),
+        port: s.take_or("port", &value_kind::PORT, defaults.port),
         source_v4,
         source_v6,
-        helo: s.take_or("helo", &key::HOST, or.helo),
-        tls: s.choice("tls", &TLS).unwrap_or(or.tls),
-        pipelining: s.take_or("pipelining", &key::FLAG, or.pipelining),
-        chunking: s.take_or("chunking", &key::FLAG, or.chunking),
+        helo: s.take_or("helo", &value_kind::HOST, defaults.helo),
+        tls: s.choice("tls", &TLS).unwrap_or(defaults.tls),
+        pipelining: s.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
+        chunking: s.take_or("chunking", &value_kind::FLAG, defaults.chunking),
         sendfile_above: sendfile(&mut s),
-        families: s.choice("families", &FAMILIES).unwrap_or(or.families),
-        concurrency: connections(&mut s, or.concurrency),
-        rate: s.take("rate", &key::RATE),
-        messages_per_connection_max: s.take_or("messages_per_connection", &Kind::COUNT, or.messages_per_connection_max),
-        recipients_per_message_max: s.take_or("recipients_per_message", &Kind::COUNT, or.recipients_per_message_max),
-        addresses_tried_max: s.take_or("addresses_tried", &Kind::COUNT, or.addresses_tried_max),
-        idle_time_max: s.take_or("idle", &key::SPAN_OR_ZERO, or.idle_time_max),
-        idle_connections_max: s.take_or("idle_connections", &Kind::COUNT_OR_ZERO, or.idle_connections_max),
-        probe: s.section("probe").map_or(or.probe, probe),
-        timeouts: s.section("timeouts").map_or(or.timeouts, timeouts),
+        families: s.choice("families", &FAMILIES).unwrap_or(defaults.families),
+        concurrency: connections(&mut s, defaults.concurrency),
+        rate: s.take("rate", &value_kind::RATE),
+        messages_per_connection_max: s.take_or(
+            "messages_per_connection",
+            &ValueKind::COUNT,
+            defaults.messages_per_connection_max,
+        ),
+        recipients_per_message_max: s.take_or(
+            "recipients_per_message",
+            &ValueKind::COUNT,
+            defaults.recipients_per_message_max,
+        ),
+        addresses_tried_max: s.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
+        idle_time_max: s.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
+        idle_connections_max: s.take_or("idle_connections", &ValueKind::COUNT_OR_ZERO, defaults.idle_connections_max),
+        probe: s.section("probe").map_or(defaults.probe, probe),
+        timeouts: s.section("timeouts").map_or(defaults.timeouts, timeouts),
     }
 }
 
-fn connections(section: &mut Section<'_, '_>, or: Concurrency) -> Concurrency {
-    let most = section.take_or("connections", &Kind::COUNT, or.most);
-    let or = Concurrency { start: or.start.min(most), most, ..or };
+fn connections(section: &mut Section<'_, '_>, defaults: Concurrency) -> Concurrency {
+    let most = section.take_or("connections", &ValueKind::COUNT, defaults.max);
+    let defaults = Concurrency { start: defaults.start.min(most), max: most, ..defaults };
     match section.section("concurrency") {
-        Some(numbers) => concurrency(numbers, or, "connections"),
-        None => or,
+        Some(numbers) => concurrency(numbers, defaults, "connections"),
+        None => defaults,
     }
 }
 
 /// The local addresses, at most one per family.
 fn sources(section: &mut Section<'_, '_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     let (mut v4, mut v6) = (None, None);
-    for source in section.list("source", &key::IP_ADDRESS).unwrap_or_default() {
+    for source in section.list("source", &value_kind::IP_ADDRESS).unwrap_or_default() {
         let earlier = match *source.get_ref() {
             IpAddr::V4(address) => v4.replace(address).map(|_| "IPv4"),
             IpAddr::V6(address) => v6.replace(address).map(|_| "IPv6"),
         };
         if let Some(family) = earlier {
             let label = format!("expected at most one {family} address");
-            section.state(source.span(), "source", "has too many addresses", label);
+            section.report(source.span(), "source", "has too many addresses", label);
         }
     }
     (v4, v6)
 }
 
 fn sendfile(section: &mut Section<'_, '_>) -> Option<u64> {
-    let wanted = section.take_or("sendfile", &key::FLAG, true);
-    let above = section.placed("sendfile_above", &key::SIZE);
+    let wanted = section.take_or("sendfile", &value_kind::FLAG, true);
+    let above = section.take_spanned("sendfile_above", &value_kind::SIZE);
     if let (false, Some(above)) = (wanted, &above) {
         let label = "expected only with sendfile = true".to_owned();
-        section.state(above.span(), "sendfile_above", "is not allowed here", label);
+        section.report(above.span(), "sendfile_above", "is not allowed here", label);
     }
     wanted.then(|| above.map_or(SENDFILE_ABOVE, |above| above.into_inner()))
 }
 
-fn probe(mut section: Section<'_, '_>) -> Probe {
-    let or = Probe::default();
-    let (first, longest) = waits(&mut section, or.first, or.longest);
-    Probe {
-        failures: section.take_or("failures", &Kind::COUNT, or.failures),
+fn probe(mut section: Section<'_, '_>) -> ProbeSettings {
+    let defaults = ProbeSettings::default();
+    let (first, longest) = read_waits(&mut section, defaults.first, defaults.longest);
+    ProbeSettings {
+        failures: section.take_or("failures", &ValueKind::COUNT, defaults.failures),
         first,
-        factor: section.take_or("factor", &key::FACTOR, or.factor),
+        factor: section.take_or("factor", &value_kind::FACTOR, defaults.factor),
         longest,
     }
 }
 
-fn timeouts(mut section: Section<'_, '_>) -> Timeouts {
-    let or = Timeouts::default();
-    Timeouts {
-        connect: section.take_or("connect", &key::SPAN, or.connect),
-        banner: section.take_or("banner", &key::SPAN, or.banner),
-        command: section.take_or("command", &key::SPAN, or.command),
-        data: section.take_or("data", &key::SPAN, or.data),
-        block: section.take_or("block", &key::SPAN, or.block),
-        message: section.take_or("message", &key::SPAN, or.message),
+fn timeouts(mut section: Section<'_, '_>) -> SmtpTimeouts {
+    let defaults = SmtpTimeouts::default();
+    SmtpTimeouts {
+        connect: section.take_or("connect", &value_kind::DURATION, defaults.connect),
+        banner: section.take_or("banner", &value_kind::DURATION, defaults.banner),
+        command: section.take_or("command", &value_kind::DURATION, defaults.command),
+        data: section.take_or("data", &value_kind::DURATION, defaults.data),
+        block: section.take_or("block", &value_kind::DURATION, defaults.block),
+        message: section.take_or("message", &value_kind::DURATION, defaults.message),
     }
 }

@@ -10,63 +10,64 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access_table::{self, Act, Content, Patterns, Subject};
-use super::dnsbl::Zone;
-use super::listeners::networks;
-use super::logins::ASKS_STRANGERS;
-use super::lookups::Named;
-use super::networks::Net;
-use super::restrictions::{Element, LISTS, Lists, Who};
-use super::rules::runs;
-use super::text::Use;
+use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, PatternLines};
+use super::dnsbl::PostfixDnsbl;
+use super::listeners::quoted_networks;
+use super::logins::OTHER_SENDER_CHECKS;
+use super::lookups::MapRef;
+use super::map_text::TableUse;
+use super::networks::IpNet;
+use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
+use super::rules::group_by_action;
 use super::words::{braced, list};
 
 /// Rules that one table of networks may become.
 const RUNS_MAX: usize = 100;
 /// The index of postscreen's checks, after all lists.
-const SCREEN: usize = LISTS.len();
+const POSTSCREEN_LIST: usize = LISTS.len();
 /// The names of the lists in rules.
-pub(super) const NAMES: [&str; SCREEN + 1] = ["client", "helo", "sender", "relay", "recipient", "postscreen"];
+pub(super) const LIST_NAMES: [&str; POSTSCREEN_LIST + 1] =
+    ["client", "helo", "sender", "relay", "recipient", "postscreen"];
 
 /// A rule to be written.
-pub(super) struct Rule {
+pub(super) struct ImportedRule {
     /// The index of its list.
     pub(super) list: usize,
     /// The restriction that it comes from.
     pub(super) from: String,
-    pub(super) what: What,
-    pub(super) spares_users: bool,
+    pub(super) condition: RuleCondition,
+    pub(super) excludes_users: bool,
 }
 
 /// The condition of a rule.
-pub(super) enum What {
+pub(super) enum RuleCondition {
     /// All clients, with this action.
     All(&'static str),
     /// Clients in mynetworks; they pass.
     Networks,
     /// Clients on a DNS list, with this action.
-    Listed(Zone, &'static str),
+    Listed(PostfixDnsbl, &'static str),
     /// What a table says.
-    Table(Subject, Named, Content),
+    Table(AccessSubject, MapRef, AccessTableContent),
     /// Clients that use a sender from this table without logging in.
     Owned(String),
 }
 
-impl Rule {
+impl ImportedRule {
     /// Whether it may let clients pass.
-    pub(super) fn passes(&self) -> bool {
-        match &self.what {
-            What::Networks => true,
-            What::All(_) | What::Owned(_) => false,
-            What::Listed(_, action) => *action == "accept",
-            What::Table(_, _, content) => content.passes(),
+    pub(super) fn can_accept(&self) -> bool {
+        match &self.condition {
+            RuleCondition::Networks => true,
+            RuleCondition::All(_) | RuleCondition::Owned(_) => false,
+            RuleCondition::Listed(_, action) => *action == "accept",
+            RuleCondition::Table(_, _, content) => content.can_accept(),
         }
     }
 }
 
 /// The result of converting a restriction.
-enum Step {
-    Rule(What),
+enum ConvertedRestriction {
+    Rule(RuleCondition),
     /// The server always does this, or the restriction has no effect.
     Same(&'static str),
     /// Not supported.
@@ -75,12 +76,12 @@ enum Step {
     End(&'static str),
 }
 
-const BEHIND_PERMIT: &str = "the rest of the list is not evaluated";
+const AFTER_PERMIT: &str = "the rest of the list is not evaluated";
 const FOR_OTHERS: &str =
     "the rest of the list is for mail to other domains, which only `relay.networks` and users may send anyway";
 
 /// Restrictions that are built into the server or not needed.
-const SAME: [(&str, &str); 13] = [
+const NOT_NEEDED: [(&str, &str); 13] = [
     ("permit_sasl_authenticated", "users who log in may relay, and later rules do not apply to them (users = false)"),
     ("reject_unauth_destination", "always"),
     ("defer_unauth_destination", "always, but refused rather than deferred"),
@@ -97,7 +98,7 @@ const SAME: [(&str, &str); 13] = [
 ];
 
 /// Restrictions that are not supported, and why.
-const LOST: [(&str, &str); 14] = [
+const UNSUPPORTED: [(&str, &str); 14] = [
     ("check_policy_service", "policy services are not supported"),
     ("reject_rhsbl_", "DNS lists of domains are not supported"),
     ("permit_rhswl_", "DNS lists of domains are not supported"),
@@ -121,14 +122,14 @@ impl Conversion<'_> {
     /// Writes the rules of the first service for other servers; differences of other services are
     /// reported.
     pub(super) fn access(&mut self) {
-        let front = self.front_door().cloned();
+        let front = self.main_inbound_service().cloned();
         let (lists, values) = match &front {
             Some(front) => (front.lists.clone(), front.main.clone()),
-            None => (Lists::read(&self.values), self.main.clone()),
+            None => (RestrictionLists::read(&self.values), self.main.clone()),
         };
-        let mynetworks = front.as_ref().map_or_else(Net::loopback, |front| front.networks.clone());
+        let mynetworks = front.as_ref().map_or_else(IpNet::loopback, |front| front.networks.clone());
         for class in list(&self.values.value("smtpd_restriction_classes")) {
-            self.draft.same(&class, "expanded in the lists that use it");
+            self.draft.not_needed(&class, "expanded in the lists that use it");
         }
         let mut rules = Vec::new();
         for (place, name) in LISTS.into_iter().enumerate() {
@@ -137,31 +138,31 @@ impl Conversion<'_> {
             }
             match self.main.value(name) {
                 Some(own) if values.value(name) != Some(own) => {
-                    self.draft.lost(name, "the service for other servers has a different value in master.cf");
+                    self.draft.unsupported(name, "the service for other servers has a different value in master.cf");
                 }
-                _ => self.draft.same(name, "see above for each restriction"),
+                _ => self.draft.not_needed(name, "see above for each restriction"),
             }
         }
-        self.screen(&mut rules);
-        self.other_doors(&lists);
-        self.other_relays();
-        self.write_stopped();
+        self.postscreen_rules(&mut rules);
+        self.compare_other_services(&lists);
+        self.report_other_relays();
+        self.write_blocked_recipients();
         self.write_rules(&rules, &mynetworks);
         self.proxies();
     }
 
-    fn collect_rules(&mut self, list: usize, name: &str, lists: &Lists, rules: &mut Vec<Rule>) {
+    fn collect_rules(&mut self, list: usize, name: &str, lists: &RestrictionLists, rules: &mut Vec<ImportedRule>) {
         let mut ended = None;
-        self.has_lost_pass = false;
+        self.dropped_permit = false;
         for element in &lists.0[list] {
             let told = format!("{name}: {}", element.text());
             let step = match ended {
-                Some(why) => Step::Same(why),
-                None => self.step(list, element),
+                Some(why) => ConvertedRestriction::Same(why),
+                None => self.convert_restriction(list, element),
             };
             let does = match step {
-                Step::Same(does) => does,
-                Step::End(does) => {
+                ConvertedRestriction::Same(does) => does,
+                ConvertedRestriction::End(does) => {
                     ended = Some(if does == FOR_OTHERS {
                         FOR_OTHERS
                     } else {
@@ -169,37 +170,47 @@ impl Conversion<'_> {
                     });
                     does
                 }
-                Step::Lost(why) => {
-                    self.alarm_of_lost(&told, element, why);
-                    self.has_lost_pass |= may_pass(&element.rule);
+                ConvertedRestriction::Lost(why) => {
+                    self.report_lost_restriction(&told, element, why);
+                    self.dropped_permit |= may_accept(&element.rule);
                     why
                 }
-                Step::Rule(What::All("refuse")) if self.has_lost_pass => {
-                    self.draft.alarm(format!(
+                ConvertedRestriction::Rule(RuleCondition::All("refuse")) if self.dropped_permit => {
+                    self.draft.add_behavior_change(format!(
                         "Mail that {told} refused gets 450: a permit before it is not supported, and mail that it \
                          permitted would be refused too."
                     ));
-                    rules.push(Rule {
+                    rules.push(ImportedRule {
                         list,
                         from: told.clone(),
-                        what: What::All("defer"),
-                        spares_users: self.spares_users(list, element),
+                        condition: RuleCondition::All("defer"),
+                        excludes_users: self.excludes_users(list, element),
                     });
                     ended = Some("it comes after a restriction that decides about all mail");
                     "see [[access]]: it defers, because a permit before it is not supported"
                 }
-                Step::Rule(What::Networks) => {
-                    self.has_lost_pass |= self.has_lost_networks;
-                    rules.push(Rule { list, from: told.clone(), what: What::Networks, spares_users: false });
+                ConvertedRestriction::Rule(RuleCondition::Networks) => {
+                    self.dropped_permit |= self.networks_incomplete;
+                    rules.push(ImportedRule {
+                        list,
+                        from: told.clone(),
+                        condition: RuleCondition::Networks,
+                        excludes_users: false,
+                    });
                     "they skip the rest of this list; see also relay.networks"
                 }
-                Step::Rule(what) => {
-                    if let What::Table(subject, _, content) = &what {
-                        self.has_lost_pass |= content.loses_pass(*subject);
+                ConvertedRestriction::Rule(what) => {
+                    if let RuleCondition::Table(subject, _, content) = &what {
+                        self.dropped_permit |= content.loses_accept(*subject);
                     }
-                    let is_all = matches!(what, What::All(_));
-                    let spares_users = self.spares_users(list, element);
-                    rules.push(Rule { list, from: told.clone(), what, spares_users });
+                    let is_all = matches!(what, RuleCondition::All(_));
+                    let spares_users = self.excludes_users(list, element);
+                    rules.push(ImportedRule {
+                        list,
+                        from: told.clone(),
+                        condition: what,
+                        excludes_users: spares_users,
+                    });
                     ended = ended.or(is_all.then_some("it comes after a restriction that decides about all mail"));
                     "see [[access]], or the part about what is not translated"
                 }
@@ -207,22 +218,23 @@ impl Conversion<'_> {
             self.draft.rules.push((told, does.to_owned()));
         }
         // A permit at the end of a list has no effect.
-        while rules.last().is_some_and(|last| last.list == list && matches!(last.what, What::Networks)) {
+        while rules.last().is_some_and(|last| last.list == list && matches!(last.condition, RuleCondition::Networks)) {
             rules.pop();
         }
     }
 
     /// Reports clients that Postfix lets relay for another reason than their address or a login:
     /// rules do not allow relaying.
-    fn other_relays(&mut self) {
+    fn report_other_relays(&mut self) {
         let own = self.own_domains();
-        for door in self.doors.clone().iter().filter(|door| !door.is_local()) {
-            let mut passes = |element: &Element| self.may_relay(element, &own);
-            let found = door.lists.other_relays(door.has_logins, &mut passes);
+        for inbound in self.inbound_services.clone().iter().filter(|door| !door.is_local()) {
+            let mut passes = |element: &Restriction| self.may_relay(element, &own);
+            let found = inbound.lists.other_relays(inbound.has_logins, &mut passes);
             for element in found {
                 self.defer_relaying();
-                let at = if door.what.is_empty() { String::new() } else { format!(" at {}", door.what) };
-                self.draft.alarm(format!(
+                let at =
+                    if inbound.description.is_empty() { String::new() } else { format!(" at {}", inbound.description) };
+                self.draft.add_behavior_change(format!(
                     "Mail to other domains that {} let clients send{at} gets 454: only `networks` of [relay] and \
                      users may relay. Add the addresses of these clients there.",
                     element.text()
@@ -232,121 +244,128 @@ impl Conversion<'_> {
     }
 
     /// Whether Postfix lets mail to other domains pass by this restriction.
-    fn may_relay(&mut self, element: &Element, own: &[String]) -> bool {
+    fn may_relay(&mut self, element: &Restriction, own: &[String]) -> bool {
         let known = ["permit", "permit_mynetworks", "permit_sasl_authenticated", "permit_auth_destination"];
-        if known.contains(&element.rule.as_str()) || !may_pass(&element.rule) {
+        if known.contains(&element.rule.as_str()) || !may_accept(&element.rule) {
             return false;
         }
-        let Some(subject) = Subject::of_rule(&element.rule) else { return true };
+        let Some(subject) = AccessSubject::of_rule(&element.rule) else { return true };
         let argument = element.argument.as_deref().unwrap_or_default();
         let word = braced(argument).and_then(|inside| list(inside).into_iter().next());
-        let Some(named) = Named::read(word.as_deref().unwrap_or(argument)) else { return false };
-        self.readable_content(subject, &named).is_none_or(|content| content.may_relay(subject, own))
+        let Some(map_ref) = MapRef::parse(word.as_deref().unwrap_or(argument)) else { return false };
+        self.readable_content(subject, &map_ref).is_none_or(|content| content.may_relay(subject, own))
     }
 
     /// Reports what happens to mail without this restriction.
-    fn alarm_of_lost(&mut self, told: &str, element: &Element, why: &str) {
+    fn report_lost_restriction(&mut self, told: &str, element: &Restriction, why: &str) {
         let mail = if element.rule.starts_with("permit") {
             "Mail that it permitted is checked by later rules"
         } else {
             "Mail that it refused is accepted"
         };
-        self.draft.alarm(format!("{mail} ({told}): {why}."));
+        self.draft.add_behavior_change(format!("{mail} ({told}): {why}."));
     }
 
     /// Whether no service with logins applies this to users.
-    fn spares_users(&self, list: usize, element: &Element) -> bool {
-        let asks = |door: &super::doors::Door| door.has_logins && door.lists.reach(list, element, Who::User);
-        self.has_users && !self.doors.iter().any(asks)
+    fn excludes_users(&self, list: usize, element: &Restriction) -> bool {
+        let asks = |inbound: &super::inbound_services::InboundService| {
+            inbound.has_logins && inbound.lists.reaches(list, element, ClientKind::User)
+        };
+        self.has_users && !self.inbound_services.iter().any(asks)
     }
 
-    fn step(&mut self, list: usize, element: &Element) -> Step {
+    fn convert_restriction(&mut self, list: usize, element: &Restriction) -> ConvertedRestriction {
         let rule = element.rule.as_str();
-        if let Some(why) = element.idle {
-            return Step::Same(why);
+        if let Some(why) = element.no_effect {
+            return ConvertedRestriction::Same(why);
         }
         match rule {
-            "permit" => return Step::End(BEHIND_PERMIT),
-            "permit_auth_destination" => return Step::End(FOR_OTHERS),
-            "permit_mynetworks" => return Step::Rule(What::Networks),
-            "reject" => return Step::Rule(What::All("refuse")),
-            "defer" | "defer_if_permit" => return Step::Rule(What::All("defer")),
+            "permit" => return ConvertedRestriction::End(AFTER_PERMIT),
+            "permit_auth_destination" => return ConvertedRestriction::End(FOR_OTHERS),
+            "permit_mynetworks" => return ConvertedRestriction::Rule(RuleCondition::Networks),
+            "reject" => return ConvertedRestriction::Rule(RuleCondition::All("refuse")),
+            "defer" | "defer_if_permit" => return ConvertedRestriction::Rule(RuleCondition::All("defer")),
             _ => {}
         }
         let argument = element.argument.as_deref().unwrap_or_default();
-        if let Some(subject) = Subject::of_rule(rule) {
-            return match self.content(subject, argument) {
-                Some((named, content)) => Step::Rule(What::Table(subject, named, content)),
-                None => Step::Lost("its argument is not a table"),
+        if let Some(subject) = AccessSubject::of_rule(rule) {
+            return match self.table_content(subject, argument) {
+                Some((named, content)) => ConvertedRestriction::Rule(RuleCondition::Table(subject, named, content)),
+                None => ConvertedRestriction::Lost("its argument is not a table"),
             };
         }
         if ["reject_rbl_client", "permit_dnswl_client"].contains(&rule) {
-            let action = if rule.starts_with("permit") { "accept" } else { self.refusal("maps_rbl_reject_code") };
-            return match Zone::read(argument) {
-                Some(zone) => Step::Rule(What::Listed(zone, action)),
-                None => Step::Lost("the answers of this list cannot be translated"),
+            let action =
+                if rule.starts_with("permit") { "accept" } else { self.refusal_action("maps_rbl_reject_code") };
+            return match PostfixDnsbl::parse(argument) {
+                Some(zone) => ConvertedRestriction::Rule(RuleCondition::Listed(zone, action)),
+                None => ConvertedRestriction::Lost("the answers of this list cannot be translated"),
             };
         }
-        self.step_by_name(list, rule)
+        self.convert_by_name(list, rule)
     }
 
-    fn step_by_name(&mut self, list: usize, rule: &str) -> Step {
-        let has_logins = self.front_door().is_some_and(|front| front.has_logins);
-        if let Some(owned) =
-            self.owned.clone().filter(|_| has_logins && list < SCREEN && ASKS_STRANGERS.contains(&rule))
+    fn convert_by_name(&mut self, list: usize, rule: &str) -> ConvertedRestriction {
+        let has_logins = self.main_inbound_service().is_some_and(|front| front.has_logins);
+        if let Some(owned) = self
+            .owned_senders
+            .clone()
+            .filter(|_| has_logins && list < POSTSCREEN_LIST && OTHER_SENDER_CHECKS.contains(&rule))
         {
-            return Step::Rule(What::Owned(owned));
+            return ConvertedRestriction::Rule(RuleCondition::Owned(owned));
         }
-        if let Some((_, does)) = SAME.iter().find(|(known, _)| *known == rule) {
-            return Step::Same(does);
+        if let Some((_, does)) = NOT_NEEDED.iter().find(|(known, _)| *known == rule) {
+            return ConvertedRestriction::Same(does);
         }
-        let lost = LOST.iter().find(|(beginning, _)| rule.starts_with(beginning));
-        Step::Lost(lost.map_or("unknown restriction", |(_, why)| why))
+        let lost = UNSUPPORTED.iter().find(|(beginning, _)| rule.starts_with(beginning));
+        ConvertedRestriction::Lost(lost.map_or("unknown restriction", |(_, why)| why))
     }
 
-    fn refusal(&self, parameter: &str) -> &'static str {
+    fn refusal_action(&self, parameter: &str) -> &'static str {
         if self.values.value(parameter).starts_with('4') { "defer" } else { "refuse" }
     }
 
     /// The contents of the table of a check.
-    fn content(&mut self, subject: Subject, argument: &str) -> Option<(Named, Content)> {
+    fn table_content(&mut self, subject: AccessSubject, argument: &str) -> Option<(MapRef, AccessTableContent)> {
         // In braces, the table comes first, then its own settings.
-        let named = match braced(argument) {
-            Some(inside) => Named::read(list(inside).first()?)?,
-            None => Named::read(argument)?,
+        let map_ref = match braced(argument) {
+            Some(inside) => MapRef::parse(list(inside).first()?)?,
+            None => MapRef::parse(argument)?,
         };
-        let content = match self.readable_content(subject, &named) {
-            Some(Content::Patterns(lines)) if named.kind != "static" => {
-                Content::Patterns(self.about_addresses(subject, &named, lines))
+        let content = match self.readable_content(subject, &map_ref) {
+            Some(AccessTableContent::Patterns(lines)) if map_ref.kind != "static" => {
+                AccessTableContent::Patterns(self.address_patterns(subject, &map_ref, lines))
             }
-            Some(Content::Networks(networks)) if runs(&networks).len() > RUNS_MAX => {
+            Some(AccessTableContent::Networks(networks)) if group_by_action(&networks).len() > RUNS_MAX => {
                 let why = "it would become too many rules; combine its networks";
-                Content::Opaque(self.unavailable(&named, Use::Access, why)?)
+                AccessTableContent::Unreadable(self.unavailable_table(&map_ref, TableUse::Access, why)?)
             }
             Some(content) => content,
-            None => Content::Opaque(self.opaque(subject, &named)?),
+            None => AccessTableContent::Unreadable(self.opaque_table(subject, &map_ref)?),
         };
-        Some((named, content))
+        Some((map_ref, content))
     }
 
     /// Keeps only the patterns for client addresses. Postfix also looks up host names of clients,
     /// which are not known here.
-    fn about_addresses(&mut self, subject: Subject, named: &Named, mut lines: Patterns) -> Patterns {
-        if subject != Subject::Client {
+    fn address_patterns(&mut self, subject: AccessSubject, map_ref: &MapRef, mut lines: PatternLines) -> PatternLines {
+        if subject != AccessSubject::Client {
             return lines;
         }
-        let is_of_name = |head: &String| access_table::is_of_name(head);
+        let is_of_name = |head: &String| access_table::is_for_name(head);
         let turns = lines.iter().any(|(head, act)| is_of_name(head) && (act.is_none() || head.starts_with('!')));
         let before = lines.len();
-        let lets_pass = |(head, act): &(String, Option<Act>)| *act == Some(Act::Pass) && (turns || is_of_name(head));
-        self.has_lost_pass |= lines.iter().any(lets_pass);
+        let lets_pass = |(head, act): &(String, Option<AccessAction>)| {
+            *act == Some(AccessAction::Accept) && (turns || is_of_name(head))
+        };
+        self.dropped_permit |= lines.iter().any(lets_pass);
         lines.retain(|(head, act)| !turns && (act.is_none() || !is_of_name(head)));
         if lines.len() < before {
-            self.draft.alarm(format!(
+            self.draft.add_behavior_change(format!(
                 "Mail from clients whose names {}:{} refused is accepted: clients are known only by their addresses, \
                  so {} of its lines are left out.",
-                named.kind,
-                named.name,
+                map_ref.kind,
+                map_ref.name,
                 before - lines.len()
             ));
         }
@@ -354,55 +373,57 @@ impl Conversion<'_> {
     }
 
     /// The contents of a table that can be read.
-    fn readable_content(&mut self, subject: Subject, named: &Named) -> Option<Content> {
-        Some(match named.kind.as_str() {
+    fn readable_content(&mut self, subject: AccessSubject, map_ref: &MapRef) -> Option<AccessTableContent> {
+        Some(match map_ref.kind.as_str() {
             "static" => {
-                let act = Act::read(braced(&named.name).unwrap_or(&named.name));
-                Content::Patterns(vec![("/^/".into(), Some(act))])
+                let act = AccessAction::parse(braced(&map_ref.name).unwrap_or(&map_ref.name));
+                AccessTableContent::Patterns(vec![("/^/".into(), Some(act))])
             }
             "regexp" | "pcre" => {
-                let text = self.read(Path::new(&named.name))?;
-                Content::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
+                let text = self.read_file(Path::new(&map_ref.name))?;
+                AccessTableContent::Patterns(access_table::patterns(&super::main_cf::logical_lines(&text)))
             }
-            "cidr" if subject == Subject::Client => Content::Networks(self.cidr(named).ok()?),
+            "cidr" if subject == AccessSubject::Client => AccessTableContent::Networks(self.read_cidr(map_ref).ok()?),
             _ => {
-                let entries = self.entries(named, false)?;
-                Content::Entries(entries.into_iter().map(|(key, value)| (key, Act::read(&value))).collect())
+                let entries = self.entries(map_ref, false)?;
+                AccessTableContent::Entries(
+                    entries.into_iter().map(|(key, value)| (key, AccessAction::parse(&value))).collect(),
+                )
             }
         })
     }
 
     /// The table in place of one that cannot be read. Unless it can be queried, it defers mail, and
     /// this is reported.
-    fn opaque(&mut self, subject: Subject, named: &Named) -> Option<String> {
-        match named.kind.as_str() {
-            "regexp" | "pcre" => self.unavailable(named, Use::Access, "the file cannot be read"),
-            "cidr" if subject == Subject::Client => {
-                let why = self.cidr(named).err().unwrap_or_default();
-                self.unavailable(named, Use::Access, &why)
+    fn opaque_table(&mut self, subject: AccessSubject, map_ref: &MapRef) -> Option<String> {
+        match map_ref.kind.as_str() {
+            "regexp" | "pcre" => self.unavailable_table(map_ref, TableUse::Access, "the file cannot be read"),
+            "cidr" if subject == AccessSubject::Client => {
+                let why = self.read_cidr(map_ref).err().unwrap_or_default();
+                self.unavailable_table(map_ref, TableUse::Access, &why)
             }
-            _ => self.chain(vec![named.clone()], Use::Access),
+            _ => self.convert_chain(vec![map_ref.clone()], TableUse::Access),
         }
     }
 
-    fn cidr(&mut self, named: &Named) -> Result<Vec<(Net, Act)>, String> {
-        let text = self.read(Path::new(&named.name)).ok_or("the file cannot be read")?;
+    fn read_cidr(&mut self, map_ref: &MapRef) -> Result<Vec<(IpNet, AccessAction)>, String> {
+        let text = self.read_file(Path::new(&map_ref.name)).ok_or("the file cannot be read")?;
         let mut networks = Vec::new();
         for line in super::main_cf::logical_lines(&text) {
             let (net, value) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-            let net = Net::read(net).ok_or_else(|| format!("its line \"{line}\" does not start with a network"))?;
-            networks.push((net, Act::read(value)));
+            let net = IpNet::parse(net).ok_or_else(|| format!("its line \"{line}\" does not start with a network"))?;
+            networks.push((net, AccessAction::parse(value)));
         }
         Ok(networks)
     }
 
     /// Converts postscreen's DNS lists: those that suffice on their own become rules.
-    fn screen(&mut self, rules: &mut Vec<Rule>) {
-        let is_screened = self.doors.iter().any(|door| door.is_screened);
+    fn postscreen_rules(&mut self, rules: &mut Vec<ImportedRule>) {
+        let is_screened = self.inbound_services.iter().any(|inbound| inbound.uses_postscreen);
         let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
         let action = self.values.value("postscreen_dnsbl_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
-            return self.draft.lost("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
+            return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
         }
         ["postscreen_dnsbl_sites", "postscreen_dnsbl_action", "postscreen_dnsbl_threshold"]
             .iter()
@@ -411,45 +432,57 @@ impl Conversion<'_> {
         let exempt = self.values.given("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
         if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
             let from = "postscreen_access_list: permit_mynetworks".to_owned();
-            rules.push(Rule { list: SCREEN, from, what: What::Networks, spares_users: false });
+            rules.push(ImportedRule {
+                list: POSTSCREEN_LIST,
+                from,
+                condition: RuleCondition::Networks,
+                excludes_users: false,
+            });
         }
         for site in list(&sites) {
             let from = format!("postscreen_dnsbl_sites: {site}");
-            match Zone::read(&site) {
+            match PostfixDnsbl::parse(&site) {
                 Some(zone) if zone.weight >= threshold => {
-                    let what = What::Listed(zone, "refuse");
+                    let what = RuleCondition::Listed(zone, "refuse");
                     let spares_users = self.has_users;
                     self.draft.rules.push((from.clone(), "see [[access]]".into()));
-                    rules.push(Rule { list: SCREEN, from, what, spares_users });
+                    rules.push(ImportedRule {
+                        list: POSTSCREEN_LIST,
+                        from,
+                        condition: what,
+                        excludes_users: spares_users,
+                    });
                 }
                 Some(_) => {
-                    self.draft.loss(from, "only lists that suffice on their own become rules");
-                    self.draft.alarm(
+                    self.draft.add_unsupported(from, "only lists that suffice on their own become rules");
+                    self.draft.add_behavior_change(
                         "Mail from clients that only several lists of postscreen_dnsbl_sites together refused is \
                          accepted: scores are not added up here.",
                     );
                 }
                 None => {
-                    self.draft
-                        .alarm(format!("Mail from clients on {site} is accepted: its answers cannot be translated."));
-                    self.draft.loss(from, "its answers cannot be translated");
+                    self.draft.add_behavior_change(format!(
+                        "Mail from clients on {site} is accepted: its answers cannot be translated."
+                    ));
+                    self.draft.add_unsupported(from, "its answers cannot be translated");
                 }
             }
         }
     }
 
     /// Reports restrictions that only other services have.
-    fn other_doors(&mut self, front: &Lists) {
+    fn compare_other_services(&mut self, front: &RestrictionLists) {
         let expected =
             ["permit", "permit_mynetworks", "permit_sasl_authenticated", "reject", "permit_auth_destination"];
-        for door in self.doors.clone() {
+        for inbound in self.inbound_services.clone() {
             for (place, name) in LISTS.into_iter().enumerate() {
-                let own = door.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
-                let told = own
-                    .filter(|it| !expected.contains(&it.rule.as_str()) && !SAME.iter().any(|same| same.0 == it.rule));
+                let own = inbound.lists.0[place].iter().filter(|element| !front.0[place].contains(element));
+                let told = own.filter(|it| {
+                    !expected.contains(&it.rule.as_str()) && !NOT_NEEDED.iter().any(|same| same.0 == it.rule)
+                });
                 for element in told {
-                    let what = format!("{}: {name}: {}", door.what, element.text());
-                    self.draft.alarm(format!(
+                    let what = format!("{}: {name}: {}", inbound.description, element.text());
+                    self.draft.add_behavior_change(format!(
                         "Mail that {what} handles differently is handled as at the first service: [[access]] rules \
                          apply to all listeners."
                     ));
@@ -462,24 +495,25 @@ impl Conversion<'_> {
     fn proxies(&mut self) {
         let name = "smtpd_authorized_xclient_hosts";
         let Some(value) = self.values.given(name) else { return };
-        if self.doors.iter().any(|door| door.main.value(name) != self.main.value(name)) {
-            self.draft.alarm(format!(
+        if self.inbound_services.iter().any(|inbound| inbound.main.value(name) != self.main.value(name)) {
+            self.draft.add_behavior_change(format!(
                 "Mail from the proxies in {name} is handled as their own: a service in master.cf has a different \
                  value, and `xclient_from` applies to all listeners."
             ));
-            return self
-                .draft
-                .lost(name, "a service in master.cf has a different value, and here it applies to all listeners");
+            return self.draft.unsupported(
+                name,
+                "a service in master.cf has a different value, and here it applies to all listeners",
+            );
         }
         let proxies = self.network_list(name, &value);
         match proxies.is_empty() {
-            true => self.draft.same(name, "nobody, unless `xclient_from` of [smtp] is set"),
-            false => self.draft.set("[smtp]", "xclient_from", networks(&proxies), name),
+            true => self.draft.not_needed(name, "nobody, unless `xclient_from` of [smtp] is set"),
+            false => self.draft.set("[smtp]", "xclient_from", quoted_networks(&proxies), name),
         }
     }
 }
 
 /// Whether a restriction may let clients pass, including through a table or a policy service.
-fn may_pass(rule: &str) -> bool {
+fn may_accept(rule: &str) -> bool {
     rule.starts_with("permit") || rule.starts_with("check_")
 }

@@ -17,25 +17,25 @@ use std::net::Ipv6Addr;
 
 use mail::Reply;
 
-use super::networks::Net;
+use super::networks::IpNet;
 
 /// What a table is looked up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
+pub(super) enum AccessSubject {
     Client,
     Helo,
     Sender,
     Recipient,
 }
 
-impl Subject {
+impl AccessSubject {
     /// The subject of `check_SUBJECT_access`.
-    pub(super) fn of_rule(rule: &str) -> Option<Subject> {
+    pub(super) fn of_rule(rule: &str) -> Option<AccessSubject> {
         Some(match rule {
-            "check_client_access" => Subject::Client,
-            "check_helo_access" => Subject::Helo,
-            "check_sender_access" => Subject::Sender,
-            "check_recipient_access" => Subject::Recipient,
+            "check_client_access" => AccessSubject::Client,
+            "check_helo_access" => AccessSubject::Helo,
+            "check_sender_access" => AccessSubject::Sender,
+            "check_recipient_access" => AccessSubject::Recipient,
             _ => return None,
         })
     }
@@ -43,20 +43,20 @@ impl Subject {
     /// The key of a rule that names such a table.
     pub(super) fn key(self) -> &'static str {
         match self {
-            Subject::Client => "clients_in",
-            Subject::Helo => "helos_in",
-            Subject::Sender => "senders_in",
-            Subject::Recipient => "recipients_in",
+            AccessSubject::Client => "clients_in",
+            AccessSubject::Helo => "helos_in",
+            AccessSubject::Sender => "senders_in",
+            AccessSubject::Recipient => "recipients_in",
         }
     }
 }
 
 /// The meaning of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    Pass,
+pub(super) enum AccessAction {
+    Accept,
     /// `REJECT`, `DEFER`, or a reply code, with its text.
-    No(String),
+    Reject(String),
     Hold,
     /// No decision; the text says what is lost, if anything.
     Dunno(Option<&'static str>),
@@ -67,53 +67,53 @@ pub(super) enum Act {
 /// Why restrictions as values are not supported.
 const RESTRICTIONS: &str = "restrictions as table values are not supported";
 
-impl Act {
+impl AccessAction {
     /// Whether Postfix may let mail pass by this value.
-    fn may_pass(&self) -> bool {
-        matches!(self, Act::Pass | Act::Other(RESTRICTIONS))
+    fn may_accept(&self) -> bool {
+        matches!(self, AccessAction::Accept | AccessAction::Other(RESTRICTIONS))
     }
 
     /// Parses a value.
-    pub(super) fn read(value: &str) -> Act {
-        let value = sound(value);
+    pub(super) fn parse(value: &str) -> AccessAction {
+        let value = valid_reply(value);
         let (word, text) = value.split_once(' ').unwrap_or((&value, ""));
         let digits = word.bytes().all(|b| b.is_ascii_digit());
         let is_code = digits && word.len() == 3 && word.starts_with(['4', '5']);
         match &*word.to_ascii_uppercase() {
-            "" | "DUNNO" => Act::Dunno(None),
-            "OK" | "PERMIT" => Act::Pass,
-            "REJECT" => Act::No(value),
-            "DEFER" | "DEFER_IF_PERMIT" => Act::No(format!("DEFER {text}").trim_end().to_owned()),
-            "HOLD" => Act::Hold,
-            "DEFER_IF_REJECT" => Act::Dunno(Some("later refusals are not deferred")),
-            "WARN" | "INFO" => Act::Dunno(Some("there is no log line for it")),
-            "PREPEND" => Act::Dunno(Some("header fields are not added")),
-            "BCC" => Act::Dunno(Some("copies of mail are not supported")),
-            "DISCARD" => Act::Other("discarding mail is not supported"),
-            "FILTER" => Act::Other("filters are not supported"),
-            "REDIRECT" => Act::Other("redirecting mail is not supported"),
-            _ if is_code => Act::No(value),
-            _ if digits && text.is_empty() => Act::Pass,
-            _ => Act::Other(RESTRICTIONS),
+            "" | "DUNNO" => AccessAction::Dunno(None),
+            "OK" | "PERMIT" => AccessAction::Accept,
+            "REJECT" => AccessAction::Reject(value),
+            "DEFER" | "DEFER_IF_PERMIT" => AccessAction::Reject(format!("DEFER {text}").trim_end().to_owned()),
+            "HOLD" => AccessAction::Hold,
+            "DEFER_IF_REJECT" => AccessAction::Dunno(Some("later refusals are not deferred")),
+            "WARN" | "INFO" => AccessAction::Dunno(Some("there is no log line for it")),
+            "PREPEND" => AccessAction::Dunno(Some("header fields are not added")),
+            "BCC" => AccessAction::Dunno(Some("copies of mail are not supported")),
+            "DISCARD" => AccessAction::Other("discarding mail is not supported"),
+            "FILTER" => AccessAction::Other("filters are not supported"),
+            "REDIRECT" => AccessAction::Other("redirecting mail is not supported"),
+            _ if is_code => AccessAction::Reject(value),
+            _ if digits && text.is_empty() => AccessAction::Accept,
+            _ => AccessAction::Other(RESTRICTIONS),
         }
     }
 
     /// The value for a table of ours.
-    fn words(&self) -> &str {
+    fn description(&self) -> &str {
         match self {
-            Act::Pass => "OK",
-            Act::No(text) => text,
-            Act::Hold => "HOLD",
-            Act::Dunno(_) => "DUNNO",
-            Act::Other(_) => "DEFER",
+            AccessAction::Accept => "OK",
+            AccessAction::Reject(text) => text,
+            AccessAction::Hold => "HOLD",
+            AccessAction::Dunno(_) => "DUNNO",
+            AccessAction::Other(_) => "DEFER",
         }
     }
 
     /// What is lost.
-    fn loss(&self) -> Option<&'static str> {
+    fn unsupported_reason(&self) -> Option<&'static str> {
         match self {
-            Act::Dunno(why) => *why,
-            Act::Other(why) => Some(why),
+            AccessAction::Dunno(why) => *why,
+            AccessAction::Other(why) => Some(why),
             _ => None,
         }
     }
@@ -121,11 +121,11 @@ impl Act {
     /// `action` and `reply` of an equivalent rule; None if there is no decision.
     pub(super) fn action(&self) -> Option<(&'static str, Option<String>)> {
         match self {
-            Act::Pass => Some(("accept", None)),
-            Act::Hold => Some(("hold", None)),
-            Act::Dunno(_) => None,
-            Act::Other(_) => Some(("defer", None)),
-            Act::No(value) => {
+            AccessAction::Accept => Some(("accept", None)),
+            AccessAction::Hold => Some(("hold", None)),
+            AccessAction::Dunno(_) => None,
+            AccessAction::Other(_) => Some(("defer", None)),
+            AccessAction::Reject(value) => {
                 let (word, text) = value.split_once(' ').unwrap_or((value, ""));
                 let is_later = word.starts_with('4') || word == "DEFER";
                 let action = if is_later { "defer" } else { "refuse" };
@@ -142,7 +142,7 @@ impl Act {
 }
 
 /// A valid value for a text table: without quotes and stray commas.
-fn sound(value: &str) -> String {
+fn valid_reply(value: &str) -> String {
     let value = value.replace('"', "'");
     let parts = value.split(',').map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
@@ -150,48 +150,50 @@ fn sound(value: &str) -> String {
 
 /// The contents of a table, as far as they can be read.
 #[derive(Clone, Debug)]
-pub(super) enum Content {
+pub(super) enum AccessTableContent {
     /// Keys and their actions.
-    Entries(Vec<(String, Act)>),
+    Entries(Vec<(String, AccessAction)>),
     /// Lines of regular expressions.
-    Patterns(Patterns),
+    Patterns(PatternLines),
     /// Networks; the first match wins.
-    Networks(Vec<(Net, Act)>),
+    Networks(Vec<(IpNet, AccessAction)>),
     /// A table of this name that is queried at run time.
-    Opaque(String),
+    Unreadable(String),
 }
 
-impl Content {
+impl AccessTableContent {
     /// Whether it may let clients pass.
-    pub(super) fn passes(&self) -> bool {
-        let mut acts: Box<dyn Iterator<Item = &Act>> = match self {
-            Content::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
-            Content::Patterns(lines) => Box::new(lines.iter().filter_map(|(_, act)| act.as_ref())),
-            Content::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
-            Content::Opaque(_) => return true,
+    pub(super) fn can_accept(&self) -> bool {
+        let mut acts: Box<dyn Iterator<Item = &AccessAction>> = match self {
+            AccessTableContent::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
+            AccessTableContent::Patterns(lines) => Box::new(lines.iter().filter_map(|(_, act)| act.as_ref())),
+            AccessTableContent::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
+            AccessTableContent::Unreadable(_) => return true,
         };
-        acts.any(|act| *act == Act::Pass)
+        acts.any(|act| *act == AccessAction::Accept)
     }
 
     /// Whether Postfix lets mail to other domains pass by it.
-    pub(super) fn may_relay(&self, subject: Subject, own: &[String]) -> bool {
+    pub(super) fn may_relay(&self, subject: AccessSubject, own: &[String]) -> bool {
         let is_ours = |key: &str| {
             let domain = key.rsplit_once('@').map_or(key, |(_, domain)| domain);
-            subject == Subject::Recipient && own.iter().any(|it| it.eq_ignore_ascii_case(domain))
+            subject == AccessSubject::Recipient && own.iter().any(|it| it.eq_ignore_ascii_case(domain))
         };
         match self {
-            Content::Entries(entries) => entries.iter().any(|(key, act)| act.may_pass() && !is_ours(key)),
-            Content::Patterns(lines) => lines.iter().any(|(_, act)| act.as_ref().is_some_and(Act::may_pass)),
-            Content::Networks(networks) => networks.iter().any(|(_, act)| act.may_pass()),
-            Content::Opaque(_) => true,
+            AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| act.may_accept() && !is_ours(key)),
+            AccessTableContent::Patterns(lines) => {
+                lines.iter().any(|(_, act)| act.as_ref().is_some_and(AccessAction::may_accept))
+            }
+            AccessTableContent::Networks(networks) => networks.iter().any(|(_, act)| act.may_accept()),
+            AccessTableContent::Unreadable(_) => true,
         }
     }
 
     /// Whether it has an accepting entry that cannot be translated.
-    pub(super) fn loses_pass(&self, subject: Subject) -> bool {
+    pub(super) fn loses_accept(&self, subject: AccessSubject) -> bool {
         match self {
-            Content::Entries(entries) => {
-                entries.iter().any(|(key, act)| *act == Act::Pass && keys(key, subject, false).is_err())
+            AccessTableContent::Entries(entries) => {
+                entries.iter().any(|(key, act)| *act == AccessAction::Accept && keys(key, subject, false).is_err())
             }
             _ => false,
         }
@@ -200,10 +202,10 @@ impl Content {
 
 /// Lines of regular expressions: the text before the value, and the action. None: a line without a
 /// value.
-pub(super) type Patterns = Vec<(String, Option<Act>)>;
+pub(super) type PatternLines = Vec<(String, Option<AccessAction>)>;
 
 /// Whether a pattern contains letters that no address has, so that it must be for host names.
-pub(super) fn is_of_name(head: &str) -> bool {
+pub(super) fn is_for_name(head: &str) -> bool {
     if head.trim().eq_ignore_ascii_case("endif") {
         return false;
     }
@@ -217,9 +219,9 @@ pub(super) fn is_of_name(head: &str) -> bool {
 }
 
 /// Parses lines of `/pattern/flags value`.
-pub(super) fn patterns(lines: &[String]) -> Patterns {
+pub(super) fn patterns(lines: &[String]) -> PatternLines {
     let read = |line: &String| match pattern_end(line) {
-        Some(end) => (line[..end].trim_end().to_owned(), Some(Act::read(&line[end..]))),
+        Some(end) => (line[..end].trim_end().to_owned(), Some(AccessAction::parse(&line[end..]))),
         None => (line.clone(), None),
     };
     lines.iter().map(read).collect()
@@ -241,12 +243,12 @@ pub(super) fn pattern_end(line: &str) -> Option<usize> {
 }
 
 /// Formats the lines of a pattern table.
-pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
-    let line = |(head, act): &(String, Option<Act>)| match act {
+pub(super) fn pattern_text(lines: &[(String, Option<AccessAction>)]) -> String {
+    let line = |(head, act): &(String, Option<AccessAction>)| match act {
         None => format!("{head}\n"),
         Some(act) => {
-            let why = act.loss().map(|why| format!("# not translated, the value below: {why}\n"));
-            format!("{}{head} {}\n", why.unwrap_or_default(), act.words())
+            let why = act.unsupported_reason().map(|why| format!("# not translated, the value below: {why}\n"));
+            format!("{}{head} {}\n", why.unwrap_or_default(), act.description())
         }
     };
     lines.iter().map(line).collect()
@@ -254,56 +256,61 @@ pub(super) fn pattern_text(lines: &[(String, Option<Act>)]) -> String {
 
 /// A converted table, with counts of what was lost.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct ConvertedAccessTable {
     pub(super) text: String,
     /// Entries that act differently, or not at all.
-    pub(super) lost: usize,
+    pub(super) unsupported: usize,
     /// Entries that are missing and rejected mail.
-    pub(super) unrefused: usize,
+    pub(super) not_refused: usize,
 }
 
 /// Formats entries as a text table. `parents`: a domain matches its subdomains.
-pub(super) fn entry_text(entries: &[(String, Act)], subject: Subject, parents: bool) -> Written {
-    let (mut written, mut seen) = (Written::default(), HashSet::new());
+pub(super) fn entry_text(
+    entries: &[(String, AccessAction)],
+    subject: AccessSubject,
+    parents: bool,
+) -> ConvertedAccessTable {
+    let (mut written, mut seen) = (ConvertedAccessTable::default(), HashSet::new());
     for (key, act) in entries {
         let keys = match keys(key, subject, parents) {
             Ok(keys) => keys,
             Err(why) => {
-                written.lost += 1;
-                written.unrefused += usize::from(matches!(act, Act::No(_) | Act::Hold | Act::Other(_)));
-                let entry = format!("{key} {}", act.words()).split_whitespace().collect::<Vec<_>>().join(" ");
+                written.unsupported += 1;
+                written.not_refused +=
+                    usize::from(matches!(act, AccessAction::Reject(_) | AccessAction::Hold | AccessAction::Other(_)));
+                let entry = format!("{key} {}", act.description()).split_whitespace().collect::<Vec<_>>().join(" ");
                 written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
                 continue;
             }
         };
-        if let Some(why) = act.loss() {
-            written.lost += 1;
+        if let Some(why) = act.unsupported_reason() {
+            written.unsupported += 1;
             written.text.push_str(&format!("# not translated, the value below: {why}\n"));
         }
         for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
-            written.text.push_str(&format!("{key:<31} {}\n", act.words()));
+            written.text.push_str(&format!("{key:<31} {}\n", act.description()));
         }
     }
     written
 }
 
 /// The keys that one Postfix key becomes.
-fn keys(key: &str, subject: Subject, parents: bool) -> Result<Vec<String>, &'static str> {
+fn keys(key: &str, subject: AccessSubject, parents: bool) -> Result<Vec<String>, &'static str> {
     let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
     if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
         return Err("this is not a valid key");
     }
-    if subject == Subject::Client {
+    if subject == AccessSubject::Client {
         return match is_address(key) {
             true => Ok(vec![key.trim_end_matches('.').to_owned()]),
             false => Err("clients are known only by their addresses, not by names"),
         };
     }
-    if key == "<>" && subject == Subject::Sender || key.starts_with('[') {
+    if key == "<>" && subject == AccessSubject::Sender || key.starts_with('[') {
         return Ok(vec![key.to_owned()]);
     }
     match key.split_once('@') {
-        Some(_) if subject == Subject::Helo => Err("no client uses this HELO name"),
+        Some(_) if subject == AccessSubject::Helo => Err("no client uses this HELO name"),
         Some(("", _)) => Err("Postfix never looks it up: a domain has no @"),
         Some(_) => Ok(vec![key.to_owned()]),
         None if key.starts_with('.') && parents => Err("Postfix never looks it up: see \
@@ -328,10 +335,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::import::postfix::text;
+    use crate::import::postfix::map_text;
 
-    fn entries(text: &str) -> Vec<(String, Act)> {
-        text::entries(text, false).into_iter().map(|(key, value)| (key, Act::read(&value))).collect()
+    fn entries(text: &str) -> Vec<(String, AccessAction)> {
+        map_text::entries(text, false).into_iter().map(|(key, value)| (key, AccessAction::parse(&value))).collect()
     }
 
     #[test]
@@ -351,7 +358,7 @@ mod tests {
             ("permit_mynetworks, reject", "DEFER"),
             ("", "DUNNO"),
         ] {
-            assert_eq!(Act::read(value).words(), expected, "{value}");
+            assert_eq!(AccessAction::parse(value).description(), expected, "{value}");
         }
     }
 
@@ -367,7 +374,7 @@ mod tests {
             ("450 later", "defer", Some("450 later")),
             ("554 4.7.1 of another class", "refuse", Some("554 5.7.1 4.7.1 of another class")),
         ] {
-            assert_eq!(Act::read(value).action(), Some((action, reply.map(str::to_owned))), "{value}");
+            assert_eq!(AccessAction::parse(value).action(), Some((action, reply.map(str::to_owned))), "{value}");
         }
     }
 
@@ -375,7 +382,7 @@ mod tests {
     fn keys_stand_for_what_postfix_asks_for() {
         let text = "example.org REJECT\n.dead.example OK\nbob@example.org OK\npostmaster@ OK\n<> DUNNO\n@x.example REJECT\n\
                     \"a b\"@x.example REJECT\n";
-        insta::assert_snapshot!(entry_text(&entries(text), Subject::Sender, true).text, @r#"
+        insta::assert_snapshot!(entry_text(&entries(text), AccessSubject::Sender, true).text, @r#"
         example.org                     REJECT
         .example.org                    REJECT
         # not translated: .dead.example OK: Postfix never looks it up: see parent_domain_matches_subdomains
@@ -386,8 +393,8 @@ mod tests {
         # not translated: "a b"@x.example REJECT: this is not a valid key
         "#);
         let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
-        let written = entry_text(&entries(clients), Subject::Client, true);
-        assert_eq!((written.lost, written.unrefused), (2, 1));
+        let written = entry_text(&entries(clients), AccessSubject::Client, true);
+        assert_eq!((written.unsupported, written.not_refused), (2, 1));
         insta::assert_snapshot!(written.text, @r"
         192.0.2                         OK
         192.0.2.1                       REJECT
@@ -407,7 +414,7 @@ mod tests {
             ("if !/^mx/", true),
             ("endif", false),
         ] {
-            assert_eq!(is_of_name(head), expected, "{head}");
+            assert_eq!(is_for_name(head), expected, "{head}");
         }
     }
 
@@ -429,9 +436,9 @@ mod tests {
         fn any_text_becomes_a_text_table(text in "(?s)[1a.@:,\"#<> \n\t/\\[OKREJ45]{0,80}|(?s).{0,80}", parents: bool) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("table");
-            for subject in [Subject::Client, Subject::Helo, Subject::Sender, Subject::Recipient] {
+            for subject in [AccessSubject::Client, AccessSubject::Helo, AccessSubject::Sender, AccessSubject::Recipient] {
                 std::fs::write(&path, entry_text(&entries(&text), subject, parents).text).unwrap();
-                lookup::text::Text::load("table", &path).unwrap();
+                lookup::text::TextTable::load("table", &path).unwrap();
             }
         }
     }

@@ -1,14 +1,14 @@
 //! Converts server certificates and TLS versions.
 
 use super::Conversion;
-use super::doors::Level;
-use super::draft::{Block, quoted};
+use super::config_draft::{TomlSection, quoted};
+use super::inbound_services::TlsLevel;
 use super::words::list;
 
 impl Conversion<'_> {
     /// `smtpd_tls_chain_files`, or pairs of certificate and key files.
     pub(super) fn certificates(&mut self) {
-        if !self.doors.iter().any(|door| door.level != Level::Never || door.is_wrapped) {
+        if !self.inbound_services.iter().any(|inbound| inbound.tls_level != TlsLevel::Never || inbound.implicit_tls) {
             return;
         }
         self.draft.mapped("smtpd_tls_security_level");
@@ -30,14 +30,14 @@ impl Conversion<'_> {
             // Braces are placeholders in our paths.
             let is_odd = |c: char| c == '{' || c == '}' || c.is_control();
             if chain.contains(is_odd) || key.contains(is_odd) {
-                from.iter().for_each(|name| self.draft.lost(name, "expected a path without braces"));
+                from.iter().for_each(|name| self.draft.unsupported(name, "expected a path without braces"));
                 continue;
             }
             from.iter().for_each(|name| self.draft.mapped(name));
-            let block = Block::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
+            let block = TomlSection::new("[[certificate]]").key("chain", quoted(&chain), from[0]);
             self.draft.add(block.key("key", quoted(&key), from[1]));
         }
-        self.has_certificates = self.draft.blocks.iter().any(|block| block.header == "[[certificate]]");
+        self.has_certificates = self.draft.sections.iter().any(|block| block.header == "[[certificate]]");
         self.versions();
     }
 
@@ -47,7 +47,7 @@ impl Conversion<'_> {
         let demands_13 = value == ">=TLSv1.3" || value == "TLSv1.3" || list(&value).iter().any(|it| it == "!TLSv1.2");
         match demands_13 {
             true => self.draft.set("[tls]", "min_version", quoted("1.3"), name),
-            false => self.draft.same(name, "TLS 1.2 and 1.3 are supported, nothing older"),
+            false => self.draft.not_needed(name, "TLS 1.2 and 1.3 are supported, nothing older"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use mail::Address;
 
-use super::draft::{quoted, quoted_list};
+use super::config_draft::{quoted, quoted_list};
 
 /// Answers of one list; more are not translated.
 const ANSWERS_MAX: usize = 65_536;
@@ -14,7 +14,7 @@ const CODES_MAX: usize = 64;
 
 /// A list and its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Zone {
+pub(super) struct PostfixDnsbl {
     pub(super) name: String,
     /// None: all answers.
     pub(super) codes: Vec<String>,
@@ -22,9 +22,9 @@ pub(super) struct Zone {
     pub(super) weight: i64,
 }
 
-impl Zone {
+impl PostfixDnsbl {
     /// Parses a list; None if it cannot be translated.
-    pub(super) fn read(text: &str) -> Option<Zone> {
+    pub(super) fn parse(text: &str) -> Option<PostfixDnsbl> {
         let (text, weight) = match text.rsplit_once('*') {
             Some((text, weight)) => (text, weight.trim().parse().ok()?),
             None => (text, 1),
@@ -37,7 +37,7 @@ impl Zone {
         let is_name = name.contains('.') && name.parse::<Ipv4Addr>().is_err();
         is_name.then(|| Address::new("postmaster", name).ok()).flatten()?;
         let codes = answers.map_or(Some(Vec::new()), codes)?;
-        Some(Zone { name: name.to_owned(), codes, weight })
+        Some(PostfixDnsbl { name: name.to_owned(), codes, weight })
     }
 
     /// The value of `dnsbl` in a rule.
@@ -135,14 +135,14 @@ mod tests {
             ("a b.example", None),
             ("127.0.0.1", None),
         ] {
-            assert_eq!(Zone::read(text).map(|zone| zone.value()).as_deref(), expected, "{text}");
+            assert_eq!(PostfixDnsbl::parse(text).map(|zone| zone.value()).as_deref(), expected, "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(text in "[a.=127\\[\\];*-]{0,30}|(?s).{0,30}") {
-            Zone::read(&text);
+            PostfixDnsbl::parse(&text);
         }
     }
 }

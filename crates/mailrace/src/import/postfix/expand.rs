@@ -68,7 +68,7 @@ impl<'a> Values<'a> {
     }
 
     /// The same for another file, such as that of a service with its own settings.
-    pub fn of<'b>(&self, main: &'b MainCf) -> Values<'b>
+    pub fn with_settings<'b>(&self, main: &'b MainCf) -> Values<'b>
     where
         'a: 'b,
     {

@@ -1,14 +1,14 @@
 //! Converts ldap_table(5) files to tables of type ldap. Filters, results and URLs are checked with
 //! the server's own parsers, so the result is valid.
 
-use lookup::ldap::{Filter, ResultTemplate, Url};
+use lookup::ldap::{FilterTemplate, LdapUrl, ResultTemplate};
 
-use super::draft::{Block, quoted, quoted_list};
+use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::words::list;
 
 /// A table, what is not supported, and its password.
-pub(super) struct Directory {
-    pub(super) block: Block,
+pub(super) struct LdapSettings {
+    pub(super) block: TomlSection,
     /// What happens to mail.
     pub(super) alarms: Vec<String>,
     pub(super) losses: Vec<(String, String)>,
@@ -50,7 +50,7 @@ pub(super) fn directory(
     value: impl Fn(&str) -> Option<String>,
     local: bool,
     asks_values: bool,
-) -> Result<Directory, String> {
+) -> Result<LdapSettings, String> {
     let or = |name: &str, default: &str| value(name).unwrap_or_else(|| default.to_owned());
     let urls = urls(&or("server_host", "localhost"), &or("server_port", "389"))?;
     let base = or("search_base", "");
@@ -61,7 +61,7 @@ pub(super) fn directory(
     let format = value("result_format").or_else(|| value("result_filter")).unwrap_or_else(|| "%s".into());
     let attributes = attributes(&value)?;
     let results = results(&attributes, if asks_values { &format } else { "%s" })?;
-    let mut block = Block::new("[[table]]")
+    let mut block = TomlSection::new("[[table]]")
         .key("type", quoted("ldap"), "")
         .key("url", quoted_list(urls.iter().map(String::as_str)), "server_host")
         .key("base", quoted(&base), "search_base")
@@ -85,7 +85,7 @@ pub(super) fn directory(
     for name in names.iter().filter(known) {
         losses.push((name.clone(), "tables of type ldap have no such key; lookups ignore it".into()));
     }
-    Ok(Directory { block, alarms, losses, password })
+    Ok(LdapSettings { block, alarms, losses, password })
 }
 
 fn urls(hosts: &str, port: &str) -> Result<Vec<String>, String> {
@@ -98,7 +98,7 @@ fn urls(hosts: &str, port: &str) -> Result<Vec<String>, String> {
         }
     };
     let urls: Vec<String> = list(hosts).into_iter().map(url).collect();
-    match urls.iter().find_map(|url| url.parse::<Url>().err()) {
+    match urls.iter().find_map(|url| url.parse::<LdapUrl>().err()) {
         _ if urls.is_empty() => Err("server_host names no server".into()),
         Some(error) => Err(format!("server_host: {error}")),
         None => Ok(urls),
@@ -120,7 +120,7 @@ fn filter(text: &str, local: bool) -> Result<String, String> {
     }
     // Postfix accepts a filter without outer parentheses.
     let filter = if filter.starts_with('(') { filter } else { format!("({filter})") };
-    filter.parse::<Filter>().map(|_| filter).map_err(|error| format!("query_filter: {error}"))
+    filter.parse::<FilterTemplate>().map(|_| filter).map_err(|error| format!("query_filter: {error}"))
 }
 
 /// The result attributes. Leaf attributes apply only to entries without members, which cannot be
@@ -155,7 +155,7 @@ fn results(attributes: &str, format: &str) -> Result<Vec<String>, String> {
 
 /// The bind; returns the password. With another identity the directory would show less, and users
 /// would get 550.
-fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<String>, String> {
+fn bind(or: impl Fn(&str, &str) -> String, block: &mut TomlSection) -> Result<Option<String>, String> {
     let (how, dn, password) = (or("bind", "yes"), or("bind_dn", ""), or("bind_pw", ""));
     match how.as_str() {
         "no" | "none" => Ok(None),
@@ -170,7 +170,7 @@ fn bind(or: impl Fn(&str, &str) -> String, block: &mut Block) -> Result<Option<S
 
 /// Returns what happens to mail if the server's certificate is invalid and Postfix did not check
 /// it.
-fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Block) -> Option<String> {
+fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut TomlSection) -> Option<String> {
     let is_plain = |url: &String| url.starts_with("ldap://");
     let starttls = value("start_tls").is_some_and(|it| it == "yes") && urls.iter().all(is_plain);
     if starttls {
@@ -188,7 +188,7 @@ fn tls(value: impl Fn(&str) -> Option<String>, urls: &[String], block: &mut Bloc
     })
 }
 
-fn members(value: impl Fn(&str) -> Option<String>, block: &mut Block) {
+fn members(value: impl Fn(&str) -> Option<String>, block: &mut TomlSection) {
     let attributes = list(&value("special_result_attribute").unwrap_or_default());
     let number = |name: &str| value(name).and_then(|text| text.parse::<u32>().ok()).filter(|n| *n > 0);
     if let Some(first) = attributes.first() {

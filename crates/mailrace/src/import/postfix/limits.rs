@@ -3,11 +3,11 @@
 use mail::Address;
 
 use super::Conversion;
-use super::draft::quoted;
+use super::config_draft::quoted;
 
 /// The kind of a parameter's value.
 #[derive(Clone, Copy)]
-enum Kind {
+enum NumberKind {
     /// Bytes.
     Size,
     Count,
@@ -18,53 +18,53 @@ enum Kind {
 }
 
 /// Parameter, section, key.
-const NUMBERS: [(&str, &str, &str, Kind); 22] = [
-    ("message_size_limit", "[limits]", "message", Kind::Size),
-    ("header_size_limit", "[limits]", "header", Kind::Size),
-    ("smtpd_recipient_limit", "[limits]", "recipients", Kind::Count),
-    ("smtpd_hard_error_limit", "[limits]", "errors", Kind::Count),
-    ("smtpd_junk_command_limit", "[limits]", "commands", Kind::Count),
-    ("hopcount_limit", "[limits]", "received", Kind::Count),
-    ("smtpd_timeout", "[limits]", "idle_time", Kind::Span('s')),
-    ("smtpd_client_connection_count_limit", "[limits]", "sessions_per_client", Kind::Count),
-    ("smtpd_client_connection_rate_limit", "[limits]", "connections_per_client", Kind::Rate),
-    ("smtpd_client_message_rate_limit", "[limits]", "messages_per_client", Kind::Rate),
-    ("queue_minfree", "[spool]", "space_min", Kind::Size),
-    ("delay_warning_time", "[bounce]", "delay_notice_after", Kind::Span('h')),
-    ("default_destination_concurrency_limit", "[transport.smtp]", "connections", Kind::Count),
-    ("smtp_destination_concurrency_limit", "[transport.smtp]", "connections", Kind::Count),
-    ("default_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", Kind::Count),
-    ("smtp_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", Kind::Count),
-    ("smtp_mx_address_limit", "[transport.smtp]", "addresses_tried", Kind::Count),
-    ("smtp_connection_reuse_count_limit", "[transport.smtp]", "messages_per_connection", Kind::Count),
-    ("smtp_helo_name", "[transport.smtp]", "helo", Kind::Size),
-    ("smtp_connect_timeout", "[transport.smtp]", "timeouts.connect", Kind::Span('s')),
-    ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", Kind::Span('s')),
-    ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", Kind::Span('s')),
+const NUMBERS: [(&str, &str, &str, NumberKind); 22] = [
+    ("message_size_limit", "[limits]", "message", NumberKind::Size),
+    ("header_size_limit", "[limits]", "header", NumberKind::Size),
+    ("smtpd_recipient_limit", "[limits]", "recipients", NumberKind::Count),
+    ("smtpd_hard_error_limit", "[limits]", "errors", NumberKind::Count),
+    ("smtpd_junk_command_limit", "[limits]", "commands", NumberKind::Count),
+    ("hopcount_limit", "[limits]", "received", NumberKind::Count),
+    ("smtpd_timeout", "[limits]", "idle_time", NumberKind::Span('s')),
+    ("smtpd_client_connection_count_limit", "[limits]", "sessions_per_client", NumberKind::Count),
+    ("smtpd_client_connection_rate_limit", "[limits]", "connections_per_client", NumberKind::Rate),
+    ("smtpd_client_message_rate_limit", "[limits]", "messages_per_client", NumberKind::Rate),
+    ("queue_minfree", "[spool]", "space_min", NumberKind::Size),
+    ("delay_warning_time", "[bounce]", "delay_notice_after", NumberKind::Span('h')),
+    ("default_destination_concurrency_limit", "[transport.smtp]", "connections", NumberKind::Count),
+    ("smtp_destination_concurrency_limit", "[transport.smtp]", "connections", NumberKind::Count),
+    ("default_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", NumberKind::Count),
+    ("smtp_destination_recipient_limit", "[transport.smtp]", "recipients_per_message", NumberKind::Count),
+    ("smtp_mx_address_limit", "[transport.smtp]", "addresses_tried", NumberKind::Count),
+    ("smtp_connection_reuse_count_limit", "[transport.smtp]", "messages_per_connection", NumberKind::Count),
+    ("smtp_helo_name", "[transport.smtp]", "helo", NumberKind::Size),
+    ("smtp_connect_timeout", "[transport.smtp]", "timeouts.connect", NumberKind::Span('s')),
+    ("smtp_helo_timeout", "[transport.smtp]", "timeouts.banner", NumberKind::Span('s')),
+    ("smtp_data_done_timeout", "[transport.smtp]", "timeouts.message", NumberKind::Span('s')),
 ];
 /// Why zero is not supported.
-const ZERO: &str = "0 means no limit; here there is always a limit";
+const NO_ZERO: &str = "0 means no limit; here there is always a limit";
 
 impl Conversion<'_> {
     pub(super) fn numbers(&mut self) {
-        let unit = self.values.given("anvil_rate_time_unit").map_or(Some(60), |text| span(&text, 's'));
+        let unit = self.values.given("anvil_rate_time_unit").map_or(Some(60), |text| duration_seconds(&text, 's'));
         for (name, header, key, kind) in NUMBERS {
             let Some(value) = self.values.given(name) else { continue };
-            match read(&value, kind, unit.unwrap_or_default()) {
+            match convert(&value, kind, unit.unwrap_or_default()) {
                 _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
-                    self.draft.lost(name, "this is not a host name");
+                    self.draft.unsupported(name, "this is not a host name");
                 }
                 _ if name == "smtp_helo_name" => self.draft.set(header, key, quoted(&value), name),
                 Ok(value) => self.draft.set(header, key, value, name),
                 // Postfix sends no notice by default; Mailrace does after some hours.
-                Err(ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
+                Err(NO_ZERO) if name == "delay_warning_time" => self.draft.set(header, key, quoted("0s"), name),
                 Err(why) => {
                     if name == "message_size_limit" {
-                        self.draft.alarm(format!(
+                        self.draft.add_behavior_change(format!(
                             "Mail larger than `message` of [limits] gets 552: message_size_limit = {value}."
                         ));
                     }
-                    self.draft.lost(name, why);
+                    self.draft.unsupported(name, why);
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Conversion<'_> {
         let (mut parts, mut from, mut octets) = (Vec::new(), Vec::new(), Vec::new());
         for (name, key, unit, default) in keys {
             let given = self.values.given(name);
-            let span = span(given.as_deref().unwrap_or(default), unit);
+            let span = duration_seconds(given.as_deref().unwrap_or(default), unit);
             match span.filter(|span| *span > 0) {
                 Some(seconds) => {
                     octets.push(seconds);
@@ -95,8 +95,8 @@ impl Conversion<'_> {
                     }
                 }
                 None => {
-                    octets.extend(self::span(default, unit));
-                    self.draft.lost(name, "0 means one attempt; here mail is always retried");
+                    octets.extend(self::duration_seconds(default, unit));
+                    self.draft.unsupported(name, "0 means one attempt; here mail is always retried");
                 }
             }
         }
@@ -106,28 +106,28 @@ impl Conversion<'_> {
         if let [first, longest, ..] = octets[..]
             && first > longest
         {
-            from.iter().for_each(|name| self.draft.lost(name, "the first wait is longer than the longest wait"));
+            from.iter().for_each(|name| self.draft.unsupported(name, "the first wait is longer than the longest wait"));
             return;
         }
         for queue in ["local", "standard", "lame"] {
-            let block = super::draft::Block::new("[[queue]]").key("name", quoted(queue), "");
+            let block = super::config_draft::TomlSection::new("[[queue]]").key("name", quoted(queue), "");
             self.draft.add(block.key("retry", format!("{{ {} }}", parts.join(", ")), &from.join(", ")));
         }
     }
 }
 
 /// A value of this kind in TOML, or why it is invalid.
-fn read(value: &str, kind: Kind, rate_seconds: u64) -> Result<String, &'static str> {
+fn convert(value: &str, kind: NumberKind, rate_seconds: u64) -> Result<String, &'static str> {
     match kind {
-        Kind::Span(unit) => match span(value, unit) {
-            Some(0) => Err(ZERO),
+        NumberKind::Span(unit) => match duration_seconds(value, unit) {
+            Some(0) => Err(NO_ZERO),
             Some(seconds) => Ok(quoted(&format!("{seconds}s"))),
             None => Err("this is not a time"),
         },
         _ => match (value.parse::<u32>(), kind) {
-            (Ok(0), Kind::Rate) => Ok(quoted("0")),
-            (Ok(0), _) => Err(ZERO),
-            (Ok(number), Kind::Rate) => rate(number.into(), rate_seconds),
+            (Ok(0), NumberKind::Rate) => Ok(quoted("0")),
+            (Ok(0), _) => Err(NO_ZERO),
+            (Ok(number), NumberKind::Rate) => rate(number.into(), rate_seconds),
             (Ok(number), _) => Ok(number.to_string()),
             (Err(_), _) => Err("this number is not valid here"),
         },
@@ -147,7 +147,7 @@ fn rate(number: u64, seconds: u64) -> Result<String, &'static str> {
 }
 
 /// A time in seconds; `unit` applies to values without one.
-fn span(value: &str, unit: char) -> Option<u64> {
+fn duration_seconds(value: &str, unit: char) -> Option<u64> {
     let unit = value.chars().last().filter(|c| c.is_ascii_alphabetic()).unwrap_or(unit);
     let number: u64 = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse::<u32>().ok()?.into();
     let seconds = match unit {
@@ -170,16 +170,16 @@ mod tests {
         for (value, unit, expected) in
             [("5", 'd', Some(432_000)), ("4h", 's', Some(14_400)), ("0", 'h', Some(0)), ("x", 's', None)]
         {
-            assert_eq!(span(value, unit), expected, "{value}");
+            assert_eq!(duration_seconds(value, unit), expected, "{value}");
         }
     }
 
     #[test]
     fn zero_is_no_bound_only_where_it_can_be_said() {
-        assert_eq!(read("0", Kind::Rate, 60), Ok("\"0\"".to_owned()));
-        assert_eq!(read("30", Kind::Rate, 60), Ok("\"30/m\"".to_owned()));
-        assert_eq!(read("30", Kind::Rate, 600), Ok("\"180/h\"".to_owned()));
-        assert_eq!(read("0", Kind::Size, 60), Err(ZERO));
-        assert_eq!(read("-1", Kind::Count, 60), Err("this number is not valid here"));
+        assert_eq!(convert("0", NumberKind::Rate, 60), Ok("\"0\"".to_owned()));
+        assert_eq!(convert("30", NumberKind::Rate, 60), Ok("\"30/m\"".to_owned()));
+        assert_eq!(convert("30", NumberKind::Rate, 600), Ok("\"180/h\"".to_owned()));
+        assert_eq!(convert("0", NumberKind::Size, 60), Err(NO_ZERO));
+        assert_eq!(convert("-1", NumberKind::Count, 60), Err("this number is not valid here"));
     }
 }

@@ -6,28 +6,28 @@
 mod access;
 mod access_table;
 mod certificates;
+mod config_draft;
+mod delivery_methods;
 mod dnsbl;
 mod domains;
-mod doors;
-mod draft;
 pub mod expand;
-mod hops;
+mod inbound_services;
 mod ldap;
 mod limits;
 mod listeners;
 mod logins;
 mod lookups;
 pub mod main_cf;
+mod map_text;
 pub mod master_cf;
 mod networks;
 mod outbound;
+mod output_text;
 mod policy;
 mod quotas;
-mod render;
 mod restrictions;
 mod rules;
 mod sql;
-mod text;
 mod transports;
 mod words;
 
@@ -35,19 +35,19 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use doors::Door;
-pub use draft::NewFile;
-use draft::{Draft, quoted};
+pub use config_draft::NewFile;
+use config_draft::{ConfigDraft, quoted};
 use expand::Values;
-use lookups::Made;
+use inbound_services::InboundService;
+use lookups::ConvertedTables;
 use mail::Address;
 use main_cf::MainCf;
+use map_text::SiteDomains;
 use master_cf::MasterCf;
-use text::Site;
 use transports::TransportMap;
 
 /// Reads the files that a configuration names.
-pub trait Files {
+pub trait FileReader {
     /// The text of a file.
     ///
     /// # Errors
@@ -58,19 +58,19 @@ pub trait Files {
 
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Import {
+pub struct ImportResult {
     /// The new configuration.
     pub text: String,
     /// The files that it names.
     pub files: Vec<NewFile>,
     /// How mail is handled differently than by Postfix, one sentence each; also at the top of the
     /// text.
-    pub alarms: Vec<String>,
+    pub behavior_changes: Vec<String>,
 }
 
 /// Converts `main` and `master`, the texts of main.cf and master.cf, and the files that they name,
 /// for a host named `machine`. New files go to `folder`.
-pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder: &Path) -> Import {
+pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, folder: &Path) -> ImportResult {
     let main = MainCf::parse(main);
     let mut conversion = Conversion {
         main: &main,
@@ -78,23 +78,27 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn Files, folder
         master: MasterCf::parse(master),
         files,
         folder,
-        draft: Draft::default(),
-        made: Made::new(),
+        draft: ConfigDraft::default(),
+        converted_tables: ConvertedTables::new(),
         names: BTreeSet::new(),
-        site: Site::default(),
-        doors: Vec::new(),
+        site: SiteDomains::default(),
+        inbound_services: Vec::new(),
         has_certificates: false,
         has_users: false,
-        owned: None,
-        has_lost_networks: false,
-        has_lost_pass: false,
+        owned_senders: None,
+        networks_incomplete: false,
+        dropped_permit: false,
         transport_map: TransportMap::default(),
-        stopped: Vec::new(),
-        put_off: Vec::new(),
+        blocked_recipients: Vec::new(),
+        deferred_addresses: Vec::new(),
     };
     conversion.run();
     let draft = conversion.draft;
-    Import { text: render::render(&draft, &main), files: draft.files, alarms: draft.alarms }
+    ImportResult {
+        text: output_text::render(&draft, &main),
+        files: draft.files,
+        behavior_changes: draft.behavior_changes,
+    }
 }
 
 /// A conversion in progress.
@@ -102,30 +106,30 @@ struct Conversion<'a> {
     main: &'a MainCf,
     values: Values<'a>,
     master: MasterCf,
-    files: &'a dyn Files,
+    files: &'a dyn FileReader,
     folder: &'a Path,
-    draft: Draft,
-    made: Made,
+    draft: ConfigDraft,
+    converted_tables: ConvertedTables,
     /// Names of tables, transports and files that are in use.
     names: BTreeSet<String>,
-    site: Site,
+    site: SiteDomains,
     /// The services that receive mail.
-    doors: Vec<Door>,
+    inbound_services: Vec<InboundService>,
     has_certificates: bool,
     /// Whether any listener accepts logins.
     has_users: bool,
     /// The table of senders that belong to users.
-    owned: Option<String>,
+    owned_senders: Option<String>,
     /// Whether mynetworks contains clients that could not be translated.
-    has_lost_networks: bool,
+    networks_incomplete: bool,
     /// Whether the current list had a permit restriction that could not be translated.
-    has_lost_pass: bool,
+    dropped_permit: bool,
     /// The contents of transport_maps.
     transport_map: TransportMap,
     /// Recipients whose mail access rules refuse or defer: an address and its table value.
-    stopped: Vec<(String, String)>,
+    blocked_recipients: Vec<(String, String)>,
     /// Local addresses whose mail gets 451.
-    put_off: Vec<String>,
+    deferred_addresses: Vec<String>,
 }
 
 impl Conversion<'_> {
@@ -135,14 +139,14 @@ impl Conversion<'_> {
             self.draft.sources.insert("master.cf".into());
         }
         for line in self.main.oddities().iter().chain(&self.master.oddities) {
-            self.draft.losses.push((line.clone(), "this line is neither a comment nor a definition".into()));
+            self.draft.unsupported.push((line.clone(), "this line is neither a comment nor a definition".into()));
         }
         let hostname = self.hostname();
         self.draft.set("", "hostname", quoted(&hostname), "myhostname");
         self.draft.section("").set("data_dir", quoted("/var/lib/mailrace"), "");
         self.find_site();
-        self.find_doors();
-        self.networks();
+        self.find_inbound_services();
+        self.relay_networks();
         self.certificates();
         self.listeners();
         self.numbers();
@@ -153,7 +157,7 @@ impl Conversion<'_> {
         self.access();
         self.quotas();
         self.policy();
-        self.write_put_off();
+        self.write_deferred_table();
     }
 
     fn hostname(&self) -> String {

@@ -1,61 +1,64 @@
 //! Converts outbound mail: the relay host, routes, and settings of the SMTP client.
 
 use super::Conversion;
-use super::draft::{Block, quoted, quoted_list};
-use super::hops::Way;
-use super::lookups::Named;
-use super::transports::{Kind, Target};
+use super::config_draft::{TomlSection, quoted, quoted_list};
+use super::delivery_methods::DeliveryMethod;
+use super::lookups::MapRef;
+use super::transports::{AddressClass, TransportTarget};
 use super::words::list;
-use crate::config::Pattern;
+use crate::config::DomainPattern;
 
 /// Entries of transport_maps that become routes; more belong in a table.
 const ROUTES_MAX: usize = 1000;
 
 impl Conversion<'_> {
     pub(super) fn outbound(&mut self) {
-        self.default_way();
+        self.default_delivery();
         self.routes();
-        self.stop_addresses(Kind::Other, None);
+        self.block_addresses(AddressClass::Other, None);
         self.sources();
         self.client_tls();
         self.share_client_settings();
     }
 
     /// default_transport and relayhost.
-    fn default_way(&mut self) {
+    fn default_delivery(&mut self) {
         ["default_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
-        let target = self.target_of_class(Kind::Other);
+        let target = self.target_of_class(AddressClass::Other);
         let who = "other domains";
-        match self.way(&target, who) {
-            Way::Out { kind: "smtp", next_hop, port } => {
+        match self.delivery_method(&target, who) {
+            DeliveryMethod::Network { kind: "smtp", next_hop, port } => {
                 let set = |(key, value): (&str, String)| self.draft.set("[transport.smtp]", key, value, target.from);
                 let hop = next_hop.map(|hop| ("next_hop", quoted(&hop)));
                 hop.into_iter().chain(port.map(|port| ("port", port.to_string()))).for_each(set);
             }
-            Way::Nowhere(reply) => self.draft.set("[transport.smtp]", "next_hop", quoted(&reply), target.from),
-            Way::Out { .. } if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
+            DeliveryMethod::Reply(reply) => self.draft.set("[transport.smtp]", "next_hop", quoted(&reply), target.from),
+            DeliveryMethod::Network { .. }
+                if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
             way => {
-                let way = match way {
-                    Way::Maildirs => self.put_off_way(who, &format!("{} delivers it locally", target.from)),
+                let method = match way {
+                    DeliveryMethod::Maildirs => {
+                        self.deferring_method(who, &format!("{} delivers it locally", target.from))
+                    }
                     way => way,
                 };
-                let name = self.transport("onward", &way, target.from);
-                let block = Block::new("[[route]]").key("domain", quoted("*"), target.from);
+                let name = self.transport("onward", &method, target.from);
+                let block = TomlSection::new("[[route]]").key("domain", quoted("*"), target.from);
                 self.draft.add(block.key("transport", quoted(&name), ""));
             }
         }
     }
 
     /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
-    pub(super) fn password_is_wanted(&mut self, target: &Target) -> Option<String> {
+    pub(super) fn password_needed(&mut self, target: &TransportTarget) -> Option<String> {
         let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
         let main = self.main.with(service.map_or(&[], |service| &service.overrides));
-        let values = self.values.of(&main);
+        let values = self.values.with_settings(&main);
         let logs_in = values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
-        let hop = target.hop.as_deref().filter(|_| logs_in)?;
+        let hop = target.next_hop.as_deref().filter(|_| logs_in)?;
         let mut entries = Vec::new();
-        for named in list(&values.value("smtp_sasl_password_maps")).iter().filter_map(|it| Named::read(it)) {
-            match self.entries(&named, false) {
+        for map_ref in list(&values.value("smtp_sasl_password_maps")).iter().filter_map(|it| MapRef::parse(it)) {
+            match self.entries(&map_ref, false) {
                 Some(own) => entries.extend(own.into_iter().map(|(key, _)| key)),
                 None => entries.push(hop.to_owned()),
             }
@@ -68,7 +71,8 @@ impl Conversion<'_> {
 
     fn routes(&mut self) {
         if let Some(table) = self.transport_map.opaque.clone() {
-            let block = Block::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
+            let block =
+                TomlSection::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
             let block = block.key("domain", quoted("*"), "transport_maps");
             self.draft.add(block.key("next_hops", quoted(&table), ""));
         }
@@ -76,7 +80,7 @@ impl Conversion<'_> {
         let mut patterns = self.transport_map.patterns();
         patterns.retain(|(pattern, _)| !own.contains(pattern));
         if patterns.len() > ROUTES_MAX {
-            self.draft.alarm(format!(
+            self.draft.add_behavior_change(format!(
                 "Mail to {} domains in transport_maps is sent like mail to any other domain: only {ROUTES_MAX} of \
                  its entries became routes; put the others into a table for `next_hops`.",
                 patterns.len() - ROUTES_MAX
@@ -89,30 +93,33 @@ impl Conversion<'_> {
     }
 
     fn route(&mut self, pattern: &str, value: &str) {
-        if pattern.parse::<Pattern>().is_err() {
+        if pattern.parse::<DomainPattern>().is_err() {
             let what = format!("transport_maps: {pattern} {value}");
-            return self.draft.loss(what, "the key is not a domain, so it matches no mail");
+            return self.draft.add_unsupported(what, "the key is not a domain, so it matches no mail");
         }
-        let base = self.target_of_class(Kind::Other);
-        let target = base.clone().changed(value);
-        let mut block = Block::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
-        if (&target.channel, &target.hop) == (&base.channel, &base.hop) {
+        let base = self.target_of_class(AddressClass::Other);
+        let target = base.clone().overridden(value);
+        let mut block = TomlSection::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
+        if (&target.channel, &target.next_hop) == (&base.channel, &base.next_hop) {
             // As without the entry, whatever a wider entry says.
             return self.draft.add(block);
         }
         let who = if pattern == "*" { "all other domains" } else { pattern };
-        let way = match self.way(&target, who) {
-            Way::Maildirs => self.put_off_way(who, "transport_maps delivers it locally, but it is not a local domain"),
+        let method = match self.delivery_method(&target, who) {
+            DeliveryMethod::Maildirs => {
+                self.deferring_method(who, "transport_maps delivers it locally, but it is not a local domain")
+            }
             way => way,
         };
-        match &way {
-            Way::Nowhere(hop) | Way::Out { kind: "smtp", next_hop: Some(hop), port: None } => {
+        match &method {
+            DeliveryMethod::Reply(hop) | DeliveryMethod::Network { kind: "smtp", next_hop: Some(hop), port: None } => {
                 block.set("next_hop", quoted(hop), "");
             }
-            Way::Out { kind: "smtp", next_hop: None, port: None } if base.hop.is_none() => {}
+            DeliveryMethod::Network { kind: "smtp", next_hop: None, port: None } if base.next_hop.is_none() => {}
             _ => {
-                let like = if matches!(way, Way::Out { next_hop: None, .. }) { "direct" } else { "onward" };
-                let name = self.transport(like, &way, "transport_maps");
+                let like =
+                    if matches!(method, DeliveryMethod::Network { next_hop: None, .. }) { "direct" } else { "onward" };
+                let name = self.transport(like, &method, "transport_maps");
                 block.set("transport", quoted(&name), "");
             }
         }
@@ -124,7 +131,7 @@ impl Conversion<'_> {
     fn share_client_settings(&mut self) {
         let shared = self.draft.section("[transport.smtp]").keys.clone();
         let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
-        for block in self.draft.blocks.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
+        for block in self.draft.sections.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
             let is_smtp = block.keys.iter().any(|(key, value, _)| key == "type" && value == "\"smtp\"");
             if is_smtp && block.header != "[transport.smtp]" {
                 let missing: Vec<_> = shared
@@ -135,12 +142,12 @@ impl Conversion<'_> {
                 block.keys.extend(missing);
             }
         }
-        self.draft.blocks.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
+        self.draft.sections.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
     }
 
     /// The local domains, whose mail is not routed.
     pub(super) fn own_domains(&self) -> Vec<String> {
-        let domains = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]");
+        let domains = self.draft.sections.iter().filter(|block| block.header == "[[domain]]");
         let names = domains.flat_map(|block| &block.keys).filter(|(key, ..)| key == "name");
         names.map(|(_, value, _)| value.trim_matches('"').to_owned()).collect()
     }
@@ -155,8 +162,8 @@ impl Conversion<'_> {
                     self.draft.mapped(name);
                 }
                 _ => {
-                    self.draft.lost(name, "this is not an address of that family; the system chooses one");
-                    self.draft.alarm(format!(
+                    self.draft.unsupported(name, "this is not an address of that family; the system chooses one");
+                    self.draft.add_behavior_change(format!(
                         "Mail to other hosts is sent from an address that the system chooses, not from {value} \
                          ({name})."
                     ));
@@ -190,7 +197,7 @@ impl Conversion<'_> {
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
         if let Some(doubt) = doubt {
-            self.draft.alarm(format!("Mail to other hosts {doubt} ({name} = {level})."));
+            self.draft.add_behavior_change(format!("Mail to other hosts {doubt} ({name} = {level})."));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::restrictions;
 use super::words::list;
 
 /// Parameters that are not needed, and why.
-const SAME: [(&str, &str); 45] = [
+const NOT_NEEDED: [(&str, &str); 45] = [
     ("alias_database", "tables are read as text and need no database"),
     ("allow_percent_hack", "a % in an address has no special meaning"),
     ("append_at_myorigin", "addresses are not changed"),
@@ -55,7 +55,7 @@ const SAME: [(&str, &str); 45] = [
 ];
 
 /// Unsupported parameters that affect mail, and what happens instead.
-const ALARMS: [(&str, &str); 33] = [
+const BEHAVIOR_CHANGES: [(&str, &str); 33] = [
     ("always_bcc", "There are no copies of all mail"),
     ("recipient_bcc_maps", "There are no copies of mail by its recipient"),
     ("sender_bcc_maps", "There are no copies of mail by its sender"),
@@ -227,13 +227,14 @@ const OF_CLASSES: [&str; 16] = [
 ];
 
 /// What happens to mail without this parameter, if it differs.
-pub(super) fn alarm_of(name: &str, value: &str) -> Option<String> {
-    let (_, what) = ALARMS.iter().find(|(known, _)| *known == name)?;
+pub(super) fn behavior_change_of(name: &str, value: &str) -> Option<String> {
+    let (_, what) = BEHAVIOR_CHANGES.iter().find(|(known, _)| *known == name)?;
     (!["", "no"].contains(&value)).then(|| format!("{what} ({name} = {})", one_line(value)))
 }
 
 /// Lists that are checked after RCPT, or for other commands.
-const LATE: [&str; 3] = ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
+const LATE_RESTRICTIONS: [&str; 3] =
+    ["smtpd_data_restrictions", "smtpd_end_of_data_restrictions", "smtpd_etrn_restrictions"];
 
 /// Restrictions in lists that are checked after DATA, and what the server always does.
 const RESTRICTIONS: [(&str, &str); 4] = [
@@ -248,11 +249,11 @@ impl Conversion<'_> {
     pub(super) fn policy(&mut self) {
         let names: Vec<String> = self.main.settings().map(|(name, _)| name.to_owned()).collect();
         for name in names {
-            if name.ends_with("_restrictions") && LATE.contains(&name.as_str()) {
+            if name.ends_with("_restrictions") && LATE_RESTRICTIONS.contains(&name.as_str()) {
                 self.late_restrictions(&name);
             }
-            if !self.draft.fates.contains_key(&name) {
-                self.fate(&name);
+            if !self.draft.outcomes.contains_key(&name) {
+                self.record_outcome(&name);
             }
         }
         self.notices();
@@ -260,11 +261,11 @@ impl Conversion<'_> {
 
     /// Lists that are checked after RCPT.
     fn late_restrictions(&mut self, name: &str) {
-        let elements = restrictions::elements(&self.values, name);
+        let elements = restrictions::parse_list(&self.values, name);
         match elements.is_empty() {
-            true => self.draft.same(name, "the list is empty"),
+            true => self.draft.not_needed(name, "the list is empty"),
             false => {
-                self.draft.lost(name, "rules are checked at RCPT and before; see below for each restriction");
+                self.draft.unsupported(name, "rules are checked at RCPT and before; see below for each restriction");
             }
         }
         for element in elements {
@@ -273,48 +274,50 @@ impl Conversion<'_> {
             self.draft.rules.push((format!("{name}: {}", element.text()), does.to_owned()));
             if known.is_none() {
                 let what = element.text();
-                self.draft
-                    .alarm(format!("Mail that {name} refused is accepted ({what}): no rules are checked after DATA."));
+                self.draft.add_behavior_change(format!(
+                    "Mail that {name} refused is accepted ({what}): no rules are checked after DATA."
+                ));
             }
         }
     }
 
-    fn fate(&mut self, name: &str) {
-        if let Some((_, why)) = SAME.iter().find(|(same, _)| *same == name) {
-            return self.draft.same(name, why);
+    fn record_outcome(&mut self, name: &str) {
+        if let Some((_, why)) = NOT_NEEDED.iter().find(|(same, _)| *same == name) {
+            return self.draft.not_needed(name, why);
         }
         if OF_CLASSES.contains(&name) {
-            return self.draft.same(name, "no domain uses it");
+            return self.draft.not_needed(name, "no domain uses it");
         }
         if self.is_default(name) {
-            return self.draft.same(name, "Postfix's default");
+            return self.draft.not_needed(name, "Postfix's default");
         }
-        if let Some((_, what)) = ALARMS.iter().find(|(known, _)| *known == name) {
+        if let Some((_, what)) = BEHAVIOR_CHANGES.iter().find(|(known, _)| *known == name) {
             let value = one_line(self.main.value(name).unwrap_or_default());
-            self.draft.alarm(format!("{what} ({name} = {value})."));
-            return self.draft.lost(name, "see the top of this file");
+            self.draft.add_behavior_change(format!("{what} ({name} = {value})."));
+            return self.draft.unsupported(name, "see the top of this file");
         }
-        if name.starts_with("postscreen_") && !self.doors.iter().any(|door| door.is_screened) {
-            return self.draft.same(name, "no service uses postscreen");
+        if name.starts_with("postscreen_") && !self.inbound_services.iter().any(|inbound| inbound.uses_postscreen) {
+            return self.draft.not_needed(name, "no service uses postscreen");
         }
         if name.starts_with("postscreen_") && ["enforce", "drop"].contains(&&*self.values.value(name)) {
-            self.draft
-                .alarm("Mail from clients that fail postscreen's tests is accepted: clients are not tested here.");
+            self.draft.add_behavior_change(
+                "Mail from clients that fail postscreen's tests is accepted: clients are not tested here.",
+            );
         }
         let used = format!("${name}");
         let other = [format!("${{{name}"), format!("$({name}")];
         let uses = |value: &str| value.contains(&used) || other.iter().any(|it| value.contains(it.as_str()));
         let mut of_services = self.master.services.iter().flat_map(|service| &service.overrides);
         if self.main.settings().any(|(_, value)| uses(value)) || of_services.any(|(_, value)| uses(value)) {
-            return self.draft.same(name, "expanded in the parameters that use it");
+            return self.draft.not_needed(name, "expanded in the parameters that use it");
         }
-        match NOTES.iter().find(|(known, _)| stands(known, name)) {
-            Some((_, why)) => self.draft.lost(name, *why),
+        match NOTES.iter().find(|(known, _)| applies_to(known, name)) {
+            Some((_, why)) => self.draft.unsupported(name, *why),
             None => {
-                self.draft.alarm(format!(
+                self.draft.add_behavior_change(format!(
                     "The effect of {name} on mail is unknown, and does not happen here: see postconf(5)."
                 ));
-                self.draft.lost(name, "there is no known equivalent");
+                self.draft.unsupported(name, "there is no known equivalent");
             }
         }
     }
@@ -325,21 +328,22 @@ impl Conversion<'_> {
         let value = one_line(self.main.value(name).unwrap_or_default());
         match DEFAULTS.iter().find(|(known, _)| *known == name) {
             Some((_, default)) => value == *default,
-            None => value.is_empty() || ALARMS.iter().any(|(known, _)| *known == name) && value == "no",
+            None => value.is_empty() || BEHAVIOR_CHANGES.iter().any(|(known, _)| *known == name) && value == "no",
         }
     }
 
     /// Converts the recipients of notices.
     fn notices(&mut self) {
         let Some(classes) = self.values.given("notify_classes") else { return };
-        self.draft.lost("notify_classes", "see the log; `double_bounces_to` gets bounces that cannot be delivered");
+        self.draft
+            .unsupported("notify_classes", "see the log; `double_bounces_to` gets bounces that cannot be delivered");
         if list(&classes).iter().any(|class| class == "2bounce") {
             let given = self.values.given("2bounce_notice_recipient").unwrap_or_else(|| "postmaster".into());
-            if let Ok(address) = super::text::target(&given, &self.site) {
+            if let Ok(address) = super::map_text::target(&given, &self.site) {
                 self.draft.set(
                     "[bounce]",
                     "double_bounces_to",
-                    super::draft::quoted(&address),
+                    super::config_draft::quoted(&address),
                     "2bounce_notice_recipient",
                 );
             }
@@ -348,7 +352,7 @@ impl Conversion<'_> {
 }
 
 /// Whether a name matches a pattern with `*` at the start, the end, or both.
-fn stands(known: &str, name: &str) -> bool {
+fn applies_to(known: &str, name: &str) -> bool {
     match (known.strip_prefix('*'), known.strip_suffix('*')) {
         (Some(_), Some(_)) => name.contains(known.trim_matches('*')),
         (Some(end), None) => name.ends_with(end),

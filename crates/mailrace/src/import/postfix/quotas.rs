@@ -3,11 +3,11 @@
 //! mailbox; it is written for those that were mbox files.
 
 use super::Conversion;
-use super::draft::quoted;
-use super::lookups::{Named, file_name};
+use super::config_draft::quoted;
+use super::lookups::{MapRef, file_name};
 use super::words::list;
 
-const OF_FILES: &str =
+const MAILBOX_FILES_ONLY: &str =
     "it limits one file of a Maildir, see `message` of [limits]; `quota` of the transport limits the whole Maildir";
 
 impl Conversion<'_> {
@@ -17,28 +17,28 @@ impl Conversion<'_> {
     }
 
     /// The limit in bytes; None for no limit, which is reported.
-    fn bound(&mut self, parameter: &str) -> Option<u64> {
+    fn size_limit(&mut self, parameter: &str) -> Option<u64> {
         let value = self.values.given(parameter)?;
         match value.parse::<u64>() {
-            Ok(0) => self.draft.same(parameter, "mailboxes have no quota, unless their transport has `quota`"),
+            Ok(0) => self.draft.not_needed(parameter, "mailboxes have no quota, unless their transport has `quota`"),
             Ok(octets) => return Some(octets),
-            Err(_) => self.draft.lost(parameter, "this number is not valid here"),
+            Err(_) => self.draft.unsupported(parameter, "this number is not valid here"),
         }
         None
     }
 
     fn local_quota(&mut self) {
         let parameter = "mailbox_size_limit";
-        let Some(octets) = self.bound(parameter) else { return };
-        let own_transport = self.draft.blocks.iter().filter(|block| block.header == "[[domain]]").any(|block| {
+        let Some(octets) = self.size_limit(parameter) else { return };
+        let own_transport = self.draft.sections.iter().filter(|block| block.header == "[[domain]]").any(|block| {
             let has =
                 |key: &str, from: &str| block.keys.iter().any(|it| it.0 == key && (from.is_empty() || it.2 == from));
             (has("name", "mydestination") || has("names", "mydestination")) && !has("transport", "")
         });
         let is_maildir = self.values.value("home_mailbox").ends_with('/');
         match (own_transport, is_maildir) {
-            (false, _) => self.draft.lost(parameter, "mail of system users is not stored here"),
-            (true, true) => self.draft.lost(parameter, OF_FILES),
+            (false, _) => self.draft.unsupported(parameter, "mail of system users is not stored here"),
+            (true, true) => self.draft.unsupported(parameter, MAILBOX_FILES_ONLY),
             (true, false) => self.set_quota("[transport.maildir]", octets, parameter),
         }
     }
@@ -50,24 +50,24 @@ impl Conversion<'_> {
 
     fn virtual_quota(&mut self) {
         let parameter = "virtual_mailbox_limit";
-        let Some(octets) = self.bound(parameter) else { return };
+        let Some(octets) = self.size_limit(parameter) else { return };
         let is_ours = |key: &(String, String, String)| key.0 == "places" && key.2 == "virtual_mailbox_maps";
-        let transport = self.draft.blocks.iter().find(|block| block.keys.iter().any(is_ours));
+        let transport = self.draft.sections.iter().find(|block| block.keys.iter().any(is_ours));
         let Some(transport) = transport.map(|block| block.header.clone()) else {
-            return self.draft.lost(parameter, "mail of virtual_mailbox_domains is not stored here");
+            return self.draft.unsupported(parameter, "mail of virtual_mailbox_domains is not stored here");
         };
-        let tables: Vec<Option<Named>> =
-            list(&self.values.value("virtual_mailbox_maps")).iter().map(|it| Named::read(it)).collect();
+        let tables: Vec<Option<MapRef>> =
+            list(&self.values.value("virtual_mailbox_maps")).iter().map(|it| MapRef::parse(it)).collect();
         let mut boxes: Vec<(String, String)> = Vec::new();
         for table in tables {
             match table.and_then(|table| self.entries(&table, false)) {
                 Some(entries) => boxes.extend(entries),
                 None => {
-                    self.draft.alarm(format!(
+                    self.draft.add_behavior_change(format!(
                         "Mail to full mailboxes is accepted: {parameter} did not become a quota, because it is \
                          unknown which mailboxes in a table were mbox files."
                     ));
-                    return self.draft.lost(
+                    return self.draft.unsupported(
                         parameter,
                         "it is unknown which mailboxes were mbox files: for these, set `quota` of their transport",
                     );
@@ -76,7 +76,7 @@ impl Conversion<'_> {
         }
         let (maildirs, files): (Vec<_>, Vec<_>) = boxes.into_iter().partition(|(_, place)| place.ends_with('/'));
         match (maildirs.is_empty(), files.is_empty()) {
-            (_, true) => self.draft.lost(parameter, OF_FILES),
+            (_, true) => self.draft.unsupported(parameter, MAILBOX_FILES_ONLY),
             (true, false) => self.set_quota(&transport, octets, parameter),
             (false, false) => {
                 let files: Vec<(String, String)> =
@@ -90,10 +90,11 @@ impl Conversion<'_> {
 
     /// A table of limits for mailboxes that were mbox files.
     fn quota_table(&mut self, boxes: &[(String, String)]) -> String {
-        let text = super::text::table(boxes, super::text::Use::Mailboxes, &self.site).text;
+        let text = super::map_text::convert_entries(boxes, super::map_text::TableUse::Mailboxes, &self.site).text;
         let path = self.add_file("quotas", "", text, false);
         let name = file_name(&path);
-        let block = super::draft::Block::new("[[table]]").comment("Mailboxes that were mbox files, and their limits.");
+        let block = super::config_draft::TomlSection::new("[[table]]")
+            .comment("Mailboxes that were mbox files, and their limits.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         name

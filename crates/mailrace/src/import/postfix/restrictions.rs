@@ -13,32 +13,32 @@ pub(super) const LISTS: [&str; 5] = [
     "smtpd_recipient_restrictions",
 ];
 /// The effect of `warn_if_reject`.
-const WARNS: &str = "only warns and refuses nothing";
+const WARN_ONLY: &str = "only warns and refuses nothing";
 /// The effect of restrictions on later commands.
-const EARLY: &str = "with smtpd_delay_reject = no it is evaluated too early and has no effect";
+const TOO_EARLY: &str = "with smtpd_delay_reject = no it is evaluated too early and has no effect";
 /// Nested classes.
 const DEPTH_MAX: usize = 10;
 /// Elements of one list: classes can expand to more than any memory.
 const ELEMENTS_MAX: usize = 1000;
 
 /// Restrictions that reject all mail.
-const CLOSING: [&str; 3] = ["reject", "defer", "defer_if_permit"];
+const REJECTING: [&str; 3] = ["reject", "defer", "defer_if_permit"];
 /// Restrictions that reject all mail to other domains.
-const GUARDING: [&str; 2] = ["reject_unauth_destination", "defer_unauth_destination"];
+const RELAY_GUARDS: [&str; 2] = ["reject_unauth_destination", "defer_unauth_destination"];
 
 /// A restriction with its argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct Restriction {
     pub(super) rule: String,
     pub(super) argument: Option<String>,
     /// Why it has no effect, if so.
-    pub(super) idle: Option<&'static str>,
+    pub(super) no_effect: Option<&'static str>,
 }
 
-impl Element {
+impl Restriction {
     /// As written.
     pub(super) fn text(&self) -> String {
-        let warns = if self.idle == Some(WARNS) { "warn_if_reject " } else { "" };
+        let warns = if self.no_effect == Some(WARN_ONLY) { "warn_if_reject " } else { "" };
         match &self.argument {
             Some(argument) => format!("{warns}{} {argument}", self.rule),
             None => format!("{warns}{}", self.rule),
@@ -46,37 +46,41 @@ impl Element {
     }
 
     /// Whether it lets this kind of client pass.
-    fn lets(&self, who: Who) -> bool {
+    fn permits(&self, who: ClientKind) -> bool {
         match self.rule.as_str() {
-            _ if self.idle.is_some() => false,
+            _ if self.no_effect.is_some() => false,
             "permit" => true,
-            "permit_mynetworks" => who == Who::Network,
-            "permit_sasl_authenticated" => who == Who::User,
+            "permit_mynetworks" => who == ClientKind::Network,
+            "permit_sasl_authenticated" => who == ClientKind::User,
             _ => false,
         }
     }
 
     fn is_one_of(&self, rules: &[&str]) -> bool {
-        self.idle.is_none() && rules.contains(&self.rule.as_str())
+        self.no_effect.is_none() && rules.contains(&self.rule.as_str())
     }
 }
 
-impl Lists {
+impl RestrictionLists {
     /// Restrictions that let clients relay that may not relay here: those for which `passes` holds,
     /// unless a list rejects these clients.
-    pub(super) fn other_relays(&self, has_logins: bool, passes: &mut dyn FnMut(&Element) -> bool) -> Vec<&Element> {
+    pub(super) fn other_relays(
+        &self,
+        has_logins: bool,
+        passes: &mut dyn FnMut(&Restriction) -> bool,
+    ) -> Vec<&Restriction> {
         let others: Vec<Vec<bool>> =
-            self.0.iter().map(|list| list.iter().map(|it| it.idle.is_none() && passes(it)).collect()).collect();
+            self.0.iter().map(|list| list.iter().map(|it| it.no_effect.is_none() && passes(it)).collect()).collect();
         let lists = || self.0.iter().zip(&others);
-        let mut found: Vec<&Element> = Vec::new();
-        for who in [&[][..], &[Who::Network], &[Who::User], &[Who::Network, Who::User]] {
-            let relays_here = who.iter().any(|one| self.relay(*one) && (has_logins || *one == Who::Network));
-            if relays_here || who.contains(&Who::User) && !has_logins {
+        let mut found: Vec<&Restriction> = Vec::new();
+        for who in [&[][..], &[ClientKind::Network], &[ClientKind::User], &[ClientKind::Network, ClientKind::User]] {
+            let relays_here = who.iter().any(|one| self.may_relay(*one) && (has_logins || *one == ClientKind::Network));
+            if relays_here || who.contains(&ClientKind::User) && !has_logins {
                 continue;
             }
-            let ends: Vec<End> = lists().map(|(list, others)| end(list, others, who)).collect();
-            if !ends.iter().any(|end| matches!(end, End::Kept)) {
-                let by = ends.iter().filter_map(|end| if let End::Passed(by) = end { Some(*by) } else { None });
+            let ends: Vec<ListEnd> = lists().map(|(list, others)| list_end(list, others, who)).collect();
+            if !ends.iter().any(|end| matches!(end, ListEnd::Rejected)) {
+                let by = ends.iter().filter_map(|end| if let ListEnd::Permitted(by) = end { Some(*by) } else { None });
                 found.extend(by);
             }
         }
@@ -86,36 +90,36 @@ impl Lists {
 }
 
 /// The result of a list for mail to other domains.
-enum End<'a> {
-    Kept,
+enum ListEnd<'a> {
+    Rejected,
     /// For another reason than the kind of client.
-    Passed(&'a Element),
+    Permitted(&'a Restriction),
     Open,
 }
 
 /// `others`: which elements let this client pass for another reason than its kind.
-fn end<'a>(list: &'a [Element], others: &[bool], who: &[Who]) -> End<'a> {
-    let keeps = |it: &Element| it.is_one_of(&CLOSING) || it.is_one_of(&GUARDING);
+fn list_end<'a>(list: &'a [Restriction], others: &[bool], who: &[ClientKind]) -> ListEnd<'a> {
+    let keeps = |it: &Restriction| it.is_one_of(&REJECTING) || it.is_one_of(&RELAY_GUARDS);
     for (place, (element, other)) in list.iter().zip(others).enumerate() {
-        if who.iter().any(|one| *one != Who::Stranger && element.rule != "permit" && element.lets(*one)) {
-            return End::Open;
+        if who.iter().any(|one| *one != ClientKind::Untrusted && element.rule != "permit" && element.permits(*one)) {
+            return ListEnd::Open;
         }
-        if *other || element.lets(Who::Stranger) {
+        if *other || element.permits(ClientKind::Untrusted) {
             // It does not matter if nothing after it rejects mail.
-            return if list[place..].iter().any(keeps) { End::Passed(element) } else { End::Open };
+            return if list[place..].iter().any(keeps) { ListEnd::Permitted(element) } else { ListEnd::Open };
         }
         if keeps(element) {
-            return End::Kept;
+            return ListEnd::Rejected;
         }
     }
-    End::Open
+    ListEnd::Open
 }
 
 /// The kind of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ClientKind {
     /// An unknown client.
-    Stranger,
+    Untrusted,
     /// A client in `mynetworks`.
     Network,
     /// A client that has logged in.
@@ -124,13 +128,13 @@ pub(super) enum Who {
 
 /// All lists of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lists(pub(super) [Vec<Element>; 5]);
+pub(super) struct RestrictionLists(pub(super) [Vec<Restriction>; 5]);
 
-impl Lists {
+impl RestrictionLists {
     /// Parses the lists. Without `smtpd_delay_reject`, restrictions on later commands have no
     /// effect.
-    pub(super) fn read(values: &Values<'_>) -> Lists {
-        let mut lists = Lists(LISTS.map(|name| elements(values, name)));
+    pub(super) fn read(values: &Values<'_>) -> RestrictionLists {
+        let mut lists = RestrictionLists(LISTS.map(|name| parse_list(values, name)));
         if values.value("smtpd_delay_reject") == "no" {
             let unknown: [&[&str]; 3] = [
                 &["helo", "sender", "recipient", "destination"],
@@ -138,29 +142,29 @@ impl Lists {
                 &["recipient", "destination"],
             ];
             for (list, subjects) in lists.0.iter_mut().zip(unknown) {
-                let is_early = |it: &&mut Element| it.rule.split('_').any(|word| subjects.contains(&word));
-                list.iter_mut().filter(is_early).for_each(|it| it.idle = Some(EARLY));
+                let is_early = |it: &&mut Restriction| it.rule.split('_').any(|word| subjects.contains(&word));
+                list.iter_mut().filter(is_early).for_each(|it| it.no_effect = Some(TOO_EARLY));
             }
         }
         lists
     }
 
     /// Whether all mail from such clients is rejected.
-    pub(super) fn are_shut(&self, who: Who) -> bool {
-        self.0.iter().any(|elements| is_shut(elements, who))
+    pub(super) fn reject_all(&self, who: ClientKind) -> bool {
+        self.0.iter().any(|elements| rejects_all(elements, who))
     }
 
     /// Whether such clients may send to other domains: any list can prevent it.
-    pub(super) fn relay(&self, who: Who) -> bool {
-        !self.are_shut(who) && self.0.iter().all(|elements| relays(elements, who))
+    pub(super) fn may_relay(&self, who: ClientKind) -> bool {
+        !self.reject_all(who) && self.0.iter().all(|elements| list_may_relay(elements, who))
     }
 
     /// Whether this element of a list is evaluated for such clients.
-    pub(super) fn reach(&self, list: usize, element: &Element, who: Who) -> bool {
+    pub(super) fn reaches(&self, list: usize, element: &Restriction, who: ClientKind) -> bool {
         for own in &self.0[list] {
             match own {
                 own if own == element => return true,
-                own if own.lets(who) => return false,
+                own if own.permits(who) => return false,
                 _ => {}
             }
         }
@@ -168,21 +172,22 @@ impl Lists {
     }
 }
 
-fn is_shut(elements: &[Element], who: Who) -> bool {
-    let ends = |it: &&Element| it.lets(who) || it.is_one_of(&CLOSING) || it.is_one_of(&["permit_auth_destination"]);
-    elements.iter().find(ends).is_some_and(|end| end.is_one_of(&CLOSING))
+fn rejects_all(elements: &[Restriction], who: ClientKind) -> bool {
+    let ends =
+        |it: &&Restriction| it.permits(who) || it.is_one_of(&REJECTING) || it.is_one_of(&["permit_auth_destination"]);
+    elements.iter().find(ends).is_some_and(|end| end.is_one_of(&REJECTING))
 }
 
-fn relays(elements: &[Element], who: Who) -> bool {
+fn list_may_relay(elements: &[Restriction], who: ClientKind) -> bool {
     let mut asks_others_alone = false;
     for element in elements {
-        if element.lets(who) {
+        if element.permits(who) {
             return true;
         }
         // Rules cannot check only mail to other domains, so clients with such a restriction may not
         // relay.
-        let is_asked = asks_others_alone && element.idle.is_none();
-        if is_asked || element.is_one_of(&CLOSING) || element.is_one_of(&GUARDING) {
+        let is_asked = asks_others_alone && element.no_effect.is_none();
+        if is_asked || element.is_one_of(&REJECTING) || element.is_one_of(&RELAY_GUARDS) {
             return false;
         }
         asks_others_alone |= element.is_one_of(&["permit_auth_destination"]);
@@ -191,24 +196,24 @@ fn relays(elements: &[Element], who: Who) -> bool {
 }
 
 /// The elements of the list of this name.
-pub(super) fn elements(values: &Values<'_>, name: &str) -> Vec<Element> {
+pub(super) fn parse_list(values: &Values<'_>, name: &str) -> Vec<Restriction> {
     let classes = list(&values.value("smtpd_restriction_classes"));
     let mut words = Vec::new();
-    fill_in(values, &classes, &values.value(name), 0, &mut words);
+    expand_class(values, &classes, &values.value(name), 0, &mut words);
     let mut elements = Vec::new();
     let (mut words, mut idle) = (words.into_iter(), None);
     while let Some(word) = words.next() {
         if word == "warn_if_reject" {
-            idle = Some(WARNS);
+            idle = Some(WARN_ONLY);
             continue;
         }
         let is_table = word.contains(':') && !word.starts_with('{');
         let element = match is_table {
             // A table alone is short for the check of its list.
-            true => Element { rule: check_of(name), argument: Some(word), idle },
+            true => Restriction { rule: default_check(name), argument: Some(word), no_effect: idle },
             false => {
                 let argument = if takes_argument(&word) { words.next() } else { None };
-                Element { rule: word.to_ascii_lowercase(), argument, idle }
+                Restriction { rule: word.to_ascii_lowercase(), argument, no_effect: idle }
             }
         };
         elements.push(element);
@@ -217,19 +222,19 @@ pub(super) fn elements(values: &Values<'_>, name: &str) -> Vec<Element> {
     elements
 }
 
-fn fill_in(values: &Values<'_>, classes: &[String], text: &str, depth: usize, words: &mut Vec<String>) {
+fn expand_class(values: &Values<'_>, classes: &[String], text: &str, depth: usize, words: &mut Vec<String>) {
     for word in list(text) {
         if words.len() >= ELEMENTS_MAX {
             return;
         }
         match classes.contains(&word) && depth < DEPTH_MAX {
-            true => fill_in(values, classes, &values.value(&word), depth + 1, words),
+            true => expand_class(values, classes, &values.value(&word), depth + 1, words),
             false => words.push(word),
         }
     }
 }
 
-fn check_of(list: &str) -> String {
+fn default_check(list: &str) -> String {
     let subject = match list {
         "smtpd_client_restrictions" => "client",
         "smtpd_helo_restrictions" => "helo",
@@ -250,9 +255,9 @@ mod tests {
     use super::super::main_cf::MainCf;
     use super::*;
 
-    fn lists(main: &str) -> Lists {
+    fn lists(main: &str) -> RestrictionLists {
         let main = MainCf::parse(main);
-        Lists::read(&Values::new(&main, "mail.example.com"))
+        RestrictionLists::read(&Values::new(&main, "mail.example.com"))
     }
 
     #[test]
@@ -262,7 +267,7 @@ mod tests {
              smtpd_helo_restrictions = hash:/h, strict\nsmtpd_recipient_restrictions = warn_if_reject \
              reject_rbl_client a.example, check_policy_service { unix:x, timeout=1s } round\n",
         );
-        let texts = |place: usize| lists.0[place].iter().map(Element::text).collect::<Vec<_>>();
+        let texts = |place: usize| lists.0[place].iter().map(Restriction::text).collect::<Vec<_>>();
         assert_eq!(texts(1), ["check_helo_access hash:/h", "permit_mynetworks", "reject"]);
         assert_eq!(texts(4)[0], "warn_if_reject reject_rbl_client a.example");
         assert_eq!(texts(4)[1], "check_policy_service { unix:x, timeout=1s }");
@@ -283,7 +288,11 @@ mod tests {
         ] {
             let lists =
                 lists(&format!("smtpd_relay_restrictions = {relay}\nsmtpd_recipient_restrictions = {recipient}\n"));
-            assert_eq!((lists.relay(Who::Network), lists.relay(Who::User)), (networks, users), "{relay} | {recipient}");
+            assert_eq!(
+                (lists.may_relay(ClientKind::Network), lists.may_relay(ClientKind::User)),
+                (networks, users),
+                "{relay} | {recipient}"
+            );
         }
     }
 
@@ -293,15 +302,15 @@ mod tests {
             "smtpd_delay_reject = no\nsmtpd_client_restrictions = permit_auth_destination, check_sender_access static:OK, reject\n\
              smtpd_sender_restrictions = check_sender_access static:OK, reject_unauth_destination\n",
         );
-        assert!(lists.are_shut(Who::Stranger));
-        let idle = |list: usize| lists.0[list].iter().map(|it| it.idle.is_some()).collect::<Vec<_>>();
+        assert!(lists.reject_all(ClientKind::Untrusted));
+        let idle = |list: usize| lists.0[list].iter().map(|it| it.no_effect.is_some()).collect::<Vec<_>>();
         assert_eq!((idle(0), idle(2)), (vec![true, true, false], vec![false, true]));
     }
 
     #[test]
     fn shut_is_what_takes_nothing_from_somebody() {
         let lists = lists("smtpd_client_restrictions = permit_mynetworks, permit_sasl_authenticated, reject\n");
-        assert!(lists.are_shut(Who::Stranger));
-        assert!(!lists.are_shut(Who::Network) && !lists.are_shut(Who::User));
+        assert!(lists.reject_all(ClientKind::Untrusted));
+        assert!(!lists.reject_all(ClientKind::Network) && !lists.reject_all(ClientKind::User));
     }
 }

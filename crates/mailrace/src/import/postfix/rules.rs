@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access::{NAMES, Rule, What};
-use super::access_table::{self, Act, Content, Subject};
-use super::draft::{Block, quoted};
-use super::listeners::networks;
-use super::lookups::{Named, file_name};
-use super::networks::Net;
+use super::access::{ImportedRule, LIST_NAMES, RuleCondition};
+use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent};
+use super::config_draft::{TomlSection, quoted};
+use super::listeners::quoted_networks;
+use super::lookups::{MapRef, file_name};
+use super::networks::IpNet;
 use super::words::list;
 
 /// The source of a rule.
 #[derive(Clone, Copy)]
-struct Origin<'a> {
+struct RuleOrigin<'a> {
     /// The restriction.
     from: &'a str,
     /// Its list, if something in it can accept.
@@ -23,59 +23,60 @@ struct Origin<'a> {
 
 impl Conversion<'_> {
     /// Refuses or defers recipients that cannot be delivered, before all other rules.
-    pub(super) fn write_stopped(&mut self) {
-        if self.stopped.is_empty() {
+    pub(super) fn write_blocked_recipients(&mut self) {
+        if self.blocked_recipients.is_empty() {
             return;
         }
-        let stopped = std::mem::take(&mut self.stopped);
+        let stopped = std::mem::take(&mut self.blocked_recipients);
         let mut seen = std::collections::BTreeSet::new();
         let new = stopped.iter().filter(|(address, _)| seen.insert(address.to_lowercase()));
-        let entries: Vec<(String, Act)> = new.map(|(address, says)| (address.clone(), Act::read(says))).collect();
-        let text = access_table::entry_text(&entries, Subject::Recipient, false).text;
+        let entries: Vec<(String, AccessAction)> =
+            new.map(|(address, says)| (address.clone(), AccessAction::parse(says))).collect();
+        let text = access_table::entry_text(&entries, AccessSubject::Recipient, false).text;
         let path = self.add_file("stopped", "", text, false);
         let name = file_name(&path);
-        let block =
-            Block::new("[[table]]").comment("Recipients whose mail is refused or deferred; see the top of this file.");
+        let block = TomlSection::new("[[table]]")
+            .comment("Recipients whose mail is refused or deferred; see the top of this file.");
         let block = block.key("name", quoted(&name), "").key("type", quoted("text"), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
-        let block = Block::new("[[access]]").key("name", quoted(&name), "").key("stage", quoted("rcpt"), "");
+        let block = TomlSection::new("[[access]]").key("name", quoted(&name), "").key("stage", quoted("rcpt"), "");
         self.draft.add(block.key("recipients_in", quoted(&name), "").key("action", quoted("table"), ""));
     }
 
     /// Writes rules in their order.
-    pub(super) fn write_rules(&mut self, rules: &[Rule], mynetworks: &[Net]) {
+    pub(super) fn write_rules(&mut self, rules: &[ImportedRule], mynetworks: &[IpNet]) {
         for rule in rules {
-            let passes = |other: &Rule| other.list == rule.list && other.passes();
-            let list = rules.iter().any(passes).then_some(NAMES[rule.list]);
+            let passes = |other: &ImportedRule| other.list == rule.list && other.can_accept();
+            let list = rules.iter().any(passes).then_some(LIST_NAMES[rule.list]);
             self.write_rule(rule, list, mynetworks);
         }
     }
 
-    fn write_rule(&mut self, rule: &Rule, list: Option<&str>, mynetworks: &[Net]) {
-        let of = Origin { from: &rule.from, list, spares_users: rule.spares_users };
-        match &rule.what {
-            What::All(action) => self.add_rule(&of, "all others", &[], action, None),
-            What::Networks if mynetworks.is_empty() => {}
-            What::Networks => {
-                self.add_rule(&of, "mynetworks", &[("clients", networks(mynetworks))], "accept", None);
+    fn write_rule(&mut self, rule: &ImportedRule, list: Option<&str>, mynetworks: &[IpNet]) {
+        let of = RuleOrigin { from: &rule.from, list, spares_users: rule.excludes_users };
+        match &rule.condition {
+            RuleCondition::All(action) => self.add_rule(&of, "all others", &[], action, None),
+            RuleCondition::Networks if mynetworks.is_empty() => {}
+            RuleCondition::Networks => {
+                self.add_rule(&of, "mynetworks", &[("clients", quoted_networks(mynetworks))], "accept", None);
             }
-            What::Listed(zone, action) => {
+            RuleCondition::Listed(zone, action) => {
                 self.add_rule(&of, &zone.name, &[("dnsbl", zone.value())], action, None);
             }
-            What::Owned(table) => {
+            RuleCondition::Owned(table) => {
                 let reply = Some("553 5.7.1 Sender address rejected: not logged in".to_owned());
-                let of = Origin { spares_users: true, ..of };
+                let of = RuleOrigin { spares_users: true, ..of };
                 self.add_rule(&of, table, &[("senders_in", quoted(table))], "refuse", reply);
             }
-            What::Table(_, named, Content::Networks(nets)) => {
+            RuleCondition::Table(_, named, AccessTableContent::Networks(nets)) => {
                 let name = file_name(Path::new(&named.name));
-                for (nets, act) in runs(nets) {
+                for (nets, act) in group_by_action(nets) {
                     if let Some((action, reply)) = act.action() {
-                        self.add_rule(&of, &name, &[("clients", networks(&nets))], action, reply);
+                        self.add_rule(&of, &name, &[("clients", quoted_networks(&nets))], action, reply);
                     }
                 }
             }
-            What::Table(subject, named, content) => {
+            RuleCondition::Table(subject, named, content) => {
                 let Some(table) = self.access_table(*subject, named, content, &rule.from) else { return };
                 self.add_rule(&of, &table, &[(subject.key(), quoted(&table))], "table", None);
             }
@@ -84,14 +85,14 @@ impl Conversion<'_> {
 
     fn add_rule(
         &mut self,
-        of: &Origin<'_>,
+        of: &RuleOrigin<'_>,
         name: &str,
         conditions: &[(&str, String)],
         action: &str,
         reply: Option<String>,
     ) {
         let name = self.free_rule_name(name);
-        let mut block = Block::new("[[access]]").comment(format!("{}.", of.from)).key("name", quoted(&name), "");
+        let mut block = TomlSection::new("[[access]]").comment(format!("{}.", of.from)).key("name", quoted(&name), "");
         of.list.iter().for_each(|list| block.set("list", quoted(list), ""));
         block.set("stage", quoted("rcpt"), "");
         conditions.iter().for_each(|(key, value)| block.set(key, value.clone(), ""));
@@ -108,7 +109,7 @@ impl Conversion<'_> {
     fn free_rule_name(&self, like: &str) -> String {
         let is_free = |name: &String| {
             let name = quoted(name);
-            let rules = self.draft.blocks.iter().filter(|block| block.header == "[[access]]");
+            let rules = self.draft.sections.iter().filter(|block| block.header == "[[access]]");
             !rules.flat_map(|block| &block.keys).any(|(key, value, _)| key == "name" && *value == name)
         };
         let more = (2..).map(|number| format!("{like} {number}"));
@@ -116,67 +117,73 @@ impl Conversion<'_> {
     }
 
     /// The table of a check, converted.
-    fn access_table(&mut self, subject: Subject, named: &Named, content: &Content, from: &str) -> Option<String> {
+    fn access_table(
+        &mut self,
+        subject: AccessSubject,
+        map_ref: &MapRef,
+        content: &AccessTableContent,
+        from: &str,
+    ) -> Option<String> {
         let (text, kind) = match content {
-            Content::Opaque(table) => return Some(table.clone()),
-            Content::Networks(_) => return None,
-            Content::Patterns(lines) => {
-                if named.kind != "static" {
-                    self.draft.look_at(format!(
+            AccessTableContent::Unreadable(table) => return Some(table.clone()),
+            AccessTableContent::Networks(_) => return None,
+            AccessTableContent::Patterns(lines) => {
+                if map_ref.kind != "static" {
+                    self.draft.add_review_note(format!(
                         "{from}: patterns do not support back-references and look-around; `mailrace check` reports \
                          those that use them"
                     ));
                 }
                 (access_table::pattern_text(lines), "regexp")
             }
-            Content::Entries(entries) => {
+            AccessTableContent::Entries(entries) => {
                 let parents = list(&self.values.value("parent_domain_matches_subdomains"));
                 let parents = parents.iter().any(|it| it == "smtpd_access_maps");
                 let written = access_table::entry_text(entries, subject, parents);
-                self.tell_entries(from, &written);
+                self.report_entries(from, &written);
                 (written.text, "text")
             }
         };
-        let is_written_here = ["inline", "static"].contains(&named.kind.as_str());
+        let is_written_here = ["inline", "static"].contains(&map_ref.kind.as_str());
         let (like, source) = match is_written_here {
-            true => (named.kind.clone(), from.to_owned()),
-            false => (named.name.clone(), format!("{}:{}", named.kind, named.name)),
+            true => (map_ref.kind.clone(), from.to_owned()),
+            false => (map_ref.name.clone(), format!("{}:{}", map_ref.kind, map_ref.name)),
         };
         let path = self.add_file(&like, "", text, false);
         let name = file_name(&path);
-        let block = Block::new("[[table]]").comment(format!("From {source}."));
+        let block = TomlSection::new("[[table]]").comment(format!("From {source}."));
         let block = block.key("name", quoted(&name), "").key("type", quoted(kind), "");
         self.draft.add(block.key("path", quoted(&path.to_string_lossy()), ""));
         Some(name)
     }
 
-    fn tell_entries(&mut self, from: &str, written: &access_table::Written) {
-        if written.lost > 0 {
-            let refused = match written.unrefused {
+    fn report_entries(&mut self, from: &str, written: &access_table::ConvertedAccessTable) {
+        if written.unsupported > 0 {
+            let refused = match written.not_refused {
                 0 => String::new(),
                 1 => " One of them refused mail, which is now accepted.".to_owned(),
                 number => format!(" {number} of them refused mail, which is now accepted."),
             };
-            self.draft.alarm(format!(
+            self.draft.add_behavior_change(format!(
                 "A table decides differently than with Postfix for {} ({from}).{refused} Comments in the table's \
                  file say why.",
-                entries(written.lost)
+                entry_count(written.unsupported)
             ));
         }
     }
 }
 
 /// Groups consecutive networks with the same action, without those that an earlier entry exempts.
-pub(super) fn runs(entries: &[(Net, Act)]) -> Vec<(Vec<Net>, Act)> {
-    let (mut runs, mut holes): (Vec<(Vec<Net>, Act)>, Vec<Net>) = (Vec::new(), Vec::new());
+pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpNet>, AccessAction)> {
+    let (mut runs, mut holes): (Vec<(Vec<IpNet>, AccessAction)>, Vec<IpNet>) = (Vec::new(), Vec::new());
     for (net, act) in entries {
-        if matches!(act, Act::Dunno(_)) {
+        if matches!(act, AccessAction::Dunno(_)) {
             holes.push(*net);
             continue;
         }
         let mut rest = vec![*net];
         for hole in &holes {
-            rest = rest.into_iter().flat_map(|net| net.without(hole)).collect();
+            rest = rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
         }
         match runs.last_mut().filter(|(_, last)| last == act) {
             Some((nets, _)) => nets.extend(rest),
@@ -187,6 +194,6 @@ pub(super) fn runs(entries: &[(Net, Act)]) -> Vec<(Vec<Net>, Act)> {
     runs
 }
 
-fn entries(number: usize) -> String {
+fn entry_count(number: usize) -> String {
     if number == 1 { "1 entry".to_owned() } else { format!("{number} entries") }
 }

@@ -6,34 +6,35 @@
 //! are removed.
 
 /// Expressions for the key and its parts.
-struct Terms {
+struct KeyExpressions {
     key: &'static str,
     local: &'static str,
     domain: &'static str,
 }
 
-const POSTGRES: Terms = Terms { key: "k.key", local: "split_part(k.key, '@', 1)", domain: "split_part(k.key, '@', 2)" };
-const SQLITE: Terms = Terms { key: ":key", local: ":local", domain: ":domain" };
+const POSTGRES: KeyExpressions =
+    KeyExpressions { key: "k.key", local: "split_part(k.key, '@', 1)", domain: "split_part(k.key, '@', 2)" };
+const SQLITE: KeyExpressions = KeyExpressions { key: ":key", local: ":local", domain: ":domain" };
 
 /// The query for type postgres. `local`: Postfix looks up names without a domain.
 pub(super) fn postgres(query: &str, local: bool) -> Result<String, String> {
-    let query = filled(query, &POSTGRES, local)?;
+    let query = bind_keys(query, &POSTGRES, local)?;
     Ok(format!("SELECT k.key, q.* FROM unnest($1::text[]) AS k(key), LATERAL ({query}) AS q"))
 }
 
 /// The query for type sqlite.
 pub(super) fn sqlite(query: &str, local: bool) -> Result<String, String> {
-    filled(query, &SQLITE, local)
+    bind_keys(query, &SQLITE, local)
 }
 
 /// The query from the parameters of old versions without `query`.
-pub(super) fn pieced(value: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(super) fn legacy_query(value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (field, table, key) = (value("select_field")?, value("table")?, value("where_field")?);
     let more = value("additional_conditions").unwrap_or_default();
     Some(format!("SELECT {field} FROM {table} WHERE {key} = '%s' {more}"))
 }
 
-fn filled(query: &str, terms: &Terms, local: bool) -> Result<String, String> {
+fn bind_keys(query: &str, terms: &KeyExpressions, local: bool) -> Result<String, String> {
     let mut done = String::new();
     let mut asks = false;
     let query = query.trim().trim_end_matches(';');
@@ -42,7 +43,7 @@ fn filled(query: &str, terms: &Terms, local: bool) -> Result<String, String> {
         let pieces = pieces(part, terms, local)?;
         asks |= pieces.iter().any(|(is_term, _)| *is_term);
         match is_text {
-            true => done.push_str(&concatenated(&pieces)),
+            true => done.push_str(&concat_expression(&pieces)),
             false => pieces.iter().for_each(|(_, piece)| done.push_str(piece)),
         }
     }
@@ -53,7 +54,7 @@ fn filled(query: &str, terms: &Terms, local: bool) -> Result<String, String> {
 }
 
 /// A quoted string, with expressions outside the quotes.
-fn concatenated(pieces: &[(bool, String)]) -> String {
+fn concat_expression(pieces: &[(bool, String)]) -> String {
     let piece = |(is_term, piece): &(bool, String)| if *is_term { piece.clone() } else { format!("'{piece}'") };
     match pieces {
         [] => "''".to_owned(),
@@ -63,7 +64,7 @@ fn concatenated(pieces: &[(bool, String)]) -> String {
 }
 
 /// Splits into texts and expressions for `%s`, `%u` and `%d`.
-fn pieces(text: &str, terms: &Terms, local: bool) -> Result<Vec<(bool, String)>, String> {
+fn pieces(text: &str, terms: &KeyExpressions, local: bool) -> Result<Vec<(bool, String)>, String> {
     let mut pieces: Vec<(bool, String)> = Vec::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {

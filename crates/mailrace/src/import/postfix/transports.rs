@@ -11,9 +11,9 @@
 //! nothing.
 
 use super::Conversion;
-use super::hops::Way;
-use super::lookups::Named;
-use super::text::Use;
+use super::delivery_methods::DeliveryMethod;
+use super::lookups::MapRef;
+use super::map_text::TableUse;
 use super::words::list;
 
 /// Parameters with which local(8) delivers to something other than a file.
@@ -21,7 +21,7 @@ const PROGRAMS: [&str; 3] = ["mailbox_transport_maps", "mailbox_command_maps", "
 
 /// An address class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AddressClass {
     Local,
     Virtual,
     Relay,
@@ -30,28 +30,28 @@ pub(super) enum Kind {
 
 /// A transport and its next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct TransportTarget {
     pub(super) channel: String,
     /// None: the recipient's domain.
-    pub(super) hop: Option<String>,
+    pub(super) next_hop: Option<String>,
     /// The parameter that sets it.
     pub(super) from: &'static str,
 }
 
-impl Target {
+impl TransportTarget {
     /// Parses `transport:nexthop`.
-    pub(super) fn read(text: &str, from: &'static str) -> Target {
+    pub(super) fn read(text: &str, from: &'static str) -> TransportTarget {
         let (channel, hop) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
         let hop = Some(hop.trim().to_owned()).filter(|hop| !hop.is_empty());
-        Target { channel: channel.to_owned(), hop, from }
+        TransportTarget { channel: channel.to_owned(), next_hop: hop, from }
     }
 
     /// Applies an entry of transport_maps.
-    pub(super) fn changed(self, value: &str) -> Target {
-        let entry = Target::read(value, "transport_maps");
-        match (entry.channel.is_empty(), entry.hop.is_some()) {
+    pub(super) fn overridden(self, value: &str) -> TransportTarget {
+        let entry = TransportTarget::read(value, "transport_maps");
+        match (entry.channel.is_empty(), entry.next_hop.is_some()) {
             (true, false) => self,
-            (true, true) => Target { channel: self.channel, ..entry },
+            (true, true) => TransportTarget { channel: self.channel, ..entry },
             (false, _) => entry,
         }
     }
@@ -74,7 +74,7 @@ impl TransportMap {
     }
 
     /// The entry for a domain.
-    fn of_domain(&self, domain: &str) -> Option<&str> {
+    fn domain_entry(&self, domain: &str) -> Option<&str> {
         let parents = domain.match_indices('.').map(|(dot, _)| &domain[dot + usize::from(self.for_subdomains)..]);
         std::iter::once(domain).chain(parents).find_map(|key| self.get(key)).or_else(|| self.get("*"))
     }
@@ -114,8 +114,8 @@ impl Conversion<'_> {
         let styles = list(&self.values.value("parent_domain_matches_subdomains"));
         self.transport_map.for_subdomains = styles.iter().any(|it| it == "transport_maps");
         let mut opaque = Vec::new();
-        for named in list(&value).iter().filter_map(|it| Named::read(it)) {
-            match self.entries(&named, false) {
+        for map_ref in list(&value).iter().filter_map(|it| MapRef::parse(it)) {
+            match self.entries(&map_ref, false) {
                 Some(entries) => {
                     for (key, value) in entries {
                         let key = key.to_lowercase();
@@ -124,59 +124,61 @@ impl Conversion<'_> {
                         }
                     }
                 }
-                None => opaque.extend(self.table(named, Use::Transports)),
+                None => opaque.extend(self.convert_map(map_ref, TableUse::Transports)),
             }
         }
-        self.transport_map.opaque = self.joined(opaque);
+        self.transport_map.opaque = self.chain_tables(opaque);
     }
 
     /// The transport of a domain in this class; None for a domain that only a table knows.
-    pub(super) fn target(&self, kind: Kind, domain: Option<&str>) -> Target {
-        let target = self.changed(self.target_of_class(kind), domain);
+    pub(super) fn target(&self, kind: AddressClass, domain: Option<&str>) -> TransportTarget {
+        let target = self.apply_transport_map(self.target_of_class(kind), domain);
         match target.channel.as_str() {
             "local" => self.local_target(target),
             _ => target,
         }
     }
 
-    fn changed(&self, target: Target, domain: Option<&str>) -> Target {
+    fn apply_transport_map(&self, target: TransportTarget, domain: Option<&str>) -> TransportTarget {
         let map = &self.transport_map;
-        match domain.map_or_else(|| map.get("*"), |domain| map.of_domain(domain)) {
-            Some(value) => target.changed(value),
+        match domain.map_or_else(|| map.get("*"), |domain| map.domain_entry(domain)) {
+            Some(value) => target.overridden(value),
             None => target,
         }
     }
 
     /// Without transport_maps.
-    pub(super) fn target_of_class(&self, kind: Kind) -> Target {
+    pub(super) fn target_of_class(&self, kind: AddressClass) -> TransportTarget {
         let name = match kind {
-            Kind::Local => "local_transport",
-            Kind::Virtual => "virtual_transport",
-            Kind::Relay => "relay_transport",
-            Kind::Other => "default_transport",
+            AddressClass::Local => "local_transport",
+            AddressClass::Virtual => "virtual_transport",
+            AddressClass::Relay => "relay_transport",
+            AddressClass::Other => "default_transport",
         };
-        let target = Target::read(&self.values.value(name), name);
+        let target = TransportTarget::read(&self.values.value(name), name);
         let relayhost = self.values.given("relayhost").filter(|hop| !hop.is_empty());
-        match (kind, target.hop.is_some(), relayhost) {
-            (Kind::Relay | Kind::Other, false, Some(hop)) => Target { hop: Some(hop), from: "relayhost", ..target },
+        match (kind, target.next_hop.is_some(), relayhost) {
+            (AddressClass::Relay | AddressClass::Other, false, Some(hop)) => {
+                TransportTarget { next_hop: Some(hop), from: "relayhost", ..target }
+            }
             _ => target,
         }
     }
 
-    fn local_target(&self, target: Target) -> Target {
+    fn local_target(&self, target: TransportTarget) -> TransportTarget {
         let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty());
         if let Some(value) = given("mailbox_transport") {
-            return Target::read(&value, "mailbox_transport");
+            return TransportTarget::read(&value, "mailbox_transport");
         }
         match PROGRAMS.iter().find_map(|name| Some((*name, given(name)?))) {
-            Some((name, value)) => Target { channel: "pipe".into(), hop: Some(value), from: name },
+            Some((name, value)) => TransportTarget { channel: "pipe".into(), next_hop: Some(value), from: name },
             None => target,
         }
     }
 
     /// Blocks mail for addresses that transport_maps sends elsewhere than the rest of their domain,
     /// since there are no routes for addresses. `None`: addresses at domains of other hosts.
-    pub(super) fn stop_addresses(&mut self, kind: Kind, domain: Option<&str>) {
+    pub(super) fn block_addresses(&mut self, kind: AddressClass, domain: Option<&str>) {
         let own = self.own_domains();
         let is_meant = |key: &str| {
             let of = key.rsplit_once('@').map_or("", |(_, of)| of);
@@ -186,38 +188,39 @@ impl Conversion<'_> {
         for (address, value) in entries {
             let of = address.rsplit_once('@').map(|(_, of)| of.to_owned()).unwrap_or_default();
             let rest = self.target(kind, Some(&of));
-            let target = self.target_of_class(kind).changed(&value);
+            let target = self.target_of_class(kind).overridden(&value);
             let target = if target.channel == "local" { self.local_target(target) } else { target };
-            if target.channel == rest.channel && target.hop == rest.hop {
+            if target.channel == rest.channel && target.next_hop == rest.next_hop {
                 continue;
             }
-            self.stop_address(&address, &target, domain.is_some());
+            self.block_address(&address, &target, domain.is_some());
         }
     }
 
-    fn stop_address(&mut self, address: &str, target: &Target, is_ours: bool) {
+    fn block_address(&mut self, address: &str, target: &TransportTarget, is_ours: bool) {
         let why =
             format!("transport_maps uses {} for it, and there are no routes for single addresses", target.channel);
-        match self.refusing(target) {
-            Some(reply) => self.stopped.push((address.to_owned(), reply)),
+        match self.blocked_reply(target) {
+            Some(reply) => self.blocked_recipients.push((address.to_owned(), reply)),
             None if is_ours => {
-                self.draft.alarm(format!("Mail to {address} gets 451: {why}."));
-                self.put_off(address);
+                self.draft.add_behavior_change(format!("Mail to {address} gets 451: {why}."));
+                self.defer_address(address);
             }
             None => {
-                self.draft.alarm(format!(
+                self.draft.add_behavior_change(format!(
                     "Mail to {address} gets 450 over SMTP, and is routed like its domain if local programs send it: \
                      {why}."
                 ));
-                self.stopped.push((address.to_owned(), format!("450 4.3.5 {}", super::hops::reply_text(&why))));
+                self.blocked_recipients
+                    .push((address.to_owned(), format!("450 4.3.5 {}", super::delivery_methods::reply_text(&why))));
             }
         }
     }
 
     /// The reply of `error:`.
-    fn refusing(&self, target: &Target) -> Option<String> {
-        match self.refusing_way(target) {
-            Some(Way::Nowhere(reply)) if reply.starts_with('5') => Some(reply),
+    fn blocked_reply(&self, target: &TransportTarget) -> Option<String> {
+        match self.reply_method(target) {
+            Some(DeliveryMethod::Reply(reply)) if reply.starts_with('5') => Some(reply),
             _ => None,
         }
     }
@@ -228,7 +231,7 @@ mod tests {
     use super::*;
 
     fn map(text: &str, for_subdomains: bool) -> TransportMap {
-        let entries = super::super::text::entries(text, false);
+        let entries = super::super::map_text::entries(text, false);
         TransportMap { entries, for_subdomains, opaque: None }
     }
 
@@ -239,16 +242,16 @@ mod tests {
         for (domain, value) in
             [("a.example", "one:"), ("x.y.a.example", "two:"), ("b.example", "three:"), ("b", "four:")]
         {
-            assert_eq!(all.of_domain(domain), Some(value), "{domain}");
+            assert_eq!(all.domain_entry(domain), Some(value), "{domain}");
         }
-        assert_eq!(map("a.example one:\n", true).of_domain("x.a.example"), Some("one:"));
+        assert_eq!(map("a.example one:\n", true).domain_entry("x.a.example"), Some("one:"));
         let patterns: Vec<String> = all.patterns().into_iter().map(|(pattern, _)| pattern).collect();
         assert_eq!(patterns, ["a.example", "*.a.example", "*.example", "*"]);
     }
 
     #[test]
     fn an_entry_changes_the_transport_the_next_hop_or_nothing() {
-        let base = || Target::read("relay:[gate]", "relay_transport");
+        let base = || TransportTarget::read("relay:[gate]", "relay_transport");
         for (value, channel, hop) in [
             (":", "relay", Some("[gate]")),
             (":[other]", "relay", Some("[other]")),
@@ -256,8 +259,8 @@ mod tests {
             ("smtp", "smtp", None),
             ("error:5.1.1 gone: away", "error", Some("5.1.1 gone: away")),
         ] {
-            let target = base().changed(value);
-            assert_eq!((target.channel.as_str(), target.hop.as_deref()), (channel, hop), "{value}");
+            let target = base().overridden(value);
+            assert_eq!((target.channel.as_str(), target.next_hop.as_deref()), (channel, hop), "{value}");
         }
     }
 }

@@ -19,7 +19,7 @@
 //! | TrailerLf | LF                    | TrailerLine                     |
 //! | LastLf    | LF                    | Ended                           |
 
-use super::{Misbehaviour, split};
+use super::{HttpViolation, split};
 
 /// Octets between two pieces of data; also octets of the trailer with the line before it.
 pub const FRAMING_OCTETS_MAX: usize = 8 << 10;
@@ -34,7 +34,7 @@ pub(super) enum Piece<'a> {
 
 /// The decoder.
 #[derive(Debug, Default)]
-pub(super) struct Chunked {
+pub(super) struct ChunkedDecoder {
     state: State,
     /// Octets since the last piece of data.
     framing_octets: usize,
@@ -61,9 +61,9 @@ impl Default for State {
     }
 }
 
-impl Chunked {
+impl ChunkedDecoder {
     /// Returns the next piece and advances `input` past it; None at the end of the input.
-    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Misbehaviour> {
+    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, HttpViolation> {
         while let Some((&byte, rest)) = input.split_first() {
             if let State::Data { octets } = self.state {
                 let piece = split(input, octets);
@@ -76,7 +76,7 @@ impl Chunked {
             self.framing_octets += 1;
             self.state = after(self.state, byte)
                 .filter(|_| self.framing_octets <= FRAMING_OCTETS_MAX)
-                .ok_or(Misbehaviour::Chunk)?;
+                .ok_or(HttpViolation::Chunk)?;
             if matches!(self.state, State::Ended) {
                 return Ok(Some(Piece::End));
             }

@@ -3,8 +3,8 @@
 
 use std::mem::MaybeUninit;
 
-use super::chunked::Chunked;
-use super::{HEAD_OCTETS_MAX, Method, Misbehaviour};
+use super::chunked::ChunkedDecoder;
+use super::{HEAD_OCTETS_MAX, HttpViolation, Method};
 
 /// Fields in a head.
 pub const FIELDS_MAX: usize = 64;
@@ -13,7 +13,7 @@ pub(super) const END: &[u8] = b"\r\n\r\n";
 
 /// The parts of a head that the driver needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct ResponseHead {
     /// 200 to 599.
     pub status: u16,
     /// Content-Length, if given; after HEAD no body of that length follows.
@@ -24,7 +24,7 @@ pub struct Head {
 
 /// A parsed head, independent of its request.
 #[derive(Debug)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHead {
     pub(super) status: u16,
     pub(super) length: Option<u64>,
     pub(super) is_kept: bool,
@@ -36,18 +36,18 @@ pub(super) struct Parsed {
 pub(super) enum Framing {
     /// After this many more octets.
     Length(u64),
-    Chunked(Chunked),
+    Chunked(ChunkedDecoder),
     /// At the end of the connection.
     UntilEnd,
 }
 
-impl Parsed {
+impl ParsedHead {
     /// RFC 9112 section 6.3.
     pub(super) fn framing_after(&self, method: Method) -> Framing {
         if method == Method::Head || matches!(self.status, 204 | 304) {
             Framing::Length(0)
         } else if self.is_chunked {
-            Framing::Chunked(Chunked::default())
+            Framing::Chunked(ChunkedDecoder::default())
         } else {
             self.length.map_or(Framing::UntilEnd, Framing::Length)
         }
@@ -55,9 +55,9 @@ impl Parsed {
 }
 
 /// Parses a head, including the empty line that ends it.
-pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
+pub(super) fn parse(bytes: &[u8]) -> Result<ParsedHead, HttpViolation> {
     if bytes.len() > HEAD_OCTETS_MAX {
-        return Err(Misbehaviour::HeadTooLong);
+        return Err(HttpViolation::HeadTooLong);
     }
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut []);
@@ -65,43 +65,43 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Misbehaviour> {
     let parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields);
     // httparse accepts a bare LF as a line end, so it may find another end.
     if !matches!(parsed, Ok(httparse::Status::Complete(used)) if used == bytes.len()) {
-        return Err(Misbehaviour::NoHead);
+        return Err(HttpViolation::NoHead);
     }
     let (Some(version), Some(status @ 100..=599)) = (response.version, response.code) else {
-        return Err(Misbehaviour::NoHead);
+        return Err(HttpViolation::NoHead);
     };
-    let mut meaning = Meaning::default();
+    let mut meaning = HeaderFields::default();
     response.headers.iter().try_for_each(|field| meaning.add(field))?;
     // Both together, or chunks from HTTP/1.0, are used for response smuggling (RFC 9112 section
     // 6.1).
     if meaning.is_chunked && (meaning.length.is_some() || version == 0) {
-        return Err(Misbehaviour::Length);
+        return Err(HttpViolation::Length);
     }
     // RFC 9112 section 9.3.
     let is_kept = !meaning.closes && (version == 1 || meaning.keeps);
-    Ok(Parsed { status, length: meaning.length, is_kept, is_chunked: meaning.is_chunked })
+    Ok(ParsedHead { status, length: meaning.length, is_kept, is_chunked: meaning.is_chunked })
 }
 
 /// The values of the relevant fields.
 #[derive(Default)]
-struct Meaning {
+struct HeaderFields {
     length: Option<u64>,
     is_chunked: bool,
     closes: bool,
     keeps: bool,
 }
 
-impl Meaning {
-    fn add(&mut self, field: &httparse::Header<'_>) -> Result<(), Misbehaviour> {
+impl HeaderFields {
+    fn add(&mut self, field: &httparse::Header<'_>) -> Result<(), HttpViolation> {
         if field.name.eq_ignore_ascii_case("content-length") {
-            let length = number(field.value).ok_or(Misbehaviour::Length)?;
+            let length = number(field.value).ok_or(HttpViolation::Length)?;
             if self.length.replace(length).is_some_and(|before| before != length) {
-                return Err(Misbehaviour::Length);
+                return Err(HttpViolation::Length);
             }
         } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
             let is_alone = !std::mem::replace(&mut self.is_chunked, true);
             if !is_alone || !field.value.eq_ignore_ascii_case(b"chunked") {
-                return Err(Misbehaviour::Length);
+                return Err(HttpViolation::Length);
             }
         } else if field.name.eq_ignore_ascii_case("connection") {
             for word in field.value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {

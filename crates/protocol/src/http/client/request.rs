@@ -16,14 +16,14 @@ pub enum Persistence {
 
 /// A prepared request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     method: Method,
     bytes: Box<[u8]>,
 }
 
 /// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsendable {
+pub enum InvalidHttpRequest {
     /// The host is empty, exceeds [`TARGET_OCTETS_MAX`], or contains `/` or anything but visible
     /// ASCII.
     #[error("invalid host")]
@@ -34,22 +34,22 @@ pub enum Unsendable {
     Target,
 }
 
-impl Request {
+impl HttpRequest {
     /// A request to `host` (`example.org:8080`) for `target` (`/page?query`).
-    pub fn new(method: Method, host: &str, target: &str, persistence: Persistence) -> Result<Self, Unsendable> {
+    pub fn new(method: Method, host: &str, target: &str, persistence: Persistence) -> Result<Self, InvalidHttpRequest> {
         let is_sound = |text: &str| text.len() <= TARGET_OCTETS_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
         if host.is_empty() || host.contains('/') || !is_sound(host) {
-            return Err(Unsendable::Host);
+            return Err(InvalidHttpRequest::Host);
         }
         if !target.starts_with('/') || !is_sound(target) {
-            return Err(Unsendable::Target);
+            return Err(InvalidHttpRequest::Target);
         }
         let last = match persistence {
             Persistence::Keep => "",
             Persistence::Close => "Connection: close\r\n",
         };
         let bytes = format!("{} {target} HTTP/1.1\r\nHost: {host}\r\n{last}\r\n", method.as_str());
-        Ok(Request { method, bytes: bytes.into_bytes().into() })
+        Ok(HttpRequest { method, bytes: bytes.into_bytes().into() })
     }
 
     /// The method.

@@ -6,25 +6,25 @@ use super::*;
 
 /// A response as a driver receives it, or the error.
 #[derive(Debug, PartialEq)]
-struct Gathered {
-    head: Option<Head>,
+struct ReceivedResponse {
+    head: Option<ResponseHead>,
     body: Vec<u8>,
     ends: usize,
-    fault: Option<Misbehaviour>,
+    fault: Option<HttpViolation>,
     is_idle: bool,
 }
 
 /// The result of the pieces and, if `ends`, of the end of the connection.
-fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Gathered {
-    let mut client = Client::new(limits);
+fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> ReceivedResponse {
+    let mut client = HttpClient::new(limits);
     client.handle_request(method);
-    let mut gathered = Gathered { head: None, body: Vec::new(), ends: 0, fault: None, is_idle: false };
+    let mut gathered = ReceivedResponse { head: None, body: Vec::new(), ends: 0, fault: None, is_idle: false };
     for mut input in pieces.iter().copied() {
         loop {
             match client.handle_input(&mut input) {
                 Ok(None) => break assert!(input.is_empty(), "unused input"),
                 Ok(Some(event)) => gathered.take(event),
-                Err(fault) => return Gathered { fault: Some(fault), ..gathered },
+                Err(fault) => return ReceivedResponse { fault: Some(fault), ..gathered },
             }
         }
     }
@@ -34,24 +34,24 @@ fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Gathe
             Err(fault) => gathered.fault = Some(fault),
         }
     }
-    Gathered { is_idle: client.is_idle(), ..gathered }
+    ReceivedResponse { is_idle: client.is_idle(), ..gathered }
 }
 
-impl Gathered {
-    fn take(&mut self, event: Event<'_>) {
+impl ReceivedResponse {
+    fn take(&mut self, event: HttpEvent<'_>) {
         match event {
-            Event::Head(head) => assert_eq!(self.head.replace(head), None, "a second head"),
-            Event::Body(piece) => {
+            HttpEvent::Head(head) => assert_eq!(self.head.replace(head), None, "a second head"),
+            HttpEvent::Body(piece) => {
                 assert!(!piece.is_empty());
                 self.body.extend_from_slice(piece);
             }
-            Event::End => self.ends += 1,
+            HttpEvent::End => self.ends += 1,
         }
     }
 }
 
 /// Checks that the result is the same for whole input and any split.
-fn check(method: Method, input: &[u8], ends: bool) -> Gathered {
+fn check(method: Method, input: &[u8], ends: bool) -> ReceivedResponse {
     let limits = Limits { body_octets_max: 1000 };
     let whole = gather(method, limits, &[input], ends);
     for cut in 0..=input.len() {
@@ -64,7 +64,7 @@ fn check(method: Method, input: &[u8], ends: bool) -> Gathered {
 }
 
 /// How much of a body comes before a violation found behind it depends on the split.
-fn assert_same(one: &Gathered, other: &Gathered, what: &str) {
+fn assert_same(one: &ReceivedResponse, other: &ReceivedResponse, what: &str) {
     assert_eq!(
         (&one.head, one.ends, &one.fault, one.is_idle),
         (&other.head, other.ends, &other.fault, other.is_idle),
@@ -79,7 +79,7 @@ fn sound(method: Method, input: &[u8], body: &[u8], is_kept: bool) {
     assert_eq!(gathered.body, body);
 }
 
-fn faulty(input: &[u8], fault: Misbehaviour) {
+fn faulty(input: &[u8], fault: HttpViolation) {
     let gathered = check(Method::Get, input, true);
     assert_eq!((gathered.fault, gathered.is_idle), (Some(fault), false), "{}", input.escape_ascii());
 }
@@ -90,7 +90,7 @@ fn a_body_of_a_length_keeps_the_connection() {
     sound(Method::Get, b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nX: y\r\n\r\n", b"", true);
     sound(Method::Get, b"HTTP/1.1 200\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", b"x", true);
     let head = check(Method::Get, b"HTTP/1.1 503 No\r\nContent-Length: 5\r\n\r\nhello", false).head;
-    assert_eq!(head, Some(Head { status: 503, length: Some(5), is_kept: true }));
+    assert_eq!(head, Some(ResponseHead { status: 503, length: Some(5), is_kept: true }));
 }
 
 #[test]
@@ -124,18 +124,18 @@ fn chunks_are_put_together() {
     for chunks in
         ["\r\n", ";x\r\n", "g\r\n", "1\nx", "1\r\nxy", "1\r\nx\r\n\r\n", "0\r\n\n", "0\r\nX\n", "-1\r\n", "1;\n"]
     {
-        faulty(format!("{HEAD}{chunks}").as_bytes(), Misbehaviour::Chunk);
+        faulty(format!("{HEAD}{chunks}").as_bytes(), HttpViolation::Chunk);
     }
-    faulty(format!("{HEAD}{}\r\n", "f".repeat(16)).as_bytes(), Misbehaviour::Chunk);
-    faulty(format!("{HEAD}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(0x3e9)).as_bytes(), Misbehaviour::BodyTooLong);
-    faulty(format!("{HEAD}5\r\nhel").as_bytes(), Misbehaviour::Cut);
+    faulty(format!("{HEAD}{}\r\n", "f".repeat(16)).as_bytes(), HttpViolation::Chunk);
+    faulty(format!("{HEAD}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(0x3e9)).as_bytes(), HttpViolation::BodyTooLong);
+    faulty(format!("{HEAD}5\r\nhel").as_bytes(), HttpViolation::ConnectionClosed);
     let many = format!("{HEAD}{}0\r\n\r\n", "1\r\nx\r\n".repeat(FRAMING_OCTETS_MAX));
     let gathered = gather(Method::Get, Limits::default(), &[many.as_bytes()], false);
     assert_eq!((gathered.fault, gathered.body.len()), (None, FRAMING_OCTETS_MAX));
     for endless in ["1;", "0\r\n"] {
         let input = format!("{HEAD}{endless}{}", "x: y".repeat(FRAMING_OCTETS_MAX / 4));
         let gathered = gather(Method::Get, Limits::default(), &[input.as_bytes()], false);
-        assert_eq!(gathered.fault, Some(Misbehaviour::Chunk));
+        assert_eq!(gathered.fault, Some(HttpViolation::Chunk));
     }
 }
 
@@ -144,9 +144,9 @@ fn a_body_without_a_length_ends_with_the_connection() {
     const INPUT: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nhello";
     let gathered = check(Method::Get, INPUT, true);
     assert_eq!((gathered.body.as_slice(), gathered.ends, gathered.fault), (&b"hello"[..], 1, None));
-    assert_eq!(gathered.head, Some(Head { status: 200, length: None, is_kept: false }));
+    assert_eq!(gathered.head, Some(ResponseHead { status: 200, length: None, is_kept: false }));
     assert_eq!(check(Method::Get, INPUT, false).ends, 0);
-    faulty(&[INPUT, &[b'x'; 996]].concat(), Misbehaviour::BodyTooLong);
+    faulty(&[INPUT, &[b'x'; 996]].concat(), HttpViolation::BodyTooLong);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn interim_replies_are_passed_over_but_not_for_ever() {
     let many = INTERIM.repeat(INTERIM_HEADS_MAX as usize);
     assert_eq!(gather(Method::Get, Limits::default(), &[&many, LAST], false).fault, None);
     let too_many = gather(Method::Get, Limits::default(), &[&many, INTERIM, LAST], false);
-    assert_eq!(too_many.fault, Some(Misbehaviour::TooManyInterim));
-    faulty(b"HTTP/1.1 101 Switching\r\n\r\n", Misbehaviour::Upgrade);
+    assert_eq!(too_many.fault, Some(HttpViolation::TooManyInterim));
+    faulty(b"HTTP/1.1 101 Switching\r\n\r\n", HttpViolation::Upgrade);
 }
 
 #[test]
@@ -175,14 +175,14 @@ fn a_length_that_could_be_read_in_two_ways_is_refused() {
         "Content-Length:",
         "Content-Length: 18446744073709551616",
     ] {
-        faulty(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes(), Misbehaviour::Length);
+        faulty(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes(), HttpViolation::Length);
     }
-    faulty(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Misbehaviour::Length);
-    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", Misbehaviour::BodyTooLong);
+    faulty(b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", HttpViolation::Length);
+    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", HttpViolation::BodyTooLong);
 }
 
 #[test]
-fn what_is_no_head_is_misbehaviour() {
+fn invalid_heads_are_violations() {
     for input in [
         "\r\n\r\n",
         "SSH-2.0-x\r\n\r\n",
@@ -195,13 +195,13 @@ fn what_is_no_head_is_misbehaviour() {
         "HTTP/1.1 200 OK\r\nA: b\n\nsmuggled\r\n\r\n",
         "HTTP/1.1 200 OK\r\nA: b\0c\r\n\r\n",
     ] {
-        faulty(input.as_bytes(), Misbehaviour::NoHead);
+        faulty(input.as_bytes(), HttpViolation::NoHead);
     }
     let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
     assert!(gather(Method::Head, Limits::default(), &[fields(FIELDS_MAX).as_bytes()], false).head.is_some());
-    faulty(fields(FIELDS_MAX + 1).as_bytes(), Misbehaviour::NoHead);
-    faulty(b"", Misbehaviour::Cut);
-    faulty(b"HTTP/1.1 200 OK\r\n", Misbehaviour::Cut);
+    faulty(fields(FIELDS_MAX + 1).as_bytes(), HttpViolation::NoHead);
+    faulty(b"", HttpViolation::ConnectionClosed);
+    faulty(b"HTTP/1.1 200 OK\r\n", HttpViolation::ConnectionClosed);
 }
 
 #[test]
@@ -217,38 +217,38 @@ fn a_head_has_a_limit() {
             gather(Method::Get, Limits::default(), &pieces, false).fault
         };
         assert_eq!(fault(HEAD_OCTETS_MAX), None);
-        assert_eq!(fault(HEAD_OCTETS_MAX + 1), Some(Misbehaviour::HeadTooLong));
+        assert_eq!(fault(HEAD_OCTETS_MAX + 1), Some(HttpViolation::HeadTooLong));
     }
     let endless = gather(Method::Get, Limits::default(), &[&[b'x'; 1000][..]; 1000], false);
-    assert_eq!(endless.fault, Some(Misbehaviour::HeadTooLong));
+    assert_eq!(endless.fault, Some(HttpViolation::HeadTooLong));
 }
 
 #[test]
-fn nobody_speaks_unasked() {
-    let mut client = Client::new(Limits::default());
+fn unsolicited_bytes_are_violations() {
+    let mut client = HttpClient::new(Limits::default());
     assert_eq!(client.handle_input(&mut &b""[..]), Ok(None));
-    assert_eq!(client.handle_input(&mut &b"HTTP/1.1 408 Late\r\n\r\n"[..]), Err(Misbehaviour::Unasked));
+    assert_eq!(client.handle_input(&mut &b"HTTP/1.1 408 Late\r\n\r\n"[..]), Err(HttpViolation::Unsolicited));
     assert!(!client.is_idle());
-    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", Misbehaviour::Unasked);
-    let mut idle = Client::new(Limits::default());
+    faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", HttpViolation::Unsolicited);
+    let mut idle = HttpClient::new(Limits::default());
     assert_eq!(idle.handle_end(), Ok(None));
     assert!(!idle.is_idle());
 }
 
 #[test]
 fn a_kept_connection_serves_one_request_after_the_other() {
-    let mut client = Client::new(Limits::default());
+    let mut client = HttpClient::new(Limits::default());
     for round in 0..3 {
         client.handle_request(Method::Get);
         let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..];
         let place = input[38..].as_ptr();
-        assert!(matches!(client.handle_input(&mut input), Ok(Some(Event::Head(_)))), "round {round}");
+        assert!(matches!(client.handle_input(&mut input), Ok(Some(HttpEvent::Head(_)))), "round {round}");
         let body = client.handle_input(&mut input);
         assert!(
-            matches!(body, Ok(Some(Event::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)),
+            matches!(body, Ok(Some(HttpEvent::Body(piece))) if std::ptr::eq(piece.as_ptr(), place)),
             "the body was copied"
         );
-        assert_eq!(client.handle_input(&mut input), Ok(Some(Event::End)));
+        assert_eq!(client.handle_input(&mut input), Ok(Some(HttpEvent::End)));
         assert_eq!(client.handle_input(&mut input), Ok(None));
         assert!(client.is_idle());
     }
@@ -256,16 +256,16 @@ fn a_kept_connection_serves_one_request_after_the_other() {
 
 #[test]
 fn a_request_carries_no_other_one() {
-    let get = |host, target| Request::new(Method::Get, host, target, Persistence::Keep);
+    let get = |host, target| HttpRequest::new(Method::Get, host, target, Persistence::Keep);
     let request = get("a.example:80", "/x?y").unwrap();
     assert_eq!(request.bytes(), b"GET /x?y HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
-    let last = Request::new(Method::Head, "a", "/", Persistence::Close).unwrap();
+    let last = HttpRequest::new(Method::Head, "a", "/", Persistence::Close).unwrap();
     assert_eq!(last.bytes(), b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     for host in ["", "a b", "a\r\nX: y", "a/b", "\u{fc}"] {
-        assert_eq!(get(host, "/"), Err(Unsendable::Host), "{host:?}");
+        assert_eq!(get(host, "/"), Err(InvalidHttpRequest::Host), "{host:?}");
     }
     for target in ["", "x", "/ HTTP/1.1", "/\r\n", "/\u{fc}", &format!("/{}", "x".repeat(TARGET_OCTETS_MAX))] {
-        assert_eq!(get("a", target), Err(Unsendable::Target), "{target:?}");
+        assert_eq!(get("a", target), Err(InvalidHttpRequest::Target), "{target:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Event, Misbehaviour};
+use super::{Pop3Event, Pop3Violation};
 use crate::text::printable;
 
 /// Octets of a command with its CRLF (RFC 2449 section 4).
@@ -13,7 +13,7 @@ const UNIQUE_ID_OCTETS_MAX: usize = 70;
 
 /// A POP3 command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum Pop3Command<'a> {
     /// The user name.
     User(&'a str),
     /// The password, in clear text.
@@ -36,7 +36,7 @@ pub enum Command<'a> {
 
 /// Why a command cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsayable {
+pub enum InvalidCommand {
     /// A reply is pending, or the session is over.
     #[error("a reply is pending or the session is over")]
     NotReady,
@@ -50,102 +50,104 @@ pub enum Unsayable {
 
 /// How to parse the reply to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ReplyKind {
     Banner,
     Plain,
     Stat,
     Sizes,
-    Uniques,
+    UniqueIds,
     Capabilities,
     Message,
     Quit,
 }
 
-impl Command<'_> {
+impl Pop3Command<'_> {
     /// The command name.
     pub fn verb(&self) -> &'static str {
         match self {
-            Command::User(_) => "USER",
-            Command::Pass(_) => "PASS",
-            Command::Capa => "CAPA",
-            Command::Stat => "STAT",
-            Command::List => "LIST",
-            Command::Uidl => "UIDL",
-            Command::Retr(_) => "RETR",
-            Command::Dele(_) => "DELE",
-            Command::Quit => "QUIT",
+            Pop3Command::User(_) => "USER",
+            Pop3Command::Pass(_) => "PASS",
+            Pop3Command::Capa => "CAPA",
+            Pop3Command::Stat => "STAT",
+            Pop3Command::List => "LIST",
+            Pop3Command::Uidl => "UIDL",
+            Pop3Command::Retr(_) => "RETR",
+            Pop3Command::Dele(_) => "DELE",
+            Pop3Command::Quit => "QUIT",
         }
     }
 
     /// Whether the command is valid.
-    pub fn check(&self) -> Result<(), Unsayable> {
+    pub fn check(&self) -> Result<(), InvalidCommand> {
         self.write(&mut Vec::new())
     }
 
     /// Appends the command line.
-    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
+    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), InvalidCommand> {
         match self {
-            Command::User(argument) | Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
-            Command::Retr(number) | Command::Dele(number) => write_line(out, &[self.verb(), " ", &number.to_string()]),
+            Pop3Command::User(argument) | Pop3Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
+            Pop3Command::Retr(number) | Pop3Command::Dele(number) => {
+                write_line(out, &[self.verb(), " ", &number.to_string()])
+            }
             _ => write_line(out, &[self.verb()]),
         }
     }
 
-    pub(super) fn answer(self) -> Answer {
+    pub(super) fn reply_kind(self) -> ReplyKind {
         match self {
-            Command::User(_) | Command::Pass(_) | Command::Dele(_) => Answer::Plain,
-            Command::Capa => Answer::Capabilities,
-            Command::Stat => Answer::Stat,
-            Command::List => Answer::Sizes,
-            Command::Uidl => Answer::Uniques,
-            Command::Retr(_) => Answer::Message,
-            Command::Quit => Answer::Quit,
+            Pop3Command::User(_) | Pop3Command::Pass(_) | Pop3Command::Dele(_) => ReplyKind::Plain,
+            Pop3Command::Capa => ReplyKind::Capabilities,
+            Pop3Command::Stat => ReplyKind::Stat,
+            Pop3Command::List => ReplyKind::Sizes,
+            Pop3Command::Uidl => ReplyKind::UniqueIds,
+            Pop3Command::Retr(_) => ReplyKind::Message,
+            Pop3Command::Quit => ReplyKind::Quit,
         }
     }
 }
 
 /// Hides the argument, which may be a password.
-impl fmt::Debug for Command<'_> {
+impl fmt::Debug for Pop3Command<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.verb())
     }
 }
 
-impl Answer {
+impl ReplyKind {
     /// Parses the first line of a reply (RFC 1939 section 3), without its CRLF.
-    pub(super) fn reply(self, line: &[u8]) -> Result<Event<'static>, Misbehaviour> {
+    pub(super) fn parse_status(self, line: &[u8]) -> Result<Pop3Event<'static>, Pop3Violation> {
         if let Some(text) = after_word(line, b"-ERR") {
-            return Ok(Event::Refused(printable(text).into()));
+            return Ok(Pop3Event::Refused(printable(text).into()));
         }
-        let text = after_word(line, b"+OK").ok_or(Misbehaviour::NoReply)?;
-        if self != Answer::Stat {
-            return Ok(Event::Accepted);
+        let text = after_word(line, b"+OK").ok_or(Pop3Violation::NotAReply)?;
+        if self != ReplyKind::Stat {
+            return Ok(Pop3Event::Accepted);
         }
-        let (messages, octets) = numbers(text).ok_or(Misbehaviour::NoAnswer)?;
-        Ok(Event::Stat { messages, octets })
+        let (messages, octets) = numbers(text).ok_or(Pop3Violation::InvalidReply)?;
+        Ok(Pop3Event::Stat { messages, octets })
     }
 
     /// Parses a further line, without its CRLF.
-    pub(super) fn list_line(self, line: &[u8]) -> Result<Event<'static>, Misbehaviour> {
+    pub(super) fn parse_list_line(self, line: &[u8]) -> Result<Pop3Event<'static>, Pop3Violation> {
         if line == b"." {
-            return Ok(Event::End);
+            return Ok(Pop3Event::End);
         }
         let line = line.strip_prefix(b".").unwrap_or(line);
         let event = match self {
-            Answer::Sizes => numbers(line).map(|(number, octets)| Event::Size { number, octets }),
-            Answer::Uniques => unique(line),
-            _ => Some(Event::Capability(printable(line).into())),
+            ReplyKind::Sizes => numbers(line).map(|(number, octets)| Pop3Event::Size { number, octets }),
+            ReplyKind::UniqueIds => parse_unique_id(line),
+            _ => Some(Pop3Event::Capability(printable(line).into())),
         };
-        event.ok_or(Misbehaviour::NoAnswer)
+        event.ok_or(Pop3Violation::InvalidReply)
     }
 }
 
-fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), Unsayable> {
+fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), InvalidCommand> {
     if words.iter().any(|word| word.chars().any(char::is_control)) {
-        return Err(Unsayable::ControlCharacter);
+        return Err(InvalidCommand::ControlCharacter);
     }
     if words.iter().map(|word| word.len()).sum::<usize>() + "\r\n".len() > COMMAND_OCTETS_MAX {
-        return Err(Unsayable::TooLong);
+        return Err(InvalidCommand::TooLong);
     }
     for text in words.iter().copied().chain(["\r\n"]) {
         out.extend_from_slice(text.as_bytes());
@@ -170,10 +172,10 @@ fn numbers(line: &[u8]) -> Option<(u32, u64)> {
 }
 
 /// A number and an id of visible ASCII.
-fn unique(line: &[u8]) -> Option<Event<'static>> {
+fn parse_unique_id(line: &[u8]) -> Option<Pop3Event<'static>> {
     let (number, id) = str::from_utf8(line).ok()?.split_once(' ')?;
     let is_sound = number.bytes().all(|byte| byte.is_ascii_digit())
         && (1..=UNIQUE_ID_OCTETS_MAX).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_graphic());
-    is_sound.then(|| Some(Event::Unique { number: number.parse().ok()?, id: id.into() }))?
+    is_sound.then(|| Some(Pop3Event::UniqueId { number: number.parse().ok()?, id: id.into() }))?
 }

@@ -26,7 +26,7 @@ pub(super) enum Piece<'a> {
 
 /// The state of the decoder.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Dots {
+pub(super) enum DotDecoder {
     #[default]
     LineStart,
     Dot,
@@ -35,22 +35,22 @@ pub(super) enum Dots {
     AfterCr,
 }
 
-impl Dots {
+impl DotDecoder {
     /// Returns the next piece and advances `input` past it; None at the end of the input.
     pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         while let Some((&byte, rest)) = input.split_first() {
             match (*self, byte) {
-                (Dots::LineStart, b'.') => *self = Dots::Dot,
-                (Dots::Dot, b'\r') => *self = Dots::DotCr,
-                (Dots::DotCr, b'\n') => {
+                (DotDecoder::LineStart, b'.') => *self = DotDecoder::Dot,
+                (DotDecoder::Dot, b'\r') => *self = DotDecoder::DotCr,
+                (DotDecoder::DotCr, b'\n') => {
                     *input = rest;
                     return Some(Piece::End);
                 }
-                (Dots::DotCr, _) => {
-                    *self = Dots::AfterCr;
+                (DotDecoder::DotCr, _) => {
+                    *self = DotDecoder::AfterCr;
                     return Some(Piece::Content(b"\r"));
                 }
-                _ => return Some(Piece::Content(self.stretch(input))),
+                _ => return Some(Piece::Content(self.next_run(input))),
             }
             *input = rest;
         }
@@ -58,16 +58,16 @@ impl Dots {
     }
 
     /// Takes everything up to the next line that begins with a dot.
-    fn stretch<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
+    fn next_run<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let end = match (*self, *input) {
-            (Dots::AfterCr, [b'\n', b'.', ..]) => 1,
+            (DotDecoder::AfterCr, [b'\n', b'.', ..]) => 1,
             _ => memmem::find(input, b"\r\n.").map_or(input.len(), |place| place + 2),
         };
         let (content, rest) = input.split_at(end);
         *self = match (*self, content) {
-            (_, [.., b'\r', b'\n']) | (Dots::AfterCr, [b'\n']) => Dots::LineStart,
-            (_, [.., b'\r']) => Dots::AfterCr,
-            _ => Dots::Within,
+            (_, [.., b'\r', b'\n']) | (DotDecoder::AfterCr, [b'\n']) => DotDecoder::LineStart,
+            (_, [.., b'\r']) => DotDecoder::AfterCr,
+            _ => DotDecoder::Within,
         };
         *input = rest;
         content

@@ -3,7 +3,7 @@
 
 use memchr::memchr;
 
-use super::Misbehaviour;
+use super::Pop3Violation;
 
 /// Octets of a line of a reply or list, with its CRLF. RFC 1939 section 3 has 512; servers exceed
 /// it.
@@ -11,18 +11,18 @@ pub const LINE_OCTETS_MAX: usize = 2048;
 
 /// The beginning of an incomplete line.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineReader {
     partial: Vec<u8>,
 }
 
-impl Lines {
+impl LineReader {
     /// Passes the next line of `input`, without its CRLF, to `read` and advances `input` past it.
     /// None at the end of the input.
     pub(super) fn next<T>(
         &mut self,
         input: &mut &[u8],
-        read: impl FnOnce(&[u8]) -> Result<T, Misbehaviour>,
-    ) -> Result<Option<T>, Misbehaviour> {
+        read: impl FnOnce(&[u8]) -> Result<T, Pop3Violation>,
+    ) -> Result<Option<T>, Pop3Violation> {
         let Some(end) = memchr(b'\n', input) else {
             self.keep(input)?;
             *input = &[];
@@ -31,16 +31,16 @@ impl Lines {
         let (line, rest) = input.split_at(end + 1);
         *input = rest;
         if self.partial.is_empty() {
-            return read(whole(line)?).map(Some);
+            return read(strip_crlf(line)?).map(Some);
         }
         let mut kept = std::mem::take(&mut self.partial);
         kept.extend_from_slice(line);
-        read(whole(&kept)?).map(Some)
+        read(strip_crlf(&kept)?).map(Some)
     }
 
-    fn keep(&mut self, beginning: &[u8]) -> Result<(), Misbehaviour> {
+    fn keep(&mut self, beginning: &[u8]) -> Result<(), Pop3Violation> {
         if self.partial.len() + beginning.len() >= LINE_OCTETS_MAX {
-            return Err(Misbehaviour::LineTooLong);
+            return Err(Pop3Violation::LineTooLong);
         }
         self.partial.extend_from_slice(beginning);
         Ok(())
@@ -48,10 +48,10 @@ impl Lines {
 }
 
 /// Strips the CRLF of a complete line.
-fn whole(line: &[u8]) -> Result<&[u8], Misbehaviour> {
+fn strip_crlf(line: &[u8]) -> Result<&[u8], Pop3Violation> {
     if line.len() > LINE_OCTETS_MAX {
-        return Err(Misbehaviour::LineTooLong);
+        return Err(Pop3Violation::LineTooLong);
     }
-    let line = line.strip_suffix(b"\r\n").ok_or(Misbehaviour::BareNewline)?;
-    if memchr(b'\r', line).is_some() { Err(Misbehaviour::BareNewline) } else { Ok(line) }
+    let line = line.strip_suffix(b"\r\n").ok_or(Pop3Violation::BareNewline)?;
+    if memchr(b'\r', line).is_some() { Err(Pop3Violation::BareNewline) } else { Ok(line) }
 }

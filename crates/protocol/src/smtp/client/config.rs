@@ -5,9 +5,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::smtp::Flavor;
+use crate::smtp::MailProtocol;
 
-/// Octets of a [`Word`]. The limit of RFC 3461 section 4.2 is the highest that applies.
+/// Octets of a [`CommandWord`]. The limit of RFC 3461 section 4.2 is the highest that applies.
 pub const WORD_OCTETS_MAX: usize = 500;
 /// Octets of a user name or password.
 pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
@@ -16,14 +16,14 @@ pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// SMTP or LMTP.
-    pub flavor: Flavor,
+    pub flavor: MailProtocol,
     /// The name for EHLO, LHLO or HELO.
-    pub helo: Word,
+    pub helo: CommandWord,
     /// Whether to use STARTTLS.
-    pub tls: Tls,
-    /// The user to log in as, if any. Without [`Tls::Required`] the password may be sent in clear
+    pub tls: TlsPolicy,
+    /// The user to log in as, if any. Without [`TlsPolicy::Required`] the password may be sent in clear
     /// text.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<SmtpCredentials>,
     /// Send commands in groups (RFC 2920) if the server offers it.
     pub pipelining: bool,
     /// Send messages by BDAT (RFC 3030) if the server offers it.
@@ -34,15 +34,15 @@ pub struct Config {
 
 impl Config {
     /// TLS if offered, no login, commands in groups, messages by DATA.
-    pub fn new(flavor: Flavor, helo: Word) -> Self {
+    pub fn new(flavor: MailProtocol, helo: CommandWord) -> Self {
         let timeouts = Timeouts::default();
-        Config { flavor, helo, tls: Tls::Offered, credentials: None, pipelining: true, chunking: false, timeouts }
+        Config { flavor, helo, tls: TlsPolicy::Offered, credentials: None, pipelining: true, chunking: false, timeouts }
     }
 }
 
-/// Whether to use STARTTLS (RFC 3207). Use [`Tls::Never`] for a session over implicit TLS.
+/// Whether to use STARTTLS (RFC 3207). Use [`TlsPolicy::Never`] for a session over implicit TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tls {
+pub enum TlsPolicy {
     /// Never.
     Never,
     /// If the server offers it; if it then refuses, the session continues in clear text.
@@ -54,19 +54,19 @@ pub enum Tls {
 /// Text that forms a single word of a command: not empty, at most [`WORD_OCTETS_MAX`], no white
 /// space, no control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word(Box<str>);
+pub struct CommandWord(Box<str>);
 
-/// The text is not a valid [`Word`].
+/// The text is not a valid [`CommandWord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
-pub struct NoWord;
+pub struct InvalidCommandWord;
 
-impl Word {
+impl CommandWord {
     /// Validates the text.
-    pub fn new(text: &str) -> Result<Self, NoWord> {
+    pub fn new(text: &str) -> Result<Self, InvalidCommandWord> {
         let sound = (1..=WORD_OCTETS_MAX).contains(&text.len())
             && !text.chars().any(|letter| letter.is_control() || letter.is_whitespace());
-        if sound { Ok(Word(text.into())) } else { Err(NoWord) }
+        if sound { Ok(CommandWord(text.into())) } else { Err(InvalidCommandWord) }
     }
 
     /// The text.
@@ -77,7 +77,7 @@ impl Word {
 
 /// The user name and password to log in with (RFC 4954).
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct SmtpCredentials {
     user: Box<str>,
     password: Box<str>,
 }
@@ -85,16 +85,16 @@ pub struct Credentials {
 /// The user name or password is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("user and password must have 1 to {CREDENTIAL_OCTETS_MAX} octets each, and no NUL")]
-pub struct BadCredentials;
+pub struct InvalidCredentials;
 
-impl Credentials {
+impl SmtpCredentials {
     /// Validates both; a NUL would end one early (RFC 4616 section 2).
-    pub fn new(user: &str, password: &str) -> Result<Self, BadCredentials> {
+    pub fn new(user: &str, password: &str) -> Result<Self, InvalidCredentials> {
         let sound = |text: &str| (1..=CREDENTIAL_OCTETS_MAX).contains(&text.len()) && !text.contains('\0');
         if !sound(user) || !sound(password) {
-            return Err(BadCredentials);
+            return Err(InvalidCredentials);
         }
-        Ok(Credentials { user: user.into(), password: password.into() })
+        Ok(SmtpCredentials { user: user.into(), password: password.into() })
     }
 
     /// The user name.
@@ -107,9 +107,9 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for SmtpCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("SmtpCredentials").field("user", &self.user).finish_non_exhaustive()
     }
 }
 

@@ -6,11 +6,11 @@ use mail::Reply;
 
 /// What happened, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SmtpClientEvent {
     /// The server replied. Reports every reply, including those that also cause another event.
     Replied {
         /// What the reply is for.
-        stage: Stage,
+        stage: SmtpStage,
         /// The reply.
         reply: Reply,
     },
@@ -19,14 +19,14 @@ pub enum Event {
     /// A transaction may begin.
     Ready,
     /// The transaction is over; the results are in the order of its recipients.
-    Finished(Vec<Verdict>),
+    Finished(Vec<RecipientOutcome>),
     /// The session is over. An open transaction was finished before.
-    Closed(Closed),
+    Closed(CloseReason),
 }
 
 /// What a reply is for, or what the client is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum SmtpStage {
     /// The connection is open.
     Banner,
     /// EHLO, LHLO or HELO.
@@ -52,33 +52,33 @@ pub enum Stage {
 }
 
 /// A name for operators, and for senders in notices.
-impl fmt::Display for Stage {
+impl fmt::Display for SmtpStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Stage::Banner => "connection",
-            Stage::Hello => "EHLO",
-            Stage::StartTls => "STARTTLS",
-            Stage::Auth => "AUTH",
-            Stage::Idle => "between messages",
-            Stage::Mail => "MAIL",
-            Stage::Rcpt(_) => "RCPT",
-            Stage::Data => "DATA",
-            Stage::Message(_) => "message",
-            Stage::Rset => "RSET",
-            Stage::Quit => "QUIT",
+            SmtpStage::Banner => "connection",
+            SmtpStage::Hello => "EHLO",
+            SmtpStage::StartTls => "STARTTLS",
+            SmtpStage::Auth => "AUTH",
+            SmtpStage::Idle => "between messages",
+            SmtpStage::Mail => "MAIL",
+            SmtpStage::Rcpt(_) => "RCPT",
+            SmtpStage::Data => "DATA",
+            SmtpStage::Message(_) => "message",
+            SmtpStage::Rset => "RSET",
+            SmtpStage::Quit => "QUIT",
         })
     }
 }
 
 /// The result for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RecipientOutcome {
     /// The server has accepted the message.
     Accepted(Reply),
     /// The server refused it with 4xx or 5xx.
     Refused {
         /// What the reply was for.
-        stage: Stage,
+        stage: SmtpStage,
         /// The reply.
         reply: Reply,
     },
@@ -91,7 +91,7 @@ pub enum Verdict {
 
 /// Why a session is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseReason {
     /// We sent QUIT.
     Quit,
     /// The server sent 421.
@@ -99,23 +99,23 @@ pub enum Closed {
     /// The server refused something the session requires, or a message before it was complete.
     Refused {
         /// What the reply was for.
-        stage: Stage,
+        stage: SmtpStage,
         /// The reply.
         reply: Reply,
     },
     /// The server lacks a required extension.
-    Lacks(Lack),
+    Lacks(MissingCapability),
     /// The server closed the connection.
-    Ended(Stage),
+    Ended(SmtpStage),
     /// The server was silent for too long.
-    TimedOut(Stage),
+    TimedOut(SmtpStage),
     /// The server violated the protocol.
-    Misbehaved(Misbehaviour),
+    ProtocolViolation(SmtpViolation),
 }
 
 /// A requirement that the server does not offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lack {
+pub enum MissingCapability {
     /// RFC 3207.
     #[error("TLS is required but not offered")]
     StartTls,
@@ -129,10 +129,10 @@ pub enum Lack {
 
 /// How the server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misbehaviour {
+pub enum SmtpViolation {
     /// A line is not a reply: three digits and a space or hyphen.
     #[error("a line is not a reply")]
-    NoReply,
+    NotAReply,
     /// A line has a CR without LF or an LF without CR.
     #[error("a reply has a bare CR or LF")]
     BareNewline,
@@ -153,7 +153,7 @@ pub enum Misbehaviour {
     #[error("unexpected reply {code}")]
     Unexpected {
         /// What the reply was for.
-        stage: Stage,
+        stage: SmtpStage,
         /// The code.
         code: u16,
     },
@@ -164,7 +164,7 @@ pub enum Misbehaviour {
 
 /// Why a transaction did not begin. Nothing was sent, and the session is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unsendable {
+pub enum TransactionError {
     /// The session is not ready; its events say why.
     #[error("the session is not ready")]
     NotReady,

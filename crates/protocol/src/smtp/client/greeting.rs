@@ -6,12 +6,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use mail::Reply;
 
-use super::{Client, Closed, Credentials, Event, Extensions, Lack, Misbehaviour, Stage, State, Tls};
-use crate::smtp::Flavor;
+use super::{
+    CloseReason, Extensions, MissingCapability, SmtpClient, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation,
+    State, TlsPolicy,
+};
+use crate::smtp::MailProtocol;
 
 /// The progress of AUTH LOGIN or PLAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Login {
+pub(super) enum AuthStep {
     /// The server will ask for the user name.
     User,
     /// The server will ask for the password.
@@ -22,56 +25,58 @@ pub(super) enum Login {
 
 /// How the client introduced itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hello {
+pub(super) enum HelloKind {
     /// By HELO, to a server without extensions.
     Plain,
     /// By EHLO or LHLO.
     Extended,
 }
 
-impl Client {
+impl SmtpClient {
     pub(super) fn banner_came(&mut self, reply: &Reply) {
         match reply.code {
-            220 => self.say_hello(Hello::Extended),
-            _ => self.give_up(Stage::Banner, reply),
+            220 => self.say_hello(HelloKind::Extended),
+            _ => self.quit_after_refusal(SmtpStage::Banner, reply),
         }
     }
 
-    pub(super) fn say_hello(&mut self, hello: Hello) {
+    pub(super) fn say_hello(&mut self, hello: HelloKind) {
         let verb = match (self.config.flavor, hello) {
-            (Flavor::Lmtp, _) => "LHLO",
-            (Flavor::Smtp, Hello::Extended) => "EHLO",
-            (Flavor::Smtp, Hello::Plain) => "HELO",
+            (MailProtocol::Lmtp, _) => "LHLO",
+            (MailProtocol::Smtp, HelloKind::Extended) => "EHLO",
+            (MailProtocol::Smtp, HelloKind::Plain) => "HELO",
         };
         let line = format!("{verb} {}\r\n", self.config.helo.as_str());
-        self.say(State::Hello(hello), &line);
+        self.send_command(State::Hello(hello), &line);
     }
 
-    pub(super) fn hello_replied(&mut self, hello: Hello, reply: &Reply) {
+    pub(super) fn hello_replied(&mut self, hello: HelloKind, reply: &Reply) {
         if reply.code == 250 {
-            if hello == Hello::Extended {
+            if hello == HelloKind::Extended {
                 self.extensions = Extensions::parse(&reply.text);
             }
-            self.secure();
-        } else if reply.is_permanent() && hello == Hello::Extended && self.may_do_without_extensions() {
-            self.say_hello(Hello::Plain);
+            self.start_tls_or_log_in();
+        } else if reply.is_permanent() && hello == HelloKind::Extended && self.may_do_without_extensions() {
+            self.say_hello(HelloKind::Plain);
         } else {
-            self.give_up(Stage::Hello, reply);
+            self.quit_after_refusal(SmtpStage::Hello, reply);
         }
     }
 
     /// Use HELO if EHLO is not supported (RFC 5321 section 4.1.4).
     fn may_do_without_extensions(&self) -> bool {
-        let needs_tls = self.config.tls == Tls::Required && !self.secured;
-        self.config.flavor == Flavor::Smtp && self.config.credentials.is_none() && !needs_tls
+        let needs_tls = self.config.tls == TlsPolicy::Required && !self.secured;
+        self.config.flavor == MailProtocol::Smtp && self.config.credentials.is_none() && !needs_tls
     }
 
-    fn secure(&mut self) {
+    fn start_tls_or_log_in(&mut self) {
         match self.config.tls {
-            Tls::Required | Tls::Offered if self.secured => self.log_in(),
-            Tls::Required | Tls::Offered if self.extensions.start_tls => self.say(State::StartTls, "STARTTLS\r\n"),
-            Tls::Required => self.lacks(Lack::StartTls),
-            Tls::Offered | Tls::Never => self.log_in(),
+            TlsPolicy::Required | TlsPolicy::Offered if self.secured => self.log_in(),
+            TlsPolicy::Required | TlsPolicy::Offered if self.extensions.start_tls => {
+                self.send_command(State::StartTls, "STARTTLS\r\n")
+            }
+            TlsPolicy::Required => self.quit_without(MissingCapability::StartTls),
+            TlsPolicy::Offered | TlsPolicy::Never => self.log_in(),
         }
     }
 
@@ -79,10 +84,10 @@ impl Client {
         match reply.code {
             220 => {
                 self.state = State::Handshake;
-                self.events.push_back(Event::StartTls);
+                self.events.push_back(SmtpClientEvent::StartTls);
             }
-            400.. if self.config.tls == Tls::Offered => self.log_in(),
-            _ => self.give_up(Stage::StartTls, reply),
+            400.. if self.config.tls == TlsPolicy::Offered => self.log_in(),
+            _ => self.quit_after_refusal(SmtpStage::StartTls, reply),
         }
     }
 
@@ -93,48 +98,50 @@ impl Client {
             None => self.ready(),
             Some(credentials) if self.extensions.has_mechanism("PLAIN") => {
                 let line = format!("AUTH PLAIN {}\r\n", plain_response(credentials));
-                self.say(State::Auth(Login::Done), &line);
+                self.send_command(State::Auth(AuthStep::Done), &line);
             }
-            Some(_) if self.extensions.has_mechanism("LOGIN") => self.say(State::Auth(Login::User), "AUTH LOGIN\r\n"),
+            Some(_) if self.extensions.has_mechanism("LOGIN") => {
+                self.send_command(State::Auth(AuthStep::User), "AUTH LOGIN\r\n")
+            }
             Some(_) => {
                 let offered = self.extensions.mechanisms.clone();
-                self.lacks(Lack::Mechanism { offered });
+                self.quit_without(MissingCapability::Mechanism { offered });
             }
         }
     }
 
-    pub(super) fn auth_replied(&mut self, login: Login, reply: &Reply) {
+    pub(super) fn auth_replied(&mut self, login: AuthStep, reply: &Reply) {
         let config = self.config.clone();
         match (login, reply.code, &config.credentials) {
-            (Login::User, 334, Some(credentials)) => {
+            (AuthStep::User, 334, Some(credentials)) => {
                 let line = format!("{}\r\n", BASE64.encode(credentials.user()));
-                self.say(State::Auth(Login::Password), &line);
+                self.send_command(State::Auth(AuthStep::Password), &line);
             }
-            (Login::Password, 334, Some(credentials)) => {
+            (AuthStep::Password, 334, Some(credentials)) => {
                 let line = format!("{}\r\n", BASE64.encode(credentials.password()));
-                self.say(State::Auth(Login::Done), &line);
+                self.send_command(State::Auth(AuthStep::Done), &line);
             }
-            (Login::Done, 235, _) => self.ready(),
-            _ => self.give_up(Stage::Auth, reply),
+            (AuthStep::Done, 235, _) => self.ready(),
+            _ => self.quit_after_refusal(SmtpStage::Auth, reply),
         }
     }
 
     /// Ends the session after a reply that makes it impossible to continue.
-    pub(super) fn give_up(&mut self, stage: Stage, reply: &Reply) {
+    pub(super) fn quit_after_refusal(&mut self, stage: SmtpStage, reply: &Reply) {
         if !reply.is_transient() && !reply.is_permanent() {
-            return self.misbehaved(Misbehaviour::Unexpected { stage, code: reply.code });
+            return self.close_for_violation(SmtpViolation::Unexpected { stage, code: reply.code });
         }
-        self.close(Closed::Refused { stage, reply: reply.clone() });
+        self.close(CloseReason::Refused { stage, reply: reply.clone() });
         self.outbox.send(b"QUIT\r\n".to_vec());
     }
 
-    fn lacks(&mut self, lack: Lack) {
-        self.close(Closed::Lacks(lack));
+    fn quit_without(&mut self, lack: MissingCapability) {
+        self.close(CloseReason::Lacks(lack));
         self.outbox.send(b"QUIT\r\n".to_vec());
     }
 }
 
 /// RFC 4616: empty authorization identity, user name, password.
-fn plain_response(credentials: &Credentials) -> String {
+fn plain_response(credentials: &SmtpCredentials) -> String {
     BASE64.encode(format!("\0{}\0{}", credentials.user(), credentials.password()))
 }

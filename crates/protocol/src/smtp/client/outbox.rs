@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use super::transaction::Form;
+use super::transaction::ContentForm;
 
 /// What to send now: the whole head, then the range of the content, then the whole tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Output<'a> {
     /// A range of the transaction's content in `form`; empty if none is due.
     pub content: Range<u64>,
     /// The form of the content.
-    pub form: Form,
+    pub form: ContentForm,
     /// The end-of-data mark.
     pub tail: &'a [u8],
 }
@@ -45,7 +45,7 @@ pub(super) struct Outbox {
     released: usize,
     /// The unsent range of the content.
     content: Range<u64>,
-    form: Form,
+    form: ContentForm,
     tail: &'static [u8],
 }
 
@@ -72,7 +72,7 @@ impl Outbox {
     }
 
     /// Sends content after the lines, all of which are released.
-    pub(super) fn send_content(&mut self, octets: u64, form: Form, tail: &'static [u8]) {
+    pub(super) fn send_content(&mut self, octets: u64, form: ContentForm, tail: &'static [u8]) {
         self.content = 0..octets;
         self.form = form;
         self.tail = tail;

@@ -4,10 +4,10 @@
 
 use std::borrow::Cow;
 
-use mail::{Enhanced, Reply};
+use mail::{EnhancedCode, Reply};
 use memchr::memchr;
 
-use super::Misbehaviour;
+use super::SmtpViolation;
 use crate::text::printable;
 
 /// Octets of a reply line with its CRLF. RFC 5321 section 4.5.3.1.5 has 512; servers exceed it.
@@ -23,19 +23,19 @@ pub(super) struct ReplyReader {
     /// The beginning of a line.
     partial: Vec<u8>,
     /// The previous lines of the same reply.
-    gathered: Option<Box<Gathered>>,
+    partial_reply: Option<Box<PartialReply>>,
 }
 
 #[derive(Debug)]
-struct Gathered {
+struct PartialReply {
     code: u16,
-    enhanced: Option<Enhanced>,
+    enhanced: Option<EnhancedCode>,
     text: String,
     lines: usize,
 }
 
 /// A parsed line.
-struct Line<'a> {
+struct ReplyLine<'a> {
     code: u16,
     is_last: bool,
     text: Cow<'a, str>,
@@ -43,7 +43,7 @@ struct Line<'a> {
 
 impl ReplyReader {
     /// Returns the next reply and advances `input` past it; None at the end of the input.
-    pub(super) fn next_reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Misbehaviour> {
+    pub(super) fn next_reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, SmtpViolation> {
         while let Some(end) = memchr(b'\n', input) {
             let (line, rest) = input.split_at(end + 1);
             *input = rest;
@@ -65,56 +65,56 @@ impl ReplyReader {
 
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.partial.capacity() + self.gathered.as_ref().map_or(0, |gathered| gathered.text.capacity())
+        self.partial.capacity() + self.partial_reply.as_ref().map_or(0, |gathered| gathered.text.capacity())
     }
 
-    fn keep(&mut self, beginning: &[u8]) -> Result<(), Misbehaviour> {
+    fn keep(&mut self, beginning: &[u8]) -> Result<(), SmtpViolation> {
         if self.partial.len() + beginning.len() >= LINE_OCTETS_MAX {
-            return Err(Misbehaviour::LineTooLong);
+            return Err(SmtpViolation::LineTooLong);
         }
         self.partial.extend_from_slice(beginning);
         Ok(())
     }
 
-    fn take_line(&mut self, line: &[u8]) -> Result<Option<Reply>, Misbehaviour> {
-        let line = Line::parse(line)?;
-        match (self.gathered.take(), line.is_last) {
+    fn take_line(&mut self, line: &[u8]) -> Result<Option<Reply>, SmtpViolation> {
+        let line = ReplyLine::parse(line)?;
+        match (self.partial_reply.take(), line.is_last) {
             (None, true) => Ok(Some(line.into_reply())),
             (None, false) => {
-                self.gathered = Some(Box::new(line.into_gathered()));
+                self.partial_reply = Some(Box::new(line.into_gathered()));
                 Ok(None)
             }
-            (Some(mut gathered), is_last) => {
-                gathered.add(&line)?;
+            (Some(mut partial_reply), is_last) => {
+                partial_reply.add(&line)?;
                 if is_last {
-                    return Ok(Some(gathered.into_reply()));
+                    return Ok(Some(partial_reply.into_reply()));
                 }
-                self.gathered = Some(gathered);
+                self.partial_reply = Some(partial_reply);
                 Ok(None)
             }
         }
     }
 }
 
-impl<'a> Line<'a> {
-    fn parse(line: &'a [u8]) -> Result<Self, Misbehaviour> {
+impl<'a> ReplyLine<'a> {
+    fn parse(line: &'a [u8]) -> Result<Self, SmtpViolation> {
         if line.len() > LINE_OCTETS_MAX {
-            return Err(Misbehaviour::LineTooLong);
+            return Err(SmtpViolation::LineTooLong);
         }
-        let line = line.strip_suffix(b"\r\n").ok_or(Misbehaviour::BareNewline)?;
+        let line = line.strip_suffix(b"\r\n").ok_or(SmtpViolation::BareNewline)?;
         if memchr(b'\r', line).is_some() {
-            return Err(Misbehaviour::BareNewline);
+            return Err(SmtpViolation::BareNewline);
         }
-        let (digits, rest) = line.split_first_chunk().ok_or(Misbehaviour::NoReply)?;
-        let code = code(*digits).ok_or(Misbehaviour::NoReply)?;
+        let (digits, rest) = line.split_first_chunk().ok_or(SmtpViolation::NotAReply)?;
+        let code = code(*digits).ok_or(SmtpViolation::NotAReply)?;
         // A code alone is a complete line (RFC 5321 section 4.2).
         let (is_last, text) = match rest {
             [] => (true, rest),
             [b' ', text @ ..] => (true, text),
             [b'-', text @ ..] => (false, text),
-            _ => return Err(Misbehaviour::NoReply),
+            _ => return Err(SmtpViolation::NotAReply),
         };
-        Ok(Line { code, is_last, text: printable(text) })
+        Ok(ReplyLine { code, is_last, text: printable(text) })
     }
 
     fn into_reply(self) -> Reply {
@@ -123,19 +123,19 @@ impl<'a> Line<'a> {
         Reply { code: self.code, enhanced, text }
     }
 
-    fn into_gathered(self) -> Gathered {
+    fn into_gathered(self) -> PartialReply {
         let (enhanced, text) = split_enhanced(self.code, &self.text);
-        Gathered { code: self.code, enhanced, text: text.to_owned(), lines: 1 }
+        PartialReply { code: self.code, enhanced, text: text.to_owned(), lines: 1 }
     }
 }
 
-impl Gathered {
-    fn add(&mut self, line: &Line<'_>) -> Result<(), Misbehaviour> {
+impl PartialReply {
+    fn add(&mut self, line: &ReplyLine<'_>) -> Result<(), SmtpViolation> {
         if line.code != self.code {
-            return Err(Misbehaviour::CodesDiffer);
+            return Err(SmtpViolation::CodesDiffer);
         }
         if self.lines >= REPLY_LINES_MAX || self.text.len() + line.text.len() >= REPLY_OCTETS_MAX {
-            return Err(Misbehaviour::ReplyTooLong);
+            return Err(SmtpViolation::ReplyTooLong);
         }
         // RFC 2034 section 4: every line has the enhanced code.
         let text = match split_enhanced(self.code, &line.text) {
@@ -160,7 +160,7 @@ fn code(digits: [u8; 3]) -> Option<u16> {
 }
 
 /// Splits off an enhanced code, if its class matches the code (RFC 2034 section 4).
-fn split_enhanced(code: u16, text: &str) -> (Option<Enhanced>, &str) {
+fn split_enhanced(code: u16, text: &str) -> (Option<EnhancedCode>, &str) {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     match enhanced(code, word) {
         Some(enhanced) => (Some(enhanced), rest),
@@ -168,12 +168,12 @@ fn split_enhanced(code: u16, text: &str) -> (Option<Enhanced>, &str) {
     }
 }
 
-fn enhanced(code: u16, word: &str) -> Option<Enhanced> {
+fn enhanced(code: u16, word: &str) -> Option<EnhancedCode> {
     let mut numbers = word.split('.');
     let (class, subject, detail) = (numbers.next()?, numbers.next()?, numbers.next()?);
     let class = number(class)?;
     let sound = class == code / 100 && class != 3 && numbers.next().is_none();
-    sound.then_some(Enhanced(u8::try_from(class).ok()?, number(subject)?, number(detail)?))
+    sound.then_some(EnhancedCode(u8::try_from(class).ok()?, number(subject)?, number(detail)?))
 }
 
 /// One to three digits (RFC 3463 section 2).
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// All replies in the pieces, or the first error.
-    fn read(pieces: &[&[u8]]) -> Result<Vec<Reply>, Misbehaviour> {
+    fn read(pieces: &[&[u8]]) -> Result<Vec<Reply>, SmtpViolation> {
         let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
         for mut piece in pieces.iter().copied() {
             while let Some(reply) = reader.next_reply(&mut piece)? {
@@ -197,7 +197,7 @@ mod tests {
         Ok(replies)
     }
 
-    fn check(input: &[u8], expected: &Result<Vec<Reply>, Misbehaviour>) {
+    fn check(input: &[u8], expected: &Result<Vec<Reply>, SmtpViolation>) {
         for cut in 0..=input.len() {
             let found = read(&[&input[..cut], &input[cut..]]);
             assert_eq!(&found, expected, "{} cut at {cut}", input.escape_ascii());
@@ -218,8 +218,8 @@ mod tests {
         check(
             b"550-5.1.1 one\r\n550-5.1.1 two\r\n550 5.1.2 three\r\n250 2.0.0\r\n",
             &Ok(vec![
-                Reply::new(550, Enhanced(5, 1, 1), "one\ntwo\n5.1.2 three"),
-                Reply::new(250, Enhanced(2, 0, 0), ""),
+                Reply::new(550, EnhancedCode(5, 1, 1), "one\ntwo\n5.1.2 three"),
+                Reply::new(250, EnhancedCode(2, 0, 0), ""),
             ]),
         );
         check(b"250-a\r\n250-b", &Ok(vec![]));
@@ -231,21 +231,21 @@ mod tests {
             let input = format!("250 {text}\r\n");
             check(input.as_bytes(), &Ok(vec![Reply::plain(250, text.to_owned())]));
         }
-        check(b"250 2.999.0 x y\r\n", &Ok(vec![Reply::new(250, Enhanced(2, 999, 0), "x y")]));
+        check(b"250 2.999.0 x y\r\n", &Ok(vec![Reply::new(250, EnhancedCode(2, 999, 0), "x y")]));
     }
 
     #[test]
-    fn what_is_no_reply_is_misbehaviour() {
-        use Misbehaviour::*;
+    fn invalid_replies_are_violations() {
+        use SmtpViolation::*;
         for (input, fault) in [
-            (&b"\r\n"[..], NoReply),
-            (b"25\r\n", NoReply),
-            (b"2500 x\r\n", NoReply),
-            (b"25x x\r\n", NoReply),
-            (b"150 x\r\n", NoReply),
-            (b"600 x\r\n", NoReply),
-            (b" 250 x\r\n", NoReply),
-            (b"SSH-2.0-x\r\n", NoReply),
+            (&b"\r\n"[..], NotAReply),
+            (b"25\r\n", NotAReply),
+            (b"2500 x\r\n", NotAReply),
+            (b"25x x\r\n", NotAReply),
+            (b"150 x\r\n", NotAReply),
+            (b"600 x\r\n", NotAReply),
+            (b" 250 x\r\n", NotAReply),
+            (b"SSH-2.0-x\r\n", NotAReply),
             (b"250 x\n", BareNewline),
             (b"250 x\ry\r\n", BareNewline),
             (b"250 x\r\r\n", BareNewline),
@@ -266,13 +266,13 @@ mod tests {
         let line = |octets: usize| [b"250 ", &vec![b'x'; octets - 6][..], b"\r\n"].concat();
         assert!(read(&[&line(LINE_OCTETS_MAX)]).is_ok());
         for input in [line(LINE_OCTETS_MAX + 1), vec![b'2'; LINE_OCTETS_MAX]] {
-            assert_eq!(read(&[&input]), Err(Misbehaviour::LineTooLong));
-            assert_eq!(read(&input.chunks(7).collect::<Vec<_>>()), Err(Misbehaviour::LineTooLong));
+            assert_eq!(read(&[&input]), Err(SmtpViolation::LineTooLong));
+            assert_eq!(read(&input.chunks(7).collect::<Vec<_>>()), Err(SmtpViolation::LineTooLong));
         }
         let lines = |count: usize| [b"250-x\r\n".repeat(count - 1), b"250 x\r\n".to_vec()].concat();
         assert!(read(&[&lines(REPLY_LINES_MAX)]).is_ok());
-        assert_eq!(read(&[&lines(REPLY_LINES_MAX + 1)]), Err(Misbehaviour::ReplyTooLong));
+        assert_eq!(read(&[&lines(REPLY_LINES_MAX + 1)]), Err(SmtpViolation::ReplyTooLong));
         let long = [b"250-", &vec![b'x'; 1000][..], b"\r\n"].concat().repeat(REPLY_OCTETS_MAX / 1000 + 1);
-        assert_eq!(read(&[&long]), Err(Misbehaviour::ReplyTooLong));
+        assert_eq!(read(&[&long]), Err(SmtpViolation::ReplyTooLong));
     }
 }

@@ -12,7 +12,7 @@ const TRANSACTIONS_MAX: usize = 3;
 
 /// The settings of a test session.
 #[derive(Clone, Copy, Debug)]
-struct Mode {
+struct TestMode {
     lmtp: bool,
     pipelining: bool,
     chunking: bool,
@@ -23,32 +23,32 @@ struct Mode {
 
 /// The result of some server turns.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Outcome {
+struct PlayedSession {
     output: Vec<u8>,
-    events: Vec<Event>,
+    events: Vec<SmtpClientEvent>,
     begun: usize,
 }
 
-fn config(mode: Mode) -> Config {
-    let flavor = if mode.lmtp { Flavor::Lmtp } else { Flavor::Smtp };
+fn config(mode: TestMode) -> Config {
+    let flavor = if mode.lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp };
     Config {
         pipelining: mode.pipelining,
         chunking: mode.chunking,
-        credentials: mode.log_in.then(|| Credentials::new("user", "secret").unwrap()),
-        ..Config::new(flavor, Word::new("client.example").unwrap())
+        credentials: mode.log_in.then(|| SmtpCredentials::new("user", "secret").unwrap()),
+        ..Config::new(flavor, CommandWord::new("client.example").unwrap())
     }
 }
 
 fn transaction() -> Transaction {
     let address = |text: &str| -> Address { text.parse().unwrap() };
     let recipients = [address("c@d.example"), address("e@d.example")];
-    Transaction::new(Some(address("a@b.example")), recipients, Content::of(MESSAGE))
+    Transaction::new(Some(address("a@b.example")), recipients, ContentInfo::from_message(MESSAGE))
 }
 
 /// Plays the server's turns, each in pieces of `size` octets. The client acts between two turns.
-fn play(mode: Mode, turns: &[Vec<u8>], size: usize) -> Outcome {
-    let mut client = Client::new(Arc::new(config(mode)), NOW);
-    let mut outcome = Outcome::default();
+fn play(mode: TestMode, turns: &[Vec<u8>], size: usize) -> PlayedSession {
+    let mut client = SmtpClient::new(Arc::new(config(mode)), NOW);
+    let mut outcome = PlayedSession::default();
     for turn in turns {
         let is_all_sent = client.output().is_empty();
         turn.chunks(size).for_each(|piece| client.handle_input(NOW, piece));
@@ -61,12 +61,14 @@ fn play(mode: Mode, turns: &[Vec<u8>], size: usize) -> Outcome {
     outcome
 }
 
-fn settle(client: &mut Client, outcome: &mut Outcome, mode: Mode, is_all_sent: bool) {
+fn settle(client: &mut SmtpClient, outcome: &mut PlayedSession, mode: TestMode, is_all_sent: bool) {
     while let Some(event) = client.poll_event() {
         match &event {
-            Event::StartTls => client.handle_secured(NOW),
-            Event::Finished(verdicts) => {
-                let needs_all = |verdict: &Verdict| matches!(verdict, Verdict::Accepted(_) | Verdict::InDoubt);
+            SmtpClientEvent::StartTls => client.handle_secured(NOW),
+            SmtpClientEvent::Finished(verdicts) => {
+                let needs_all = |verdict: &RecipientOutcome| {
+                    matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt)
+                };
                 assert!(is_all_sent || !verdicts.iter().any(needs_all), "accepted before it was sent: {verdicts:?}");
                 assert_eq!(verdicts.len(), 2);
             }
@@ -87,10 +89,10 @@ fn settle(client: &mut Client, outcome: &mut Outcome, mode: Mode, is_all_sent: b
     send(client, outcome, mode.room);
 }
 
-fn send(client: &mut Client, outcome: &mut Outcome, room: u64) {
+fn send(client: &mut SmtpClient, outcome: &mut PlayedSession, room: u64) {
     let stuffed = stuff_dots(MESSAGE);
     let output = client.output();
-    let form = if output.form == Form::Stuffed { &stuffed[..] } else { MESSAGE };
+    let form = if output.form == ContentForm::Stuffed { &stuffed[..] } else { MESSAGE };
     let content = &form[output.content.start as usize..output.content.end as usize];
     let bytes = [output.head, content, output.tail].concat();
     let count = output.octets().min(room);
@@ -137,9 +139,9 @@ fn turns() -> impl Strategy<Value = Vec<Vec<u8>>> {
     })
 }
 
-fn mode() -> impl Strategy<Value = Mode> {
+fn mode() -> impl Strategy<Value = TestMode> {
     let room = prop_oneof![3 => Just(u64::MAX), 1 => 1..120u64];
-    (any::<[bool; 4]>(), room).prop_map(|([lmtp, pipelining, chunking, log_in], room)| Mode {
+    (any::<[bool; 4]>(), room).prop_map(|([lmtp, pipelining, chunking, log_in], room)| TestMode {
         lmtp,
         pipelining,
         chunking,
@@ -155,16 +157,16 @@ proptest! {
     fn any_server_in_any_pieces_gives_the_same(turns in turns(), size in 1..40usize, mode in mode()) {
         let whole = play(mode, &turns, usize::MAX);
         prop_assert_eq!(&whole, &play(mode, &turns, size));
-        let finished = whole.events.iter().filter(|event| matches!(event, Event::Finished(_))).count();
+        let finished = whole.events.iter().filter(|event| matches!(event, SmtpClientEvent::Finished(_))).count();
         prop_assert_eq!(finished, whole.begun, "each transaction is finished once");
-        let closed = whole.events.iter().position(|event| matches!(event, Event::Closed(_)));
+        let closed = whole.events.iter().position(|event| matches!(event, SmtpClientEvent::Closed(_)));
         prop_assert_eq!(closed, Some(whole.events.len() - 1), "Closed is not the last event");
     }
 }
 
 /// A client after the greeting.
-fn ready(config: Config) -> Client {
-    let mut client = Client::new(Arc::new(config), NOW);
+fn ready(config: Config) -> SmtpClient {
+    let mut client = SmtpClient::new(Arc::new(config), NOW);
     for input in [&b"220 mx\r\n"[..], b"250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n"] {
         client.handle_input(NOW, input);
         client.handle_sent(NOW, client.output().octets());
@@ -175,9 +177,9 @@ fn ready(config: Config) -> Client {
 
 #[test]
 fn a_waiting_session_is_small_and_keeps_no_buffers() {
-    let mode = Mode { lmtp: false, pipelining: true, chunking: false, log_in: false, room: 0 };
+    let mode = TestMode { lmtp: false, pipelining: true, chunking: false, log_in: false, room: 0 };
     for chunking in [false, true] {
-        let mut client = ready(config(Mode { chunking, ..mode }));
+        let mut client = ready(config(TestMode { chunking, ..mode }));
         client.begin(NOW, &transaction()).unwrap();
         for input in [&b"250 ok\r\n250 ok\r\n25"[..], b"0 ok\r\n", b"354 go\r\n", b"250-kept\r\n250 as 1\r\n"] {
             if !chunking || input[0] != b'3' {
@@ -189,13 +191,13 @@ fn a_waiting_session_is_small_and_keeps_no_buffers() {
         assert!(client.is_ready());
         assert_eq!((client.events.capacity(), client.outbox.capacity(), client.reader.capacity()), (0, 0, 0));
     }
-    assert!(size_of::<Client>() <= 320, "{} octets", size_of::<Client>());
+    assert!(size_of::<SmtpClient>() <= 320, "{} octets", size_of::<SmtpClient>());
 }
 
 #[test]
 fn no_text_can_end_a_command_line() {
     for text in ["", "a b", "a\r\nRSET", "a\nRSET", "a\rRSET", "a\0", "a\tb", "a\u{2028}b", "a\u{85}b", "\u{a0}"] {
-        assert_eq!(Word::new(text), Err(NoWord), "{}", text.escape_debug());
+        assert_eq!(CommandWord::new(text), Err(InvalidCommandWord), "{}", text.escape_debug());
     }
     for text in ["a\r\nRSET", "a\nRSET", "a\rRSET", "a\0"] {
         let quoted = format!("\"{text}\"@example.org");
@@ -203,17 +205,17 @@ fn no_text_can_end_a_command_line() {
             assert!(address.parse::<Address>().is_err(), "{}", address.escape_debug());
         }
     }
-    assert!(Word::new(&"x".repeat(WORD_OCTETS_MAX)).is_ok());
-    assert_eq!(Word::new(&"x".repeat(WORD_OCTETS_MAX + 1)), Err(NoWord));
+    assert!(CommandWord::new(&"x".repeat(WORD_OCTETS_MAX)).is_ok());
+    assert_eq!(CommandWord::new(&"x".repeat(WORD_OCTETS_MAX + 1)), Err(InvalidCommandWord));
     for (user, password) in [("", "x"), ("x", ""), ("x\0y", "z"), ("x", "y\0z")] {
-        assert_eq!(Credentials::new(user, password), Err(BadCredentials));
+        assert_eq!(SmtpCredentials::new(user, password), Err(InvalidCredentials));
     }
 }
 
 #[test]
 fn a_password_is_never_shown() {
-    let mode = Mode { lmtp: false, pipelining: true, chunking: false, log_in: true, room: 0 };
-    let mut client = Client::new(Arc::new(config(mode)), NOW);
+    let mode = TestMode { lmtp: false, pipelining: true, chunking: false, log_in: true, room: 0 };
+    let mut client = SmtpClient::new(Arc::new(config(mode)), NOW);
     client.handle_input(NOW, b"220 mx\r\n");
     client.handle_sent(NOW, client.output().octets());
     client.handle_input(NOW, b"250-mx\r\n250 AUTH PLAIN\r\n");
@@ -226,7 +228,7 @@ fn a_password_is_never_shown() {
 #[test]
 fn a_deadline_moves_with_what_goes_on_and_not_with_half_a_reply() {
     let minute = |count: u64| Timestamp(count * 60_000);
-    let mut client = Client::new(Arc::new(Config::new(Flavor::Smtp, Word::new("c").unwrap())), NOW);
+    let mut client = SmtpClient::new(Arc::new(Config::new(MailProtocol::Smtp, CommandWord::new("c").unwrap())), NOW);
     assert_eq!(client.poll_deadline(), Some(minute(5)));
     client.handle_input(minute(4), b"220-mx\r\n220 ");
     assert_eq!(client.poll_deadline(), Some(minute(5)));
@@ -248,11 +250,11 @@ fn content_knows_its_forms() {
         (b".", b"..", 1, false),
         (b".\r\n..\r\n\r\n.\n.x", b"..\r\n...\r\n\r\n..\n.x", 3, false),
     ] {
-        let content = Content::of(message);
-        let expected = Content { octets: message.len() as u64, dot_lines, ends_in_crlf };
+        let content = ContentInfo::from_message(message);
+        let expected = ContentInfo { octets: message.len() as u64, dot_lines, ends_in_crlf };
         assert_eq!(content, expected, "{}", message.escape_ascii());
         assert_eq!(stuff_dots(message), stuffed);
-        assert_eq!(content.octets_as(Form::Stuffed), stuffed.len() as u64);
-        assert_eq!(content.octets_as(Form::Plain), message.len() as u64);
+        assert_eq!(content.octets_as(ContentForm::Stuffed), stuffed.len() as u64);
+        assert_eq!(content.octets_as(ContentForm::Plain), message.len() as u64);
     }
 }

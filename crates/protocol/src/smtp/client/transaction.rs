@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::io::Write as _;
 
-use mail::{Address, BodyType, Notify, Return};
+use mail::{Address, BodyType, DsnNotify, DsnReturn};
 use memchr::memmem;
 
-use super::{Extensions, Unsendable, Word};
+use super::{CommandWord, Extensions, TransactionError};
 
 /// One message to some recipients at one server. The client keeps none of it once it has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,42 +14,42 @@ pub struct Transaction {
     /// The reverse-path; None is the null sender `<>`.
     pub sender: Option<Address>,
     /// The recipients.
-    pub recipients: Vec<Recipient>,
+    pub recipients: Vec<TransactionRecipient>,
     /// The properties of the message content.
-    pub content: Content,
+    pub content: ContentInfo,
     /// BODY= (RFC 6152). An 8-bit message declared as 7BIT is sent unchanged.
     pub body_type: BodyType,
     /// Requests SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET= (RFC 3461). All DSN parameters are omitted if the server lacks DSN.
-    pub ret: Option<Return>,
+    pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461), in xtext.
-    pub envid: Option<Word>,
+    pub envid: Option<CommandWord>,
 }
 
 /// A recipient of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recipient {
+pub struct TransactionRecipient {
     /// The forward-path.
     pub address: Address,
     /// NOTIFY= (RFC 3461).
-    pub notify: Notify,
+    pub notify: DsnNotify,
     /// ORCPT= (RFC 3461): a type, a semicolon, xtext. A non-ASCII one (RFC 6533 section 3) is
     /// omitted unless the transaction requests SMTPUTF8: an incomplete notification is better than
     /// no message.
-    pub orcpt: Option<Word>,
+    pub orcpt: Option<CommandWord>,
 }
 
-impl From<Address> for Recipient {
+impl From<Address> for TransactionRecipient {
     fn from(address: Address) -> Self {
-        Recipient { address, notify: Notify::UNSET, orcpt: None }
+        TransactionRecipient { address, notify: DsnNotify::UNSET, orcpt: None }
     }
 }
 
 /// The properties of a message; the driver has the bytes. The driver must ensure that lines end in
 /// CRLF, and that there is no bare CR or LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct ContentInfo {
     /// Octets of the message, before dot-stuffing.
     pub octets: u64,
     /// Lines that begin with a dot. DATA sends that many more octets.
@@ -60,7 +60,7 @@ pub struct Content {
 
 /// The form in which a message is sent. Both are the same without lines that begin with a dot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum ContentForm {
     /// Unchanged, for BDAT.
     #[default]
     Plain,
@@ -68,19 +68,19 @@ pub enum Form {
     Stuffed,
 }
 
-impl Content {
+impl ContentInfo {
     /// Determines the properties of a message.
-    pub fn of(message: &[u8]) -> Self {
+    pub fn from_message(message: &[u8]) -> Self {
         let dot_lines = dot_lines(message).count() as u64;
         let ends_in_crlf = message.is_empty() || message.ends_with(b"\r\n");
-        Content { octets: message.len() as u64, dot_lines, ends_in_crlf }
+        ContentInfo { octets: message.len() as u64, dot_lines, ends_in_crlf }
     }
 
     /// The number of octets to send in this form.
-    pub fn octets_as(&self, form: Form) -> u64 {
+    pub fn octets_as(&self, form: ContentForm) -> u64 {
         match form {
-            Form::Plain => self.octets,
-            Form::Stuffed => self.octets + self.dot_lines,
+            ContentForm::Plain => self.octets,
+            ContentForm::Stuffed => self.octets + self.dot_lines,
         }
     }
 
@@ -90,7 +90,7 @@ impl Content {
     }
 }
 
-/// Dot-stuffs a message for DATA ([`Form::Stuffed`]).
+/// Dot-stuffs a message for DATA ([`ContentForm::Stuffed`]).
 pub fn stuff_dots(message: &[u8]) -> Cow<'_, [u8]> {
     let mut stuffed = Vec::new();
     let mut done = 0;
@@ -114,10 +114,10 @@ fn dot_lines(message: &[u8]) -> impl Iterator<Item = usize> {
 
 impl Transaction {
     /// A transaction without any extensions.
-    pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: Content) -> Self {
+    pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: ContentInfo) -> Self {
         Transaction {
             sender,
-            recipients: recipients.into_iter().map(Recipient::from).collect(),
+            recipients: recipients.into_iter().map(TransactionRecipient::from).collect(),
             content,
             body_type: BodyType::SevenBit,
             smtputf8: false,
@@ -127,16 +127,16 @@ impl Transaction {
     }
 
     /// Whether a server with these extensions can accept it.
-    pub(super) fn check(&self, extensions: &Extensions) -> Result<(), Unsendable> {
+    pub(super) fn check(&self, extensions: &Extensions) -> Result<(), TransactionError> {
         let octets_max = extensions.size.filter(|size| *size > 0).unwrap_or(u64::MAX);
         if self.recipients.is_empty() {
-            Err(Unsendable::NoRecipients)
+            Err(TransactionError::NoRecipients)
         } else if self.content.declared_octets() > octets_max {
-            Err(Unsendable::TooBig { octets_max })
+            Err(TransactionError::TooBig { octets_max })
         } else if if self.smtputf8 { !extensions.smtputf8 } else { !self.is_ascii() } {
-            Err(Unsendable::Smtputf8)
+            Err(TransactionError::Smtputf8)
         } else if self.body_type == BodyType::EightBitMime && !extensions.eight_bit_mime {
-            Err(Unsendable::EightBit)
+            Err(TransactionError::EightBit)
         } else {
             Ok(())
         }
@@ -148,7 +148,7 @@ impl Transaction {
             && self.recipients.iter().all(|recipient| recipient.address.is_ascii())
     }
 
-    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`Word`], so none
+    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`CommandWord`], so none
     /// can end a line early.
     pub(super) fn envelope_lines(&self, extensions: &Extensions) -> Vec<u8> {
         const LINE_OCTETS_EXPECTED: usize = 64;
@@ -175,8 +175,8 @@ impl Transaction {
         }
         if extensions.dsn {
             match self.ret {
-                Some(Return::Full) => write_all(out, &[" RET=FULL"]),
-                Some(Return::Headers) => write_all(out, &[" RET=HDRS"]),
+                Some(DsnReturn::Full) => write_all(out, &[" RET=FULL"]),
+                Some(DsnReturn::Headers) => write_all(out, &[" RET=HDRS"]),
                 None => {}
             }
             if let Some(envid) = &self.envid {
@@ -187,7 +187,7 @@ impl Transaction {
     }
 }
 
-impl Recipient {
+impl TransactionRecipient {
     fn write_rcpt(&self, extensions: &Extensions, smtputf8: bool, out: &mut Vec<u8>) {
         write_all(out, &["RCPT TO:<", self.address.as_str(), ">"]);
         if extensions.dsn {
@@ -201,11 +201,13 @@ impl Recipient {
 
     /// RFC 3461 section 4.1: NEVER stands alone.
     fn write_notify(&self, out: &mut Vec<u8>) {
-        if self.notify.contains(Notify::NEVER) {
+        if self.notify.contains(DsnNotify::NEVER) {
             return write_all(out, &[" NOTIFY=NEVER"]);
         }
         let mut mark = " NOTIFY=";
-        for (wish, name) in [(Notify::SUCCESS, "SUCCESS"), (Notify::FAILURE, "FAILURE"), (Notify::DELAY, "DELAY")] {
+        for (wish, name) in
+            [(DsnNotify::SUCCESS, "SUCCESS"), (DsnNotify::FAILURE, "FAILURE"), (DsnNotify::DELAY, "DELAY")]
+        {
             if self.notify.contains(wish) {
                 write_all(out, &[mark, name]);
                 mark = ",";

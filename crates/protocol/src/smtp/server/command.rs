@@ -26,7 +26,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    fn of(word: &[u8]) -> Verb {
+    fn from_word(word: &[u8]) -> Verb {
         let mut upper = [0; 4];
         if let Some(upper) = upper.get_mut(..word.len()) {
             upper.copy_from_slice(word);
@@ -83,14 +83,14 @@ impl Verb {
 
 /// Whether a line (without its CRLF) has no bare CR or NUL. It cannot have an LF, since the first
 /// LF ended it.
-pub(super) fn is_sound(line: &[u8]) -> bool {
+pub(super) fn has_no_bare_cr_or_nul(line: &[u8]) -> bool {
     memchr2(b'\r', b'\0', line).is_none()
 }
 
 /// The verb and its arguments, trimmed.
 pub(super) fn split(line: &[u8]) -> (Verb, &[u8]) {
     let end = memchr2(b' ', b'\t', line).unwrap_or(line.len());
-    (Verb::of(&line[..end]), line[end..].trim_ascii())
+    (Verb::from_word(&line[..end]), line[end..].trim_ascii())
 }
 
 /// The text after a keyword such as `FROM:`, in any case. White space after the colon, which many
@@ -102,7 +102,7 @@ pub(super) fn after_keyword<'a>(arguments: &'a str, keyword: &str) -> Option<&'a
 
 /// A valid HELO name. It goes into Received lines, so characters with a meaning there are refused;
 /// otherwise names are accepted as sent, including underscores.
-pub(super) fn host(arguments: &str) -> Option<&str> {
+pub(super) fn parse_host(arguments: &str) -> Option<&str> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]+/~=%#*".contains(&b);
     let fits = (1..=mail::DOMAIN_OCTETS_MAX).contains(&arguments.len());
     (fits && arguments.bytes().all(allowed)).then_some(arguments)
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn a_host_name_has_nothing_that_means_something_in_a_received_line() {
         for name in ["mx.example.org", "[127.0.0.1]", "[IPv6:::1]", "WIN_PC", "x"] {
-            assert_eq!(host(name), Some(name));
+            assert_eq!(parse_host(name), Some(name));
         }
         for name in ["", "a b", "a)b", "a;b", "a<b", "a\"b", "b\u{fc}cher", &"x".repeat(256)] {
-            assert_eq!(host(name), None, "{name}");
+            assert_eq!(parse_host(name), None, "{name}");
         }
     }
 }

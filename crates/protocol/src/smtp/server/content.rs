@@ -17,8 +17,8 @@ use super::{BodySink, Limits, MessageEnd, replies};
 
 /// How to treat bytes that a message must not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Repair {
-    pub(super) bare: BareNewlines,
+pub(super) struct RepairPolicy {
+    pub(super) bare_newlines: BareNewlines,
     pub(super) nul: NulPolicy,
 }
 
@@ -28,12 +28,12 @@ pub(super) enum BareNewlines {
     /// Refuse the message.
     Refuse,
     /// Convert it to CRLF.
-    Mend,
+    Normalise,
 }
 
 /// Why the message is refused, whatever follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum ContentFault {
     /// It contains a bare CR or LF.
     BareNewline,
     /// It contains a NUL.
@@ -46,22 +46,22 @@ pub(super) enum Fault {
     Loop,
 }
 
-impl Fault {
+impl ContentFault {
     /// The reply after the end of the data.
     pub(super) fn reply(self) -> Reply {
         match self {
-            Fault::BareNewline => replies::BARE_NEWLINE,
-            Fault::Nul => replies::NUL,
-            Fault::TooBig => replies::MESSAGE_TOO_BIG,
-            Fault::HeaderTooBig => replies::HEADER_TOO_BIG,
-            Fault::Loop => replies::LOOP,
+            ContentFault::BareNewline => replies::BARE_NEWLINE,
+            ContentFault::Nul => replies::NUL,
+            ContentFault::TooBig => replies::MESSAGE_TOO_BIG,
+            ContentFault::HeaderTooBig => replies::HEADER_TOO_BIG,
+            ContentFault::Loop => replies::LOOP,
         }
     }
 }
 
 /// The state of the message after the bytes appended so far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Content {
+pub(super) struct ContentState {
     octets: u64,
     header: HeaderScan,
     /// The previous byte. A message begins as if after a newline.
@@ -70,10 +70,10 @@ pub(super) struct Content {
     eight_bit: bool,
 }
 
-impl Content {
+impl ContentState {
     /// The state of an empty message.
     pub(super) fn new() -> Self {
-        Content { octets: 0, header: HeaderScan::default(), previous: b'\n', dot_lines: false, eight_bit: false }
+        ContentState { octets: 0, header: HeaderScan::default(), previous: b'\n', dot_lines: false, eight_bit: false }
     }
 
     /// The number of bytes passed to the sink.
@@ -85,21 +85,21 @@ impl Content {
     pub(super) fn append(
         &mut self,
         mut bytes: &[u8],
-        repair: Repair,
+        repair: RepairPolicy,
         limits: &Limits,
         sink: &mut impl BodySink,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ContentFault> {
         if repair.nul == NulPolicy::Keep {
-            return self.append_lines(bytes, repair.bare, limits, sink);
+            return self.append_lines(bytes, repair.bare_newlines, limits, sink);
         }
         while let Some(place) = memchr(b'\0', bytes) {
-            self.append_lines(&bytes[..place], repair.bare, limits, sink)?;
+            self.append_lines(&bytes[..place], repair.bare_newlines, limits, sink)?;
             if repair.nul == NulPolicy::Refuse {
-                return Err(Fault::Nul);
+                return Err(ContentFault::Nul);
             }
             bytes = &bytes[place + 1..];
         }
-        self.append_lines(bytes, repair.bare, limits, sink)
+        self.append_lines(bytes, repair.bare_newlines, limits, sink)
     }
 
     fn append_lines(
@@ -108,15 +108,15 @@ impl Content {
         bare: BareNewlines,
         limits: &Limits,
         sink: &mut impl BodySink,
-    ) -> Result<(), Fault> {
-        let marks = Marks::of(self.previous, bytes);
+    ) -> Result<(), ContentFault> {
+        let marks = ByteTraits::of(self.previous, bytes);
         match bare {
-            _ if !marks.bare_newline => self.hand_on(bytes, marks, limits, sink),
-            BareNewlines::Mend => self.append_mended(bytes, limits, sink),
+            _ if !marks.bare_newline => self.pass_to_sink(bytes, marks, limits, sink),
+            BareNewlines::Normalise => self.append_normalised(bytes, limits, sink),
             BareNewlines::Refuse => {
-                let sound = Marks::sound_prefix(self.previous, bytes);
-                self.append_sound(sound, limits, sink)?;
-                Err(Fault::BareNewline)
+                let prefix = ByteTraits::valid_prefix(self.previous, bytes);
+                self.append_checked(prefix, limits, sink)?;
+                Err(ContentFault::BareNewline)
             }
         }
     }
@@ -127,11 +127,11 @@ impl Content {
         bare: BareNewlines,
         limits: &Limits,
         sink: &mut impl BodySink,
-    ) -> Result<MessageEnd, Fault> {
+    ) -> Result<MessageEnd, ContentFault> {
         match bare {
             _ if self.previous != b'\r' => {}
-            BareNewlines::Refuse => return Err(Fault::BareNewline),
-            BareNewlines::Mend => self.append_sound(b"\n", limits, sink)?,
+            BareNewlines::Refuse => return Err(ContentFault::BareNewline),
+            BareNewlines::Normalise => self.append_checked(b"\n", limits, sink)?,
         }
         let flags =
             BodyFlags { dot_lines: self.dot_lines, eight_bit: self.eight_bit, ends_in_crlf: self.previous == b'\n' };
@@ -139,17 +139,22 @@ impl Content {
     }
 
     /// Passes on each CR immediately; adds an LF if none follows.
-    fn append_mended(&mut self, mut bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
+    fn append_normalised(
+        &mut self,
+        mut bytes: &[u8],
+        limits: &Limits,
+        sink: &mut impl BodySink,
+    ) -> Result<(), ContentFault> {
         while let Some(&first) = bytes.first() {
             if self.previous == b'\r' {
-                self.append_sound(b"\n", limits, sink)?;
+                self.append_checked(b"\n", limits, sink)?;
                 bytes = &bytes[usize::from(first == b'\n')..];
                 continue;
             }
             let plain = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
-            self.append_sound(&bytes[..plain], limits, sink)?;
+            self.append_checked(&bytes[..plain], limits, sink)?;
             if plain < bytes.len() {
-                self.append_sound(b"\r", limits, sink)?;
+                self.append_checked(b"\r", limits, sink)?;
             }
             // A bare LF stays in the input, and is passed on after the CR just added.
             bytes = &bytes[plain..];
@@ -158,13 +163,19 @@ impl Content {
         Ok(())
     }
 
-    fn append_sound(&mut self, bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
-        self.hand_on(bytes, Marks::of(self.previous, bytes), limits, sink)
+    fn append_checked(&mut self, bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), ContentFault> {
+        self.pass_to_sink(bytes, ByteTraits::of(self.previous, bytes), limits, sink)
     }
 
-    fn hand_on(&mut self, bytes: &[u8], marks: Marks, limits: &Limits, sink: &mut impl BodySink) -> Result<(), Fault> {
+    fn pass_to_sink(
+        &mut self,
+        bytes: &[u8],
+        marks: ByteTraits,
+        limits: &Limits,
+        sink: &mut impl BodySink,
+    ) -> Result<(), ContentFault> {
         let after = self.after(bytes, marks);
-        match after.excess(limits) {
+        match after.exceeded_limit(limits) {
             None => {
                 *self = after;
                 sink.append(bytes);
@@ -174,14 +185,14 @@ impl Content {
             // The first limit exceeded must not depend on how the input is split, so look closer.
             Some(_) => {
                 let (left, right) = bytes.split_at(bytes.len() / 2);
-                self.append_sound(left, limits, sink)?;
-                self.append_sound(right, limits, sink)
+                self.append_checked(left, limits, sink)?;
+                self.append_checked(right, limits, sink)
             }
         }
     }
 
     /// The state after `bytes`.
-    fn after(&self, bytes: &[u8], marks: Marks) -> Content {
+    fn after(&self, bytes: &[u8], marks: ByteTraits) -> ContentState {
         let mut after = *self;
         after.octets += bytes.len() as u64;
         after.header.scan(bytes);
@@ -191,13 +202,13 @@ impl Content {
         after
     }
 
-    fn excess(&self, limits: &Limits) -> Option<Fault> {
+    fn exceeded_limit(&self, limits: &Limits) -> Option<ContentFault> {
         if self.octets > limits.message_octets_max {
-            Some(Fault::TooBig)
+            Some(ContentFault::TooBig)
         } else if self.header.octets() > limits.header_octets_max {
-            Some(Fault::HeaderTooBig)
+            Some(ContentFault::HeaderTooBig)
         } else if self.header.received() > limits.received_max {
-            Some(Fault::Loop)
+            Some(ContentFault::Loop)
         } else {
             None
         }
@@ -206,17 +217,17 @@ impl Content {
 
 /// Properties of a piece of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Marks {
+struct ByteTraits {
     bare_newline: bool,
     dot_line: bool,
     eight_bit: bool,
 }
 
-impl Marks {
+impl ByteTraits {
     /// Newlines are valid if, of any two neighbours, the second is LF exactly when the first is CR.
     /// Written without branches, on bytes only, so that the compiler vectorises it.
-    fn of(previous: u8, bytes: &[u8]) -> Marks {
-        let Some(&first) = bytes.first() else { return Marks::default() };
+    fn of(previous: u8, bytes: &[u8]) -> ByteTraits {
+        let Some(&first) = bytes.first() else { return ByteTraits::default() };
         let mut bare = u8::from(previous == b'\r') ^ u8::from(first == b'\n');
         let mut dot = u8::from(previous == b'\n') & u8::from(first == b'.');
         let mut bits = first;
@@ -225,11 +236,11 @@ impl Marks {
             dot |= u8::from(left == b'\n') & u8::from(right == b'.');
             bits |= right;
         }
-        Marks { bare_newline: bare != 0, dot_line: dot != 0, eight_bit: bits >= 0x80 }
+        ByteTraits { bare_newline: bare != 0, dot_line: dot != 0, eight_bit: bits >= 0x80 }
     }
 
     /// The bytes before the first sign of a bare CR or LF.
-    fn sound_prefix(previous: u8, bytes: &[u8]) -> &[u8] {
+    fn valid_prefix(previous: u8, bytes: &[u8]) -> &[u8] {
         let lefts = std::iter::once(&previous).chain(bytes);
         let bare = lefts.zip(bytes).position(|(&left, &right)| (left == b'\r') != (right == b'\n'));
         &bytes[..bare.unwrap_or(bytes.len())]
@@ -240,16 +251,16 @@ impl Marks {
 mod tests {
     use super::*;
 
-    fn run(pieces: &[&[u8]], bare: BareNewlines, limits: &Limits) -> Result<(Vec<u8>, MessageEnd), Fault> {
-        let (mut content, mut sink) = (Content::new(), Vec::new());
+    fn run(pieces: &[&[u8]], bare: BareNewlines, limits: &Limits) -> Result<(Vec<u8>, MessageEnd), ContentFault> {
+        let (mut content, mut sink) = (ContentState::new(), Vec::new());
         for piece in pieces {
-            content.append(piece, Repair { bare, nul: NulPolicy::Keep }, limits, &mut sink)?;
+            content.append(piece, RepairPolicy { bare_newlines: bare, nul: NulPolicy::Keep }, limits, &mut sink)?;
         }
         content.finish(bare, limits, &mut sink).map(|end| (sink, end))
     }
 
     #[test]
-    fn bare_newlines_become_crlf_where_they_are_mended_and_are_refused_elsewhere() {
+    fn bare_newlines_are_converted_to_crlf_or_refused() {
         let limits = Limits::default();
         for (input, mended) in [
             (&b"a\nb\rc\r\nd"[..], &b"a\r\nb\r\nc\r\nd"[..]),
@@ -260,8 +271,13 @@ mod tests {
         ] {
             for cut in 0..=input.len() {
                 let pieces = [&input[..cut], &input[cut..]];
-                assert_eq!(run(&pieces, BareNewlines::Mend, &limits).unwrap().0, mended, "{}", input.escape_ascii());
-                assert_eq!(run(&pieces, BareNewlines::Refuse, &limits), Err(Fault::BareNewline));
+                assert_eq!(
+                    run(&pieces, BareNewlines::Normalise, &limits).unwrap().0,
+                    mended,
+                    "{}",
+                    input.escape_ascii()
+                );
+                assert_eq!(run(&pieces, BareNewlines::Refuse, &limits), Err(ContentFault::BareNewline));
             }
         }
     }
@@ -286,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fault_that_comes_first_is_told_at_any_split() {
+    fn the_first_fault_is_reported_at_any_split() {
         let limits = Limits { message_octets_max: 40, header_octets_max: 30, received_max: 1, ..Limits::default() };
         for (input, fault) in [
-            (&b"Received: 1\r\nReceived: 2\r\n01234567890123456789\n"[..], Fault::Loop),
-            (b"Received: 1\r\n01234567890123456789\r\nReceived: 2\n", Fault::HeaderTooBig),
-            (b"\r\nReceived:\r\nReceived:\r\n01234567890123456789\n", Fault::TooBig),
-            (b"\r\nReceived:\nReceived:\r\n01234567890123456789\n", Fault::BareNewline),
+            (&b"Received: 1\r\nReceived: 2\r\n01234567890123456789\n"[..], ContentFault::Loop),
+            (b"Received: 1\r\n01234567890123456789\r\nReceived: 2\n", ContentFault::HeaderTooBig),
+            (b"\r\nReceived:\r\nReceived:\r\n01234567890123456789\n", ContentFault::TooBig),
+            (b"\r\nReceived:\nReceived:\r\n01234567890123456789\n", ContentFault::BareNewline),
         ] {
             for size in 1..=input.len() {
                 let pieces: Vec<&[u8]> = input.chunks(size).collect();

@@ -34,14 +34,14 @@ use memchr::{memchr_iter, memmem};
 /// Decodes the data of one message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DotDecoder {
-    place: Place,
+    position: LinePosition,
     /// A bare CR or LF also ends a line, but never the data.
     repairs: bool,
 }
 
 /// The position of the next byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     /// After CRLF.
     #[default]
     LineStart,
@@ -72,33 +72,40 @@ impl DotDecoder {
     /// Starts at the beginning of the data. With `repairs`, lines may end in a bare CR or LF, which
     /// the caller converts to CRLF.
     pub(super) fn new(repairs: bool) -> Self {
-        DotDecoder { place: Place::LineStart, repairs }
+        DotDecoder { position: LinePosition::LineStart, repairs }
     }
 
     /// Returns the next piece and advances `input` past it; None at the end of the input.
     pub(super) fn next_piece<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         while let Some((&byte, rest)) = input.split_first() {
-            self.place = match (self.place, byte) {
-                (Place::LineStart, b'.') => Place::Dot,
-                (Place::Dot, b'\r') => Place::DotCr,
-                (Place::DotCr, b'\n') => {
+            self.position = match (self.position, byte) {
+                (LinePosition::LineStart, b'.') => LinePosition::Dot,
+                (LinePosition::Dot, b'\r') => LinePosition::DotCr,
+                (LinePosition::DotCr, b'\n') => {
                     *input = rest;
-                    self.place = Place::LineStart;
+                    self.position = LinePosition::LineStart;
                     return Some(Piece::End);
                 }
-                (Place::DotCr, _) => {
-                    self.place = Place::Cr;
+                (LinePosition::DotCr, _) => {
+                    self.position = LinePosition::Cr;
                     return Some(Piece::Bytes(b"\r"));
                 }
-                (Place::BareStart, b'.') => Place::BareDot,
-                (Place::Cr, b'.') if self.repairs => Place::BareDot,
-                (Place::BareDot, _) => {
+                (LinePosition::BareStart, b'.') => LinePosition::BareDot,
+                (LinePosition::Cr, b'.') if self.repairs => LinePosition::BareDot,
+                (LinePosition::BareDot, _) => {
                     // Pass on one dot: the first, or the second of two.
                     *input = if byte == b'.' { rest } else { *input };
-                    self.place = Place::Line;
+                    self.position = LinePosition::Line;
                     return Some(Piece::Bytes(b"."));
                 }
-                (Place::LineStart | Place::Line | Place::Cr | Place::Dot | Place::BareStart, _) => {
+                (
+                    LinePosition::LineStart
+                    | LinePosition::Line
+                    | LinePosition::Cr
+                    | LinePosition::Dot
+                    | LinePosition::BareStart,
+                    _,
+                ) => {
                     return Some(Piece::Bytes(self.next_run(input)));
                 }
             };
@@ -111,18 +118,18 @@ impl DotDecoder {
     fn next_run<'a>(&mut self, input: &mut &'a [u8]) -> &'a [u8] {
         let length = match self.next_dot_line(input) {
             // The CR was in an earlier input.
-            _ if self.place == Place::Cr && input[0] == b'\n' => 1,
+            _ if self.position == LinePosition::Cr && input[0] == b'\n' => 1,
             Some(place) => place,
             None => input.len(),
         };
         let (run, rest) = input.split_at(length);
         *input = rest;
-        self.place = match run {
-            [b'\n'] if self.place == Place::Cr => Place::LineStart,
-            [.., b'\r', b'\n'] => Place::LineStart,
-            [.., b'\r'] => Place::Cr,
-            [.., b'\n'] if self.repairs => Place::BareStart,
-            _ => Place::Line,
+        self.position = match run {
+            [b'\n'] if self.position == LinePosition::Cr => LinePosition::LineStart,
+            [.., b'\r', b'\n'] => LinePosition::LineStart,
+            [.., b'\r'] => LinePosition::Cr,
+            [.., b'\n'] if self.repairs => LinePosition::BareStart,
+            _ => LinePosition::Line,
         };
         run
     }
@@ -181,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_dot_of_a_line_goes_and_no_other() {
+    fn only_the_first_dot_of_a_line_is_removed() {
         check(b"..\r\na.b\r\n..c\r\n.d\r\n...\r\n.\r\n", b".\r\na.b\r\n.c\r\nd\r\n..\r\n", Some(b""));
     }
 
     #[test]
-    fn nothing_like_the_end_ends_the_data() {
+    fn similar_sequences_do_not_end_the_data() {
         for (input, bytes) in [
             (&b"a\n.\nb"[..], &b"a\n.\nb"[..]),
             (b"a\n.\r\nb", b"a\n.\r\nb"),
@@ -212,7 +219,7 @@ mod tests {
     /// Regression: a client that ends lines in LF also stuffs the lines after them, and its dots
     /// stayed doubled.
     #[test]
-    fn after_a_bare_newline_that_is_repaired_one_of_two_dots_goes() {
+    fn after_a_repaired_bare_newline_one_of_two_dots_is_removed() {
         for (input, bytes) in [
             (&b"a\n..foo\nb"[..], &b"a\n.foo\nb"[..]),
             (b"a\r..foo\rb", b"a\r.foo\rb"),
@@ -234,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_like_the_end_ends_data_that_is_repaired() {
+    fn similar_sequences_do_not_end_repaired_data() {
         for input in
             ["\n.\n", "\n.\r\n", "\r\n.\n", "\r.\r", "\r.\r\n", "\r\n.\r", "\r\n.\r\r\n", "\n..\r\n", "\r..\r\n"]
         {

@@ -11,11 +11,11 @@ const RECEIVED: &[u8] = b"received:";
 pub(super) struct HeaderScan {
     octets: u64,
     received: u32,
-    place: Place,
+    position: HeaderPosition,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum HeaderPosition {
     /// At the start of a line; this many bytes match [`RECEIVED`].
     Name(u8),
     /// Further along a line.
@@ -24,9 +24,9 @@ enum Place {
     Body,
 }
 
-impl Default for Place {
+impl Default for HeaderPosition {
     fn default() -> Self {
-        Place::Name(0)
+        HeaderPosition::Name(0)
     }
 }
 
@@ -43,7 +43,7 @@ impl HeaderScan {
 
     /// Scans the next bytes of the message.
     pub(super) fn scan(&mut self, mut bytes: &[u8]) {
-        while self.place != Place::Body
+        while self.position != HeaderPosition::Body
             && let Some(&first) = bytes.first()
         {
             let used = self.step(first, bytes);
@@ -54,29 +54,29 @@ impl HeaderScan {
 
     /// Takes one step; returns the number of bytes used.
     fn step(&mut self, first: u8, bytes: &[u8]) -> usize {
-        match self.place {
-            Place::Name(0) if first == b'\r' => {
-                self.place = Place::Body;
+        match self.position {
+            HeaderPosition::Name(0) if first == b'\r' => {
+                self.position = HeaderPosition::Body;
                 0
             }
-            Place::Name(matched) if first.to_ascii_lowercase() == RECEIVED[usize::from(matched)] => {
+            HeaderPosition::Name(matched) if first.to_ascii_lowercase() == RECEIVED[usize::from(matched)] => {
                 let complete = usize::from(matched) + 1 == RECEIVED.len();
                 self.received += u32::from(complete);
-                self.place = if complete { Place::Line } else { Place::Name(matched + 1) };
+                self.position = if complete { HeaderPosition::Line } else { HeaderPosition::Name(matched + 1) };
                 1
             }
-            Place::Name(_) => {
-                self.place = Place::Line;
+            HeaderPosition::Name(_) => {
+                self.position = HeaderPosition::Line;
                 0
             }
-            Place::Line => match memchr(b'\n', bytes) {
+            HeaderPosition::Line => match memchr(b'\n', bytes) {
                 Some(place) => {
-                    self.place = Place::Name(0);
+                    self.position = HeaderPosition::Name(0);
                     place + 1
                 }
                 None => bytes.len(),
             },
-            Place::Body => bytes.len(),
+            HeaderPosition::Body => bytes.len(),
         }
     }
 }

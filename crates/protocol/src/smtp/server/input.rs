@@ -1,24 +1,24 @@
 //! The input loop: takes one step of the state table after the other, until the input is used up or
 //! an answer is needed. Lines end in CRLF; message bytes pass through [`DotDecoder`] or are counted
-//! off a chunk, then go to [`Content`](super::content::Content).
+//! off a chunk, then go to [`ContentState`](super::content::ContentState).
 
 use std::mem;
 
 use memchr::{memchr, memmem};
 
 use super::command::{self, Chunk, Verb};
-use super::content::{BareNewlines, Fault, Repair};
+use super::content::{BareNewlines, ContentFault, RepairPolicy};
 use super::dot::{DotDecoder, Piece};
-use super::{Action, Asked, BodySink, Question, Session, State, replies};
-use crate::sasl::{self, Outcome, Refusal};
+use super::{BodySink, PendingQuestion, SessionAction, SessionQuestion, SmtpSession, State, replies};
+use crate::sasl::{self, SaslOutcome, SaslRefusal};
 
-impl Session {
+impl SmtpSession {
     /// Processes as much input as possible; returns the number of bytes used.
     pub(super) fn work(&mut self, input: &[u8], body: &mut impl BodySink) -> usize {
         let mut used = 0;
         while let Some(count) = self.step(&input[used..], body) {
             used += count;
-            self.stop_if_due();
+            self.close_if_stopping();
         }
         used
     }
@@ -27,7 +27,7 @@ impl Session {
         let mut backlog = mem::take(&mut self.backlog);
         let used = self.backlog_used + self.work(&backlog[self.backlog_used..], body);
         self.backlog_used = 0;
-        if matches!(self.state, State::Asked(_)) && used < backlog.len() {
+        if matches!(self.state, State::AwaitingAnswer(_)) && used < backlog.len() {
             self.backlog = backlog;
             self.backlog_used = used;
         } else if used < backlog.len() {
@@ -42,10 +42,10 @@ impl Session {
         match self.state {
             State::Command | State::Authenticating(_) => self.take_line(input),
             State::LongLine { after_cr, .. } => self.skip_line(after_cr, input),
-            State::Asked(_) => None,
+            State::AwaitingAnswer(_) => None,
             State::Data(decoder) => self.take_data(decoder, input, body),
             State::Chunk(chunk) => self.take_chunk(chunk, input, body),
-            State::Swallow { octets, .. } => self.swallow(octets, input),
+            State::Discard { octets, .. } => self.discard(octets, input),
             State::Securing => self.refuse_clear_text(input),
             State::Closed => (!input.is_empty()).then_some(input.len()),
         }
@@ -61,16 +61,16 @@ impl Session {
             if input.len() < limit {
                 return None;
             }
-            let login = match mem::replace(&mut self.state, State::Command) {
-                State::Authenticating(login) => Some(login),
+            let attempt = match mem::replace(&mut self.state, State::Command) {
+                State::Authenticating(attempt) => Some(attempt),
                 _ => None,
             };
-            self.state = State::LongLine { after_cr: window.ends_with(b"\r"), login };
+            self.state = State::LongLine { after_cr: window.ends_with(b"\r"), login: attempt };
             return Some(limit);
         };
         match input[..place].strip_suffix(b"\r") {
-            Some(line) if command::is_sound(line) && of_exchange => self.respond(line),
-            Some(line) if command::is_sound(line) => self.obey(line, place + 1 < input.len()),
+            Some(line) if command::has_no_bare_cr_or_nul(line) && of_exchange => self.respond(line),
+            Some(line) if command::has_no_bare_cr_or_nul(line) => self.run_command_line(line, place + 1 < input.len()),
             _ => self.close("command", replies::LINE_BROKEN),
         }
         Some(place + 1)
@@ -94,7 +94,7 @@ impl Session {
         match end {
             Some(_) => match mem::replace(&mut self.state, State::Command) {
                 State::LongLine { login: Some(login), .. } => {
-                    self.end_login(*login, Outcome::Refused(Refusal::LineTooLong));
+                    self.finish_login(*login, SaslOutcome::Refused(SaslRefusal::LineTooLong));
                 }
                 _ => self.refuse("command", None, replies::LINE_TOO_LONG),
             },
@@ -123,7 +123,7 @@ impl Session {
     }
 
     fn take_chunk(&mut self, chunk: Chunk, input: &[u8], body: &mut impl BodySink) -> Option<usize> {
-        let bytes = first_of(input, chunk.octets);
+        let bytes = prefix(input, chunk.octets);
         self.take_content(bytes, body);
         let octets = chunk.octets - bytes.len() as u64;
         if octets > 0 {
@@ -134,19 +134,19 @@ impl Session {
         match self.transaction.as_ref().and_then(|t| t.fault) {
             _ if chunk.last => self.finish_message(body),
             Some(fault) => self.drop_message(fault, 1),
-            None => self.say(replies::CHUNK_OK),
+            None => self.send_reply(replies::CHUNK_OK),
         }
         Some(bytes.len())
     }
 
-    fn swallow(&mut self, octets: u64, input: &[u8]) -> Option<usize> {
-        let count = first_of(input, octets).len();
+    fn discard(&mut self, octets: u64, input: &[u8]) -> Option<usize> {
+        let count = prefix(input, octets).len();
         match mem::replace(&mut self.state, State::Command) {
-            State::Swallow { octets, reply, times } if octets == count as u64 => {
+            State::Discard { octets, reply, times } if octets == count as u64 => {
                 self.refuse_times(Verb::Bdat.stage(), None, reply, times);
             }
-            State::Swallow { octets, reply, times } => {
-                self.state = State::Swallow { octets: octets - count as u64, reply, times };
+            State::Discard { octets, reply, times } => {
+                self.state = State::Discard { octets: octets - count as u64, reply, times };
                 return (count > 0).then_some(count);
             }
             other => self.state = other,
@@ -165,14 +165,14 @@ impl Session {
 
     /// Passes message bytes on, unless the message was refused already.
     fn take_content(&mut self, bytes: &[u8], body: &mut impl BodySink) {
-        let repair = Repair { bare: self.bare_newlines(), nul: self.config.tolerance.nul };
+        let repair = RepairPolicy { bare_newlines: self.bare_newlines(), nul: self.config.tolerance.nul };
         if !bytes.is_empty()
             && let Some(transaction) = &mut self.transaction
             && transaction.fault.is_none()
             && let Err(fault) = transaction.content.append(bytes, repair, &self.config.limits, body)
         {
             transaction.fault = Some(fault);
-            self.actions.push_back(Action::Abandon);
+            self.actions.push_back(SessionAction::Abandon);
         }
     }
 
@@ -184,28 +184,28 @@ impl Session {
             Some(fault) => Err(fault),
             None => transaction.content.finish(bare, &self.config.limits, body).inspect_err(|&fault| {
                 transaction.fault = Some(fault);
-                self.actions.push_back(Action::Abandon);
+                self.actions.push_back(SessionAction::Abandon);
             }),
         };
         match end {
-            Ok(end) => self.ask(Asked::Message, Question::Message(end)),
+            Ok(end) => self.ask(PendingQuestion::Message, SessionQuestion::Message(end)),
             Err(fault) => self.drop_message(fault, self.replies_at_end()),
         }
     }
 
     /// Replies for a message with a fault, of which the driver knows already.
-    fn drop_message(&mut self, fault: Fault, times: usize) {
+    fn drop_message(&mut self, fault: ContentFault, times: usize) {
         self.state = State::Command;
         self.transaction = None;
         self.refuse_times("message", None, fault.reply(), times);
     }
 
     fn bare_newlines(&self) -> BareNewlines {
-        if self.peer.normalise_bare_newlines { BareNewlines::Mend } else { BareNewlines::Refuse }
+        if self.peer.normalise_bare_newlines { BareNewlines::Normalise } else { BareNewlines::Refuse }
     }
 }
 
 /// The first `count` bytes, or all if there are fewer.
-fn first_of(input: &[u8], count: u64) -> &[u8] {
+fn prefix(input: &[u8], count: u64) -> &[u8] {
     &input[..usize::try_from(count).map_or(input.len(), |count| count.min(input.len()))]
 }

@@ -2,7 +2,7 @@
 //! (RFC 4954 section 5), and RET, ENVID, NOTIFY and ORCPT (RFC 3461). The command is refused if a
 //! parameter is unknown, invalid or repeated.
 
-use mail::{BodyType, Notify, Reply, Return};
+use mail::{BodyType, DsnNotify, DsnReturn, Reply};
 
 use super::command::number;
 use super::replies::{BAD_PARAMETER, REPEATED_PARAMETER, UNKNOWN_PARAMETER};
@@ -22,7 +22,7 @@ pub(super) struct MailParameters {
     pub(super) size: Option<u64>,
     pub(super) body_type: Option<BodyType>,
     pub(super) smtputf8: Option<()>,
-    pub(super) ret: Option<Return>,
+    pub(super) ret: Option<DsnReturn>,
     pub(super) envid: Option<Box<str>>,
     /// AUTH=, the identity asserted by another server. It is not trusted, which is equivalent to
     /// `<>`.
@@ -51,7 +51,7 @@ impl MailParameters {
 /// The parameters of RCPT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RcptParameters {
-    pub(super) notify: Option<Notify>,
+    pub(super) notify: Option<DsnNotify>,
     pub(super) orcpt: Option<Box<str>>,
 }
 
@@ -103,10 +103,10 @@ fn body_type(value: &str) -> Option<BodyType> {
     }
 }
 
-fn ret(value: &str) -> Option<Return> {
+fn ret(value: &str) -> Option<DsnReturn> {
     match value {
-        _ if value.eq_ignore_ascii_case("FULL") => Some(Return::Full),
-        _ if value.eq_ignore_ascii_case("HDRS") => Some(Return::Headers),
+        _ if value.eq_ignore_ascii_case("FULL") => Some(DsnReturn::Full),
+        _ if value.eq_ignore_ascii_case("HDRS") => Some(DsnReturn::Headers),
         _ => None,
     }
 }
@@ -118,19 +118,19 @@ fn envid(value: &str) -> Option<Box<str>> {
 
 /// `<>`, or a mailbox in xtext.
 fn auth(value: &str) -> Option<()> {
-    let sound = (1..=AUTH_OCTETS_MAX).contains(&value.len()) && is_printable_xtext(&with_letters(value));
+    let sound = (1..=AUTH_OCTETS_MAX).contains(&value.len()) && is_printable_xtext(&ascii_placeholder(value));
     sound.then_some(())
 }
 
 /// NEVER stands alone (RFC 3461 section 4.1).
-fn notify(value: &str) -> Option<Notify> {
+fn notify(value: &str) -> Option<DsnNotify> {
     if value.eq_ignore_ascii_case("NEVER") {
-        return Some(Notify::NEVER);
+        return Some(DsnNotify::NEVER);
     }
-    value.split(',').try_fold(Notify::UNSET, |all, word| match word {
-        _ if word.eq_ignore_ascii_case("SUCCESS") => Some(all.with(Notify::SUCCESS)),
-        _ if word.eq_ignore_ascii_case("FAILURE") => Some(all.with(Notify::FAILURE)),
-        _ if word.eq_ignore_ascii_case("DELAY") => Some(all.with(Notify::DELAY)),
+    value.split(',').try_fold(DsnNotify::UNSET, |all, word| match word {
+        _ if word.eq_ignore_ascii_case("SUCCESS") => Some(all.with(DsnNotify::SUCCESS)),
+        _ if word.eq_ignore_ascii_case("FAILURE") => Some(all.with(DsnNotify::FAILURE)),
+        _ if word.eq_ignore_ascii_case("DELAY") => Some(all.with(DsnNotify::DELAY)),
         _ => None,
     })
 }
@@ -141,14 +141,14 @@ fn orcpt(value: &str) -> Option<Box<str>> {
     let (kind, address) = value.split_once(';')?;
     let is_atom = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let sound = match kind.eq_ignore_ascii_case("utf-8") {
-        true => !address.chars().any(char::is_control) && is_printable_xtext(&with_letters(address)),
+        true => !address.chars().any(char::is_control) && is_printable_xtext(&ascii_placeholder(address)),
         false => is_printable_xtext(address),
     };
     (is_atom && sound && !address.is_empty() && value.len() <= ORCPT_OCTETS_MAX).then(|| value.into())
 }
 
 /// The text with each non-ASCII character replaced by an ASCII letter.
-fn with_letters(text: &str) -> String {
+fn ascii_placeholder(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii() { c } else { 'x' }).collect()
 }
 
@@ -190,7 +190,7 @@ mod tests {
             size: Some(100),
             body_type: Some(BodyType::EightBitMime),
             smtputf8: Some(()),
-            ret: Some(Return::Headers),
+            ret: Some(DsnReturn::Headers),
             envid: Some("a+2Bb".into()),
             auth: Some(()),
         };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_parameters_of_mail_are_told_from_unknown_and_repeated_ones() {
+    fn bad_unknown_and_repeated_mail_parameters_get_different_replies() {
         for (text, reply) in [
             ("FOO", UNKNOWN_PARAMETER),
             ("AUTH", BAD_PARAMETER),
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn parameters_of_rcpt_are_kept_as_they_came() {
         let found = RcptParameters::parse("NOTIFY=success,DELAY ORCPT=rfc822;Bob+2Btag@example.org").unwrap();
-        assert_eq!(found.notify, Some(Notify::SUCCESS.with(Notify::DELAY)));
+        assert_eq!(found.notify, Some(DsnNotify::SUCCESS.with(DsnNotify::DELAY)));
         assert_eq!(found.orcpt.as_deref(), Some("rfc822;Bob+2Btag@example.org"));
         let found = RcptParameters::parse("ORCPT=UTF-8;b\u{fc}\\x{1F600}b@example.org NOTIFY=never").unwrap();
-        assert_eq!(found.notify, Some(Notify::NEVER));
+        assert_eq!(found.notify, Some(DsnNotify::NEVER));
         assert_eq!(found.orcpt.as_deref(), Some("UTF-8;b\u{fc}\\x{1F600}b@example.org"));
     }
 

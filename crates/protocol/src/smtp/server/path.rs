@@ -6,7 +6,7 @@ use mail::{Address, AddressError};
 
 /// The content of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Path {
+pub(super) enum SmtpPath {
     /// `<>`.
     Null,
     /// `<postmaster>` without a domain, in any case.
@@ -17,7 +17,7 @@ pub(super) enum Path {
 
 /// How clients may write paths.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grammar<'a> {
+pub(super) struct PathGrammar<'a> {
     /// Only as in RFC 5321.
     pub(super) strict: bool,
     /// The domain to append to an address without one; None if it is required.
@@ -33,43 +33,43 @@ pub(super) enum PathError {
     Address(AddressError),
 }
 
-impl Path {
+impl SmtpPath {
     /// Parses the path at the start of `text`; returns it with the rest of the text.
-    pub(super) fn parse<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
-        let Some(inner) = text.strip_prefix('<') else { return Path::parse_bare(text, grammar) };
+    pub(super) fn parse<'t>(text: &'t str, grammar: PathGrammar<'_>) -> Result<(SmtpPath, &'t str), PathError> {
+        let Some(inner) = text.strip_prefix('<') else { return SmtpPath::parse_bare(text, grammar) };
         let end = closing_bracket(inner).ok_or(PathError::Brackets)?;
         let (inner, rest) = (&inner[..end], &inner[end + 1..]);
         if !rest.is_empty() && !rest.starts_with([' ', '\t']) {
             return Err(PathError::Brackets);
         }
-        Ok((Path::of(inner, grammar).map_err(PathError::Address)?, rest))
+        Ok((SmtpPath::parse_inner(inner, grammar).map_err(PathError::Address)?, rest))
     }
 
     /// Parses a path without brackets: up to the first white space. An empty text is not a null
     /// path, and a parameter, as in `MAIL FROM: SIZE=1000`, is not an address without a domain.
-    fn parse_bare<'t>(text: &'t str, grammar: Grammar<'_>) -> Result<(Path, &'t str), PathError> {
+    fn parse_bare<'t>(text: &'t str, grammar: PathGrammar<'_>) -> Result<(SmtpPath, &'t str), PathError> {
         let end = text.find([' ', '\t']).unwrap_or(text.len());
         let (word, rest) = text.split_at(end);
         let is_parameter = word.contains('=') && !word.contains('@');
-        match Path::of(word, grammar) {
+        match SmtpPath::parse_inner(word, grammar) {
             Ok(path) if !grammar.strict && !word.is_empty() && !is_parameter => Ok((path, rest)),
             _ => Err(PathError::Brackets),
         }
     }
 
-    fn of(inner: &str, grammar: Grammar<'_>) -> Result<Path, AddressError> {
+    fn parse_inner(inner: &str, grammar: PathGrammar<'_>) -> Result<SmtpPath, AddressError> {
         if inner.is_empty() {
-            return Ok(Path::Null);
+            return Ok(SmtpPath::Null);
         }
         if inner.eq_ignore_ascii_case("postmaster") {
-            return Ok(Path::Postmaster);
+            return Ok(SmtpPath::Postmaster);
         }
         let address = without_route(inner).ok_or(AddressError::Domain)?;
         match grammar.strict {
             true => address.parse(),
             false => Address::parse_lenient(address, grammar.origin),
         }
-        .map(Path::Address)
+        .map(SmtpPath::Address)
     }
 }
 
@@ -102,9 +102,9 @@ fn closing_bracket(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const STRICT: Grammar<'_> = Grammar { strict: true, origin: None };
-    const LENIENT: Grammar<'_> = Grammar { strict: false, origin: None };
-    const OURS: Grammar<'_> = Grammar { strict: false, origin: Some("here.example") };
+    const STRICT: PathGrammar<'_> = PathGrammar { strict: true, origin: None };
+    const LENIENT: PathGrammar<'_> = PathGrammar { strict: false, origin: None };
+    const OURS: PathGrammar<'_> = PathGrammar { strict: false, origin: Some("here.example") };
 
     #[test]
     fn a_path_is_read_up_to_its_bracket() {
@@ -114,15 +114,15 @@ mod tests {
             ("<\"b> \\\"<b\"@example.org> X", "\"b> \\\"<b\"@example.org", " X"),
             ("<@a.example,@b.example:bob@example.org>", "bob@example.org", ""),
         ] {
-            let expected = Path::Address(address.parse().unwrap());
-            assert_eq!(Path::parse(text, STRICT), Ok((expected, rest)), "{text}");
+            let expected = SmtpPath::Address(address.parse().unwrap());
+            assert_eq!(SmtpPath::parse(text, STRICT), Ok((expected, rest)), "{text}");
         }
-        assert_eq!(Path::parse("<>", STRICT), Ok((Path::Null, "")));
-        assert_eq!(Path::parse("<PostMaster> ", STRICT), Ok((Path::Postmaster, " ")));
+        assert_eq!(SmtpPath::parse("<>", STRICT), Ok((SmtpPath::Null, "")));
+        assert_eq!(SmtpPath::parse("<PostMaster> ", STRICT), Ok((SmtpPath::Postmaster, " ")));
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_refused() {
         use PathError::*;
         for (text, error) in [
             ("", Brackets),
@@ -135,37 +135,37 @@ mod tests {
             ("<@a b:bob@example.org>", Address(AddressError::Domain)),
             ("<< >", Address(AddressError::NoDomain)),
         ] {
-            assert_eq!(Path::parse(text, STRICT), Err(error), "{text}");
+            assert_eq!(SmtpPath::parse(text, STRICT), Err(error), "{text}");
         }
     }
 
     #[test]
-    fn a_lenient_grammar_takes_what_clients_write() {
-        let path = |address: &str| Path::Address(address.parse().unwrap());
+    fn a_lenient_grammar_accepts_common_client_mistakes() {
+        let path = |address: &str| SmtpPath::Address(address.parse().unwrap());
         for (text, address, rest) in [
             ("bob@example.org", "bob@example.org", ""),
             ("bob@example.org SIZE=1", "bob@example.org", " SIZE=1"),
             ("<bob@example.org.>", "bob@example.org", ""),
             ("bob@example.org.\tX", "bob@example.org", "\tX"),
         ] {
-            assert_eq!(Path::parse(text, LENIENT), Ok((path(address), rest)), "{text}");
-            assert_eq!(Path::parse(text, OURS), Ok((path(address), rest)), "{text}");
-            assert!(Path::parse(text, STRICT).is_err(), "{text}");
+            assert_eq!(SmtpPath::parse(text, LENIENT), Ok((path(address), rest)), "{text}");
+            assert_eq!(SmtpPath::parse(text, OURS), Ok((path(address), rest)), "{text}");
+            assert!(SmtpPath::parse(text, STRICT).is_err(), "{text}");
         }
         for (text, address) in
             [("<joe>", "joe@here.example"), ("joe", "joe@here.example"), ("<\"a b\">", "\"a b\"@here.example")]
         {
-            assert_eq!(Path::parse(text, OURS), Ok((path(address), "")), "{text}");
-            assert!(Path::parse(text, LENIENT).is_err(), "{text}");
+            assert_eq!(SmtpPath::parse(text, OURS), Ok((path(address), "")), "{text}");
+            assert!(SmtpPath::parse(text, LENIENT).is_err(), "{text}");
         }
-        assert_eq!(Path::parse("postmaster", LENIENT), Ok((Path::Postmaster, "")));
+        assert_eq!(SmtpPath::parse("postmaster", LENIENT), Ok((SmtpPath::Postmaster, "")));
         for text in
             ["", " ", "<bob", "bob>", "<bob@>", "bob@", "<bob@.>", "<bob@example.org..>", "<@x>", "b\"@example.org"]
         {
-            assert!(Path::parse(text, OURS).is_err(), "{text}");
+            assert!(SmtpPath::parse(text, OURS).is_err(), "{text}");
         }
-        assert_eq!(Path::parse("SIZE=1000", OURS), Err(PathError::Brackets));
-        assert_eq!(Path::parse("<a=b>", OURS), Ok((path("a=b@here.example"), "")));
-        assert_eq!(Path::parse("a=b@example.org", OURS), Ok((path("a=b@example.org"), "")));
+        assert_eq!(SmtpPath::parse("SIZE=1000", OURS), Err(PathError::Brackets));
+        assert_eq!(SmtpPath::parse("<a=b>", OURS), Ok((path("a=b@here.example"), "")));
+        assert_eq!(SmtpPath::parse("a=b@example.org", OURS), Ok((path("a=b@example.org"), "")));
     }
 }

@@ -7,16 +7,16 @@
 
 use mail::Timestamp;
 
-use super::{Session, replies};
+use super::{SmtpSession, replies};
 
 /// A span of time and the octets received in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct RateWindow {
     began_at: Timestamp,
     octets: u64,
 }
 
-impl Session {
+impl SmtpSession {
     /// Starts measuring; input received before counts.
     pub(super) fn begin_window(&mut self) {
         if self.config.limits.data_rate_min > 0
@@ -24,7 +24,7 @@ impl Session {
             && let Some(transaction) = &mut self.transaction
         {
             let octets = (self.backlog.len() - self.backlog_used) as u64;
-            transaction.window = Some(Window { began_at: self.heard_at, octets });
+            transaction.window = Some(RateWindow { began_at: self.heard_at, octets });
         }
     }
 
@@ -47,7 +47,7 @@ impl Session {
         let window = self.transaction.as_mut().and_then(|transaction| transaction.window.as_mut());
         match window {
             Some(window) if window.octets < octets_min => self.close("data-rate", replies::TOO_SLOW),
-            Some(window) => *window = Window { began_at: now, octets: 0 },
+            Some(window) => *window = RateWindow { began_at: now, octets: 0 },
             None => {}
         }
     }

@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::sasl::{self, Mechanism, Verdict};
+use crate::sasl::{self, Mechanism, PasswordVerdict};
 
 /// The result of an input.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Outcome {
+struct PlayedSession {
     output: Vec<u8>,
     /// Each action with the bytes of its message, if any.
-    actions: Vec<(Action, Vec<u8>)>,
+    actions: Vec<(SessionAction, Vec<u8>)>,
     closed: bool,
 }
 
@@ -29,49 +29,51 @@ fn small_limits() -> Limits {
 }
 
 /// Two mechanisms, also in clear text.
-fn auth() -> Auth {
-    Auth {
+fn auth() -> AuthConfig {
+    AuthConfig {
         mechanisms: [Mechanism::Plain, Mechanism::Login].into(),
         clear_text: true,
         required: false,
-        exchanges: sasl::Config { secret: [7; 32] },
+        sasl: sasl::Config { secret: [7; 32] },
     }
 }
 
-fn session(flavor: Flavor, mend: bool, limits: Limits) -> Session {
+fn session(flavor: MailProtocol, mend: bool, limits: Limits) -> SmtpSession {
     tolerant(flavor, mend, NulPolicy::Keep, limits)
 }
 
-fn tolerant(flavor: Flavor, mend: bool, nul: NulPolicy, limits: Limits) -> Session {
+fn tolerant(flavor: MailProtocol, mend: bool, nul: NulPolicy, limits: Limits) -> SmtpSession {
     let config = Config {
         hostname: "mx.example.org".into(),
         flavor,
-        tls: Tls::Offered,
+        tls: TlsMode::Offered,
         auth: Some(auth()),
         tolerance: Tolerance { nul, ..Tolerance::default() },
         limits,
     };
-    Session::new(Arc::new(config), Peer { normalise_bare_newlines: mend, ..Peer::default() }, Timestamp(0))
+    SmtpSession::new(Arc::new(config), SmtpPeer { normalise_bare_newlines: mend, ..SmtpPeer::default() }, Timestamp(0))
 }
 
 /// Refuses some questions, always the same ones.
-fn answer(question: &Question) -> Answer {
+fn answer(question: &SessionQuestion) -> SessionAnswer {
     let refused = match question {
-        Question::Recipient(request) => request.address.as_str().starts_with('n'),
-        Question::Message(end) => end.octets % 5 == 4,
-        Question::Mail(request) => request.size == Some(7),
-        Question::Data => false,
-        Question::Hello(name) => name.starts_with('n'),
-        Question::Identity(_) => false,
-        Question::Login(request) => return Answer::Verdict(Verdict::Accepted { user: request.user.clone() }),
-        Question::Keys(_) => true,
+        SessionQuestion::Recipient(request) => request.address.as_str().starts_with('n'),
+        SessionQuestion::Message(end) => end.octets % 5 == 4,
+        SessionQuestion::Mail(request) => request.size == Some(7),
+        SessionQuestion::Data => false,
+        SessionQuestion::Hello(name) => name.starts_with('n'),
+        SessionQuestion::Identity(_) => false,
+        SessionQuestion::Login(request) => {
+            return SessionAnswer::Verdict(PasswordVerdict::Accepted { user: request.user.clone() });
+        }
+        SessionQuestion::Keys(_) => true,
     };
-    if refused { Answer::Refuse(Reply::plain(451, "not now")) } else { Answer::Accept }
+    if refused { SessionAnswer::Refuse(Reply::plain(451, "not now")) } else { SessionAnswer::Accept }
 }
 
 /// Plays the pieces; with `late`, answers questions only after every third piece.
-fn play<'a>(mut session: Session, pieces: impl Iterator<Item = &'a [u8]>, late: bool) -> Outcome {
-    let (mut outcome, mut body) = (Outcome::default(), Vec::new());
+fn play<'a>(mut session: SmtpSession, pieces: impl Iterator<Item = &'a [u8]>, late: bool) -> PlayedSession {
+    let (mut outcome, mut body) = (PlayedSession::default(), Vec::new());
     for (index, piece) in pieces.enumerate() {
         session.handle_input(Timestamp(0), piece, &mut body);
         if !late || index % 3 == 2 {
@@ -85,19 +87,19 @@ fn play<'a>(mut session: Session, pieces: impl Iterator<Item = &'a [u8]>, late: 
     outcome
 }
 
-fn settle(session: &mut Session, outcome: &mut Outcome, body: &mut Vec<u8>) {
+fn settle(session: &mut SmtpSession, outcome: &mut PlayedSession, body: &mut Vec<u8>) {
     while let Some(action) = session.poll_action() {
         let mut message = Vec::new();
         match &action {
-            Action::Ask(question) => {
-                if let Question::Message(_) = question {
+            SessionAction::Ask(question) => {
+                if let SessionQuestion::Message(_) = question {
                     message = std::mem::take(body);
                 }
                 let answer = answer(question);
                 session.handle_answer(Timestamp(0), answer, body);
             }
-            Action::Abandon => body.clear(),
-            Action::Refused { .. } | Action::Login { .. } => {}
+            SessionAction::Abandon => body.clear(),
+            SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
         }
         outcome.actions.push((action, message));
     }
@@ -170,12 +172,12 @@ proptest! {
         nul in prop::sample::select(vec![NulPolicy::Keep, NulPolicy::Strip, NulPolicy::Refuse]),
         late: bool,
     ) {
-        let flavor = if lmtp { Flavor::Lmtp } else { Flavor::Smtp };
+        let flavor = if lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp };
         let whole = play(tolerant(flavor, mend, nul, small_limits()), std::iter::once(&input[..]), false);
         let pieces = play(tolerant(flavor, mend, nul, small_limits()), cut(&input, &sizes), late);
         prop_assert_eq!(&whole, &pieces);
         for (action, message) in &whole.actions {
-            let Action::Ask(Question::Message(end)) = action else { continue };
+            let SessionAction::Ask(SessionQuestion::Message(end)) = action else { continue };
             let text = String::from_utf8_lossy(message).replace("\r\n", "");
             prop_assert!(!text.contains(['\r', '\n']), "a bare newline was passed on");
             prop_assert!(nul == NulPolicy::Keep || !message.contains(&0), "a NUL was passed on");
@@ -191,8 +193,8 @@ proptest! {
 
 #[test]
 fn an_idle_session_is_small_and_keeps_no_buffers() {
-    let mut session = session(Flavor::Smtp, false, Limits::default());
-    let (mut outcome, mut body) = (Outcome::default(), Vec::new());
+    let mut session = session(MailProtocol::Smtp, false, Limits::default());
+    let (mut outcome, mut body) = (PlayedSession::default(), Vec::new());
     let dialogue = b"EHLO client.example\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\n";
     for piece in dialogue.chunks(30) {
         session.handle_input(Timestamp(0), piece, &mut body);
@@ -201,51 +203,51 @@ fn an_idle_session_is_small_and_keeps_no_buffers() {
     assert_eq!(outcome.actions.len(), 4);
     let heap = session.backlog.capacity() + session.output.capacity() + session.actions.capacity() + session.helo.len();
     assert_eq!(heap, "client.example".len());
-    assert!(size_of::<Session>() <= 400, "{} bytes", size_of::<Session>());
+    assert!(size_of::<SmtpSession>() <= 400, "{} bytes", size_of::<SmtpSession>());
 }
 
 /// A session that waits for the answer about its message, with one more command pending.
-fn session_with_message() -> Session {
-    let mut session = session(Flavor::Smtp, false, Limits::default());
+fn session_with_message() -> SmtpSession {
+    let mut session = session(MailProtocol::Smtp, false, Limits::default());
     let mut body = Vec::new();
     let dialogue = b"HELO c\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\nNOOP\r\n";
     session.handle_input(Timestamp(0), dialogue, &mut body);
-    while let Some(Action::Ask(question)) = session.poll_action() {
-        if let Question::Message(_) = question {
+    while let Some(SessionAction::Ask(question)) = session.poll_action() {
+        if let SessionQuestion::Message(_) = question {
             break;
         }
-        session.handle_answer(Timestamp(0), Answer::Accept, &mut body);
+        session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut body);
     }
     session.handle_sent(session.output().len());
     session
 }
 
 #[test]
-fn a_message_that_was_handed_over_is_answered_whatever_happens_meanwhile() {
+fn a_message_handed_to_the_driver_is_always_answered() {
     let late = Timestamp(u64::MAX);
     let mut session = session_with_message();
     assert_eq!((session.poll_deadline(), session.wants_input()), (None, false));
     session.handle_timeout(late);
     session.handle_end();
     assert_eq!((session.output(), session.wants_close()), (&b""[..], false));
-    session.handle_answer(late, Answer::Accept, &mut Vec::new());
+    session.handle_answer(late, SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n250 2.0.0 ok\r\n");
     assert!(session.wants_close());
     assert_eq!(session.poll_action(), None);
 
     let mut session = session_with_message();
     session.handle_shutdown(late);
-    session.handle_answer(Timestamp(1), Answer::Accept, &mut Vec::new());
+    session.handle_answer(Timestamp(1), SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n421 4.3.2 server is shutting down; closing\r\n");
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_ignored() {
-    let mut session = session(Flavor::Smtp, false, Limits::default());
+fn an_unexpected_answer_is_ignored() {
+    let mut session = session(MailProtocol::Smtp, false, Limits::default());
     session.handle_sent(session.output().len());
-    session.handle_answer(Timestamp(0), Answer::Accept, &mut Vec::new());
+    session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
     session.handle_timeout(Timestamp(300_000));
-    session.handle_answer(Timestamp(0), Answer::Accept, &mut Vec::new());
+    session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"421 4.4.2 idle for too long; closing\r\n");
 }
 
@@ -257,7 +259,7 @@ fn a_line_of_an_exchange_has_a_limit_of_its_own_and_ends_the_exchange() {
         (sasl::LINE_OCTETS_MAX, b"500 5.5.6 Authentication Exchange line is too long\r\n250 2.0.0 ok\r\n"),
     ] {
         for size in [1000, 4096, 100_000] {
-            let mut session = session(Flavor::Smtp, false, Limits::default());
+            let mut session = session(MailProtocol::Smtp, false, Limits::default());
             session.handle_input(Timestamp(0), b"EHLO c\r\nAUTH LOGIN YQ==\r\n", &mut Vec::new());
             session.handle_sent(session.output().len());
             let line = [&b"A".repeat(letters)[..], b"\r\nNOOP\r\n"].concat();

@@ -4,8 +4,8 @@
 //! who may relay.
 
 use super::command::Verb;
-use super::path::Grammar;
-use super::{Session, replies};
+use super::path::PathGrammar;
+use super::{SmtpSession, replies};
 
 /// What the sessions of a listener accept beyond RFC 5321.
 #[derive(Clone, Debug, Default)]
@@ -33,17 +33,17 @@ pub enum NulPolicy {
     Refuse,
 }
 
-impl Session {
+impl SmtpSession {
     /// Whether the client is trusted: it may relay, or has logged in.
     pub(super) fn is_trusted(&self) -> bool {
-        self.peer.may_relay || self.user.is_some()
+        self.peer.may_relay || self.authenticated_user.is_some()
     }
 
     /// How this client may write addresses.
-    pub(super) fn grammar(&self) -> Grammar<'_> {
+    pub(super) fn grammar(&self) -> PathGrammar<'_> {
         let Tolerance { strict_addresses: strict, origin, .. } = &self.config.tolerance;
         let origin = origin.as_ref().unwrap_or(&self.config.hostname);
-        Grammar { strict: *strict, origin: (!strict && self.is_trusted()).then_some(origin) }
+        PathGrammar { strict: *strict, origin: (!strict && self.is_trusted()).then_some(origin) }
     }
 
     /// Whether bytes after the DATA line, before its reply, end the session (`has_more`: there are

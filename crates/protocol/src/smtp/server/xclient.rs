@@ -12,35 +12,35 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use mail::Reply;
 
-use super::exchange::{Identity, Question};
-use super::{Asked, Session, State, command, replies};
+use super::actions::{SessionQuestion, XclientIdentity};
+use super::{PendingQuestion, SmtpSession, State, command, replies};
 
 /// The EHLO keyword line.
 pub(super) const KEYWORD: &str = "250-XCLIENT NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT\r\n";
 /// The values for attributes unknown to the proxy.
 const UNKNOWN: [&str; 2] = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"];
 
-impl Session {
+impl SmtpSession {
     /// Allows the peer to use XCLIENT.
-    pub fn trusting_xclient(mut self) -> Self {
+    pub fn with_xclient(mut self) -> Self {
         self.trusts_xclient = true;
         self
     }
 
     /// Allows the client that the peer speaks for to use XCLIENT too. Call it while
-    /// [`Question::Identity`] is pending.
-    pub fn trust_client(&mut self) {
+    /// [`SessionQuestion::Identity`] is pending.
+    pub fn allow_client_xclient(&mut self) {
         self.trusts_xclient = true;
     }
 
     /// Converts a bare CR or LF in that client's messages to CRLF. Call it while
-    /// [`Question::Identity`] is pending.
-    pub fn normalise_for_client(&mut self) {
+    /// [`SessionQuestion::Identity`] is pending.
+    pub fn normalise_client_newlines(&mut self) {
         self.peer.normalise_bare_newlines = true;
     }
 
-    /// Allows that client to relay. Call it while [`Question::Identity`] is pending.
-    pub fn let_client_relay(&mut self) {
+    /// Allows that client to relay. Call it while [`SessionQuestion::Identity`] is pending.
+    pub fn allow_client_relay(&mut self) {
         self.peer.may_relay = true;
     }
 
@@ -51,7 +51,7 @@ impl Session {
         if self.transaction.is_some() {
             return Err(replies::NOT_IN_TRANSACTION);
         }
-        let identity = read(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
+        let identity = parse_attributes(arguments).ok_or(replies::XCLIENT_SYNTAX)?;
         if let Some(address) = identity.address {
             // Whatever the answer, the proxy is not the peer any more.
             self.peer.address = address;
@@ -59,33 +59,33 @@ impl Session {
             self.peer.normalise_bare_newlines = false;
             self.peer.may_relay = false;
         }
-        self.ask(Asked::Identity(Box::new(identity.clone())), Question::Identity(identity));
+        self.ask(PendingQuestion::Identity(Box::new(identity.clone())), SessionQuestion::Identity(identity));
         Ok(())
     }
 
     /// The driver accepted the new identity.
-    pub(super) fn adopt(&mut self, identity: Identity) {
+    pub(super) fn accept_identity(&mut self, identity: XclientIdentity) {
         self.greeting = None;
         self.helo = Box::default();
         self.errors = 0;
         self.commands = 0;
         // A login belongs to the previous client.
-        self.user = None;
+        self.authenticated_user = None;
         self.failed_logins = 0;
         if let Some(helo) = identity.helo {
-            self.named = helo;
-            self.named_ahead = identity.address.is_none();
+            self.xclient_helo = helo;
+            self.xclient_helo_first = identity.address.is_none();
         } else if identity.address.is_some() {
             // Keep the name if it was given ahead; otherwise it belongs to the previous client.
-            self.named = self.named.take().filter(|_| self.named_ahead);
-            self.named_ahead = false;
+            self.xclient_helo = self.xclient_helo.take().filter(|_| self.xclient_helo_first);
+            self.xclient_helo_first = false;
         }
         let banner = self.config.banner();
-        self.say(banner.as_bytes());
+        self.send_reply(banner.as_bytes());
     }
 
     /// Refuses the new identity in place of the banner, and ends the session.
-    pub(super) fn reject(&mut self, reply: Reply) {
+    pub(super) fn refuse_identity(&mut self, reply: Reply) {
         self.refuse(command::Verb::Xclient.stage(), None, reply);
         self.abandon();
         self.state = State::Closed;
@@ -93,20 +93,20 @@ impl Session {
 }
 
 /// Parses the attributes; None if one is unknown, invalid or repeated, or if there are none.
-fn read(arguments: &str) -> Option<Identity> {
-    let mut identity = Identity::default();
+fn parse_attributes(arguments: &str) -> Option<XclientIdentity> {
+    let mut identity = XclientIdentity::default();
     let mut seen = Vec::new();
     for word in arguments.split_ascii_whitespace() {
         let (name, value) = word.split_once('=')?;
         let name = name.to_ascii_uppercase();
         let value =
-            if UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(value)) { None } else { Some(decoded(value)?) };
+            if UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(value)) { None } else { Some(decode_xtext(value)?) };
         let value = value.as_deref();
         match name.as_str() {
             "ADDR" => identity.address = Some(value.map(address).map_or(Some(None), |it| it.map(Some))?),
             "DESTADDR" => identity.own_address = Some(value.map(address).map_or(Some(None), |it| it.map(Some))?),
             "HELO" => {
-                let host = |value: &str| command::host(value).map(Box::from);
+                let host = |value: &str| command::parse_host(value).map(Box::from);
                 identity.helo = Some(value.map(host).map_or(Some(None), |it| it.map(Some))?);
             }
             "PORT" | "DESTPORT" if value.is_none_or(|port| port.parse::<u16>().is_ok()) => {}
@@ -132,7 +132,7 @@ fn address(value: &str) -> Option<IpAddr> {
 }
 
 /// Decodes xtext (RFC 3461 section 4). None if it is invalid, or has control characters.
-fn decoded(value: &str) -> Option<String> {
+fn decode_xtext(value: &str) -> Option<String> {
     let mut bytes = value.bytes();
     let mut decoded = Vec::with_capacity(value.len());
     while let Some(byte) = bytes.next() {
@@ -155,8 +155,10 @@ mod tests {
 
     #[test]
     fn attributes_are_read_in_any_case_and_order() {
-        let read = read("helo=spike.example NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::1 port=25 LOGIN=a+40b proto=ESMTP");
-        let expected = Identity {
+        let read = parse_attributes(
+            "helo=spike.example NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::1 port=25 LOGIN=a+40b proto=ESMTP",
+        );
+        let expected = XclientIdentity {
             address: Some("2001:db8::1".parse().ok()),
             own_address: None,
             helo: Some(Some("spike.example".into())),
@@ -165,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_from_what_is_not_told() {
-        let identity = read("ADDR=[unavailable] HELO=[TEMPUNAVAIL] DESTADDR=192.0.2.9").unwrap();
+    fn unknown_attributes_differ_from_absent_ones() {
+        let identity = parse_attributes("ADDR=[unavailable] HELO=[TEMPUNAVAIL] DESTADDR=192.0.2.9").unwrap();
         let own_address = Some("192.0.2.9".parse().ok());
-        assert_eq!(identity, Identity { address: Some(None), own_address, helo: Some(None) });
-        assert_eq!(read("NAME=mx.example.org"), Some(Identity::default()));
-        assert_eq!(read("ADDR=::ffff:192.0.2.1").unwrap().address, Some("192.0.2.1".parse().ok()));
+        assert_eq!(identity, XclientIdentity { address: Some(None), own_address, helo: Some(None) });
+        assert_eq!(parse_attributes("NAME=mx.example.org"), Some(XclientIdentity::default()));
+        assert_eq!(parse_attributes("ADDR=::ffff:192.0.2.1").unwrap().address, Some("192.0.2.1".parse().ok()));
     }
 
     #[test]
@@ -190,7 +192,7 @@ mod tests {
             "NAME=a+FFb",
             "COLOUR=red",
         ] {
-            assert_eq!(read(arguments), None, "{arguments}");
+            assert_eq!(parse_attributes(arguments), None, "{arguments}");
         }
     }
 }

@@ -5,20 +5,20 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use toml::Spanned;
 
-use super::super::known;
-use crate::config::fault::Fault;
+use super::super::check_known_name;
+use crate::config::error::ConfigError;
 use crate::config::section::Section;
 
 /// The tables of one chain.
-pub(super) struct Links {
+pub(super) struct ChainLinks {
     pub(super) from: String,
     pub(super) to: Vec<Spanned<String>>,
 }
 
 /// Reports unknown names, and each loop once.
-pub(super) fn check(document: &Section<'_, '_>, chains: &[Links], names: &[String]) {
+pub(super) fn check(document: &Section<'_, '_>, chains: &[ChainLinks], names: &[String]) {
     for link in chains.iter().flat_map(|chain| &chain.to) {
-        known(document, "tables", link, "[[table]]", names);
+        check_known_name(document, "tables", link, "[[table]]", names);
     }
     let links: HashMap<&str, &[Spanned<String>]> = chains.iter().map(|it| (&*it.from, &*it.to)).collect();
     let mut told = BTreeSet::new();
@@ -26,16 +26,21 @@ pub(super) fn check(document: &Section<'_, '_>, chains: &[Links], names: &[Strin
         if told.contains(&*chain.from) {
             continue;
         }
-        if let Some((link, way)) = chain.to.iter().find_map(|link| Some((link, way_back(&links, link, &chain.from)?))) {
+        if let Some((link, way)) = chain.to.iter().find_map(|link| Some((link, loop_path(&links, link, &chain.from)?)))
+        {
             let label = format!("part of a loop: {} > {}", chain.from, way.join(" > "));
-            document.state_fault(Fault::new(link.span(), format!("the chain {:?} is a loop", chain.from), label));
+            document.report_error(ConfigError::new(
+                link.span(),
+                format!("the chain {:?} is a loop", chain.from),
+                label,
+            ));
             told.extend(way);
         }
     }
 }
 
 /// The shortest path from the table of a link to `to`, including both.
-fn way_back<'a>(
+fn loop_path<'a>(
     links: &HashMap<&str, &'a [Spanned<String>]>,
     link: &'a Spanned<String>,
     to: &str,

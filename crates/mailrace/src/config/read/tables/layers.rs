@@ -2,41 +2,45 @@
 
 use lookup::layers::{CacheSettings, Settings};
 
-use crate::config::key::{self, Kind};
 use crate::config::section::Section;
+use crate::config::value_kind::{self, ValueKind};
 
 /// `wait` and `cache`. `cached` is whether there is a cache by default.
 pub(super) fn settings(section: &mut Section<'_, '_>, cached: bool) -> Settings {
-    let or = Settings::default();
-    Settings { wait_max: section.take_or("wait", &key::SPAN, or.wait_max), cache: cache(section, cached), ..or }
+    let defaults = Settings::default();
+    Settings {
+        wait_max: section.take_or("wait", &value_kind::DURATION, defaults.wait_max),
+        cache: cache(section, cached),
+        ..defaults
+    }
 }
 
 /// The same with `batch`, `concurrency` and `breaker`, for network tables.
 pub(super) fn network_settings(section: &mut Section<'_, '_>) -> Settings {
-    let or = settings(section, true);
-    let batch_max = section.take_or("batch", &key::BATCH, or.batch_max);
-    let concurrency = section.take_or("concurrency", &key::CONNECTIONS, or.concurrency);
-    let Some(mut breaker) = section.section("breaker") else { return Settings { batch_max, concurrency, ..or } };
+    let defaults = settings(section, true);
+    let batch_max = section.take_or("batch", &value_kind::BATCH_SIZE, defaults.batch_max);
+    let concurrency = section.take_or("concurrency", &value_kind::CONNECTIONS, defaults.concurrency);
+    let Some(mut breaker) = section.section("breaker") else { return Settings { batch_max, concurrency, ..defaults } };
     Settings {
         batch_max,
         concurrency,
-        failures_max: breaker.take_or("failures", &Kind::COUNT, or.failures_max),
-        probe_every: breaker.take_or("probe", &key::SPAN, or.probe_every),
-        ..or
+        failures_max: breaker.take_or("failures", &ValueKind::COUNT, defaults.failures_max),
+        probe_interval: breaker.take_or("probe", &value_kind::DURATION, defaults.probe_interval),
+        ..defaults
     }
 }
 
 /// `cache`: false, or a section in which all keys have defaults.
 fn cache(section: &mut Section<'_, '_>, cached: bool) -> Option<CacheSettings> {
-    let or = CacheSettings::default();
+    let defaults = CacheSettings::default();
     let mut section = match section.section_or_false("cache") {
-        None => return cached.then_some(or),
+        None => return cached.then_some(defaults),
         Some(section) => section?,
     };
     Some(CacheSettings {
-        ttl: section.take_or("ttl", &key::SPAN, or.ttl),
-        negative_ttl: section.take_or("negative_ttl", &key::SPAN_OR_ZERO, or.negative_ttl),
-        stale_if_error: section.take_or("stale_if_error", &key::SPAN_OR_ZERO, or.stale_if_error),
-        entries: section.take_or("entries", &Kind::COUNT, or.entries),
+        ttl: section.take_or("ttl", &value_kind::DURATION, defaults.ttl),
+        negative_ttl: section.take_or("negative_ttl", &value_kind::DURATION_OR_ZERO, defaults.negative_ttl),
+        stale_if_error: section.take_or("stale_if_error", &value_kind::DURATION_OR_ZERO, defaults.stale_if_error),
+        entries: section.take_or("entries", &ValueKind::COUNT, defaults.entries),
     })
 }

@@ -1,0 +1,258 @@
+//! Opens a session with a next hop: tries its hosts in the order of [`AddressRotation`], each with
+//! connect, banner, EHLO and STARTTLS. If a host cannot be reached or refuses the session, the next
+//! one is tried.
+//!
+//! | event | next step |
+//! |---|---|
+//! | no connection, lost, silent, not SMTP | next host |
+//! | out of files, memory or ports here | next host; says nothing about the next hop |
+//! | session refused, 4xx or 5xx | next host |
+//! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
+//! | no hosts left | failed only if all were tried and all refused with 5xx |
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use mail::{EnhancedCode, Outcome, Reply};
+use net::{Endpoint, OutboundConnection};
+use protocol::smtp::client::{self, CloseReason, SmtpClientEvent, SmtpStage, TlsPolicy};
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::address_rotation::{AddressChoice, AddressRotation};
+use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason};
+use super::outcome::{local_error_reply, lost_reply, tls_failed_reply, unreachable_reply};
+use super::{Config, NextHop, NextHopFeedback, RemotePeer};
+
+/// Why no session could be opened.
+#[derive(Debug)]
+pub(super) struct ConnectFailure {
+    pub(super) outcome: Outcome,
+    pub(super) feedback: NextHopFeedback,
+    /// The host that refused.
+    pub(super) peer: Option<RemotePeer>,
+}
+
+/// Why no session could be opened with one host.
+#[derive(Debug)]
+enum HostFailure {
+    /// It did not answer, or not in SMTP.
+    Unreachable(Reply),
+    /// It refused the session.
+    Refused(Reply),
+    /// The TLS handshake failed.
+    TlsFailed(Reply),
+    /// It was not contacted: a resource is missing on this host.
+    LocalError(Reply),
+}
+
+/// Opens a session with one of the hosts.
+pub(super) async fn open_session(
+    next_hop: &NextHop,
+    rotation: &AddressRotation,
+    slow_detector: &mut SlowDetector<'_>,
+) -> Result<Box<RemoteConnection>, ConnectFailure> {
+    let choice = rotation.choose(next_hop);
+    let mut so_far: Option<ConnectFailure> = None;
+    for target in &choice.targets {
+        let peer = RemotePeer(Arc::new((*target).clone()));
+        let failure = match open_session_with(&next_hop.config, &peer, slow_detector).await {
+            Ok(dialogue) => return Ok(dialogue),
+            Err(failure) => failure,
+        };
+        so_far = Some(merge_failure(so_far, failure, peer));
+    }
+    rotation.advance(next_hop, &choice);
+    let Some(failure) = so_far else {
+        let reply = Reply::new(451, EnhancedCode(4, 4, 4), "the next hop has no address");
+        return Err(ConnectFailure {
+            outcome: Outcome::Deferred(reply),
+            feedback: NextHopFeedback::Unknown,
+            peer: None,
+        });
+    };
+    Err(if choice.targets.len() < choice.addresses { mark_as_partial(failure, &choice) } else { failure })
+}
+
+/// Not all addresses were tried: nothing fails for good, since the next attempt tries others, and
+/// our own replies say so. Replies of a server stay unchanged.
+fn mark_as_partial(mut failure: ConnectFailure, choice: &AddressChoice<'_>) -> ConnectFailure {
+    let (tried, known) = (choice.targets.len(), choice.addresses);
+    let counted = |reply: &mut Reply| {
+        reply.text =
+            format!("{} ({tried} of {known} addresses tried; the next attempt tries others)", reply.text).into();
+    };
+    if let (Outcome::Failed(reply), Some(peer)) = (&failure.outcome, &failure.peer) {
+        failure.outcome = Outcome::Deferred(unreachable_reply(format!("{peer}: {reply}")));
+        failure.peer = None;
+    }
+    if let (Outcome::Deferred(reply), None) = (&mut failure.outcome, &failure.peer) {
+        counted(reply);
+    }
+    if let NextHopFeedback::Failed(reply) = &mut failure.feedback {
+        counted(reply);
+    }
+    failure
+}
+
+/// Of two failures, the more hopeful one counts. A refusal says more about the next hop than
+/// silence, and silence says nothing unless every host was contacted.
+fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: RemotePeer) -> ConnectFailure {
+    let failure = match failure {
+        HostFailure::Refused(reply) => {
+            let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
+            ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
+        }
+        HostFailure::LocalError(reply) => {
+            ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
+        }
+        HostFailure::Unreachable(reply) | HostFailure::TlsFailed(reply) => ConnectFailure {
+            outcome: Outcome::Deferred(reply.clone()),
+            feedback: NextHopFeedback::Failed(reply),
+            peer: None,
+        },
+    };
+    let Some(before) = so_far else { return failure };
+    let weight = |failure: &ConnectFailure| match failure.feedback {
+        NextHopFeedback::Busy => 2,
+        NextHopFeedback::Unknown => 1,
+        NextHopFeedback::Failed(_) | NextHopFeedback::Interrupted(_) | NextHopFeedback::Answered { .. } => 0,
+    };
+    let contact = if weight(&before) > weight(&failure) { before.feedback } else { failure.feedback };
+    let (outcome, peer) = match (&before.outcome, &failure.outcome) {
+        (Outcome::Deferred(_), Outcome::Failed(_)) => (before.outcome, before.peer),
+        _ => (failure.outcome, failure.peer),
+    };
+    ConnectFailure { outcome, feedback: contact, peer }
+}
+
+async fn open_session_with(
+    config: &Config,
+    peer: &RemotePeer,
+    slow_detector: &mut SlowDetector<'_>,
+) -> Result<Box<RemoteConnection>, HostFailure> {
+    let client = &config.client;
+    let has_tls = config.tls_client.is_some() && matches!(peer.endpoint(), Endpoint::Tcp(_));
+    if client.tls == TlsPolicy::Offered && !has_tls {
+        return start_session(config, without_tls(client), peer, slow_detector).await;
+    }
+    match start_session(config, client.clone(), peer, slow_detector).await {
+        Err(HostFailure::TlsFailed(_)) if client.tls == TlsPolicy::Offered => {
+            start_session(config, without_tls(client), peer, slow_detector).await
+        }
+        greeted => greeted,
+    }
+}
+
+fn without_tls(config: &client::Config) -> Arc<client::Config> {
+    Arc::new(client::Config { tls: TlsPolicy::Never, ..config.clone() })
+}
+
+/// Connects, and runs the session until it is ready for a message.
+async fn start_session(
+    config: &Config,
+    client: Arc<client::Config>,
+    peer: &RemotePeer,
+    slow_detector: &mut SlowDetector<'_>,
+) -> Result<Box<RemoteConnection>, HostFailure> {
+    let handshake_time = client.timeouts.command;
+    let outbound = slow_detector.watch(connect(config, peer.endpoint())).await;
+    let outbound = outbound.map_err(|error| connect_failure(&error, peer))?;
+    let mut dialogue = RemoteConnection::new(outbound, client, peer.clone());
+    loop {
+        match dialogue.next_event(None, slow_detector).await {
+            ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
+            ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
+                let tls_client = config.tls_client.as_ref();
+                let tls_client = tls_client.ok_or_else(|| {
+                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: no trusted certificates")))
+                })?;
+                let secured = dialogue.start_tls(tls_client, handshake_time, slow_detector).await;
+                dialogue = secured.map_err(|error| {
+                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
+                })?;
+            }
+            ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
+                dialogue.close().await;
+                return Err(session_failure(closed, peer));
+            }
+            ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_))
+            | ConnectionEvent::Damaged(_) => {}
+        }
+    }
+}
+
+async fn connect(config: &Config, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
+    let source: Option<IpAddr> = match endpoint {
+        Endpoint::Tcp(SocketAddr::V4(_)) => config.source_v4.map(IpAddr::V4),
+        Endpoint::Tcp(SocketAddr::V6(_)) => config.source_v6.map(IpAddr::V6),
+        Endpoint::Unix(_) => None,
+    };
+    OutboundConnection::connect(endpoint.clone(), source, Instant::now() + config.connect_timeout).await
+}
+
+/// A lack of resources on this host is not the fault of the next hop.
+fn connect_failure(error: &io::Error, peer: &RemotePeer) -> HostFailure {
+    let text = format!("{peer}: {}", without_errno(error));
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => {
+            HostFailure::LocalError(local_error_reply(text))
+        }
+        _ => HostFailure::Unreachable(unreachable_reply(text)),
+    }
+}
+
+fn session_failure(closed: CloseReason, peer: &RemotePeer) -> HostFailure {
+    match closed {
+        CloseReason::Shutdown(reply) | CloseReason::Refused { stage: SmtpStage::Banner | SmtpStage::Hello, reply } => {
+            HostFailure::Refused(reply)
+        }
+        // A wrong password is not the fault of the message.
+        CloseReason::Refused { stage, reply } => {
+            HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
+        }
+        CloseReason::Lacks(lack) => HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {lack}"))),
+        CloseReason::Ended(SmtpStage::StartTls) => {
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", close_reason(&closed))))
+        }
+        closed => HostFailure::Unreachable(lost_reply(format!("{peer}: {}", close_reason(&closed)))),
+    }
+}
+
+/// The text of the error without the system's error number.
+fn without_errno(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error").next().unwrap_or_default().to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Target;
+    use super::*;
+
+    #[test]
+    fn what_we_lack_is_not_held_against_the_next_hop() {
+        let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
+        let peer = RemotePeer(Arc::new(Target { host: "mx".into(), endpoint }));
+        let contact = |errnos: &[Errno]| {
+            let failures = errnos.iter().map(|errno| connect_failure(&io::Error::from(*errno), &peer));
+            failures.fold(None, |so_far, failure| Some(merge_failure(so_far, failure, peer.clone()))).unwrap().feedback
+        };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
+            assert_eq!(contact(&[errno]), NextHopFeedback::Unknown);
+            assert_eq!(contact(&[Errno::CONNREFUSED, errno]), NextHopFeedback::Unknown);
+            assert_eq!(contact(&[errno, Errno::CONNREFUSED]), NextHopFeedback::Unknown);
+        }
+        assert!(matches!(contact(&[Errno::CONNREFUSED]), NextHopFeedback::Failed(_)));
+        let outcome = merge_failure(None, connect_failure(&Errno::MFILE.into(), &peer), peer.clone()).outcome;
+        assert!(
+            matches!(outcome, Outcome::Deferred(reply) if (reply.code, reply.enhanced) == (451, Some(EnhancedCode(4, 3, 0))))
+        );
+    }
+}

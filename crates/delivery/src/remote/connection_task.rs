@@ -1,0 +1,320 @@
+//! Runs one connection: a task, the next task, and the idle time between them ([`super`] lists its
+//! states).
+//!
+//! Before the end of its task is reported, a connection is idle in the pool or closed. So a task
+//! started on that report finds the connection there, or opens one in its place; and a message
+//! whose lease is returned is no longer being sent.
+
+use std::rc::Rc;
+
+use mail::{BodyError, Outcome};
+use protocol::smtp::client::{
+    CloseReason, CommandWord, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction, TransactionRecipient,
+};
+use tokio::time::Instant;
+
+use super::address_rotation::AddressRotation;
+use super::connect::open_session;
+use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
+use super::content::ContentSender;
+use super::outcome::{self, local_error_reply};
+use super::pool::{IdleConnection, SmtpConnectionPool};
+use super::{Config, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
+use crate::{DeliveryResult, verp};
+
+/// Runs a task on an idle connection or on a new one.
+pub(super) fn start<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, task: RemoteTask<T>) {
+    if let Some(task) = pool.assign(Box::new(task)) {
+        tokio::task::spawn_local(run(pool.clone(), task));
+    }
+}
+
+async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
+    let _life = pool.guard_connection();
+    let slot = IdleConnection::new(task.next_hop.config_version);
+    let mut reused = None;
+    loop {
+        let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
+        let (end, kept) = TaskRun::new(&task, &pool.rotation, &tell_slow).run(reused).await;
+        let hop = task.next_hop.clone();
+        let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
+        let kept = match kept {
+            Some(kept)
+                if kept.is_reusable(messages_per_connection_max)
+                    && pool.add_idle(&hop, &slot, idle_connections_max) =>
+            {
+                Some(kept)
+            }
+            Some(left) => {
+                left.quit().await;
+                None
+            }
+            None => None,
+        };
+        pool.report(RemoteEvent::Finished(end.into_result(*task)));
+        let Some(mut kept) = kept else { return };
+        let until = Instant::now() + idle_time_max;
+        match slot.wait(|context| kept.poll_idle_end(until, context)).await {
+            Some(next) => (task, reused) = (next, Some(kept)),
+            None => {
+                pool.remove_idle(&hop, &slot);
+                return kept.quit().await;
+            }
+        }
+    }
+}
+
+/// The result of a task.
+struct TaskEnd {
+    result: DeliveryResult,
+    feedback: NextHopFeedback,
+    peer: Option<RemotePeer>,
+}
+
+impl TaskEnd {
+    /// Releases the lease on the body.
+    fn into_result<T>(self, task: RemoteTask<T>) -> RemoteTaskResult<T> {
+        let TaskEnd { result, feedback, peer } = self;
+        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer }
+    }
+}
+
+/// A running task.
+struct TaskRun<'a, T> {
+    task: &'a RemoteTask<T>,
+    rotation: &'a AddressRotation,
+    content: ContentSender,
+    slow_detector: SlowDetector<'a>,
+    /// The outcomes of the first recipients of the task.
+    outcomes: Vec<Outcome>,
+}
+
+/// The result of one transaction.
+enum TransactionEnd {
+    /// The session is ready for another transaction.
+    Ready,
+    /// The server had closed the connection before it saw the message.
+    Stale,
+    /// The session is over, and with it the task.
+    Closed(NextHopFeedback),
+    /// The message cannot be read or sent; the session is unchanged, or in the middle of it.
+    Unsent(DeliveryResult, NextHopFeedback),
+}
+
+impl<'a, T> TaskRun<'a, T> {
+    fn new(task: &'a RemoteTask<T>, rotation: &'a AddressRotation, tell_slow: &'a dyn Fn()) -> Self {
+        TaskRun {
+            task,
+            rotation,
+            content: ContentSender::new(task.body.clone()),
+            slow_detector: SlowDetector::new(task.next_hop.config.slow_after, tell_slow),
+            outcomes: Vec::with_capacity(task.recipients.len()),
+        }
+    }
+
+    /// Returns the connection if it can be reused.
+    async fn run(mut self, mut reused: Option<Box<RemoteConnection>>) -> (TaskEnd, Option<Box<RemoteConnection>>) {
+        loop {
+            let is_used = reused.is_some();
+            let mut connection = match reused.take() {
+                Some(connection) => connection,
+                None => match Box::pin(open_session(&self.task.next_hop, self.rotation, &mut self.slow_detector)).await
+                {
+                    Ok(connection) => connection,
+                    Err(unopened) => {
+                        let result = self.fill_outcomes(unopened.outcome);
+                        return (TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer }, None);
+                    }
+                },
+            };
+            let peer = Some(connection.peer().clone());
+            match self.run_transactions(&mut connection, is_used).await {
+                TransactionEnd::Ready if self.is_done() => {
+                    let feedback = NextHopFeedback::Answered { slowest: connection.take_slowest() };
+                    return (
+                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer },
+                        Some(connection),
+                    );
+                }
+                TransactionEnd::Ready => connection.quit().await,
+                TransactionEnd::Stale => {}
+                TransactionEnd::Closed(feedback) => {
+                    connection.close().await;
+                    return (TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer }, None);
+                }
+                TransactionEnd::Unsent(result, feedback) => {
+                    let kept = Some(connection).filter(|connection| connection.client().is_ready());
+                    return (TaskEnd { result, feedback, peer }, kept);
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.outcomes.len() >= self.task.recipients.len()
+    }
+
+    /// Sets the same outcome for all recipients without one.
+    fn fill_outcomes(&mut self, outcome: Outcome) -> DeliveryResult {
+        self.outcomes.resize(self.task.recipients.len(), outcome);
+        DeliveryResult::Outcomes(std::mem::take(&mut self.outcomes))
+    }
+
+    /// Runs as many transactions as the task needs and the connection allows.
+    async fn run_transactions(&mut self, connection: &mut RemoteConnection, is_used: bool) -> TransactionEnd {
+        let transactions_max = self.task.next_hop.config.messages_per_connection_max;
+        let mut is_fresh = !is_used;
+        connection.take_slowest();
+        loop {
+            match self.run_transaction(connection, is_fresh).await {
+                TransactionEnd::Ready if !self.is_done() && connection.is_reusable(transactions_max) => is_fresh = true,
+                end => return end,
+            }
+        }
+    }
+
+    async fn run_transaction(&mut self, connection: &mut RemoteConnection, is_fresh: bool) -> TransactionEnd {
+        let transaction = match self.next_transaction(connection).await {
+            Ok(transaction) => transaction,
+            Err(error) => {
+                return TransactionEnd::Unsent(
+                    self.fill_outcomes(Outcome::Deferred(local_error_reply(error.to_string()))),
+                    NextHopFeedback::Unknown,
+                );
+            }
+        };
+        let begun = connection.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
+        if let Err(unsendable) = begun {
+            return TransactionEnd::Unsent(
+                self.fill_outcomes(outcome::unsendable_outcome(unsendable)),
+                NextHopFeedback::Unknown,
+            );
+        }
+        let dsn = connection.client().extensions().dsn;
+        let mut verdicts = Vec::new();
+        loop {
+            match connection.next_event(Some(&mut self.content), &mut self.slow_detector).await {
+                ConnectionEvent::Session(SmtpClientEvent::Finished(found)) => verdicts = found,
+                ConnectionEvent::Session(SmtpClientEvent::Ready) => {
+                    let peer = connection.peer();
+                    let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, dsn, None, peer));
+                    self.outcomes.extend(outcomes);
+                    return TransactionEnd::Ready;
+                }
+                ConnectionEvent::Session(SmtpClientEvent::Closed(closed))
+                    if !is_fresh && is_stale(&closed, &verdicts) =>
+                {
+                    return TransactionEnd::Stale;
+                }
+                ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
+                    return self.end_session(connection, verdicts, dsn, &closed);
+                }
+                ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls) => {}
+                ConnectionEvent::Damaged(damaged) => return self.fail_damaged(damaged),
+            }
+        }
+    }
+
+    /// The session ended; outcomes known before that are kept.
+    fn end_session(
+        &mut self,
+        connection: &mut RemoteConnection,
+        verdicts: Vec<RecipientOutcome>,
+        dsn: bool,
+        closed: &CloseReason,
+    ) -> TransactionEnd {
+        let slowest = connection.take_slowest();
+        let peer = connection.peer();
+        let feedback = outcome::next_hop_feedback(closed, &verdicts, slowest, peer);
+        let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, dsn, Some(closed), peer));
+        self.outcomes.extend(outcomes);
+        // Recipients left for a further transaction.
+        let rest = outcome::outcome(RecipientOutcome::NotSent, dsn, Some(closed), peer);
+        self.outcomes.resize(self.task.recipients.len(), rest);
+        TransactionEnd::Closed(feedback)
+    }
+
+    /// The server waits for bytes that will not come: the connection cannot be reused, and the
+    /// server is not at fault.
+    fn fail_damaged(&mut self, damaged: BodyError) -> TransactionEnd {
+        let result = match damaged {
+            // The device may be able to read the bytes later.
+            BodyError::Unreadable(error) => self.fill_outcomes(Outcome::Deferred(local_error_reply(error.to_string()))),
+            damaged => {
+                let mut outcomes: Vec<_> = std::mem::take(&mut self.outcomes).into_iter().map(Some).collect();
+                outcomes.resize(self.task.recipients.len(), None);
+                DeliveryResult::damaged_with_outcomes(damaged.to_string(), outcomes)
+            }
+        };
+        TransactionEnd::Unsent(result, NextHopFeedback::Unknown)
+    }
+
+    /// The next transaction, with as many of the remaining recipients as this server accepts at
+    /// once.
+    async fn next_transaction(&self, connection: &RemoteConnection) -> std::io::Result<Transaction> {
+        let (task, extensions) = (self.task, connection.client().extensions());
+        let envelope = &*task.envelope;
+        let left = task.recipients[self.outcomes.len()..].iter().map(|ordinal| &envelope.recipients[*ordinal as usize]);
+        let count = extensions.recipients_that_fit(left.clone().map(|recipient| &recipient.address));
+        let recipients: Vec<TransactionRecipient> = left.take(count).map(recipient).collect();
+        let first = recipients.first().filter(|_| task.verp);
+        let named =
+            envelope.sender.as_ref().zip(first).and_then(|(sender, first)| verp::address(sender, &first.address));
+        let sender = named.or_else(|| envelope.sender.clone());
+        let eight_bit = task.body.flags().eight_bit;
+        let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
+        let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
+        Ok(Transaction {
+            content: self.content.describe(connection.form()).await?,
+            // A message without 8-bit bytes needs neither extension, whatever its sender asked for.
+            // A notice that cannot be sent is lost without any report, so it is sent as it is even
+            // if the server lacks 8BITMIME.
+            body_type: if eight_bit && (sender.is_some() || extensions.eight_bit_mime) {
+                mail::BodyType::EightBitMime
+            } else {
+                mail::BodyType::SevenBit
+            },
+            smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
+            ret: envelope.ret,
+            envid: envelope.envid.as_deref().and_then(|envid| CommandWord::new(envid).ok()),
+            sender,
+            recipients,
+        })
+    }
+}
+
+/// The server closed an idle connection before the message arrived: it answered nothing, or only
+/// that it is closing.
+fn is_stale(closed: &CloseReason, verdicts: &[RecipientOutcome]) -> bool {
+    match closed {
+        CloseReason::Ended(SmtpStage::Mail | SmtpStage::Idle) => true,
+        CloseReason::Shutdown(_) => {
+            verdicts.iter().all(|verdict| matches!(verdict, RecipientOutcome::Refused { stage: SmtpStage::Mail, .. }))
+        }
+        _ => false,
+    }
+}
+
+fn recipient(recipient: &mail::Recipient) -> TransactionRecipient {
+    TransactionRecipient {
+        address: recipient.address.clone(),
+        notify: recipient.notify,
+        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| CommandWord::new(orcpt).ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The memory of a connection beside its socket, timer and slot; it is mostly idle.
+    #[test]
+    fn a_connection_is_small() {
+        let octets = future_octets(run::<u64>);
+        assert!(octets <= 2048, "{octets} octets");
+    }
+
+    fn future_octets<A, B, F>(_: fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+}

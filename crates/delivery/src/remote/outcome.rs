@@ -1,0 +1,94 @@
+//! The outcome for a recipient from the server's reply, and replies of our own if there is none.
+//!
+//! | verdict                        | outcome                                     |
+//! |--------------------------------|---------------------------------------------|
+//! | accepted                       | relayed, with DSN if the server supports it |
+//! | refused with 4xx               | deferred                                    |
+//! | refused with 5xx               | failed                                      |
+//! | RCPT refused by 552: too many  | deferred (RFC 5321 section 4.5.3.1.10)      |
+//! | not sent: session ended before | deferred, 451 4.4.2                         |
+//! | in doubt: session ended after  | deferred, 451 4.4.2: may be delivered twice |
+
+use std::time::Duration;
+
+use mail::{EnhancedCode, Outcome, Reply};
+use protocol::smtp::client::{CloseReason, RecipientOutcome, SmtpStage, TransactionError};
+
+use super::connection::close_reason;
+use super::{NextHopFeedback, RemotePeer};
+
+/// The outcome for one recipient; `closed` says why the session ended, if it did.
+pub(super) fn outcome(
+    verdict: RecipientOutcome,
+    dsn: bool,
+    closed: Option<&CloseReason>,
+    peer: &RemotePeer,
+) -> Outcome {
+    let why = || closed.map_or_else(String::new, close_reason);
+    match verdict {
+        RecipientOutcome::Accepted(reply) => Outcome::Relayed { reply, dsn },
+        RecipientOutcome::Refused { stage, reply }
+            if reply.is_permanent() && !is_too_many_recipients(stage, &reply) =>
+        {
+            Outcome::Failed(reply)
+        }
+        RecipientOutcome::Refused { reply, .. } => Outcome::Deferred(reply),
+        RecipientOutcome::NotSent => Outcome::Deferred(lost_reply(format!("connection to {peer}: {}", why()))),
+        RecipientOutcome::InDoubt => {
+            Outcome::Deferred(lost_reply(format!("connection to {peer}: {}; the message may have arrived", why())))
+        }
+    }
+}
+
+fn is_too_many_recipients(stage: SmtpStage, reply: &Reply) -> bool {
+    let is_about_number = matches!(reply.enhanced, None | Some(EnhancedCode(_, 5, 3)));
+    reply.code == 552 && matches!(stage, SmtpStage::Rcpt(_)) && is_about_number
+}
+
+/// What a transaction that ended with its session says about the next hop.
+pub(super) fn next_hop_feedback(
+    closed: &CloseReason,
+    verdicts: &[RecipientOutcome],
+    slowest: Duration,
+    peer: &RemotePeer,
+) -> NextHopFeedback {
+    let is_open = |verdict: &RecipientOutcome| matches!(verdict, RecipientOutcome::NotSent | RecipientOutcome::InDoubt);
+    match closed {
+        CloseReason::Shutdown(_) => NextHopFeedback::Busy,
+        _ if !verdicts.iter().any(is_open) => NextHopFeedback::Answered { slowest },
+        closed => NextHopFeedback::Interrupted(lost_reply(format!("connection to {peer}: {}", close_reason(closed)))),
+    }
+}
+
+/// The outcome for a message that this server, or any server, cannot accept.
+pub(super) fn unsendable_outcome(unsendable: TransactionError) -> Outcome {
+    let failed = |code, enhanced| Outcome::Failed(Reply::new(code, enhanced, unsendable.to_string()));
+    match unsendable {
+        TransactionError::TooBig { .. } => failed(552, EnhancedCode(5, 3, 4)),
+        TransactionError::EightBit => failed(554, EnhancedCode(5, 6, 3)),
+        TransactionError::Smtputf8 => failed(553, EnhancedCode(5, 6, 7)),
+        TransactionError::NotReady | TransactionError::NoRecipients => {
+            Outcome::Deferred(lost_reply(unsendable.to_string()))
+        }
+    }
+}
+
+/// RFC 3463 section 3.5: the connection was lost.
+pub(super) fn lost_reply(text: String) -> Reply {
+    Reply::new(451, EnhancedCode(4, 4, 2), text)
+}
+
+/// RFC 3463 section 3.5: no answer from the host.
+pub(super) fn unreachable_reply(text: String) -> Reply {
+    Reply::new(451, EnhancedCode(4, 4, 1), text)
+}
+
+/// RFC 3463 section 3.8: the required security is not available.
+pub(super) fn tls_failed_reply(text: String) -> Reply {
+    Reply::new(451, EnhancedCode(4, 7, 5), text)
+}
+
+/// RFC 3463 section 3.4: an error of our own disk or system.
+pub(super) fn local_error_reply(text: String) -> Reply {
+    Reply::new(451, EnhancedCode(4, 3, 0), text)
+}

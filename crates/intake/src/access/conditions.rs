@@ -1,0 +1,156 @@
+//! Evaluates conditions. Those in memory are evaluated directly; tables and DNS lists are queried
+//! for all rules together: each table once with all keys, all tables concurrently.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use lookup::{LookupAnswer, Table};
+
+use super::{AccessTest, CompiledRule, DnsblCheck, SessionInfo, keys};
+
+/// The result of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ConditionResult {
+    /// It matches.
+    Holds,
+    /// It matches: the table has the subject, with this value.
+    Value(String),
+    /// It does not match.
+    Fails,
+    /// The table is unavailable; the reason.
+    TableUnavailable(String),
+    /// The DNS list is unavailable and lists nothing; the reason.
+    DnsblUnavailable(String),
+    /// A table or a DNS list must be queried.
+    Pending,
+}
+
+/// The results of a rule's conditions as far as they are known without a query.
+pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Vec<ConditionResult> {
+    let holds = |test: &AccessTest| match test {
+        AccessTest::Client(networks) => info.client.is_some_and(|client| networks(client)),
+        AccessTest::Helo(names) => info.helo.is_some_and(|helo| names(&keys::normalize_helo(helo))),
+        AccessTest::Sender(senders) => {
+            info.sender.is_some_and(|sender| senders(sender))
+                || info.sender_untagged.is_some_and(|sender| senders(Some(sender)))
+        }
+        AccessTest::Recipient(recipients) => {
+            info.recipient.into_iter().chain(info.recipient_untagged).any(|recipient| recipients(recipient))
+        }
+        AccessTest::Table(..) | AccessTest::Dnsbl(_) => true,
+    };
+    let result = |test: &AccessTest| match test {
+        _ if !holds(test) => ConditionResult::Fails,
+        AccessTest::Table(..) | AccessTest::Dnsbl(_) => ConditionResult::Pending,
+        _ => ConditionResult::Holds,
+    };
+    rule.conditions.iter().map(|condition| result(&condition.test)).collect()
+}
+
+/// All queries to one table.
+struct AccessTableQuery<'a> {
+    table: &'a Arc<dyn Table>,
+    keys: Vec<String>,
+    conditions: Vec<ConditionQuery<'a>>,
+}
+
+/// The part of a query that belongs to one condition.
+struct ConditionQuery<'a> {
+    rule: usize,
+    condition: usize,
+    test: &'a AccessTest,
+    /// The range of its keys in the query.
+    keys: Range<usize>,
+}
+
+/// Completes the results of all conditions of these rules. Rules with a condition that does not
+/// match are not queried.
+pub(super) async fn evaluate_conditions(
+    rules: &[&CompiledRule],
+    mut results: Vec<Vec<ConditionResult>>,
+    info: &SessionInfo<'_>,
+) -> Vec<Vec<ConditionResult>> {
+    let groups = table_queries(rules, &results, info);
+    if groups.is_empty() {
+        return results;
+    }
+    let asked: Vec<_> = groups.iter().map(query_table).collect();
+    let answers = join_all(asked).await;
+    for (group, answers) in groups.iter().zip(answers) {
+        for question in &group.conditions {
+            let own = answers.get(question.keys.clone()).unwrap_or_default();
+            results[question.rule][question.condition] = condition_result(question.test, own);
+        }
+    }
+    results
+}
+
+async fn query_table(group: &AccessTableQuery<'_>) -> Vec<LookupAnswer> {
+    let keys: Vec<&str> = group.keys.iter().map(String::as_str).collect();
+    group.table.lookup(&keys).await
+}
+
+fn table_queries<'a>(
+    rules: &[&'a CompiledRule],
+    results: &[Vec<ConditionResult>],
+    info: &SessionInfo<'_>,
+) -> Vec<AccessTableQuery<'a>> {
+    let mut groups: Vec<AccessTableQuery<'a>> = Vec::new();
+    for (place, (rule, results)) in rules.iter().copied().zip(results).enumerate() {
+        if results.contains(&ConditionResult::Fails) {
+            continue;
+        }
+        for (condition, test) in rule.conditions.iter().map(|condition| &condition.test).enumerate() {
+            let (table, keys) = match test {
+                AccessTest::Table(subject, table) if table.whole_keys_only() => {
+                    (table, keys::subject_text(*subject, info).into_iter().collect())
+                }
+                AccessTest::Table(subject, table) => (table, keys::subject_keys(*subject, info)),
+                AccessTest::Dnsbl(dnsbl) => (&dnsbl.table, info.client.iter().map(ToString::to_string).collect()),
+                _ => continue,
+            };
+            let group = match groups.iter().position(|group| Arc::ptr_eq(group.table, table)) {
+                Some(known) => &mut groups[known],
+                None => {
+                    groups.push(AccessTableQuery { table, keys: Vec::new(), conditions: Vec::new() });
+                    groups.last_mut().expect("a group was just pushed")
+                }
+            };
+            let first = group.keys.len();
+            group.keys.extend(keys);
+            group.conditions.push(ConditionQuery { rule: place, condition, test, keys: first..group.keys.len() });
+        }
+    }
+    groups
+}
+
+fn condition_result(test: &AccessTest, answers: &[LookupAnswer]) -> ConditionResult {
+    match test {
+        AccessTest::Dnsbl(dnsbl) => dnsbl_result(dnsbl, answers),
+        _ => table_result(answers),
+    }
+}
+
+/// The first key found decides. A key for which the table is unavailable might have decided before
+/// it.
+fn table_result(answers: &[LookupAnswer]) -> ConditionResult {
+    let first = answers.iter().find(|answer| **answer != LookupAnswer::NotFound);
+    match first {
+        None | Some(LookupAnswer::NotFound) => ConditionResult::Fails,
+        Some(LookupAnswer::Found(values)) => ConditionResult::Value(values.join(", ")),
+        Some(LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why)) => {
+            ConditionResult::TableUnavailable(why.clone())
+        }
+    }
+}
+
+fn dnsbl_result(dnsbl: &DnsblCheck, answers: &[LookupAnswer]) -> ConditionResult {
+    match answers.first() {
+        Some(LookupAnswer::Found(codes)) if codes.iter().any(|code| dnsbl.matches_code(code)) => ConditionResult::Holds,
+        Some(LookupAnswer::Unavailable(why) | LookupAnswer::Unconfirmed(why)) => {
+            ConditionResult::DnsblUnavailable(why.clone())
+        }
+        None | Some(LookupAnswer::Found(_) | LookupAnswer::NotFound) => ConditionResult::Fails,
+    }
+}

@@ -1,0 +1,172 @@
+//! What happens to mail: one event for each log line. Other crates emit events; the binary decides
+//! how to write them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::{Address, QueueId, Reply, Timestamp, TlsInfo};
+
+/// Header fields for the log: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as
+/// the client wrote them. They may contain any character.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoggedHeader {
+    /// The first Message-ID (RFC 5322 section 3.6.4).
+    pub message_id: Option<Box<str>>,
+    /// The first Subject, RFC 2047 encoded words undecoded; None also if subjects are not logged.
+    pub subject: Option<Box<str>>,
+}
+
+impl LoggedHeader {
+    /// Octets of a value that are logged. A longer value is cut at a character boundary and ends in
+    /// `...`.
+    pub const VALUE_OCTETS_MAX: usize = 256;
+}
+
+/// An event in the life of a message or a session.
+#[derive(Clone, Debug)]
+pub enum MailEvent {
+    /// A message was accepted: it is durable, and the 2xx reply is being sent.
+    Received {
+        /// Its queue id.
+        id: QueueId,
+        /// The client's IP address; None if the message was generated here.
+        client: Option<IpAddr>,
+        /// The client's HELO name.
+        helo: Box<str>,
+        /// The reverse-path.
+        sender: Option<Address>,
+        /// The number of final recipients.
+        recipients: usize,
+        /// The size of the stored message, in bytes.
+        size: u64,
+        /// `ESMTP`, `LMTP`, `bounce`: the protocol as in Received (RFC 3848).
+        protocol: &'static str,
+        /// The TLS parameters; None in clear text.
+        security: Option<TlsInfo>,
+        /// The user who logged in, if any.
+        user: Option<Box<str>>,
+        /// The logged header fields.
+        header: LoggedHeader,
+    },
+    /// A client attempted to log in (RFC 4954).
+    Login {
+        /// The client's IP address.
+        client: Option<IpAddr>,
+        /// The client's HELO name.
+        helo: Box<str>,
+        /// The user name that the client gave; empty if it did not get that far.
+        user: Box<str>,
+        /// The mechanism: `PLAIN`, `SCRAM-SHA-256`...
+        mechanism: &'static str,
+        /// `ok`, `refused`, `throttled`, `unavailable`, `malformed` or `cancelled`.
+        result: &'static str,
+    },
+    /// A TLS handshake with a client failed; the session is over.
+    TlsFailed {
+        /// The client's IP address.
+        client: Option<IpAddr>,
+        /// The client's HELO name; empty before HELO.
+        helo: Box<str>,
+        /// The error of the TLS library.
+        reason: Box<str>,
+    },
+    /// A message was delivered to a recipient.
+    Delivered {
+        /// The message.
+        id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
+        /// The recipient.
+        recipient: Address,
+        /// The transport that delivered it.
+        transport: Box<str>,
+        /// The host that accepted it and its reply, if it was relayed.
+        relay: Option<(Box<str>, Reply)>,
+        /// The time since the message was accepted.
+        delay: Duration,
+    },
+    /// Delivery to a recipient was deferred; another attempt follows.
+    Deferred {
+        /// The message.
+        id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
+        /// The recipient.
+        recipient: Address,
+        /// The transport of the attempt; `none` if no attempt was possible.
+        transport: Box<str>,
+        /// The host that replied, if any.
+        relay: Option<Box<str>>,
+        /// The reason.
+        reason: Reply,
+        /// The time of the next attempt.
+        until: Timestamp,
+    },
+    /// Delivery to a recipient failed for good.
+    Bounced {
+        /// The message.
+        id: QueueId,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
+        /// The recipient.
+        recipient: Address,
+        /// The transport of the attempt; `none` if no attempt was possible.
+        transport: Box<str>,
+        /// The host that replied, if any.
+        relay: Option<Box<str>>,
+        /// The reason.
+        reason: Reply,
+        /// The bounce to the sender; None if none is sent (null sender, NOTIFY=NEVER).
+        bounce: Option<QueueId>,
+    },
+    /// A recipient is held until the operator releases it.
+    Held {
+        /// The message.
+        id: QueueId,
+        /// The recipient.
+        recipient: Address,
+    },
+    /// The operator released a held recipient; delivery is due now.
+    Released {
+        /// The message.
+        id: QueueId,
+        /// The recipient.
+        recipient: Address,
+    },
+    /// The operator removed a recipient from the queue, without a bounce.
+    Removed {
+        /// The message.
+        id: QueueId,
+        /// The recipient.
+        recipient: Address,
+    },
+    /// A client got a 4xx or 5xx reply.
+    Refused {
+        /// The client's IP address.
+        client: Option<IpAddr>,
+        /// The client's HELO name; empty before HELO.
+        helo: Box<str>,
+        /// The SMTP command or stage: `connect`, `MAIL`, `RCPT`, `DATA`, `message`, `idle`...
+        stage: &'static str,
+        /// The address concerned, if any.
+        address: Option<Address>,
+        /// The access rule that refused it, if any.
+        rule: Option<Box<str>>,
+        /// The reply.
+        reply: Reply,
+    },
+    /// Damaged bytes of the spool were set aside for the operator.
+    SetAside {
+        /// The queue id, if it could still be read.
+        id: Option<QueueId>,
+        /// What was damaged, and where.
+        detail: String,
+    },
+}
+
+/// Receives mail events. Writing an event never blocks; an event that cannot be taken is dropped
+/// and counted.
+pub trait EventLog: Send + Sync {
+    /// Writes one event.
+    fn write(&self, event: MailEvent);
+}

@@ -1,0 +1,286 @@
+//! The requests on the control socket. A request is a line: a word, and after a space a JSON object
+//! if there are parameters. Client and server share this definition. Unknown members are refused: a
+//! misspelt filter must not select everything.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use mail::{Address, QueueId};
+use queue::QueueAction;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::filter::Filter;
+use super::text::AsText;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum ControlRequest {
+    /// Counts recipients.
+    Count(Filter),
+    /// Lists recipients.
+    List(Filter),
+    /// Counts recipients by a key.
+    Summary {
+        by: SummaryKey,
+        #[serde(default, deserialize_with = "filter_object")]
+        filter: Filter,
+    },
+    Hold(ActionRequest),
+    Release(ActionRequest),
+    Retry(ActionRequest),
+    Remove(ActionRequest),
+    Bounce(ActionRequest),
+    /// Stops deliveries from this queue.
+    Pause {
+        queue: String,
+    },
+    Resume {
+        queue: String,
+    },
+    /// Explains how mail for this address would be routed.
+    ExplainAddress {
+        address: AsText<Address>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sender: Option<AsText<Address>>,
+        /// Explain the access rules for this client first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<IpAddr>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        helo: Option<String>,
+    },
+    /// Explains the state of this message.
+    ExplainMessage {
+        id: AsText<QueueId>,
+    },
+    /// Tells whether mail for this address would be delivered.
+    Verify {
+        address: AsText<Address>,
+    },
+    /// Shows the envelope of this message and the state of its recipients.
+    Show {
+        id: AsText<QueueId>,
+    },
+    /// Returns a chunk of its bytes.
+    Content {
+        id: AsText<QueueId>,
+        /// The offset of the chunk.
+        #[serde(default)]
+        from: u64,
+    },
+    /// Looks up a key in a table.
+    TableGet {
+        table: String,
+        key: String,
+    },
+    /// Shows the counters of all tables, or of one.
+    TableStats {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        table: Option<String>,
+    },
+    /// Lets a replica apply the removals that it held back.
+    TableAccept {
+        table: String,
+    },
+    /// Shows gauges and limits.
+    Load,
+    /// Shows metrics.
+    Status,
+    /// Reloads the configuration.
+    Reload,
+}
+
+/// The recipients of an action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ActionRequest {
+    /// Always required, so that omitting it does not select everything.
+    #[serde(deserialize_with = "filter_object")]
+    pub(super) filter: Filter,
+    /// Only count them.
+    #[serde(default)]
+    pub(super) dry_run: bool,
+}
+
+/// What to summarize recipients by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SummaryKey {
+    /// By destination
+    Destination,
+    /// By next hop, with limits and errors
+    NextHop,
+    /// By queue
+    Queue,
+    /// By sender
+    Sender,
+}
+
+impl ControlRequest {
+    /// The request for an action.
+    pub(super) fn action(act: QueueAction, action: ActionRequest) -> ControlRequest {
+        match act {
+            QueueAction::Hold => ControlRequest::Hold(action),
+            QueueAction::Release => ControlRequest::Release(action),
+            QueueAction::Retry => ControlRequest::Retry(action),
+            QueueAction::Remove => ControlRequest::Remove(action),
+            QueueAction::Bounce => ControlRequest::Bounce(action),
+        }
+    }
+
+    /// Whether it changes anything.
+    pub(super) fn is_change(&self) -> bool {
+        match self {
+            ControlRequest::Hold(order)
+            | ControlRequest::Release(order)
+            | ControlRequest::Retry(order)
+            | ControlRequest::Remove(order)
+            | ControlRequest::Bounce(order) => !order.dry_run,
+            ControlRequest::Pause { .. }
+            | ControlRequest::Resume { .. }
+            | ControlRequest::TableAccept { .. }
+            | ControlRequest::Reload => true,
+            _ => false,
+        }
+    }
+}
+
+/// The line is not a valid request.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct InvalidRequest(#[from] serde_json::Error);
+
+impl FromStr for ControlRequest {
+    type Err = InvalidRequest;
+
+    fn from_str(line: &str) -> Result<Self, InvalidRequest> {
+        let (word, body) = line.split_once(' ').unwrap_or((line, ""));
+        if body.is_empty()
+            && let Ok(request) = serde_json::from_value(Value::from(word))
+        {
+            return Ok(request);
+        }
+        let body: Map<String, Value> = if body.is_empty() { Map::new() } else { serde_json::from_str(body)? };
+        Ok(serde_json::from_value(Value::Object(Map::from_iter([(word.to_owned(), body.into())])))?)
+    }
+}
+
+/// Reads a filter from an object only. Derived code would accept an array too, and an empty one
+/// would select everything.
+fn filter_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
+    let members = Map::deserialize(deserializer)?;
+    serde_json::from_value(Value::Object(members)).map_err(de::Error::custom)
+}
+
+impl fmt::Display for ControlRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match serde_json::to_value(self).map_err(|_| fmt::Error)? {
+            Value::Object(named) => named.iter().try_for_each(|(word, body)| write!(f, "{word} {body}")),
+            word => f.write_str(word.as_str().unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn requests_round_trip() {
+        let all =
+            &["--sender", "*@a", "--recipient", "@b", "--destination", "c*", "--queue", "d", "--older-than", "1s"];
+        let rest = &["--younger-than", "2h", "--larger-than", "3kB", "--smaller-than", "4MiB", "--error", "ö \"e\""];
+        let filter = sample::filter(&[&all[..], rest, &["--id", "7-0-1", "7-0-2"]].concat());
+        let action = ActionRequest { filter: filter.clone(), dry_run: true };
+        let name = || "lists".to_owned();
+        for request in [
+            ControlRequest::Count(Filter::default()),
+            ControlRequest::List(filter.clone()),
+            ControlRequest::Summary { by: SummaryKey::NextHop, filter },
+            ControlRequest::action(QueueAction::Hold, action.clone()),
+            ControlRequest::action(QueueAction::Release, action.clone()),
+            ControlRequest::action(QueueAction::Retry, action.clone()),
+            ControlRequest::action(QueueAction::Remove, action.clone()),
+            ControlRequest::action(QueueAction::Bounce, action),
+            ControlRequest::Pause { queue: name() },
+            ControlRequest::Resume { queue: name() },
+            ControlRequest::ExplainAddress {
+                address: "a@b.example".parse().unwrap(),
+                sender: None,
+                client: None,
+                helo: None,
+            },
+            ControlRequest::ExplainAddress {
+                address: "a@b.example".parse().unwrap(),
+                sender: None,
+                client: "2001:db8::1".parse().ok(),
+                helo: Some(name()),
+            },
+            ControlRequest::ExplainMessage { id: "7-0-1".parse().unwrap() },
+            ControlRequest::TableGet { table: name(), key: "Bob \"b\"@a.example\n".into() },
+            ControlRequest::TableStats { table: None },
+            ControlRequest::TableStats { table: Some(name()) },
+            ControlRequest::TableAccept { table: name() },
+            ControlRequest::Load,
+            ControlRequest::Status,
+            ControlRequest::Reload,
+        ] {
+            let line = request.to_string();
+            assert!(!line.contains('\n'));
+            assert_eq!(line.parse::<ControlRequest>().unwrap(), request, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_word_alone_selects_everything() {
+        assert_eq!("list".parse::<ControlRequest>().unwrap(), ControlRequest::List(Filter::default()));
+        assert_eq!(ControlRequest::Status.to_string(), "status");
+        assert_eq!(
+            r#"hold {"filter":{"queue":"a"}}"#.parse::<ControlRequest>().unwrap(),
+            ControlRequest::Hold(ActionRequest { filter: sample::filter(&["--queue", "a"]), dry_run: false })
+        );
+    }
+
+    #[test]
+    fn what_is_no_question_is_refused_with_the_reason() {
+        let told: Vec<String> = [
+            "",
+            "lists",
+            "list []",
+            "list {",
+            r#"list {"sendr":"a@b"}"#,
+            r#"list {"sender":"a"}"#,
+            r#"list {"id":["x"]}"#,
+            r#"remove {"filter":{"id":[]}}"#,
+            r#"remove {"filter":{"sender":""}}"#,
+            r#"remove {"filter":{"sender":null}}"#,
+            r#"remove {"filter":{"error":""}}"#,
+            "remove",
+            "remove {}",
+            "remove []",
+            r#"remove {"filter":[]}"#,
+            r#"remove {"queue":"a"}"#,
+            r#"remove {"filter":{},"dryrun":true}"#,
+            r#"summary {"by":"colour"}"#,
+            "pause",
+            "status {}",
+            "table-get",
+            r#"table-get {"table":"a"}"#,
+            r#"table-stats {"name":"a"}"#,
+            "table-accept",
+            "show",
+            r#"content {"id":"7-0-1","from":-1}"#,
+            r#"list {"state":["done"]}"#,
+            r#"hold {"filter":{"state":[]}}"#,
+        ]
+        .into_iter()
+        .map(|line| format!("{line}: {}", line.parse::<ControlRequest>().unwrap_err()))
+        .collect();
+        insta::assert_snapshot!(told.join("\n"));
+    }
+}

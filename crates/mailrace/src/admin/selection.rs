@@ -1,0 +1,198 @@
+//! The recipients that a filter selects. The queue's part is copied in one pass on the scheduler's
+//! thread; the handler reads the messages afterwards, each once if its recipients come one after
+//! another.
+
+use std::collections::{HashMap, HashSet};
+
+use mail::{Envelope, QueueId, Timestamp};
+use queue::{Destination, QueueAction, Queues, RecipientView};
+use spool::Spool;
+
+use super::filter::{Filter, QueueFilter, UnknownQueue};
+use super::request::ActionRequest;
+
+/// A recipient: the message and the ordinal in its envelope.
+pub(super) type RecipientId = (QueueId, u32);
+
+/// The recipients that pass the conditions on what the queue knows.
+#[derive(Default)]
+pub(super) struct SelectedRecipients {
+    /// Oldest first, recipients of one message together.
+    pub(super) entries: Vec<RecipientView>,
+    /// The destinations of the entries.
+    pub(super) destinations: HashMap<Destination, DestinationName>,
+}
+
+/// The names of a destination and its queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct DestinationName {
+    pub(super) name: Box<str>,
+    pub(super) queue: Box<str>,
+}
+
+impl DestinationName {
+    pub(super) fn of<R: Clone>(queues: &Queues<R>, destination: Destination) -> DestinationName {
+        let queue = usize::from(queues.destination_queue(destination).0);
+        DestinationName {
+            name: queues.destination_name(destination).into(),
+            queue: queues.config().queues[queue].name.clone(),
+        }
+    }
+}
+
+/// Selects recipients.
+pub(super) fn select<R: Clone>(
+    queues: &Queues<R>,
+    filter: &Filter,
+    now: Timestamp,
+) -> Result<SelectedRecipients, UnknownQueue> {
+    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let mut selected = SelectedRecipients::default();
+    for entry in queues.recipients().filter(|entry| queue_filter.passes(entry)) {
+        selected
+            .destinations
+            .entry(entry.destination)
+            .or_insert_with_key(|destination| DestinationName::of(queues, *destination));
+        selected.entries.push(entry);
+    }
+    Ok(selected)
+}
+
+impl SelectedRecipients {
+    /// Sorts the entries. This takes long for many, and is not done on the scheduler's thread.
+    pub(super) fn sort(&mut self) {
+        self.entries.sort_unstable_by_key(|entry| (entry.accepted_at, entry.id, entry.ordinal));
+    }
+}
+
+/// Counts the recipients that pass the conditions on what the queue knows.
+pub(super) fn count<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestamp) -> Result<usize, UnknownQueue> {
+    if filter.is_empty() {
+        return Ok(queues.len());
+    }
+    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    Ok(queues.recipients().filter(|entry| queue_filter.passes(entry)).count())
+}
+
+/// The recipients that an action may apply to, so that the caller can read their messages first.
+/// Only the queue knows which these are: it is asked to pick, and every pick is declined.
+pub(super) fn candidates<R: Clone>(
+    queues: &mut Queues<R>,
+    act: QueueAction,
+    filter: &Filter,
+    now: Timestamp,
+) -> Result<Vec<RecipientId>, UnknownQueue> {
+    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let mut candidates = Vec::new();
+    queues.pick_for_action(act, now, &mut |entry| {
+        if queue_filter.passes(entry) {
+            candidates.push((entry.id, entry.ordinal));
+        }
+        false
+    });
+    Ok(candidates)
+}
+
+/// Applies an action to the recipients that pass, limited to `recipients` if given, and returns how
+/// many. A dry run only counts.
+pub(super) fn apply_action<R: Clone>(
+    queues: &mut Queues<R>,
+    act: QueueAction,
+    order: &ActionRequest,
+    recipients: Option<&HashSet<RecipientId>>,
+    now: Timestamp,
+) -> Result<usize, UnknownQueue> {
+    let mut queue_filter = QueueFilter::new(&order.filter, queues, now)?;
+    let mut count = 0;
+    queues.pick_for_action(act, now, &mut |entry| {
+        let is_selected = recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
+            && queue_filter.passes(entry);
+        count += usize::from(is_selected);
+        is_selected && !order.dry_run
+    });
+    Ok(count)
+}
+
+/// A message: its envelope and its size in bytes.
+pub(super) type StoredMessage = (Envelope, u64);
+
+/// Reads messages, and keeps the last one.
+pub(super) struct StoredMessageReader<'a> {
+    spool: &'a Spool,
+    last: Option<(QueueId, Option<StoredMessage>)>,
+}
+
+impl<'a> StoredMessageReader<'a> {
+    pub(super) fn new(spool: &'a Spool) -> Self {
+        StoredMessageReader { spool, last: None }
+    }
+
+    /// None if the message is gone or cannot be read.
+    pub(super) fn read(&mut self, id: QueueId) -> Option<&StoredMessage> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
+            let stored = self.spool.message(id).ok();
+            self.last = Some((id, stored.map(|stored| (stored.envelope, stored.body.len()))));
+        }
+        self.last.as_ref()?.1.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use queue::AttemptPurpose;
+
+    use super::super::sample::{self, NOW};
+    use super::*;
+
+    fn order(options: &[&str], dry_run: bool) -> ActionRequest {
+        ActionRequest { filter: sample::filter(options), dry_run }
+    }
+
+    #[test]
+    fn entries_come_with_destination_names() {
+        let sample = sample::queues();
+        let mut selected = select(&sample.queues, &sample::filter(&["--older-than", "90m"]), NOW).unwrap();
+        selected.sort();
+        assert_eq!(selected.entries.iter().map(|entry| entry.ordinal).collect::<Vec<_>>(), [0, 1, 2]);
+        let mut places: Vec<_> = selected.destinations.values().map(|place| (&*place.name, &*place.queue)).collect();
+        places.sort_unstable();
+        assert_eq!(places, [("a.example", "standard"), ("b.example", "standard")]);
+        let number = |options: &[&str]| count(&sample.queues, &sample::filter(options), NOW).unwrap();
+        assert_eq!([number(&[]), number(&["--older-than", "90m"]), number(&["--id", "7-0-9"])], [5, 3, 0]);
+    }
+
+    #[test]
+    fn actions_skip_recipients_in_flight() {
+        let acts =
+            [QueueAction::Hold, QueueAction::Release, QueueAction::Retry, QueueAction::Remove, QueueAction::Bounce];
+        let number = |dry_run: bool| {
+            acts.map(|act| apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), None, NOW).unwrap())
+        };
+        assert_eq!(number(true), [3, 1, 2, 4, 4]);
+        assert_eq!(number(false), number(true));
+    }
+
+    #[test]
+    fn a_dry_run_changes_nothing() {
+        let mut queues = sample::queues().queues;
+        let run = |queues: &mut Queues<()>, dry_run| {
+            apply_action(queues, QueueAction::Retry, &order(&["--error", "greylisted"], dry_run), None, NOW).unwrap()
+        };
+        assert_eq!([run(&mut queues, true), run(&mut queues, true), run(&mut queues, false)], [2, 2, 2]);
+        assert_eq!(run(&mut queues, true), 0);
+        let attempt = queues.next(NOW).unwrap();
+        assert_eq!(attempt.purpose, AttemptPurpose::Action(QueueAction::Retry));
+    }
+
+    #[test]
+    fn message_conditions_limit_the_selection() {
+        let mut queues = sample::queues().queues;
+        let filter = order(&["--recipient", "*@a.example"], false);
+        let mut selected = candidates(&mut queues, QueueAction::Hold, &filter.filter, NOW).unwrap();
+        selected.sort_unstable();
+        let id = |sequence| QueueId::new(mail::SpoolId::new(7), 0, sequence);
+        assert_eq!(selected, [(id(1), 1), (id(2), 0)]);
+        let recipients = HashSet::from([(id(2), 0), (id(3), 0)]);
+        assert_eq!(apply_action(&mut queues, QueueAction::Hold, &filter, Some(&recipients), NOW).unwrap(), 1);
+    }
+}

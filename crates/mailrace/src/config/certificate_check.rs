@@ -1,0 +1,49 @@
+//! Checks that the certificate files can be used, which the text alone does not show. `serve` and
+//! `check` call it; the errors point into the configuration text.
+
+use std::ops::Range;
+use std::time::SystemTime;
+
+use net::{CertificateError, CertificateFiles};
+
+use super::error::{ConfigError, ConfigErrors, line_of};
+use super::secret::likely_secret_spans;
+use super::{Certificate, LoadedConfig};
+
+impl Certificate {
+    /// In the type of the `net` crate.
+    pub fn files(&self) -> CertificateFiles {
+        CertificateFiles { chain: self.chain.clone(), key: self.key.clone(), names: self.names.clone() }
+    }
+
+    fn to_config_error(&self, error: &CertificateError) -> ConfigError {
+        let (key, place) =
+            if error.concerns_key_file() { ("key", &self.key_span) } else { ("chain", &self.chain_span) };
+        ConfigError::new(place.clone(), format!("`certificate.{key}` cannot be used"), error.to_string())
+    }
+}
+
+/// Reads all certificates from disk. Returns errors for those that cannot be used, otherwise
+/// warnings about those that clients will reject at `now`. Each warning starts with its place in
+/// the text.
+pub fn check_certificates(loaded: &LoadedConfig, now: SystemTime) -> Result<Vec<String>, ConfigErrors> {
+    let (mut errors, mut doubts) = (Vec::new(), Vec::new());
+    for certificate in &loaded.config.certificates {
+        match net::Certificate::load(&certificate.files()) {
+            Err(error) => errors.push(certificate.to_config_error(&error)),
+            Ok(read) => doubts.extend(read.warning(now).map(|doubt| {
+                let place = location(loaded, &certificate.chain_span);
+                format!("{place}: the certificate in {} {doubt}", certificate.chain.display())
+            })),
+        }
+    }
+    if errors.is_empty() {
+        Ok(doubts)
+    } else {
+        Err(ConfigErrors::new(&loaded.source.to_string(), &loaded.text, errors, &likely_secret_spans(&loaded.text)))
+    }
+}
+
+fn location(loaded: &LoadedConfig, place: &Range<usize>) -> String {
+    format!("{}:{}", loaded.source, line_of(&loaded.text, place.start))
+}

@@ -1,0 +1,405 @@
+//! The thread that classifies messages whose envelope is not enough. It may wait for the disk and
+//! for the directory, and does one lookup for all messages of a batch: a lookup costs a round trip.
+//!
+//! Recipients whose mailbox host is unknown wait at `?!domain`. Each attempt there comes to this
+//! thread:
+//!
+//! | the directory knows the host of | then |
+//! |---|---|
+//! | none of the attempt's recipients | all are deferred, as by a host |
+//! | some | these are requeued at their hosts; the others return at once as a new attempt |
+//! | all | all are requeued at their hosts |
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::iter;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
+
+use delivery::DeliveryResult;
+use lookup::directory::{MailboxLocation, RecipientDirectory};
+use mail::{Address, EnhancedCode, Envelope, Outcome, Reply, Timestamp};
+use queue::{ContactResult, QueueNumber};
+use spool::{LiveMessage, ReadError, RecipientState, SpooledMessage};
+use tokio::runtime::Runtime;
+
+use super::classifier::{ClassifiedMessage, ClassifierRules, MailboxHost, UNKNOWN_HOST};
+use super::message_cache::{CachedMessage, MessageCache};
+use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
+use crate::config::HeaderRule;
+
+/// Messages in one batch.
+const BATCH_MESSAGES_MAX: usize = 1000;
+/// A batch takes no more messages once their envelopes have this many recipients: each envelope is
+/// copied.
+const BATCH_RECIPIENTS_MAX: usize = 10_000;
+/// How much of a message is searched for its header.
+const HEADER_OCTETS_MAX: usize = 64 << 10;
+
+/// A request to the thread.
+pub(super) enum ClassifyJob {
+    /// A message whose envelope is not enough.
+    New(LiveMessage),
+    /// Recipients whose mailbox host was unknown when they were last classified.
+    HostUnknown(Attempt),
+    /// Recipients whose queue is retired or whose rules have changed; they keep their state in the
+    /// spool.
+    Moved(Attempt),
+    /// Switches to these rules.
+    Reconfigure(Arc<ClassifierRules>, Arc<RecipientDirectory>),
+}
+
+/// What the thread works with.
+pub(super) struct ClassifierWorker {
+    rules: Arc<ClassifierRules>,
+    messages: MessageCache,
+    directory: Arc<RecipientDirectory>,
+    runtime: Runtime,
+    scheduler: SchedulerHandle,
+}
+
+/// A message to classify: the recipients that are not final.
+struct ClassifyCase {
+    live: LiveMessage,
+    origin: CaseOrigin,
+}
+
+/// Where the message comes from.
+enum CaseOrigin {
+    New,
+    /// From an attempt at an unknown host.
+    HostUnknown(Attempt, Arc<CachedMessage>),
+    /// From a retired queue, or classified by other rules.
+    Moved(Attempt),
+}
+
+impl ClassifierWorker {
+    /// Starts the thread; it ends when the sender is dropped.
+    pub(super) fn start(
+        rules: Arc<ClassifierRules>,
+        messages: MessageCache,
+        directory: Arc<RecipientDirectory>,
+        scheduler: SchedulerHandle,
+        alive: Sender<()>,
+    ) -> io::Result<Sender<ClassifyJob>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut worker = ClassifierWorker { rules, messages, directory, runtime, scheduler };
+        let (sender, jobs) = mpsc::channel();
+        thread::Builder::new().name("classifier".into()).spawn(move || {
+            while let Ok(first) = jobs.recv() {
+                let batch = take_batch(iter::once(first).chain(jobs.try_iter()).filter_map(|job| worker.case(job)));
+                worker.classify(batch);
+            }
+            // The spool reference goes first: the spool is closed when `alive` ends.
+            drop((worker, alive));
+        })?;
+        Ok(sender)
+    }
+
+    fn case(&mut self, job: ClassifyJob) -> Option<ClassifyCase> {
+        match job {
+            ClassifyJob::New(live) => Some(ClassifyCase { live, origin: CaseOrigin::New }),
+            ClassifyJob::HostUnknown(attempt) => match self.messages.message(attempt.id) {
+                Ok(message) => Some(ClassifyCase::host_unknown(attempt, message)),
+                Err(error) => self.send_read_failure(attempt, error),
+            },
+            ClassifyJob::Moved(attempt) => match self.messages.stored(attempt.id) {
+                Ok(stored) => Some(ClassifyCase::moved(attempt, stored)),
+                Err(error) => self.send_read_failure(attempt, error),
+            },
+            ClassifyJob::Reconfigure(rules, directory) => {
+                (self.rules, self.directory) = (rules, directory);
+                None
+            }
+        }
+    }
+
+    fn send_read_failure(&self, attempt: Attempt, error: ReadError) -> Option<ClassifyCase> {
+        self.scheduler.send(SchedulerMsg::read_failed(attempt, error));
+        None
+    }
+
+    fn classify(&self, batch: Vec<ClassifyCase>) {
+        let stores = self.runtime.block_on(mailbox_stores(&self.rules, &self.directory, &batch));
+        let queues = self.queues(&batch);
+        for ((case, stores), queue) in batch.into_iter().zip(stores).zip(queues) {
+            self.scheduler.send(case.into_msg(&self.rules, stores, queue));
+        }
+    }
+
+    /// By a header field, else by a table of senders unless a configured list has the sender.
+    fn queues(&self, batch: &[ClassifyCase]) -> Vec<Option<QueueNumber>> {
+        let mut queues: Vec<_> = batch.iter().map(|case| self.by_header(&case.live)).collect();
+        let is_listed = |sender: &&Address| self.rules.by_sender(sender).is_some();
+        let sender = |case: &'_ ClassifyCase| case.live.envelope.sender.clone().filter(|sender| !is_listed(&sender));
+        let open = queues.iter_mut().zip(batch).filter(|(queue, _)| queue.is_none());
+        let (places, senders): (Vec<_>, Vec<_>) = open.filter_map(|(queue, case)| Some((queue, sender(case)?))).unzip();
+        let senders: Vec<&Address> = senders.iter().collect();
+        let found = self.runtime.block_on(self.rules.by_sender_tables(&senders));
+        for (queue, found) in places.into_iter().zip(found) {
+            *queue = found.map(|(_, queue)| *queue);
+        }
+        queues
+    }
+
+    fn by_header(&self, live: &LiveMessage) -> Option<QueueNumber> {
+        if self.rules.headers.is_empty() {
+            return None;
+        }
+        // A message that cannot be read goes by its envelope; the attempt will report the error.
+        let body = self.messages.message(live.id).ok()?.body.clone();
+        let mut bytes = vec![0; HEADER_OCTETS_MAX.min(usize::try_from(body.len()).unwrap_or(usize::MAX))];
+        let read = body.read_at(&mut bytes, 0).ok()?;
+        let fields = fields(&bytes[..read]);
+        let matches = |pattern: &HeaderRule| fields.iter().any(|(name, value)| pattern.matches(name, value));
+        self.rules.headers.iter().find(|(pattern, _)| matches(pattern)).map(|(_, queue)| *queue)
+    }
+}
+
+impl ClassifyCase {
+    /// Only the attempt's recipients are open, and this attempt does not count.
+    fn host_unknown(attempt: Attempt, message: Arc<CachedMessage>) -> Self {
+        let mut states = vec![RecipientState::Delivered; message.envelope.recipients.len()];
+        for ordinal in &attempt.recipients {
+            states[*ordinal as usize] =
+                RecipientState::Waiting { attempts: attempt.number - 1, until: Timestamp::default() };
+        }
+        let envelope = Envelope::clone(&message.envelope);
+        let live = LiveMessage { id: attempt.id, envelope, states, recovered: attempt.recovered };
+        ClassifyCase { live, origin: CaseOrigin::HostUnknown(attempt, message) }
+    }
+
+    /// Only the attempt's recipients are open, with their state in the spool.
+    fn moved(attempt: Attempt, stored: SpooledMessage) -> Self {
+        let SpooledMessage { envelope, states, body: _ } = stored;
+        let is_in_attempt: HashSet<u32> = attempt.recipients.iter().copied().collect();
+        let state = |(ordinal, state): (u32, RecipientState)| {
+            if is_in_attempt.contains(&ordinal) { state } else { RecipientState::Delivered }
+        };
+        let states = (0..).zip(states).map(state).collect();
+        let live = LiveMessage { id: attempt.id, envelope, states, recovered: attempt.recovered };
+        ClassifyCase { live, origin: CaseOrigin::Moved(attempt) }
+    }
+
+    /// The open recipients whose mailbox host only the directory knows.
+    fn recipients_to_look_up<'a>(&'a self, rules: &'a ClassifierRules) -> impl Iterator<Item = (u32, &'a Address)> {
+        let LiveMessage { envelope, states, .. } = &self.live;
+        let open = (0..).zip(&envelope.recipients).zip(states).filter(|(_, state)| !state.is_final());
+        let addresses = open.map(|((ordinal, recipient), _)| (ordinal, &recipient.address));
+        addresses.filter(|(_, address)| rules.needs_directory(address.domain()))
+    }
+
+    fn into_msg(
+        self,
+        rules: &Arc<ClassifierRules>,
+        stores: Vec<(u32, MailboxLocation)>,
+        queue: Option<QueueNumber>,
+    ) -> SchedulerMsg {
+        let ClassifyCase { live, origin } = self;
+        let (attempt, message) = match origin {
+            CaseOrigin::New => return SchedulerMsg::Classified(rules.clone(), classified(live, stores, queue)),
+            CaseOrigin::Moved(attempt) => {
+                return SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, stores, queue));
+            }
+            CaseOrigin::HostUnknown(attempt, message) => (attempt, message),
+        };
+        match outcomes_if_all_unknown(&attempt.recipients, &stores) {
+            None => SchedulerMsg::Reclassified(rules.clone(), attempt, classified(live, stores, queue)),
+            Some(outcomes) => SchedulerMsg::Ended(vec![EndedAttempt {
+                attempt,
+                message: Some(message),
+                ending: DeliveryResult::Outcomes(outcomes),
+                contact: ContactResult::Answered { slowest: Duration::ZERO },
+                peer: None,
+            }]),
+        }
+    }
+}
+
+/// Takes messages up to the size of a batch; the rest stays in the iterator.
+fn take_batch(cases: impl Iterator<Item = ClassifyCase>) -> Vec<ClassifyCase> {
+    let (mut batch, mut recipients) = (Vec::new(), 0);
+    for case in cases {
+        recipients += case.live.envelope.recipients.len();
+        batch.push(case);
+        if batch.len() >= BATCH_MESSAGES_MAX || recipients >= BATCH_RECIPIENTS_MAX {
+            break;
+        }
+    }
+    batch
+}
+
+/// For each message, the mailbox hosts that only the directory knows.
+async fn mailbox_stores(
+    rules: &ClassifierRules,
+    directory: &RecipientDirectory,
+    batch: &[ClassifyCase],
+) -> Vec<Vec<(u32, MailboxLocation)>> {
+    let addresses: Vec<Address> =
+        batch.iter().flat_map(|case| case.recipients_to_look_up(rules)).map(|(_, it)| it.clone()).collect();
+    let mut found = directory.mailbox_locations(&addresses).await.into_iter();
+    batch
+        .iter()
+        .map(|case| case.recipients_to_look_up(rules).map(|(ordinal, _)| ordinal).zip(found.by_ref()).collect())
+        .collect()
+}
+
+/// Recipients whose host is unknown go to a destination whose attempts ask again.
+fn classified(live: LiveMessage, stores: Vec<(u32, MailboxLocation)>, queue: Option<QueueNumber>) -> ClassifiedMessage {
+    let place = |store| match store {
+        MailboxLocation::ThisHost => Some(MailboxHost::Here),
+        MailboxLocation::NextHop => None,
+        MailboxLocation::OtherHost(host) => Some(MailboxHost::Host(host)),
+        MailboxLocation::Unavailable(_) => Some(MailboxHost::Host(UNKNOWN_HOST.into())),
+    };
+    let places = stores.into_iter().filter_map(|(ordinal, store)| Some((ordinal, place(store)?))).collect();
+    ClassifiedMessage { live, queue, mailbox_hosts: places }
+}
+
+/// If no recipient's host is known: the outcomes of the attempt. None if any is.
+fn outcomes_if_all_unknown(recipients: &[u32], stores: &[(u32, MailboxLocation)]) -> Option<Vec<Outcome>> {
+    let whys: HashMap<u32, &str> =
+        stores.iter().filter_map(|(ordinal, store)| Some((*ordinal, unavailable_reason(store)?))).collect();
+    recipients.iter().map(|ordinal| whys.get(ordinal).map(|why| host_unknown_outcome(why))).collect()
+}
+
+fn unavailable_reason(store: &MailboxLocation) -> Option<&str> {
+    match store {
+        MailboxLocation::Unavailable(why) => Some(why),
+        MailboxLocation::ThisHost | MailboxLocation::NextHop | MailboxLocation::OtherHost(_) => None,
+    }
+}
+
+fn host_unknown_outcome(why: &str) -> Outcome {
+    let text = format!("mailbox host unknown: {why}");
+    Outcome::Deferred(Reply::new(451, EnhancedCode(4, 3, 5), text))
+}
+
+/// The fields of a header, unfolded (RFC 5322 section 2.2.3).
+fn fields(message: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(message);
+    let mut fields: Vec<(String, String)> = Vec::new();
+    for line in text.split("\r\n").take_while(|line| !line.is_empty()) {
+        if line.starts_with([' ', '\t']) {
+            if let Some((_, value)) = fields.last_mut() {
+                value.push_str(line);
+            }
+        } else if let Some((name, value)) = line.split_once(':') {
+            fields.push((name.trim_end().to_owned(), value.trim_start().to_owned()));
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use lookup::directory::{Limits, LocalDomain};
+    use lookup::{LookupAnswer, LookupFuture, Table};
+    use mail::{BodyType, ClientInfo, DsnNotify, QueueId, Recipient, SpoolId};
+
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_unfolded_and_ends_at_the_empty_line() {
+        let found =
+            fields(b"Subject: a\r\n\tlong one\r\nList-Id :  <l.example>\r\nnonsense\r\n\r\nPrecedence: bulk\r\n");
+        let expected = [("Subject", "a\tlong one"), ("List-Id", "<l.example>")];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    /// Regression: one unknown mailbox host deferred the whole attempt.
+    #[test]
+    fn an_unknown_host_does_not_delay_known_ones() {
+        let unknown = |why: &str| MailboxLocation::Unavailable(why.into());
+        let stores = [(2, unknown("odd")), (5, unknown("down"))];
+        assert_eq!(
+            outcomes_if_all_unknown(&[5, 2], &stores),
+            Some(vec![host_unknown_outcome("down"), host_unknown_outcome("odd")])
+        );
+        assert_eq!(
+            outcomes_if_all_unknown(&[5, 2], &[(2, unknown("odd")), (5, MailboxLocation::OtherHost("a.x.org".into()))]),
+            None
+        );
+        // The second recipient is classified by its envelope.
+        assert_eq!(outcomes_if_all_unknown(&[5, 2], &stores[..1]), None);
+    }
+
+    fn case(recipients: &[&str]) -> ClassifyCase {
+        let recipient = |text: &&str| Recipient {
+            address: text.parse().expect("an address"),
+            original: None,
+            notify: DsnNotify::UNSET,
+            orcpt: None,
+        };
+        let envelope = Envelope {
+            sender: None,
+            recipients: recipients.iter().map(recipient).collect(),
+            accepted_at: Timestamp::default(),
+            client: ClientInfo { address: None, helo: "client.test".into(), trusted: true },
+            body_type: BodyType::default(),
+            smtputf8: false,
+            ret: None,
+            envid: None,
+        };
+        let states = vec![RecipientState::NEW; recipients.len()];
+        let id = QueueId::new(SpoolId::new(1), 0, 1);
+        ClassifyCase { live: LiveMessage { id, envelope, states, recovered: false }, origin: CaseOrigin::New }
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_leaves_the_rest() {
+        let mut many = iter::repeat_with(|| case(&["a@x.org"])).take(BATCH_MESSAGES_MAX + 1);
+        assert_eq!((take_batch(&mut many).len(), many.count()), (BATCH_MESSAGES_MAX, 1));
+        let all = vec!["a@x.org"; BATCH_RECIPIENTS_MAX / 2];
+        let mut large = iter::repeat_with(|| case(&all)).take(3);
+        assert_eq!((take_batch(&mut large).len(), large.count()), (2, 1));
+    }
+
+    /// Answers every key with `store`, and records its queries.
+    #[derive(Default)]
+    struct HostTable(Mutex<Vec<String>>);
+
+    impl Table for HostTable {
+        fn name(&self) -> &str {
+            "hosts"
+        }
+
+        fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
+            self.0.lock().expect("no test panicked with it").push(keys.join(" "));
+            Box::pin(std::future::ready(keys.iter().map(|_| LookupAnswer::Found(vec!["store".into()])).collect()))
+        }
+    }
+
+    /// Regression: each message used to cost a round trip to the table of hosts.
+    #[test]
+    fn the_host_table_is_queried_once_per_batch() {
+        let hosts = Arc::new(HostTable::default());
+        let domain = LocalDomain {
+            name: "x.org".into(),
+            mailboxes: None,
+            aliases: None,
+            catch_all: None,
+            hosts: Some(hosts.clone()),
+            delimiter: None,
+            transport: "maildir".into(),
+            is_final: true,
+        };
+        let directory = RecipientDirectory::new(vec![domain], Limits::default());
+        let rules = ClassifierRules { has_domain_tables: true, ..ClassifierRules::plain() };
+        let mut done = case(&["a@x.org", "b@x.org"]);
+        done.live.states[0] = RecipientState::Delivered;
+        let batch = [done, case(&["c@y.org"]), case(&["d@y.org", "e@x.org"])];
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let found = runtime.block_on(mailbox_stores(&rules, &directory, &batch));
+        let at = || MailboxLocation::OtherHost("store".into());
+        assert_eq!(
+            found,
+            [vec![(1, at())], vec![(0, MailboxLocation::NextHop)], vec![(0, MailboxLocation::NextHop), (1, at())]]
+        );
+        assert_eq!(*hosts.0.lock().expect("no test panicked with it"), ["b@x.org e@x.org"]);
+    }
+}

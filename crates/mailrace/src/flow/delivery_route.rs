@@ -1,0 +1,40 @@
+//! The route of a destination: the resolver's answer, which the queue gives to each attempt.
+
+use std::sync::Arc;
+
+use delivery::remote::NextHop;
+use mail::Outcome;
+
+/// The route of a destination.
+#[derive(Debug)]
+pub enum DeliveryRoute {
+    /// To local mailboxes.
+    Mailboxes {
+        /// The name of the transport.
+        transport: Box<str>,
+    },
+    /// To other hosts.
+    Remote {
+        /// The name of the transport.
+        transport: Box<str>,
+        /// The hosts.
+        hop: Arc<NextHop>,
+    },
+    /// The mailbox host is unknown: each attempt asks the directory again.
+    HostUnknown,
+    /// No route: every attempt ends like this.
+    NoRoute {
+        /// The outcome of each attempt.
+        outcome: Outcome,
+    },
+}
+
+impl DeliveryRoute {
+    /// The name of the transport, for the log.
+    pub fn transport(&self) -> &str {
+        match self {
+            DeliveryRoute::Mailboxes { transport } | DeliveryRoute::Remote { transport, .. } => transport,
+            DeliveryRoute::HostUnknown | DeliveryRoute::NoRoute { .. } => "none",
+        }
+    }
+}

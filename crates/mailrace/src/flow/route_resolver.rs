@@ -1,0 +1,274 @@
+//! The thread that resolves the route of a destination, with its limits.
+//!
+//! Many queries run concurrently; the router limits how many use the DNS. The answer is a next hop
+//! with its hosts, or the outcome of each attempt if there is no route. It carries the edition of
+//! the routing that produced it: when the routing changes, running queries finish with the old one,
+//! and the scheduler asks again.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use delivery::remote::{NextHop, Target};
+use mail::{EnhancedCode, Outcome, Reply, Timestamp};
+use queue::{AdaptMode, ConcurrencyPolicy, Destination, NextHopLimits, NextHopRoute, ProbePolicy};
+use route::{Hosts, RouteAnswer, Router};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::classifier::UNKNOWN_HOST;
+use super::delivery_route::DeliveryRoute;
+use super::{SchedulerHandle, SchedulerMsg};
+use crate::tables::OpenTables;
+
+/// Concurrent attempts that contact no host.
+const INTERNAL_CONCURRENCY: usize = 100_000;
+/// The next hop of destinations without a route.
+const NO_ROUTE_HOP: &str = "nowhere";
+/// The next hop of destinations whose mailbox host the directory does not tell.
+const HOST_UNKNOWN_HOP: &str = "unsorted";
+/// How long that answer is valid. It costs nothing and does not change.
+const HOST_UNKNOWN_VALID_FOR: Duration = Duration::from_secs(3600);
+
+/// A request to the thread.
+pub(super) enum RouteRequest {
+    /// Resolves a destination.
+    Resolve(RouteQuery),
+    /// Switches to this routing, with this edition.
+    Reconfigure(Routing, u32),
+}
+
+/// A destination to resolve.
+pub(super) struct RouteQuery {
+    pub(super) destination: Destination,
+    pub(super) name: Box<str>,
+}
+
+/// The router and the transports.
+pub(super) struct Routing {
+    router: Box<Router>,
+    transports: Transports,
+}
+
+/// A handle to the thread.
+#[derive(Clone)]
+pub(super) struct RouteResolverHandle {
+    requests: UnboundedSender<RouteRequest>,
+}
+
+/// Creates routers on the thread's runtime.
+pub(super) struct RouterFactory(Handle);
+
+/// The settings of a transport.
+#[derive(Clone)]
+pub struct TransportConfig {
+    /// How to reach other hosts; None for a local transport.
+    pub remote: Option<Arc<delivery::remote::Config>>,
+    /// Limits for each of its next hops.
+    pub limits: NextHopLimits,
+}
+
+/// Settings for one next hop that override those of its transport.
+#[derive(Clone)]
+pub struct NextHopOverride {
+    /// Whether the override applies to a host.
+    pub applies_to: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Concurrent connections.
+    pub connections: Option<usize>,
+    /// Messages per time.
+    pub rate: Option<queue::RateLimit>,
+    /// Messages per connection.
+    pub messages_per_connection: Option<u32>,
+    /// Recipients per message.
+    pub recipients_per_message: Option<usize>,
+}
+
+/// All transports by name, and the overrides for single next hops.
+#[derive(Clone)]
+pub struct Transports {
+    /// By name of the transport.
+    pub by_name: HashMap<Box<str>, TransportConfig>,
+    /// The first override that applies to any host of a next hop counts.
+    pub overrides: Vec<NextHopOverride>,
+}
+
+/// The name of a next hop, the route to it, and its limits.
+type ResolvedRoute = (Box<str>, DeliveryRoute, NextHopLimits);
+
+struct RouteResolver {
+    routing: Routing,
+    edition: u32,
+    scheduler: SchedulerHandle,
+}
+
+/// Starts the thread. It ends when all handles are dropped; open queries are then not answered.
+pub(super) fn start(
+    config: route::Config,
+    tables: &OpenTables,
+    transports: Transports,
+    scheduler: SchedulerHandle,
+    alive: Sender<()>,
+) -> io::Result<(RouteResolverHandle, RouterFactory)> {
+    let (sender, requests) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let router_factory = RouterFactory(runtime.handle().clone());
+    let routing = router_factory.routing(config, tables, transports)?;
+    thread::Builder::new().name("route resolver".into()).spawn(move || {
+        let resolver = RouteResolver { routing, edition: 0, scheduler };
+        LocalSet::new().block_on(&runtime, run(resolver, requests));
+        drop(alive);
+    })?;
+    Ok((RouteResolverHandle { requests: sender }, router_factory))
+}
+
+async fn run(resolver: RouteResolver, mut requests: UnboundedReceiver<RouteRequest>) {
+    let mut resolver = Rc::new(resolver);
+    while let Some(request) = requests.recv().await {
+        match request {
+            RouteRequest::Resolve(question) => drop(spawn_local(resolver.clone().resolve(question))),
+            RouteRequest::Reconfigure(ways, edition) => {
+                resolver = Rc::new(RouteResolver { routing: ways, edition, scheduler: resolver.scheduler.clone() });
+            }
+        }
+    }
+}
+
+impl RouteResolverHandle {
+    pub(super) fn send(&self, request: RouteRequest) {
+        // Only fails at shutdown.
+        drop(self.requests.send(request));
+    }
+}
+
+impl RouterFactory {
+    /// # Errors
+    ///
+    /// The router cannot be created: the system configures no DNS servers.
+    pub(super) fn routing(
+        &self,
+        config: route::Config,
+        tables: &OpenTables,
+        transports: Transports,
+    ) -> io::Result<Routing> {
+        let _entered = self.0.enter();
+        let router = Router::new(config).map_err(io::Error::other)?;
+        let router = Box::new(router.with_tables(tables.iter().map(|(_, table)| table.clone())));
+        Ok(Routing { router, transports })
+    }
+}
+
+impl RouteResolver {
+    async fn resolve(self: Rc<Self>, query: RouteQuery) {
+        if query.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
+            return self.send_route(query.destination, host_unknown(), HOST_UNKNOWN_VALID_FOR, false);
+        }
+        let answered = self.routing.router.route(&query.name).await;
+        let route = match answered.answer {
+            RouteAnswer::Local { transport } => self.local_route(transport),
+            RouteAnswer::Hosts(hosts) => self.remote_route(hosts),
+            RouteAnswer::Defer(reply) => no_route(Outcome::Deferred(reply)),
+            RouteAnswer::Fail(reply) => no_route(Outcome::Failed(reply)),
+        };
+        self.send_route(query.destination, route, answered.valid_for, answered.transient);
+    }
+
+    fn send_route(
+        &self,
+        destination: Destination,
+        (next_hop, way, limits): ResolvedRoute,
+        valid_for: Duration,
+        transient: bool,
+    ) {
+        let until = Timestamp::from(SystemTime::now()) + valid_for;
+        let routed = NextHopRoute { next_hop, route: Arc::new(way), limits, until, transient };
+        self.scheduler.send(SchedulerMsg::Routed(self.edition, destination, routed));
+    }
+
+    fn local_route(&self, transport: Box<str>) -> ResolvedRoute {
+        match self.routing.transports.by_name.get(&transport) {
+            Some(transport_config) => {
+                (transport.clone(), DeliveryRoute::Mailboxes { transport }, transport_config.limits.clone())
+            }
+            None => no_route(Outcome::Deferred(no_transport())),
+        }
+    }
+
+    fn remote_route(&self, hosts: Hosts) -> ResolvedRoute {
+        let Some(TransportConfig { remote: Some(config), limits }) =
+            self.routing.transports.by_name.get(&hosts.transport).cloned()
+        else {
+            return no_route(Outcome::Deferred(no_transport()));
+        };
+        let (config, limits) = self.apply_override(&hosts, config, limits);
+        let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
+        let tiers = hosts.tiers.into_iter().map(tier).collect();
+        let hop = NextHop { name: hosts.next_hop.clone().into(), config_version: self.edition, tiers, config };
+        (hosts.next_hop, DeliveryRoute::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
+    }
+
+    fn apply_override(
+        &self,
+        hosts: &Hosts,
+        mut config: Arc<delivery::remote::Config>,
+        mut limits: NextHopLimits,
+    ) -> (Arc<delivery::remote::Config>, NextHopLimits) {
+        let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
+        let Some(peer_override) = self
+            .routing
+            .transports
+            .overrides
+            .iter()
+            .find(|peer_override| names().any(|name| (peer_override.applies_to)(name)))
+        else {
+            return (config, limits);
+        };
+        if let Some(connections) = peer_override.connections {
+            limits.concurrency.max = connections;
+        }
+        limits.rate = peer_override.rate.or(limits.rate);
+        limits.recipients_per_attempt_max = peer_override.recipients_per_message.or(limits.recipients_per_attempt_max);
+        if let Some(messages) = peer_override.messages_per_connection {
+            Arc::make_mut(&mut config).messages_per_connection_max = messages;
+        }
+        (config, limits)
+    }
+}
+
+/// Each address of a host is a target of its own, in the order to try.
+fn targets(host: route::Host) -> impl Iterator<Item = Target> {
+    let endpoint = |endpoint| match endpoint {
+        route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
+        route::Endpoint::Unix(path) => net::Endpoint::Unix(path),
+    };
+    let name = host.name;
+    host.endpoints.into_iter().map(move |found| Target { host: name.clone(), endpoint: endpoint(found) })
+}
+
+fn no_route(outcome: Outcome) -> ResolvedRoute {
+    (NO_ROUTE_HOP.into(), DeliveryRoute::NoRoute { outcome }, internal_limits())
+}
+
+fn host_unknown() -> ResolvedRoute {
+    (HOST_UNKNOWN_HOP.into(), DeliveryRoute::HostUnknown, internal_limits())
+}
+
+/// For attempts that contact no host: only the limit on unrecorded attempts applies.
+fn internal_limits() -> NextHopLimits {
+    let concurrency = ConcurrencyPolicy {
+        start: INTERNAL_CONCURRENCY,
+        max: INTERNAL_CONCURRENCY,
+        grow: 0.0,
+        shrink: 1.0,
+        adapt: AdaptMode::ByAnswers,
+    };
+    NextHopLimits { concurrency, rate: None, probe: ProbePolicy::default(), recipients_per_attempt_max: None }
+}
+
+fn no_transport() -> Reply {
+    Reply::new(451, EnhancedCode(4, 3, 5), "no transport for this destination")
+}

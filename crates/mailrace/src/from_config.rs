@@ -1,0 +1,560 @@
+//! Translates the configuration into the settings of each part: queues, rules, routes, transports.
+//! The configuration has already checked every value and name. Of the system, only its own
+//! addresses are read.
+
+mod access;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use delivery::bounce::{NoticeLimiter, NoticeLimits};
+use delivery::local::OverQuotaAction;
+use delivery::remote;
+use intake::{DomainMatcher, NetworkMatcher};
+use lookup::directory::{self, RecipientDirectory};
+use mail::Address;
+use net::{TlsClient, TlsServer, TlsServerError};
+use nix::ifaddrs::getifaddrs;
+use protocol::sasl;
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{self, CommandWord};
+use protocol::smtp::server as smtp;
+use queue::{AdaptMode, QueueNumber};
+
+use crate::config::{
+    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, Network, OutboundTls, Queue, QuotaFullAction,
+    SmtpTransport, TransportKind,
+};
+use crate::flow::{
+    ClassifierRules, LocalTransport, MailboxPathTable, MailboxPaths, NextHopOverride, NoticeConfig, TransportConfig,
+    Transports,
+};
+use crate::quota::{TransportQuota, UsageCounter};
+use crate::tables::OpenTables;
+
+pub use access::{DnsblLists, access};
+
+/// Recipients per attempt if no next hop has another limit.
+const RECIPIENTS_PER_ATTEMPT: usize = 100;
+
+/// The limits of a client's session.
+pub fn session_limits(config: &Config) -> smtp::Limits {
+    let limits = &config.limits;
+    smtp::Limits {
+        command_line_octets_max: limits.command_line_octets_max,
+        commands_max: limits.commands_max,
+        errors_max: limits.errors_max,
+        failed_logins_max: limits.failed_logins_max,
+        recipients_max: limits.recipients_max,
+        message_octets_max: limits.message_octets_max,
+        header_octets_max: limits.header_octets_max,
+        received_max: limits.received_max,
+        session_time_max: limits.session_time_max,
+        idle_time_max: limits.idle_time_max,
+        data_rate_min: limits.data_rate_min,
+        data_rate_window: limits.data_rate_window,
+    }
+}
+
+/// What sessions accept beyond RFC 5321.
+pub fn session_tolerance(config: &Config) -> smtp::Tolerance {
+    smtp::Tolerance {
+        strict_addresses: config.smtp.strict_addresses,
+        origin: Some(origin(config)),
+        nul: config.smtp.nul,
+        enforces_sync: config.smtp.enforces_sync,
+    }
+}
+
+/// The TLS acceptor for clients, if any listener uses TLS. Reads the certificates.
+pub fn acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServerError> {
+    if !has_tls(config) {
+        return Ok(None);
+    }
+    let files = config.certificates.iter().map(config::Certificate::files).collect();
+    TlsServer::new(files, config.tls.version_min, config.tls.handshake_timeout).map(Some)
+}
+
+/// Whether any listener uses TLS.
+pub fn has_tls(config: &Config) -> bool {
+    config.listeners.iter().any(|listener| listener.tls != ListenerTls::None)
+}
+
+/// How the sessions of a listener use TLS.
+pub fn session_tls(listener: &config::Listener) -> smtp::TlsMode {
+    match listener.tls {
+        ListenerTls::None => smtp::TlsMode::Never,
+        ListenerTls::Starttls => smtp::TlsMode::Offered,
+        ListenerTls::Required => smtp::TlsMode::Required,
+        ListenerTls::Implicit => smtp::TlsMode::Implicit,
+    }
+}
+
+/// Tells whether an address is in one of these networks.
+pub fn networks(networks: &[Network]) -> NetworkMatcher {
+    let networks = networks.to_vec();
+    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
+}
+
+/// The login settings of a listener's sessions. `secret` is the server's own.
+pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 32]) -> Option<smtp::AuthConfig> {
+    let auth = config.auth.as_ref().filter(|_| listener.auth)?;
+    Some(smtp::AuthConfig {
+        mechanisms: auth.mechanisms.as_slice().into(),
+        clear_text: auth.clear_text,
+        required: listener.require_auth,
+        sasl: sasl::Config { secret },
+    })
+}
+
+/// The address of `<postmaster>`: at the server's hostname if that is one of our domains, else at
+/// the first domain.
+pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
+    let domain = own_domain(config);
+    Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
+}
+
+/// The domain for addresses without one.
+pub fn origin(config: &Config) -> Box<str> {
+    config.origin.clone().unwrap_or_else(|| own_domain(config).into())
+}
+
+/// The domain with the hostname, else the first domain.
+fn own_domain(config: &Config) -> &str {
+    let own = config.domains.iter().find(|domain| domain.name == config.hostname).or(config.domains.first());
+    own.map_or(&*config.hostname, |domain| &*domain.name)
+}
+
+/// The domains that routes name. A route with a next hop of its own covers every domain that it
+/// matches.
+pub fn routed_domains(config: &Config) -> DomainMatcher {
+    let routes = config.routes.clone();
+    Arc::new(move |domain: &str| {
+        let route = routes.iter().find(|route| route.pattern.matches(domain));
+        route.is_some_and(|route| {
+            matches!(route.pattern, DomainPattern::Exact(_) | DomainPattern::Literal(_)) || route.next_hop.is_some()
+        })
+    })
+}
+
+/// The load limits.
+pub fn load_limits(config: &Config) -> load::Limits {
+    let load = &config.load;
+    load::Limits {
+        queue_only_above: load.queue_only_above,
+        no_delivery_above: load.no_delivery_above,
+        refuse_above: load.refuse_above,
+        cpu_pressure_max: load.cpu_pressure_max,
+        memory_pressure_max: load.memory_pressure_max,
+        io_pressure_max: load.io_pressure_max,
+        memory_min: load.memory_min,
+        space_min: config.spool.space_min,
+        inodes_min: config.spool.inodes_min,
+        margin: load.margin,
+    }
+}
+
+/// The queues.
+pub fn queues(config: &Config) -> queue::Config {
+    let usual = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
+    let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message_max);
+    // A next hop's limit counts only as far as its queue allows.
+    let recipients = usual.chain(exceptional).fold(RECIPIENTS_PER_ATTEMPT, usize::max);
+    queue::Config {
+        queues: config.queues.iter().map(|queue| queue_config(queue, recipients)).collect(),
+        unrecorded_max: config.scheduler.unrecorded_max,
+        bulk_above: config.scheduler.bulk_above,
+        single_share: config.scheduler.single_share,
+    }
+}
+
+/// The queues of a configuration that follows another one. Queues keep their numbers: removed
+/// queues keep their places, and new ones come last. None if there are more queues than numbers.
+pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Config> {
+    let after = queues(config);
+    let mut rest = after.queues;
+    let successor = |old: &queue::QueueConfig| match rest.iter().position(|queue| queue.name == old.name) {
+        Some(place) => rest.remove(place),
+        None => queue::QueueConfig { adopts: None, retired: true, ..old.clone() },
+    };
+    let kept: Vec<_> = before.queues.iter().map(successor).collect();
+    let all: Vec<_> = kept.into_iter().chain(rest).collect();
+    (all.len() <= usize::from(u16::MAX)).then_some(queue::Config { queues: all, ..after })
+}
+
+fn queue_config(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueConfig {
+    let retry = &queue.retry;
+    queue::QueueConfig {
+        name: queue.name.clone(),
+        concurrency: queue.concurrency,
+        retry: queue::RetryPolicy {
+            first: retry.first,
+            factor: retry.factor,
+            longest: retry.longest,
+            jitter: retry.jitter,
+            lifetime: retry.lifetime,
+        },
+        recipients_per_attempt_max,
+        adopts: queue.adopt.as_ref().map(|adopt| queue::AdoptPolicy {
+            failures: adopt.failures,
+            slower_than: adopt.slower_than,
+            release_after: adopt.release_after,
+            per_next_hop: adopt.per_next_hop,
+        }),
+        retired: false,
+    }
+}
+
+/// The most connections to other hosts, with this many delivery threads.
+pub fn connections_max(config: &Config, smtp_threads: usize) -> usize {
+    let slots: usize = config.queues.iter().filter(|queue| &*queue.name != Queue::LOCAL).map(|q| q.concurrency).sum();
+    let waiting = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.idle_connections_max).max().unwrap_or(0);
+    slots + smtp_threads * waiting
+}
+
+/// The rules that choose queues; `queues` have their numbers.
+pub fn rules(config: &Config, tables: &OpenTables, queues: &queue::Config) -> ClassifierRules {
+    let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
+    let number_of = |name: &str| number_of(name).map(|(number, _)| number);
+    let numbered = || config.queues.iter().filter_map(|queue| Some((number_of(&queue.name)?, queue)));
+    let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
+    let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
+    let each = |(number, queue): (QueueNumber, &Queue)| (number, queue.rules.clone());
+    let rules = || numbered().map(each);
+    ClassifierRules {
+        headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
+        senders: rules().flat_map(|(n, rules)| rules.senders.into_iter().map(move |rule| (rule, n))).collect(),
+        sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),
+        clients: rules().flat_map(|(n, rules)| rules.clients.into_iter().map(move |rule| (rule, n))).collect(),
+        domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
+        local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
+        default_queue: number_of(Queue::STANDARD).expect("every configuration has this queue"),
+        configured_domains: config.domains.iter().map(|domain| domain.name.clone()).collect(),
+        has_domain_tables: !config.domain_tables.is_empty(),
+        shared_domains: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
+        verp_senders: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
+    }
+}
+
+/// The routing.
+pub fn routes(config: &Config) -> route::Config {
+    let domain_route = |domain: &config::Domain| route::DomainRoute {
+        transport: domain.transport.clone(),
+        next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
+    };
+    let tabled = |table: &config::DomainTable| route::DomainTable {
+        table: table.names.clone(),
+        route: domain_route(&table.settings),
+    };
+    let endpoint_options = |transport: &config::Transport| {
+        let smtp = smtp_of(transport)?;
+        Some((transport.name.clone(), endpoint_options(smtp)))
+    };
+    route::Config {
+        own_addresses: own_addresses(config),
+        own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
+        resolver: dns(&config.dns),
+        domains: config.domains.iter().map(|domain| (domain.name.clone(), domain_route(domain))).collect(),
+        domain_tables: config.domain_tables.iter().map(tabled).collect(),
+        rules: config.routes.clone(),
+        endpoint_options: config.transports.iter().filter_map(endpoint_options).collect(),
+        ..route::Config::new(&config.hostname)
+    }
+}
+
+/// A domain in the form used to compare names. A name that DNS does not allow is compared
+/// literally.
+fn pattern(domain: &config::Domain) -> DomainPattern {
+    domain.name.parse().unwrap_or_else(|_| DomainPattern::Exact(domain.name.clone()))
+}
+
+/// The addresses of this host, except loopback, to detect mail loops. A listener on all addresses
+/// of a family has all addresses of the machine; if they cannot be read, loops are still detected
+/// by name.
+fn own_addresses(config: &Config) -> Vec<IpAddr> {
+    let listened: Vec<IpAddr> = config.listeners.iter().map(|listener| listener.address.ip()).collect();
+    let is_own_family =
+        |address: &IpAddr| listened.iter().any(|own| own.is_unspecified() && own.is_ipv4() == address.is_ipv4());
+    let interfaces = getifaddrs().into_iter().flatten().filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+    });
+    let all = interfaces.filter(is_own_family).chain(listened.iter().copied());
+    all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
+}
+
+fn dns(dns: &config::Dns) -> route::ResolverConfig {
+    route::ResolverConfig {
+        servers: dns.servers.clone(),
+        timeout: dns.timeout,
+        attempts: dns.attempts,
+        cache_entries: dns.cache_entries as u64,
+        ttl_max: dns.ttl_max,
+        negative_ttl_max: dns.negative_ttl_max,
+        no_address_lookups: dns.no_address_lookups,
+        no_address_time: dns.no_address_time,
+        ..route::ResolverConfig::default()
+    }
+}
+
+fn endpoint_options(smtp: &SmtpTransport) -> route::EndpointOptions {
+    route::EndpointOptions {
+        port: smtp.port,
+        families: match smtp.families {
+            IpFamilies::V4 => route::AddressFamilies::V4,
+            IpFamilies::V6 => route::AddressFamilies::V6,
+            IpFamilies::Both => route::AddressFamilies::Both,
+        },
+        ..route::EndpointOptions::default()
+    }
+}
+
+/// The transports.
+pub fn transports(config: &Config) -> anyhow::Result<Transports> {
+    let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
+    let transport_config = |transport: &config::Transport| {
+        let transport_config = match &transport.kind {
+            TransportKind::Maildir(maildir) => {
+                let adapt = AdaptMode::ByLatency { target: maildir.latency_target };
+                TransportConfig { remote: None, limits: limits(&maildir.concurrency, adapt) }
+            }
+            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX))?,
+        };
+        Ok((transport.name.clone(), transport_config))
+    };
+    Ok(Transports {
+        by_name: config.transports.iter().map(transport_config).collect::<anyhow::Result<_>>()?,
+        overrides: config.next_hops.iter().map(next_hop_override).collect(),
+    })
+}
+
+fn smtp_transport_config(smtp: &SmtpTransport, slower_than: Duration) -> anyhow::Result<TransportConfig> {
+    let flavor = match smtp.flavor {
+        config::SmtpFlavor::Smtp => MailProtocol::Smtp,
+        config::SmtpFlavor::Lmtp => MailProtocol::Lmtp,
+    };
+    let helo = CommandWord::new(&smtp.helo).context("the name for EHLO")?;
+    let tls = match smtp.tls {
+        OutboundTls::Never => client::TlsPolicy::Never,
+        OutboundTls::Offered => client::TlsPolicy::Offered,
+        OutboundTls::Required => client::TlsPolicy::Required,
+    };
+    let times = &smtp.timeouts;
+    let client = client::Config {
+        tls,
+        pipelining: smtp.pipelining,
+        chunking: smtp.chunking,
+        timeouts: client::Timeouts {
+            banner: times.banner,
+            command: times.command,
+            data: times.data,
+            block: times.block,
+            message: times.message,
+        },
+        ..client::Config::new(flavor, helo)
+    };
+    let remote = remote::Config {
+        client: Arc::new(client),
+        // If TLS is required, any certificate is accepted: certificates are not verified yet.
+        tls_client: Some(TlsClient::unverified()),
+        source_v4: smtp.source_v4,
+        source_v6: smtp.source_v6,
+        connect_timeout: times.connect,
+        idle_time_max: smtp.idle_time_max,
+        idle_connections_max: smtp.idle_connections_max,
+        sendfile_above: smtp.sendfile_above,
+        slow_after: slower_than,
+        messages_per_connection_max: smtp.messages_per_connection_max,
+        addresses_tried_max: smtp.addresses_tried_max,
+    };
+    let limits = queue::NextHopLimits {
+        rate: smtp.rate.map(rate),
+        probe: queue::ProbePolicy {
+            failures: smtp.probe.failures,
+            first: smtp.probe.first,
+            factor: smtp.probe.factor,
+            longest: smtp.probe.longest,
+        },
+        recipients_per_attempt_max: Some(smtp.recipients_per_message_max),
+        ..limits(&smtp.concurrency, AdaptMode::ByAnswers)
+    };
+    Ok(TransportConfig { remote: Some(Arc::new(remote)), limits })
+}
+
+fn limits(concurrency: &config::Concurrency, adapt: AdaptMode) -> queue::NextHopLimits {
+    let &config::Concurrency { start, max: most, grow, shrink } = concurrency;
+    queue::NextHopLimits {
+        concurrency: queue::ConcurrencyPolicy { start, max: most, grow, shrink, adapt },
+        ..queue::NextHopLimits::default()
+    }
+}
+
+fn next_hop_override(peer: &config::NextHopSettings) -> NextHopOverride {
+    let host = peer.host.clone();
+    NextHopOverride {
+        applies_to: Arc::new(move |name| host.matches(name)),
+        connections: peer.connections_max,
+        rate: peer.rate.map(rate),
+        messages_per_connection: peer.messages_per_connection_max,
+        recipients_per_message: peer.recipients_per_message_max,
+    }
+}
+
+fn rate(rate: config::Rate) -> queue::RateLimit {
+    queue::RateLimit { messages: rate.count, per: rate.per }
+}
+
+/// Counts mailboxes, if any has a quota: the one in use, or a new one.
+pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Result<Option<UsageCounter>> {
+    let has_quota = config.transports.iter().filter_map(maildir_of).any(|maildir| maildir.quota.is_some());
+    match before {
+        _ if !has_quota => Ok(None),
+        Some(same) => Ok(Some(same.clone())),
+        None => UsageCounter::start().map(Some),
+    }
+}
+
+/// The local transports. With a quota there is a counter.
+pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&UsageCounter>) -> Vec<LocalTransport> {
+    let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
+    maildirs.map(|(name, maildir)| local_transport(name, maildir, tables, counter)).collect()
+}
+
+fn local_transport(
+    name: &str,
+    maildir: &config::Maildir,
+    tables: &OpenTables,
+    counter: Option<&UsageCounter>,
+) -> LocalTransport {
+    LocalTransport {
+        name: name.into(),
+        mailbox_paths: mailbox_paths(maildir, tables),
+        line_ends: match maildir.line_ends {
+            LineEnds::Crlf => mailbox::LineEnds::Crlf,
+            LineEnds::Lf => mailbox::LineEnds::Lf,
+        },
+        quota: maildir
+            .quota
+            .as_ref()
+            .zip(counter)
+            .map(|(quota, counter)| transport_quota(quota, tables, counter).into()),
+    }
+}
+
+fn mailbox_paths(maildir: &config::Maildir, tables: &OpenTables) -> MailboxPaths {
+    let path = maildir.path.clone();
+    let table = |places: &config::MailboxPlaces| {
+        Some(MailboxPathTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
+    };
+    MailboxPaths {
+        pattern: Arc::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        table: maildir.places.as_ref().and_then(table),
+    }
+}
+
+fn transport_quota(quota: &config::QuotaSettings, tables: &OpenTables, counter: &UsageCounter) -> TransportQuota {
+    TransportQuota {
+        default_limits: mailbox::quota::Limits { bytes: quota.bytes, messages: quota.messages },
+        table: quota.table.as_ref().and_then(|name| tables.find(name)).cloned(),
+        when_full: match quota.full {
+            QuotaFullAction::Defer => OverQuotaAction::Defer,
+            QuotaFullAction::Refuse => OverQuotaAction::Refuse,
+        },
+        counter: counter.clone(),
+    }
+}
+
+/// The folders whose disks need free space: the lanes, and `data_dir`.
+pub fn disks(config: &Config) -> Vec<PathBuf> {
+    config.spool.lanes.iter().chain([&config.data_dir]).cloned().collect()
+}
+
+/// The settings for notices. `seed` keeps outsiders from finding senders that share a bucket.
+pub fn notice_config(config: &Config, seed: u64) -> NoticeConfig {
+    let limits = |rate: config::Rate| NoticeLimits { notices: rate.count, per: rate.per, ..NoticeLimits::default() };
+    NoticeConfig {
+        delay_after: config.bounce.delay_notice_after,
+        double_bounces_to: config.bounce.double_bounces_to.clone(),
+        limit: config.bounce.per_sender.map(|rate| NoticeLimiter::new(limits(rate), seed)),
+    }
+}
+
+/// The directory: our domains, aliases and mailboxes.
+pub fn directory(config: &Config, tables: &OpenTables) -> RecipientDirectory {
+    let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| tables.find(name)).cloned();
+    let domain = |domain: &config::Domain| directory::LocalDomain {
+        name: domain.name.clone(),
+        mailboxes: table(&domain.mailboxes),
+        aliases: table(&domain.aliases),
+        hosts: table(&domain.hosts),
+        catch_all: domain.catch_all.clone(),
+        delimiter: domain.delimiter,
+        transport: domain.transport.clone(),
+        is_final: config.transport(&domain.transport).is_some_and(|transport| transport.is_maildir()),
+    };
+    let tabled = |group: &config::DomainTable| {
+        let names = tables.find(&group.names)?.clone();
+        Some(directory::DomainTable { names, settings: domain(&group.settings) })
+    };
+    let domains = config.domains.iter().map(domain).collect();
+    RecipientDirectory::new(domains, directory::Limits::default())
+        .with_tables(config.domain_tables.iter().filter_map(tabled).collect())
+        .on_host(&config.hostname)
+}
+
+fn maildir_of(transport: &config::Transport) -> Option<&config::Maildir> {
+    match &transport.kind {
+        TransportKind::Maildir(maildir) => Some(maildir),
+        TransportKind::Smtp(_) => None,
+    }
+}
+
+fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
+    match &transport.kind {
+        TransportKind::Smtp(smtp) => Some(smtp),
+        TransportKind::Maildir(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_keep_their_numbers() {
+        let of = |names: &[&str]| {
+            let text: String = names.iter().map(|name| format!("[[queue]]\nname = {name:?}\n")).collect();
+            Config::parse(&text, "text", "host.example").unwrap()
+        };
+        let shown = |queues: &queue::Config| -> Vec<String> {
+            let shown = |queue: &queue::QueueConfig| format!("{}{}", queue.name, if queue.retired { "-" } else { "" });
+            queues.queues.iter().skip(3).map(shown).collect()
+        };
+        let first = queues(&of(&["a", "b"]));
+        assert_eq!(shown(&first), ["a", "b"]);
+        let second = queues_after(&of(&["c", "b"]), &first).unwrap();
+        assert_eq!(shown(&second), ["a-", "b", "c"]);
+        let third = queues_after(&of(&["a"]), &second).unwrap();
+        assert_eq!(shown(&third), ["a", "b-", "c-"]);
+        let rules = rules(&of(&["a"]), &OpenTables::default(), &third);
+        assert_eq!((rules.default_queue, rules.local.1), (QueueNumber(1), QueueNumber(0)));
+    }
+
+    #[test]
+    fn attempt_size_follows_the_largest_next_hop_limit() {
+        let of = |text: &str| {
+            let config = Config::parse(text, "text", "host.example").unwrap();
+            queues(&config).queues.iter().map(|queue| queue.recipients_per_attempt_max).max()
+        };
+        let next_hop = "[[next_hop]]\nhost = \"big.example\"\nrecipients_per_message = ";
+        assert_eq!(of(""), Some(100));
+        assert_eq!(of(&format!("{next_hop}50\n")), Some(100));
+        assert_eq!(of(&format!("{next_hop}500\n")), Some(500));
+        assert_eq!(of("[transport.smtp]\nrecipients_per_message = 300\n"), Some(300));
+    }
+}

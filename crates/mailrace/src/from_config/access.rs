@@ -1,0 +1,169 @@
+//! Translates the access rules of the configuration for the sessions. Each DNS list is a table with
+//! its own thread and cache, however many rules use it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use intake::access::{AccessCondition, AccessRules, AccessTest, CompiledRule, DnsblCheck, RuleSubject};
+use lookup::dnsbl::{self, Dnsbl};
+use lookup::layers::{CacheSettings, LayeredTable, Settings};
+use lookup::{Table, TableEventHandler};
+use mail::Address;
+
+use crate::config::{AccessRule, Config, Dns, DomainPattern, EnvelopePattern, Network};
+use crate::tables::OpenTables;
+
+/// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
+/// from a list will soon try again.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+/// Concurrent requests to one list, each with all addresses that have gathered.
+const REQUESTS_MAX: usize = 16;
+/// How long a client waits for a list; without an answer it counts as not listed.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The DNS lists that the rules of a configuration use.
+#[derive(Clone, Default)]
+pub struct DnsblLists {
+    /// The DNS settings in use.
+    dns: Option<Dns>,
+    /// By zone.
+    open: BTreeMap<Box<str>, Arc<dyn Table>>,
+}
+
+impl DnsblLists {
+    /// Opens the lists of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// The system configures no name server, or cannot create a thread.
+    pub fn open(config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
+        DnsblLists::default().reopened(config, events)
+    }
+
+    /// Opens the lists of another configuration. Lists with unchanged settings stay open, with
+    /// their cache.
+    ///
+    /// # Errors
+    ///
+    /// As with [`Lists::open`]. The open lists are unchanged.
+    pub fn reopened(&self, config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
+        let dns = &config.dns;
+        let are_asked_as_before = self.dns.as_ref() == Some(dns);
+        let mut open: BTreeMap<Box<str>, Arc<dyn Table>> = BTreeMap::new();
+        for zone in config.access.iter().filter_map(|rule| Some(&rule.dnsbl.as_ref()?.zone)) {
+            if open.contains_key(zone) {
+                continue;
+            }
+            let table = match self.open.get(zone) {
+                Some(same) if are_asked_as_before => same.clone(),
+                _ => open_list(zone, dns, events)?,
+            };
+            open.insert(zone.clone(), table);
+        }
+        Ok(DnsblLists { dns: Some(dns.clone()), open })
+    }
+
+    /// All lists.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Table>> {
+        self.open.values()
+    }
+}
+
+fn open_list(zone: &str, dns: &Dns, events: &TableEventHandler) -> anyhow::Result<Arc<dyn Table>> {
+    let asked =
+        dnsbl::Config { zone: zone.into(), servers: dns.servers.clone(), timeout: dns.timeout, attempts: dns.attempts };
+    let backend = Dnsbl::new(asked).with_context(|| format!("the list {zone}"))?;
+    let table = LayeredTable::start(zone, backend, settings(dns), events.clone());
+    Ok(Arc::new(table.with_context(|| format!("the list {zone}: starting its thread"))?))
+}
+
+/// The rules; None if there are none. Tables and lists must belong to the same configuration.
+pub fn access(config: &Config, tables: &OpenTables, lists: &DnsblLists) -> Option<AccessRules> {
+    AccessRules::new(config.access.iter().map(|rule| compile_rule(rule, tables, lists)).collect())
+}
+
+fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> CompiledRule {
+    let mut conditions = rule_conditions(rule);
+    let in_table = |subject, key: &str, name: &Option<Box<str>>| {
+        let table = tables.find(name.as_deref()?)?.clone();
+        Some(AccessCondition {
+            text: format!("{key} {:?}", table.name()).into(),
+            test: AccessTest::Table(subject, table),
+        })
+    };
+    conditions.extend(in_table(RuleSubject::Client, "clients_in", &rule.clients_in));
+    conditions.extend(in_table(RuleSubject::Helo, "helos_in", &rule.helos_in));
+    conditions.extend(in_table(RuleSubject::Sender, "senders_in", &rule.senders_in));
+    conditions.extend(in_table(RuleSubject::Recipient, "recipients_in", &rule.recipients_in));
+    if let Some(zone) = &rule.dnsbl {
+        let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
+        let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
+        let test = AccessTest::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
+        conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
+    }
+    let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
+    CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
+}
+
+fn settings(dns: &Dns) -> Settings {
+    let cache = CacheSettings {
+        ttl: dns.ttl_max.min(ANSWER_TIME_MAX),
+        negative_ttl: dns.negative_ttl_max.min(ANSWER_TIME_MAX),
+        // A client is not kept on a list that no longer answers.
+        stale_if_error: Duration::ZERO,
+        entries: dns.cache_entries as u64,
+    };
+    Settings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..Settings::default() }
+}
+
+/// The conditions that the rule itself names.
+fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
+    let mut conditions = Vec::new();
+    let mut add = |key: &str, list: &[String], test: AccessTest| {
+        if !list.is_empty() {
+            conditions.push(AccessCondition { text: format!("{key} {}", list.join(", ")).into(), test });
+        }
+    };
+    let clients: Vec<Network> = rule.clients.clone();
+    let helos: Vec<DomainPattern> = rule.helos.clone();
+    let senders: Vec<EnvelopePattern> = rule.senders.clone();
+    let recipients: Vec<EnvelopePattern> = rule.recipients.clone();
+    add("clients", &texts(&clients), AccessTest::Client(super::networks(&clients)));
+    add(
+        "helos",
+        &texts(&helos),
+        AccessTest::Helo(Arc::new(move |helo: &str| helos.iter().any(|own| own.matches(helo)))),
+    );
+    let is_sender = move |sender: Option<&Address>| senders.iter().any(|own| own.matches(sender));
+    add("senders", &texts(&rule.senders), AccessTest::Sender(Arc::new(is_sender)));
+    let is_recipient = move |recipient: &Address| recipients.iter().any(|own| own.matches(Some(recipient)));
+    add("recipients", &texts(&rule.recipients), AccessTest::Recipient(Arc::new(is_recipient)));
+    conditions
+}
+
+fn texts(list: &[impl ToString]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: changing a rule closed the cache of its list. But a list with changed DNS
+    /// settings is opened again.
+    #[test]
+    fn a_reload_reopens_only_changed_lists() {
+        let config = |text: &str| Config::parse(text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
+        let rule = |zone: &str| format!("[[access]]\ndnsbl = {{ zone = \"{zone}\" }}\naction = \"refuse\"\n");
+        let dns = |timeout: &str| format!("[dns]\nservers = [\"127.0.0.1:5353\"]\ntimeout = \"{timeout}\"\n");
+        let events: TableEventHandler = Arc::new(|_| {});
+        let first = DnsblLists::open(&config(&[rule("a.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
+        let second = first.reopened(&config(&[rule("b.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
+        let third = second.reopened(&config(&[rule("a.test"), dns("2s")].concat()), &events).unwrap();
+        assert_eq!([&first, &second, &third].map(|lists| lists.iter().count()), [1, 2, 1]);
+        assert!(Arc::ptr_eq(&first.open["a.test"], &second.open["a.test"]));
+        assert!(!Arc::ptr_eq(&second.open["a.test"], &third.open["a.test"]));
+    }
+}

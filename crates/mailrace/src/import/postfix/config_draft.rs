@@ -1,0 +1,146 @@
+//! The new configuration under construction: its sections, the outcome of each parameter of
+//! main.cf, and the files that go with it. In the end every parameter has an outcome, and `render`
+//! writes all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// A file that the new configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its contents.
+    pub text: String,
+    /// Whether only the server may read it.
+    pub secret: bool,
+}
+
+/// The outcome of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ParameterOutcome {
+    /// Translated.
+    Mapped,
+    /// Not needed: the server does this anyway.
+    NotNeeded(String),
+    /// Not supported; why, and what to do.
+    Unsupported(String),
+}
+
+/// A section.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TomlSection {
+    pub(super) header: String,
+    /// Comment lines above it.
+    pub(super) comments: Vec<String>,
+    /// Key, value in TOML, and the parameter that it comes from.
+    pub(super) keys: Vec<(String, String, String)>,
+}
+
+impl TomlSection {
+    pub(super) fn new(header: &str) -> Self {
+        TomlSection { header: header.to_owned(), ..TomlSection::default() }
+    }
+
+    pub(super) fn comment(mut self, line: impl Into<String>) -> Self {
+        self.comments.push(line.into());
+        self
+    }
+
+    pub(super) fn key(mut self, key: &str, value: impl Into<String>, from: &str) -> Self {
+        self.set(key, value.into(), from);
+        self
+    }
+
+    pub(super) fn set(&mut self, key: &str, value: String, from: &str) {
+        self.keys.retain(|(known, ..)| known != key);
+        self.keys.push((key.to_owned(), value, from.to_owned()));
+    }
+}
+
+/// The whole configuration.
+#[derive(Debug, Default)]
+pub(super) struct ConfigDraft {
+    pub(super) sections: Vec<TomlSection>,
+    pub(super) outcomes: BTreeMap<String, ParameterOutcome>,
+    /// Parts of parameters, service overrides and table settings that are not supported: what, and
+    /// why.
+    pub(super) unsupported: Vec<(String, String)>,
+    /// Restrictions and their outcomes.
+    pub(super) rules: Vec<(String, String)>,
+    pub(super) files: Vec<NewFile>,
+    /// How mail is handled differently than by Postfix.
+    pub(super) behavior_changes: Vec<String>,
+    /// Other points to review first.
+    pub(super) review_first: Vec<String>,
+    /// The names of the files that were read.
+    pub(super) sources: BTreeSet<String>,
+}
+
+impl ConfigDraft {
+    /// Sets a key in the only section with this header; the empty header is for keys above all
+    /// sections.
+    pub(super) fn set(&mut self, header: &str, key: &str, value: impl Into<String>, from: &str) {
+        self.mapped(from);
+        self.section(header).set(key, value.into(), from);
+    }
+
+    /// The one section with this header.
+    pub(super) fn section(&mut self, header: &str) -> &mut TomlSection {
+        let place = self.sections.iter().position(|block| block.header == header).unwrap_or_else(|| {
+            self.sections.push(TomlSection::new(header));
+            self.sections.len() - 1
+        });
+        &mut self.sections[place]
+    }
+
+    pub(super) fn add(&mut self, block: TomlSection) {
+        self.sections.push(block);
+    }
+
+    pub(super) fn mapped(&mut self, name: &str) {
+        self.outcomes.insert(name.to_owned(), ParameterOutcome::Mapped);
+    }
+
+    pub(super) fn not_needed(&mut self, name: &str, why: &str) {
+        self.outcomes.insert(name.to_owned(), ParameterOutcome::NotNeeded(why.to_owned()));
+    }
+
+    pub(super) fn unsupported(&mut self, name: &str, why: impl Into<String>) {
+        self.outcomes.insert(name.to_owned(), ParameterOutcome::Unsupported(why.into()));
+    }
+
+    pub(super) fn add_unsupported(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        let loss = (what.into(), why.into());
+        if !self.unsupported.contains(&loss) {
+            self.unsupported.push(loss);
+        }
+    }
+
+    /// Adds a difference in how mail is handled, unless it is already listed.
+    pub(super) fn add_behavior_change(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        if !self.behavior_changes.contains(&what) {
+            self.behavior_changes.push(what);
+        }
+    }
+
+    /// Adds a point to review, unless it is already listed.
+    pub(super) fn add_review_note(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        if !self.review_first.contains(&what) {
+            self.review_first.push(what);
+        }
+    }
+}
+
+/// A string in TOML.
+pub(super) fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// A list of strings in TOML.
+pub(super) fn quoted_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+    let texts: Vec<String> = texts.into_iter().map(quoted).collect();
+    format!("[{}]", texts.join(", "))
+}

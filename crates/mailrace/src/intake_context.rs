@@ -1,0 +1,115 @@
+//! Builds the state that SMTP sessions share from the configuration. Counters, what is known about
+//! clients, and the memory for bodies carry over when the configuration is reloaded.
+
+use std::sync::Arc;
+
+use intake::access::AccessRules;
+use intake::{BodyMemory, IntakeContext, Logins, QuotaCheck, ThrottledLog};
+use lookup::directory::RecipientDirectory;
+use mail::{Address, EventLog};
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
+use spool::Spool;
+
+use crate::config::{self, Config};
+use crate::from_config::{self, networks};
+use crate::log::Log;
+use crate::log_line::Level;
+
+/// The parts of it that can fail, or that depend on the system.
+pub struct IntakeParts {
+    /// Local domains and mailboxes.
+    pub directory: Arc<RecipientDirectory>,
+    /// The address of `<postmaster>`.
+    pub postmaster: Address,
+    /// The access rules.
+    pub access: Option<AccessRules>,
+    /// How users log in.
+    pub logins: Option<Logins>,
+    /// The free space in mailboxes.
+    pub quota: Option<Arc<dyn QuotaCheck>>,
+    /// Concurrent sessions, as far as file descriptors allow.
+    pub sessions_max: usize,
+}
+
+/// The state at startup.
+pub fn create(
+    config: &Config,
+    policy: IntakeParts,
+    spool: Arc<Spool>,
+    load: load::LoadMonitorHandle,
+    log: Arc<Log>,
+) -> IntakeContext {
+    let limits = &config.limits;
+    IntakeContext {
+        spool,
+        directory: policy.directory,
+        event_log: log.clone() as Arc<dyn EventLog>,
+        logs_subjects: config.log.subject,
+        operator_log: Arc::new(throttled_log(log)),
+        load,
+        connection_limiter: ConnectionLimiter::new(gate_limits(config, policy.sessions_max)),
+        refusals: Arc::default(),
+        tls_handshakes: Arc::default(),
+        logins: policy.logins,
+        reserved_networks: networks(&config.load.reserve),
+        relay_networks: networks(&config.relay.networks),
+        relaying_is_deferred: config.relay.is_deferred,
+        normalized_networks: networks(&config.smtp.normalise_bare_newlines_from),
+        proxy_networks: networks(&config.smtp.xclient_from),
+        access_rules: policy.access,
+        body_memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
+        expanded_recipients_max: limits.expanded_recipients_max,
+        message_wait_max: limits.message_wait_max,
+        postmaster: policy.postmaster,
+        routed_domains: from_config::routed_domains(config),
+        quota_check: policy.quota,
+        hostname: config.hostname.clone(),
+    }
+}
+
+/// The state after a reload.
+pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeParts) -> IntakeContext {
+    let limits = &config.limits;
+    IntakeContext {
+        spool: previous.spool.clone(),
+        directory: policy.directory,
+        event_log: previous.event_log.clone(),
+        logs_subjects: config.log.subject,
+        operator_log: previous.operator_log.clone(),
+        load: previous.load.clone(),
+        connection_limiter: previous.connection_limiter.with_limits(gate_limits(config, policy.sessions_max)),
+        refusals: previous.refusals.clone(),
+        tls_handshakes: previous.tls_handshakes.clone(),
+        logins: policy.logins,
+        reserved_networks: networks(&config.load.reserve),
+        relay_networks: networks(&config.relay.networks),
+        relaying_is_deferred: config.relay.is_deferred,
+        normalized_networks: networks(&config.smtp.normalise_bare_newlines_from),
+        proxy_networks: networks(&config.smtp.xclient_from),
+        access_rules: policy.access.map(|access| access.with_counts_of(previous.access_rules.as_ref())),
+        body_memory: previous.body_memory.resized(limits.body_memory_max, limits.spill_above),
+        expanded_recipients_max: limits.expanded_recipients_max,
+        message_wait_max: limits.message_wait_max,
+        postmaster: policy.postmaster,
+        routed_domains: from_config::routed_domains(config),
+        quota_check: policy.quota,
+        hostname: config.hostname.clone(),
+    }
+}
+
+fn gate_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
+    let limits = &config.limits;
+    let rate = |rate: config::Rate| Rate { count: rate.count, per: rate.per };
+    ConnectionLimits {
+        sessions_max,
+        sessions_per_client_max: limits.sessions_per_client_max,
+        connections_per_client: limits.connections_per_client.map(rate),
+        messages_per_client: limits.messages_per_client.map(rate),
+        rated_clients_max: RATED_CLIENTS_MAX,
+    }
+}
+
+/// Logs problems of clients as warnings.
+pub fn throttled_log(log: Arc<Log>) -> ThrottledLog {
+    ThrottledLog::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
+}

@@ -1,0 +1,158 @@
+//! Reads message bodies without blocking on the disk: bytes in the page cache are read immediately,
+//! others by one of a few blocking threads.
+//!
+//! `preadv2` with `RWF_NOWAIT` tells whether a page is cached; if the file system does not support
+//! it, the page counts as not cached.
+
+use std::io::{self, IoSliceMut};
+
+use mail::Body;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use tokio::sync::Semaphore;
+
+/// Concurrent disk reads of the whole process. The runtime's limit on blocking threads should not
+/// be lower.
+pub const DISK_READS_MAX: usize = 16;
+/// The kernel reads ahead in runs of this size, so checking one page of each run is enough.
+const READAHEAD_OCTETS: u64 = 128 << 10;
+
+static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
+
+/// Fills the buffer from `position` of the body if the bytes are cached; returns whether they were.
+/// The body must have that many bytes from there.
+pub fn read_if_cached(body: &Body, buffer: &mut [u8], position: u64) -> io::Result<bool> {
+    let Some((file, offset)) = body.file_range() else {
+        return body.read_at(buffer, position).map(|_| true);
+    };
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let place = offset + position + filled as u64;
+        match preadv2(file, &mut [IoSliceMut::new(&mut buffer[filled..])], place, ReadWriteFlags::NOWAIT) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a range of the body can be read without waiting. A page may be evicted before it is
+/// read; then one read waits.
+pub fn is_cached(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
+    let offset = body.file_range().map_or(0, |(_, offset)| offset);
+    let mut place = position;
+    while place < position + octets {
+        if !read_if_cached(body, &mut [0], place)? {
+            return Ok(false);
+        }
+        place = (offset + place + 1).next_multiple_of(READAHEAD_OCTETS) - offset;
+    }
+    Ok(true)
+}
+
+/// Reads a range of the body on a blocking thread.
+pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Result<Vec<u8>> {
+    read_blocking(body, move |body| {
+        let mut bytes = vec![0; octets];
+        match body.read_at(&mut bytes, position)? {
+            count if count == octets => Ok(bytes),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    })
+    .await
+}
+
+/// Brings a range of the body into the page cache on a blocking thread.
+pub async fn prefetch_from_disk(body: &Body, position: u64, octets: u64) -> io::Result<()> {
+    read_blocking(body, move |body| {
+        let mut bytes = vec![0; READAHEAD_OCTETS as usize];
+        let mut place = position;
+        while place < position + octets {
+            match body.read_at(&mut bytes, place)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => place += count as u64,
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn read_blocking<T: Send + 'static>(
+    body: &Body,
+    read: impl FnOnce(&Body) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    // The semaphore is never closed, so this is a permit.
+    let _place = DISK_READS.acquire().await;
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || read(&body)).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::sync::Arc;
+
+    use mail::{BodyFlags, ByteSource};
+    use rustix::fs::{Advice, fadvise};
+
+    use super::*;
+
+    struct FileSource(File);
+
+    impl ByteSource for FileSource {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            std::os::unix::fs::FileExt::read_at(&self.0, buffer, offset)
+        }
+
+        fn file(&self) -> Option<&File> {
+            Some(&self.0)
+        }
+    }
+
+    const OCTETS: usize = 300_000;
+
+    /// A body that covers most of a file that is on disk but not in the page cache.
+    fn cold_body() -> (Body, Vec<u8>) {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..OCTETS + 20).map(|number| (number % 251) as u8).collect();
+        file.write_all(&bytes).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        let body = Body::new(Arc::new(FileSource(file)), 10, OCTETS as u64, 0, BodyFlags::default());
+        (body, bytes[10..OCTETS + 10].to_vec())
+    }
+
+    #[tokio::test]
+    async fn uncached_bytes_are_read_from_disk_and_then_cached() {
+        let (body, bytes) = cold_body();
+        assert_eq!(read_from_disk(&body, 5, 1000).await.unwrap(), bytes[5..1005]);
+        let octets = OCTETS as u64;
+        prefetch_from_disk(&body, 0, octets).await.unwrap();
+        let mut found = vec![0; OCTETS];
+        // A file system that cannot tell says no to both.
+        assert_eq!(is_cached(&body, 0, octets).unwrap(), read_if_cached(&body, &mut found, 0).unwrap());
+        if is_cached(&body, 0, octets).unwrap() {
+            assert_eq!(found, bytes);
+        }
+        assert_eq!(read_from_disk(&body, 1, OCTETS).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn cached_reads_do_not_wait_for_the_disk() {
+        let (body, _) = cold_body();
+        assert!(!is_cached(&body, 0, OCTETS as u64).unwrap());
+        assert!(!read_if_cached(&body, &mut [0; 100], 200_000).unwrap());
+    }
+
+    #[test]
+    fn bytes_in_memory_are_always_cached() {
+        let body = Body::new(Arc::new(b"0123456789".to_vec()), 2, 5, 0, BodyFlags::default());
+        let mut found = [0; 3];
+        assert!(is_cached(&body, 0, 5).unwrap() && read_if_cached(&body, &mut found, 1).unwrap());
+        assert_eq!(&found, b"345");
+    }
+}

@@ -1,0 +1,115 @@
+//! The operator's actions: recipients are picked wherever they wait, and leave as attempts with
+//! that purpose. Recipients of retired queues leave in the same way.
+//!
+//! Picking is one pass over all recipients and, if any is chosen, one over the sender queues and
+//! the heap: O(n), plus O(m log m) for the m chosen ones, which are sorted so that recipients of
+//! one message at one destination leave together.
+
+use std::collections::VecDeque;
+
+use mail::{EnhancedCode, Outcome, Reply, Timestamp};
+
+use crate::attempt::{Attempt, AttemptPurpose, QueueAction};
+use crate::intrusive_list::IntrusiveList;
+use crate::recipient::{QueuedRecipient, RecipientStage, split_group};
+use crate::{Queues, RecipientProgress, RecipientVerdict, RecipientView};
+
+/// Recipients that leave together for an action. It needs a record but no connection.
+const RECIPIENTS_PER_ACTION_MAX: usize = 1000;
+
+/// The picked recipients, in the order of the actions.
+pub(crate) type PendingActions = VecDeque<(AttemptPurpose, IntrusiveList)>;
+
+impl<R: Clone> Queues<R> {
+    /// Picks recipients for an operator's action in one pass over all (see [`QueueAction`] for which can be
+    /// picked; never those in flight). They leave their queues and come out of `next` as attempts
+    /// with that purpose. Returns their number.
+    pub fn pick_for_action(
+        &mut self,
+        act: QueueAction,
+        now: Timestamp,
+        filter: &mut dyn FnMut(&RecipientView) -> bool,
+    ) -> usize {
+        let chosen = self.choose(act, now, filter);
+        self.pick_recipients(AttemptPurpose::Action(act), chosen)
+    }
+
+    /// Moves the chosen recipients out of their queues, to be returned by `next` with this purpose.
+    /// Returns their number.
+    pub(crate) fn pick_recipients(&mut self, purpose: AttemptPurpose, mut chosen: Vec<u32>) -> usize {
+        // A caller that only counts or lists chooses none; it must not wait for the heap to be
+        // rebuilt.
+        if chosen.is_empty() {
+            return 0;
+        }
+        for &index in &chosen {
+            if self.recipients[index].stage == RecipientStage::Ready {
+                self.ready.remove(self.origin(index), 1);
+            }
+            self.set_stage(index, RecipientStage::Picked);
+        }
+        self.waiting.retain(|index| self.recipients[index].stage != RecipientStage::Picked);
+        self.ready.retain(&mut self.recipients, |recipient| recipient.stage != RecipientStage::Picked);
+        chosen.sort_unstable_by_key(|&index| {
+            let &QueuedRecipient { message, destination, attempts, ordinal, .. } = &self.recipients[index];
+            (message, destination, attempts, ordinal)
+        });
+        let mut chain = IntrusiveList::EMPTY;
+        chosen.iter().for_each(|&index| chain.push_back(&mut self.recipients, index));
+        self.pending_actions.push_back((purpose, chain));
+        chosen.len()
+    }
+
+    /// The next recipients with a pending action.
+    pub(crate) fn next_action(&mut self) -> Option<Attempt<R>> {
+        if !self.has_action() {
+            return None;
+        }
+        let (purpose, chain) = self.pending_actions.front_mut()?;
+        let purpose = purpose.clone();
+        let (group, count) = split_group(chain, &mut self.recipients, RECIPIENTS_PER_ACTION_MAX);
+        if chain.is_empty() {
+            self.pending_actions.pop_front();
+        }
+        self.unrecorded += 1;
+        self.actions_unrecorded += 1;
+        Some(self.build_attempt(group, count, purpose, None))
+    }
+
+    /// Whether there is one, and capacity to record it: a million actions must not keep attempts
+    /// from being recorded.
+    pub(crate) fn has_action(&self) -> bool {
+        !self.pending_actions.is_empty() && self.actions_unrecorded < self.config.unrecorded_max.div_ceil(2)
+    }
+
+    fn choose(&self, act: QueueAction, now: Timestamp, filter: &mut dyn FnMut(&RecipientView) -> bool) -> Vec<u32> {
+        let all = self.all_recipients().filter(|&(_, progress)| act.applies_to(now, progress));
+        all.filter(|&(index, progress)| filter(&self.recipient_view(index, progress))).map(|(index, _)| index).collect()
+    }
+}
+
+impl QueueAction {
+    fn applies_to(self, now: Timestamp, progress: RecipientProgress) -> bool {
+        match (self, progress) {
+            (_, RecipientProgress::InFlight) => false,
+            (QueueAction::Hold, progress) => progress != RecipientProgress::Held,
+            (QueueAction::Release, progress) => progress == RecipientProgress::Held,
+            (QueueAction::Retry, progress) => matches!(progress, RecipientProgress::Waiting(due) if due > now),
+            (QueueAction::Remove | QueueAction::Bounce, _) => true,
+        }
+    }
+
+    /// The verdict of the action for each recipient.
+    pub(crate) fn verdict(self, now: Timestamp, outcome: Outcome) -> RecipientVerdict {
+        let reason = match outcome {
+            Outcome::Delivered => Reply::new(250, EnhancedCode(2, 0, 0), "by the operator"),
+            Outcome::Relayed { reply, .. } | Outcome::Deferred(reply) | Outcome::Failed(reply) => reply,
+        };
+        match self {
+            QueueAction::Hold => RecipientVerdict::Held,
+            QueueAction::Release | QueueAction::Retry => RecipientVerdict::Deferred { reason, until: now },
+            QueueAction::Remove => RecipientVerdict::Removed,
+            QueueAction::Bounce => RecipientVerdict::Failed { reason },
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Test support: a spool on a simulated disk. Everything a test submits is also recorded, to compare
+//! it with what is found after a crash.
+//!
+//! Waiting is bounded: a spool that does not answer fails the test, with the log of the disk.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, QueueId, Recipient, Timestamp};
+use sim::Random;
+use spool::{
+    CommitError, Config, LiveMessage, OpenError, ReadError, RecipientState, Spool, SpoolEntry, SpoolEvent,
+    SubmittedBody,
+};
+
+use crate::promises::{PromiseLog, RecoveredMessages, SubmittedChanges, TestMessage};
+
+/// The seed for disks whose seed does not matter.
+pub(crate) const SEED: u64 = 20_261_120;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+pub(crate) struct SpoolHarness {
+    pub(crate) disk: sim::Disk,
+    pub(crate) spool: Spool,
+    pub(crate) promises: PromiseLog,
+    /// All ids that this spool has issued in any run.
+    pub(crate) issued_ids: BTreeSet<QueueId>,
+    random: Random,
+}
+
+/// A submission in progress.
+pub(crate) struct PendingSubmission {
+    proposal: SubmittedChanges,
+    answer: Receiver<Result<(), CommitError>>,
+}
+
+/// Small segments, so that a few messages fill one; otherwise the defaults.
+pub(crate) fn config(segment_bytes: u64) -> Config {
+    Config { segment_bytes, spare_segments: 1, copy_after: Duration::ZERO, ..Config::default() }
+}
+
+impl SpoolHarness {
+    pub(crate) fn open(disk: &sim::Disk, config: Config) -> Result<SpoolHarness, OpenError> {
+        SpoolHarness::reopen(disk, config, PromiseLog::default(), BTreeSet::new())
+    }
+
+    /// Opens a disk after a crash, checks what it finds, and takes it as the new truth.
+    pub(crate) fn reopen(
+        disk: &sim::Disk,
+        config: Config,
+        mut promises: PromiseLog,
+        given: BTreeSet<QueueId>,
+    ) -> Result<SpoolHarness, OpenError> {
+        let (spool, found) = open(disk, config)?;
+        promises.check(&found).unwrap_or_else(|what| panic!("{what}\n{}", disk.log()));
+        promises.accept_recovered(&found);
+        let random = Random::new(SEED);
+        Ok(SpoolHarness { disk: disk.clone(), spool, promises: promises, issued_ids: given, random })
+    }
+
+    /// A new id, which must not have been issued before.
+    pub(crate) fn begin(&mut self) -> QueueId {
+        let id = self.spool.new_id();
+        assert!(self.issued_ids.insert(id), "{id} was issued twice");
+        id
+    }
+
+    /// Submits a message of `size` bytes and waits for the result.
+    pub(crate) fn accept(&mut self, size: usize, recipients: usize) -> Result<QueueId, CommitError> {
+        let (id, ticket) = self.start_accept(size, recipients);
+        self.wait(ticket).map(|()| id)
+    }
+
+    /// Submits a message and does not wait.
+    pub(crate) fn start_accept(&mut self, size: usize, recipients: usize) -> (QueueId, PendingSubmission) {
+        let id = self.begin();
+        let bytes = self.bytes(size);
+        let entry = self.message(id, bytes, recipients);
+        (id, self.submit(vec![entry]))
+    }
+
+    /// Submits a message with a body file and waits for the result.
+    pub(crate) fn accept_spilled(&mut self, size: usize, recipients: usize) -> Result<QueueId, CommitError> {
+        let id = self.begin();
+        let bytes = self.bytes(size);
+        let failed = |error: std::io::Error| CommitError::Failed(error.to_string());
+        let mut spill = self.spool.spill(id).map_err(failed)?;
+        for piece in bytes.chunks(700) {
+            spill.append(piece).map_err(failed)?;
+        }
+        let spilled = spill.finish().map_err(failed)?;
+        let flags = flags_of(&bytes);
+        let envelope = envelope(recipients);
+        self.record_proposal(id, envelope.clone(), bytes);
+        let ticket =
+            self.submit(vec![SpoolEntry::Message { id, envelope, content: SubmittedBody::Spilled(spilled), flags }]);
+        self.wait(ticket).map(|()| id)
+    }
+
+    /// Submits an outcome and waits for the result.
+    pub(crate) fn settle(&mut self, id: QueueId, states: &[(u32, RecipientState)]) -> Result<(), CommitError> {
+        let ticket = self.start_outcome(id, states);
+        self.wait(ticket)
+    }
+
+    /// Submits an outcome and does not wait.
+    pub(crate) fn start_outcome(&mut self, id: QueueId, states: &[(u32, RecipientState)]) -> PendingSubmission {
+        self.submit(vec![SpoolEntry::Outcome { id, recipients: states.to_vec(), bounce: None }])
+    }
+
+    /// Submits a failure together with its bounce and waits for the result.
+    pub(crate) fn bounce(&mut self, id: QueueId, ordinal: u32, size: usize) -> Result<QueueId, CommitError> {
+        let bounce = self.spool.new_id_in_lane_of(id);
+        assert!(self.issued_ids.insert(bounce), "{bounce} was issued twice");
+        let bytes = self.bytes(size);
+        let message = self.message(bounce, bytes, 1);
+        let outcome =
+            SpoolEntry::Outcome { id, recipients: vec![(ordinal, RecipientState::Failed)], bounce: Some(bounce) };
+        let ticket = self.submit(vec![message, outcome]);
+        self.wait(ticket).map(|()| bounce)
+    }
+
+    /// Makes an entry for these bytes and records it as proposed.
+    pub(crate) fn message(&mut self, id: QueueId, bytes: Vec<u8>, recipients: usize) -> SpoolEntry {
+        let envelope = envelope(recipients);
+        self.record_proposal(id, envelope.clone(), bytes.clone());
+        SpoolEntry::Message { id, envelope, flags: flags_of(&bytes), content: SubmittedBody::Memory(bytes) }
+    }
+
+    pub(crate) fn submit(&mut self, entries: Vec<SpoolEntry>) -> PendingSubmission {
+        let mut proposal = SubmittedChanges::default();
+        for entry in &entries {
+            match entry {
+                SpoolEntry::Message { id, .. } => proposal.messages.push(*id),
+                SpoolEntry::Outcome { id, recipients, bounce } => {
+                    for (ordinal, state) in recipients {
+                        self.promises.propose_outcome(*id, *ordinal, *state, *bounce);
+                        proposal.outcomes.push((*id, *ordinal, *state));
+                    }
+                }
+            }
+        }
+        let (tell, answer): (Sender<_>, _) = channel();
+        // The receiver may have timed out.
+        self.spool.submit(entries, Box::new(move |result| drop(tell.send(result))));
+        PendingSubmission { proposal, answer }
+    }
+
+    pub(crate) fn wait(&mut self, ticket: PendingSubmission) -> Result<(), CommitError> {
+        let answer = ticket.answer.recv_timeout(ANSWER_TIMEOUT);
+        let result = answer.unwrap_or_else(|_| panic!("no answer\n{}", self.disk.log()));
+        if result.is_ok() {
+            self.promises.promise(&ticket.proposal);
+        }
+        result
+    }
+
+    /// Waits until `done` returns true; submits empty outcomes meanwhile to trigger work.
+    pub(crate) fn wait_until(&mut self, what: &str, mut done: impl FnMut(&mut SpoolHarness) -> bool) {
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        while !done(self) {
+            assert!(Instant::now() < end, "{what}: {:?}\n{}", self.spool.stats(), self.disk.log());
+            std::thread::yield_now();
+        }
+    }
+
+    /// All live messages of the open spool.
+    pub(crate) fn recovered(&self) -> RecoveredMessages {
+        self.spool
+            .ids()
+            .into_iter()
+            .map(|id| (id, read_message(&self.spool, id).expect("a live message is readable")))
+            .collect()
+    }
+
+    /// Closes the spool; returns the recorded promises.
+    pub(crate) fn close(self) -> (PromiseLog, BTreeSet<QueueId>) {
+        let SpoolHarness { spool, promises: promises, issued_ids: given, disk, .. } = self;
+        close(spool, &disk);
+        (promises, given)
+    }
+
+    pub(crate) fn bytes(&mut self, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        self.random.fill(&mut bytes);
+        bytes
+    }
+
+    fn record_proposal(&mut self, id: QueueId, envelope: Envelope, bytes: Vec<u8>) {
+        let states = vec![RecipientState::NEW; envelope.recipients.len()];
+        self.promises.propose(id, TestMessage { flags: flags_of(&bytes), envelope, states, bytes });
+    }
+}
+
+/// Collects the events of a spool.
+#[derive(Clone, Default)]
+pub(crate) struct RecordedEvents(Arc<Mutex<Vec<SpoolEvent>>>);
+
+impl RecordedEvents {
+    /// The configuration, with events sent here.
+    pub(crate) fn record_from(&self, config: Config) -> Config {
+        let heard = self.0.clone();
+        Config { events: Arc::new(move |event| heard.lock().expect("the lock is not poisoned").push(event)), ..config }
+    }
+
+    /// The reported commits.
+    pub(crate) fn committed(&self) -> Vec<(QueueId, Vec<RecipientState>)> {
+        let heard = self.0.lock().expect("the lock is not poisoned");
+        let lives = heard.iter().filter_map(|event| match event {
+            SpoolEvent::Committed(lives) => Some(lives),
+            _ => None,
+        });
+        lives.flatten().map(|live| (live.id, live.states.clone())).collect()
+    }
+
+    /// The reported damage.
+    pub(crate) fn set_aside(&self) -> Vec<String> {
+        let what = |event: &SpoolEvent| match event {
+            SpoolEvent::SetAside { what, .. } => Some(what.clone()),
+            _ => None,
+        };
+        self.0.lock().expect("the lock is not poisoned").iter().filter_map(what).collect()
+    }
+}
+
+impl PendingSubmission {
+    /// The result, if it has arrived.
+    pub(crate) fn try_result(&self) -> Option<Result<(), CommitError>> {
+        self.answer.try_recv().ok()
+    }
+}
+
+/// Opens a disk and reads all live messages.
+pub(crate) fn open(disk: &sim::Disk, config: Config) -> Result<(Spool, RecoveredMessages), OpenError> {
+    let (spool, found, damaged) = open_damaged(disk, config)?;
+    match damaged.first() {
+        Some(_) if disk.is_off() => Err(OpenError::Io(std::io::ErrorKind::BrokenPipe.into())),
+        Some((id, error)) => panic!("{id}: {error}\n{}", disk.log()),
+        None => Ok((spool, found)),
+    }
+}
+
+/// Live messages that cannot be read.
+pub(crate) type Unreadable = Vec<(QueueId, ReadError)>;
+
+/// Opens a disk that may be damaged.
+pub(crate) fn open_damaged(
+    disk: &sim::Disk,
+    config: Config,
+) -> Result<(Spool, RecoveredMessages, Unreadable), OpenError> {
+    let mut lives: Vec<LiveMessage> = Vec::new();
+    let spool = spool::open(vec![Arc::new(disk.clone())], config, SEED, &mut |live| lives.push(live))?;
+    let (mut found, mut damaged) = (RecoveredMessages::new(), Vec::new());
+    assert_eq!(spool.ids(), lives.iter().map(|live| live.id).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
+    for live in lives {
+        assert!(live.recovered, "{} is not marked as recovered", live.id);
+        match read_message(&spool, live.id) {
+            Err(error) => damaged.push((live.id, error)),
+            Ok(message) => {
+                assert_eq!((&message.envelope, &message.states), (&live.envelope, &live.states), "{}", live.id);
+                assert!(found.insert(live.id, message).is_none(), "{} was returned twice", live.id);
+            }
+        }
+    }
+    Ok((spool, found, damaged))
+}
+
+/// Reads a live message completely.
+pub(crate) fn read_message(spool: &Spool, id: QueueId) -> Result<TestMessage, ReadError> {
+    let stored = spool.message(id)?;
+    let mut bytes = vec![0; stored.body.len() as usize];
+    let damaged = |what: String| ReadError::Damaged { what };
+    stored.body.read_at(&mut bytes, 0).map_err(|error| damaged(error.to_string()))?;
+    if crc32c::crc32c(&bytes) != stored.body.digest() {
+        return Err(damaged("the body's checksum is wrong".into()));
+    }
+    Ok(TestMessage { envelope: stored.envelope, states: stored.states, flags: stored.body.flags(), bytes })
+}
+
+/// Closes a spool; fails if that does not end.
+pub(crate) fn close(spool: Spool, disk: &sim::Disk) {
+    let (tell, told) = channel();
+    let closing = std::thread::spawn(move || {
+        spool.close();
+        // The receiver may have timed out.
+        let _ = tell.send(());
+    });
+    told.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(|_| panic!("closing does not end\n{}", disk.log()));
+    closing.join().expect("closing does not panic");
+}
+
+/// An envelope that uses every field.
+pub(crate) fn envelope(recipients: usize) -> Envelope {
+    let recipient = |ordinal: usize| Recipient {
+        address: format!("r{ordinal}@example.org").parse().expect("an address"),
+        original: (ordinal % 2 == 1).then(|| "alias@example.org".parse().expect("an address")),
+        notify: DsnNotify::UNSET,
+        orcpt: None,
+    };
+    Envelope {
+        sender: Some("sender@example.com".parse().expect("an address")),
+        recipients: (0..recipients).map(recipient).collect(),
+        accepted_at: Timestamp(1_763_000_000_000),
+        client: ClientInfo {
+            address: Some("192.0.2.1".parse().expect("an address")),
+            helo: "client.example".into(),
+            trusted: false,
+        },
+        body_type: BodyType::EightBitMime,
+        smtputf8: false,
+        ret: None,
+        envid: Some("envelope-1".into()),
+    }
+}
+
+/// Flags for these bytes: the tests only check that they are stored.
+pub(crate) fn flags_of(bytes: &[u8]) -> BodyFlags {
+    BodyFlags { dot_lines: bytes.len().is_multiple_of(2), eight_bit: true, ends_in_crlf: bytes.len().is_multiple_of(3) }
+}
