@@ -10,11 +10,12 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::ByteSource;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use spool::{DiskFile, DiskSpace};
 
 use crate::content::SimulatedFile;
@@ -89,51 +90,51 @@ impl Disk {
 
     /// From now on every operation fails, including held ones.
     pub fn cut_power(&self) {
-        self.state().plan.fail_power();
+        self.machine.state.lock().plan.fail_power();
         self.machine.changed.notify_all();
     }
 
     /// Cuts the power during the `step`-th step, counted from 1. Steps are the operations that can
     /// change what a crash leaves: not reads.
     pub fn crash_at(&self, step: u64) {
-        self.state().plan.fail_power_at(step);
+        self.machine.state.lock().plan.fail_power_at(step);
     }
 
     /// Whether the power has failed.
     pub fn is_off(&self) -> bool {
-        self.state().plan.is_off()
+        self.machine.state.lock().plan.is_off()
     }
 
     /// The number of steps so far.
     pub fn steps(&self) -> u64 {
-        self.state().plan.steps()
+        self.machine.state.lock().plan.steps()
     }
 
     /// The number of operations of one kind so far.
     pub fn count(&self, kind: OperationKind) -> u64 {
-        self.state().plan.count(kind)
+        self.machine.state.lock().plan.count(kind)
     }
 
     /// Makes operations of `kind` fail with `errno`; `ordinals` counts them from now, 0 being the
     /// next one.
     pub fn fail(&self, kind: OperationKind, ordinals: Range<u64>, errno: i32) {
-        self.state().plan.fail(kind, ordinals, errno);
+        self.machine.state.lock().plan.fail(kind, ordinals, errno);
     }
 
     /// Limits the free space from now on.
     pub fn set_bytes_free(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         state.capacity = state.used() + bytes;
     }
 
     /// Lets every write be short, which the trait allows.
     pub fn set_short_writes(&self) {
-        self.state().short_writes = true;
+        self.machine.state.lock().short_writes = true;
     }
 
     /// Flips one bit of a file, for readers and on the device.
     pub fn flip_bit(&self, name: &str, bit: u64) {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         if let Some(&file) = state.folder.live().get(name) {
             state.files[file].flip_bit(bit);
         }
@@ -141,7 +142,7 @@ impl Disk {
 
     /// Makes all reads that touch these bytes of a file fail from now on.
     pub fn make_unreadable(&self, name: &str, bytes: Range<u64>) {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         if let Some(&file) = state.folder.live().get(name) {
             state.unreadable.push((file, bytes));
         }
@@ -149,31 +150,31 @@ impl Disk {
 
     /// Holds every operation of `kind` that begins from now on.
     pub fn hold(&self, kind: OperationKind) -> OperationHold {
-        self.state().held.push(kind);
+        self.machine.state.lock().held.push(kind);
         OperationHold { machine: self.machine.clone(), kind }
     }
 
     /// All file names.
     pub fn names(&self) -> Vec<String> {
-        self.state().folder.live().keys().cloned().collect()
+        self.machine.state.lock().folder.live().keys().cloned().collect()
     }
 
     /// The content of a file as a reader sees it; None if it does not exist.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
-        let state = self.state();
+        let state = self.machine.state.lock();
         state.folder.live().get(name).map(|&file| state.files[file].live().to_vec())
     }
 
     /// Creates or replaces a file, durably.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         let file = state.add(SimulatedFile::durable(bytes));
         state.folder.create_durable(name, file);
     }
 
     /// The steps and faults, one per line, for the message of a failing test.
     pub fn log(&self) -> String {
-        self.state().plan.log()
+        self.machine.state.lock().plan.log()
     }
 
     fn with(files: Vec<SimulatedFile>, folder: SimulatedFolder, seed: u64) -> Self {
@@ -194,15 +195,11 @@ impl Disk {
     }
 
     fn after_crash(&self, seed: u64, harsh: bool) -> Disk {
-        let state = self.state();
+        let state = self.machine.state.lock();
         let mut random = Random::new(seed);
         let files = state.files.iter().map(|content| content.crash(&mut random, harsh)).collect();
         let names = state.folder.crash(&mut random, harsh);
         Disk::with(files, SimulatedFolder::durable(names), random.bits())
-    }
-
-    fn state(&self) -> MutexGuard<'_, DiskState> {
-        self.machine.lock()
     }
 }
 
@@ -215,7 +212,7 @@ impl Clone for Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.locked.load(Ordering::Relaxed) {
-            self.state().locked = false;
+            self.machine.state.lock().locked = false;
         }
     }
 }
@@ -229,7 +226,7 @@ impl fmt::Debug for Disk {
 /// The operations that a spool uses.
 impl spool::Disk for Disk {
     fn lock(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         if state.plan.is_off() {
             return Err(power_off_error());
         }
@@ -242,7 +239,7 @@ impl spool::Disk for Disk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         let fate = state.plan.begin(OperationKind::List, format_args!(""))?;
         let state = self.machine.wait_while_held(state, OperationKind::List, fate)?;
         Ok(state.folder.live().keys().cloned().collect())
@@ -263,7 +260,7 @@ impl spool::Disk for Disk {
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         let fate = state.plan.begin(OperationKind::Open, format_args!("{name}"))?;
         let state = self.machine.wait_while_held(state, OperationKind::Open, fate)?;
         let file = *state.folder.live().get(name).ok_or(io::ErrorKind::NotFound)?;
@@ -283,7 +280,7 @@ impl spool::Disk for Disk {
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         let mark = state.folder.mark();
         let fate = state.plan.begin(OperationKind::SyncFolder, format_args!(""))?;
         let mut state = self.machine.wait_while_held(state, OperationKind::SyncFolder, fate)?;
@@ -292,7 +289,7 @@ impl spool::Disk for Disk {
     }
 
     fn space(&self) -> io::Result<DiskSpace> {
-        let state = self.state();
+        let state = self.machine.state.lock();
         if state.plan.is_off() {
             return Err(power_off_error());
         }
@@ -312,7 +309,7 @@ impl Disk {
         what: fmt::Arguments<'_>,
         change: impl FnOnce(&mut DiskState) -> io::Result<T>,
     ) -> io::Result<T> {
-        let mut state = self.state();
+        let mut state = self.machine.state.lock();
         match state.plan.begin(kind, what)? {
             PlannedResult::PowerFailure => {
                 let _ = change(&mut state);
@@ -326,7 +323,7 @@ impl Disk {
 
 impl ByteSource for OpenFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         let fate = state.plan.begin(OperationKind::Read, format_args!("{} at {offset}", self.name))?;
         let state = self.machine.wait_while_held(state, OperationKind::Read, fate)?;
         let live = state.files[self.file].live();
@@ -350,7 +347,7 @@ impl DiskFile for OpenFile {
             bytes.extend_from_slice(part);
             bytes
         });
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         match state
             .plan
             .begin(OperationKind::Write, format_args!("{} at {offset}, {} bytes", self.name, bytes.len()))?
@@ -365,7 +362,7 @@ impl DiskFile for OpenFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         let mark = state.files[self.file].mark();
         let fate = state.plan.begin(OperationKind::Sync, format_args!("{}", self.name))?;
         if matches!(fate, PlannedResult::Fail(EIO)) {
@@ -378,16 +375,12 @@ impl DiskFile for OpenFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let state = self.machine.lock();
+        let state = self.machine.state.lock();
         if state.plan.is_off() { Err(power_off_error()) } else { Ok(state.files[self.file].len()) }
     }
 }
 
 impl SimulatedMachine {
-    fn lock(&self) -> MutexGuard<'_, DiskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits while `kind` is held; returns an error if the operation must not take effect.
     fn wait_while_held<'a>(
         &'a self,
@@ -399,7 +392,7 @@ impl SimulatedMachine {
             state.waiting.push(kind);
             self.changed.notify_all();
             let held = |state: &mut DiskState| state.held.contains(&kind) && !state.plan.is_off();
-            state = self.changed.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_while(&mut state, held);
             state.forget_waiting(kind);
         }
         match fate {
@@ -462,10 +455,9 @@ impl OperationHold {
     /// # Panics
     /// If they do not arrive in time.
     pub fn wait_for(&self, count: usize) {
-        let state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         let few = |state: &mut DiskState| state.waiting.iter().filter(|kind| **kind == self.kind).count() < count;
-        let (state, timeout) =
-            self.machine.changed.wait_timeout_while(state, HOLD_TIMEOUT, few).unwrap_or_else(PoisonError::into_inner);
+        let timeout = self.machine.changed.wait_while_for(&mut state, few, HOLD_TIMEOUT);
         assert!(
             !timeout.timed_out(),
             "timed out waiting for {count} operations {:?}:\n{}",
@@ -477,7 +469,7 @@ impl OperationHold {
 
 impl Drop for OperationHold {
     fn drop(&mut self) {
-        let mut state = self.machine.lock();
+        let mut state = self.machine.state.lock();
         if let Some(place) = state.held.iter().position(|held| *held == self.kind) {
             state.held.swap_remove(place);
         }

@@ -17,7 +17,7 @@ pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Resul
     let begun = Instant::now();
     match OutboundConnection::connect(to, worker.local, begun + worker.timeout).await {
         Ok(wire) => {
-            let mut tally = worker.tally();
+            let mut tally = worker.tally.lock();
             tally.counts.connections += 1;
             tally.record_phase(phase, begun.elapsed());
             Ok(wire)

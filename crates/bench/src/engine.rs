@@ -9,11 +9,12 @@ use std::cell::Cell;
 use std::future::Future;
 use std::net::IpAddr;
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use net::{Stop, Stopper};
+use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
@@ -75,7 +76,8 @@ pub(crate) struct Worker {
     pub(crate) timeout: Duration,
     pub(crate) random: fastrand::Rng,
     pacer: Arc<Pacer>,
-    tally: Arc<Mutex<LoadTally>>,
+    /// Not to be locked across an await.
+    pub(crate) tally: Arc<Mutex<LoadTally>>,
     stop: Stop,
 }
 
@@ -83,7 +85,7 @@ impl Worker {
     /// Waits for the next ticket; None when the run ends.
     pub(crate) async fn next(&mut self) -> Option<Ticket> {
         let ticket = self.pacer.next(&mut self.stop).await?;
-        self.tally().counts.begun += 1;
+        self.tally.lock().counts.begun += 1;
         Some(ticket)
     }
 
@@ -91,7 +93,7 @@ impl Worker {
     /// does not reconnect to a dead server at full speed.
     pub(crate) async fn fail_ticket(&mut self, error: String) {
         {
-            let mut tally = self.tally();
+            let mut tally = self.tally.lock();
             tally.record_error(error);
             tally.record_failed(Instant::now());
         }
@@ -101,20 +103,10 @@ impl Worker {
         }
     }
 
-    /// The counters of this thread. Do not hold the lock across an await.
-    pub(crate) fn tally(&self) -> MutexGuard<'_, LoadTally> {
-        lock_tally(&self.tally)
-    }
-
     /// The deadline of a step that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
     }
-}
-
-fn lock_tally(tally: &Mutex<LoadTally>) -> MutexGuard<'_, LoadTally> {
-    // Counting does not panic, so the data is consistent.
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a load to its end.
@@ -231,7 +223,7 @@ impl LoadThreads {
 
     fn sum(&self, phases: usize) -> LoadTally {
         let mut sum = LoadTally::new(phases);
-        self.tallies.iter().for_each(|tally| sum.add(&lock_tally(tally)));
+        self.tallies.iter().for_each(|tally| sum.add(&tally.lock()));
         sum
     }
 }

@@ -180,7 +180,7 @@ impl ConnectionSlot {
 impl HttpLoad {
     fn count_response(&self, worker: &Worker, ticket: Ticket, page: &Page, answer: &HttpResponse) {
         let is_same = !self.is_checked || answer.status != 200 || page.matches_first(answer.digest);
-        let mut tally = worker.tally();
+        let mut tally = worker.tally.lock();
         answer.record_times(&mut tally);
         if answer.status == 200 && is_same {
             tally.counts.octets += answer.octets;

@@ -99,7 +99,7 @@ impl Workload for Pop3Load {
         while let Some(ticket) = worker.next().await {
             let account = self.accounts.account(self.order.choose(ticket, &mut worker.random, self.accounts.len()));
             match self.run_session(&mut worker, &account).await {
-                Ok(()) => worker.tally().record_done(ticket.due, Instant::now()),
+                Ok(()) => worker.tally.lock().record_done(ticket.due, Instant::now()),
                 Err(text) => worker.fail_ticket(text).await,
             }
         }
@@ -130,7 +130,7 @@ impl Pop3Load {
         for number in 1..=messages {
             if worker.random.f64() < self.retrieve_share {
                 let message = timed(worker, RETR, session.retrieve(number)).await?;
-                let mut tally = worker.tally();
+                let mut tally = worker.tally.lock();
                 tally.counts.parts += 1;
                 tally.counts.octets += message.octets;
                 if message.seen.is_some_and(|seen| !seen.sound) {
@@ -153,6 +153,6 @@ async fn timed<T>(
 ) -> Result<T, Pop3Error> {
     let begun = Instant::now();
     let outcome = step.await?;
-    worker.tally().record_phase(phase, begun.elapsed());
+    worker.tally.lock().record_phase(phase, begun.elapsed());
     Ok(outcome)
 }

@@ -207,7 +207,7 @@ impl Sink {
         let threads = contexts.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
         let threads = threads.collect::<Result<_, _>>()?;
         let runtime = runtime()?;
-        Ok(Sink { runtime, state: state, contexts, threads, addresses, record_writer: record, stopper, thread_stopper })
+        Ok(Sink { runtime, state, contexts, threads, addresses, record_writer: record, stopper, thread_stopper })
     }
 
     /// The addresses, with the ports that were picked.
@@ -217,7 +217,7 @@ impl Sink {
 
     /// Passes every copy so far to `comparer`.
     pub(crate) fn add_copies_to(&self, comparer: &mut Comparer<'_>) {
-        self.contexts.iter().for_each(|counter| counter.tally().copies.add_to(comparer));
+        self.contexts.iter().for_each(|counter| counter.tally.lock().copies.add_to(comparer));
     }
 
     /// Registers the signals, which then end the sink and not the process.
@@ -264,7 +264,7 @@ impl Sink {
             thread.join().map_err(|_| Fault::Unavailable("a thread of the sink panicked".into()))?;
         }
         let mut tally = SinkTally::new(house.rules().len());
-        counters.iter().for_each(|counter| tally.add(std::mem::take(&mut *counter.tally())));
+        counters.iter().for_each(|counter| tally.add(std::mem::take(&mut *counter.tally.lock())));
         let (guests_peak, verified) = (house.sessions_peak(), house.verifies());
         drop((house, counters));
         let recorded = record.and_then(Arc::into_inner).map_or(Ok(()), LineWriter::close);

@@ -354,7 +354,7 @@ impl ConnectionSlot {
         if let Some(ledger) = self.load.ledger.as_ref().filter(|_| count > 0) {
             ledger.record(ticket.number, accepted());
         }
-        let mut tally = worker.tally();
+        let mut tally = worker.tally.lock();
         for verdict in verdicts {
             if let Some(text) = connection::recipient_error(verdict) {
                 tally.record_error(text);

@@ -11,12 +11,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bench::{AcknowledgedMessages, Fault, RunVerdict, crash};
 use clap::Parser as _;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Makes this program a server: `KIND PORT PLACE`.
 const ROLE: &str = "TOY_SERVER";
@@ -39,7 +40,7 @@ struct TrialGuard {
 
 impl TrialGuard {
     fn acquire() -> TrialGuard {
-        let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only = ONE_AT_A_TIME.lock();
         TrialGuard { port: free_port(), folder: tempfile::tempdir().unwrap(), _only }
     }
 
@@ -232,7 +233,7 @@ fn the_toy_server() {
                 "fickle" => !has_mail && deliver(&message, Path::new(&place)),
                 "relay" => relay(&message, &place),
                 "liar" => {
-                    kept.lock().unwrap().push(message);
+                    kept.lock().push(message);
                     true
                 }
                 _ => false,
@@ -292,7 +293,7 @@ fn any_message_file(root: &Path) -> PathBuf {
 fn write_behind(kept: &Mutex<Vec<ReceivedMessage>>, root: &Path) {
     loop {
         std::thread::sleep(Duration::from_millis(150));
-        let messages = std::mem::take(&mut *kept.lock().unwrap());
+        let messages = std::mem::take(&mut *kept.lock());
         messages.iter().for_each(|letter| assert!(deliver(letter, root)));
     }
 }

@@ -3,8 +3,9 @@
 //! would cost a system call each. The results are collected here, and the thread is woken once to
 //! wake its own sessions.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use spool::{CommitCallback, CommitError};
 use tokio::sync::{Notify, oneshot};
 
@@ -45,7 +46,7 @@ impl CommitNotifier {
 
 impl Shared {
     fn push(&self, waiter: oneshot::Sender<CommitResult>, answer: CommitResult) {
-        let mut completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completed = self.completed.lock();
         completed.push((waiter, answer));
         let first = completed.len() == 1;
         drop(completed);
@@ -55,6 +56,6 @@ impl Shared {
     }
 
     fn take_completed(&self) -> Vec<CompletedCommit> {
-        std::mem::take(&mut self.completed.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.completed.lock())
     }
 }

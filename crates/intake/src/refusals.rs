@@ -5,11 +5,12 @@
 //! each kind are logged per second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+
 use std::time::{Duration, Instant};
 
 use mail::{EnhancedCode, Reply};
 use net::ConnectionRefusal;
+use parking_lot::Mutex;
 
 use crate::replies;
 
@@ -129,7 +130,7 @@ impl RefusalCounters {
         let kind = &self.counters[refusal as usize];
         kind.count.fetch_add(1, Relaxed);
         // No panic can leave the counter inconsistent.
-        kind.log_limit.lock().unwrap_or_else(PoisonError::into_inner).may_log(now)
+        kind.log_limit.lock().may_log(now)
     }
 }
 

@@ -3,8 +3,10 @@
 //! number of lines suppressed before it.
 
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The minimum time between two lines.
 const QUIET_TIME: Duration = Duration::from_secs(1);
@@ -40,7 +42,7 @@ impl ThrottledLog {
     /// The number of suppressed lines, if a line may be logged now.
     fn try_begin_line(&self, now: Instant) -> Option<u64> {
         // No panic can leave the count inconsistent.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.last_at.is_some_and(|last_at| now.duration_since(last_at) < QUIET_TIME) {
             state.suppressed += 1;
             return None;

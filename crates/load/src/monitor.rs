@@ -7,13 +7,14 @@
 //! is.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use mail::Timestamp;
+use parking_lot::Mutex;
 
 use crate::policy::{GaugeReading, Limits, LoadLimit, LoadRestrictions, LoadSample, LoadState};
 
@@ -146,12 +147,12 @@ impl LoadMonitorHandle {
 
     /// The report of the latest sample.
     pub fn report(&self) -> Arc<LoadReport> {
-        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.report.lock().clone()
     }
 
     fn publish(&self, report: Arc<LoadReport>) {
         self.shared.restrictions.store(report.state.restrictions().bits(), Relaxed);
-        *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        *self.shared.report.lock() = report;
     }
 }
 
@@ -183,13 +184,13 @@ mod tests {
 
     impl FakeLoad {
         fn set(&self, value: Option<f64>) {
-            *self.0.lock().unwrap() = value;
+            *self.0.lock() = value;
         }
     }
 
     impl GaugeReader for FakeLoad {
         fn read(&mut self) -> Vec<GaugeReading> {
-            vec![GaugeReading { gauge: Gauge::LoadAverage, source: "fake", value: *self.0.lock().unwrap() }]
+            vec![GaugeReading { gauge: Gauge::LoadAverage, source: "fake", value: *self.0.lock() }]
         }
     }
 

@@ -1,10 +1,11 @@
 //! Reloads certificates while the server runs: whoever renews them only writes the files. Invalid
 //! files change nothing and are logged, each certificate once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use net::{Certificate, CertificateError, TlsServer};
+use parking_lot::Mutex;
 
 use crate::log::Log;
 use crate::log_line::Level;
@@ -56,11 +57,11 @@ impl CertificateWatch {
     /// Watches this acceptor from the next check on.
     pub fn set(&self, fresh: WatchConfig) {
         // The lock guards one assignment.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.0.lock() = fresh;
     }
 
     fn current(&self) -> WatchConfig {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -31,8 +31,8 @@ mod smtp_deliverer;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -42,6 +42,7 @@ use delivery::remote::NextHop;
 use load::DeliveryMode;
 use lookup::directory::RecipientDirectory;
 use mail::{Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Timestamp};
+use parking_lot::Mutex;
 use queue::{ContactResult, Destination, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
 
@@ -449,7 +450,7 @@ pub fn spool_event_handler(scheduler: SchedulerHandle, log: Arc<Log>) -> impl Fn
     let scheduler = Mutex::new(scheduler);
     move |event| match event {
         spool::SpoolEvent::Committed(messages) => {
-            let scheduler = scheduler.lock().unwrap_or_else(PoisonError::into_inner);
+            let scheduler = scheduler.lock();
             scheduler.send(SchedulerMsg::Committed(messages));
         }
         spool::SpoolEvent::SetAside { id, what } => log.write(MailEvent::SetAside { id, detail: what }),

@@ -12,12 +12,13 @@ use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use mail::{EventLog, MailEvent, Timestamp};
+use parking_lot::{Condvar, Mutex};
 
 use crate::config::{self, LogFormat, LogTarget};
 use crate::log_line::{self, Level, LogEntry};
@@ -76,7 +77,7 @@ impl Log {
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.file {
             let target = append(path)?;
-            self.shared.lock().target = Some(Box::new(target));
+            self.shared.state.lock().target = Some(Box::new(target));
             self.shared.arrived.notify_one();
         }
         Ok(())
@@ -96,9 +97,9 @@ impl Log {
 
     /// Writes the gathered lines and stops; later lines are dropped.
     pub fn close(&self) {
-        self.shared.lock().closed = true;
+        self.shared.state.lock().closed = true;
         self.shared.arrived.notify_one();
-        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.writer.lock().take();
         if let Some(thread) = thread {
             // The thread panics only if formatting does; then there is nothing left to write.
             let _ = thread.join();
@@ -145,7 +146,7 @@ struct LogState {
 impl LogShared {
     fn push(&self, line: LogEntry, lines_max: usize) {
         let now = Timestamp::from(SystemTime::now());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed || state.lines.len() >= lines_max {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -161,10 +162,10 @@ impl LogShared {
     /// Waits for lines, swaps them into the empty `lines`, and takes a new target if there is one;
     /// false when the log is closed and everything is written.
     fn take(&self, lines: &mut Vec<(Timestamp, LogEntry)>, target: &mut LogOutput) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.lines.is_empty() && state.target.is_none() && !state.closed {
             state.asleep = true;
-            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.arrived.wait(&mut state);
         }
         std::mem::swap(&mut state.lines, lines);
         if let Some(new) = state.target.take() {
@@ -175,14 +176,9 @@ impl LogShared {
 
     /// Waits for more lines; ends early when the log is closed.
     fn wait_for_more(&self) {
-        let state = self.lock();
+        let mut state = self.state.lock();
         let open = |state: &mut LogState| !state.closed;
-        drop(self.arrived.wait_timeout_while(state, BATCH_DELAY, open).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// A panic elsewhere leaves only whole lines behind, so the log continues.
-    fn lock(&self) -> MutexGuard<'_, LogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.arrived.wait_while_for(&mut state, open, BATCH_DELAY);
     }
 }
 
@@ -251,13 +247,13 @@ mod tests {
 
     impl MemoryTarget {
         fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+            String::from_utf8(self.0.lock().clone()).unwrap()
         }
     }
 
     impl Write for MemoryTarget {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {

@@ -10,14 +10,15 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
 use intake::{CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher};
 use net::{InheritedSockets, Stop, Stopper, TlsServer};
+use parking_lot::Mutex;
 use protocol::smtp::server as smtp;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -185,7 +186,7 @@ impl BoundListener {
     fn on_close(&self) -> SocketClosed {
         let (sender, closed) = mpsc::channel();
         // The lock guards one assignment.
-        *self.socket.close_sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.socket.close_sender.lock() = Some(sender);
         SocketClosed(closed)
     }
 }
@@ -300,8 +301,7 @@ impl SessionWorker {
     /// Accepts sessions until the stopper is dropped. None if another listener with this socket
     /// took the handle.
     fn accept(&self, bound_listener: &BoundListener) -> Option<Stopper> {
-        // Taking a handle cannot panic halfway.
-        let handle = bound_listener.socket.handles.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let handle = bound_listener.socket.handles.lock().pop()?;
         let (stopper, closed) = Stopper::new();
         let (own, generations, answers, stop) =
             (bound_listener.clone(), self.generations.clone(), self.answers.clone(), self.stop.clone());

@@ -10,9 +10,11 @@ mod rates;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use rates::Rate;
 use rates::{ClientRates, RateKind};
@@ -99,7 +101,7 @@ impl ConnectionLimiter {
     pub fn with_limits(&self, limits: ConnectionLimits) -> Arc<ConnectionLimiter> {
         let clients_max = limits.rated_clients_max.div_ceil(SHARDS);
         for shard in &self.counters.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             shard.rates.change(limits.connections_per_client, limits.messages_per_client, clients_max);
         }
         Arc::new(ConnectionLimiter { limits, counters: self.counters.clone() })
@@ -136,7 +138,7 @@ impl ConnectionLimiter {
     fn shard(&self, client: IpAddr) -> MutexGuard<'_, ClientShard> {
         let shard = &self.counters.shards[self.counters.hasher.hash_one(client) as usize % SHARDS];
         // Counting never panics midway.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 }
 

@@ -13,9 +13,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, RwLock};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -111,13 +112,12 @@ impl TlsServer {
 
     fn reload(&self, now: Option<SystemTime>) -> Vec<Result<Certificate, CertificateError>> {
         // An entry is always consistent.
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let found: Vec<_> =
             entries.iter_mut().filter_map(|entry| entry.reload_if_changed(now, Certificate::load)).collect();
         if found.iter().any(Result::is_ok) {
             // The lock guards one assignment.
-            *self.resolver.0.write().unwrap_or_else(PoisonError::into_inner) =
-                Arc::new(CertIndex::from_entries(&entries));
+            *self.resolver.0.write() = Arc::new(CertIndex::from_entries(&entries));
         }
         found
     }
@@ -293,7 +293,7 @@ impl CertIndex {
 
 impl ResolvesServerCert for CertResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let index = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let index = self.0.read().clone();
         index.choose(hello.server_name(), hello.signature_schemes())
     }
 }

@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::rr::Name;
 use moka::Expiry;
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::NameServersError;
@@ -145,11 +146,6 @@ impl Resolver {
             DnsAnswer::Unanswered(_) => failure_ttl,
         }
     }
-
-    fn lock_pending(&self) -> MutexGuard<'_, HashMap<DnsQuery, PendingQuery>> {
-        // A thread that panicked held the lock only for one complete step.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A lookup that waits for a query. The last one removes the query from the map.
@@ -161,7 +157,7 @@ struct QueryWaiter<'a> {
 
 impl<'a> QueryWaiter<'a> {
     fn join(resolver: &'a Resolver, query: &'a DnsQuery) -> Self {
-        let mut pending = resolver.lock_pending();
+        let mut pending = resolver.pending.lock();
         let pending_query = pending.entry(query.clone()).or_default();
         pending_query.waiters += 1;
         QueryWaiter { resolver, question: query, answer: pending_query.answer.clone() }
@@ -170,7 +166,7 @@ impl<'a> QueryWaiter<'a> {
 
 impl Drop for QueryWaiter<'_> {
     fn drop(&mut self) {
-        let mut pending = self.resolver.lock_pending();
+        let mut pending = self.resolver.pending.lock();
         let Some(pending_query) = pending.get_mut(self.question) else { return };
         pending_query.waiters -= 1;
         if pending_query.waiters == 0 {

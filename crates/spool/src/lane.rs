@@ -2,11 +2,12 @@
 //! (`writer.rs`); segment maintenance prepares, empties and frees segments (`segment_maintenance.rs`).
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::{Body, ByteSource, QueueId, SpoolId};
+use parking_lot::{Condvar, Mutex};
 
 use crate::disk::{CachedOnly, Disk};
 use crate::entries::{
@@ -42,7 +43,8 @@ pub(crate) struct Lane {
     /// They were not committed: maintenance waits before it tries again.
     pub(crate) copy_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
-    segment_table: Mutex<SegmentTable>,
+    /// Segments and messages of this lane.
+    pub(crate) segment_table: Mutex<SegmentTable>,
     /// Wakes the maintenance thread.
     pub(crate) maintenance_wanted: Condvar,
     /// Wakes the writer when a segment is ready.
@@ -144,15 +146,9 @@ impl Lane {
         QueueId::new(self.spool, self.number, sequence)
     }
 
-    /// Locks the state of segments and messages. A poisoned lock is still consistent, because every
-    /// change consists of independent steps.
-    pub(crate) fn segment_table(&self) -> MutexGuard<'_, SegmentTable> {
-        self.segment_table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a segment is ready for the writer.
     pub(crate) fn has_ready(&self) -> bool {
-        self.segment_table().index.count(SegmentStage::Ready) > 0
+        self.segment_table.lock().index.count(SegmentStage::Ready) > 0
     }
 
     pub(crate) fn report_event(&self, event: SpoolEvent) {
@@ -160,7 +156,7 @@ impl Lane {
     }
 
     pub(crate) fn submit(&self, submission: Submission) {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = self.inbox.lock();
         if inbox.closed {
             drop(inbox);
             return self.refuse(submission, CommitError::Closed);
@@ -197,17 +193,16 @@ impl Lane {
         gather_count: usize,
         idle: impl Fn() -> Option<Duration>,
     ) -> Option<Vec<Submission>> {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbox = self.inbox.lock();
         while inbox.waiting.is_empty() {
             if inbox.closed {
                 return None;
             }
             inbox.wake_at = 1;
             match idle() {
-                None => inbox = self.inbox_filled.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                None => self.inbox_filled.wait(&mut inbox),
                 Some(span) => {
-                    let waited = self.inbox_filled.wait_timeout(inbox, span);
-                    inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    self.inbox_filled.wait_for(&mut inbox, span);
                     if inbox.waiting.is_empty() {
                         return Some(Vec::new());
                     }
@@ -216,7 +211,7 @@ impl Lane {
         }
         if inbox.waiting.len() < gather_count && !inbox.closed {
             inbox.wake_at = gather_count;
-            inbox = self.inbox_filled.wait_timeout(inbox, GATHER_MAX).unwrap_or_else(PoisonError::into_inner).0;
+            self.inbox_filled.wait_for(&mut inbox, GATHER_MAX);
         }
         inbox.wake_at = 0;
         Some(std::mem::take(&mut inbox.waiting))
@@ -224,12 +219,12 @@ impl Lane {
 
     /// Accepts no more submissions; waiting ones are still written.
     pub(crate) fn close_inbox(&self) {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.inbox.lock().closed = true;
         self.inbox_filled.notify_all();
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let table = self.segment_table();
+        let table = self.segment_table.lock();
         Stats {
             messages_live: table.index.messages() as u64,
             segments: table.index.segments.len() as u64,
@@ -240,7 +235,7 @@ impl Lane {
 
     /// The position of a live message.
     pub(crate) fn locate(&self, sequence: u64) -> Option<MessageLocation> {
-        let mut table = self.segment_table();
+        let mut table = self.segment_table.lock();
         let place = table.index.place(sequence)?;
         let states = table.index.states(sequence);
         let segment = table.index.segment(place.slot);

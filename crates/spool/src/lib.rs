@@ -361,7 +361,7 @@ impl Spool {
     /// The ids of all live messages, sorted.
     pub fn ids(&self) -> Vec<QueueId> {
         let of_lane = |lane: &Arc<Lane>| {
-            let sequences = lane.segment_table().index.sequences();
+            let sequences = lane.segment_table.lock().index.sequences();
             sequences.into_iter().map(|sequence| lane.id(sequence)).collect::<Vec<_>>()
         };
         let mut ids: Vec<QueueId> = self.lanes_in_order.iter().flat_map(of_lane).collect();
@@ -416,7 +416,7 @@ impl Drop for Spool {
         // If a thread panicked, it has already reported that.
         self.writers.drain(..).for_each(|writer| drop(writer.join()));
         for lane in &self.lanes_in_order {
-            lane.segment_table().closing = true;
+            lane.segment_table.lock().closing = true;
             lane.maintenance_wanted.notify_all();
         }
         self.maintenance_threads.drain(..).for_each(|maintenance| drop(maintenance.join()));

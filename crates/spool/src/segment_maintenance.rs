@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{read_lossy, write_aside_file};
@@ -81,7 +81,7 @@ impl Lane {
     }
 
     fn await_task(&self, backoff: &mut Backoff, idle_tracker: &mut IdleTracker) -> Option<MaintenanceTask> {
-        let mut table = self.segment_table();
+        let mut table = self.segment_table.lock();
         while !table.closing {
             if self.copy_failed.swap(false, Relaxed) {
                 backoff.tidying_failed_at = Some(Instant::now());
@@ -89,7 +89,7 @@ impl Lane {
             if let Some(task) = self.next_task(&table, backoff, idle_tracker) {
                 return Some(task);
             }
-            table = self.maintenance_wanted.wait_timeout(table, RETRY_DELAY).unwrap_or_else(PoisonError::into_inner).0;
+            self.maintenance_wanted.wait_for(&mut table, RETRY_DELAY);
         }
         None
     }
@@ -139,7 +139,7 @@ impl Lane {
     fn perform(&self, task: MaintenanceTask) -> Result<(), ()> {
         match task {
             MaintenanceTask::MakeReady => self.make_ready().map_err(|error| {
-                let mut table = self.segment_table();
+                let mut table = self.segment_table.lock();
                 if std::mem::take(&mut table.segment_wanted) {
                     table.segment_error = Some(CommitError::from(&error));
                     drop(table);
@@ -166,7 +166,7 @@ impl Lane {
             return Ok(());
         }
         let open = {
-            let table = self.segment_table();
+            let table = self.segment_table.lock();
             let open = table.index.segments.values().find(|segment| segment.stage == SegmentStage::Open);
             open.map(|segment| segment.file().clone())
         };
@@ -182,7 +182,7 @@ impl Lane {
     /// retried later.
     pub(crate) fn free_dead_segments(&self) {
         loop {
-            let dead = self.segment_table().index.next_freeable();
+            let dead = self.segment_table.lock().index.next_freeable();
             if dead.is_none_or(|slot| self.free(slot).is_err()) {
                 return;
             }
@@ -192,7 +192,7 @@ impl Lane {
     /// Prepares a segment for the writer: reuses a free one, or creates one.
     pub(crate) fn make_ready(&self) -> io::Result<()> {
         let (slot, number) = {
-            let mut table = self.segment_table();
+            let mut table = self.segment_table.lock();
             let number = table.next_number;
             table.next_number += 1;
             let free = |(_, segment): &(&SegmentSlot, &Segment)| {
@@ -204,7 +204,7 @@ impl Lane {
             Some(slot) => self.reuse(slot, number)?,
             None => self.create(number)?,
         }
-        let mut table = self.segment_table();
+        let mut table = self.segment_table.lock();
         table.segment_wanted = false;
         drop(table);
         self.segment_ready.notify_all();
@@ -225,7 +225,7 @@ impl Lane {
     /// Gives a free segment a new number. If this fails, the file is not used until the next start.
     fn reuse(&self, slot: SegmentSlot, number: u64) -> io::Result<()> {
         let (file, generation) = {
-            let mut table = self.segment_table();
+            let mut table = self.segment_table.lock();
             let segment = table.index.segment(slot);
             segment.stage = SegmentStage::Broken;
             segment.pinned = true;
@@ -233,7 +233,7 @@ impl Lane {
         };
         let new = self.new_use(number);
         self.header(generation, Some(new), number).store(&*file)?;
-        let mut table = self.segment_table();
+        let mut table = self.segment_table.lock();
         let segment = table.index.segment(slot);
         (segment.stage, segment.pinned) = (SegmentStage::Ready, false);
         (segment.number, segment.last_number, segment.generation) = (number, number, generation);
@@ -244,7 +244,7 @@ impl Lane {
     /// Creates a segment file. Its header and its name are synced before anything in it is
     /// acknowledged.
     fn create(&self, number: u64) -> io::Result<()> {
-        let slot = self.segment_table().index.new_slot();
+        let slot = self.segment_table.lock().index.new_slot();
         let name = segment::file_name(slot);
         let file = self.disk.create(&name, self.config.segment_bytes)?;
         let new = self.new_use(number);
@@ -267,24 +267,24 @@ impl Lane {
             references: Default::default(),
             pinned: false,
         };
-        self.segment_table().index.segments.insert(slot, segment);
+        self.segment_table.lock().index.segments.insert(slot, segment);
         Ok(())
     }
 
     /// Frees a dead segment. If this fails, it keeps its number, and all segments that refer to it
     /// stay. The file of a broken segment is removed instead.
     pub(crate) fn free(&self, slot: SegmentSlot) -> io::Result<()> {
-        if self.segment_table().index.segment(slot).stage == SegmentStage::Broken {
+        if self.segment_table.lock().index.segment(slot).stage == SegmentStage::Broken {
             return self.remove(slot);
         }
         let (file, generation, last) = {
-            let mut table = self.segment_table();
+            let mut table = self.segment_table.lock();
             let segment = table.index.segment(slot);
             segment.pinned = true;
             (segment.file().clone(), segment.generation + 1, segment.last_number)
         };
         self.header(generation, None, last).store(&*file)?;
-        let mut table = self.segment_table();
+        let mut table = self.segment_table.lock();
         let segment = table.index.segment(slot);
         (segment.stage, segment.pinned, segment.number, segment.generation) =
             (SegmentStage::Free, false, 0, generation);
@@ -296,13 +296,13 @@ impl Lane {
     /// start.
     fn remove(&self, slot: SegmentSlot) -> io::Result<()> {
         {
-            let mut table = self.segment_table();
+            let mut table = self.segment_table.lock();
             let segment = table.index.segment(slot);
             (segment.stage, segment.pinned) = (SegmentStage::Broken, true);
         }
         self.disk.remove(&segment::file_name(slot))?;
         self.disk.sync_folder()?;
-        self.segment_table().index.segments.remove(&slot);
+        self.segment_table.lock().index.segments.remove(&slot);
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl Lane {
     /// writer may need a segment first. The rest is submitted when these are committed, and the
     /// segment is freed later.
     fn copy_forward(&self, slot: SegmentSlot) {
-        let live_messages = self.segment_table().index.live_in_segment(slot);
+        let live_messages = self.segment_table.lock().index.live_in_segment(slot);
         let (mut items, mut bytes) = (Vec::new(), 0);
         for (sequence, place) in live_messages {
             match self.copy_of(sequence) {
@@ -358,7 +358,7 @@ impl Lane {
 
     /// Removes the body files of dead messages. A file that stays is removed at the next start.
     fn remove_dead_bodies(&self) {
-        let dead_bodies = std::mem::take(&mut self.segment_table().index.dead_bodies);
+        let dead_bodies = std::mem::take(&mut self.segment_table.lock().index.dead_bodies);
         for sequence in dead_bodies {
             let _ = self.disk.remove(&spill::file_name(sequence));
         }

@@ -7,8 +7,8 @@
 //! a new segment.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::batch_size::BatchSizer;
@@ -188,7 +188,7 @@ impl<'a> Writer<'a> {
         let slot = batch.slot;
         let mut places = batch.places.into_iter();
         let (mut committed, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
-        let mut table = self.lane.segment_table();
+        let mut table = self.lane.segment_table.lock();
         let (mut needs_maintenance, mut copied) = (false, 0);
         for submission in submissions {
             let first = committed.len();
@@ -230,7 +230,7 @@ impl<'a> Writer<'a> {
     /// Acknowledges nothing of the batch; the segment is not written again.
     fn fail_batch(&mut self, error: &io::Error, submissions: Vec<Submission>) {
         let open = self.open.take().expect("a segment is open while a batch is written");
-        let mut table = self.lane.segment_table();
+        let mut table = self.lane.segment_table.lock();
         table.index.segment(open.slot).stage = SegmentStage::Broken;
         for item in submissions.iter().flat_map(|submission| &submission.records) {
             if let IndexUpdate::Relocate(head) = &item.index_update {
@@ -264,7 +264,7 @@ impl<'a> Writer<'a> {
 
     /// The next ready segment; waits until maintenance has prepared one.
     fn open_next_segment(&self) -> Result<OpenSegment, CommitError> {
-        let mut table = self.lane.segment_table();
+        let mut table = self.lane.segment_table.lock();
         loop {
             let ready = table.index.segments.iter_mut().filter(|(_, segment)| segment.stage == SegmentStage::Ready);
             if let Some((&slot, segment)) = ready.min_by_key(|(_, segment)| segment.number) {
@@ -288,7 +288,7 @@ impl<'a> Writer<'a> {
             }
             table.segment_wanted = true;
             self.lane.maintenance_wanted.notify_one();
-            table = self.lane.segment_ready.wait(table).unwrap_or_else(PoisonError::into_inner);
+            self.lane.segment_ready.wait(&mut table);
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> Writer<'a> {
         };
         // A segment without them is read record by record.
         let _ = write(&index, open.position).and_then(|()| write(&footer, open.size - BLOCK));
-        self.lane.segment_table().index.segment(open.slot).stage = SegmentStage::Sealed;
+        self.lane.segment_table.lock().index.segment(open.slot).stage = SegmentStage::Sealed;
         self.lane.maintenance_wanted.notify_one();
     }
 }
@@ -337,7 +337,7 @@ fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
     for item in submissions.iter_mut().flat_map(|submission| &mut submission.records) {
         let span_max = item.size_max().0;
         let IndexUpdate::Relocate(head) = &mut item.index_update else { continue };
-        let table = lane.segment_table();
+        let table = lane.segment_table.lock();
         let mut is_current = table.index.place(head.sequence).is_some();
         if is_current {
             head.merge(table.index.states(head.sequence));

@@ -7,10 +7,12 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::Fault;
 
@@ -66,7 +68,7 @@ impl LineWriter {
         if self.failed() {
             return;
         }
-        let mut pending = self.shared.pending();
+        let mut pending = self.shared.pending.lock();
         write(&mut pending.lines);
         if pending.lines.len() > PENDING_OCTETS_MAX {
             pending.fell_behind = true;
@@ -87,7 +89,7 @@ impl LineWriter {
 
     fn finish(&mut self) -> io::Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
-        self.shared.pending().is_closing = true;
+        self.shared.pending.lock().is_closing = true;
         self.shared.closing.notify_one();
         writer.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
     }
@@ -101,11 +103,6 @@ impl Drop for LineWriter {
 }
 
 impl LineWriterState {
-    fn pending(&self) -> MutexGuard<'_, PendingLines> {
-        // Appending lines does not panic, so the data is consistent.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The thread's main function.
     fn write_to(&self, file: &File, durability: Durability) -> io::Result<()> {
         let written = self.write_batches(file, durability);
@@ -135,8 +132,8 @@ impl LineWriterState {
     /// Waits for the next batch, and swaps the full buffer for the empty one. Returns whether it is
     /// the last batch.
     fn next_batch(&self, batch: &mut Vec<u8>) -> io::Result<bool> {
-        let waited = self.closing.wait_timeout_while(self.pending(), BATCH_EVERY, |pending| !pending.is_closing);
-        let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock();
+        self.closing.wait_while_for(&mut pending, |pending| !pending.is_closing, BATCH_EVERY);
         if pending.fell_behind {
             return Err(io::Error::other("the disk is too slow"));
         }

@@ -152,7 +152,7 @@ impl SinkSession {
             if !self.rule_applies(rule, number, domain) || !rule.is_sampled(&mut self.random) {
                 continue;
             }
-            self.context.tally().rule_hits[number] += 1;
+            self.context.tally.lock().rule_hits[number] += 1;
             match &rule.action {
                 RuleAction::Delay(span) => sleep(*span).await,
                 RuleAction::Slow { octets_per_second } => self.throttle(*octets_per_second),

@@ -1,10 +1,11 @@
 //! The shared state of a sink: one for all threads, and one for the sessions of each thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::Address;
+use parking_lot::Mutex;
 use protocol::smtp::server::{Config, Limits, MailProtocol, TlsMode, Tolerance};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -39,7 +40,7 @@ pub(super) struct SinkState {
 #[derive(Debug)]
 pub(super) struct ThreadContext {
     pub(super) state: Arc<SinkState>,
-    tally: Mutex<SinkTally>,
+    pub(super) tally: Mutex<SinkTally>,
 }
 
 impl SinkState {
@@ -122,14 +123,9 @@ impl ThreadContext {
         ThreadContext { state, tally }
     }
 
-    pub(super) fn tally(&self) -> MutexGuard<'_, SinkTally> {
-        // Counting does not panic, so the data is consistent.
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a new session. Its random numbers depend only on the seed and its number.
     pub(super) fn session_started(&self) -> fastrand::Rng {
-        self.tally().record_connection(Instant::now());
+        self.tally.lock().record_connection(Instant::now());
         let sessions_open = self.state.sessions_open.fetch_add(1, Relaxed) + 1;
         self.state.sessions_peak.fetch_max(sessions_open, Relaxed);
         let number = self.state.sessions_total.fetch_add(1, Relaxed);
@@ -143,7 +139,7 @@ impl ThreadContext {
 
     /// Counts an accepted message.
     pub(super) fn message_accepted(&self, recipients: &[Address], octets: u64) {
-        self.tally().record_message(recipients, octets, Instant::now());
+        self.tally.lock().record_message(recipients, octets, Instant::now());
         let messages = self.state.messages.fetch_add(1, Relaxed) + 1;
         if Some(messages) == self.state.messages_max {
             self.state.messages_max_reached.notify_one();
@@ -152,7 +148,7 @@ impl ThreadContext {
 
     /// Records an examined message.
     pub(super) fn message_examined(&self, seen: Option<ExaminedMessage>, recipients: &[Address]) {
-        self.tally().copies.record(seen, recipients);
+        self.tally.lock().copies.record(seen, recipients);
         if let Some(record) = &self.state.record {
             record.append(|lines| {
                 recipients.iter().for_each(|recipient| write_record_line(seen, recipient.as_str(), lines));

@@ -81,7 +81,7 @@ impl SmtpConnection {
         let wire = self.wire.secure(trust, &target.host, worker.deadline()).await;
         self.wire = wire.map_err(|error| DeliveryError::new(format!("TLS: {}", error_text(&error))))?;
         let now = Instant::now();
-        let mut tally = worker.tally();
+        let mut tally = worker.tally.lock();
         tally.counts.tls_connections += 1;
         tally.record_phase(STARTTLS, now - self.command_sent_at);
         drop(tally);
@@ -156,7 +156,7 @@ impl SmtpConnection {
             while let Some(event) = self.client.poll_event() {
                 let SmtpClientEvent::Replied { stage, .. } = event else { return event };
                 if let Some(phase) = phase_index(stage) {
-                    worker.tally().record_phase(phase, self.command_sent_at.elapsed());
+                    worker.tally.lock().record_phase(phase, self.command_sent_at.elapsed());
                 }
             }
             self.move_bytes(worker, message).await;

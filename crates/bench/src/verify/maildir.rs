@@ -11,9 +11,11 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use parking_lot::Mutex;
 
 use super::{Comparer, FoundCopy};
 use crate::{ExaminedMessage, Fault, examine};
@@ -114,7 +116,7 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<MaildirContent, Fault>>) {
-    let next = || to_read.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let next = || to_read.lock().recv().ok();
     let mut buffer = Vec::new();
     while let Some(folder) = next() {
         let mail_files = read_folder(&folder, &mut buffer).map_err(fault(&folder));

@@ -35,11 +35,12 @@ mod workers;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mail::ScramKeys;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -333,7 +334,7 @@ impl Credentials {
 
     /// A warning for the operator about the stored passwords seen so far, such as plain-text ones.
     pub fn warning(&self) -> Option<&'static str> {
-        lock(&self.0.decoys).warning()
+        self.0.decoys.lock().warning()
     }
 
     /// The counters.
@@ -358,7 +359,7 @@ impl Credentials {
         }
         let Some(pending) = self.admit(&user, client) else { return LoginResult::Throttled };
         let shared = &self.0;
-        let remembered = lock(&shared.recent_successes).find(shared.now(), &user, password);
+        let remembered = shared.recent_successes.lock().find(shared.now(), &user, password);
         if let Some(user) = remembered {
             shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
             pending.end(AttemptEnd::Succeeded);
@@ -370,10 +371,10 @@ impl Credentials {
             }
             SourceState::Ldap(binder) => (binder.verify(&user, password).await, AttemptEnd::WrongCostly),
         };
-        let fingerprint = || lock(&shared.recent_successes).short_fingerprint(&user, password);
+        let fingerprint = || shared.recent_successes.lock().short_fingerprint(&user, password);
         match found {
             PasswordCheck::Right => {
-                lock(&shared.recent_successes).add(shared.now(), &user, password, &user);
+                shared.recent_successes.lock().add(shared.now(), &user, password, &user);
                 pending.end(AttemptEnd::Succeeded);
                 LoginResult::Accepted { user: user.into() }
             }
@@ -399,7 +400,7 @@ impl Credentials {
     }
 
     fn admit(&self, user: &str, client: IpAddr) -> Option<PendingLogin> {
-        let attempt = lock(&self.0.throttle).admit(self.0.now(), user, client)?;
+        let attempt = self.0.throttle.lock().admit(self.0.now(), user, client)?;
         Some(PendingLogin { shared: self.0.clone(), attempt: Some(attempt) })
     }
 }
@@ -412,13 +413,13 @@ impl Shared {
     /// The table's entry for a user and its fingerprint, or why the table is unavailable.
     async fn user_entry(&self, table: &dyn Table, user: &str) -> Result<(UserEntry, Fingerprint), String> {
         let name = table.name();
-        let fingerprint = |values: &[String]| lock(&self.recent_failures).entry_fingerprint(values);
+        let fingerprint = |values: &[String]| self.recent_failures.lock().entry_fingerprint(values);
         match table.lookup(&[user]).await.pop() {
             Some(LookupAnswer::Found(values)) => {
                 let values = Zeroizing::new(values);
                 let entry = match StoredPassword::read_all(&values) {
                     Ok(stored) => {
-                        lock(&self.decoys).observe(&stored);
+                        self.decoys.lock().observe(&stored);
                         UserEntry::Usable(stored)
                     }
                     Err(StoredPasswordError::Locked) => UserEntry::NoUser,
@@ -434,12 +435,12 @@ impl Shared {
 
     /// The hashes to compute for a user without usable entry.
     fn decoy(&self, user: &str) -> Vec<StoredPassword> {
-        lock(&self.decoys).decoy(&self.secret, user)
+        self.decoys.lock().decoy(&self.secret, user)
     }
 
     /// The SCRAM iterations to pretend for a user without keys.
     fn decoy_iterations(&self, user: &str) -> u32 {
-        let seen = lock(&self.decoys).iterations(&self.secret, user, self.scram_iterations);
+        let seen = self.decoys.lock().iterations(&self.secret, user, self.scram_iterations);
         seen.unwrap_or(self.scram_iterations)
     }
 
@@ -454,8 +455,8 @@ impl Shared {
             UserEntry::Unusable(why) => (self.decoy(user), Some(PasswordCheck::Unusable(why))),
         };
         let fingerprint =
-            lock(&self.recent_failures).fingerprint(throttle::client_network(client), user, &fingerprint, password);
-        if lock(&self.recent_failures).has(self.now(), &fingerprint) {
+            self.recent_failures.lock().fingerprint(throttle::client_network(client), user, &fingerprint, password);
+        if self.recent_failures.lock().has(self.now(), &fingerprint) {
             self.counters.repeated.fetch_add(1, Ordering::Relaxed);
             return otherwise.unwrap_or(PasswordCheck::Wrong);
         }
@@ -466,7 +467,7 @@ impl Shared {
             (Ok(Err(error)), _) => return PasswordCheck::NotChecked(error.to_string()),
             (Err(full), _) => return PasswordCheck::NotChecked(full.to_string()),
         };
-        lock(&self.recent_failures).add(self.now(), fingerprint);
+        self.recent_failures.lock().add(self.now(), fingerprint);
         found
     }
 
@@ -537,7 +538,7 @@ impl PendingLogin {
     /// Charges the attempt now, because from here the client decides whether and when it ends.
     fn charge(mut self) -> PendingLogin {
         if let Some(attempt) = &mut self.attempt {
-            lock(&self.shared.throttle).charge(self.shared.now(), attempt);
+            self.shared.throttle.lock().charge(self.shared.now(), attempt);
         }
         self
     }
@@ -548,7 +549,7 @@ impl PendingLogin {
 
     fn settle(&mut self, end: AttemptEnd) {
         if let Some(attempt) = self.attempt.take() {
-            lock(&self.shared.throttle).settle(self.shared.now(), attempt, end);
+            self.shared.throttle.lock().settle(self.shared.now(), attempt, end);
         }
     }
 }
@@ -574,8 +575,4 @@ fn is_valid_user_name(user: &str) -> bool {
         user.chars().all(is_lone) && !was_space
     };
     (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control) && is_spelled_once()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

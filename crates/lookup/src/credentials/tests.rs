@@ -17,7 +17,7 @@ impl Table for FakeTable {
     }
 
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
-        let rows = lock(&self.0).clone();
+        let rows = self.0.lock().clone();
         let answer = |key: &&str| rows.iter().find(|(name, _)| key.starts_with(name)).map(|(_, answer)| answer.clone());
         let answers = keys.iter().map(|key| answer(key).unwrap_or(LookupAnswer::NotFound)).collect();
         Box::pin(std::future::ready(answers))
@@ -49,7 +49,7 @@ fn settings() -> Settings {
 fn credentials(table: &Arc<FakeTable>, settings: Settings) -> Credentials {
     let credentials = Credentials::new(CredentialSource::Table(table.clone()), settings, SECRET).unwrap();
     // The default hash for unknown users is slow without optimization.
-    lock(&credentials.0.decoys).fallback = StoredPassword::read("{PLAIN}x").unwrap();
+    credentials.0.decoys.lock().fallback = StoredPassword::read("{PLAIN}x").unwrap();
     credentials
 }
 
@@ -149,7 +149,7 @@ async fn a_success_is_remembered_for_a_minute_and_not_longer() {
     let table = people();
     let credentials = credentials(&table, settings());
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
-    lock(&table.0).clear();
+    table.0.lock().clear();
     tokio::time::advance(Duration::from_secs(59)).await;
     assert_eq!(credentials.verify("BOB", "tanstaaf", HERE).await, accepted("bob"));
     assert_eq!(credentials.verify("bob", "tanstaax", HERE).await, LoginResult::Refused);
@@ -163,7 +163,7 @@ async fn a_recent_ttl_of_zero_caches_nothing() {
     let table = people();
     let credentials = credentials(&table, Settings { recent_ttl: Duration::ZERO, ..settings() });
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, accepted("bob"));
-    lock(&table.0).clear();
+    table.0.lock().clear();
     assert_eq!(credentials.verify("bob", "tanstaaf", HERE).await, LoginResult::Refused);
 }
 
@@ -200,7 +200,7 @@ async fn after_too_many_failures_the_right_password_is_throttled_too() {
 #[tokio::test(start_paused = true)]
 async fn a_successor_forgets_passwords_and_keeps_failures() {
     let (table, changed) = (people(), people());
-    lock(&changed.0).insert(0, ("plain", found("{PLAIN}another")));
+    changed.0.lock().insert(0, ("plain", found("{PLAIN}another")));
     let first = credentials(&table, settings());
     assert_eq!(first.verify("plain", "tanstaaf", HERE).await, accepted("plain"));
     for number in 0..5 {
@@ -283,7 +283,7 @@ async fn a_wrong_password_is_accepted_as_soon_as_the_table_has_it() {
         assert_eq!(credentials.verify(user, "changed", HERE).await, LoginResult::Refused, "{user}");
     }
     for user in ["bob", "new"] {
-        lock(&table.0).insert(0, (user, found("{PLAIN}changed")));
+        table.0.lock().insert(0, (user, found("{PLAIN}changed")));
         assert_eq!(credentials.verify(user, "changed", HERE).await, accepted(user));
     }
 }
@@ -351,7 +351,7 @@ async fn users_without_keys_get_iterations_that_other_users_have() {
     let table = people();
     let dovecot_keys = "{SCRAM-SHA-256}8192,W22ZaJ0SNY7soEsUEjb6gQ==,WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=,\
                     wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
-    lock(&table.0).insert(0, ("dovecot", found(dovecot_keys)));
+    table.0.lock().insert(0, ("dovecot", found(dovecot_keys)));
     let credentials = credentials(&table, settings());
     let iterations = async |user: &str| match credentials.scram(user, HERE).await {
         ScramLookup::Unknown { iterations, .. } => iterations,

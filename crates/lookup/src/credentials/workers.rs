@@ -2,8 +2,9 @@
 //! wrong passwords do not take CPU time from mail.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 /// The nice value of the threads: about a tenth of a busy processor beside threads of nice 0.
@@ -62,11 +63,11 @@ impl HashWorkers {
 
     /// Jobs in the queue.
     pub(super) fn waiting(&self) -> usize {
-        self.shared.queue().jobs.len()
+        self.shared.queue.lock().jobs.len()
     }
 
     fn push(&self, job: Job) -> Result<(), QueueFull> {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         if queue.jobs.len() >= self.queue_max.max(1) {
             return Err(QueueFull);
         }
@@ -79,7 +80,7 @@ impl HashWorkers {
 
 impl Drop for HashWorkers {
     fn drop(&mut self) {
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         queue.is_closed = true;
         queue.jobs.clear();
         drop(queue);
@@ -88,10 +89,6 @@ impl Drop for HashWorkers {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, JobQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run_jobs(&self) {
         // On Linux this sets the priority of this thread only (setpriority(2)). Without permission,
         // continue at normal priority.
@@ -102,12 +99,12 @@ impl Shared {
     }
 
     fn next_job(&self) -> Option<Job> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         loop {
             match queue.jobs.pop_front() {
                 _ if queue.is_closed => return None,
                 Some(job) => return Some(job),
-                None => queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => self.arrived.wait(&mut queue),
             }
         }
     }

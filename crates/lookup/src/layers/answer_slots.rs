@@ -1,7 +1,9 @@
 //! The answers of one lookup, filled in one by one, and the task to wake after the last one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
 
 use super::notifier::WaitingTask;
 use crate::LookupTrace;
@@ -37,7 +39,7 @@ impl AnswerSlots {
     }
 
     pub(super) fn deliver(&self, place: usize, answer: LookupTrace) -> Option<WaitingTask> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let empty = state.answers.get_mut(place).filter(|held| held.is_none())?;
         *empty = Some(answer);
         state.missing -= 1;
@@ -46,11 +48,11 @@ impl AnswerSlots {
 
     /// Whether all answers are set, or were taken.
     pub(super) fn is_complete(&self) -> bool {
-        self.state().missing == 0
+        self.state.lock().missing == 0
     }
 
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.missing == 0 {
             return Poll::Ready(());
         }
@@ -62,13 +64,9 @@ impl AnswerSlots {
 
     /// Takes the answers set so far and ignores later ones.
     pub(super) fn take(&self) -> Vec<Option<LookupTrace>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.missing = 0;
         state.waiting_task = None;
         std::mem::take(&mut state.answers)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

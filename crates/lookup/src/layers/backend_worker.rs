@@ -56,8 +56,8 @@ impl<B: Backend> BackendWorker<B> {
 
     async fn serve(&self) {
         let mut requests = FuturesUnordered::new();
-        while !self.shared.queue().has_ended() {
-            let failures = self.shared.queue().poll_failures();
+        while !self.shared.queue.lock().has_ended() {
+            let failures = self.shared.queue.lock().poll_failures();
             self.report_failures(failures);
             while let Some(keys) = self.shared.poll_batch() {
                 requests.push(self.ask(keys));
@@ -71,7 +71,7 @@ impl<B: Backend> BackendWorker<B> {
 
     /// Blocks the whole thread: it belongs to the table, and no tokio timer is as fine.
     fn wait_for_batch(&self) {
-        let has_room = self.shared.queue().can_fill_batch();
+        let has_room = self.shared.queue.lock().can_fill_batch();
         if has_room {
             std::thread::sleep(self.batch_delay);
         }
@@ -85,7 +85,7 @@ impl<B: Backend> BackendWorker<B> {
             while self.backend.probe().await.is_err() {
                 tokio::time::sleep(self.probe_interval).await;
             }
-            let outage = self.shared.queue().handle_recovery();
+            let outage = self.shared.queue.lock().handle_recovery();
             if let Some(outage) = outage {
                 (self.events)(TableEvent::Up { table: self.table(), after: outage.since.elapsed() });
             }
@@ -121,14 +121,14 @@ impl<B: Backend> BackendWorker<B> {
         };
         let traces: Vec<LookupTrace> = keys.iter().map(|key| &**key).zip(answers).map(&mut trace).collect();
         // After the cache, so that a lookup that is too late to join finds the answer there.
-        let waiters = self.shared.queue().handle_success(keys);
+        let waiters = self.shared.queue.lock().handle_success(keys);
         deliver(traces.into_iter().zip(waiters));
         self.report_failures(failures);
     }
 
     fn finish_failure(&self, keys: &[Box<str>], error: Box<str>) {
         let now = Instant::now();
-        let (waiters, cancelled) = self.shared.queue().handle_failure(keys, &error, now);
+        let (waiters, cancelled) = self.shared.queue.lock().handle_failure(keys, &error, now);
         let traces = keys.iter().map(|key| self.shared.fallback_answer(key, &error, TableLayer::Backend, now));
         deliver(traces.zip(waiters));
         let opened =

@@ -4,9 +4,10 @@
 //! ends with its runtime.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use parking_lot::Mutex;
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 
@@ -49,7 +50,7 @@ pub(super) fn wake(mut tasks: Vec<WaitingTask>) {
             continue;
         };
         let others = std::iter::from_fn(|| tasks.next_if(|other| other.notifier_ptr() == Arc::as_ptr(&notifier)));
-        notifier.wakers().extend(std::iter::once(waker).chain(others.map(|other| other.waker)));
+        notifier.wakers.lock().extend(std::iter::once(waker).chain(others.map(|other| other.waker)));
         notifier.notify.notify_one();
     }
 }
@@ -75,12 +76,8 @@ impl RuntimeNotifier {
     async fn run(self: Arc<RuntimeNotifier>) {
         loop {
             self.notify.notified().await;
-            let called = std::mem::take(&mut *self.wakers());
+            let called = std::mem::take(&mut *self.wakers.lock());
             called.into_iter().for_each(Waker::wake);
         }
-    }
-
-    fn wakers(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -39,7 +39,7 @@ impl<'a> PendingLookup<'a> {
     }
 
     fn abandon(&self) {
-        let mut gather = self.shared.queue();
+        let mut gather = self.shared.queue.lock();
         self.missing.iter().for_each(|(_, key)| gather.remove_waiter(key, &self.slots));
     }
 

@@ -2,9 +2,10 @@
 //! lookup through them.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::Settings;
@@ -19,7 +20,8 @@ pub(super) struct Shared {
     pub(super) name: Box<str>,
     pub(super) counters: Counters,
     cache: Option<Cache>,
-    queue: Mutex<BatchQueue>,
+    /// Keys that wait for a request.
+    pub(super) queue: Mutex<BatchQueue>,
     /// Notified when the table's thread has work.
     wake: Notify,
     pub(super) wait_max: Duration,
@@ -77,7 +79,7 @@ impl Shared {
     fn enqueue(&self, slots: &Arc<AnswerSlots>, missing: &[(usize, Key)], now: Instant) {
         let mut refused = Vec::new();
         let mut joined = 0;
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         for (place, key) in missing {
             match queue.enqueue(key, Some(Waiter { slots: slots.clone(), place: *place })) {
                 Ok(Enqueued::New) => {}
@@ -94,7 +96,7 @@ impl Shared {
     }
 
     fn prefetch(&self, key: &str) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         // If the key cannot be queued, the cached answer is still valid.
         let _ = queue.enqueue(&Key::from(key), None);
         self.unlock_and_wake(queue);
@@ -133,13 +135,13 @@ impl Shared {
 
     /// Shuts down: answers all waiting lookups and tells the table's thread to end.
     pub(super) fn end(&self) {
-        let cancelled = self.queue().end();
+        let cancelled = self.queue.lock().end();
         self.answer_cancelled(cancelled, SHUT_DOWN, TableLayer::Backend);
         self.wake.notify_one();
     }
 
     pub(super) fn poll_batch(&self) -> Option<Vec<Box<str>>> {
-        self.queue().poll_batch()
+        self.queue.lock().poll_batch()
     }
 
     /// Waits until the table's thread has work.
@@ -149,7 +151,7 @@ impl Shared {
 
     pub(super) fn stats(&self) -> LookupStats {
         let (waiting, down) = {
-            let queue = self.queue();
+            let queue = self.queue.lock();
             let down =
                 queue.outage().map(|outage| BackendDown { since: outage.since.elapsed(), error: outage.error.clone() });
             (queue.waiting() as u64, down)
@@ -157,13 +159,9 @@ impl Shared {
         LookupStats { waiting, down, cached: self.cache.as_ref().map_or(0, Cache::count), ..self.counters.read() }
     }
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, BatchQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records failures for the table's thread to report.
     pub(super) fn report_failure(&self, error: &str, count: u64) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.report_failure(|| error.into(), count);
         self.unlock_and_wake(queue);
     }
@@ -221,7 +219,7 @@ mod tests {
         assert_eq!(shared.cached_answers(&["due"]), Some(vec![answer.clone()]));
         assert_eq!(shared.poll_batch(), None);
         // A prefetch has no waiting callers.
-        assert!(shared.queue().handle_success(&["due".into()]).iter().all(Vec::is_empty));
+        assert!(shared.queue.lock().handle_success(&["due".into()]).iter().all(Vec::is_empty));
     }
 
     #[test]

@@ -14,8 +14,10 @@
 //! many insertions share the cost of rebuilding the arena.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::{PoisonError, RwLock};
+
 use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
 
 use crate::LookupAnswer;
 use crate::arena::{Arena, Slots, Tag};
@@ -79,7 +81,7 @@ impl CacheStore {
     /// Calls `make` with the entry of a key, if there is one.
     pub(super) fn read<T>(&self, key: &str, make: impl FnOnce(CachedEntry<'_>) -> Option<T>) -> Option<T> {
         let (shard, tag) = self.locate(key);
-        let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+        let shard = shard.read();
         let slot = shard.find(tag, key.as_bytes())?;
         shard.slots.mark(slot);
         make(CachedEntry { created: self.created, record: shard.record(slot)? })
@@ -96,7 +98,7 @@ impl CacheStore {
         let draft = NewRecord { answered_nanos: nanoseconds(self.created, said), key: key.as_bytes(), values };
         let Some(octets) = draft.octets() else { return };
         let (shard, tag) = self.locate(key);
-        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = shard.write();
         if let Some(slot) = shard.find(tag, draft.key) {
             shard.replace(slot, &draft, octets);
             return;
@@ -111,7 +113,7 @@ impl CacheStore {
 
     /// The number of entries.
     pub(super) fn count(&self) -> usize {
-        let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).slots.len();
+        let count = |shard: &RwLock<Shard>| shard.read().slots.len();
         self.shards.iter().map(count).sum()
     }
 

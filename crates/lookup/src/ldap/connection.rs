@@ -14,9 +14,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
@@ -201,7 +202,7 @@ impl LdapSession {
 
     /// Whether the session is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(*self.shared.state(), State::Closed(_))
+        matches!(*self.shared.state.lock(), State::Closed(_))
     }
 
     /// Starts a search.
@@ -230,7 +231,7 @@ impl LdapSession {
     fn send_request(&self, request: impl FnOnce(u32) -> Vec<u8>) -> Result<ResponseStream, BackendFailure> {
         let (sender, responses) = mpsc::channel(WAITING_MAX);
         let id = self.shared.id_next();
-        match &mut *self.shared.state() {
+        match &mut *self.shared.state.lock() {
             State::Open(waiting) => waiting.insert(id, sender),
             State::Closed(failure) => return Err(failure.clone()),
         };
@@ -274,7 +275,7 @@ impl ResponseStream {
                 self.is_done |= matches!(response, LdapResponse::Done(_));
                 Ok(response)
             }
-            None => match &*self.shared.state() {
+            None => match &*self.shared.state.lock() {
                 State::Closed(failure) => Err(failure.clone()),
                 State::Open(_) => Err(BackendFailure::new("", "the search has ended")),
             },
@@ -287,7 +288,7 @@ impl Drop for ResponseStream {
         if self.is_done {
             return;
         }
-        if let State::Open(waiting) = &mut *self.shared.state() {
+        if let State::Open(waiting) = &mut *self.shared.state.lock() {
             waiting.remove(&self.id);
             let _ = self.requests.send(message::abandon(self.shared.id_next(), self.id));
         }
@@ -295,10 +296,6 @@ impl Drop for ResponseStream {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// ID 0 is for unsolicited messages of the server.
     fn id_next(&self) -> u32 {
         self.id_last.fetch_add(1, Ordering::Relaxed) % ID_MAX + 1
@@ -306,7 +303,7 @@ impl Shared {
 
     /// Closes the session; all operations end.
     fn close(&self, failure: BackendFailure) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if matches!(*state, State::Open(_)) {
             *state = State::Closed(failure);
         }
@@ -365,7 +362,7 @@ async fn read(mut from: ReadHalf<Box<dyn ByteStream>>, shared: &Shared) -> Strin
 
 async fn dispatch(id: u32, response: LdapResponse, shared: &Shared) {
     let is_last = matches!(response, LdapResponse::Done(_));
-    let waiting = match &mut *shared.state() {
+    let waiting = match &mut *shared.state.lock() {
         State::Open(waiting) if is_last => waiting.remove(&id),
         State::Open(waiting) => waiting.get(&id).cloned(),
         State::Closed(_) => None,

@@ -18,7 +18,8 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use super::batch::{NOT_COPYABLE, unpack};
 use crate::arena::{Arena, NO_RECORD, Slots, Tag};
@@ -91,7 +92,7 @@ impl AnswerIndex {
             return CopyAnswer::AskServer;
         }
         let (shard, tag) = self.locate(key);
-        let shard = self.shards[shard].read().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.shards[shard].read();
         let Some(slot) = shard.find(tag, key) else { return CopyAnswer::NotFound };
         let first = shard.record(shard.first_record(slot));
         if first.next == NO_RECORD {
@@ -106,7 +107,7 @@ impl AnswerIndex {
     /// Whether any entries have this key and `test` is true for all their numbers.
     pub(super) fn exists_and_all(&self, key: &str, test: impl Fn(u32) -> bool) -> bool {
         let (shard, tag) = self.locate(key);
-        let shard = self.shards[shard].read().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.shards[shard].read();
         shard.find(tag, key).is_some_and(|slot| shard.records_of(slot).all(|(_, record)| test(record.number)))
     }
 
@@ -125,7 +126,7 @@ impl AnswerIndex {
         }));
         order.sort_unstable_by_key(|&(shard, ..)| shard);
         for run in order.chunk_by(|a, b| a.0 == b.0) {
-            let mut shard = self.shards[run[0].0].write().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = self.shards[run[0].0].write();
             let before = shard.records;
             run.iter().for_each(|&(_, tag, edit)| shard.apply(tag, edit));
             shard.compact();
@@ -136,14 +137,14 @@ impl AnswerIndex {
     /// Adds a new key of an entry.
     pub(super) fn add(&self, key: &str, number: u32, values: &[u8]) {
         let (shard, tag) = self.locate(key);
-        self.shards[shard].write().unwrap_or_else(PoisonError::into_inner).add(tag, key, number, values);
+        self.shards[shard].write().add(tag, key, number, values);
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Removes everything.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            *shard.write().unwrap_or_else(PoisonError::into_inner) = Shard::default();
+            *shard.write() = Shard::default();
         }
         self.records.store(0, Ordering::Relaxed);
     }

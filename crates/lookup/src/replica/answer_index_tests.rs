@@ -25,14 +25,14 @@ fn remove(answers: &AnswerIndex, key: &str, number: u32) {
 impl AnswerIndex {
     /// Allocated memory in octets.
     fn octets(&self) -> usize {
-        let shards = self.shards.iter().map(|shard| shard.read().unwrap());
+        let shards = self.shards.iter().map(|shard| shard.read());
         let octets = shards.map(|shard| shard.slots.octets() + shard.arena.capacity());
         octets.sum::<usize>() + size_of_val(&*self.shards)
     }
 
     fn garbage(&self) -> usize {
         let garbage = |arena: &Arena| arena.len() - arena.in_use();
-        self.shards.iter().map(|shard| garbage(&shard.read().unwrap().arena)).sum()
+        self.shards.iter().map(|shard| garbage(&shard.read().arena)).sum()
     }
 }
 

@@ -1,10 +1,11 @@
 //! State shared by callers and the thread of a replica: the copy, its status, and requests to the
 //! thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use super::answer_index::AnswerIndex;
@@ -61,14 +62,14 @@ impl Shared {
 
     /// The store, for the thread only; None only while the file is being reopened.
     pub(super) fn store(&self) -> Option<Arc<CopyStore>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.store.read().clone()
     }
 
     /// Sets a newly opened store and takes the status from it.
     pub(super) fn set_store(&self, store: Arc<CopyStore>) {
         let mark = store.sync_state().unwrap_or_default();
         let agreed = mark.agreed.map_or(0, millis);
-        *self.store.write().unwrap_or_else(PoisonError::into_inner) = Some(store);
+        *self.store.write() = Some(store);
         self.agreed_millis.store(agreed, Ordering::Relaxed);
         self.held_back.store(0, Ordering::Relaxed);
         self.set_completeness(mark.complete);
@@ -77,7 +78,7 @@ impl Shared {
     /// Drops the store, which closes the file before this returns.
     pub(super) fn drop_store(&self) {
         self.set_completeness(false);
-        *self.store.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.store.write() = None;
     }
 
     /// Reads the index. Returns None if the copy is not complete.
@@ -185,7 +186,7 @@ impl Shared {
         stats.found += self.found.load(Ordering::Relaxed);
         stats.not_found += self.not_found.load(Ordering::Relaxed);
         stats.unavailable += self.unavailable.load(Ordering::Relaxed);
-        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let store = self.store.read();
         let (entries, keys) = store.as_ref().and_then(|store| store.counts().ok()).unwrap_or_default();
         let held = self.held_back.load(Ordering::Relaxed);
         stats.replica = Some(ReplicaStats {

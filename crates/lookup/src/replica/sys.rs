@@ -17,7 +17,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn};
 
@@ -95,7 +96,7 @@ impl Environment {
 
     /// Reads a consistent state of the file during writes. Must not be nested.
     pub(super) fn read<T>(&self, read: impl FnOnce(&RoTxn) -> heed::Result<T>) -> heed::Result<T> {
-        let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _open = self.gate.read();
         self.check_map()?;
         read(&*self.env.read_txn()?)
     }
@@ -124,7 +125,7 @@ impl Environment {
     }
 
     fn grow(&self) -> heed::Result<()> {
-        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _closed = self.gate.write();
         let octets = self.env.info().map_size.checked_mul(2).ok_or(heed::Error::Mdb(MdbError::MapFull))?;
         // SAFETY: the gate excludes readers, and the only writer calls this after ending its
         // transaction.

@@ -6,12 +6,13 @@ use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 
 use super::REQUEST_OCTETS_MAX;
 use super::handler::{ControlError, ControlHandler};
@@ -54,7 +55,7 @@ impl ControlServer {
     /// New requests use this handler; requests in progress keep the old one.
     pub fn set_handler(&self, handler: ControlHandler) {
         // The lock guards one assignment.
-        *self.handler.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(handler);
+        *self.handler.lock() = Arc::new(handler);
     }
 
     /// Disconnects the clients, removes the socket, and returns once nothing here uses the intake
@@ -111,7 +112,7 @@ impl ControlListener {
     }
 
     fn handler(&self) -> Arc<ControlHandler> {
-        self.handler.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handler.lock().clone()
     }
 
     fn spawn_handler(&mut self, stream: UnixStream) -> io::Result<()> {

@@ -22,11 +22,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags, inotify};
 
@@ -157,7 +158,7 @@ impl DropFolderScanner {
     /// Uses these settings from the next scan on; the folder stays the same.
     pub fn reconfigure(&self, folder: DropFolder) {
         // The lock guards one assignment.
-        *self.next_config.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
+        *self.next_config.lock() = Some(folder);
     }
 
     /// Ends the thread after its current message.
@@ -180,7 +181,7 @@ impl DropFolder {
         let events = events.ok();
         let mut state = ScanState::default();
         while !stopping.load(Relaxed) {
-            if let Some(next) = next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(next) = next.lock().take() {
                 self = next;
             }
             match self.scan(stopping, &mut state) {

@@ -3,9 +3,10 @@
 //! share it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use mail::{Body, Envelope, QueueId};
+use parking_lot::Mutex;
 use spool::{ReadError, Spool, SpooledMessage};
 
 /// Messages with fewer recipients are read for each attempt, which is cheaper than the lookup here.
@@ -54,22 +55,17 @@ impl MessageCache {
     }
 
     fn cached(&self, id: QueueId) -> Option<Arc<CachedMessage>> {
-        self.shared().get(&id).and_then(Weak::upgrade)
+        self.shared.lock().get(&id).and_then(Weak::upgrade)
     }
 
     fn insert(&self, id: QueueId, stored: SpooledMessage) -> Arc<CachedMessage> {
         let is_shared = stored.envelope.recipients.len() >= SHARED_RECIPIENTS_MIN;
         let message = Arc::new(CachedMessage { envelope: Arc::new(stored.envelope), body: stored.body });
         if is_shared {
-            let mut shared = self.shared();
+            let mut shared = self.shared.lock();
             shared.retain(|_, message| message.strong_count() > 0);
             shared.insert(id, Arc::downgrade(&message));
         }
         message
-    }
-
-    fn shared(&self) -> MutexGuard<'_, HashMap<QueueId, Weak<CachedMessage>>> {
-        // A panic with the lock held has already aborted the process.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Instant, SystemTime};
 
 use mailbox::quota::{self, Limits, Usage, UsageEstimate};
+use parking_lot::Mutex;
 
 use super::slow_counts::SlowCounts;
 
@@ -98,7 +99,7 @@ impl UsageCounter {
 
     /// Adds delivered messages to the usage of these Maildirs.
     pub(super) fn add<'a>(&self, added: impl Iterator<Item = (&'a Path, Usage)>) {
-        let mut state = lock(&self.count_queue.state);
+        let mut state = self.count_queue.state.lock();
         added.for_each(|(folder, usage)| state.slow_counts.add(folder, usage));
     }
 
@@ -113,13 +114,13 @@ impl UsageCounter {
     /// For tests: as if a slow count had just finished.
     #[cfg(test)]
     pub(super) fn record_slow_count(&self, folder: &Path, usage: Usage) {
-        lock(&self.count_queue.state).slow_counts.record(folder, usage, super::QUOTA_TIME_MAX, Instant::now());
+        self.count_queue.state.lock().slow_counts.record(folder, usage, super::QUOTA_TIME_MAX, Instant::now());
     }
 }
 
 impl CountQueue {
     fn request(&self, folder: PathBuf, limits: Limits, done: CountCallback, now: Instant) -> Instant {
-        let known = lock(&self.state).slow_counts.find(&folder, now);
+        let known = self.state.lock().slow_counts.find(&folder, now);
         let Some(known) = known else { return self.start_count(folder, limits, Some(done), now) };
         if known.is_due {
             self.start_count(folder, limits, None, now);
@@ -130,7 +131,7 @@ impl CountQueue {
 
     /// Starts a count unless one is pending. The callback is queued, unless too many are waiting.
     fn start_count(&self, folder: PathBuf, limits: Limits, mut done: Option<CountCallback>, now: Instant) -> Instant {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.waiting >= WAITING_MAX
             && let Some(done) = done.take()
         {
@@ -175,13 +176,13 @@ fn run_count(state: &Mutex<CountQueueState>, folder: PathBuf, limits: Limits) {
     let usage = quota::recount(&folder, limits).ok();
     if let Some(usage) = usage {
         let now = Instant::now();
-        lock(state).slow_counts.record(&folder, usage, now - started_at, now);
+        state.lock().slow_counts.record(&folder, usage, now - started_at, now);
     }
     finish_count(state, &folder, usage);
 }
 
 fn finish_count(state: &Mutex<CountQueueState>, folder: &Path, usage: Option<Usage>) {
-    let waiting = lock(state).take_waiting(folder);
+    let waiting = state.lock().take_waiting(folder);
     waiting.into_iter().for_each(|done| done(usage));
 }
 
@@ -194,11 +195,6 @@ impl CountQueueState {
     }
 }
 
-fn lock(state: &Mutex<CountQueueState>) -> MutexGuard<'_, CountQueueState> {
-    // A panic with the lock held has already aborted the process.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Starts threads that process jobs in order.
 fn spawn<T: Send + 'static>(
     name: &str,
@@ -208,7 +204,7 @@ fn spawn<T: Send + 'static>(
     let jobs = Arc::new(Mutex::new(jobs));
     for _ in 0..THREADS {
         let (jobs, work) = (jobs.clone(), work.clone());
-        let next = move || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = move || jobs.lock().recv();
         thread::Builder::new().name(name.into()).spawn(move || {
             while let Ok(job) = next() {
                 work(job);
@@ -243,7 +239,7 @@ mod tests {
         run_count(&count_queue.state, folder, limits);
         let usage = Some(Usage::default());
         assert_eq!(told.try_iter().collect::<Vec<_>>(), [(0, usage), (1, usage), (2, usage)]);
-        let state = lock(&count_queue.state);
+        let state = count_queue.state.lock();
         assert!(state.pending.is_empty() && state.waiting == 0);
     }
 
@@ -276,7 +272,7 @@ mod tests {
         let (folder, limits) = folders.try_recv().unwrap();
         run_count(&count_queue.state, folder, limits);
         assert_eq!(told.try_iter().filter(|(_, usage)| usage.is_some()).count(), WAITING_MAX);
-        assert_eq!(lock(&count_queue.state).waiting, 0);
+        assert_eq!(count_queue.state.lock().waiting, 0);
     }
 
     /// Regression: a mailbox that changed during each count was counted again and again, and never
@@ -292,7 +288,7 @@ mod tests {
             count_queue.request("a".into(), LIMITS, done, now);
         };
         let (held, now) = (Usage { bytes: 90, messages: 9 }, Instant::now());
-        lock(&count_queue.state).slow_counts.record(Path::new("a"), held, Duration::from_secs(2), now);
+        count_queue.state.lock().slow_counts.record(Path::new("a"), held, Duration::from_secs(2), now);
         ask(now);
         assert_eq!(told.try_recv(), Ok(Some(held)));
         assert!(folders.try_recv().is_err(), "it rests");

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use delivery::local::OverQuotaAction;
@@ -13,6 +13,7 @@ use intake::{QuotaCheck, QuotaFit, ThrottledLog};
 use lookup::directory::{MailboxLocation, RecipientDirectory};
 use mail::Address;
 use mailbox::quota::{Limits, Usage, UsageEstimate};
+use parking_lot::RwLock;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -161,7 +162,7 @@ impl MailboxQuotas {
 
 impl QuotaCheck for MailboxQuotas {
     fn cached(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<QuotaFit> {
-        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.read();
         cache.entries.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
     }
 
@@ -169,7 +170,7 @@ impl QuotaCheck for MailboxQuotas {
         Box::pin(async move {
             let more = Usage::message(octets);
             let found = self.state_of(mailbox, more).await;
-            let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+            let mut cache = self.cache.write();
             cache.insert(mailbox.as_str(), found, Instant::now());
             drop(cache);
             found.fit(more).unwrap_or(QuotaFit::Unknown)

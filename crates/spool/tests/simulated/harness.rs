@@ -58,7 +58,7 @@ impl SpoolHarness {
         promises.check(&found).unwrap_or_else(|what| panic!("{what}\n{}", disk.log()));
         promises.accept_recovered(&found);
         let random = Random::new(SEED);
-        Ok(SpoolHarness { disk: disk.clone(), spool, promises: promises, issued_ids: given, random })
+        Ok(SpoolHarness { disk: disk.clone(), spool, promises, issued_ids: given, random })
     }
 
     /// A new id, which must not have been issued before.
@@ -178,7 +178,7 @@ impl SpoolHarness {
 
     /// Closes the spool; returns the recorded promises.
     pub(crate) fn close(self) -> (PromiseLog, BTreeSet<QueueId>) {
-        let SpoolHarness { spool, promises: promises, issued_ids: given, disk, .. } = self;
+        let SpoolHarness { spool, promises, issued_ids: given, disk, .. } = self;
         close(spool, &disk);
         (promises, given)
     }
