@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use protocol::http::Method;
-use protocol::http::client::{HttpClient, HttpEvent, ResponseHead, Limits, HttpViolation};
+use protocol::http::client::{HttpClient, HttpEvent, HttpViolation, Limits, ResponseHead};
 
 const BODY_OCTETS_MAX: u64 = 1000;
 

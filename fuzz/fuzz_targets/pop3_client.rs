@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::pop3::client::{Pop3Client, Pop3Command, Pop3Event, Limits, Pop3Violation};
+use protocol::pop3::client::{Limits, Pop3Client, Pop3Command, Pop3Event, Pop3Violation};
 
 const MESSAGE_OCTETS_MAX: u64 = 1000;
 const COMMANDS: [Pop3Command<'static>; 8] = [

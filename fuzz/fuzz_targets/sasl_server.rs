@@ -10,8 +10,8 @@
 use libfuzzer_sys::fuzz_target;
 use mail::ScramKeys;
 use protocol::sasl::{
-    SaslAction, Config, SaslExchange, ScramKeysAnswer, Mechanism, Nonce, SaslOutcome, PASSWORD_OCTETS_MAX, SaslQuestion, SaslRefusal, USER_OCTETS_MAX,
-    PasswordVerdict, decode, decode_initial, encode,
+    Config, Mechanism, Nonce, PASSWORD_OCTETS_MAX, PasswordVerdict, SaslAction, SaslExchange, SaslOutcome,
+    SaslQuestion, SaslRefusal, ScramKeysAnswer, USER_OCTETS_MAX, decode, decode_initial, encode,
 };
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::ScramSha256];

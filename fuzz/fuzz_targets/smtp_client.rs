@@ -10,7 +10,9 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use mail::{Address, Timestamp};
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{SmtpClient, Config, ContentInfo, SmtpCredentials, SmtpClientEvent, Transaction, RecipientOutcome, CommandWord};
+use protocol::smtp::client::{
+    CommandWord, Config, ContentInfo, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpCredentials, Transaction,
+};
 
 const NOW: Timestamp = Timestamp(0);
 const TURN_END: u8 = 0xff;
@@ -31,7 +33,10 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(whole, play(choice, bytes, 1 + usize::from(choice >> 4)));
     let finished = whole.events.iter().filter(|event| matches!(event, SmtpClientEvent::Finished(_))).count();
     assert_eq!(finished, whole.begun, "each transaction finishes once");
-    assert!(matches!(whole.events.last(), Some(SmtpClientEvent::Closed(_))), "the last event says why the session closed");
+    assert!(
+        matches!(whole.events.last(), Some(SmtpClientEvent::Closed(_))),
+        "the last event says why the session closed"
+    );
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
@@ -66,7 +71,9 @@ fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
         match &event {
             SmtpClientEvent::StartTls => client.handle_secured(NOW),
             SmtpClientEvent::Finished(verdicts) => {
-                let needs_all = |verdict: &RecipientOutcome| matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt);
+                let needs_all = |verdict: &RecipientOutcome| {
+                    matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt)
+                };
                 assert!(is_all_sent || !verdicts.iter().any(needs_all), "accepted before it was sent");
                 assert_eq!(verdicts.len(), 2);
             }

@@ -10,7 +10,7 @@
 use std::sync::{Arc, OnceLock, mpsc};
 
 use libfuzzer_sys::fuzz_target;
-use mail::{BodyFlags, BodyType, ClientInfo, Envelope, DsnNotify, Recipient, Timestamp};
+use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, Envelope, Recipient, Timestamp};
 use spool::{Config, RecipientState, Spool, SpoolEntry, SubmittedBody};
 
 const SEGMENT_BYTES: u64 = 32 << 10;

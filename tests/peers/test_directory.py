@@ -241,7 +241,7 @@ class Outages(TablesCase):
         self.await_reply(server, user(1), 250, 2.0)
         self.assertLess(time.monotonic() - begin, 2.0)
         self.assert_reply(server, NOBODY, 550, "5.1.1")
-        self.assert_logged(server, "people", "back")
+        self.assert_logged(server, "people", "recovered")
 
     def test_kill_and_restart_under_load_makes_no_user_unknown_and_defers_no_cached_user(self):
         server = self.server(self.table(SHORT), concurrency=0)

@@ -73,7 +73,7 @@ class Documents(unittest.TestCase):
         written = set()
         for path in (ROOT / "crates/mailrace/src").rglob("*.rs"):
             code = path.read_text().split("#[cfg(test)]")[0]
-            if "crate::line::Level" in code:
+            if "crate::log_line::Level" in code:
                 written |= set(_EVENT_FIELD.findall(code))
         section = (ROOT / "docs/logs.md").read_text().split("\n### info, warning, error\n")[1].split("\n| message |")[0]
         documented = set(re.findall(r"^\| `(\w+)` \|", section, re.M))

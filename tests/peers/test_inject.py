@@ -112,7 +112,7 @@ class Sendmail(InjectCase):
         self.sendmail("-f", "no-such-user@bench.test", "neither@bench.test", text="Subject: x\n\nx\n")
         await_that(lambda: len(self.rejected()) == 1, "it set aside", self.server)
         self.assertIn(b"\r\nSubject: x\r\n", self.rejected()[0].read_bytes())
-        self.assertIn("nobody is told: <neither@bench.test>", self.server.log.read_text())
+        self.assertIn("no valid recipient, and no notice can be sent: <neither@bench.test>", self.server.log.read_text())
 
     def test_a_missing_comma_loses_no_recipient_and_a_cr_starts_no_field(self):
         text = b"To: Bob <bob@bench.test> Alice <alice@bench.test>\nSubject: hi\rBcc: carol@bench.test\n\nx\n"
@@ -182,7 +182,7 @@ class RecipientLimits(InjectCase):
         self.sendmail("-f", "alice@bench.test", "postmaster@bench.test", text="Subject: x\n\nx\n")
         self.assertIn(b"\r\nSubject: x\r\n", self.delivered("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
-        self.assertIn(b": deliverable: postmaster@bench.test: mailbox here", verified)
+        self.assertIn(b": deliverable: postmaster@bench.test: local mailbox", verified)
 
     def test_the_postmaster_of_this_host_gets_bounces_like_any_sender(self):
         self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
@@ -316,7 +316,7 @@ class Operators(InjectCase):
             "bob@one.test: deliverable: bob@one.test: to smtp:127.0.0.1:25, transport smtp",
         ])  # fmt: skip
         bad = self.sendmail("-bv", "nobody@bench.test", "bob@takes-none.test", "bob@bench.test", code=2).stdout
-        self.assertIn(b"nobody@bench.test: undeliverable: unknown: ", bad)
+        self.assertIn(b"nobody@bench.test: undeliverable: unknown user in one of our domains", bad)
         self.assertIn(b"bob@takes-none.test: undeliverable: bob@takes-none.test: 5", bad)
         self.assertIn(b"bob@bench.test: deliverable: ", bad)
         unsure = self.sendmail("-bv", "bob@bench.test", "eve@silent.test", code=1)
@@ -475,6 +475,7 @@ class ServerStops(InjectCase):
         await_messages(self.server, "bob", 4)
         self.assertEqual(self.dropped(), [])
 
+    @unittest.skipUnless(os.getuid() == 0, "gives a folder to root")
     def test_no_mail_is_written_to_a_folder_that_does_not_belong_to_the_server(self):
         """It may be a mount point whose disk is mounted later, which would hide the mail."""
         os.chown(self.server.data, 0, 0)

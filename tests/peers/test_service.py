@@ -89,7 +89,7 @@ class Service(unittest.TestCase):
         self.listening()
         other = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(other.close)
-        expected = rf'inherited socket "smtp" listens on 127.0.0.1:{other.getsockname()[1]}, and no \[\[listener\]\]'
+        expected = rf'inherited socket "smtp" listens on 127.0.0.1:{other.getsockname()[1]}, but no \[\[listener\]\]'
         self.listener_is_free()
         ended = self.run_with(other)
         self.assertRegex(ended.stderr, expected)

@@ -74,7 +74,7 @@ class ByTable(OutboundCase):
         recipients = sorted(recipient for received in messages for recipient in received.recipients)
         self.assertEqual(recipients, ["TO:<c@above.test>", "TO:<d@other.test>"])
         event = await_event(server, "deferred", to="<e@wrong.test>")
-        self.assertIn("4.3.5 The table 'hops' names 'a b'", event.reason)
+        self.assertIn("4.3.5 Table 'hops' has an invalid next hop for wrong.test: 'a b'", event.reason)
 
     def test_a_sender_table_selects_the_queue(self):
         extra = self.table("mailers", ["news@bench.test", "@lists.test"])

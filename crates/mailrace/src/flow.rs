@@ -264,9 +264,9 @@ pub fn scheduler_channel() -> (SchedulerHandle, SchedulerReceiver) {
 
 /// Adds a recovered message to the queues, or leaves it to the classifier.
 pub fn admit(queues: &mut Queues, rules: &Arc<ClassifierRules>, scheduler: &SchedulerHandle, message: LiveMessage) {
-    let (sorter, now) = (Classifier::new(rules.clone()), SystemTime::now().into());
-    match sorter.needs_only_envelope(&message) {
-        true => sorter.enqueue(queues, &ClassifiedMessage::by_envelope(message), now, now),
+    let (classifier, now) = (Classifier::new(rules.clone()), SystemTime::now().into());
+    match classifier.needs_only_envelope(&message) {
+        true => classifier.enqueue(queues, &ClassifiedMessage::by_envelope(message), now, now),
         false => scheduler.send(SchedulerMsg::Committed(vec![message])),
     }
 }
@@ -295,7 +295,7 @@ impl MessageFlow {
         let workers = SchedulerWorkers {
             local_deliverers,
             smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive)?,
-            route_resolver: route_resolver,
+            route_resolver,
             classifier_worker: ClassifierWorker::start(
                 rules.clone(),
                 messages,

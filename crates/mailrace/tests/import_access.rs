@@ -81,15 +81,15 @@ const SENDERS: [&str; 4] = ["", "bad@bad.example", "x@sub.bad.example", "good@go
 const RECIPIENTS: [&str; 4] = ["bob@example.org", "trap@example.org", "eve@elsewhere.example", "bob@elsewhere.example"];
 
 static TEST_CLIENTS: LazyLock<Vec<TestClient>> = LazyLock::new(|| {
-    let mut guests = Vec::new();
+    let mut clients = Vec::new();
     for client in CLIENTS {
         for (logged_in, helo) in [false, true].into_iter().flat_map(|it| HELOS.map(|helo| (it, helo))) {
             for (sender, recipient) in SENDERS.into_iter().flat_map(|it| RECIPIENTS.map(|recipient| (it, recipient))) {
-                guests.push(TestClient { client, logged_in, helo, sender, recipient });
+                clients.push(TestClient { client, logged_in, helo, sender, recipient });
             }
         }
     }
-    guests
+    clients
 });
 
 /// The result of a restriction in Postfix.
@@ -330,13 +330,13 @@ proptest! {
         let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
         let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
         let listener = server.listener(25).unwrap();
-        for guest in TEST_CLIENTS.iter() {
-            let (here, there) = (server.takes(listener, guest), is_taken_by_postfix(&lists, guest));
+        for test_client in TEST_CLIENTS.iter() {
+            let (here, there) = (server.takes(listener, test_client), is_taken_by_postfix(&lists, test_client));
             // If no user may relay, nobody can log in.
-            let is_same = guest.is_for_other_domain() || guest.logged_in && !listener.auth;
+            let is_same = test_client.is_for_other_domain() || test_client.logged_in && !listener.auth;
             prop_assert!(
                 here == there || is_same && !here,
-                "{guest:?} {here}\n{restrictions}\n{}", server.import.text
+                "{test_client:?} {here}\n{restrictions}\n{}", server.import.text
             );
         }
     }
@@ -352,11 +352,11 @@ proptest! {
         let server = Server::new(&format!("{MAIN}{restrictions}"), &master);
         for (port, lists) in [(25, &front), (587, &own)] {
             let Some(listener) = server.listener(port) else { continue };
-            for guest in TEST_CLIENTS.iter().filter(|guest| server.takes(listener, guest)) {
+            for test_client in TEST_CLIENTS.iter().filter(|client| server.takes(listener, client)) {
                 // Rules of port 25 apply to all listeners; relaying is checked for each listener.
                 prop_assert!(
-                    is_taken_by_postfix(lists, guest),
-                    "port {port}: {guest:?}\n{restrictions}{overrides}\n{}", server.import.text
+                    is_taken_by_postfix(lists, test_client),
+                    "port {port}: {test_client:?}\n{restrictions}{overrides}\n{}", server.import.text
                 );
             }
         }
@@ -390,9 +390,14 @@ fn usual_lists_let_in_and_refuse_the_same() {
         let restrictions = text(&lists, |name, words| format!("{name} = {words}\n"));
         let server = Server::new(&format!("{MAIN}{restrictions}"), ONE_SERVICE);
         let listener = server.listener(25).unwrap();
-        for guest in TEST_CLIENTS.iter() {
-            let taken = is_taken_by_postfix(&lists, guest);
-            assert_eq!(server.takes(listener, guest), taken, "{guest:?}\n{restrictions}\n{}", server.import.text);
+        for test_client in TEST_CLIENTS.iter() {
+            let taken = is_taken_by_postfix(&lists, test_client);
+            assert_eq!(
+                server.takes(listener, test_client),
+                taken,
+                "{test_client:?}\n{restrictions}\n{}",
+                server.import.text
+            );
         }
     }
 }
@@ -404,14 +409,14 @@ fn an_allow_list_accepts_its_clients() {
                 smtpd_recipient_restrictions = permit_mynetworks, reject_unauth_destination, reject_rbl_client list.example\n";
     let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
     let listener = server.listener(25).unwrap();
-    let guest = |client, sender| TestClient {
+    let test_client = |client, sender| TestClient {
         client,
         logged_in: false,
         helo: "mx.good.example",
         sender,
         recipient: "bob@example.org",
     };
-    let taken = |client, sender| server.takes(listener, &guest(client, sender));
+    let taken = |client, sender| server.takes(listener, &test_client(client, sender));
     assert!(taken("203.0.113.5", "good@good.example") && taken("192.0.2.9", "good@good.example"));
     assert!(!taken("203.0.113.5", "bad@bad.example") && !taken("192.0.2.9", "bad@bad.example"));
     assert!(!taken("198.51.100.66", "good@good.example"));
@@ -424,15 +429,18 @@ fn patterns_are_asked_for_the_whole_alone() {
     let main = "smtpd_sender_restrictions = check_sender_access pcre:/whole\n";
     let server = Server::new(&format!("{MAIN}{main}"), ONE_SERVICE);
     let listener = server.listener(25).unwrap();
-    let guest = |sender| TestClient {
+    let test_client = |sender| TestClient {
         client: "203.0.113.5",
         logged_in: false,
         helo: "mx.good.example",
         sender,
         recipient: "bob@example.org",
     };
-    assert!(server.takes(listener, &guest("good@good.example")) && server.takes(listener, &guest("bad@bad.example")));
-    assert!(!server.takes(listener, &guest("x@sub.bad.example")) && !server.takes(listener, &guest("")));
+    assert!(
+        server.takes(listener, &test_client("good@good.example"))
+            && server.takes(listener, &test_client("bad@bad.example"))
+    );
+    assert!(!server.takes(listener, &test_client("x@sub.bad.example")) && !server.takes(listener, &test_client("")));
 }
 
 #[test]

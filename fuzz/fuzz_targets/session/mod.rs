@@ -6,7 +6,8 @@ use std::sync::Arc;
 use mail::{Reply, Timestamp};
 use protocol::sasl::{self, Mechanism, PasswordVerdict};
 use protocol::smtp::server::{
-    SessionAction, SessionAnswer, AuthConfig, Config, MailProtocol, Limits, NulPolicy, SmtpPeer, SessionQuestion, SmtpSession, TlsMode, Tolerance,
+    AuthConfig, Config, Limits, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
+    SmtpSession, TlsMode, Tolerance,
 };
 
 const NOW: Timestamp = Timestamp(0);
@@ -87,7 +88,9 @@ fn settle(session: &mut SmtpSession, outcome: &mut Outcome, body: &mut Vec<u8>) 
                         outcome.messages.push(std::mem::take(body));
                         SessionAnswer::Accept
                     }
-                    SessionQuestion::Login(request) => SessionAnswer::Verdict(PasswordVerdict::Accepted { user: request.user.clone() }),
+                    SessionQuestion::Login(request) => {
+                        SessionAnswer::Verdict(PasswordVerdict::Accepted { user: request.user.clone() })
+                    }
                     _ => SessionAnswer::Accept,
                 };
                 session.handle_answer(NOW, answer, body);

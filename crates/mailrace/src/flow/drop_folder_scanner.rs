@@ -294,7 +294,7 @@ impl DropFolder {
             }
         };
         let (drop_file, identity) = match found {
-            ScannedFile::Message(parcel, left) => (parcel, left),
+            ScannedFile::Message(drop_file, left) => (drop_file, left),
             ScannedFile::Invalid(why) => return self.set_aside(name, &why, state),
             ScannedFile::Gone => return false,
         };
@@ -349,8 +349,8 @@ impl DropFolder {
         // The file may grow while it is read.
         file.take(octets_max).read_to_end(&mut bytes)?;
         Ok(match DropFile::decode(&bytes, self.submitter.intake.expanded_recipients_max) {
-            Ok(parcel) if parcel.content.len() as u64 <= self.message_octets_max => ScannedFile::Message(
-                parcel,
+            Ok(drop_file) if drop_file.content.len() as u64 <= self.message_octets_max => ScannedFile::Message(
+                drop_file,
                 FileIdentity { uid: metadata.uid(), file: (metadata.dev(), metadata.ino()) },
             ),
             Ok(_) => ScannedFile::Invalid("its message is larger than limits.message".into()),

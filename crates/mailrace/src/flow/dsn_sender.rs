@@ -168,7 +168,7 @@ impl DsnSender {
     fn run(&mut self, requests: &Receiver<DsnRequest>) {
         while let Ok(request) = requests.recv() {
             match request {
-                DsnRequest::Record(crowd) => self.record(crowd),
+                DsnRequest::Record(attempts) => self.record(attempts),
                 DsnRequest::SetAside(attempt, what) => self.set_aside(attempt, &what),
                 DsnRequest::Reconfigure(terms) => self.reconfigure(*terms),
             }

@@ -286,10 +286,10 @@ mod tests {
     /// The replies, the totals, and the messages in the drop folder.
     fn run_session(input: &str) -> (String, SessionTotals, Vec<DropFile>) {
         let mut output = Vec::new();
-        let (totals, parcels) = run_with_drop_folder(|config, injector| {
+        let (totals, drop_files) = run_with_drop_folder(|config, injector| {
             StdioSession::new(config, injector).run(input.as_bytes(), &mut output).unwrap()
         });
-        (String::from_utf8(output).unwrap(), totals, parcels)
+        (String::from_utf8(output).unwrap(), totals, drop_files)
     }
 
     fn run_with_drop_folder(work: impl FnOnce(&Config, &Injector) -> SessionTotals) -> (SessionTotals, Vec<DropFile>) {
@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_file_of_commands_may_end_its_lines_in_lf() {
-        let (_, tally, parcels) =
+        let (_, tally, drop_files) =
             run_session("HELO me\nMAIL FROM:<a@b>\nRCPT TO:<c@d>\nDATA\nSubject: x\n\nbody\n.\nRCPT TO:<x@y>\n");
         assert_eq!((tally.kept, tally.refused), (1, 1));
-        assert!(parcels[0].content.ends_with(b"Subject: x\r\n\r\nbody\r\n"));
+        assert!(drop_files[0].content.ends_with(b"Subject: x\r\n\r\nbody\r\n"));
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl CountQueue {
                 return asked.get().since;
             }
             Entry::Vacant(asked) => {
-                drop(asked.insert(PendingCount { since: now, waiting: done.into_iter().collect() }))
+                asked.insert(PendingCount { since: now, waiting: done.into_iter().collect() });
             }
         }
         drop(state);

@@ -239,7 +239,10 @@ mod tests {
                 "expected `stage = \"connect\"`",
             ),
             ("action = \"hold\"\ndnsbl = { codes = [\"127.0.0.2\"] }", "`access.dnsbl.zone` is missing"),
-            ("action = \"hold\"\ndnsbl = { zone = \"a.example\", codes = [\"192.0.2.1\"] }", "an answer of the list"),
+            (
+                "action = \"hold\"\ndnsbl = { zone = \"a.example\", codes = [\"192.0.2.1\"] }",
+                "an answer of the DNS list",
+            ),
         ] {
             let faults = parse(&format!("[[access]]\n{rule}\n")).unwrap_err();
             assert!(faults.contains(expected), "{rule}\n{faults}");
