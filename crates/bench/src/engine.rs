@@ -1,9 +1,9 @@
 //! Runs a load: distributes connections over threads until all tickets are used, and shows the
 //! progress.
 //!
-//! A load defines what one connection does ([`Workload::run_connection`]); the engine knows no protocol. The
-//! first Ctrl-C or SIGTERM stops new tickets and lets open ones finish; the second one aborts those
-//! too. Both end with a summary.
+//! A load defines what one connection does ([`Workload::run_connection`]); the engine knows no
+//! protocol. The first Ctrl-C or SIGTERM stops new tickets and lets open ones finish; the second
+//! one aborts those too. Both end with a summary.
 
 use std::cell::Cell;
 use std::future::Future;

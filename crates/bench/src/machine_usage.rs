@@ -1,9 +1,10 @@
 //! The use of the machine during a run, to find the bottleneck: processors, this process, disk,
 //! pressure, load average, memory.
 //!
-//! [`MachineUsage::begin`] reads all gauges and returns a [`UsageMeter`]; [`UsageMeter::end`] reads them again
-//! and returns the differences. A gauge that is missing or fails is left out. Only a disk path that
-//! does not exist is a fault, so that a typing error is noticed. A megabyte is 1,000,000 bytes.
+//! [`MachineUsage::begin`] reads all gauges and returns a [`UsageMeter`]; [`UsageMeter::end`] reads
+//! them again and returns the differences. A gauge that is missing or fails is left out. Only a
+//! disk path that does not exist is a fault, so that a typing error is noticed. A megabyte is
+//! 1,000,000 bytes.
 
 use std::fmt;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Stop requests of the operator: SIGINT (Ctrl-C) or SIGTERM.
 //!
-//! Async code waits for [`Signals`]; other code polls a [`StopSignal`]. Once either is registered, the
-//! signals no longer end the process. The command must then end, report and clean up.
+//! Async code waits for [`Signals`]; other code polls a [`StopSignal`]. Once either is registered,
+//! the signals no longer end the process. The command must then end, report and clean up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

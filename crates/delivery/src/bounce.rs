@@ -1,6 +1,6 @@
 //! Delivery status notifications (RFC 3464) about failures, delays and, on request, successes. A
-//! [`DsnReport`] decides who is notified of what, a [`Dsn`] is the resulting message, and a [`NoticeLimiter`]
-//! limits how many go to a sender whose address may be forged.
+//! [`DsnReport`] decides who is notified of what, a [`Dsn`] is the resulting message, and a
+//! [`NoticeLimiter`] limits how many go to a sender whose address may be forged.
 //!
 //! | result for a recipient | reported if NOTIFY (RFC 3461) | Action |
 //! |---|---|---|

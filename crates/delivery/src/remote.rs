@@ -6,8 +6,8 @@
 //!
 //! A task takes the idle connection that was used last, and opens a new one only if none is idle. A
 //! connection is closed right after QUIT, without waiting for the reply, so a next hop never has
-//! more connections than it had tasks at one time. Each connection is a tokio task ([`connection_task`])
-//! with these states:
+//! more connections than it had tasks at one time. Each connection is a tokio task
+//! ([`connection_task`]) with these states:
 //!
 //! | state | has a task | next state |
 //! |---|---|---|
@@ -59,7 +59,8 @@ pub struct Config {
     pub idle_connections_max: usize,
     /// Bodies larger than this are sent by sendfile; None: sendfile is not used.
     pub sendfile_above: Option<u64>,
-    /// A server that takes longer than this for one reply is reported as slow: [`RemoteEvent::Slow`].
+    /// A server that takes longer than this for one reply is reported as slow:
+    /// [`RemoteEvent::Slow`].
     pub slow_after: Duration,
     /// After this many messages a connection is closed.
     pub messages_per_connection_max: u32,

@@ -55,8 +55,8 @@ impl AccessDenied {
 }
 
 impl IntakeContext {
-    /// Removes the address tags, which only the directory can recognise. While it is unavailable, no
-    /// tags are removed.
+    /// Removes the address tags, which only the directory can recognise. While it is unavailable,
+    /// no tags are removed.
     pub async fn untagged_addresses(&self, info: &SessionInfo<'_>) -> UntaggedAddresses {
         UntaggedAddresses {
             sender: self.untagged(info.sender.flatten()).await,

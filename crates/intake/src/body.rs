@@ -133,8 +133,8 @@ impl IncomingBody {
         self.bytes.len() as u64 + self.spill.as_ref().map_or(0, |spill| spill.len())
     }
 
-    /// Whether [`IncomingBody::spill_to_file`] should be called. Checked after every read, so that the limit
-    /// is exceeded by one read at most.
+    /// Whether [`IncomingBody::spill_to_file`] should be called. Checked after every read, so that
+    /// the limit is exceeded by one read at most.
     pub(crate) fn needs_spill(&mut self) -> bool {
         let limit = if self.spill.is_some() { FLOOR_BYTES } else { self.spill_above };
         if self.bytes.len() > limit {

@@ -1,6 +1,6 @@
 //! Checks at RCPT whether a mailbox has room for a message. Usage is counted from the files of the
-//! mailbox, which intake does not read: it asks a [`QuotaCheck`], and accepts the message if the answer
-//! is unknown. Delivery checks again.
+//! mailbox, which intake does not read: it asks a [`QuotaCheck`], and accepts the message if the
+//! answer is unknown. Delivery checks again.
 
 use std::pin::Pin;
 use std::time::Instant;

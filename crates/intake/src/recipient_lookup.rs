@@ -34,9 +34,9 @@ impl IntakeContext {
         }
     }
 
-    /// Resolves an address that [`IntakeContext::normalize_address`] returned. Mail to the postmaster is always accepted
-    /// (RFC 5321 section 4.5.1): if the postmaster's aliases loop, it is delivered to the
-    /// postmaster's own mailbox.
+    /// Resolves an address that [`IntakeContext::normalize_address`] returned. Mail to the
+    /// postmaster is always accepted (RFC 5321 section 4.5.1): if the postmaster's aliases loop, it
+    /// is delivered to the postmaster's own mailbox.
     pub async fn resolve_recipient(&self, address: &Address) -> Resolution {
         match self.directory.resolve(address).await {
             Resolution::TooDeep | Resolution::TooMany if is_postmaster(address) => {

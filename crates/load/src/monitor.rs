@@ -1,10 +1,10 @@
 //! The monitor: samples the gauges on a timer, applies the policy, and publishes the restrictions.
 //!
-//! Other parts of the server hold a [`LoadMonitorHandle`]: reading the current restrictions costs one relaxed
-//! atomic load; reading the full report takes a lock that is held only briefly. Samples are taken
-//! on a separate thread, never for a connection or a message. A missing gauge is reported and is
-//! not fatal. A disk that hangs delays the samples; the time of the report then shows how old it
-//! is.
+//! Other parts of the server hold a [`LoadMonitorHandle`]: reading the current restrictions costs
+//! one relaxed atomic load; reading the full report takes a lock that is held only briefly. Samples
+//! are taken on a separate thread, never for a connection or a message. A missing gauge is reported
+//! and is not fatal. A disk that hangs delays the samples; the time of the report then shows how
+//! old it is.
 
 use std::io;
 use std::sync::Arc;

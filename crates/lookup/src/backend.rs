@@ -1,9 +1,9 @@
 //! Sources of answers outside this process, such as an LDAP server, a database server or a database
 //! file.
 //!
-//! A [`Backend`] answers requests and caches nothing. Only [`LayeredTable`](crate::layers::LayeredTable)
-//! calls it, on a thread that belongs to the table, so its futures need not be `Send` and may block
-//! without delaying sessions or other tables.
+//! A [`Backend`] answers requests and caches nothing. Only
+//! [`LayeredTable`](crate::layers::LayeredTable) calls it, on a thread that belongs to the table,
+//! so its futures need not be `Send` and may block without delaying sessions or other tables.
 
 use std::pin::Pin;
 
@@ -35,8 +35,8 @@ impl BackendFailure {
 /// A source of answers outside this process.
 pub trait Backend: Send + 'static {
     /// Answers all keys, which are folded and distinct. If only some keys have no answer, theirs
-    /// are [`LookupAnswer::Unavailable`]; an error means that the whole request failed. Must end within
-    /// the backend's own timeouts.
+    /// are [`LookupAnswer::Unavailable`]; an error means that the whole request failed. Must end
+    /// within the backend's own timeouts.
     fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a>;
 
     /// Sends a cheap request that succeeds once the backend works again.

@@ -284,9 +284,9 @@ async fn resolve_round(
     Ok(targets)
 }
 
-/// Adds remote targets to `recipients` and returns the local ones, each once. An address in `opened`
-/// adds no recipients, so it is returned again only while there are no recipients at all. This
-/// tells an alias loop from unknown addresses.
+/// Adds remote targets to `recipients` and returns the local ones, each once. An address in
+/// `opened` adds no recipients, so it is returned again only while there are no recipients at all.
+/// This tells an alias loop from unknown addresses.
 fn split_targets(
     domains: &DomainLookup<'_>,
     targets: Vec<Address>,
@@ -420,8 +420,8 @@ impl<'a> AddressLookup<'a> {
         self.state = AddressState::Alias { names_itself: targets.len() < before, targets };
     }
 
-    /// Sets the mailbox to the address at this index of [`AddressLookup::addresses`], or to the unchanged
-    /// address if the domain is relayed.
+    /// Sets the mailbox to the address at this index of [`AddressLookup::addresses`], or to the
+    /// unchanged address if the domain is relayed.
     fn set_mailbox(&mut self, place: usize) {
         let mailbox = match &self.untagged {
             Some(untagged) if place == UNTAGGED && self.domain.is_final => untagged.clone(),

@@ -1,9 +1,10 @@
 //! Lookup tables behind one batched trait, and the recipient directory built on them.
 //!
-//! A table answers each key with [`Found`](LookupAnswer::Found), [`NotFound`](LookupAnswer::NotFound) or
-//! [`Unavailable`](LookupAnswer::Unavailable). No layer turns Unavailable into NotFound, so an outage
-//! defers mail and never bounces it. [`Unconfirmed`](LookupAnswer::Unconfirmed) is an Unavailable whose
-//! key was not found before the outage. Tables fold keys to lower case and NFC.
+//! A table answers each key with [`Found`](LookupAnswer::Found),
+//! [`NotFound`](LookupAnswer::NotFound) or [`Unavailable`](LookupAnswer::Unavailable). No layer
+//! turns Unavailable into NotFound, so an outage defers mail and never bounces it.
+//! [`Unconfirmed`](LookupAnswer::Unconfirmed) is an Unavailable whose key was not found before the
+//! outage. Tables fold keys to lower case and NFC.
 
 mod arena;
 pub mod backend;
@@ -42,8 +43,8 @@ pub enum LookupAnswer {
     /// The table has no answer now. Holds the reason, for the log.
     Unavailable(String),
     /// The table has no answer now, but did not find the key when it last had one. Holds the
-    /// reason, for the log. Treat it as [`Unavailable`](LookupAnswer::Unavailable), never as NotFound,
-    /// unless the difference matters.
+    /// reason, for the log. Treat it as [`Unavailable`](LookupAnswer::Unavailable), never as
+    /// NotFound, unless the difference matters.
     Unconfirmed(String),
 }
 

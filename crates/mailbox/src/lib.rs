@@ -1,11 +1,11 @@
 //! Maildir storage: delivers messages in batches, lists and opens mailboxes. One mail user owns all
 //! directories.
 //!
-//! All calls block on disk I/O: run them on threads that may block. A [`MaildirWriter`] delivers one
-//! batch ([`deliver_batch`](MaildirWriter::deliver_batch)) at a time, and reports a message as delivered only when its
-//! bytes *and* its name in `new/` would survive a power failure. No error here is fatal: a message
-//! that cannot be delivered is returned with the reason, and the other messages of its batch
-//! continue.
+//! All calls block on disk I/O: run them on threads that may block. A [`MaildirWriter`] delivers
+//! one batch ([`deliver_batch`](MaildirWriter::deliver_batch)) at a time, and reports a message as
+//! delivered only when its bytes *and* its name in `new/` would survive a power failure. No error
+//! here is fatal: a message that cannot be delivered is returned with the reason, and the other
+//! messages of its batch continue.
 //!
 //! # The states of a message
 //!

@@ -104,8 +104,8 @@ pub enum Command {
     Serve,
     /// Report all errors in the configuration
     ///
-    /// It also warns about likely mistakes: rules that never match, files with secrets that everyone
-    /// can read, and unix sockets of next hops and tables on which nothing listens.
+    /// It also warns about likely mistakes: rules that never match, files with secrets that
+    /// everyone can read, and unix sockets of next hops and tables on which nothing listens.
     Check,
     /// Make the running server read its configuration again
     Reload,

@@ -208,7 +208,8 @@ pub struct FlowParts {
     pub log: Arc<Log>,
 }
 
-/// The part of the configuration that can change while mail is being delivered ([`MessageFlow::prepare`]).
+/// The part of the configuration that can change while mail is being delivered
+/// ([`MessageFlow::prepare`]).
 pub struct FlowConfig {
     /// Resolves addresses and names the host of each mailbox.
     pub directory: Arc<RecipientDirectory>,

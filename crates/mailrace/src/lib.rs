@@ -2,11 +2,12 @@
 //!
 //! `cli` and `command` are the command line, `config` the configuration file. `serve` starts the
 //! server and `reload` changes its configuration; `flow` delivers accepted messages, `workers` run
-//! the sessions with what `intake_context` gives them, `admin` is the control socket. `from_config`, `tables`,
-//! `logins`, `certificates` and `quota` translate or open what the configuration names; `log`,
-//! `log_line` and `metrics` report. `inject` takes mail from local programs and leaves it in
-//! `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and `spool_commands` are
-//! commands; `privileges`, `service`, `exit`, `output`, `stderr` and `terminal` concern the process.
+//! the sessions with what `intake_context` gives them, `admin` is the control socket.
+//! `from_config`, `tables`, `logins`, `certificates` and `quota` translate or open what the
+//! configuration names; `log`, `log_line` and `metrics` report. `inject` takes mail from local
+//! programs and leaves it in `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and
+//! `spool_commands` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
+//! `terminal` concern the process.
 
 pub mod admin;
 pub mod certificates;

@@ -2,8 +2,8 @@
 //! refusals, deferrals and bounces.
 //!
 //! It reads the log once, line by line, in memory that does not depend on the size of the log:
-//! [`top::TopCounter`] tracks a bounded number of names, [`count::LogSummary`] a bounded number of messages.
-//! Unknown lines are counted and ignored. Only a file that cannot be read is an error.
+//! [`top::TopCounter`] tracks a bounded number of names, [`count::LogSummary`] a bounded number of
+//! messages. Unknown lines are counted and ignored. Only a file that cannot be read is an error.
 
 mod count;
 mod json;

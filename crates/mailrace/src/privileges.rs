@@ -95,8 +95,8 @@ impl ProcessUser {
     }
 
     /// Creates `folder` and its parents if missing, accessible only to that user. Existing folders
-    /// keep their owner. Call it before [`ProcessUser::drop_privileges`], which may drop the required
-    /// privileges.
+    /// keep their owner. Call it before [`ProcessUser::drop_privileges`], which may drop the
+    /// required privileges.
     pub fn make_folder(&self, folder: &Path) -> Result<(), PrivilegesError> {
         self.make_folders(folder, MODE_PRIVATE)
     }

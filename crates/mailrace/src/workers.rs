@@ -1,8 +1,8 @@
 //! The threads that run sessions, and their listeners. Each worker is one thread with one runtime,
 //! so a session never leaves its thread, and wake-ups are cheap.
 //!
-//! New sessions use the current [`Generation`], which is replaced as a whole. A session keeps the one
-//! that it was accepted with. A listener that is also in the next one keeps its socket: waiting
+//! New sessions use the current [`Generation`], which is replaced as a whole. A session keeps the
+//! one that it was accepted with. A listener that is also in the next one keeps its socket: waiting
 //! clients do not notice. A removed listener is closed, and its sessions continue; the change waits
 //! until it is closed in all threads, so that its address can be bound again.
 

@@ -2,8 +2,8 @@
 //! matches.
 //!
 //! Everything is checked before use: a server can present any [`Certificate`]. Whether clients
-//! trust it is up to them. An expired certificate is not an error but a [`CertificateWarning`]: a server with an
-//! expired certificate still encrypts.
+//! trust it is up to them. An expired certificate is not an error but a [`CertificateWarning`]: a
+//! server with an expired certificate still encrypts.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,5 +1,6 @@
 //! Limits on sessions, in total and per client, on the rate of connections, and on the rate of
-//! messages. A [`SessionPermit`] permits one session; dropping it ends the permission. Time is an argument.
+//! messages. A [`SessionPermit`] permits one session; dropping it ends the permission. Time is an
+//! argument.
 //!
 //! A client is an IPv4 address or an IPv6 /64. Trusted clients are subject only to the total, which
 //! costs an atomic operation. Other clients also take a lock, shared with a fraction of the

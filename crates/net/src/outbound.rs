@@ -1,13 +1,14 @@
 //! The client side of a connection: connect, start TLS, send, receive, each with a deadline.
 //!
-//! A [`OutboundConnection`] has no input buffer of its own: input is passed to the caller in a buffer that all
-//! connections of a thread share, so that an idle one costs a socket and a timer. Output is written
-//! directly from the caller's slices, or by the kernel from a file. A deadline that passes gives
-//! [`io::ErrorKind::TimedOut`]; the connection is then unusable.
+//! A [`OutboundConnection`] has no input buffer of its own: input is passed to the caller in a
+//! buffer that all connections of a thread share, so that an idle one costs a socket and a timer.
+//! Output is written directly from the caller's slices, or by the kernel from a file. A deadline
+//! that passes gives [`io::ErrorKind::TimedOut`]; the connection is then unusable.
 //!
 //! Pages of a file queued by `sendfile` stay pages of that file until the peer has them: changing
-//! them would change what the peer gets. From the first such page until [`OutboundConnection::release_files`]
-//! finds that the peer has them all, closing the connection for any reason resets it.
+//! them would change what the peer gets. From the first such page until
+//! [`OutboundConnection::release_files`] finds that the peer has them all, closing the connection
+//! for any reason resets it.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -178,8 +179,8 @@ impl OutboundConnection {
         }
     }
 
-    /// Whether [`OutboundConnection::poll_send_file`] is supported: over TCP in clear text. Bytes in a unix
-    /// socket outlive a reset, and TLS must encrypt what it sends.
+    /// Whether [`OutboundConnection::poll_send_file`] is supported: over TCP in clear text. Bytes
+    /// in a unix socket outlive a reset, and TLS must encrypt what it sends.
     pub fn sends_files(&self) -> bool {
         matches!(self.stream, OutboundStream::Plain(_))
     }
@@ -226,7 +227,8 @@ impl OutboundConnection {
         self.file_pages_in_flight
     }
 
-    /// The poll function of [`OutboundConnection::receive`]. Takes the closure out of `take` when it is ready.
+    /// The poll function of [`OutboundConnection::receive`]. Takes the closure out of `take` when
+    /// it is ready.
     pub fn poll_receive<T>(
         &mut self,
         take: &mut Option<impl FnOnce(&[u8]) -> T>,

@@ -1,7 +1,8 @@
 //! A connection opened by a client, in clear text or over TLS. The TLS state is boxed, so that a
 //! plain connection is no larger than its socket.
 //!
-//! TLS buffers bytes before it sends them: they are sent once [`ServerStream::has_unsent`] returns false.
+//! TLS buffers bytes before it sends them: they are sent once [`ServerStream::has_unsent`] returns
+//! false.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;

@@ -1,11 +1,11 @@
 //! The server side of SASL (RFC 4422): authenticates clients, for protocols that have an AUTH
 //! command.
 //!
-//! An [`SaslExchange`] is one attempt of a client with one mechanism. Input from the client, decoded
-//! from base64, comes in by [`handle_response`](SaslExchange::handle_response);
-//! [`poll_action`](SaslExchange::poll_action) returns challenges, questions and finally one outcome.
-//! Nothing is looked up and no randomness is generated here: the nonce, the server's secret and the
-//! answers are arguments.
+//! An [`SaslExchange`] is one attempt of a client with one mechanism. Input from the client,
+//! decoded from base64, comes in by [`handle_response`](SaslExchange::handle_response);
+//! [`poll_action`](SaslExchange::poll_action) returns challenges, questions and finally one
+//! outcome. Nothing is looked up and no randomness is generated here: the nonce, the server's
+//! secret and the answers are arguments.
 //!
 //! | mechanism     | defined by             | question                  | then                                          |
 //! |---------------|------------------------|---------------------------|-----------------------------------------------|

@@ -21,9 +21,9 @@ const RECIPIENTS_PER_ACTION_MAX: usize = 1000;
 pub(crate) type PendingActions = VecDeque<(AttemptPurpose, IntrusiveList)>;
 
 impl<R: Clone> Queues<R> {
-    /// Picks recipients for an operator's action in one pass over all (see [`QueueAction`] for which can be
-    /// picked; never those in flight). They leave their queues and come out of `next` as attempts
-    /// with that purpose. Returns their number.
+    /// Picks recipients for an operator's action in one pass over all (see [`QueueAction`] for
+    /// which can be picked; never those in flight). They leave their queues and come out of `next`
+    /// as attempts with that purpose. Returns their number.
     pub fn pick_for_action(
         &mut self,
         act: QueueAction,

@@ -44,8 +44,8 @@ pub struct PendingRecipient {
 #[derive(Clone, Debug)]
 pub struct NextHopRoute<R> {
     /// The name of the next hop: destinations with the same one share its limits and its state. A
-    /// failing route has a next hop too: attempts that end with [`ContactResult::Answered`] raise its
-    /// concurrency, so that all of its mail is processed quickly.
+    /// failing route has a next hop too: attempts that end with [`ContactResult::Answered`] raise
+    /// its concurrency, so that all of its mail is processed quickly.
     pub next_hop: Box<str>,
     /// The caller's route; each attempt gets a clone.
     pub route: R,
@@ -105,7 +105,8 @@ pub struct Attempt<R> {
 /// The purpose of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptPurpose {
-    /// Deliver the message. The attempt holds a slot until [`Queues::finish_contact`](crate::Queues::finish_contact).
+    /// Deliver the message. The attempt holds a slot until
+    /// [`Queues::finish_contact`](crate::Queues::finish_contact).
     Deliver,
     /// The next hop is dead and no probe is due: judge with this reply, the last error. Holds no
     /// slot. The outcome needs no durable record unless the recipient fails.

@@ -69,8 +69,8 @@ impl Default for QueueConfig {
 /// adopted, because its concurrency already follows its speed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdoptPolicy {
-    /// Adopt after this many failures in a row ([`ContactResult::Failed`](crate::ContactResult::Failed)); 0
-    /// means 1.
+    /// Adopt after this many failures in a row
+    /// ([`ContactResult::Failed`](crate::ContactResult::Failed)); 0 means 1.
     pub failures: u32,
     /// Adopt after an answer that took longer than this, or when an attempt has waited longer
     /// ([`Queues::report_slow`](crate::Queues::report_slow)).

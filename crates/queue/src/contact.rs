@@ -18,8 +18,8 @@ const ALARMS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
     /// Ends the network part of an attempt: frees its slot, and updates the next hop with the
-    /// result. Call it once at most; [`Queues::report`] calls it with [`ContactResult::Unknown`] if the
-    /// caller did not. Does nothing for attempts without a slot.
+    /// result. Call it once at most; [`Queues::report`] calls it with [`ContactResult::Unknown`] if
+    /// the caller did not. Does nothing for attempts without a slot.
     pub fn finish_contact(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: ContactResult) {
         let (Some(NextHopId(hop)), true) = (attempt.next_hop, attempt.holds_slot) else { return };
         attempt.holds_slot = false;
@@ -36,8 +36,8 @@ impl<R: Clone> Queues<R> {
         self.update_next_hop(now, hop);
     }
 
-    /// Reports that an attempt in flight has waited longer than [`AdoptPolicy::slower_than`]: the next
-    /// hop is adopted.
+    /// Reports that an attempt in flight has waited longer than [`AdoptPolicy::slower_than`]: the
+    /// next hop is adopted.
     pub fn report_slow(&mut self, now: Timestamp, next_hop: NextHopId) {
         let NextHopId(hop) = next_hop;
         if self.hops.known(hop).is_some() && self.hops[hop].record_trouble(now) {

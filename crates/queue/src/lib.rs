@@ -191,9 +191,9 @@ impl<R: Clone> Queues<R> {
 
     /// Computes the verdict for an outcome. Changes nothing, so that the verdict can be recorded
     /// durably before [`Queues::report`]; the same arguments give the same verdict. For an
-    /// operator's action only the reply of the outcome is used: `Hold` gives [`RecipientVerdict::Held`],
-    /// `Remove` gives `Removed`, `Bounce` gives `Failed`, and `Release` and `Retry` give `Deferred`
-    /// until now.
+    /// operator's action only the reply of the outcome is used: `Hold` gives
+    /// [`RecipientVerdict::Held`], `Remove` gives `Removed`, `Bounce` gives `Failed`, and `Release`
+    /// and `Retry` give `Deferred` until now.
     pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> RecipientVerdict {
         let &Attempt { id, number, accepted_at, ref recipients, .. } = attempt;
         if let AttemptPurpose::Action(act) = attempt.purpose {

@@ -9,9 +9,9 @@
 //! | domain queue | sender queues | one round |
 //! | sender queue | recipients | first in, first out |
 //!
-//! Above them, single messages go before bulk mail by their share ([`HopQueues::next_hop_queue`]). A domain
-//! queue whose destination has no valid route is in no hop queue: mail gathers there until it has
-//! one. Empty queues are in no rounds.
+//! Above them, single messages go before bulk mail by their share ([`HopQueues::next_hop_queue`]).
+//! A domain queue whose destination has no valid route is in no hop queue: mail gathers there until
+//! it has one. Empty queues are in no rounds.
 
 use std::collections::BTreeMap;
 

@@ -63,8 +63,8 @@ impl<R: Clone> Queues<R> {
     /// Invalidates all routes: no recipient leaves by an old one, and routes are requested again
     /// for all destinations with recipients. Requests that are open stay open; answer them with
     /// what holds now. When the first route that is not
-    /// [`NextHopRoute::transient`](crate::NextHopRoute::transient) names another next hop, the recipients are
-    /// due a second later and their last error is cleared.
+    /// [`NextHopRoute::transient`](crate::NextHopRoute::transient) names another next hop, the
+    /// recipients are due a second later and their last error is cleared.
     pub fn reroute(&mut self, now: Timestamp) {
         self.routing_version = self.routing_version.wrapping_add(1);
         for destination in self.destinations.expire_routes(|hop| Arc::clone(&self.hops[hop].name)) {
@@ -125,10 +125,10 @@ impl<R: Clone> Queues<R> {
         self.pick_recipients(AttemptPurpose::Reclassify, chosen)
     }
 
-    /// Picks the recipients for which `should_reclassify` returns true, in one pass over all. They come out
-    /// of `next` as attempts of [`AttemptPurpose::Reclassify`]. `should_reclassify` also gets the name of the
-    /// destination, and is called for recipients in flight too, which are not picked. Returns the
-    /// number picked.
+    /// Picks the recipients for which `should_reclassify` returns true, in one pass over all. They
+    /// come out of `next` as attempts of [`AttemptPurpose::Reclassify`]. `should_reclassify` also
+    /// gets the name of the destination, and is called for recipients in flight too, which are not
+    /// picked. Returns the number picked.
     pub fn pick_to_reclassify(&mut self, should_reclassify: &mut dyn FnMut(&RecipientView, &str) -> bool) -> usize {
         let mut chosen = Vec::new();
         for (index, progress) in self.all_recipients() {

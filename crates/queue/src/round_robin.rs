@@ -1,7 +1,7 @@
 //! Fair turns: deficit round robin as a heap with the links inside the values.
 //!
-//! A value is in one [`RoundRobin`] at most, with the number of the round of its next turn; within a
-//! round, values keep the order in which they were added. A new value joins the next round, and a
+//! A value is in one [`RoundRobin`] at most, with the number of the round of its next turn; within
+//! a round, values keep the order in which they were added. A new value joins the next round, and a
 //! value that used n units skips n - 1 rounds. So every round ends, and no value waits longer than
 //! one turn of each other value.
 //!
@@ -77,8 +77,8 @@ impl RoundRobin {
         self.first = merge(values, self.first, index);
     }
 
-    /// Removes the value whose turn it is. If it is added again with `reinsert`, it skips `cost` - 1
-    /// rounds.
+    /// Removes the value whose turn it is. If it is added again with `reinsert`, it skips `cost` -
+    /// 1 rounds.
     pub(crate) fn take(&mut self, values: &mut impl IndexMut<u32, Output: HasRoundNode>, index: u32, cost: usize) {
         self.current_round = self.current_round.max(values[index].round_node().round);
         self.remove(values, index);

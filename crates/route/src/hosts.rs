@@ -9,12 +9,12 @@
 //!    section).
 //! 4. The next hop is named after all remaining hosts, including those without a known address, so
 //!    that the name does not depend on lookup failures.
-//! 5. Hosts without addresses are dropped, as are addresses beyond [`EndpointOptions::addresses_max`].
-//!    `0.0.0.0` and `::` do not count as addresses.
+//! 5. Hosts without addresses are dropped, as are addresses beyond
+//!    [`EndpointOptions::addresses_max`]. `0.0.0.0` and `::` do not count as addresses.
 //!
 //! If the DNS denies an address for every MX host, mail is deferred for a few lookups and then
-//! fails ([`crate::ResolverConfig::no_address_lookups`]). If the lookup of one of them fails, mail is
-//! deferred.
+//! fails ([`crate::ResolverConfig::no_address_lookups`]). If the lookup of one of them fails, mail
+//! is deferred.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};

@@ -3,9 +3,9 @@
 //!
 //! A lookup counts only after all answers of the last one that counted have expired, so that
 //! several messages or queues do not count one DNS answer repeatedly. The first and the last lookup
-//! must be [`ResolverConfig::no_address_time`](crate::ResolverConfig::no_address_time) apart, however short the TTLs are.
-//! The count starts again from zero after a lookup with any other result, after a day without a
-//! lookup, after a restart, and when too many domains are tracked.
+//! must be [`ResolverConfig::no_address_time`](crate::ResolverConfig::no_address_time) apart,
+//! however short the TTLs are. The count starts again from zero after a lookup with any other
+//! result, after a day without a lookup, after a restart, and when too many domains are tracked.
 
 use std::time::{Duration, Instant};
 

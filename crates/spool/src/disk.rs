@@ -1,7 +1,8 @@
 //! The interface between the spool and a disk. A lane is a flat folder, and everything the spool
 //! writes goes through these two traits, so that tests can simulate a power failure at any call.
 //!
-//! [`FolderDisk`] is the real implementation, with `pwritev`, `fdatasync`, and `fsync` of the folder.
+//! [`FolderDisk`] is the real implementation, with `pwritev`, `fdatasync`, and `fsync` of the
+//! folder.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};

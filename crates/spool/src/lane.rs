@@ -1,5 +1,6 @@
 //! A lane: one log on one disk, with two threads. Only the *writer* appends to the log
-//! (`writer.rs`); segment maintenance prepares, empties and frees segments (`segment_maintenance.rs`).
+//! (`writer.rs`); segment maintenance prepares, empties and frees segments
+//! (`segment_maintenance.rs`).
 
 use std::io;
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //! with group commit and segments that are reused as a whole. It has its own threads and no async
 //! code.
 //!
-//! The promise: when [`CommitCallback`] is called with `Ok`, every entry of that submission survives kill -9
-//! and power loss. When it is called with an error, its entries *may* still appear after a restart.
+//! The promise: when [`CommitCallback`] is called with `Ok`, every entry of that submission
+//! survives kill -9 and power loss. When it is called with an error, its entries *may* still appear
+//! after a restart.
 //!
 //! | a message is | on disk | after a crash |
 //! |---|---|---|

@@ -175,8 +175,8 @@ impl SinkSession {
         }
     }
 
-    /// Like [`SinkSession::apply_rules`] in a stage where the machine asks nothing: a refusal closes the
-    /// connection.
+    /// Like [`SinkSession::apply_rules`] in a stage where the machine asks nothing: a refusal
+    /// closes the connection.
     async fn apply_rules_or_close(&mut self, stage: RuleStage) {
         if let Some(reply) = self.apply_rules(stage, None).await
             && self.final_output.is_none()

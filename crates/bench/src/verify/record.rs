@@ -1,7 +1,7 @@
 //! The record of a sink: a line for each copy, `RUN SEQUENCE sound|damaged RECIPIENT`, or
-//! `- - foreign RECIPIENT` for one without a stamp. An incomplete last line is ignored, since it may
-//! still be written. Any other line in a different form, or longer than [`LINE_OCTETS_MAX`], is a
-//! fault.
+//! `- - foreign RECIPIENT` for one without a stamp. An incomplete last line is ignored, since it
+//! may still be written. Any other line in a different form, or longer than [`LINE_OCTETS_MAX`], is
+//! a fault.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -98,7 +98,8 @@ impl DsnReport<'_> {
 
 impl Dsn {
     /// The envelope of the notice: from this host, with a null sender. `recipients` are what
-    /// [`DsnReport::to`] resolved to; their delivery causes no further notice (RFC 3461 section 6.1).
+    /// [`DsnReport::to`] resolved to; their delivery causes no further notice (RFC 3461 section
+    /// 6.1).
     pub fn envelope(&self, hostname: &str, now: Timestamp, recipients: Vec<Recipient>) -> Envelope {
         let silent = |recipient| Recipient { notify: DsnNotify::NEVER, ..recipient };
         Envelope {

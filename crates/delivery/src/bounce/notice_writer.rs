@@ -1,6 +1,6 @@
 //! Writes the lines of a notice and sanitizes text from other hosts: after [`sanitize`] and
-//! [`NoticeWriter::wrapped_line`] no text can start a line of its own or make a line over 998 octets (RFC 5322
-//! section 2.1.1).
+//! [`NoticeWriter::wrapped_line`] no text can start a line of its own or make a line over 998
+//! octets (RFC 5322 section 2.1.1).
 
 use std::fmt;
 

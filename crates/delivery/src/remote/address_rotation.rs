@@ -8,8 +8,8 @@
 //! different hosts and, if possible, to different address families, so a host or a family that is
 //! down takes few tries of one attempt.
 //!
-//! Positions are kept for at most [`TRACKED_HOPS_MAX`] next hops, all of which failed; a dropped one starts
-//! again at the best address.
+//! Positions are kept for at most [`TRACKED_HOPS_MAX`] next hops, all of which failed; a dropped
+//! one starts again at the best address.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -9,8 +9,8 @@
 //! it. Extra dots are separate pieces of that call, so nothing is copied again.
 //!
 //! A body that fits in one window is checked against its digest before any of it is sent. If the
-//! bytes are not in memory, the result is [`SendStep::NotInMemory`], and [`ContentSender::fetch`] waits for the disk
-//! on another thread.
+//! bytes are not in memory, the result is [`SendStep::NotInMemory`], and [`ContentSender::fetch`]
+//! waits for the disk on another thread.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};

@@ -1,8 +1,8 @@
 //! The idle connections by next hop. A task gets the one used last, which is least likely to have
 //! been closed by its server.
 //!
-//! An idle connection has a [`IdleConnection`] here. Taking it out means giving it a task or telling it to
-//! close, so outside the pool it always has a command.
+//! An idle connection has a [`IdleConnection`] here. Taking it out means giving it a task or
+//! telling it to close, so outside the pool it always has a command.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

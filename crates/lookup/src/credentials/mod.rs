@@ -60,8 +60,8 @@ use workers::HashWorkers;
 
 /// The longest user name, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
-/// The hash computed for unknown users before any real one was seen: made like [`generate::argon2id`],
-/// with zeroes.
+/// The hash computed for unknown users before any real one was seen: made like
+/// [`generate::argon2id`], with zeroes.
 const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
 /// password is not affected. A client that repeats a wrong password, which the throttle allows,

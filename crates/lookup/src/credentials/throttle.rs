@@ -1,10 +1,10 @@
 //! Limits password guessing. Free of side effects: time is an argument, and memory is bounded.
 //!
 //! Failures are counted by user and client together, by client, and by user. A client is a network:
-//! an IPv4 address, or 64 bits of IPv6. Each counter has a [`ThrottleLimit`]: some failures within a window
-//! are free, then the next attempt has to wait for a delay that doubles with each failure, up to a
-//! maximum. A refused attempt is no failure. A counter expires at the end of its window, or, once
-//! delays began, after a window without attempts.
+//! an IPv4 address, or 64 bits of IPv6. Each counter has a [`ThrottleLimit`]: some failures within
+//! a window are free, then the next attempt has to wait for a delay that doubles with each failure,
+//! up to a maximum. A refused attempt is no failure. A counter expires at the end of its window,
+//! or, once delays began, after a window without attempts.
 //!
 //! | counter         | stops                                        | exception                                              |
 //! |-----------------|----------------------------------------------|--------------------------------------------------------|
@@ -17,8 +17,8 @@
 //! ends it is [charged](Throttle::charge) early, so that it does not block others.
 //!
 //! Repeating the last wrong password is no further guess, so that a device with an old password
-//! does not lock out its user. Each pair keeps a fingerprint of it. Where each check has its full cost, as
-//! with an LDAP bind, a repetition is free once a minute only.
+//! does not lock out its user. Each pair keeps a fingerprint of it. Where each check has its full
+//! cost, as with an LDAP bind, a repetition is free once a minute only.
 //!
 //! Each table of counters has a fixed size. A new counter evicts another one of its group: empty
 //! ones first, then pairs without a recent login, and of those the least recently used. A secret
@@ -156,7 +156,8 @@ pub enum AttemptEnd {
     /// The password was wrong. Holds a fingerprint of user and password, keyed with a secret. The
     /// same one again in a row does not count.
     WrongPassword(u64),
-    /// Like `WrongPassword`, but checking it again costs as much: a repetition is free once a minute only.
+    /// Like `WrongPassword`, but checking it again costs as much: a repetition is free once a
+    /// minute only.
     WrongCostly(u64),
     /// The password was not checked.
     NotChecked,

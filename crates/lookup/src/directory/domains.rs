@@ -1,7 +1,7 @@
 //! Local domains: those named in the configuration and those whose names are in tables.
 //!
-//! A [`DomainLookup`] holds the results for one address. It asks each table at most once for a name, with
-//! all new names together, and never for a domain in the configuration.
+//! A [`DomainLookup`] holds the results for one address. It asks each table at most once for a
+//! name, with all new names together, and never for a domain in the configuration.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

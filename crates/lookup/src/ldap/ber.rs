@@ -1,7 +1,8 @@
 //! The subset of BER that LDAP uses (RFC 4511 section 5.1): definite lengths and single-octet tags.
 //!
 //! A [`BerReader`] parses untrusted octets into slices, or fails with [`Malformed`]. It never
-//! recurses, allocates or panics. A [`BerWriter`] fills in the length of an element after its content.
+//! recurses, allocates or panics. A [`BerWriter`] fills in the length of an element after its
+//! content.
 
 /// Octets that are not a valid LDAP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! Connections to LDAP servers: server selection, binding, and searches as streams of responses.
 //!
-//! A [`LdapSession`] is a bound connection that can run many searches. A task on the current runtime
-//! reads and writes for it and ends with the last handle. Responses are checked as they arrive. A
-//! lost connection, or a message that is malformed or over 16 MiB, ends all searches with a
-//! [`BackendFailure`] and closes the session. A well-formed error response is [`LdapResponse::Done`], not a
-//! failure.
+//! A [`LdapSession`] is a bound connection that can run many searches. A task on the current
+//! runtime reads and writes for it and ends with the last handle. Responses are checked as they
+//! arrive. A lost connection, or a message that is malformed or over 16 MiB, ends all searches with
+//! a [`BackendFailure`] and closes the session. A well-formed error response is
+//! [`LdapResponse::Done`], not a failure.
 //!
 //! Each search has a buffer. A full one stops reading from the connection, which bounds memory, so
 //! callers must read or drop their searches; dropping one abandons it. Only connecting and binding

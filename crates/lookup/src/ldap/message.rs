@@ -1,7 +1,7 @@
 //! Encoding and decoding of LDAP messages (RFC 4511 section 4).
 //!
-//! [`decode`] checks a message completely, so reading an [`SearchEntry`] later cannot fail. An entry
-//! keeps the received octets; its attributes are slices of them.
+//! [`decode`] checks a message completely, so reading an [`SearchEntry`] later cannot fail. An
+//! entry keeps the received octets; its attributes are slices of them.
 
 use std::ops::Range;
 

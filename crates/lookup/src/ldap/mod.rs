@@ -1,9 +1,10 @@
 //! A backend for LDAP servers (RFC 4511).
 //!
-//! If the filter and the server's schema allow matching entries to keys ([`FilterTemplate`], `schema`), the
-//! keys of a request share one search. Otherwise each key has its own search, pipelined on the same
-//! connection. A server error that concerns the whole search, such as busy or a missing base, never
-//! means that a key does not exist: NotFound requires a search that ended with success.
+//! If the filter and the server's schema allow matching entries to keys ([`FilterTemplate`],
+//! `schema`), the keys of a request share one search. Otherwise each key has its own search,
+//! pipelined on the same connection. A server error that concerns the whole search, such as busy or
+//! a missing base, never means that a key does not exist: NotFound requires a search that ended
+//! with success.
 //!
 //! If a server fails, the request is repeated once on the next one; if that fails too, so does the
 //! request, with the server's URL and message. A busy server gets a short pause; meanwhile others

@@ -11,7 +11,8 @@ pub(super) struct EntryRecord<'a> {
     pub(super) number: u32,
     /// The packed keys.
     pub(super) keys: &'a [u8],
-    /// The packed values, or [`NOT_COPYABLE`](super::batch::NOT_COPYABLE); empty if there are no keys.
+    /// The packed values, or [`NOT_COPYABLE`](super::batch::NOT_COPYABLE); empty if there are no
+    /// keys.
     pub(super) values: &'a [u8],
 }
 

@@ -9,11 +9,11 @@
 //! Numbers follow the order of arrival and are never reused. Entries without values are stored too,
 //! because the server refers to entries by UUID, but they have no answers if values are required.
 //!
-//! A [`ChangeBatch`] and the resulting [`SyncState`] with its cookie are committed in one transaction, or in
-//! several with the state in the last one, so the file always contains what its cookie covers. The
-//! [`AnswerIndex`] are built when the copy is opened, and changed after each commit, so answers are
-//! always in the file. A reader sees a key before or after a batch, even if it moves between
-//! entries.
+//! A [`ChangeBatch`] and the resulting [`SyncState`] with its cookie are committed in one
+//! transaction, or in several with the state in the last one, so the file always contains what its
+//! cookie covers. The [`AnswerIndex`] are built when the copy is opened, and changed after each
+//! commit, so answers are always in the file. A reader sees a key before or after a batch, even if
+//! it moves between entries.
 //!
 //! A damaged or foreign file, or one of another format version, is renamed, never deleted, and the
 //! copy starts empty.
@@ -347,9 +347,9 @@ impl CopyStore {
         self.entries.delete(txn, &uuid)
     }
 
-    /// Like [`apply`](CopyStore::apply), for the batches of a first load, which contain only entries.
-    /// They are written in the order of the file, so each page is written about once. There are no
-    /// readers yet, so the index need not wait for the last transaction.
+    /// Like [`apply`](CopyStore::apply), for the batches of a first load, which contain only
+    /// entries. They are written in the order of the file, so each page is written about once.
+    /// There are no readers yet, so the index need not wait for the last transaction.
     pub(super) fn load(&self, batch: &ChangeBatch, stop: &AtomicBool) -> heed::Result<AppliedCounts> {
         let flags = match self.read(|txn| self.entries.is_empty(txn))? {
             true => PutFlags::APPEND,

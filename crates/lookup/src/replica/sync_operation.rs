@@ -13,9 +13,10 @@
 //! | any     | end with e-syncRefreshRequired   | [`Restart`](SyncAction::Restart), without a cookie                | 3.8     |
 //!
 //! A cookie covers everything before it, including removals. In a refresh removals come last, so
-//! cookies are held until [`RefreshDone`](SyncAction::RefreshDone); an interrupted refresh continues from the old
-//! cookie and misses nothing. In the persist stage a cookie is valid immediately. A refresh without
-//! a cookie mentions all entries (section 3.3.1), so unmentioned ones are removed however it ends.
+//! cookies are held until [`RefreshDone`](SyncAction::RefreshDone); an interrupted refresh
+//! continues from the old cookie and misses nothing. In the persist stage a cookie is valid
+//! immediately. A refresh without a cookie mentions all entries (section 3.3.1), so unmentioned
+//! ones are removed however it ends.
 
 use std::collections::VecDeque;
 

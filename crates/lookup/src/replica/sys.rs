@@ -135,8 +135,8 @@ impl Environment {
         resized
     }
 
-    /// Fails as [`needs_reopen`] if there is no map, which LMDB does not check. The gate orders this
-    /// for readers.
+    /// Fails as [`needs_reopen`] if there is no map, which LMDB does not check. The gate orders
+    /// this for readers.
     fn check_map(&self) -> heed::Result<()> {
         match self.unmapped.load(Ordering::Relaxed) {
             true => Err(heed::Error::Mdb(MdbError::Panic)),

@@ -46,8 +46,8 @@ pub struct LoadedConfig {
     pub config: Config,
 }
 
-/// Finds, reads and checks the configuration. Errors in the text are [`super::ConfigErrors`] inside the
-/// error.
+/// Finds, reads and checks the configuration. Errors in the text are [`super::ConfigErrors`] inside
+/// the error.
 pub fn load(named: Option<&Path>) -> anyhow::Result<LoadedConfig> {
     let source = find_source(named);
     let machine = machine_name();

@@ -1,10 +1,10 @@
 //! The validated configuration: every value is checked, every default is filled in, and every
 //! reference to another section is resolved. Later code does not check settings again.
 //!
-//! [`Config::parse`] makes it from a TOML text, or returns [`ConfigErrors`]: everything that is wrong
-//! with the text, with lines and columns. The types here are plain data; the other crates get their
-//! own settings from them when the server starts. `default.toml`, beside this file, has every key
-//! with its default; `mailrace serve` uses it if there is no configuration file.
+//! [`Config::parse`] makes it from a TOML text, or returns [`ConfigErrors`]: everything that is
+//! wrong with the text, with lines and columns. The types here are plain data; the other crates get
+//! their own settings from them when the server starts. `default.toml`, beside this file, has every
+//! key with its default; `mailrace serve` uses it if there is no configuration file.
 
 mod access;
 mod auth;

@@ -1,5 +1,6 @@
 //! TLS of listeners: certificates and modes. The certificate files are not read here but by
-//! [`check_certificates`](super::check_certificates): most commands run without the permission to read private keys.
+//! [`check_certificates`](super::check_certificates): most commands run without the permission to
+//! read private keys.
 
 use std::ops::Range;
 use std::path::PathBuf;

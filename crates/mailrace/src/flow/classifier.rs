@@ -84,7 +84,8 @@ impl ClassifierRules {
             || self.shared_domains.iter().any(|pattern| pattern.matches(domain))
     }
 
-    /// Whether [`ClassifierRules::needs_directory`] gives the same result for every domain, as far as the rules show.
+    /// Whether [`ClassifierRules::needs_directory`] gives the same result for every domain, as far
+    /// as the rules show.
     pub(super) fn has_same_lookups(&self, others: &ClassifierRules) -> bool {
         self.shared_domains == others.shared_domains
             && self.has_domain_tables == others.has_domain_tables

@@ -32,8 +32,8 @@ const FILE_MODES: [u32; 2] = [0o644, 0o600];
 ///
 /// # Errors
 ///
-/// main.cf cannot be read, a file exists and `force` is not set, or writing fails. [`exit::NEGATIVE`]:
-/// all is written, and mail will be handled differently than before.
+/// main.cf cannot be read, a file exists and `force` is not set, or writing fails.
+/// [`exit::NEGATIVE`]: all is written, and mail will be handled differently than before.
 pub fn from_postfix(folder: &Path, output: Option<&Path>, force: bool) -> anyhow::Result<()> {
     let file = folder.join("main.cf");
     let main = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;

@@ -1,5 +1,5 @@
-//! The counters of a log summary, all bounded: names by [`TopCounter`], messages tracked from `received`
-//! to their last recipient by [`TRACKED_MESSAGES_MAX`], hours by [`HOURS_MAX`].
+//! The counters of a log summary, all bounded: names by [`TopCounter`], messages tracked from
+//! `received` to their last recipient by [`TRACKED_MESSAGES_MAX`], hours by [`HOURS_MAX`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -1,6 +1,6 @@
-//! The client side of an HTTP/1.1 connection. [`HttpClient`] handles the framing of responses: where
-//! the head ends, how long the body is, whether the connection can be reused. It passes on the
-//! bytes of a body once, in order and without copying, and its events do not depend on how the
+//! The client side of an HTTP/1.1 connection. [`HttpClient`] handles the framing of responses:
+//! where the head ends, how long the body is, whether the connection can be reused. It passes on
+//! the bytes of a body once, in order and without copying, and its events do not depend on how the
 //! input is split. Ambiguous framing is rejected. No error here is fatal: a server that violates
 //! the protocol is disconnected. The driver handles timeouts; all other limits are here.
 //!

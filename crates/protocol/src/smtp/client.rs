@@ -1,7 +1,7 @@
-//! The client side of an SMTP or LMTP session. [`SmtpClient`] controls the dialogue: what to send when,
-//! what each reply means, and what happens to a message for each recipient. It reports this once
-//! for every transaction that began, and conservatively: a message that may have been accepted is
-//! reported as in doubt, never as unsent. The bytes of a message do not pass through it; it says
+//! The client side of an SMTP or LMTP session. [`SmtpClient`] controls the dialogue: what to send
+//! when, what each reply means, and what happens to a message for each recipient. It reports this
+//! once for every transaction that began, and conservatively: a message that may have been accepted
+//! is reported as in doubt, never as unsent. The bytes of a message do not pass through it; it says
 //! which range of them to send. No error here is fatal: a server that breaks the protocol is
 //! disconnected.
 //!
@@ -66,9 +66,9 @@ use transaction_state::TransactionState;
 /// One session with one server.
 ///
 /// Connection events come in by the `handle_*` methods, session events go out by
-/// [`poll_event`](SmtpClient::poll_event). After each event: send the [`output`](SmtpClient::output), poll
-/// until no event is left, and close when [`wants_close`](SmtpClient::wants_close) is true and the
-/// output is sent.
+/// [`poll_event`](SmtpClient::poll_event). After each event: send the
+/// [`output`](SmtpClient::output), poll until no event is left, and close when
+/// [`wants_close`](SmtpClient::wants_close) is true and the output is sent.
 ///
 /// The driver must keep reading while the server accepts no bytes, and report what was sent before
 /// what was received: a group of commands may exceed the buffers between the two sides, and a reply
@@ -132,8 +132,8 @@ impl SmtpClient {
         }
     }
 
-    /// The TLS handshake requested by [`SmtpClientEvent::StartTls`] has succeeded. Everything the server said
-    /// before is forgotten (RFC 3207 section 4.2).
+    /// The TLS handshake requested by [`SmtpClientEvent::StartTls`] has succeeded. Everything the
+    /// server said before is forgotten (RFC 3207 section 4.2).
     pub fn handle_secured(&mut self, now: Timestamp) {
         if matches!(self.state, State::Handshake) {
             self.last_activity_at = now;
@@ -160,8 +160,8 @@ impl SmtpClient {
         }
     }
 
-    /// Begins a transaction; call it after [`SmtpClientEvent::Ready`]. [`SmtpClientEvent::Finished`] reports its end.
-    /// After an error, no transaction has begun.
+    /// Begins a transaction; call it after [`SmtpClientEvent::Ready`].
+    /// [`SmtpClientEvent::Finished`] reports its end. After an error, no transaction has begun.
     pub fn begin(&mut self, now: Timestamp, transaction: &Transaction) -> Result<(), TransactionError> {
         if !self.is_ready() {
             return Err(TransactionError::NotReady);

@@ -1,8 +1,8 @@
-//! The server side of an SMTP or LMTP session. [`SmtpSession`] controls the dialogue: the greeting, the
-//! open transaction, the replies. It guarantees that no byte is passed on twice or out of order,
-//! that replies and messages do not depend on how the input is split, and that a message ends where
-//! RFC 5321 says and nowhere else. No error here is fatal: a peer that exceeds a limit gets a
-//! reply, and at worst is disconnected.
+//! The server side of an SMTP or LMTP session. [`SmtpSession`] controls the dialogue: the greeting,
+//! the open transaction, the replies. It guarantees that no byte is passed on twice or out of
+//! order, that replies and messages do not depend on how the input is split, and that a message
+//! ends where RFC 5321 says and nowhere else. No error here is fatal: a peer that exceeds a limit
+//! gets a reply, and at worst is disconnected.
 //!
 //! Supported are PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING
 //! (3030), ENHANCEDSTATUSCODES (2034), DSN (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954).
@@ -60,8 +60,8 @@
 //! bytes are discarded. So does a fault in the content, which the driver learns immediately and the
 //! peer after the end of its data.
 //!
-//! [`SessionQuestion::Message`] hands the message over to the driver. From then until the answer, no
-//! timeout, end of input or shutdown ends the session: the peer must learn what happened to its
+//! [`SessionQuestion::Message`] hands the message over to the driver. From then until the answer,
+//! no timeout, end of input or shutdown ends the session: the peer must learn what happened to its
 //! mail.
 
 mod actions;
@@ -162,9 +162,9 @@ pub struct SmtpPeer {
 /// One session of one peer.
 ///
 /// Events come in by the `handle_*` methods, actions go out by the `poll_*` methods and
-/// [`output`](SmtpSession::output). After each event: send the output, perform the actions until there
-/// are none left, and close when [`wants_close`](SmtpSession::wants_close) is true and the output is
-/// sent.
+/// [`output`](SmtpSession::output). After each event: send the output, perform the actions until
+/// there are none left, and close when [`wants_close`](SmtpSession::wants_close) is true and the
+/// output is sent.
 #[derive(Debug)]
 pub struct SmtpSession {
     config: Arc<Config>,
@@ -401,7 +401,8 @@ impl SmtpSession {
         }
     }
 
-    /// When to call [`handle_timeout`](SmtpSession::handle_timeout). None while the driver must act.
+    /// When to call [`handle_timeout`](SmtpSession::handle_timeout). None while the driver must
+    /// act.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let limits = &self.config.limits;
         match self.state {
@@ -419,8 +420,8 @@ impl SmtpSession {
     }
 
     /// Whether the driver must perform the TLS handshake once the output is sent. Bytes read before
-    /// belong to [`handle_input`](SmtpSession::handle_input), which ends the session; later ones belong
-    /// to the handshake.
+    /// belong to [`handle_input`](SmtpSession::handle_input), which ends the session; later ones
+    /// belong to the handshake.
     pub fn wants_handshake(&self) -> bool {
         matches!(self.state, State::Securing)
     }

@@ -1,9 +1,9 @@
 //! The environment of the queues on a virtual clock: peers that are quick, slow, busy or down, and
 //! a model of what the queues should hold.
 //!
-//! MessageModel is admitted, attempts take as long as their peer needs, and the outcome depends only on the
-//! attempt. With [`Environment::checks`] every step is compared with the model: limits, legal attempts,
-//! deadlines, counts.
+//! MessageModel is admitted, attempts take as long as their peer needs, and the outcome depends
+//! only on the attempt. With [`Environment::checks`] every step is compared with the model: limits,
+//! legal attempts, deadlines, counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -64,8 +64,8 @@ fn is_empty(environment: &Environment) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// MessageModel arrives, peers fail and recover, queues are paused, everything is stopped for some
-    /// time, the operator acts.
+    /// MessageModel arrives, peers fail and recover, queues are paused, everything is stopped for
+    /// some time, the operator acts.
     #[test]
     fn everything_resolves_within_the_rules(seed: u64) {
         let mut environment = random_environment(seed);
@@ -107,7 +107,8 @@ proptest! {
         prop_assert!(late <= Duration::from_secs(5), "{late:?}");
     }
 
-    /// MessageModel for a next hop that never comes back fails in time, although most of it is never tried.
+    /// MessageModel for a next hop that never comes back fails in time, although most of it is
+    /// never tried.
     #[test]
     fn a_recipient_whose_next_hop_is_down_fails_at_the_end_of_its_lifetime(seed: u64) {
         let mut environment = Environment::new(seed, config(short_retry()));

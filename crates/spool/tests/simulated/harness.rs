@@ -1,5 +1,5 @@
-//! Test support: a spool on a simulated disk. Everything a test submits is also recorded, to compare
-//! it with what is found after a crash.
+//! Test support: a spool on a simulated disk. Everything a test submits is also recorded, to
+//! compare it with what is found after a crash.
 //!
 //! Waiting is bounded: a spool that does not answer fails the test, with the log of the disk.
 

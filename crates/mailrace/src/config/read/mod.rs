@@ -1,6 +1,6 @@
-//! From the TOML document to the validated configuration, section by section. `value_kind` defines what a
-//! value looks like; this module knows the sections, their defaults, and how settings depend on
-//! each other.
+//! From the TOML document to the validated configuration, section by section. `value_kind` defines
+//! what a value looks like; this module knows the sections, their defaults, and how settings depend
+//! on each other.
 
 mod access;
 mod auth;

@@ -21,8 +21,8 @@ pub struct Config {
     pub helo: CommandWord,
     /// Whether to use STARTTLS.
     pub tls: TlsPolicy,
-    /// The user to log in as, if any. Without [`TlsPolicy::Required`] the password may be sent in clear
-    /// text.
+    /// The user to log in as, if any. Without [`TlsPolicy::Required`] the password may be sent in
+    /// clear text.
     pub credentials: Option<SmtpCredentials>,
     /// Send commands in groups (RFC 2920) if the server offers it.
     pub pipelining: bool,

@@ -148,8 +148,8 @@ impl Transaction {
             && self.recipients.iter().all(|recipient| recipient.address.is_ascii())
     }
 
-    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`CommandWord`], so none
-    /// can end a line early.
+    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`CommandWord`],
+    /// so none can end a line early.
     pub(super) fn envelope_lines(&self, extensions: &Extensions) -> Vec<u8> {
         const LINE_OCTETS_EXPECTED: usize = 64;
         let mut lines = Vec::with_capacity(LINE_OCTETS_EXPECTED * (2 + self.recipients.len()));

@@ -67,8 +67,8 @@ pub enum SessionQuestion {
     Message(MessageEnd),
     /// Is this the user's password? The answer is [`SessionAnswer::Verdict`].
     Login(LoginRequest),
-    /// Which SCRAM keys are stored for the user? The answer is [`SessionAnswer::Keys`]; [`SessionAction::Login`]
-    /// reports the result of the exchange, unless the session ends before.
+    /// Which SCRAM keys are stored for the user? The answer is [`SessionAnswer::Keys`];
+    /// [`SessionAction::Login`] reports the result of the exchange, unless the session ends before.
     Keys(KeysRequest),
 }
 
