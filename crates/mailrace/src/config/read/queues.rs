@@ -142,8 +142,8 @@ pub(super) fn scheduler(document: &mut Section<'_, '_>) -> Scheduler {
     let Some(mut section) = document.section("queues") else { return defaults };
     Scheduler {
         unrecorded_max: section.take_or("unrecorded", &ValueKind::COUNT, defaults.unrecorded_max),
-        bulk_above: section.take_or("mailing_above", &ValueKind::COUNT, defaults.bulk_above),
-        single_share: section.take_or("letters_share", &ValueKind::COUNT, defaults.single_share),
+        bulk_above: section.take_or("bulk_above", &ValueKind::COUNT, defaults.bulk_above),
+        single_share: section.take_or("single_share", &ValueKind::COUNT, defaults.single_share),
     }
 }
 
