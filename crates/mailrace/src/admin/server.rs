@@ -123,7 +123,7 @@ impl ControlListener {
         }
         let (handler, shutdown_handle) = (self.handler(), stream.try_clone()?);
         let thread =
-            thread::Builder::new().name("control handler".into()).spawn(move || serve_client(&handler, &stream))?;
+            thread::Builder::new().name("admin-request".into()).spawn(move || serve_client(&handler, &stream))?;
         self.busy.push((thread, shutdown_handle));
         Ok(())
     }

@@ -151,7 +151,7 @@ impl DropFolderScanner {
         let next: Arc<Mutex<Option<DropFolder>>> = Arc::default();
         let (stop, thread_notifier, pending) = (stopping.clone(), notifier.clone(), next.clone());
         let work = move || folder.run(&stop, &thread_notifier, &pending);
-        let thread = thread::Builder::new().name("drop folder scanner".into()).spawn(work)?;
+        let thread = thread::Builder::new().name("drop-scanner".into()).spawn(work)?;
         Ok(DropFolderScanner { stopping, notifier, next_config: next, thread })
     }
 

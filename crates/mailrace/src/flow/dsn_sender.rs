@@ -155,7 +155,7 @@ impl DsnSenderParts {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut dsn_sender = DsnSender { parts: self, notices, runtime, hostname, log };
         let (sender, requests) = mpsc::channel();
-        thread::Builder::new().name("DSN sender".into()).spawn(move || {
+        thread::Builder::new().name("dsn-sender".into()).spawn(move || {
             dsn_sender.run(&requests);
             // The spool reference goes first: the spool is closed when `alive` ends.
             drop((dsn_sender, alive));

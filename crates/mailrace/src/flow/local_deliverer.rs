@@ -76,7 +76,7 @@ impl LocalDeliverer {
         let needs_runtime = mailbox_paths.table.is_some() || quota.as_ref().is_some_and(|quota| quota.table.is_some());
         let runtime = needs_runtime.then(|| Builder::new_current_thread().enable_all().build()).transpose()?;
         let deliverer = LocalDeliverer { local, mailbox_paths, quota, runtime, messages, scheduler };
-        thread::Builder::new().name(format!("local deliverer-{name}")).spawn(move || {
+        thread::Builder::new().name(format!("local-{name}")).spawn(move || {
             deliverer.run(&attempts);
             drop(alive);
         })?;

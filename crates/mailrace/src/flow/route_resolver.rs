@@ -118,7 +118,7 @@ pub(super) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let router_factory = RouterFactory(runtime.handle().clone());
     let routing = router_factory.routing(config, tables, transports)?;
-    thread::Builder::new().name("route resolver".into()).spawn(move || {
+    thread::Builder::new().name("route-resolver".into()).spawn(move || {
         let resolver = RouteResolver { routing, edition: 0, scheduler };
         LocalSet::new().block_on(&runtime, run(resolver, requests));
         drop(alive);

@@ -60,7 +60,7 @@ impl SmtpDeliverers {
                 .max_blocking_threads(super::BLOCKING_THREADS_MAX)
                 .build()?;
             let alive = alive.clone();
-            thread::Builder::new().name(format!("SMTP deliverer-{number}")).spawn(move || {
+            thread::Builder::new().name(format!("smtp-{number}")).spawn(move || {
                 LocalSet::new().block_on(&runtime, deliverer.run(jobs));
                 // This does not wait: a thread that is blocked on a disk is abandoned.
                 runtime.shutdown_background();
