@@ -136,7 +136,7 @@ pub(crate) fn run<L: Workload>(run: LoadRun<'_>, load: &Arc<L>) -> Result<LoadSu
     }
     watched?;
     let mut tally = load_threads.sum(L::LABELS.phases.len());
-    let missed = load_threads.pacer.missed(stopped_at.unwrap_or_else(Instant::now));
+    let missed = load_threads.pacer.missed_tickets(stopped_at.unwrap_or_else(Instant::now));
     missed.waits().for_each(|wait| tally.record_missed(wait));
     let summary = LoadSummary::of(run.title, &L::LABELS, &tally, load_threads.pacer.begun(), machine.end());
     Ok(LoadSummary { stopped: stopped_at.is_some(), ..summary })

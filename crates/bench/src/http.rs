@@ -171,7 +171,7 @@ impl ConnectionSlot {
         worker: &Worker,
         page: &Page,
     ) -> Result<HttpResponse, FetchError> {
-        let outcome = connection.fetch(worker, page, self.load.is_checked).await;
+        let outcome = connection.fetch_page(worker, page, self.load.is_checked).await;
         self.connection = Some(connection).filter(HttpConnection::is_reusable);
         outcome
     }

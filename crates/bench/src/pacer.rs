@@ -100,7 +100,7 @@ impl MissedTickets {
 impl Pacer {
     /// The tickets that were due before the end of the run: its time limit, or `stopped` if that is
     /// earlier.
-    pub(crate) fn missed(&self, stopped: Instant) -> MissedTickets {
+    pub(crate) fn missed_tickets(&self, stopped: Instant) -> MissedTickets {
         let until = self.end.map_or(stopped, |end| end.min(stopped));
         let interval = self.interval_secs.unwrap_or(f64::INFINITY);
         let due = ((until - self.begun).as_secs_f64() / interval).ceil() as u64;
@@ -163,7 +163,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(20)).await;
         assert_eq!(pace.next(&mut stop).await, None);
-        let waits: Vec<_> = pace.missed(Instant::now()).waits().collect();
+        let waits: Vec<_> = pace.missed_tickets(Instant::now()).waits().collect();
         assert_eq!(waits.len(), 50);
         assert_eq!(waits[0], Duration::from_secs(5));
         assert_eq!(waits[49], Duration::from_millis(100));
@@ -174,9 +174,9 @@ mod tests {
         let (_stopper, mut stop) = Stopper::new();
         let pace = Pacer::begin(Some(500.0), None, Some(Duration::from_secs(3)));
         assert_eq!(all_tickets(&pace, &mut stop).await.len(), 1500);
-        assert_eq!(pace.missed(Instant::now()).waits().count(), 0);
+        assert_eq!(pace.missed_tickets(Instant::now()).waits().count(), 0);
         let closed = Pacer::begin(None, Some(7), None);
-        assert_eq!(closed.missed(Instant::now()).waits().count(), 0);
+        assert_eq!(closed.missed_tickets(Instant::now()).waits().count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -234,7 +234,7 @@ impl SmtpLoad {
 
     fn recipients(&self, ticket: Ticket, random: &mut fastrand::Rng) -> Vec<Address> {
         match self.order {
-            Order::Turn => self.recipients.next_in_turn(ticket.number, self.recipients_per_message),
+            Order::Turn => self.recipients.addresses_of_message(ticket.number, self.recipients_per_message),
             Order::Random => self.recipients.draw_distinct(self.recipients_per_message, random),
         }
     }

@@ -8,6 +8,6 @@ use mail::Address;
 /// The sender address for this recipient. None if the local part would be too long (RFC 5321
 /// section 4.5.3.1.1): the message then keeps its sender.
 pub fn address(sender: &Address, recipient: &Address) -> Option<Address> {
-    let local = format!("{}+{}={}", sender.mailbox_name(), recipient.mailbox_name(), recipient.domain());
+    let local = format!("{}+{}={}", sender.unquoted_local(), recipient.unquoted_local(), recipient.domain());
     Address::new(&local, sender.domain()).ok()
 }

@@ -157,7 +157,7 @@ fn matches_sender(value: &str, sender: &Address) -> bool {
     // Parsing normalises addresses, so that they can be compared.
     let allowed = if local.is_some() { value.parse() } else { Address::new("x", domain) };
     let Ok(allowed) = allowed else { return false };
-    let same_box = || allowed.mailbox_name().to_lowercase() == sender.mailbox_name().to_lowercase();
+    let same_box = || allowed.unquoted_local().to_lowercase() == sender.unquoted_local().to_lowercase();
     allowed.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
 }
 

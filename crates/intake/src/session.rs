@@ -461,7 +461,7 @@ impl Conversation for IntakeSession {
 }
 
 fn has_source_route(address: &Address, domain: &LocalDomain) -> bool {
-    let name = address.mailbox_name();
+    let name = address.unquoted_local();
     let unconfirmed = match domain.mailboxes {
         None => &*name,
         Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),

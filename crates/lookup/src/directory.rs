@@ -553,7 +553,7 @@ fn is_same_table(one: &dyn Table, other: &dyn Table) -> bool {
 /// The address as a table key of this domain.
 fn folded(address: &Address, domain: &LocalDomain) -> Address {
     // Folding may make the address too long; then it stays unchanged.
-    Address::new(&fold(&address.mailbox_name()), &domain.name).unwrap_or_else(|_| address.clone())
+    Address::new(&fold(&address.unquoted_local()), &domain.name).unwrap_or_else(|_| address.clone())
 }
 
 /// Whether a text looks like a host with optional port. Full parsing happens where it is used; this
@@ -567,7 +567,7 @@ fn is_postmaster(address: &Address) -> bool {
 }
 
 fn without_tag(address: &Address, delimiter: char) -> Option<Address> {
-    let name = address.mailbox_name();
+    let name = address.unquoted_local();
     let (name, _) = name.split_once(delimiter)?;
     Address::new(name, address.domain()).ok()
 }

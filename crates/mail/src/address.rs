@@ -87,7 +87,7 @@ impl Address {
     }
 
     /// The local part without quotes and backslashes: the mailbox name.
-    pub fn mailbox_name(&self) -> String {
+    pub fn unquoted_local(&self) -> String {
         match self.local().strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
             Some(quoted) => unquote(quoted),
             None => self.local().to_owned(),
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn a_mailbox_name_has_no_quotes() {
-        assert_eq!(parse("\"b \\\" b\"@example.org").unwrap().mailbox_name(), "b \" b");
-        assert_eq!(parse("bob@example.org").unwrap().mailbox_name(), "bob");
+        assert_eq!(parse("\"b \\\" b\"@example.org").unwrap().unquoted_local(), "b \" b");
+        assert_eq!(parse("bob@example.org").unwrap().unquoted_local(), "bob");
     }
 
     #[test]

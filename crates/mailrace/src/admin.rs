@@ -66,7 +66,7 @@ pub use pattern::{AddressPattern, InvalidPattern, NamePattern, TextPattern};
 pub use request::SummaryKey;
 pub use server::ControlServer;
 pub use tables::{table_accept, table_get, table_stats};
-pub use text::{AsText, DurationArg, InvalidDuration, InvalidSize, SizeArg};
+pub use text::{DurationArg, InvalidDuration, InvalidSize, SerdeAsText, SizeArg};
 
 /// The longest request, with its line end.
 const REQUEST_OCTETS_MAX: u64 = 64 * 1024;

@@ -452,7 +452,7 @@ fn mailbox_paths(maildir: &config::Maildir, tables: &OpenTables) -> MailboxPaths
         Some(MailboxPathTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
     };
     MailboxPaths {
-        pattern: Arc::new(move |address: &Address| path.folder(address.domain(), &address.mailbox_name())),
+        pattern: Arc::new(move |address: &Address| path.folder(address.domain(), &address.unquoted_local())),
         table: maildir.places.as_ref().and_then(table),
     }
 }

@@ -33,7 +33,7 @@ use std::time::SystemTime;
 use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{Uid, User, getuid};
 
-use crate::admin::{AsText, Filter};
+use crate::admin::{Filter, SerdeAsText};
 use crate::config::{self, Config, LoadedConfig};
 use crate::exit::{self, ExitError};
 use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
@@ -113,8 +113,8 @@ pub fn run(name: ProgramName, configuration: Option<PathBuf>, words: &[OsString]
 fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
     let filter = match what {
         Flush::All => Filter::default(),
-        Flush::Message(id) => Filter { id: vec![AsText(*id)], ..Filter::default() },
-        Flush::Site(site) => Filter { destination: Some(AsText(site.clone())), ..Filter::default() },
+        Flush::Message(id) => Filter { id: vec![SerdeAsText(*id)], ..Filter::default() },
+        Flush::Site(site) => Filter { destination: Some(SerdeAsText(site.clone())), ..Filter::default() },
     };
     let count = admin::retry_now(config, filter)?;
     if verbose {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lookup::layers::{CacheSettings, Settings};
 use lookup::ldap::{self, Bind, LdapServers, Members, Scope};
 use lookup::sqlite;
-use mailrace::config::{Config, LdapReplica, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
+use mailrace::config::{Config, LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -175,14 +175,14 @@ fn every_setting_of_copies_arrives() {
     asked.servers.bind = Bind::External;
     asked.scope = Scope::Base;
     asked.results = vec!["mail".parse().unwrap()];
-    let copy = LdapReplica { file: "/data/copy".into(), poll_every: minutes(51), removals_max: 1.0 };
+    let copy = LdapReplicaConfig { file: "/data/copy".into(), poll_every: minutes(51), removals_max: 1.0 };
     let lookup_settings = Settings::default();
     let expected = LdapTable { directory: asked, password_file: None, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy"), TableKind::Ldap(Box::new(expected)));
     let mut asked = directory("ldaps://ldap.example.org");
     asked.servers.bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
     let file = "/data/tables/copy with defaults".into();
-    let copy = LdapReplica { file, poll_every: minutes(5), removals_max: 0.1 };
+    let copy = LdapReplicaConfig { file, poll_every: minutes(5), removals_max: 0.1 };
     let password_file = Some("/etc/mailrace/password".into());
     let expected = LdapTable { directory: asked, password_file, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy with defaults"), TableKind::Ldap(Box::new(expected)));

@@ -47,7 +47,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Handles the next hops with a due alarm: a rate, a probe, a release.
-    pub(crate) fn handle_alarms(&mut self, now: Timestamp) {
+    pub(crate) fn handle_due_alarms(&mut self, now: Timestamp) {
         for _ in 0..ALARMS_MAX {
             let Some(hop) = self.hops.pop_alarm(now) else { break };
             self.release_if_due(now, hop);

@@ -180,7 +180,7 @@ impl<R: Clone> Queues<R> {
     /// by slots), then refusals, so that none blocks the others.
     pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.handle_clock_step(now);
-        self.handle_alarms(now);
+        self.handle_due_alarms(now);
         self.retry_moved(now);
         self.wake_due(now);
         if self.unrecorded >= self.config.unrecorded_max {
@@ -426,7 +426,7 @@ impl<R: Clone> Queues<R> {
         let hop = self.ready.hop_queues.get(hop_queue).hop;
         let front = self.ready.front(hop_queue);
         let (limit, origin) = (self.recipients_max(hop, front), self.origin(front));
-        let (group, count) = self.ready.take(&mut self.recipients, hop_queue, limit);
+        let (group, count) = self.ready.take_group(&mut self.recipients, hop_queue, limit);
         self.ready.remove(origin, count);
         self.hops[hop].attempts += 1;
         let attempt = self.build_attempt(group, count, purpose, Some(NextHopId(hop)));

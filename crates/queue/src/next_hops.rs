@@ -95,7 +95,7 @@ impl NextHops {
 
     /// Examines one idle next hop: forgets it if it was idle for too long, and returns what the
     /// caller must close.
-    pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Vec<HomeQueue>> {
+    pub(crate) fn forget_next_if_idle(&mut self, now: Timestamp) -> Option<Vec<HomeQueue>> {
         let index = self.idle.next()?;
         let hop = &mut self.hops[index];
         let in_use = hop.is_in_use();

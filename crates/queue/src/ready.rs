@@ -117,7 +117,7 @@ impl ReadyQueues {
 
     /// Takes the next group from a hop queue, `limit` recipients at most, of one message at one
     /// destination. The hop queue is not scheduled afterwards.
-    pub(crate) fn take(
+    pub(crate) fn take_group(
         &mut self,
         recipients: &mut Slab<QueuedRecipient>,
         hop_queue: u32,

@@ -130,7 +130,7 @@ impl<R: Clone> Queues<R> {
                 let hop = self.destinations.forget(destination);
                 self.release_next_hop(now, hop);
             }
-            for home in self.hops.sweep(now).into_iter().flatten() {
+            for home in self.hops.forget_next_if_idle(now).into_iter().flatten() {
                 home.hop_queues.into_iter().for_each(|hop_queue| self.ready.hop_queues.remove(hop_queue));
             }
         }

@@ -74,7 +74,7 @@ struct Inbox {
 }
 
 /// The record of a live message, with a lease on its segment and its outcomes so far.
-pub(crate) struct MessageLocation {
+pub(crate) struct LocatedMessage {
     pub(crate) place: RecordPlace,
     pub(crate) lease: Arc<FileLease>,
     /// The number and size of its segment.
@@ -235,18 +235,12 @@ impl Lane {
     }
 
     /// The position of a live message.
-    pub(crate) fn locate(&self, sequence: u64) -> Option<MessageLocation> {
+    pub(crate) fn locate(&self, sequence: u64) -> Option<LocatedMessage> {
         let mut table = self.segment_table.lock();
         let place = table.index.place(sequence)?;
         let states = table.index.states(sequence);
         let segment = table.index.segment(place.slot);
-        Some(MessageLocation {
-            place,
-            lease: segment.lease.clone(),
-            number: segment.number,
-            size: segment.size,
-            states,
-        })
+        Some(LocatedMessage { place, lease: segment.lease.clone(), number: segment.number, size: segment.size, states })
     }
 
     pub(crate) fn message(&self, sequence: u64) -> Result<SpooledMessage, ReadError> {
@@ -278,11 +272,11 @@ impl Lane {
 
     fn stored(
         &self,
-        located: MessageLocation,
+        located: LocatedMessage,
         frame: RecordFrame,
         mut head: MessageHead,
     ) -> Result<SpooledMessage, ReadError> {
-        let MessageLocation { place, lease, states, .. } = located;
+        let LocatedMessage { place, lease, states, .. } = located;
         let body = match head.spilled {
             None => {
                 let offset = place.offset + frame.body_offset();

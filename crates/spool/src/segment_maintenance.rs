@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{read_lossy, write_aside_file};
 use crate::entries::{MessageHead, OutcomeHead};
-use crate::lane::{IndexUpdate, Lane, MessageLocation, PendingRecord, SegmentTable, Submission};
+use crate::lane::{IndexUpdate, Lane, LocatedMessage, PendingRecord, SegmentTable, Submission};
 use crate::message_index::{MessageIndex, Segment, SegmentSlot, SegmentStage};
 use crate::recipient_states::RecipientState;
 use crate::record::{FRAME_BYTES, SegmentUse};
@@ -343,7 +343,7 @@ impl Lane {
 
     /// A copy of a live message's record; None if the message is dead now.
     fn copy_of(&self, sequence: u64) -> Result<Option<PendingRecord>, String> {
-        let Some(MessageLocation { place, lease, size, states, .. }) = self.locate(sequence) else { return Ok(None) };
+        let Some(LocatedMessage { place, lease, size, states, .. }) = self.locate(sequence) else { return Ok(None) };
         let record = look_for_record(&*lease.0, place.offset, size);
         let (frame, record) = record.ok_or("the record cannot be read")?;
         let mut head = MessageHead::read(&record[FRAME_BYTES..]).ok_or("the record is not a message")?;
@@ -367,7 +367,7 @@ impl Lane {
     /// Copies what can be read of a damaged message to a file beside the log, and removes the
     /// message from the queue.
     pub(crate) fn set_aside(&self, sequence: u64, what: &str, done: CommitCallback) {
-        let Some(MessageLocation { place, lease, number, .. }) = self.locate(sequence) else {
+        let Some(LocatedMessage { place, lease, number, .. }) = self.locate(sequence) else {
             return done(Err(CommitError::Closed));
         };
         let mut bytes = vec![0; place.span as usize];

@@ -80,7 +80,7 @@ impl HttpConnection {
     }
 
     /// Requests the page and waits for the whole response.
-    pub(super) async fn fetch(
+    pub(super) async fn fetch_page(
         &mut self,
         worker: &Worker,
         page: &Page,

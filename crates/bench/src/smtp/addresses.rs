@@ -108,7 +108,7 @@ impl AddressPool {
 
     /// Distinct addresses for the message with this number (from 0). Each message continues where
     /// the previous one ended, so that no address repeats before all were used.
-    pub(super) fn next_in_turn(&self, number: u64, count: usize) -> Vec<Address> {
+    pub(super) fn addresses_of_message(&self, number: u64, count: usize) -> Vec<Address> {
         let places = self.turns();
         let first = u128::from(number) * count as u128 % places;
         let mut seen = HashSet::with_capacity(count);
@@ -186,15 +186,15 @@ mod tests {
     fn in_turn_no_address_repeats_before_all_were_used() {
         let patterns = vec!["a{}@x.test".parse().unwrap(), "b{}@x.test".parse().unwrap()];
         let addresses = AddressPool::Patterns { patterns, users: 3 };
-        let turns: Vec<_> = (0..4).map(|number| addresses.next_in_turn(number, 2)).collect();
+        let turns: Vec<_> = (0..4).map(|number| addresses.addresses_of_message(number, 2)).collect();
         let texts = |turn: usize| turns[turn].iter().map(Address::as_str).collect::<Vec<_>>();
         assert_eq!([texts(0), texts(1)], [["a1@x.test", "b1@x.test"], ["a2@x.test", "b2@x.test"]]);
         assert_eq!(turns[..3].concat().into_iter().collect::<HashSet<_>>().len(), 6);
         assert_eq!(turns[3], turns[0]);
-        let far = addresses.next_in_turn(u64::MAX, 5);
+        let far = addresses.addresses_of_message(u64::MAX, 5);
         assert_eq!(far.into_iter().collect::<HashSet<_>>().len(), 5);
         let listed =
             AddressPool::Listed(["a@x.test", "a@x.test", "b@x.test"].map(|text| text.parse().unwrap()).to_vec());
-        assert_eq!(listed.next_in_turn(0, 2).len(), 2);
+        assert_eq!(listed.addresses_of_message(0, 2).len(), 2);
     }
 }

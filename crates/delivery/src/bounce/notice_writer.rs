@@ -18,7 +18,7 @@ pub(super) enum Charset {
 }
 
 /// Text from another host as one line of harmless characters and bounded length.
-pub(super) fn sanitize(text: &str, charset: Charset) -> String {
+pub(super) fn sanitize_foreign_text(text: &str, charset: Charset) -> String {
     let harmless = |c: char| match c {
         '\t' => ' ',
         c if c.is_control() => '?',

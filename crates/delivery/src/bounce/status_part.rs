@@ -7,16 +7,16 @@ use std::fmt;
 use mail::{Address, EnhancedCode, Recipient, Reply};
 
 use super::dsn::DsnContext;
-use super::notice_writer::{Charset, NoticeWriter, sanitize};
+use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 
 /// The per-message fields, then the fields of each recipient, separated by empty lines.
 pub(super) fn status_part(report: &DsnReport<'_>, context: &DsnContext<'_>, charset: Charset) -> String {
     let mut text = NoticeWriter::default();
     if let Some(envid) = &report.envelope.envid {
-        text.wrapped_line("Original-Envelope-Id:", " ", &sanitize(&decode_xtext(envid), Charset::Ascii));
+        text.wrapped_line("Original-Envelope-Id:", " ", &sanitize_foreign_text(&decode_xtext(envid), Charset::Ascii));
     }
-    text.line(format_args!("Reporting-MTA: dns; {}", sanitize(context.hostname, Charset::Ascii)));
+    text.line(format_args!("Reporting-MTA: dns; {}", sanitize_foreign_text(context.hostname, Charset::Ascii)));
     text.line(format_args!("X-Mailrace-Queue-ID: {}", context.original_id));
     text.line(format_args!("Arrival-Date: {}", report.envelope.accepted_at.rfc5322_date()));
     for entry in &report.entries {
@@ -32,10 +32,10 @@ fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, context: &
     text.line(format_args!("Action: {}", action_name(entry.action.kind())));
     text.line(format_args!("Status: {}", status_code(&entry.action)));
     if let Some(peer) = entry.peer {
-        text.wrapped_line("Remote-MTA: dns;", " ", &sanitize(peer, Charset::Ascii));
+        text.wrapped_line("Remote-MTA: dns;", " ", &sanitize_foreign_text(peer, Charset::Ascii));
     }
     if let Some(reply) = entry.action.reply() {
-        text.wrapped_line("Diagnostic-Code: smtp;", " ", &sanitize(&reply.to_string(), charset));
+        text.wrapped_line("Diagnostic-Code: smtp;", " ", &sanitize_foreign_text(&reply.to_string(), charset));
     }
     if let Some(attempted_at) = context.attempted_at {
         text.line(format_args!("Last-Attempt-Date: {}", attempted_at.rfc5322_date()));
@@ -61,9 +61,13 @@ fn write_original_recipient(text: &mut NoticeWriter, recipient: &Recipient, char
     let Some((kind, address)) = recipient.orcpt.as_deref().and_then(|orcpt| orcpt.split_once(';')) else { return };
     if kind.eq_ignore_ascii_case("utf-8") {
         // RFC 6533 section 3: this type has its own encoding, which is kept.
-        text.wrapped_line("Original-Recipient: utf-8;", " ", &sanitize(address, charset));
+        text.wrapped_line("Original-Recipient: utf-8;", " ", &sanitize_foreign_text(address, charset));
     } else if is_atom(kind) {
-        text.wrapped_line(&format!("Original-Recipient: {kind};"), " ", &sanitize(&decode_xtext(address), charset));
+        text.wrapped_line(
+            &format!("Original-Recipient: {kind};"),
+            " ",
+            &sanitize_foreign_text(&decode_xtext(address), charset),
+        );
     }
 }
 

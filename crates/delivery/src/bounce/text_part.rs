@@ -4,7 +4,7 @@
 use mail::{DsnReturn, EnhancedCode, Recipient};
 
 use super::dsn::DsnContext;
-use super::notice_writer::{Charset, NoticeWriter, sanitize};
+use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 use super::status_part::failure_status;
 
@@ -13,7 +13,7 @@ const KINDS: [DsnKind; 4] = [DsnKind::Failed, DsnKind::Delayed, DsnKind::Relayed
 
 /// The header fields, except those of MIME.
 pub(super) fn write_header(text: &mut NoticeWriter, report: &DsnReport<'_>, context: &DsnContext<'_>) {
-    let hostname = sanitize(context.hostname, Charset::Ascii);
+    let hostname = sanitize_foreign_text(context.hostname, Charset::Ascii);
     text.line(format_args!("Date: {}", context.now.rfc5322_date()));
     text.line(format_args!("From: \"Mail Delivery System\" <mailer-daemon@{hostname}>"));
     text.line(format_args!("To: <{}>", report.to));
@@ -36,7 +36,11 @@ fn subject(report: &DsnReport<'_>) -> &'static str {
 /// The first part of the notice.
 pub(super) fn text_part(report: &DsnReport<'_>, context: &DsnContext<'_>, portion: DsnReturn) -> String {
     let mut text = NoticeWriter::default();
-    text.wrapped_line("This is the mail server at", "", &sanitize(&format!("{}.", context.hostname), Charset::Ascii));
+    text.wrapped_line(
+        "This is the mail server at",
+        "",
+        &sanitize_foreign_text(&format!("{}.", context.hostname), Charset::Ascii),
+    );
     for kind in KINDS {
         let entries: Vec<_> = report.entries.iter().filter(|entry| entry.action.kind() == kind).collect();
         if !entries.is_empty() {
@@ -88,10 +92,12 @@ fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, is_double_
     }
     if let Some(reply) = entry.action.reply() {
         match entry.peer {
-            Some(peer) => text.wrapped_line("   ", "    ", &format!("{} answered:", sanitize(peer, Charset::Ascii))),
+            Some(peer) => {
+                text.wrapped_line("   ", "    ", &format!("{} answered:", sanitize_foreign_text(peer, Charset::Ascii)))
+            }
             None => text.line(format_args!("    Reason:")),
         }
-        text.wrapped_line("       ", "        ", &sanitize(&reply.to_string(), Charset::Utf8));
+        text.wrapped_line("       ", "        ", &sanitize_foreign_text(&reply.to_string(), Charset::Utf8));
     }
     match entry.action {
         DsnAction::Failed(reply) if !is_double_bounce => {

@@ -38,7 +38,7 @@ pub(super) struct AddressChoice<'a> {
 
 impl AddressRotation {
     /// Chooses the addresses for an attempt.
-    pub(super) fn choose<'a>(&self, hop: &'a NextHop) -> AddressChoice<'a> {
+    pub(super) fn choose_addresses<'a>(&self, hop: &'a NextHop) -> AddressChoice<'a> {
         let tries = hop.config.addresses_tried_max;
         let addresses = hop.tiers.iter().map(Vec::len).sum();
         let mut targets: Vec<(usize, &Target)> = Vec::with_capacity(addresses);
@@ -144,7 +144,7 @@ mod tests {
             let (hop, rotation) = (hop(&tiers, 8), AddressRotation::default());
             let mut tried = HashSet::new();
             for _ in 0..17 {
-                let choice = rotation.choose(&hop);
+                let choice = rotation.choose_addresses(&hop);
                 let chosen = hosts(&choice);
                 assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), 8, "{chosen:?}");
                 if tiers[0] == 1 {
@@ -161,7 +161,7 @@ mod tests {
     fn better_preferences_come_first_also_where_the_turn_begins_again() {
         let (hop, rotation) = (hop(&[1; 10], 4), AddressRotation::default());
         let attempt = || {
-            let choice = rotation.choose(&hop);
+            let choice = rotation.choose_addresses(&hop);
             rotation.advance(&hop, &choice);
             hosts(&choice).join(" ").replace("mx0", "")
         };
@@ -174,9 +174,9 @@ mod tests {
         let rotation = AddressRotation::default();
         let (large, small) = (hop(&[1; 10], 4), hop(&[1; 4], 4));
         for _ in 0..3 {
-            assert_eq!(hosts(&rotation.choose(&large)), ["mx001", "mx002", "mx003", "mx004"]);
+            assert_eq!(hosts(&rotation.choose_addresses(&large)), ["mx001", "mx002", "mx003", "mx004"]);
         }
-        let choice = rotation.choose(&small);
+        let choice = rotation.choose_addresses(&small);
         assert_eq!((hosts(&choice).len(), choice.addresses, choice.next), (4, 4, None));
         rotation.advance(&small, &choice);
         assert!(rotation.0.borrow().is_empty());
@@ -196,7 +196,7 @@ mod tests {
         let equals = (0..10).flat_map(|host| (0..8).map(move |number| target(host, number))).collect();
         let (hop, rotation) = (NextHop { tiers: vec![equals], ..hop(&[], 8) }, AddressRotation::default());
         for _ in 0..30 {
-            let choice = rotation.choose(&hop);
+            let choice = rotation.choose_addresses(&hop);
             let others = &choice.targets[BEST_MAX..];
             let hosts: HashSet<_> = others.iter().map(|target| &target.host).collect();
             let v6 = others.iter().filter(|target| matches!(target.endpoint, Endpoint::Tcp(SocketAddr::V6(_)))).count();
@@ -209,7 +209,7 @@ mod tests {
     fn one_try_goes_round_as_well() {
         let (hop, rotation) = (hop(&[1; 3], 1), AddressRotation::default());
         let attempt = || {
-            let choice = rotation.choose(&hop);
+            let choice = rotation.choose_addresses(&hop);
             rotation.advance(&hop, &choice);
             hosts(&choice)
         };
@@ -221,7 +221,7 @@ mod tests {
         let rotation = AddressRotation::default();
         for number in 0..=TRACKED_HOPS_MAX {
             let hop = NextHop { name: number.to_string().into(), ..hop(&[1; 3], 2) };
-            let choice = rotation.choose(&hop);
+            let choice = rotation.choose_addresses(&hop);
             rotation.advance(&hop, &choice);
             assert!(rotation.0.borrow().len() <= TRACKED_HOPS_MAX);
         }

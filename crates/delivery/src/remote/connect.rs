@@ -53,7 +53,7 @@ pub(super) async fn open_session(
     rotation: &AddressRotation,
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<Box<RemoteConnection>, ConnectFailure> {
-    let choice = rotation.choose(next_hop);
+    let choice = rotation.choose_addresses(next_hop);
     let mut so_far: Option<ConnectFailure> = None;
     for target in &choice.targets {
         let peer = RemotePeer(Arc::new((*target).clone()));

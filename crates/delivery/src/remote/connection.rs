@@ -171,7 +171,7 @@ impl RemoteConnection {
     }
 
     /// Begins a transaction.
-    pub(super) fn begin(
+    pub(super) fn begin_transaction(
         &mut self,
         transaction: &Transaction,
         content: &mut ContentSender,

@@ -183,7 +183,8 @@ impl<'a, T> TaskRun<'a, T> {
                 );
             }
         };
-        let begun = connection.begin(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
+        let begun =
+            connection.begin_transaction(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
         if let Err(unsendable) = begun {
             return TransactionEnd::Unsent(
                 self.fill_outcomes(outcome::unsendable_outcome(unsendable)),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::explain::Deliverability;
 use super::filter::Filter;
 use super::request::{ActionRequest, ControlRequest};
-use super::text::{AsText, plural};
+use super::text::{SerdeAsText, plural};
 use super::{REQUEST_OCTETS_MAX, list as listed, show};
 use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
 use crate::config::Config;
@@ -70,13 +70,13 @@ pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
 
 /// `mailrace explain`.
 pub fn explain(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
-    let sender = args.sender.clone().map(AsText);
+    let sender = args.sender.clone().map(SerdeAsText);
     let (client, helo) = (args.client, args.helo.clone());
     let request = match &args.target {
         ExplainTarget::Address(address) => {
-            ControlRequest::ExplainAddress { address: AsText(address.clone()), sender, client, helo }
+            ControlRequest::ExplainAddress { address: SerdeAsText(address.clone()), sender, client, helo }
         }
-        ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: AsText(*id) },
+        ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: SerdeAsText(*id) },
     };
     print(request_text(&config.admin.socket, &request)?.lines())
 }
@@ -133,7 +133,8 @@ pub fn retry_now(config: &Config, filter: Filter) -> anyhow::Result<usize> {
 pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     let mut worst = Deliverability::Deliverable;
     for address in addresses {
-        let answer = request_text(&config.admin.socket, &ControlRequest::Verify { address: AsText(address.clone()) })?;
+        let answer =
+            request_text(&config.admin.socket, &ControlRequest::Verify { address: SerdeAsText(address.clone()) })?;
         let VerifyAnswer { verdict, why } = serde_json::from_str(&answer)?;
         worst = worst.max(verdict);
         print([format!("{address}: {}: {why}", verdict.word())])?;

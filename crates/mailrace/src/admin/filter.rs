@@ -19,7 +19,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::pattern::{AddressPattern, NamePattern, TextPattern, domain_of};
-use super::text::{AsText, DurationArg, SizeArg};
+use super::text::{DurationArg, SerdeAsText, SizeArg};
 
 /// Conditions on a recipient and its message.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,15 +28,15 @@ pub struct Filter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub sender: Option<AsText<AddressPattern>>,
+    pub sender: Option<SerdeAsText<AddressPattern>>,
     /// To this address, @domain or pattern with *
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub recipient: Option<AsText<AddressPattern>>,
+    pub recipient: Option<SerdeAsText<AddressPattern>>,
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub destination: Option<AsText<NamePattern>>,
+    pub destination: Option<SerdeAsText<NamePattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -49,27 +49,27 @@ pub struct Filter {
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub older_than: Option<AsText<DurationArg>>,
+    pub older_than: Option<SerdeAsText<DurationArg>>,
     /// Accepted more recently than this
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub younger_than: Option<AsText<DurationArg>>,
+    pub younger_than: Option<SerdeAsText<DurationArg>>,
     /// Of a message larger than this: 500B, 100kB, 10MiB
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub larger_than: Option<AsText<SizeArg>>,
+    pub larger_than: Option<SerdeAsText<SizeArg>>,
     /// Of a message smaller than this
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub smaller_than: Option<AsText<SizeArg>>,
+    pub smaller_than: Option<SerdeAsText<SizeArg>>,
     /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub error: Option<AsText<TextPattern>>,
+    pub error: Option<SerdeAsText<TextPattern>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
-    pub id: Vec<AsText<QueueId>>,
+    pub id: Vec<SerdeAsText<QueueId>>,
 }
 
 /// A state, as the operator names it.

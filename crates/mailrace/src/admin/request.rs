@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::filter::Filter;
-use super::text::AsText;
+use super::text::SerdeAsText;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,9 +44,9 @@ pub(super) enum ControlRequest {
     },
     /// Explains how mail for this address would be routed.
     ExplainAddress {
-        address: AsText<Address>,
+        address: SerdeAsText<Address>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        sender: Option<AsText<Address>>,
+        sender: Option<SerdeAsText<Address>>,
         /// Explain the access rules for this client first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<IpAddr>,
@@ -55,19 +55,19 @@ pub(super) enum ControlRequest {
     },
     /// Explains the state of this message.
     ExplainMessage {
-        id: AsText<QueueId>,
+        id: SerdeAsText<QueueId>,
     },
     /// Tells whether mail for this address would be delivered.
     Verify {
-        address: AsText<Address>,
+        address: SerdeAsText<Address>,
     },
     /// Shows the envelope of this message and the state of its recipients.
     Show {
-        id: AsText<QueueId>,
+        id: SerdeAsText<QueueId>,
     },
     /// Returns a chunk of its bytes.
     Content {
-        id: AsText<QueueId>,
+        id: SerdeAsText<QueueId>,
         /// The offset of the chunk.
         #[serde(default)]
         from: u64,

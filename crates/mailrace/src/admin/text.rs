@@ -9,25 +9,25 @@ use serde::ser::{Serialize, Serializer};
 
 /// A value that is written and read as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AsText<T>(pub T);
+pub struct SerdeAsText<T>(pub T);
 
-impl<T: FromStr> FromStr for AsText<T> {
+impl<T: FromStr> FromStr for SerdeAsText<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        text.parse().map(AsText)
+        text.parse().map(SerdeAsText)
     }
 }
 
-impl<T: fmt::Display> Serialize for AsText<T> {
+impl<T: fmt::Display> Serialize for SerdeAsText<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for AsText<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for SerdeAsText<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map(AsText).map_err(de::Error::custom)
+        String::deserialize(deserializer)?.parse().map(SerdeAsText).map_err(de::Error::custom)
     }
 }
 
@@ -99,13 +99,16 @@ mod tests {
 
     #[test]
     fn spans_and_sizes_read_back_as_they_were_written() {
-        let span: AsText<DurationArg> = "90s".parse().unwrap();
-        let size: AsText<SizeArg> = "10kB".parse().unwrap();
+        let span: SerdeAsText<DurationArg> = "90s".parse().unwrap();
+        let size: SerdeAsText<SizeArg> = "10kB".parse().unwrap();
         let written = serde_json::to_string(&(&span, &size)).unwrap();
         assert_eq!(written, r#"["90000ms","10000B"]"#);
-        assert_eq!(serde_json::from_str::<(AsText<DurationArg>, AsText<SizeArg>)>(&written).unwrap(), (span, size));
+        assert_eq!(
+            serde_json::from_str::<(SerdeAsText<DurationArg>, SerdeAsText<SizeArg>)>(&written).unwrap(),
+            (span, size)
+        );
         assert!(
-            serde_json::from_str::<AsText<DurationArg>>("\"soon\"")
+            serde_json::from_str::<SerdeAsText<DurationArg>>("\"soon\"")
                 .unwrap_err()
                 .to_string()
                 .contains("expected a duration")

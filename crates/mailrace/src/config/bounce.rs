@@ -8,7 +8,7 @@ use super::Rate;
 
 /// Settings of bounces and delay notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bounce {
+pub struct BounceConfig {
     /// A sender gets one notice about mail that has waited this long; None: never.
     pub delay_notice_after: Option<Duration>,
     /// The recipient of bounces that cannot be delivered; None: they are only logged.
@@ -22,9 +22,9 @@ pub struct Bounce {
     pub verp: Vec<Address>,
 }
 
-impl Default for Bounce {
+impl Default for BounceConfig {
     fn default() -> Self {
-        Bounce {
+        BounceConfig {
             delay_notice_after: Some(Duration::from_secs(4 * 3600)),
             double_bounces_to: None,
             per_sender: Some(Rate { count: 100, per: Duration::from_secs(3600) }),

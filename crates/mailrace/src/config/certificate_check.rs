@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use net::{CertificateError, CertificateFiles};
 
-use super::error::{ConfigError, ConfigErrors, line_of};
+use super::error::{ConfigError, ConfigErrors, line_number_at};
 use super::secret::likely_secret_spans;
 use super::{Certificate, LoadedConfig};
 
@@ -45,5 +45,5 @@ pub fn check_certificates(loaded: &LoadedConfig, now: SystemTime) -> Result<Vec<
 }
 
 fn location(loaded: &LoadedConfig, place: &Range<usize>) -> String {
-    format!("{}:{}", loaded.source, line_of(&loaded.text, place.start))
+    format!("{}:{}", loaded.source, line_number_at(&loaded.text, place.start))
 }

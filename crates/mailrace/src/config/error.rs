@@ -62,7 +62,7 @@ fn clamp_span(text: &str, span: &Range<usize>) -> Range<usize> {
 }
 
 /// The line number of an offset, counted from 1.
-pub(super) fn line_of(text: &str, offset: usize) -> usize {
+pub(super) fn line_number_at(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|octet| *octet == b'\n').count()
 }
 

@@ -36,7 +36,7 @@ use mail::Address;
 
 pub use access::{AccessRule, DnsblCodes, DnsblZone, EnvelopePattern, NotationError};
 pub use auth::{Auth, AuthSource, Mechanism};
-pub use bounce::Bounce;
+pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
 pub use limits::Limits;
@@ -51,7 +51,7 @@ pub use rate::Rate;
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use routing::{Dns, NextHopSettings};
-pub use table::{LdapReplica, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
+pub use table::{LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
     Concurrency, IpFamilies, LineEnds, MailboxPlaces, Maildir, OutboundTls, ProbeSettings, QuotaFullAction,
@@ -120,7 +120,7 @@ pub struct Config {
     /// Limits on system load.
     pub load: Load,
     /// Settings of bounces and delay notices.
-    pub bounce: Bounce,
+    pub bounce: BounceConfig,
     /// The spool.
     pub spool: Spool,
     /// The log.

@@ -115,12 +115,12 @@ pub struct LdapTable {
     /// is complete.
     pub lookup_settings: Settings,
     /// The local copy; None: every lookup goes to the directory.
-    pub replica: Option<LdapReplica>,
+    pub replica: Option<LdapReplicaConfig>,
 }
 
 /// A local copy of the entries that a table can find.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LdapReplica {
+pub struct LdapReplicaConfig {
     /// Its file, which no other table uses.
     pub file: PathBuf,
     /// How often to fetch everything from a server that does not report changes.

@@ -81,7 +81,7 @@ impl OutcomeHandler {
         self.log.event(Level::Error, "cannot record outcomes", &[("attempts", &attempts), ("error", &why)]);
     }
 
-    pub(super) fn log_read_failure(&self, id: QueueId, why: &str) {
+    pub(super) fn log_unreadable_message(&self, id: QueueId, why: &str) {
         self.log.event(Level::Warning, "cannot read a message; it is retried later", &[("id", &id), ("error", &why)]);
     }
 }

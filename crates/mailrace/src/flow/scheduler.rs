@@ -357,7 +357,7 @@ impl Scheduler {
 
     /// The message is unchanged, and nothing is recorded.
     fn postpone(&mut self, attempt: Attempt, why: String) {
-        self.workers.outcome_handler.log_read_failure(attempt.id, &why);
+        self.workers.outcome_handler.log_unreadable_message(attempt.id, &why);
         let (now, reason) = (now(), Reply::new(451, EnhancedCode(4, 3, 0), why));
         let verdict = RecipientVerdict::Deferred { reason, until: now + READ_RETRY_DELAY };
         let verdicts = vec![verdict; attempt.recipients.len()];

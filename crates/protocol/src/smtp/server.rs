@@ -305,7 +305,7 @@ impl SmtpSession {
         self.heard_at = now;
         self.count_octets(input.len());
         if self.backlog.is_empty() {
-            let used = self.work(input, body);
+            let used = self.process_input(input, body);
             self.backlog.extend_from_slice(&input[used..]);
         } else {
             self.backlog.drain(..self.backlog_used);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::client::{print, request_bytes, request_text};
 use super::super::request::ControlRequest;
-use super::super::text::AsText;
+use super::super::text::SerdeAsText;
 use super::text;
 use crate::cli::QueueShowArgs;
 use crate::config::Config;
@@ -30,7 +30,7 @@ pub fn show(config: &Config, how: &QueueShowArgs) -> anyhow::Result<()> {
     if how.header {
         return print_chunks(HeaderChunks::new(chunks));
     }
-    let answer = request_text(&config.admin.socket, &ControlRequest::Show { id: AsText(how.id) })?;
+    let answer = request_text(&config.admin.socket, &ControlRequest::Show { id: SerdeAsText(how.id) })?;
     let mut rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?.into_iter();
     let message = rows.next().unwrap_or_default();
     let header = HeaderChunks::new(chunks).collect::<anyhow::Result<Vec<_>>>()?.concat();
@@ -115,7 +115,7 @@ impl Iterator for MessageChunks<'_> {
 impl MessageChunks<'_> {
     /// None at the end.
     fn next_chunk(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        let request = ControlRequest::Content { id: AsText(self.id), from: self.from };
+        let request = ControlRequest::Content { id: SerdeAsText(self.id), from: self.from };
         let answer = request_bytes(&self.config.admin.socket, &request);
         let (head, chunk) = split_answer(answer?)?;
         self.from += chunk.len() as u64;

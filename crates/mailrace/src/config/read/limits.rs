@@ -3,7 +3,7 @@
 use super::unspanned;
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{Bounce, Limits, Load};
+use crate::config::{BounceConfig, Limits, Load};
 
 pub(super) fn limits(document: &mut Section<'_, '_>) -> Limits {
     let defaults = Limits::default();
@@ -63,11 +63,11 @@ pub(super) fn load(document: &mut Section<'_, '_>) -> Load {
     }
 }
 
-pub(super) fn bounce(document: &mut Section<'_, '_>) -> Bounce {
-    let defaults = Bounce::default();
+pub(super) fn bounce(document: &mut Section<'_, '_>) -> BounceConfig {
+    let defaults = BounceConfig::default();
     let Some(mut section) = document.section("bounce") else { return defaults };
     let delay_notice_after = section.take("delay_notice_after", &value_kind::DURATION_OR_ZERO);
-    Bounce {
+    BounceConfig {
         delay_notice_after: delay_notice_after
             .map_or(defaults.delay_notice_after, |span| Some(span).filter(|span| !span.is_zero())),
         double_bounces_to: section.take_or(

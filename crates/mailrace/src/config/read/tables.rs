@@ -140,7 +140,7 @@ fn table(
         Type::Sqlite => sql::sqlite(&mut section, data_dir).map(|it| TableKind::Sqlite(Box::new(it))),
         Type::Postgres => sql::postgres(&mut section, data_dir).map(|it| TableKind::Postgres(Box::new(it))),
         Type::Ldap => {
-            let table = ldap::table(&mut section, name.as_ref(), data_dir, &mut seen.files);
+            let table = ldap::read_ldap_table(&mut section, name.as_ref(), data_dir, &mut seen.files);
             table.map(|it| TableKind::Ldap(Box::new(it)))
         }
     };

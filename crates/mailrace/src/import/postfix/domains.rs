@@ -165,7 +165,7 @@ impl Conversion<'_> {
             return;
         }
         let of_names = self.table_of("alias_maps", TableUse::LocalAliases);
-        let aliases = self.chain_tables(aliases.into_iter().chain(of_names).collect());
+        let aliases = self.add_chain_table(aliases.into_iter().chain(of_names).collect());
         let class = DomainClass {
             kind: AddressClass::Local,
             parameter: "mydestination",
@@ -405,7 +405,7 @@ impl Conversion<'_> {
         let is_at = |key: &String| domain.is_none_or(|domain| key.to_lowercase().ends_with(&format!("@{domain}")));
         let put_off = if self.deferred_addresses.iter().any(is_at) { self.deferred_table() } else { None };
         let stops = [put_off, self.transport_map.opaque.clone()];
-        self.chain_tables(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
+        self.add_chain_table(aliases.into_iter().chain(stops.into_iter().flatten()).collect())
     }
 
     /// The delivery method of a domain. Its own MX would be this server, unless it is only relayed.

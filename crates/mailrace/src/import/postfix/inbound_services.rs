@@ -77,7 +77,7 @@ impl InboundService {
     pub(super) fn is_submission(&self) -> bool {
         let is_meant = self.implicit_tls || self.listens_on(&USER_PORTS);
         let takes_users_alone =
-            self.lists.reject_all(ClientKind::Untrusted) && !self.lists.reject_all(ClientKind::User);
+            self.lists.rejects_all_from(ClientKind::Untrusted) && !self.lists.rejects_all_from(ClientKind::User);
         self.has_logins && (is_meant || takes_users_alone && !self.listens_on(&[25]))
     }
 

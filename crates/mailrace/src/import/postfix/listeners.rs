@@ -107,7 +107,7 @@ impl Conversion<'_> {
         self.has_users = true;
         let is_same = |front: &InboundService| front.lists == inbound.lists && front.networks == inbound.networks;
         let same_rules = self.main_inbound_service().is_some_and(is_same);
-        let is_open = |who| !inbound.lists.reject_all(who);
+        let is_open = |who| !inbound.lists.rejects_all_from(who);
         if is_open(ClientKind::Untrusted) && same_rules {
             keys.push(("require_auth", "false".into(), "smtpd_recipient_restrictions"));
         } else if is_open(ClientKind::Network) {
@@ -122,11 +122,11 @@ impl Conversion<'_> {
     /// A listener for other servers, and possibly users.
     fn smtp_keys(&mut self, inbound: &InboundService, keys: &mut Vec<ListenerKey>) -> Result<(), &'static str> {
         let has_rules = self.main_inbound_service().is_some_and(|front| front.lists == inbound.lists);
-        let gets_further = |who| inbound.lists.reject_all(who) && !has_rules;
+        let gets_further = |who| inbound.lists.rejects_all_from(who) && !has_rules;
         if gets_further(ClientKind::Network) || gets_further(ClientKind::Untrusted) && !inbound.is_local() {
             return Err("it is not for all clients that [[access]] rules accept, and rules apply to all listeners");
         }
-        if !inbound.has_logins || inbound.lists.reject_all(ClientKind::User) {
+        if !inbound.has_logins || inbound.lists.rejects_all_from(ClientKind::User) {
             return Ok(());
         }
         if !self.has_certificates || !inbound.lists.may_relay(ClientKind::User) {

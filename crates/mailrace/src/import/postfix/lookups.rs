@@ -58,11 +58,11 @@ impl Conversion<'_> {
                 names.push(name)
             }
         });
-        self.chain_tables(names)
+        self.add_chain_table(names)
     }
 
     /// A chain of these tables.
-    pub(super) fn chain_tables(&mut self, names: Vec<String>) -> Option<String> {
+    pub(super) fn add_chain_table(&mut self, names: Vec<String>) -> Option<String> {
         if names.len() < 2 {
             return names.into_iter().next();
         }

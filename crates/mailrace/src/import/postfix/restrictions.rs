@@ -150,13 +150,13 @@ impl RestrictionLists {
     }
 
     /// Whether all mail from such clients is rejected.
-    pub(super) fn reject_all(&self, who: ClientKind) -> bool {
+    pub(super) fn rejects_all_from(&self, who: ClientKind) -> bool {
         self.0.iter().any(|elements| rejects_all(elements, who))
     }
 
     /// Whether such clients may send to other domains: any list can prevent it.
     pub(super) fn may_relay(&self, who: ClientKind) -> bool {
-        !self.reject_all(who) && self.0.iter().all(|elements| list_may_relay(elements, who))
+        !self.rejects_all_from(who) && self.0.iter().all(|elements| list_may_relay(elements, who))
     }
 
     /// Whether this element of a list is evaluated for such clients.
@@ -302,7 +302,7 @@ mod tests {
             "smtpd_delay_reject = no\nsmtpd_client_restrictions = permit_auth_destination, check_sender_access static:OK, reject\n\
              smtpd_sender_restrictions = check_sender_access static:OK, reject_unauth_destination\n",
         );
-        assert!(lists.reject_all(ClientKind::Untrusted));
+        assert!(lists.rejects_all_from(ClientKind::Untrusted));
         let idle = |list: usize| lists.0[list].iter().map(|it| it.no_effect.is_some()).collect::<Vec<_>>();
         assert_eq!((idle(0), idle(2)), (vec![true, true, false], vec![false, true]));
     }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn shut_is_what_takes_nothing_from_somebody() {
         let lists = lists("smtpd_client_restrictions = permit_mynetworks, permit_sasl_authenticated, reject\n");
-        assert!(lists.reject_all(ClientKind::Untrusted));
-        assert!(!lists.reject_all(ClientKind::Network) && !lists.reject_all(ClientKind::User));
+        assert!(lists.rejects_all_from(ClientKind::Untrusted));
+        assert!(!lists.rejects_all_from(ClientKind::Network) && !lists.rejects_all_from(ClientKind::User));
     }
 }

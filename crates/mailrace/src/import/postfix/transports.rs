@@ -127,7 +127,7 @@ impl Conversion<'_> {
                 None => opaque.extend(self.convert_map(map_ref, TableUse::Transports)),
             }
         }
-        self.transport_map.opaque = self.chain_tables(opaque);
+        self.transport_map.opaque = self.add_chain_table(opaque);
     }
 
     /// The transport of a domain in this class; None for a domain that only a table knows.

@@ -14,7 +14,7 @@ use crate::sasl::{self, SaslOutcome, SaslRefusal};
 
 impl SmtpSession {
     /// Processes as much input as possible; returns the number of bytes used.
-    pub(super) fn work(&mut self, input: &[u8], body: &mut impl BodySink) -> usize {
+    pub(super) fn process_input(&mut self, input: &[u8], body: &mut impl BodySink) -> usize {
         let mut used = 0;
         while let Some(count) = self.step(&input[used..], body) {
             used += count;
@@ -25,7 +25,7 @@ impl SmtpSession {
 
     pub(super) fn work_on_backlog(&mut self, body: &mut impl BodySink) {
         let mut backlog = mem::take(&mut self.backlog);
-        let used = self.backlog_used + self.work(&backlog[self.backlog_used..], body);
+        let used = self.backlog_used + self.process_input(&backlog[self.backlog_used..], body);
         self.backlog_used = 0;
         if matches!(self.state, State::AwaitingAnswer(_)) && used < backlog.len() {
             self.backlog = backlog;

@@ -42,7 +42,7 @@ pub(super) struct AuthAttempt {
 impl SmtpSession {
     /// The AUTH line for the reply to EHLO, such as `AUTH PLAIN LOGIN`. None if no mechanism is
     /// available now.
-    pub(super) fn offered_mechanisms(&self) -> Option<String> {
+    pub(super) fn auth_capability(&self) -> Option<String> {
         let auth =
             self.config.auth.as_ref().filter(|auth| self.authenticated_user.is_none() && self.is_auth_allowed(auth))?;
         let names: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();

@@ -104,7 +104,7 @@ impl SmtpSession {
                  250-ENHANCEDSTATUSCODES\r\n250-DSN\r\n{}{}{}250-LIMITS RCPTMAX={}\r\n250 HELP\r\n",
                 limits.message_octets_max,
                 if self.offers_tls() { "250-STARTTLS\r\n" } else { "" },
-                self.offered_mechanisms().map(|auth| format!("250-{auth}\r\n")).unwrap_or_default(),
+                self.auth_capability().map(|auth| format!("250-{auth}\r\n")).unwrap_or_default(),
                 if self.trusts_xclient { xclient::KEYWORD } else { "" },
                 limits.recipients_max
             ),

@@ -6,7 +6,7 @@ use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
 
 /// `wait` and `cache`. `cached` is whether there is a cache by default.
-pub(super) fn settings(section: &mut Section<'_, '_>, cached: bool) -> Settings {
+pub(super) fn read_layer_settings(section: &mut Section<'_, '_>, cached: bool) -> Settings {
     let defaults = Settings::default();
     Settings {
         wait_max: section.take_or("wait", &value_kind::DURATION, defaults.wait_max),
@@ -17,7 +17,7 @@ pub(super) fn settings(section: &mut Section<'_, '_>, cached: bool) -> Settings 
 
 /// The same with `batch`, `concurrency` and `breaker`, for network tables.
 pub(super) fn network_settings(section: &mut Section<'_, '_>) -> Settings {
-    let defaults = settings(section, true);
+    let defaults = read_layer_settings(section, true);
     let batch_max = section.take_or("batch", &value_kind::BATCH_SIZE, defaults.batch_max);
     let concurrency = section.take_or("concurrency", &value_kind::CONNECTIONS, defaults.concurrency);
     let Some(mut breaker) = section.section("breaker") else { return Settings { batch_max, concurrency, ..defaults } };

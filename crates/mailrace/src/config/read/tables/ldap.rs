@@ -11,7 +11,7 @@ use super::{layers, optional_file, parse_value};
 use crate::config::read::Unique;
 use crate::config::section::{Keywords, Section};
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{LdapReplica, LdapTable};
+use crate::config::{LdapReplicaConfig, LdapTable};
 
 /// The limit of file systems, less what the store appends.
 const FILE_NAME_OCTETS_MAX: usize = 200;
@@ -36,7 +36,7 @@ const RESULT: ValueKind<String> = ValueKind {
     parse: value_kind::TEXT.parse,
 };
 
-pub(super) fn table(
+pub(super) fn read_ldap_table(
     section: &mut Section<'_, '_>,
     name: Option<&Spanned<String>>,
     data_dir: &Path,
@@ -185,7 +185,7 @@ fn replica(
     name: Option<&Spanned<String>>,
     data_dir: &Path,
     files: &mut Unique,
-) -> Option<LdapReplica> {
+) -> Option<LdapReplicaConfig> {
     let wanted = section.choice("mode", &MODE).unwrap_or(false);
     let place = section.span_of("replica");
     let settings = section.section("replica");
@@ -198,7 +198,7 @@ fn replica(
     }
     let Some(mut settings) = settings else {
         let file = default_file(section, name?, data_dir, files);
-        return Some(LdapReplica {
+        return Some(LdapReplicaConfig {
             file,
             poll_every: replica::Config::POLL_INTERVAL,
             removals_max: replica::Config::REMOVALS_MAX,
@@ -211,7 +211,7 @@ fn replica(
         }
         None => default_file(section, name?, data_dir, files),
     };
-    Some(LdapReplica {
+    Some(LdapReplicaConfig {
         file,
         poll_every: settings.take_or("poll", &value_kind::DURATION, replica::Config::POLL_INTERVAL),
         removals_max: settings.take_or("removals_max", &value_kind::FRACTION, replica::Config::REMOVALS_MAX),

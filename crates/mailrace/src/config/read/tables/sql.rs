@@ -32,7 +32,7 @@ pub(super) fn sqlite(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<S
     let query = query(section, &SQLITE_KEYS);
     let timeout = section.take_or("timeout", &value_kind::DURATION, TIMEOUT);
     // A local file is so fast that a cache gains nothing, and it is never out of date.
-    let layers = layers::settings(section, false);
+    let layers = layers::read_layer_settings(section, false);
     Some(SqliteTable { database: sqlite::Config { path: path?, query: query?, timeout }, lookup_settings: layers })
 }
 
