@@ -30,7 +30,7 @@ def _svg(facts):
     for number, (side, rate) in enumerate(rates):
         body += _bar(side, rate, rate / rates[0][1], _TOP + number * (_BAR + _GAP))
     machine = facts["machine"]
-    source = f"{machine['processor'].split(',')[1].strip()}, {machine['file system'].split(' on ')[0]}; {facts['command']}"
+    source = f"{machine['processor'].split(',')[-1].strip()}, {machine['file system'].split(' on ')[0]}; {facts['command']}"
     body.append(_text(20, height - 12, source, "fill='#777' font-size='11'"))
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'"
     return "\n".join([f"{head} font-family='sans-serif' font-size='13'>",

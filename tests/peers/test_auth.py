@@ -170,7 +170,7 @@ class Logins(SubmissionCase):
             _, code, text = self.login(user, password)
             self.assertEqual((code, text), (535, "5.7.8 Authentication credentials invalid"), user)
         self.await_log("login result=refused client=127.0.0.1")
-        self.assertNotIn("wrong", self.server.log.read_text(errors="replace").replace("wrong value", ""))
+        self.assertNotIn("wrong", self.server.log.read_text(errors="replace"))
 
     def test_three_failures_end_the_session_and_five_block_the_client(self):
         client = self.session()

@@ -5,7 +5,6 @@
 //! each kind are logged per second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use std::time::{Duration, Instant};
 
 use mail::{EnhancedCode, Reply};
@@ -129,7 +128,6 @@ impl RefusalCounters {
     pub(crate) fn count(&self, refusal: ResourceRefusal, now: Instant) -> bool {
         let kind = &self.counters[refusal as usize];
         kind.count.fetch_add(1, Relaxed);
-        // No panic can leave the counter inconsistent.
         kind.log_limit.lock().may_log(now)
     }
 }

@@ -23,7 +23,7 @@ pub(crate) const RELAY_DENIED: Reply = static_reply(550, EnhancedCode(5, 7, 1), 
 /// For a migration, while the operator does not yet know which clients must relay.
 pub(crate) const RELAY_DEFERRED: Reply = static_reply(454, EnhancedCode(4, 7, 1), "Relaying temporarily denied");
 pub(crate) const SOURCE_ROUTE_DENIED: Reply =
-    static_reply(550, EnhancedCode(5, 7, 1), "Source-routed addresses are not relayed");
+    static_reply(550, EnhancedCode(5, 7, 1), "Relaying of source-routed addresses denied");
 pub(crate) const NOT_QUALIFIED: Reply =
     static_reply(550, EnhancedCode(5, 1, 2), "A fully qualified domain name is required");
 pub(crate) const DIRECTORY_UNAVAILABLE: Reply =

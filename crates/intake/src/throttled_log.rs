@@ -3,7 +3,6 @@
 //! number of lines suppressed before it.
 
 use std::fmt::Display;
-
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -41,7 +40,6 @@ impl ThrottledLog {
 
     /// The number of suppressed lines, if a line may be logged now.
     fn try_begin_line(&self, now: Instant) -> Option<u64> {
-        // No panic can leave the count inconsistent.
         let mut state = self.state.lock();
         if state.last_at.is_some_and(|last_at| now.duration_since(last_at) < QUIET_TIME) {
             state.suppressed += 1;

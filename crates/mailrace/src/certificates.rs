@@ -56,7 +56,6 @@ impl CertificateWatch {
 
     /// Watches this acceptor from the next check on.
     pub fn set(&self, fresh: WatchConfig) {
-        // The lock guards one assignment.
         *self.0.lock() = fresh;
     }
 

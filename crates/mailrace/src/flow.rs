@@ -9,9 +9,9 @@
 //!          Recorded           '------ Routed -----'     deliverers answer with Ended
 //! ```
 //!
-//! The parts send [`Note`]s to the scheduler, which alone owns the queues. Work that may wait for a
-//! disk or a directory has threads of its own: the classifier, for messages whose envelope does not
-//! determine the queue, and the DSN sender, for attempts that may need a notice.
+//! The parts send [`SchedulerMsg`]s to the scheduler, which alone owns the queues. Work that may
+//! wait for a disk or a directory has threads of its own: the classifier, for messages whose
+//! envelope does not determine the queue, and the DSN sender, for attempts that may need a notice.
 
 mod classifier;
 mod classifier_worker;

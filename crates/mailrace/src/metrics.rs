@@ -66,7 +66,7 @@ pub struct QueueMetrics {
     messages: usize,
     destinations: usize,
     unrecorded: usize,
-    /// Next hops by state.
+    /// Known next hops, and those of them that are adopted or dead.
     next_hops: [(&'static str, usize); 3],
 }
 
@@ -180,7 +180,7 @@ pub fn render(snapshot: &MetricsSnapshot) -> String {
 
 fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
     let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
-    out.family("mailrace_auth_logins_total", "Login attempts by result", "counter");
+    out.family("mailrace_auth_logins_total", "Logins by result, without malformed and cancelled ones", "counter");
     let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
     results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     out.counter("mailrace_auth_remembered_total", "Logins accepted from the cache", remembered);
@@ -209,7 +209,7 @@ fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
 }
 
 fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
-    out.family("mailrace_next_hops", "Next hops by state", "gauge");
+    out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", "gauge");
     metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
 }
 

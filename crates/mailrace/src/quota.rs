@@ -6,10 +6,10 @@
 //! | at RCPT | nothing, if the last answer is less than 5 seconds old; else the tables, and a thread that reads the file or counts the mailbox | accepts the message |
 //! | at delivery | the table, reading the file, a thread that counts the mailbox | delivers |
 //!
-//! No check waits longer than [`PATIENCE`], and no delivery waits for a count that was requested
-//! longer ago than that, even by another caller; the count continues, and later checks use it. So a
-//! mailbox may exceed its quota by the mail in progress, and by what arrives while its usage is
-//! unknown.
+//! No check waits longer than [`QUOTA_TIME_MAX`], and no delivery waits for a count that was
+//! requested longer ago than that, even by another caller; the count continues, and later checks
+//! use it. So a mailbox may exceed its quota by the mail in progress, and by what arrives while its
+//! usage is unknown.
 
 mod counter;
 mod mailbox_quotas;

@@ -185,7 +185,6 @@ impl BoundListener {
     /// To wait for the close; the caller must not keep a listener with this socket.
     fn on_close(&self) -> SocketClosed {
         let (sender, closed) = mpsc::channel();
-        // The lock guards one assignment.
         *self.socket.close_sender.lock() = Some(sender);
         SocketClosed(closed)
     }

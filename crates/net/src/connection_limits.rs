@@ -138,7 +138,6 @@ impl ConnectionLimiter {
 
     fn shard(&self, client: IpAddr) -> MutexGuard<'_, ClientShard> {
         let shard = &self.counters.shards[self.counters.hasher.hash_one(client) as usize % SHARDS];
-        // Counting never panics midway.
         shard.lock()
     }
 }

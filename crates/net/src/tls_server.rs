@@ -116,7 +116,6 @@ impl TlsServer {
         let found: Vec<_> =
             entries.iter_mut().filter_map(|entry| entry.reload_if_changed(now, Certificate::load)).collect();
         if found.iter().any(Result::is_ok) {
-            // The lock guards one assignment.
             *self.resolver.0.write() = Arc::new(CertIndex::from_entries(&entries));
         }
         found

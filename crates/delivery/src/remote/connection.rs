@@ -124,7 +124,7 @@ impl RemoteConnection {
         })
     }
 
-    /// Call after [`Event::StartTls`]. After an error the connection is gone.
+    /// Call after [`SmtpClientEvent::StartTls`]. After an error the connection is gone.
     pub(super) async fn start_tls(
         self: Box<Self>,
         tls_client: &TlsClient,

@@ -14,7 +14,6 @@
 //! many insertions share the cost of rebuilding the arena.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;

@@ -54,7 +54,6 @@ impl ControlServer {
 
     /// New requests use this handler; requests in progress keep the old one.
     pub fn set_handler(&self, handler: ControlHandler) {
-        // The lock guards one assignment.
         *self.handler.lock() = Arc::new(handler);
     }
 

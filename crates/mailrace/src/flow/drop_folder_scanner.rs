@@ -157,7 +157,6 @@ impl DropFolderScanner {
 
     /// Uses these settings from the next scan on; the folder stays the same.
     pub fn reconfigure(&self, folder: DropFolder) {
-        // The lock guards one assignment.
         *self.next_config.lock() = Some(folder);
     }
 

@@ -47,7 +47,7 @@ impl DnsblLists {
     ///
     /// # Errors
     ///
-    /// As with [`Lists::open`]. The open lists are unchanged.
+    /// As with [`DnsblLists::open`]. The open lists are unchanged.
     pub fn reopened(&self, config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
         let dns = &config.dns;
         let are_asked_as_before = self.dns.as_ref() == Some(dns);

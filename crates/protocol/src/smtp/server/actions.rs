@@ -51,7 +51,7 @@ pub enum SessionAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionQuestion {
     /// May a peer with this HELO name continue? Only if the session was told to ask
-    /// ([`asking_of_greetings`](super::SmtpSession::with_hello_check)).
+    /// ([`with_hello_check`](super::SmtpSession::with_hello_check)).
     Hello(Box<str>),
     /// May the client continue that the peer speaks for (XCLIENT)? If so, it replaces the peer; if
     /// not, the session ends. Only for trusted peers.
