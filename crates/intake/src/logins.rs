@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use credentials::{self, Credentials, PendingLogin};
 use lookup::Table;
-use lookup::credentials::{self, Credentials, PendingLogin};
 use mail::{Address, MailEvent, Reply};
 use protocol::sasl::{Mechanism, Nonce, PasswordVerdict, SaslOutcome, SaslRefusal, ScramKeysAnswer};
 use protocol::smtp::server::{KeysRequest, LoginRequest, SessionAnswer};

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use lookup::credentials::PendingLogin;
+use credentials::PendingLogin;
 use lookup::directory::{LocalDomain, Resolution, ResolvedRecipient};
 use mail::{Address, BodyFlags, ClientInfo, Envelope, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{Conversation, TlsServer};

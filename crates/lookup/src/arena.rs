@@ -20,11 +20,11 @@ const SLOTS_MIN: usize = 8;
 const GARBAGE_MIN: usize = 1024;
 
 /// In place of an offset: no record.
-pub(crate) const NO_RECORD: u32 = u32::MAX;
+pub const NO_RECORD: u32 = u32::MAX;
 
 /// The slots of the hash table.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub struct Slots {
     slots: Vec<AtomicU64>,
     /// Slots in use, one per key.
     used: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Slots {
 
 /// The buffer of records.
 #[derive(Debug, Default)]
-pub(crate) struct Arena {
+pub struct Arena {
     octets: Vec<u8>,
     /// Octets of removed records.
     garbage: usize,
@@ -40,10 +40,11 @@ pub(crate) struct Arena {
 
 /// The upper bits of the low half of a key's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u32);
+pub struct Tag(u32);
 
 impl Tag {
-    pub(crate) fn of(hash: u64) -> Self {
+    /// The tag of a key with this hash.
+    pub fn of(hash: u64) -> Self {
         Tag(hash as u32 >> (u32::BITS - TAG_BITS))
     }
 
@@ -55,22 +56,22 @@ impl Tag {
 
 impl Slots {
     /// Slots for this number of keys.
-    pub(crate) fn with_capacity(keys: usize) -> Self {
+    pub fn with_capacity(keys: usize) -> Self {
         Slots { slots: free_slots((keys * 3 / 2).max(SLOTS_MIN)), used: 0 }
     }
 
     /// The number of keys.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.used
     }
 
     /// The number of slots, free ones included.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.slots.len()
     }
 
     /// Finds the slot that has this tag and for whose offset `is_at` is true.
-    pub(crate) fn find(&self, tag: Tag, is_at: impl Fn(u32) -> bool) -> Option<usize> {
+    pub fn find(&self, tag: Tag, is_at: impl Fn(u32) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
         }
@@ -85,20 +86,20 @@ impl Slots {
     }
 
     /// The tag and offset in a slot, unless it is free.
-    pub(crate) fn at(&self, slot: usize) -> Option<(Tag, u32)> {
+    pub fn at(&self, slot: usize) -> Option<(Tag, u32)> {
         let slot = self.slots[slot].load(Relaxed);
         (slot != FREE).then(|| (tag_of(slot), place_of(slot)))
     }
 
     /// Marks a used slot. Safe while others read; does not write if the mark is already set.
-    pub(crate) fn mark(&self, slot: usize) {
+    pub fn mark(&self, slot: usize) {
         if self.slots[slot].load(Relaxed) & MARK == 0 {
             self.slots[slot].fetch_or(MARK, Relaxed);
         }
     }
 
     /// Clears the mark of a used slot. Returns whether it was set.
-    pub(crate) fn clear_mark(&mut self, slot: usize) -> bool {
+    pub fn clear_mark(&mut self, slot: usize) -> bool {
         let slot = self.slots[slot].get_mut();
         let was_marked = *slot & MARK != 0;
         *slot &= !MARK;
@@ -106,13 +107,13 @@ impl Slots {
     }
 
     /// Changes the offset in a used slot.
-    pub(crate) fn set_place(&mut self, slot: usize, place: u32) {
+    pub fn set_place(&mut self, slot: usize, place: u32) {
         let slot = self.slots[slot].get_mut();
         *slot = *slot >> u32::BITS << u32::BITS | u64::from(place);
     }
 
     /// Adds a slot for a new key and returns its number.
-    pub(crate) fn insert(&mut self, tag: Tag, place: u32) -> usize {
+    pub fn insert(&mut self, tag: Tag, place: u32) -> usize {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             let slots = (self.slots.len() * 3 / 2).max(SLOTS_MIN);
             let before = std::mem::replace(&mut self.slots, free_slots(slots));
@@ -134,7 +135,7 @@ impl Slots {
     }
 
     /// Frees a slot and moves later slots of its probe sequence up, so that all stay reachable.
-    pub(crate) fn free(&mut self, slot: usize) {
+    pub fn free(&mut self, slot: usize) {
         let slots = self.slots.len();
         let distance = |from: usize, to: usize| (to + slots - from) % slots;
         let (mut hole, mut at) = (slot, next_slot(slot, slots));
@@ -154,41 +155,40 @@ impl Slots {
     }
 
     /// Allocated memory in octets.
-    #[cfg(test)]
-    pub(crate) fn octets(&self) -> usize {
+    pub fn octets(&self) -> usize {
         self.slots.capacity() * size_of::<AtomicU64>()
     }
 }
 
 impl Arena {
     /// An arena with capacity for this number of octets.
-    pub(crate) fn with_capacity(octets: usize) -> Self {
+    pub fn with_capacity(octets: usize) -> Self {
         Arena { octets: Vec::with_capacity(octets), garbage: 0 }
     }
 
     /// Octets in the buffer, including removed records.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.octets.len()
     }
 
     /// Octets of live records.
-    pub(crate) fn in_use(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         self.octets.len() - self.garbage
     }
 
     /// The buffer from this offset on.
-    pub(crate) fn at(&self, place: u32) -> &[u8] {
+    pub fn at(&self, place: u32) -> &[u8] {
         &self.octets[place as usize..]
     }
 
     /// The buffer from this offset on, mutable.
-    pub(crate) fn at_mut(&mut self, place: u32) -> &mut [u8] {
+    pub fn at_mut(&mut self, place: u32) -> &mut [u8] {
         &mut self.octets[place as usize..]
     }
 
     /// Appends a record of this length and returns its offset. Returns None, and writes nothing, if
     /// the offset does not fit in 32 bits.
-    pub(crate) fn append(&mut self, octets: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<u32> {
+    pub fn append(&mut self, octets: usize, write: impl FnOnce(&mut Vec<u8>)) -> Option<u32> {
         let place = u32::try_from(self.octets.len()).ok().filter(|&place| place != NO_RECORD)?;
         if self.octets.capacity() - self.octets.len() < octets {
             // Grow by a sixteenth. Doubling, as a vector does, would leave half of the memory
@@ -200,18 +200,17 @@ impl Arena {
     }
 
     /// Counts octets of a removed record.
-    pub(crate) fn add_garbage(&mut self, octets: usize) {
+    pub fn add_garbage(&mut self, octets: usize) {
         self.garbage += octets;
     }
 
     /// Whether at least an eighth of the buffer is unused, so that compaction pays.
-    pub(crate) fn needs_compaction(&self) -> bool {
+    pub fn needs_compaction(&self) -> bool {
         self.garbage >= GARBAGE_MIN.max(self.octets.len() / 8)
     }
 
     /// Allocated memory in octets.
-    #[cfg(test)]
-    pub(crate) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.octets.capacity()
     }
 }

@@ -5,25 +5,15 @@
 //! it (section 5), and 127.255.255.0/24 means that the list refuses our queries. Both are reported
 //! as Unavailable and list no address.
 //!
-//! A query tries the name servers one after another. A request fails if none of its queries gets a
-//! reply.
+//! A request fails if none of its queries gets a reply.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
 
+use dns::{DnsAnswer, NameServers, NameServersError, QueryConfig, QueryType};
 use futures_util::future::join_all;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::{Message, Query, ResponseCode};
-use hickory_resolver::proto::rr::{Name, RData, RecordType};
-use hickory_resolver::system_conf::read_system_conf;
-use hickory_resolver::{PoolContext, TlsConfig};
 
 use crate::LookupAnswer;
 use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
-use crate::dns::{self, NameServer};
 
 /// Codes kept per address.
 const CODES_MAX: usize = 32;
@@ -32,27 +22,18 @@ const TEST_ENTRY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// Configuration of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct DnsblConfig {
     /// The zone's name, in A-labels.
     pub zone: Box<str>,
-    /// The name servers; if empty, those of `/etc/resolv.conf`.
-    pub servers: Vec<SocketAddr>,
-    /// Timeout of one query to one server.
-    pub timeout: Duration,
-    /// How often each server is tried.
-    pub attempts: usize,
+    /// How its name servers are queried.
+    pub query: QueryConfig,
 }
-
-/// No name servers are known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no name servers: {0}")]
-pub struct NoNameServers(String);
 
 /// The backend for one zone.
 pub struct Dnsbl {
-    config: Config,
-    /// One pool per server: a pool of several servers ends a query at the first error.
-    servers: Vec<NameServer>,
+    /// Without a trailing dot.
+    zone: Box<str>,
+    servers: NameServers,
 }
 
 impl Dnsbl {
@@ -61,14 +42,8 @@ impl Dnsbl {
     /// # Errors
     ///
     /// The configuration names no servers, and neither does the system.
-    pub fn new(config: Config) -> Result<Dnsbl, NoNameServers> {
-        let tls = TlsConfig::new().map_err(|error| NoNameServers(error.to_string()))?;
-        let mut options = ResolverOpts::default();
-        options.timeout = config.timeout;
-        let context = Arc::new(PoolContext::new(options, tls));
-        let pool = |server| NameServer::from_config([server], context.clone(), TokioRuntimeProvider::default());
-        let servers = name_servers(&config.servers)?.into_iter().map(pool).collect();
-        Ok(Dnsbl { config, servers })
+    pub fn new(config: &DnsblConfig) -> Result<Dnsbl, NameServersError> {
+        Ok(Dnsbl { zone: config.zone.trim_end_matches('.').into(), servers: NameServers::new(&config.query)? })
     }
 
     async fn find(&self, key: &str) -> LookupAnswer {
@@ -78,24 +53,16 @@ impl Dnsbl {
         match self.codes(address).await {
             Ok(codes) if codes.is_empty() => LookupAnswer::NotFound,
             Ok(codes) => LookupAnswer::Found(codes.iter().map(ToString::to_string).collect()),
-            Err(why) => LookupAnswer::Unavailable(format!("{}: {why}", self.config.zone)),
+            Err(why) => LookupAnswer::Unavailable(format!("{}: {why}", self.zone)),
         }
     }
 
     async fn codes(&self, address: IpAddr) -> Result<Vec<Ipv4Addr>, String> {
-        let text = format!("{}.{}.", reversed(address), self.config.zone.trim_end_matches('.'));
-        let name = Name::from_ascii(&text).map_err(|error| error.to_string())?;
-        let mut first = None;
-        for attempt in 0..self.servers.len() * self.config.attempts.max(1) {
-            // After the first round, retry without EDNS: a silent server may drop queries that have
-            // it.
-            let with_edns = attempt < self.servers.len();
-            match query_codes(&self.servers[attempt % self.servers.len()], &name, with_edns).await {
-                Ok(codes) => return check_codes(codes),
-                Err(error) => first = first.or(Some(error)),
-            }
+        match self.servers.lookup(&format!("{}.{}", reversed(address), self.zone), QueryType::A).await.0 {
+            DnsAnswer::Addresses(codes) => check_codes(codes.iter().filter_map(ipv4).take(CODES_MAX).collect()),
+            DnsAnswer::Unanswered(why) => Err(why.into()),
+            DnsAnswer::NoRecords | DnsAnswer::NoSuchName | DnsAnswer::NullMx | DnsAnswer::MxHosts(_) => Ok(Vec::new()),
         }
-        Err(first.unwrap_or_else(|| "no name servers".into()))
     }
 }
 
@@ -105,7 +72,7 @@ impl Backend for Dnsbl {
             let answers = join_all(keys.iter().map(|key| self.find(key))).await;
             match answers.first() {
                 Some(LookupAnswer::Unavailable(why)) if answers.iter().all(is_unavailable) => {
-                    Err(BackendFailure::new(self.config.zone.clone(), why))
+                    Err(BackendFailure::new(self.zone.clone(), why))
                 }
                 _ => Ok(answers),
             }
@@ -115,7 +82,7 @@ impl Backend for Dnsbl {
     fn probe(&self) -> ProbeFuture<'_> {
         Box::pin(async move {
             let codes = self.codes(TEST_ENTRY).await;
-            codes.map(drop).map_err(|why| BackendFailure::new(self.config.zone.clone(), why))
+            codes.map(drop).map_err(|why| BackendFailure::new(self.zone.clone(), why))
         })
     }
 }
@@ -148,45 +115,11 @@ fn check_codes(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     }
 }
 
-async fn query_codes(server: &NameServer, name: &Name, with_edns: bool) -> Result<Vec<Ipv4Addr>, String> {
-    match dns::query(server, Query::query(name.clone(), RecordType::A), with_edns).await {
-        Some(Ok(answer)) => codes_in(&answer),
-        Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => match denial.response_code {
-            ResponseCode::NXDomain | ResponseCode::NoError => Ok(Vec::new()),
-            code => Err(format!("the name server returned '{code}'")),
-        },
-        Some(Err(NetError::Timeout)) => Err("the name server timed out".into()),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err("the name server did not answer".into()),
+fn ipv4(code: &IpAddr) -> Option<Ipv4Addr> {
+    match code {
+        IpAddr::V4(v4) => Some(*v4),
+        IpAddr::V6(_) => None,
     }
-}
-
-fn codes_in(answer: &Message) -> Result<Vec<Ipv4Addr>, String> {
-    let code = |data: &RData| match data {
-        RData::A(address) => Some(address.0),
-        _ => None,
-    };
-    match answer.response_code {
-        ResponseCode::NoError | ResponseCode::NXDomain => {
-            Ok(answer.answers.iter().filter_map(|record| code(&record.data)).take(CODES_MAX).collect())
-        }
-        code => Err(format!("the name server returned '{code}'")),
-    }
-}
-
-fn name_servers(addresses: &[SocketAddr]) -> Result<Vec<NameServerConfig>, NoNameServers> {
-    if addresses.is_empty() {
-        let (system, _) = read_system_conf().map_err(|error| NoNameServers(error.to_string()))?;
-        return Ok(system.name_servers);
-    }
-    let at = |address: &SocketAddr| {
-        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
-            connection.port = address.port();
-            connection
-        });
-        NameServerConfig::new(address.ip(), true, connections.into())
-    };
-    Ok(addresses.iter().map(at).collect())
 }
 
 #[cfg(test)]
@@ -227,8 +160,8 @@ mod tests {
                 socket.send_to(&reply, from).await.unwrap();
             }
         });
-        let (timeout, attempts) = (Duration::from_secs(10), 1);
-        Dnsbl::new(Config { zone: "list.test".into(), servers, timeout, attempts }).unwrap()
+        let query = QueryConfig { servers, attempts: 1, ..QueryConfig::default() };
+        Dnsbl::new(&DnsblConfig { zone: "list.test".into(), query }).unwrap()
     }
 
     #[tokio::test]

@@ -6,21 +6,17 @@
 //! [`Unconfirmed`](LookupAnswer::Unconfirmed) is an Unavailable whose key was not found before the
 //! outage. Tables fold keys to lower case and NFC.
 
-mod arena;
+pub mod arena;
 pub mod backend;
 pub mod cdb;
 pub mod chain;
-pub mod credentials;
 pub mod directory;
-pub mod dns;
 pub mod dnsbl;
 mod event;
 pub mod fixed;
 pub mod layers;
-pub mod ldap;
 pub mod postgres;
 pub mod regexp;
-pub mod replica;
 pub mod sqlite;
 mod stats;
 pub mod text;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use lookup::ldap::{Bind, LdapUrl};
+use ldap::{Bind, LdapUrl};
 
 use crate::config::{
     AuthSource, Config, ConfigSource, Durability, ListenerTls, LoadedConfig, LogTarget, Network, Protocol, Queue,

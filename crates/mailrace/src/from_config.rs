@@ -257,7 +257,8 @@ pub fn routes(config: &Config) -> route::Config {
     route::Config {
         own_addresses: own_addresses(config),
         own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
-        resolver: dns(&config.dns),
+        resolver: config.dns.clone(),
+        missing_addresses: config.missing_addresses,
         domains: config.domains.iter().map(|domain| (domain.name.clone(), domain_route(domain))).collect(),
         domain_tables: config.domain_tables.iter().map(tabled).collect(),
         rules: config.routes.clone(),
@@ -288,27 +289,13 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
     all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
 }
 
-fn dns(dns: &config::Dns) -> route::ResolverConfig {
-    route::ResolverConfig {
-        servers: dns.servers.clone(),
-        timeout: dns.timeout,
-        attempts: dns.attempts,
-        cache_entries: dns.cache_entries as u64,
-        ttl_max: dns.ttl_max,
-        negative_ttl_max: dns.negative_ttl_max,
-        no_address_lookups: dns.no_address_lookups,
-        no_address_time: dns.no_address_time,
-        ..route::ResolverConfig::default()
-    }
-}
-
 fn endpoint_options(smtp: &SmtpTransport) -> route::EndpointOptions {
     route::EndpointOptions {
         port: smtp.port,
         families: match smtp.families {
-            IpFamilies::V4 => route::AddressFamilies::V4,
-            IpFamilies::V6 => route::AddressFamilies::V6,
-            IpFamilies::Both => route::AddressFamilies::Both,
+            IpFamilies::V4 => dns::AddressFamilies::V4,
+            IpFamilies::V6 => dns::AddressFamilies::V6,
+            IpFamilies::Both => dns::AddressFamilies::Both,
         },
         ..route::EndpointOptions::default()
     }

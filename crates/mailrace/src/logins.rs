@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use lookup::credentials::{ClientNetworks, CredentialSource, Credentials, Settings};
+use credentials::{ClientNetworks, CredentialSource, Credentials, CredentialsConfig};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{Auth, AuthSource, Config, TableKind};
@@ -120,7 +120,7 @@ fn credential_source(config: &Config, auth: &Auth, tables: &OpenTables) -> anyho
     })
 }
 
-fn credential_settings(auth: &Auth) -> Settings {
+fn credential_settings(auth: &Auth) -> CredentialsConfig {
     let mut checking = auth.verification.clone();
     if !auth.shared_clients.is_empty() {
         let networks = auth.shared_clients.clone();

@@ -7,8 +7,8 @@ mod text;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use credentials::CredentialStats;
 use load::LoadReport;
-use lookup::credentials::CredentialStats;
 use queue::{Queues, RecipientVerdict};
 use spool::Stats;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use ldap::{Bind, LdapConfig, LdapServers, Members, Scope};
 use lookup::layers::{CacheSettings, Settings};
-use lookup::ldap::{self, Bind, LdapServers, Members, Scope};
 use lookup::sqlite;
 use mailrace::config::{Config, LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 
@@ -110,8 +110,8 @@ fn every_setting_of_databases_arrives() {
 }
 
 /// A directory with only the mandatory keys.
-fn directory(url: &str) -> ldap::Config {
-    ldap::Config {
+fn directory(url: &str) -> LdapConfig {
+    LdapConfig {
         servers: LdapServers {
             urls: vec![url.parse().expect("a URL")],
             starttls: false,
@@ -140,7 +140,7 @@ fn every_setting_of_directories_arrives() {
         connect_timeout: seconds(33),
         timeout: seconds(34),
     };
-    let asked = ldap::Config {
+    let asked = LdapConfig {
         servers,
         base: "ou=people,dc=example,dc=org".into(),
         scope: Scope::One,

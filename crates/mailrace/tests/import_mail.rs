@@ -92,14 +92,11 @@ impl Server {
 }
 
 /// Name servers that do not answer.
-fn no_dns() -> route::ResolverConfig {
+fn no_dns() -> dns::ResolverConfig {
     let timeout = std::time::Duration::from_millis(20);
-    route::ResolverConfig {
-        servers: vec!["127.0.0.1:9".parse().unwrap()],
-        timeout,
-        attempts: 1,
-        ..route::ResolverConfig::default()
-    }
+    let servers = vec!["127.0.0.1:9".parse().unwrap()];
+    let query = dns::QueryConfig { servers, timeout, attempts: 1, ..dns::QueryConfig::default() };
+    dns::ResolverConfig { query, ..dns::ResolverConfig::default() }
 }
 
 const OWN: &str = "mydestination = example.com\nmyorigin = example.com\n";

@@ -7,7 +7,9 @@ use std::str::FromStr;
 
 use mail::Reply;
 
-use crate::destination::{parse_literal, to_ascii};
+use dns::to_ascii;
+
+use crate::destination::parse_literal;
 
 /// A next hop: `host[:port]` or `[address][:port]` without MX lookup, `mx:domain`, `unix:/path`, or
 /// a reply such as `550 5.7.1 no mail for us`.

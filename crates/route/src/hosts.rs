@@ -13,19 +13,18 @@
 //!    [`EndpointOptions::addresses_max`]. `0.0.0.0` and `::` do not count as addresses.
 //!
 //! If the DNS denies an address for every MX host, mail is deferred for a few lookups and then
-//! fails ([`crate::ResolverConfig::no_address_lookups`]). If the lookup of one of them fails, mail
+//! fails ([`crate::MissingAddressPolicy`]). If the lookup of one of them fails, mail
 //! is deferred.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use dns::{AddressFamilies, CachedAnswer, DnsAnswer, MxHost, QueryType};
 use futures_util::future::join_all;
 
-use crate::config::{AddressFamilies, EndpointOptions};
+use crate::config::EndpointOptions;
 use crate::error::RouteError;
-use crate::records::{DnsAnswer, MxHost, QueryType};
-use crate::resolver::CachedDnsAnswer;
 use crate::{Endpoint, Host, Hosts, Router};
 
 /// The hosts, or why there are none, and when that expires.
@@ -62,7 +61,7 @@ struct CandidateHost<'a> {
 impl Router {
     /// The MX hosts of a domain.
     pub(crate) async fn lookup_mx(&self, domain: &str, params: &HostParams<'_>) -> HostLookup {
-        let CachedDnsAnswer { answer, expires_at } = self.resolver.lookup(domain, QueryType::Mx).await;
+        let CachedAnswer { answer, expires_at } = self.resolver.lookup(domain, QueryType::Mx).await;
         let error = match answer {
             DnsAnswer::MxHosts(mx_hosts) => return self.lookup_mx_hosts(domain, &mx_hosts, params, expires_at).await,
             DnsAnswer::NoRecords | DnsAnswer::Addresses(_) => {

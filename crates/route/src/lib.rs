@@ -21,10 +21,7 @@ mod error;
 mod fixed_hop;
 mod hosts;
 mod missing_addresses;
-mod name_servers;
 mod next_hop_name;
-mod records;
-mod resolver;
 mod rule;
 mod tables;
 
@@ -33,10 +30,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dns::{NameServersError, Resolver};
 use lookup::Table;
 use mail::Reply;
 
-pub use config::{AddressFamilies, Config, DomainRoute, DomainTable, EndpointOptions, ResolverConfig};
+pub use config::{Config, DomainRoute, DomainTable, EndpointOptions, MissingAddressPolicy};
 pub use fixed_hop::{FixedHop, FixedHopError};
 pub use rule::{DomainPattern, DomainPatternError, RouteRule};
 
@@ -45,7 +43,6 @@ use error::RouteError;
 use hosts::{HostLookup, HostParams, is_unspecified};
 use missing_addresses::MissingAddressTracker;
 use next_hop_name::NextHopNames;
-use resolver::Resolver;
 use tables::RouteTables;
 
 /// Resolves destinations. Can be shared; must be used on a single tokio runtime, on which its
@@ -57,11 +54,6 @@ pub struct Router {
     tables: RouteTables,
     missing_addresses: MissingAddressTracker,
 }
-
-/// The system's name servers cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read the system's name servers: {0}")]
-pub struct NameServersError(String);
 
 /// The result for a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +120,7 @@ impl Router {
     /// configured.
     pub fn new(config: Config) -> Result<Self, NameServersError> {
         let dns = Resolver::new(&config.resolver)?;
-        let absences = MissingAddressTracker::new(config.resolver.no_address_lookups, config.resolver.no_address_time);
+        let absences = MissingAddressTracker::new(config.missing_addresses);
         Ok(Router {
             config: config.with_ascii_names(),
             resolver: dns,
@@ -147,7 +139,7 @@ impl Router {
     /// another host stores the mailbox.
     ///
     /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32. Each
-    /// takes at most [`ResolverConfig::total_timeout`], plus the wait for other queries.
+    /// takes at most [`dns::QueryConfig::total_timeout`], plus the wait for other queries.
     pub async fn route(&self, destination: &str) -> Route {
         let configured = self.configured_route(destination).await;
         let mut route = self.resolve_target(&configured.target, destination).await;

@@ -3,13 +3,15 @@
 //!
 //! A lookup counts only after all answers of the last one that counted have expired, so that
 //! several messages or queues do not count one DNS answer repeatedly. The first and the last lookup
-//! must be [`ResolverConfig::no_address_time`](crate::ResolverConfig::no_address_time) apart,
+//! must be [`MissingAddressPolicy::time`] apart,
 //! however short the TTLs are. The count starts again from zero after a lookup with any other
 //! result, after a day without a lookup, after a restart, and when too many domains are tracked.
 
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
+
+use crate::MissingAddressPolicy;
 
 /// The maximum number of domains tracked.
 const DOMAINS_MAX: u64 = 10_000;
@@ -19,8 +21,7 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The lookups of each domain without an address.
 pub(crate) struct MissingAddressTracker {
     histories: Cache<Box<str>, LookupHistory>,
-    lookups_max: u32,
-    time_min: Duration,
+    policy: MissingAddressPolicy,
 }
 
 #[derive(Clone, Copy)]
@@ -34,16 +35,15 @@ struct LookupHistory {
 }
 
 impl MissingAddressTracker {
-    /// The result is final after `lookups_max` lookups over at least `time_min`; 0 means never.
-    pub(crate) fn new(lookups_max: u32, time_min: Duration) -> Self {
+    pub(crate) fn new(policy: MissingAddressPolicy) -> Self {
         let seen = Cache::builder().max_capacity(DOMAINS_MAX).time_to_idle(IDLE_TIME_MAX).build();
-        MissingAddressTracker { histories: seen, lookups_max, time_min }
+        MissingAddressTracker { histories: seen, policy }
     }
 
     /// Records that no MX host of the domain has an address, by answers that expire at `until` at
     /// the latest. Returns whether that is final.
     pub(crate) fn record_and_check_final(&self, domain: &str, now: Instant, until: Instant) -> bool {
-        if self.lookups_max == 0 {
+        if self.policy.lookups == 0 {
             return false;
         }
         let seen = self.histories.entry(domain.into()).and_upsert_with(|before| {
@@ -56,7 +56,7 @@ impl MissingAddressTracker {
             }
         });
         let LookupHistory { lookups, first, last, .. } = seen.into_value();
-        lookups >= self.lookups_max && last.saturating_duration_since(first) >= self.time_min
+        lookups >= self.policy.lookups && last.saturating_duration_since(first) >= self.policy.time
     }
 
     /// Records a lookup of the domain with any other result.
@@ -72,6 +72,10 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
 
+    fn tracker(lookups: u32, time: Duration) -> MissingAddressTracker {
+        MissingAddressTracker::new(MissingAddressPolicy { lookups, time })
+    }
+
     /// The results of lookups at these minutes, whose answers are valid for that many minutes.
     fn record_all<const N: usize>(absences: &MissingAddressTracker, lookups: [(u32, u32); N]) -> [bool; N] {
         let start = Instant::now();
@@ -83,7 +87,7 @@ mod tests {
 
     #[test]
     fn it_is_final_after_so_many_lookups_each_after_all_answers_of_the_one_before() {
-        let absences = MissingAddressTracker::new(3, HALF_AN_HOUR);
+        let absences = tracker(3, HALF_AN_HOUR);
         // The second reuses answers of the first, some of which have been renewed.
         let lookups = [(0, 20), (5, 60), (19, 60), (20, 20), (39, 1), (40, 1), (41, 1)];
         assert_eq!(record_all(&absences, lookups), [false, false, false, false, false, true, true]);
@@ -93,15 +97,15 @@ mod tests {
     /// Three lookups took ten seconds with a zone whose negative TTL is five seconds.
     #[test]
     fn it_is_not_final_before_its_time() {
-        let absences = MissingAddressTracker::new(3, HALF_AN_HOUR);
+        let absences = tracker(3, HALF_AN_HOUR);
         assert_eq!(record_all(&absences, [(0, 0), (1, 0), (2, 0), (3, 0), (29, 0), (30, 0)])[4..], [false, true]);
-        let absences = MissingAddressTracker::new(1, HALF_AN_HOUR);
+        let absences = tracker(1, HALF_AN_HOUR);
         assert_eq!(record_all(&absences, [(0, 0), (30, 0)]), [false, true]);
     }
 
     #[test]
     fn it_begins_anew_after_a_lookup_that_ends_in_another_way() {
-        let absences = MissingAddressTracker::new(2, HALF_AN_HOUR);
+        let absences = tracker(2, HALF_AN_HOUR);
         assert_eq!(record_all(&absences, [(0, 0), (40, 0)]), [false, true]);
         absences.reset("a.example");
         assert_eq!(record_all(&absences, [(50, 0), (60, 0), (80, 0)]), [false, false, true]);
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn none_is_never_final() {
-        let absences = MissingAddressTracker::new(0, Duration::ZERO);
+        let absences = tracker(0, Duration::ZERO);
         assert_eq!(record_all(&absences, [(0, 0), (1, 0), (1000, 0)]), [false; 3]);
     }
 }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::FixedHop;
-use crate::destination::{parse_address, to_ascii};
+use dns::to_ascii;
+
+use crate::destination::parse_address;
 
 /// A route for some domains.
 #[derive(Clone, Debug, PartialEq, Eq)]

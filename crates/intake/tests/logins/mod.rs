@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use credentials::{CredentialSource, Credentials, CredentialsConfig};
 use intake::access::{AccessCondition, AccessRules, AccessStage, AccessTest, CompiledRule, DnsblCheck, RuleAction};
 use intake::{IntakeContext, Logins};
 use lookup::LookupAnswer;
-use lookup::credentials::{CredentialSource, Credentials, Settings};
 
 use crate::server::{Client, Server, TableStub, body_after_received};
 
@@ -20,17 +20,17 @@ const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 /// Bob has a password and two senders; the table is unavailable for the user down; the entry of the
 /// user odd is unusable.
 fn configure_logins(context: &mut IntakeContext) {
-    configure_logins_with(context, Settings::default());
+    configure_logins_with(context, CredentialsConfig::default());
 }
 
-fn configure_logins_with(context: &mut IntakeContext, settings: Settings) {
+fn configure_logins_with(context: &mut IntakeContext, settings: CredentialsConfig) {
     let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let unavailable = || LookupAnswer::Unavailable("no cable".to_owned());
     let odd = found(&["{MD5}x"]);
     let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable()), ("odd", odd)]);
     let senders = HashMap::from([("bob", found(&["bob@example.org", "@bob.example"]))]);
     let source = CredentialSource::Table(Arc::new(TableStub("passwords", passwords)));
-    let credentials = Credentials::new(source, Settings { threads: 1, ..settings }, [7; 32]).unwrap();
+    let credentials = Credentials::new(source, CredentialsConfig { threads: 1, ..settings }, [7; 32]).unwrap();
     context.logins =
         Some(Logins { credentials, senders: Some(Arc::new(TableStub("senders", senders))), in_received_line: false });
 }
@@ -209,7 +209,7 @@ async fn login_results_are_logged_and_counted_without_passwords() {
 /// that guesses at another user's password cost nothing.
 #[tokio::test]
 async fn a_login_does_not_settle_the_proof_of_another_user() {
-    let mut settings = Settings::default();
+    let mut settings = CredentialsConfig::default();
     settings.throttle.pair.delay = Duration::from_secs(600);
     let server = Server::for_users(|context| configure_logins_with(context, settings));
     let mut client = server.user().await;

@@ -1,6 +1,6 @@
 //! Login settings: plain data, in the types of the crates that use them where they have such types.
 
-use lookup::credentials::Settings;
+use credentials::CredentialsConfig;
 
 use super::Network;
 
@@ -20,7 +20,7 @@ pub struct Auth {
     /// Whether to add user names to Received lines.
     pub trace_users: bool,
     /// How passwords are verified and guessing is limited. SCRAM is on if `mechanisms` contains it.
-    pub verification: Settings,
+    pub verification: CredentialsConfig,
     /// Networks that many users share. They are added to `verification` when the tables are opened.
     pub shared_clients: Vec<Network>,
 }

@@ -50,7 +50,7 @@ pub use queue::{AdoptSettings, HeaderRule, Queue, QueueRules, RetrySettings, Sch
 pub use rate::Rate;
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
-pub use routing::{Dns, NextHopSettings};
+pub use routing::NextHopSettings;
 pub use table::{LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
 pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
 pub use transport::{
@@ -102,8 +102,10 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Settings of single next hops. The first match wins.
     pub next_hops: Vec<NextHopSettings>,
-    /// DNS settings.
-    pub dns: Dns,
+    /// How the DNS is queried and cached.
+    pub dns: dns::ResolverConfig,
+    /// When mail fails for a domain whose MX hosts have no address.
+    pub missing_addresses: route::MissingAddressPolicy,
     /// The clients that may send to other domains.
     pub relay: Relay,
     /// Access rules, in the order in which they are checked.

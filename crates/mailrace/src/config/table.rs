@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ldap::LdapConfig;
 use lookup::layers::Settings;
-use lookup::{ldap, postgres, sqlite};
+use lookup::{postgres, sqlite};
 
 /// A lookup table.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +109,7 @@ pub struct PostgresTable {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LdapTable {
     /// The servers and the search. With a `password_file`, the password in it is empty.
-    pub directory: ldap::Config,
+    pub directory: LdapConfig,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
     /// The cache and the limits in front of the directory. With a local copy, they apply until it

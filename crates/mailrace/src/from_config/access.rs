@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use dns::ResolverConfig;
 use intake::access::{AccessCondition, AccessRules, AccessTest, CompiledRule, DnsblCheck, RuleSubject};
-use lookup::dnsbl::{self, Dnsbl};
+use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{CacheSettings, LayeredTable, Settings};
 use lookup::{Table, TableEventHandler};
 use mail::Address;
 
-use crate::config::{AccessRule, Config, Dns, DomainPattern, EnvelopePattern, Network};
+use crate::config::{AccessRule, Config, DomainPattern, EnvelopePattern, Network};
 use crate::tables::OpenTables;
 
 /// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
@@ -27,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Default)]
 pub struct DnsblLists {
     /// The DNS settings in use.
-    dns: Option<Dns>,
+    dns: Option<ResolverConfig>,
     /// By zone.
     open: BTreeMap<Box<str>, Arc<dyn Table>>,
 }
@@ -71,10 +72,9 @@ impl DnsblLists {
     }
 }
 
-fn open_list(zone: &str, dns: &Dns, events: &TableEventHandler) -> anyhow::Result<Arc<dyn Table>> {
-    let asked =
-        dnsbl::Config { zone: zone.into(), servers: dns.servers.clone(), timeout: dns.timeout, attempts: dns.attempts };
-    let backend = Dnsbl::new(asked).with_context(|| format!("the list {zone}"))?;
+fn open_list(zone: &str, dns: &ResolverConfig, events: &TableEventHandler) -> anyhow::Result<Arc<dyn Table>> {
+    let backend = Dnsbl::new(&DnsblConfig { zone: zone.into(), query: dns.query.clone() })
+        .with_context(|| format!("the list {zone}"))?;
     let table = LayeredTable::start(zone, backend, settings(dns), events.clone());
     Ok(Arc::new(table.with_context(|| format!("the list {zone}: starting its thread"))?))
 }
@@ -107,13 +107,13 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
 }
 
-fn settings(dns: &Dns) -> Settings {
+fn settings(dns: &ResolverConfig) -> Settings {
     let cache = CacheSettings {
         ttl: dns.ttl_max.min(ANSWER_TIME_MAX),
         negative_ttl: dns.negative_ttl_max.min(ANSWER_TIME_MAX),
         // A client is not kept on a list that no longer answers.
         stale_if_error: Duration::ZERO,
-        entries: dns.cache_entries as u64,
+        entries: dns.cache_entries,
     };
     Settings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..Settings::default() }
 }

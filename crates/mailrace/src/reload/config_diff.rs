@@ -61,6 +61,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         routes,
         next_hops,
         dns,
+        missing_addresses,
         relay,
         access,
         auth,
@@ -93,7 +94,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         ("[transport]", *transports != old.transports),
         ("[[route]]", *routes != old.routes),
         ("[[next_hop]]", *next_hops != old.next_hops),
-        ("[dns]", *dns != old.dns),
+        ("[dns]", (dns, missing_addresses) != (&old.dns, &old.missing_addresses)),
         ("[[queue]]", *queues != old.queues),
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
@@ -112,7 +113,7 @@ pub(super) fn routes_differ(old: &Config, new: &Config) -> bool {
         || old.transports != new.transports
         || old.routes != new.routes
         || old.next_hops != new.next_hops
-        || old.dns != new.dns
+        || (&old.dns, old.missing_addresses) != (&new.dns, new.missing_addresses)
         || slow(old) != slow(new)
 }
 

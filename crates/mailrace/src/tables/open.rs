@@ -10,15 +10,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use ldap::replica::{Replica, ReplicaConfig};
+use ldap::{Bind, Ldap, LdapConfig};
 use lookup::backend::Backend;
 use lookup::cdb::Cdb;
 use lookup::chain::ChainedTable;
 use lookup::fixed::FixedTable;
 use lookup::layers::{LayeredTable, Settings};
-use lookup::ldap::{self, Bind, Ldap};
 use lookup::postgres::{self, Postgres};
 use lookup::regexp::RegexpTable;
-use lookup::replica::{self, Replica};
 use lookup::sqlite::Sqlite;
 use lookup::text::TextTable;
 use lookup::unavailable::UnavailableTable;
@@ -77,7 +77,7 @@ fn open_ldap(name: &str, table: &config::LdapTable, opener: &TableOpener<'_>) ->
     let direct = layered(name, backend, table.lookup_settings, opener.events())?;
     match &table.replica {
         Some(copy) if opener.purpose() == TablePurpose::Serve => {
-            let config = replica::Config {
+            let config = ReplicaConfig {
                 ldap: directory,
                 file: copy.file.clone(),
                 poll_interval: copy.poll_every,
@@ -91,7 +91,7 @@ fn open_ldap(name: &str, table: &config::LdapTable, opener: &TableOpener<'_>) ->
 }
 
 /// The LDAP settings, with the password from its file.
-pub fn directory(table: &config::LdapTable) -> Result<ldap::Config, ExitError> {
+pub fn directory(table: &config::LdapTable) -> Result<LdapConfig, ExitError> {
     let mut directory = table.directory.clone();
     if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
         *empty = password(file)?;

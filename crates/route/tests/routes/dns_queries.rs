@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::test_server::{NEGATIVE_TTL, TestNameServer};
-use route::{Config, ResolverConfig, Route, RouteAnswer, Router};
+use dns::{QueryConfig, ResolverConfig};
+use route::{Config, Route, RouteAnswer, Router};
 use tokio::task::JoinSet;
+
+fn with_query(query: QueryConfig) -> ResolverConfig {
+    ResolverConfig { query, ..ResolverConfig::default() }
+}
 
 /// A test zone, and a router for it with changed settings.
 async fn router(lines: &str, change: impl FnOnce(&mut ResolverConfig)) -> (Arc<Router>, TestNameServer) {
     let zone = TestNameServer::serve(lines).await;
     let timeout = Duration::from_secs(20);
     let mut resolver =
-        ResolverConfig { servers: vec![zone.address], timeout, attempts: 1, ..ResolverConfig::default() };
+        with_query(QueryConfig { servers: vec![zone.address], timeout, attempts: 1, ..QueryConfig::default() });
     change(&mut resolver);
     let router = Router::new(Config { resolver, ..Config::new("mx.we.example") }).unwrap();
     (Arc::new(router), zone)
@@ -71,7 +76,7 @@ async fn concurrent_queries_are_bounded_and_a_slow_name_takes_one_permit() {
         lines += &format!("shares{number}.example 300 MX 10 popular.example\n");
         lines += &format!("slow{number}.example ! HOLD\n slow{number}.example 300 A 192.0.2.2\n");
     }
-    let (router, zone) = router(&lines, |dns| dns.questions_max = 4).await;
+    let (router, zone) = router(&lines, |dns| dns.query.concurrency_max = 4).await;
     let sharing = spawn_all(&router, (0..30).map(|number| format!("shares{number}.example")));
     zone.wait_until_held(2).await;
     // All thirty lookups share the two queries for the popular host; two more queries are allowed.
@@ -149,8 +154,8 @@ async fn a_server_that_is_not_there_puts_mail_off_within_the_time_that_is_allowe
     let dead = socket.local_addr().unwrap();
     drop(socket);
     let resolver =
-        ResolverConfig { servers: vec![dead], timeout: Duration::from_millis(200), ..ResolverConfig::default() };
-    let (patience, start) = (resolver.total_timeout(), Instant::now());
+        with_query(QueryConfig { servers: vec![dead], timeout: Duration::from_millis(200), ..QueryConfig::default() });
+    let (patience, start) = (resolver.query.total_timeout(), Instant::now());
     let router = Router::new(Config { resolver, ..Config::new("mx.we.example") }).unwrap();
     let RouteAnswer::Defer(reply) = router.route("example.org").await.answer else { panic!("expected a deferral") };
     let text = reply.to_string();
@@ -163,7 +168,7 @@ async fn the_next_server_answers_where_one_is_silent() {
     let (silent, zone) =
         (TestNameServer::serve("mx.example ! HANG").await, TestNameServer::serve("mx.example 300 A 192.0.2.1").await);
     let servers = vec![silent.address, zone.address];
-    let resolver = ResolverConfig { servers, timeout: Duration::from_secs(20), ..ResolverConfig::default() };
+    let resolver = with_query(QueryConfig { servers, timeout: Duration::from_secs(20), ..QueryConfig::default() });
     let router = Router::new(Config { resolver, ..Config::new("mx.we.example") }).unwrap();
     assert!(has_hosts(&router.route("mx.example").await));
 }
@@ -177,8 +182,12 @@ async fn one_good_server_is_enough_wherever_it_stands() {
             let broken = TestNameServer::serve(&format!("mx.example ! {fault}\n host.example ! {fault}")).await;
             servers.resize(3, broken.address);
             servers.insert(place, zone.address);
-            let resolver =
-                ResolverConfig { servers, timeout: Duration::from_secs(20), attempts: 1, ..ResolverConfig::default() };
+            let resolver = with_query(QueryConfig {
+                servers,
+                timeout: Duration::from_secs(20),
+                attempts: 1,
+                ..QueryConfig::default()
+            });
             let router = Router::new(Config { resolver, ..Config::new("mx.we.example") }).unwrap();
             assert!(has_hosts(&router.route("mx.example").await), "{fault} at {place}");
         }
@@ -187,7 +196,7 @@ async fn one_good_server_is_enough_wherever_it_stands() {
 
 #[tokio::test]
 async fn a_server_that_fails_for_once_is_asked_again_as_often_as_there_are_tries() {
-    let (router, zone) = router("broken.example ! SERVFAIL", |dns| dns.attempts = 3).await;
+    let (router, zone) = router("broken.example ! SERVFAIL", |dns| dns.query.attempts = 3).await;
     let RouteAnswer::Defer(reply) = router.route("broken.example").await.answer else { panic!("expected a deferral") };
     assert!(reply.to_string().contains("a name server answered"), "{reply}");
     assert_eq!(zone.query_count("broken.example MX"), 3);
@@ -207,7 +216,7 @@ async fn a_server_that_refuses_edns_is_asked_without_it() {
 #[tokio::test]
 async fn a_server_that_drops_what_has_edns_is_asked_again_without_it() {
     let lines = "mx.example ! DROPS\n mx.example 300 A 192.0.2.1";
-    let quick = |dns: &mut ResolverConfig| (dns.timeout, dns.attempts) = (Duration::from_millis(300), 2);
+    let quick = |dns: &mut ResolverConfig| (dns.query.timeout, dns.query.attempts) = (Duration::from_millis(300), 2);
     let (router, _zone) = router(lines, quick).await;
     assert!(has_hosts(&router.route("mx.example").await));
 }

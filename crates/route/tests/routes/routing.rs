@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::test_server::TestNameServer;
+use dns::{AddressFamilies, QueryConfig, ResolverConfig};
 use lookup::{LookupFuture, Table};
 use route::{
-    AddressFamilies, Config, DomainRoute, DomainTable, Endpoint, EndpointOptions, Hosts, ResolverConfig, Route,
-    RouteAnswer, RouteRule, Router,
+    Config, DomainRoute, DomainTable, Endpoint, EndpointOptions, Hosts, Route, RouteAnswer, RouteRule, Router,
 };
 
 /// A configuration for this server, with short timeouts.
 fn config(zone: &TestNameServer) -> Config {
-    let dns = ResolverConfig {
+    let query = QueryConfig {
         servers: vec![zone.address],
         timeout: Duration::from_secs(2),
         attempts: 1,
-        ..ResolverConfig::default()
+        ..QueryConfig::default()
     };
-    Config { resolver: dns, ..Config::new("mx.we.example") }
+    Config { resolver: ResolverConfig { query, ..ResolverConfig::default() }, ..Config::new("mx.we.example") }
 }
 
 /// Mailboxes on this host.
@@ -214,7 +214,7 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
             "too early to fail"
         );
     }
-    config.resolver.no_address_time = Duration::ZERO;
+    config.missing_addresses.time = Duration::ZERO;
     let router = Router::new(config.clone()).unwrap();
     let ask = async |destination: &str| describe(&router.route(destination).await.answer);
     let wait = "defer 451 4.4.4 None of the MX hosts of gone.example has an address in the DNS";
@@ -223,7 +223,7 @@ async fn hosts_that_stay_without_addresses_fail_after_a_few_lookups() {
         assert_eq!(ask("gone.example").await, expected);
         assert!(ask("half.example").await.starts_with("defer 451 4.4.3 "), "one of its hosts may have an address");
     }
-    config.resolver.no_address_lookups = 0;
+    config.missing_addresses.lookups = 0;
     let patient = Router::new(config).unwrap();
     for _ in 0..9 {
         assert_eq!(describe(&patient.route("gone.example").await.answer), wait);
@@ -239,7 +239,7 @@ async fn a_backup_holds_mail_for_a_better_host_that_stays_without_an_address() {
         mx.we.example 300 A 192.0.2.1";
     let zone = TestNameServer::serve(lines).await;
     let mut config = config(&zone);
-    (config.resolver.ttl_min, config.resolver.negative_ttl_max, config.resolver.no_address_time) = Default::default();
+    (config.resolver.ttl_min, config.resolver.negative_ttl_max, config.missing_addresses.time) = Default::default();
     let router = Router::new(config).unwrap();
     for _ in 0..9 {
         assert!(describe(&router.route("backed.example").await.answer).starts_with("defer 451 4.4.4 "));
@@ -252,12 +252,12 @@ async fn one_answer_counts_once_and_a_next_hop_that_an_operator_named_never_fail
     let zone = TestNameServer::serve(lines).await;
     let rules = vec![rule("fixed.example smtp mx:gone.example")];
     let mut config = Config { rules, ..config(&zone) };
-    config.resolver.no_address_time = Duration::ZERO;
+    config.missing_addresses.time = Duration::ZERO;
     let router = Router::new(config.clone()).unwrap();
     for _ in 0..9 {
         assert!(describe(&router.route("gone.example").await.answer).starts_with("defer 451 4.4.4 "));
     }
-    (config.resolver.ttl_min, config.resolver.negative_ttl_max, config.resolver.no_address_time) = Default::default();
+    (config.resolver.ttl_min, config.resolver.negative_ttl_max, config.missing_addresses.time) = Default::default();
     let router = Router::new(config).unwrap();
     for _ in 0..9 {
         assert!(describe(&router.route("fixed.example").await.answer).starts_with("defer 451 4.4.4 "));

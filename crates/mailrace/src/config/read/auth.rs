@@ -1,6 +1,6 @@
 //! `[auth]`, and its effect on listeners.
 
-use lookup::credentials::{Settings, ThrottleLimit, ThrottleSettings};
+use credentials::{CredentialsConfig, ThrottleLimit, ThrottleSettings};
 use toml::Spanned;
 
 use super::{check_known_name, take_reference, unspanned};
@@ -80,8 +80,8 @@ fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec
     mechanisms
 }
 
-fn verification(section: &mut Section<'_, '_>, scram: bool) -> (Settings, Vec<Network>) {
-    let defaults = Settings::default();
+fn verification(section: &mut Section<'_, '_>, scram: bool) -> (CredentialsConfig, Vec<Network>) {
+    let defaults = CredentialsConfig::default();
     let threads = match section.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0) {
         0 => defaults.threads,
         count => count,
@@ -89,7 +89,7 @@ fn verification(section: &mut Section<'_, '_>, scram: bool) -> (Settings, Vec<Ne
     let waiting_max = section.take_or("waiting", &ValueKind::COUNT, defaults.waiting_max);
     let recent_ttl = section.take_or("remember", &value_kind::DURATION_OR_ZERO, defaults.recent_ttl);
     let (throttle, shared_clients) = section.section("throttle").map_or_else(Default::default, throttle);
-    (Settings { threads, waiting_max, recent_ttl, throttle, scram, ..defaults }, shared_clients)
+    (CredentialsConfig { threads, waiting_max, recent_ttl, throttle, scram, ..defaults }, shared_clients)
 }
 
 fn throttle(mut section: Section<'_, '_>) -> (ThrottleSettings, Vec<Network>) {

@@ -63,6 +63,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
+    let (dns, missing_addresses) = routing::dns(&mut document);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
@@ -72,7 +73,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         tls: tls::server(&mut document),
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
         next_hops: routing::next_hops(&mut document),
-        dns: routing::dns(&mut document),
+        dns,
+        missing_addresses,
         access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
         smtp: smtp(&mut document),

@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use route::DomainPattern;
+use dns::{QueryConfig, ResolverConfig};
+use route::{DomainPattern, MissingAddressPolicy};
 
 use super::transports::TransportSections;
 use super::{Unique, take_reference, unspanned};
 use crate::config::error::ConfigError;
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{
-    Dns, Domain, FixedHop, NextHopSettings, Route, SmtpFlavor, SmtpTransport, Transport, TransportKind,
-};
+use crate::config::{Domain, FixedHop, NextHopSettings, Route, SmtpFlavor, SmtpTransport, Transport, TransportKind};
 
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
@@ -147,21 +146,25 @@ impl PatternOrder {
     }
 }
 
-pub(super) fn dns(document: &mut Section<'_, '_>) -> Dns {
-    let defaults = Dns::default();
-    let Some(mut section) = document.section("dns") else { return defaults };
-    Dns {
-        servers: section.list("servers", &value_kind::NAME_SERVER).map_or(defaults.servers, unspanned),
-        timeout: section.take_or("timeout", &value_kind::DURATION, defaults.timeout),
-        attempts: section.take_or("attempts", &ValueKind::COUNT, defaults.attempts),
-        cache_entries: section.take_or("cache", &ValueKind::COUNT, defaults.cache_entries),
-        ttl_max: section.take_or("ttl_max", &value_kind::DURATION, defaults.ttl_max),
-        negative_ttl_max: section.take_or("negative_ttl_max", &value_kind::DURATION, defaults.negative_ttl_max),
-        no_address_lookups: section.take_or(
-            "no_address_lookups",
-            &ValueKind::COUNT_OR_ZERO,
-            defaults.no_address_lookups,
-        ),
-        no_address_time: section.take_or("no_address_time", &value_kind::DURATION, defaults.no_address_time),
-    }
+pub(super) fn dns(document: &mut Section<'_, '_>) -> (ResolverConfig, MissingAddressPolicy) {
+    let (resolver, missing) = (ResolverConfig::default(), MissingAddressPolicy::default());
+    let Some(mut section) = document.section("dns") else { return (resolver, missing) };
+    let query = QueryConfig {
+        servers: section.list("servers", &value_kind::NAME_SERVER).map_or(Vec::new(), unspanned),
+        timeout: section.take_or("timeout", &value_kind::DURATION, resolver.query.timeout),
+        attempts: section.take_or("attempts", &ValueKind::COUNT, resolver.query.attempts),
+        ..resolver.query
+    };
+    let resolver = ResolverConfig {
+        query,
+        cache_entries: section.take_or("cache", &ValueKind::COUNT, resolver.cache_entries),
+        ttl_max: section.take_or("ttl_max", &value_kind::DURATION, resolver.ttl_max),
+        negative_ttl_max: section.take_or("negative_ttl_max", &value_kind::DURATION, resolver.negative_ttl_max),
+        ..resolver
+    };
+    let missing = MissingAddressPolicy {
+        lookups: section.take_or("no_address_lookups", &ValueKind::COUNT_OR_ZERO, missing.lookups),
+        time: section.take_or("no_address_time", &value_kind::DURATION, missing.time),
+    };
+    (resolver, missing)
 }

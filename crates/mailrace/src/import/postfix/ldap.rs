@@ -1,7 +1,7 @@
 //! Converts ldap_table(5) files to tables of type ldap. Filters, results and URLs are checked with
 //! the server's own parsers, so the result is valid.
 
-use lookup::ldap::{FilterTemplate, LdapUrl, ResultTemplate};
+use ldap::{FilterTemplate, LdapUrl, ResultTemplate};
 
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::words::list;

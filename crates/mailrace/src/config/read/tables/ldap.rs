@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lookup::ldap::{Bind, Config, LdapServers, LdapUrl, Members, Scope};
-use lookup::replica::{self, ReplicaError};
+use ldap::replica::{ReplicaConfig, ReplicaError};
+use ldap::{Bind, LdapConfig, LdapServers, LdapUrl, Members, Scope};
 use toml::Spanned;
 
 use super::{layers, optional_file, parse_value};
@@ -51,12 +51,13 @@ pub(super) fn read_ldap_table(
     let results = section.one_or_list("result", &RESULT).unwrap_or_default();
     let results = results.iter().filter_map(|result| parse_value(section, "result", &RESULT, result)).collect();
     let members = members(section);
-    let values_max = section.take_or("values_max", &ValueKind::COUNT, Config::VALUES_MAX);
+    let values_max = section.take_or("values_max", &ValueKind::COUNT, LdapConfig::VALUES_MAX);
     let referrals = section.take_or("referrals", &value_kind::FLAG, false);
     let layers = layers::network_settings(section);
     let replica = replica(section, name, data_dir, files);
     let base = base?.into_inner().into();
-    let directory = Config { servers: servers?, base, scope, filter: filter?, results, members, values_max, referrals };
+    let directory =
+        LdapConfig { servers: servers?, base, scope, filter: filter?, results, members, values_max, referrals };
     if replica.is_some() {
         check_replica_support(section, &directory, asked);
     }
@@ -67,10 +68,10 @@ pub(super) fn read_ldap_table(
 /// `referrals`.
 fn check_replica_support(
     section: &Section<'_, '_>,
-    directory: &Config,
+    directory: &LdapConfig,
     [filter, members, referrals]: [Range<usize>; 3],
 ) {
-    if let Err(error) = replica::Config::check(directory) {
+    if let Err(error) = ReplicaConfig::check(directory) {
         let (key, place) = match error {
             ReplicaError::Members => ("members", members),
             ReplicaError::Referrals => ("referrals", referrals),
@@ -200,8 +201,8 @@ fn replica(
         let file = default_file(section, name?, data_dir, files);
         return Some(LdapReplicaConfig {
             file,
-            poll_every: replica::Config::POLL_INTERVAL,
-            removals_max: replica::Config::REMOVALS_MAX,
+            poll_every: ReplicaConfig::POLL_INTERVAL,
+            removals_max: ReplicaConfig::REMOVALS_MAX,
         });
     };
     let file = match optional_file(&mut settings, "file", data_dir) {
@@ -213,8 +214,8 @@ fn replica(
     };
     Some(LdapReplicaConfig {
         file,
-        poll_every: settings.take_or("poll", &value_kind::DURATION, replica::Config::POLL_INTERVAL),
-        removals_max: settings.take_or("removals_max", &value_kind::FRACTION, replica::Config::REMOVALS_MAX),
+        poll_every: settings.take_or("poll", &value_kind::DURATION, ReplicaConfig::POLL_INTERVAL),
+        removals_max: settings.take_or("removals_max", &value_kind::FRACTION, ReplicaConfig::REMOVALS_MAX),
     })
 }
 
