@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use protocol::http::Method;
-use protocol::http::client::{HttpClient, HttpEvent, HttpViolation, Limits, ResponseHead};
+use protocol::http::client::{HttpClient, HttpEvent, HttpResponseLimits, HttpViolation, ResponseHead};
 
 const BODY_OCTETS_MAX: u64 = 1000;
 
@@ -33,17 +33,17 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
     let method = if choice & 1 == 0 { Method::Get } else { Method::Head };
-    let mut client = HttpClient::new(Limits { body_octets_max: BODY_OCTETS_MAX });
+    let mut client = HttpClient::new(HttpResponseLimits { body_octets_max: BODY_OCTETS_MAX });
     let mut outcome = Outcome::default();
     for mut input in bytes.chunks(size) {
         while !input.is_empty() && outcome.fault.is_none() {
-            client.handle_request(method);
+            client.handle_request_sent(method);
             outcome.take(client.handle_input(&mut input));
         }
     }
     while outcome.fault.is_none() && outcome.take(client.handle_input(&mut &[][..])) {}
     if choice & 2 != 0 && outcome.fault.is_none() {
-        outcome.take(client.handle_end());
+        outcome.take(client.handle_disconnect());
         assert!(!client.is_idle());
     }
     outcome

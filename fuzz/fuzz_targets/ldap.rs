@@ -3,6 +3,5 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ldap;
 
 fuzz_target!(|input: &[u8]| ldap::read_message(input));

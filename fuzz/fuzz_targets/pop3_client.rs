@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::pop3::client::{Limits, Pop3Client, Pop3Command, Pop3Event, Pop3Violation};
+use protocol::pop3::client::{Pop3Client, Pop3Command, Pop3Event, Pop3ResponseLimits, Pop3Violation};
 
 const MESSAGE_OCTETS_MAX: u64 = 1000;
 const COMMANDS: [Pop3Command<'static>; 8] = [
@@ -42,7 +42,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
-    let mut client = Pop3Client::new(Limits { message_octets_max: MESSAGE_OCTETS_MAX });
+    let mut client = Pop3Client::new(Pop3ResponseLimits { message_octets_max: MESSAGE_OCTETS_MAX });
     let mut outcome = Outcome::default();
     let mut commands = COMMANDS.iter().cycle().skip(usize::from(choice & 7));
     for mut input in bytes.chunks(size) {

@@ -10,8 +10,8 @@
 use libfuzzer_sys::fuzz_target;
 use mail::ScramKeys;
 use protocol::sasl::{
-    Config, Mechanism, Nonce, PASSWORD_OCTETS_MAX, PasswordVerdict, SaslAction, SaslExchange, SaslOutcome,
-    SaslQuestion, SaslRefusal, ScramKeysAnswer, USER_OCTETS_MAX, decode, decode_initial, encode,
+    CredentialQuestion, Mechanism, Nonce, PASSWORD_OCTETS_MAX, PasswordVerdict, SaslAction, SaslConfig, SaslExchange,
+    SaslOutcome, SaslRefusal, ScramKeysAnswer, USER_OCTETS_MAX, decode, decode_initial, encode,
 };
 
 const MECHANISMS: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::ScramSha256];
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     let answers = choice / 3;
     let (is_encoded, speaks_first) = (form & 1 == 0, form & 2 == 0);
     let mut turns = said.split(|byte| *byte == b'\n');
-    let config = Config { secret: [7; 32] };
+    let config = SaslConfig { secret: [7; 32] };
     let initial = match speaks_first.then(|| turns.next()).flatten() {
         None => None,
         Some(initial) if is_encoded => match decode_initial(initial) {
@@ -63,20 +63,20 @@ fn respond(exchange: &mut SaslExchange, turn: Option<&[u8]>, is_encoded: bool) {
 }
 
 /// Answers a question; returns whether the client was accepted.
-fn answer(exchange: &mut SaslExchange, question: SaslQuestion, answers: u8) -> bool {
+fn answer(exchange: &mut SaslExchange, question: CredentialQuestion, answers: u8) -> bool {
     let is_sound = |user: &str| (1..=USER_OCTETS_MAX).contains(&user.len()) && !user.chars().any(char::is_control);
     match question {
-        SaslQuestion::Verify { user, password } => {
+        CredentialQuestion::Verify { user, password } => {
             assert!(is_sound(&user), "{user:?}");
             let password = password.reveal();
             assert!((1..=PASSWORD_OCTETS_MAX).contains(&password.len()) && !password.contains('\0'));
             let verdicts = [PasswordVerdict::Refused, PasswordVerdict::Throttled, PasswordVerdict::Unavailable];
             let refused = verdicts.into_iter().nth(usize::from(answers % 4));
             let let_in = refused.is_none();
-            exchange.handle_verdict(refused.unwrap_or(PasswordVerdict::Accepted { user: USER.into() }));
+            exchange.handle_password_verdict(refused.unwrap_or(PasswordVerdict::Accepted { user: USER.into() }));
             let_in
         }
-        SaslQuestion::Credentials { user } => {
+        CredentialQuestion::Credentials { user } => {
             assert!(is_sound(&user), "{user:?}");
             // No client knows a client key that matches these keys.
             let keys = ScramKeys { salt: [1; 16].into(), iterations: 4096, stored_key: [0; 32], server_key: [0; 32] };
@@ -86,7 +86,7 @@ fn answer(exchange: &mut SaslExchange, question: SaslQuestion, answers: u8) -> b
                 2 => ScramKeysAnswer::Throttled,
                 _ => ScramKeysAnswer::Unavailable,
             };
-            exchange.handle_keys(keys, &Nonce::from_random([3; Nonce::OCTETS]));
+            exchange.handle_scram_keys(keys, &Nonce::from_random([3; Nonce::OCTETS]));
             false
         }
     }
@@ -98,7 +98,7 @@ fn end(exchange: &mut SaslExchange, outcome: &SaslOutcome, let_in: bool) {
     assert_eq!(*outcome == accepted, let_in, "{outcome:?}");
     assert!(let_in || matches!(outcome, SaslOutcome::Refused(_)), "{outcome:?}");
     exchange.handle_response(b"");
-    exchange.handle_verdict(PasswordVerdict::Accepted { user: USER.into() });
+    exchange.handle_password_verdict(PasswordVerdict::Accepted { user: USER.into() });
     exchange.handle_cancel(SaslRefusal::Cancelled);
     assert_eq!(exchange.poll_action(), None);
 }

@@ -11,7 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use mail::{Address, Timestamp};
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{
-    CommandWord, Config, ContentInfo, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpCredentials, Transaction,
+    CommandArgument, ContentSize, RecipientOutcome, SmtpClient, SmtpClientConfig, SmtpClientEvent, SmtpCredentials,
+    Transaction,
 };
 
 const NOW: Timestamp = Timestamp(0);
@@ -48,28 +49,28 @@ fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
         settle(&mut client, &mut outcome, is_all_sent);
     }
     let is_all_sent = client.output().is_empty();
-    client.handle_end();
+    client.handle_disconnect();
     settle(&mut client, &mut outcome, is_all_sent);
     assert!(client.wants_close());
     outcome
 }
 
-fn config(choice: u8) -> Config {
+fn config(choice: u8) -> SmtpClientConfig {
     let flavor = if choice & 1 == 0 { MailProtocol::Smtp } else { MailProtocol::Lmtp };
-    let helo = CommandWord::new("client.example").expect("a host name is a valid word");
+    let helo = CommandArgument::new("client.example").expect("a host name is a valid word");
     let credentials = SmtpCredentials::new("user", "secret").expect("the credentials are valid");
-    Config {
+    SmtpClientConfig {
         pipelining: choice & 2 == 0,
         chunking: choice & 4 != 0,
         credentials: (choice & 8 != 0).then_some(credentials),
-        ..Config::new(flavor, helo)
+        ..SmtpClientConfig::new(flavor, helo)
     }
 }
 
 fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
     while let Some(event) = client.poll_event() {
         match &event {
-            SmtpClientEvent::StartTls => client.handle_secured(NOW),
+            SmtpClientEvent::StartTls => client.handle_tls_established(NOW),
             SmtpClientEvent::Finished(verdicts) => {
                 let needs_all = |verdict: &RecipientOutcome| {
                     matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt)
@@ -82,13 +83,13 @@ fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
         outcome.events.push(event);
     }
     if client.is_ready() && outcome.begun < TRANSACTIONS_MAX {
-        let begun = client.begin(NOW, &transaction()).is_ok();
+        let begun = client.begin_transaction(NOW, &transaction()).is_ok();
         outcome.begun += usize::from(begun);
     } else {
         client.quit(NOW);
     }
     let output = client.output();
-    let octets = output.octets();
+    let octets = output.octet_count();
     outcome.heads.extend_from_slice(output.head);
     outcome.octets += octets;
     client.handle_sent(NOW, octets);
@@ -97,5 +98,5 @@ fn settle(client: &mut SmtpClient, outcome: &mut Outcome, is_all_sent: bool) {
 fn transaction() -> Transaction {
     let address = |text: &str| -> Address { text.parse().expect("an address") };
     let recipients = [address("c@d.example"), address("e@d.example")];
-    Transaction::new(Some(address("a@b.example")), recipients, ContentInfo::from_message(b"Subject: x\r\n\r\n.text"))
+    Transaction::new(Some(address("a@b.example")), recipients, ContentSize::from_message(b"Subject: x\r\n\r\n.text"))
 }

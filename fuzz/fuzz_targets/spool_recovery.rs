@@ -74,7 +74,7 @@ fn written() -> sim::Disk {
     for n in 0..3 {
         let id = spool.new_id();
         let content = if n == 2 {
-            let mut spill = spool.spill(id).expect("the disk has space");
+            let mut spill = spool.create_spill_file(id).expect("the disk has space");
             spill.append(BODY).expect("the disk has space");
             SubmittedBody::Spilled(spill.finish().expect("the disk has space"))
         } else {

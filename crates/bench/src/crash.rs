@@ -17,15 +17,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use net::Stopper;
+use net::StopSender;
 
 use crate::options::span;
 use crate::signals::StopSignal;
 use crate::sink::{self, Sink};
 use crate::smtp::{self, SendOptions};
-use crate::target::Target;
+use crate::target::TargetServer;
 use crate::verify::{Comparer, Comparison, CopyLocation, CopySource, PlaceKind, WaitLimits, compare_until_complete};
-use crate::{AcknowledgedMessages, Fault, LoadSummary, RunVerdict, report};
+use crate::{AcknowledgedMessages, BenchError, LoadSummary, RunVerdict, report};
 
 use processes::ServerProcesses;
 use server::{ServerStart, TrialServer};
@@ -39,7 +39,7 @@ const LOAD_START_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// Options of `bench crash`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct CrashOptions {
     /// Shell command that starts the server
     #[arg(long, value_name = "COMMAND")]
     pub start: String,
@@ -63,7 +63,7 @@ pub struct Options {
     pub load_max: Duration,
     /// Where the server delivers to.
     #[command(flatten)]
-    pub destination: MailDestination,
+    pub destination: MailDestinationOptions,
     /// How long to wait at the end for messages that are missing
     #[arg(long, value_name = "SPAN", default_value = "60s", value_parser = span)]
     pub settle: Duration,
@@ -78,7 +78,7 @@ pub struct Options {
 /// Where the server delivers to.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct MailDestination {
+pub struct MailDestinationOptions {
     /// Root of a tree of Maildirs
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
@@ -88,12 +88,12 @@ pub struct MailDestination {
 }
 
 /// Runs all rounds and prints the report.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &CrashOptions) -> Result<RunVerdict, BenchError> {
     if options.load_min > options.load_max {
-        return Err(Fault::Usage("--load-min is more than --load-max".into()));
+        return Err(BenchError::Usage("--load-min is more than --load-max".into()));
     }
     if options.send_options.messages.is_some() || options.send_options.load.duration.is_some() {
-        return Err(Fault::Usage("--messages and --duration cannot be used: the kill ends the load".into()));
+        return Err(BenchError::Usage("--messages and --duration cannot be used: the kill ends the load".into()));
     }
     let mut ledger = TrialLedger::open(options.send_options.ledger.as_deref())?;
     let verdict = run_trial(options, &ledger);
@@ -104,8 +104,8 @@ pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
     verdict
 }
 
-fn run_trial(options: &Options, ledger: &TrialLedger) -> Result<RunVerdict, Fault> {
-    let ready = Target::resolve(&options.ready, &options.send_options.load.ownership)?;
+fn run_trial(options: &CrashOptions, ledger: &TrialLedger) -> Result<RunVerdict, BenchError> {
+    let ready = TargetServer::resolve(&options.ready, &options.send_options.load.ownership)?;
     let delivered = DeliveredMail::open(&options.destination)?;
     let stop_signal = StopSignal::listen()?;
     let server_processes = ServerProcesses::watch()?;
@@ -120,7 +120,7 @@ fn run_trial(options: &Options, ledger: &TrialLedger) -> Result<RunVerdict, Faul
 
 /// A run of all rounds against one server.
 struct CrashTrial<'a> {
-    options: &'a Options,
+    options: &'a CrashOptions,
     ready: SocketAddr,
     ledger: &'a TrialLedger,
     stop_signal: StopSignal,
@@ -130,7 +130,7 @@ struct CrashTrial<'a> {
 
 impl CrashTrial<'_> {
     /// Starts the server, loads it, kills it.
-    fn run_round(&mut self, number: u32) -> Result<(), Fault> {
+    fn run_round(&mut self, number: u32) -> Result<(), BenchError> {
         let mut send_options = self.options.send_options.clone();
         send_options.ledger = Some(self.ledger.path.clone());
         send_options.load.seed = send_options.load.seed.wrapping_add(u64::from(number) << 32);
@@ -143,14 +143,14 @@ impl CrashTrial<'_> {
         let name = format!("round {} of {}", number + 1, self.options.rounds);
         eprintln!("{name}: {round}");
         if round.proves_nothing() {
-            return Err(Fault::Unavailable(format!("{name}: no message was answered 250, so nothing was proved")));
+            return Err(BenchError::Unavailable(format!("{name}: no message was answered 250, so nothing was proved")));
         }
         self.rounds.push(round);
         Ok(())
     }
 
-    fn start(&self) -> Result<TrialServer<'_>, Fault> {
-        let Options { start, server_log, ready_within, .. } = self.options;
+    fn start(&self) -> Result<TrialServer<'_>, BenchError> {
+        let CrashOptions { start, server_log, ready_within, .. } = self.options;
         TrialServer::start(ServerStart {
             command: start,
             log: server_log.as_deref(),
@@ -168,8 +168,8 @@ impl CrashTrial<'_> {
         server: TrialServer<'_>,
         send_options: &SendOptions,
         span: Duration,
-    ) -> Result<(Duration, LoadSummary), Fault> {
-        let (stopper, stop) = Stopper::new();
+    ) -> Result<(Duration, LoadSummary), BenchError> {
+        let (stopper, stop) = StopSender::new();
         let octets = self.ledger.octets();
         std::thread::scope(|scope| {
             let target = [self.options.ready.clone()];
@@ -182,13 +182,13 @@ impl CrashTrial<'_> {
             let loaded = begun.elapsed();
             let killed = server.kill();
             stopper.stop();
-            let sent = load.join().unwrap_or_else(|_| Err(Fault::Unavailable("the load panicked".into())));
+            let sent = load.join().unwrap_or_else(|_| Err(BenchError::Unavailable("the load panicked".into())));
             waited.and(killed).and(sent).map(|summary| (loaded, summary))
         })
     }
 
     /// Starts the server again and waits for it to deliver.
-    fn settle(&self, delivered: &DeliveredMail) -> Result<Comparison, Fault> {
+    fn settle(&self, delivered: &DeliveredMail) -> Result<Comparison, BenchError> {
         let acknowledged = self.ledger.acknowledged()?;
         let server = self.start()?;
         let search = InterruptibleSearch { delivered, stop_signal: &self.stop_signal };
@@ -206,15 +206,15 @@ enum DeliveredMail {
 }
 
 impl DeliveredMail {
-    fn open(destination: &MailDestination) -> Result<DeliveredMail, Fault> {
+    fn open(destination: &MailDestinationOptions) -> Result<DeliveredMail, BenchError> {
         match destination {
-            MailDestination { maildir: Some(root), sink: None } => {
+            MailDestinationOptions { maildir: Some(root), sink: None } => {
                 Ok(DeliveredMail::Maildirs(CopyLocation::Maildirs(root.clone())))
             }
-            MailDestination { sink: Some(address), maildir: None } => {
-                Sink::open(&sink::Options::verifying(*address)).map(DeliveredMail::Sink)
+            MailDestinationOptions { sink: Some(address), maildir: None } => {
+                Sink::open(&sink::SinkOptions::verifying(*address)).map(DeliveredMail::Sink)
             }
-            _ => Err(Fault::Usage("give either --maildir or --sink".into())),
+            _ => Err(BenchError::Usage("give either --maildir or --sink".into())),
         }
     }
 }
@@ -233,7 +233,7 @@ impl CopySource for InterruptibleSearch<'_> {
         }
     }
 
-    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), BenchError> {
         self.stop_signal.check()?;
         match self.delivered {
             DeliveredMail::Maildirs(copies) => copies.scan(comparer)?,
@@ -242,7 +242,7 @@ impl CopySource for InterruptibleSearch<'_> {
         Ok(())
     }
 
-    fn pause(&self, span: Duration) -> Result<(), Fault> {
+    fn pause(&self, span: Duration) -> Result<(), BenchError> {
         self.stop_signal.wait(span, || false)
     }
 }
@@ -257,7 +257,7 @@ struct TrialLedger {
 }
 
 impl TrialLedger {
-    fn open(named: Option<&Path>) -> Result<TrialLedger, Fault> {
+    fn open(named: Option<&Path>) -> Result<TrialLedger, BenchError> {
         let own = || std::env::temp_dir().join(format!("mailrace-crash-{:016x}.ledger", fastrand::u64(..)));
         let path = named.map_or_else(own, Path::to_owned);
         let runs_before = if path.exists() { AcknowledgedMessages::read(&path)?.runs_count() } else { 0 };
@@ -265,7 +265,7 @@ impl TrialLedger {
     }
 
     /// The messages that the server acknowledged in this trial.
-    fn acknowledged(&self) -> Result<AcknowledgedMessages, Fault> {
+    fn acknowledged(&self) -> Result<AcknowledgedMessages, BenchError> {
         Ok(AcknowledgedMessages::read(&self.path)?.skip_runs(self.runs_before))
     }
 
@@ -313,6 +313,6 @@ mod tests {
         let ledger = TrialLedger::open(Some(&path)).unwrap();
         std::fs::write(&path, "run 1\n0\ta@x.test\nrun 2\n7\ta@x.test\n").unwrap();
         let acknowledged = ledger.acknowledged().unwrap();
-        assert_eq!((acknowledged.len(), acknowledged.message(0).1), (1, 7));
+        assert_eq!((acknowledged.len(), acknowledged.run_and_sequence(0).1), (1, 7));
     }
 }

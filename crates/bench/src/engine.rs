@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use net::{Stop, Stopper};
+use net::{StopReceiver, StopSender};
 use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
@@ -26,7 +26,7 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::summary::{LoadLabels, LoadSummary};
 use crate::tally::LoadTally;
-use crate::{Fault, open_files_limit, sys};
+use crate::{BenchError, open_files_limit, sys};
 
 /// How often the progress on a terminal is redrawn.
 const VIEW_REFRESH_INTERVAL: Duration = Duration::from_millis(250);
@@ -62,7 +62,7 @@ pub(crate) struct LoadRun<'a> {
     pub(crate) count: Option<u64>,
     /// Set by a caller that controls the run. Then there is no progress, no minute line, and
     /// signals are not handled.
-    pub(crate) stop: Option<Stop>,
+    pub(crate) stop: Option<StopReceiver>,
 }
 
 /// The state of one connection slot.
@@ -78,7 +78,7 @@ pub(crate) struct Worker {
     pacer: Arc<Pacer>,
     /// Not to be locked across an await.
     pub(crate) tally: Arc<Mutex<LoadTally>>,
-    stop: Stop,
+    stop: StopReceiver,
 }
 
 impl Worker {
@@ -99,7 +99,7 @@ impl Worker {
         }
         tokio::select! {
             () = sleep(FAILURE_PAUSE) => {}
-            () = self.stop.requested() => {}
+            () = self.stop.wait_for_stop() => {}
         }
     }
 
@@ -110,13 +110,13 @@ impl Worker {
 }
 
 /// Runs a load to its end.
-pub(crate) fn run<L: Workload>(run: LoadRun<'_>, load: &Arc<L>) -> Result<LoadSummary, Fault> {
+pub(crate) fn run<L: Workload>(run: LoadRun<'_>, load: &Arc<L>) -> Result<LoadSummary, BenchError> {
     let LoadOptions { connections, threads, .. } = run.options;
     open_files_limit::raise(u64::from(*connections) + u64::from(*threads) * OPEN_FILES_PER_THREAD + OPEN_FILES_OTHER)?;
     let machine = MachineUsage::begin_with_disk(&run.options.disk)?;
     let watching = runtime()?;
     let ((stopper, stop), (abort, abort_requested), (threads_done, running)) =
-        (Stopper::new(), Stopper::new(), Stopper::new());
+        (StopSender::new(), StopSender::new(), StopSender::new());
     let stop_handles = StopHandles { stop: stopper, stopped_at: Cell::new(None), abort, threads_done };
     let pacer = Arc::new(Pacer::begin(run.options.rate, run.count, run.options.duration));
     let mut load_threads = LoadThreads { pacer, tallies: Vec::new(), threads: Vec::new() };
@@ -145,13 +145,13 @@ pub(crate) fn run<L: Workload>(run: LoadRun<'_>, load: &Arc<L>) -> Result<LoadSu
 /// Stops the threads, and tells when they are done.
 struct StopHandles {
     /// No more tickets.
-    stop: Stopper,
+    stop: StopSender,
     /// When `stop` was requested.
     stopped_at: Cell<Option<Instant>>,
     /// Aborts open tickets.
-    abort: Stopper,
+    abort: StopSender,
     /// Each thread holds a handle until it is done.
-    threads_done: Stopper,
+    threads_done: StopSender,
 }
 
 impl StopHandles {
@@ -181,9 +181,9 @@ impl LoadThreads {
         thread: usize,
         options: &LoadOptions,
         load: &Arc<L>,
-        (stop, abort_requested): (&Stop, &Stop),
-        running: Stop,
-    ) -> Result<(), Fault> {
+        (stop, abort_requested): (&StopReceiver, &StopReceiver),
+        running: StopReceiver,
+    ) -> Result<(), BenchError> {
         let tally = Arc::new(Mutex::new(LoadTally::new(L::LABELS.phases.len())));
         self.tallies.push(tally.clone());
         let numbers = (thread..options.connections as usize).step_by(options.threads as usize);
@@ -211,13 +211,13 @@ impl LoadThreads {
                     workers.into_iter().map(|worker| load.clone().run_connection(worker)).collect();
                 tokio::select! {
                     () = join_all(&mut tasks) => {}
-                    () = abort_requested.requested() => {}
+                    () = abort_requested.wait_for_stop() => {}
                 }
             });
             drop(running);
         };
         let started = std::thread::Builder::new().name(format!("load-{thread}")).spawn(work);
-        self.threads.push(started.map_err(Fault::system("starting a thread"))?);
+        self.threads.push(started.map_err(BenchError::system("starting a thread"))?);
         Ok(())
     }
 
@@ -234,22 +234,22 @@ async fn wait_for_threads<L: Workload>(
     load: &L,
     load_threads: &LoadThreads,
     stop_handles: &StopHandles,
-) -> Result<(), Fault> {
+) -> Result<(), BenchError> {
     match run.stop.clone() {
         Some(told) => wait_without_view(told, load, stop_handles).await,
         None => wait_with_view(run, load, load_threads, stop_handles).await?,
     }
-    stop_handles.threads_done.all_dropped().await;
+    stop_handles.threads_done.wait_receivers_dropped().await;
     Ok(())
 }
 
 /// Waits for the caller's stop request or the end of the run.
-async fn wait_without_view(mut stop: Stop, load: &impl Workload, stop_handles: &StopHandles) {
+async fn wait_without_view(mut stop: StopReceiver, load: &impl Workload, stop_handles: &StopHandles) {
     let mut view_ticks = every(VIEW_REFRESH_INTERVAL);
     loop {
         tokio::select! {
-            () = stop_handles.threads_done.all_dropped() => return,
-            () = stop.requested() => return stop_handles.stop(),
+            () = stop_handles.threads_done.wait_receivers_dropped() => return,
+            () = stop.wait_for_stop() => return stop_handles.stop(),
             _ = view_ticks.tick() => stop_handles.stop_if_failed(load),
         }
     }
@@ -260,7 +260,7 @@ async fn wait_with_view<L: Workload>(
     load: &L,
     load_threads: &LoadThreads,
     stop_handles: &StopHandles,
-) -> Result<(), Fault> {
+) -> Result<(), BenchError> {
     let sum = || load_threads.sum(L::LABELS.phases.len());
     let mut view = ProgressView::new(run.count, run.options.duration, L::LABELS.unit);
     let mut lines = MinuteLines::new(run.options.json);
@@ -269,7 +269,7 @@ async fn wait_with_view<L: Workload>(
     let (mut stop_requested, mut output_error) = (false, None);
     loop {
         tokio::select! {
-            () = stop_handles.threads_done.all_dropped() => break,
+            () = stop_handles.threads_done.wait_receivers_dropped() => break,
             () = signals.next() => {
                 if stop_requested { stop_handles.abort.stop() } else { stop_handles.stop() }
                 stop_requested = true;

@@ -8,7 +8,7 @@ use std::io;
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum BenchError {
     /// The options contradict each other or are invalid.
     #[error("{0}")]
     Usage(String),
@@ -29,9 +29,9 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl BenchError {
     /// For `map_err`: adds what was attempted to a system error.
-    pub(crate) fn system(what: impl Display) -> impl FnOnce(io::Error) -> Fault {
-        move |error| Fault::System { what: what.to_string(), error }
+    pub(crate) fn system(what: impl Display) -> impl FnOnce(io::Error) -> BenchError {
+        move |error| BenchError::System { what: what.to_string(), error }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A run works in a new folder below `--folder` and removes it in all cases, also after a signal or
 //! a fault. Everything that is read is compared with what was written; a difference makes the
-//! verdict `Bad`. Errors of the system (a full disk, a failed sync) are a [`Fault`]; otherwise
+//! verdict `Bad`. Errors of the system (a full disk, a failed sync) are a [`BenchError`]; otherwise
 //! there is a report of the work done so far. A megabyte is 1,000,000 bytes.
 
 mod content;
@@ -25,7 +25,7 @@ use clap::ValueEnum;
 use clap::builder::{RangedI64ValueParser, RangedU64ValueParser};
 use serde::Serialize;
 
-use crate::Fault;
+use crate::BenchError;
 use crate::options::{octets, span};
 use crate::report::{self, RunVerdict};
 use crate::signals::StopSignal;
@@ -41,7 +41,7 @@ const BLOCK_BYTES_MAX: u64 = 64 << 20;
 
 /// Options of `bench files`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct FilesOptions {
     /// Folder to work in; a subfolder is created and removed afterwards
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
@@ -137,8 +137,8 @@ struct LogOptions {
 ///
 /// # Errors
 ///
-/// Returns [`Fault::System`] if the folder cannot be used or an operation fails.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+/// Returns [`BenchError::System`] if the folder cannot be used or an operation fails.
+pub fn run(options: &FilesOptions) -> Result<RunVerdict, BenchError> {
     let ending = StopCondition::new(options.duration, Some(StopSignal::listen()?));
     match options.pattern {
         FilePattern::Pool => {
@@ -208,11 +208,11 @@ mod tests {
     #[derive(Parser)]
     struct CommandLine {
         #[command(flatten)]
-        options: Options,
+        options: FilesOptions,
     }
 
     /// Parses options with this folder.
-    pub(super) fn options(folder: &Path, words: &[&str]) -> Options {
+    pub(super) fn options(folder: &Path, words: &[&str]) -> FilesOptions {
         let line = CommandLine::try_parse_from([&["files", "--folder", folder.to_str().unwrap()], words].concat());
         line.unwrap_or_else(|error| panic!("{error}")).options
     }

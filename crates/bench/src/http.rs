@@ -17,12 +17,12 @@ use std::sync::Arc;
 use protocol::http::Method;
 
 use crate::engine::{self, LoadRun, Worker, Workload};
-use crate::order::Order;
+use crate::order::SelectionOrder;
 use crate::pacer::Ticket;
-use crate::per_connection::PerConnection;
+use crate::per_connection::MessagesPerConnection;
 use crate::report::{self, RunVerdict};
 use crate::summary::LoadLabels;
-use crate::{Fault, LoadOptions, LoadSummary};
+use crate::{BenchError, LoadOptions, LoadSummary};
 
 use exchange::{FetchError, HttpConnection, HttpResponse, PHASES};
 use page::Page;
@@ -30,7 +30,7 @@ use sweep::{Sweep, SweepStep};
 
 /// Options of `bench http`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct HttpOptions {
     /// URL of a page; may be repeated
     #[arg(long = "target", value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
@@ -38,8 +38,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub urls: Option<PathBuf>,
     /// Order in which pages are requested
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
-    pub order: Order,
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = SelectionOrder::Turn)]
+    pub order: SelectionOrder,
     /// The amount of load.
     #[command(flatten)]
     pub load: LoadOptions,
@@ -48,7 +48,7 @@ pub struct Options {
     pub requests: Option<u64>,
     /// Requests on one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
-    pub per_connection: PerConnection,
+    pub per_connection: MessagesPerConnection,
     /// Send HEAD requests
     #[arg(long)]
     pub head: bool,
@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 /// Runs the load and prints the report.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &HttpOptions) -> Result<RunVerdict, BenchError> {
     if options.sweep.is_empty() {
         let summary = run_load(options, &options.load)?;
         report::print(&summary, options.load.json)?;
@@ -73,9 +73,9 @@ pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
     Ok(sweep.verdict())
 }
 
-fn sweep(options: &Options) -> Result<Sweep, Fault> {
+fn sweep(options: &HttpOptions) -> Result<Sweep, BenchError> {
     if options.requests.is_none() && options.load.duration.is_none() {
-        return Err(Fault::Usage("--sweep needs --requests or --duration".to_owned()));
+        return Err(BenchError::Usage("--sweep needs --requests or --duration".to_owned()));
     }
     let mut steps = Vec::new();
     for &connections in &options.sweep {
@@ -90,12 +90,12 @@ fn sweep(options: &Options) -> Result<Sweep, Fault> {
     Ok(Sweep { steps })
 }
 
-fn run_load(options: &Options, load: &LoadOptions) -> Result<LoadSummary, Fault> {
+fn run_load(options: &HttpOptions, load: &LoadOptions) -> Result<LoadSummary, BenchError> {
     let pages = page::read_pages(options, &load.ownership)?;
     let title = match &pages[..] {
         [page] => format!("http {}", page.url),
         [first, ..] => format!("http {} and {} more", first.url, pages.len() - 1),
-        [] => return Err(Fault::Usage("no pages: give --target or --urls".to_owned())),
+        [] => return Err(BenchError::Usage("no pages: give --target or --urls".to_owned())),
     };
     let http_load = HttpLoad {
         pages,
@@ -106,7 +106,7 @@ fn run_load(options: &Options, load: &LoadOptions) -> Result<LoadSummary, Fault>
     engine::run(LoadRun { title, options: load, count: options.requests, stop: None }, &Arc::new(http_load))
 }
 
-impl Options {
+impl HttpOptions {
     fn method(&self) -> Method {
         if self.head { Method::Head } else { Method::Get }
     }
@@ -116,8 +116,8 @@ impl Options {
 struct HttpLoad {
     /// Not empty.
     pages: Vec<Page>,
-    order: Order,
-    per_connection: PerConnection,
+    order: SelectionOrder,
+    per_connection: MessagesPerConnection,
     is_checked: bool,
 }
 

@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use crate::{Fault, RunId};
+use crate::{BenchError, RunId};
 
 pub use acknowledged::AcknowledgedMessages;
 pub(crate) use line_writer::{Durability, LineWriter};
@@ -24,17 +24,17 @@ const RUN: &str = "run ";
 
 /// An open ledger. Any thread may add messages; one thread writes them.
 #[derive(Debug)]
-pub struct Ledger(LineWriter);
+pub struct LedgerWriter(LineWriter);
 
-impl Ledger {
+impl LedgerWriter {
     /// Starts a run in the ledger at `path`, which is created if it does not exist. Fails if
     /// another process has it open.
-    pub fn open(path: &Path, run: RunId) -> Result<Ledger, Fault> {
+    pub fn open(path: &Path, run: RunId) -> Result<LedgerWriter, BenchError> {
         let what = format!("writing the ledger {}", path.display());
         let mut file = open_locked(path)?;
         let begun = begin_run(&mut file, path, run);
-        begun.map_err(Fault::system(&what))?;
-        LineWriter::start(file, Durability::Synced, what).map(Ledger)
+        begun.map_err(BenchError::system(&what))?;
+        LineWriter::start(file, Durability::Synced, what).map(LedgerWriter)
     }
 
     /// Records that a message was answered 250 for these recipients (at least one). Never waits for
@@ -51,30 +51,30 @@ impl Ledger {
         });
     }
 
-    /// Whether writing has failed. Then nothing more must be sent; [`Ledger::close`] returns the
-    /// error.
-    pub fn failed(&self) -> bool {
+    /// Whether writing has failed. Then nothing more must be sent; [`LedgerWriter::close`] returns
+    /// the error.
+    pub fn has_failed(&self) -> bool {
         self.0.failed()
     }
 
     /// Waits until everything is on disk.
-    pub fn close(self) -> Result<(), Fault> {
+    pub fn close(self) -> Result<(), BenchError> {
         self.0.close()
     }
 }
 
 /// Locks the file: a line belongs to the last run before it, so two sources must not write at a
 /// time.
-fn open_locked(path: &Path) -> Result<File, Fault> {
+fn open_locked(path: &Path) -> Result<File, BenchError> {
     let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
-    let file = opened.map_err(Fault::system(format_args!("opening the ledger {}", path.display())))?;
+    let file = opened.map_err(BenchError::system(format_args!("opening the ledger {}", path.display())))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {
-            Err(Fault::Unavailable(format!("another source is writing to the ledger {}", path.display())))
+            Err(BenchError::Unavailable(format!("another source is writing to the ledger {}", path.display())))
         }
         Err(std::fs::TryLockError::Error(error)) => {
-            Err(Fault::system(format_args!("locking the ledger {}", path.display()))(error))
+            Err(BenchError::system(format_args!("locking the ledger {}", path.display()))(error))
         }
     }
 }
@@ -116,16 +116,16 @@ mod tests {
     fn messages(path: &Path) -> Vec<(RunId, u64, Vec<String>)> {
         let acknowledged = AcknowledgedMessages::read(path).unwrap();
         let message = |number| {
-            let (run, sequence) = acknowledged.message(number);
+            let (run, sequence) = acknowledged.run_and_sequence(number);
             (run, sequence, acknowledged.recipients(number).map(str::to_owned).collect())
         };
         (0..acknowledged.len()).map(message).collect()
     }
 
     fn write(path: &Path, run: u64, sequences: impl IntoIterator<Item = u64>) {
-        let ledger = Ledger::open(path, RunId(run)).unwrap();
+        let ledger = LedgerWriter::open(path, RunId(run)).unwrap();
         sequences.into_iter().for_each(|sequence| ledger.record(sequence, ["a@x.test", "b@x.test"].into_iter()));
-        assert!(!ledger.failed());
+        assert!(!ledger.has_failed());
         ledger.close().unwrap();
     }
 
@@ -139,9 +139,9 @@ mod tests {
         let expected = [(0xabc, 0), (0xabc, 2), (0x1, 0)].map(|(run, number)| (RunId(run), number, recipients()));
         assert_eq!(messages(&path), expected);
         let acknowledged = AcknowledgedMessages::read(&path).unwrap();
-        assert_eq!(acknowledged.find(RunId(0xabc), 2), Some(1));
-        assert_eq!(acknowledged.find(RunId(0xabc), 1), None);
-        assert_eq!(acknowledged.find(RunId(2), 0), None);
+        assert_eq!(acknowledged.index_of(RunId(0xabc), 2), Some(1));
+        assert_eq!(acknowledged.index_of(RunId(0xabc), 1), None);
+        assert_eq!(acknowledged.index_of(RunId(2), 0), None);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
     fn threads_write_in_parallel_and_no_lines_are_mixed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let ledger = Ledger::open(&path, RunId(1)).unwrap();
+        let ledger = LedgerWriter::open(&path, RunId(1)).unwrap();
         std::thread::scope(|scope| {
             for part in 0..4 {
                 let ledger = &ledger;
@@ -182,7 +182,7 @@ mod tests {
     fn one_source_at_a_time_writes_to_a_ledger() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
-        let _first = Ledger::open(&path, RunId(1)).unwrap();
-        assert!(matches!(Ledger::open(&path, RunId(2)), Err(Fault::Unavailable(_))));
+        let _first = LedgerWriter::open(&path, RunId(1)).unwrap();
+        assert!(matches!(LedgerWriter::open(&path, RunId(2)), Err(BenchError::Unavailable(_))));
     }
 }

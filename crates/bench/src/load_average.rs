@@ -11,10 +11,10 @@ use std::io::{self, Read};
 use std::time::Instant;
 
 use clap::builder::RangedI64ValueParser;
-use load::{LoadAverage, LoadAverageSource, PROC_LOADAVG, ProcessTime};
+use load::{LoadAverage, LoadAverageReader, PROC_LOADAVG, ProcessCpuTime};
 use serde::Serialize;
 
-use crate::Fault;
+use crate::BenchError;
 use crate::machine_usage::MachineUsage;
 use crate::report::{self, RunVerdict};
 
@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: usize = 256;
 
 /// Options of `bench load`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct LoadAverageOptions {
     /// Number of readings with each method
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = readings_parser())]
     readings: u32,
@@ -43,8 +43,8 @@ fn readings_parser() -> RangedI64ValueParser<u32> {
 ///
 /// # Errors
 ///
-/// Returns [`Fault::System`] if the load average cannot be read.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+/// Returns [`BenchError::System`] if the load average cannot be read.
+pub fn run(options: &LoadAverageOptions) -> Result<RunVerdict, BenchError> {
     report::print(&measure(options)?, options.json)?;
     Ok(RunVerdict::Good)
 }
@@ -81,15 +81,15 @@ struct RoundCost {
     cpu_ns: f64,
 }
 
-fn measure(options: &Options) -> Result<LoadAverageReport, Fault> {
+fn measure(options: &LoadAverageOptions) -> Result<LoadAverageReport, BenchError> {
     let usage_meter = MachineUsage::begin();
     let readings_per_round = options.readings / ROUNDS;
-    let mut source = LoadAverageSource::open();
+    let mut source = LoadAverageReader::open();
     let mut methods = read_methods(&mut source);
     for _ in 0..ROUNDS {
         for way in &mut methods {
             let round = measure_round(readings_per_round, &mut way.read)
-                .map_err(Fault::system(format!("reading by {}", way.name)))?;
+                .map_err(BenchError::system(format!("reading by {}", way.name)))?;
             way.rounds.push(round);
         }
     }
@@ -101,7 +101,7 @@ fn measure(options: &Options) -> Result<LoadAverageReport, Fault> {
     })
 }
 
-fn read_methods(source: &mut LoadAverageSource) -> Vec<ReadMethod<'_>> {
+fn read_methods(source: &mut LoadAverageReader) -> Vec<ReadMethod<'_>> {
     let method = |name, read| ReadMethod { name, read, rounds: Vec::new() };
     vec![
         method("sysinfo(2)", Box::new(|| Ok(LoadAverage::from_sysinfo()))),
@@ -118,11 +118,11 @@ fn read_reopened() -> io::Result<LoadAverage> {
 }
 
 fn measure_round(readings: u32, read: &mut dyn FnMut() -> io::Result<LoadAverage>) -> io::Result<RoundCost> {
-    let (begun, cpu_begun) = (Instant::now(), ProcessTime::sample()?);
+    let (begun, cpu_begun) = (Instant::now(), ProcessCpuTime::sample()?);
     for _ in 0..readings {
         black_box(read()?);
     }
-    let (wall_secs, cpu) = (begun.elapsed().as_secs_f64(), ProcessTime::sample()?);
+    let (wall_secs, cpu) = (begun.elapsed().as_secs_f64(), ProcessCpuTime::sample()?);
     let cpu_secs = cpu.user_secs + cpu.system_secs - cpu_begun.user_secs - cpu_begun.system_secs;
     let ns = |secs: f64| secs * 1e9 / f64::from(readings);
     Ok(RoundCost { ns: ns(wall_secs), cpu_ns: ns(cpu_secs) })
@@ -175,10 +175,10 @@ mod tests {
     #[derive(Parser)]
     struct CommandLine {
         #[command(flatten)]
-        options: Options,
+        options: LoadAverageOptions,
     }
 
-    fn parse(words: &[&str]) -> Result<Options, clap::Error> {
+    fn parse(words: &[&str]) -> Result<LoadAverageOptions, clap::Error> {
         CommandLine::try_parse_from([&["load"], words].concat()).map(|line| line.options)
     }
 

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use load::{
-    DiskSource, DiskStats, LoadAverage, LoadAverageSource, Memory, MemorySource, Pressure, PressureSource, ProcessTime,
-    ProcessorSource, Processors, Resource, Space,
+    AvailableMemory, AvailableMemoryReader, CpuTimes, CpuTimesReader, DiskStats, DiskStatsReader, FreeSpace,
+    LoadAverage, LoadAverageReader, PressureReader, PressureResource, PressureTotals, ProcessCpuTime,
 };
 use serde::Serialize;
 
-use crate::Fault;
+use crate::BenchError;
 
 /// The megabyte of all reports.
 pub(crate) const BYTES_PER_MB: f64 = 1e6;
@@ -45,7 +45,7 @@ pub struct MachineUsage {
     /// Available memory at the end.
     pub memory_available_bytes: Option<u64>,
     /// Load average at the end.
-    pub load_average: Option<LoadAverageUsage>,
+    pub load_average: Option<LoadAverages>,
 }
 
 /// All processors together.
@@ -108,7 +108,7 @@ pub struct PressureUsage {
 
 /// Load averages, in tasks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LoadAverageUsage {
+pub struct LoadAverages {
     /// How they were read.
     pub source: String,
     /// Over one minute.
@@ -128,24 +128,24 @@ pub struct UsageMeter {
 
 #[derive(Debug)]
 struct UsageGauges {
-    processors: Option<ProcessorSource>,
-    disk: Option<DiskSource>,
+    processors: Option<CpuTimesReader>,
+    disk: Option<DiskStatsReader>,
     disk_path: Option<PathBuf>,
-    pressures: [Option<PressureSource>; 3],
-    memory: Option<MemorySource>,
-    load_average: LoadAverageSource,
+    pressures: [Option<PressureReader>; 3],
+    memory: Option<AvailableMemoryReader>,
+    load_average: LoadAverageReader,
 }
 
 /// A sample of all gauges.
 #[derive(Clone, Debug)]
 struct UsageSample {
     at: Instant,
-    processors: Option<Processors>,
-    own: Option<ProcessTime>,
+    processors: Option<CpuTimes>,
+    own: Option<ProcessCpuTime>,
     disk: Option<DiskStats>,
-    disk_space: Option<Space>,
-    pressures: [Option<Pressure>; 3],
-    memory: Option<Memory>,
+    disk_space: Option<FreeSpace>,
+    pressures: [Option<PressureTotals>; 3],
+    memory: Option<AvailableMemory>,
     load_average: Option<LoadAverage>,
 }
 
@@ -159,10 +159,10 @@ impl MachineUsage {
     ///
     /// # Errors
     ///
-    /// Returns [`Fault::Usage`] if the path does not exist.
-    pub fn begin_with_disk(path: &Path) -> Result<UsageMeter, Fault> {
+    /// Returns [`BenchError::Usage`] if the path does not exist.
+    pub fn begin_with_disk(path: &Path) -> Result<UsageMeter, BenchError> {
         let there = fs::metadata(path);
-        there.map_err(|error| Fault::Usage(format!("cannot watch the disk of {}: {error}", path.display())))?;
+        there.map_err(|error| BenchError::Usage(format!("cannot watch the disk of {}: {error}", path.display())))?;
         Ok(UsageGauges::open(Some(path)).begin())
     }
 
@@ -180,7 +180,7 @@ impl MachineUsage {
             memory_pressure,
             io_pressure,
             memory_available_bytes: last.memory.map(|memory| memory.available_bytes),
-            load_average: last.load_average.map(|tasks| LoadAverageUsage {
+            load_average: last.load_average.map(|tasks| LoadAverages {
                 source: average_source,
                 one_minute: tasks.one_min,
                 five_minutes: tasks.five_min,
@@ -201,12 +201,13 @@ impl UsageMeter {
 impl UsageGauges {
     fn open(disk_path: Option<&Path>) -> UsageGauges {
         UsageGauges {
-            processors: ProcessorSource::open().ok(),
-            disk: disk_path.and_then(|path| DiskSource::for_path(path).ok()),
+            processors: CpuTimesReader::open().ok(),
+            disk: disk_path.and_then(|path| DiskStatsReader::for_path(path).ok()),
             disk_path: disk_path.map(Path::to_owned),
-            pressures: [Resource::Cpu, Resource::Memory, Resource::Io].map(PressureSource::open),
-            memory: MemorySource::open().ok(),
-            load_average: LoadAverageSource::open(),
+            pressures: [PressureResource::Cpu, PressureResource::Memory, PressureResource::Io]
+                .map(PressureReader::open),
+            memory: AvailableMemoryReader::open().ok(),
+            load_average: LoadAverageReader::open(),
         }
     }
 
@@ -219,9 +220,9 @@ impl UsageGauges {
         UsageSample {
             at: Instant::now(),
             processors: self.processors.as_mut().and_then(|source| source.sample().ok()),
-            own: ProcessTime::sample().ok(),
+            own: ProcessCpuTime::sample().ok(),
             disk: self.disk.as_mut().and_then(|source| source.sample().ok()),
-            disk_space: self.disk_path.as_deref().and_then(|path| Space::of(path).ok()),
+            disk_space: self.disk_path.as_deref().and_then(|path| FreeSpace::of(path).ok()),
             pressures: self.pressures.each_mut().map(|source| source.as_mut()?.sample().ok()),
             memory: self.memory.as_mut().and_then(|source| source.sample().ok()),
             load_average: self.load_average.sample().ok(),
@@ -230,9 +231,9 @@ impl UsageGauges {
 }
 
 impl CpuUsage {
-    fn between(first: Processors, last: Processors) -> CpuUsage {
+    fn between(first: CpuTimes, last: CpuTimes) -> CpuUsage {
         // The kernel's counters of idle time and iowait may decrease slightly.
-        let spent = |of: fn(&Processors) -> f64| (of(&last) - of(&first)).max(0.0);
+        let spent = |of: fn(&CpuTimes) -> f64| (of(&last) - of(&first)).max(0.0);
         let [user, system, irq] = [spent(|p| p.user_secs), spent(|p| p.system_secs), spent(|p| p.irq_secs)];
         let [iowait, steal, idle] = [spent(|p| p.iowait_secs), spent(|p| p.steal_secs), spent(|p| p.idle_secs)];
         let busy = user + system + irq;
@@ -249,7 +250,7 @@ impl CpuUsage {
 }
 
 impl ProcessCpuUsage {
-    fn between(first: ProcessTime, last: ProcessTime) -> ProcessCpuUsage {
+    fn between(first: ProcessCpuTime, last: ProcessCpuTime) -> ProcessCpuUsage {
         ProcessCpuUsage {
             user_seconds: last.user_secs - first.user_secs,
             system_seconds: last.system_secs - first.system_secs,
@@ -277,7 +278,7 @@ impl DiskUsage {
 }
 
 impl PressureUsage {
-    fn between(first: Pressure, last: Pressure, seconds: f64) -> PressureUsage {
+    fn between(first: PressureTotals, last: PressureTotals, seconds: f64) -> PressureUsage {
         let share = |first_us: u64, last_us: u64| percent(last_us.saturating_sub(first_us) as f64 / 1e6, seconds);
         PressureUsage {
             some_percent: share(first.some_us, last.some_us),
@@ -351,7 +352,7 @@ impl fmt::Display for PressureUsage {
     }
 }
 
-impl fmt::Display for LoadAverageUsage {
+impl fmt::Display for LoadAverages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.2} {:.2} {:.2} at the end ", self.one_minute, self.five_minutes, self.fifteen_minutes)?;
         write!(f, "({})", self.source)
@@ -364,9 +365,9 @@ mod tests {
 
     use super::*;
 
-    fn processors(busy_secs: f64, idle_secs: f64) -> Processors {
+    fn processors(busy_secs: f64, idle_secs: f64) -> CpuTimes {
         let (user_secs, system_secs, irq_secs) = (busy_secs / 2.0, busy_secs / 4.0, busy_secs / 4.0);
-        Processors { count: 2, user_secs, system_secs, irq_secs, iowait_secs: 1.0, steal_secs: 0.5, idle_secs }
+        CpuTimes { count: 2, user_secs, system_secs, irq_secs, iowait_secs: 1.0, steal_secs: 0.5, idle_secs }
     }
 
     fn disk(reads: u64, writes: u64) -> DiskStats {
@@ -383,15 +384,15 @@ mod tests {
         }
     }
 
-    fn pressure(total_us: u64) -> Pressure {
-        Pressure { some_us: total_us, full_us: Some(total_us / 2) }
+    fn pressure(total_us: u64) -> PressureTotals {
+        PressureTotals { some_us: total_us, full_us: Some(total_us / 2) }
     }
 
     fn two_samples() -> (UsageSample, UsageSample) {
         let first = UsageSample {
             at: Instant::now(),
             processors: Some(processors(100.0, 1000.0)),
-            own: Some(ProcessTime { user_secs: 1.0, system_secs: 2.0 }),
+            own: Some(ProcessCpuTime { user_secs: 1.0, system_secs: 2.0 }),
             disk: Some(disk(100, 1000)),
             disk_space: None,
             pressures: [Some(pressure(7_000_000)), None, Some(pressure(0))],
@@ -401,11 +402,11 @@ mod tests {
         let last = UsageSample {
             at: first.at + Duration::from_secs(10),
             processors: Some(processors(116.0, 1004.0)),
-            own: Some(ProcessTime { user_secs: 4.0, system_secs: 2.5 }),
+            own: Some(ProcessCpuTime { user_secs: 4.0, system_secs: 2.5 }),
             disk: Some(disk(200, 2000)),
-            disk_space: Some(Space { free_bytes: 5_000_000_000, free_inodes: None }),
+            disk_space: Some(FreeSpace { free_bytes: 5_000_000_000, free_inodes: None }),
             pressures: [Some(pressure(9_000_000)), Some(pressure(1)), Some(pressure(0))],
-            memory: Some(Memory { available_bytes: 23_200_000_000 }),
+            memory: Some(AvailableMemory { available_bytes: 23_200_000_000 }),
             load_average: Some(LoadAverage { one_min: 1.5, five_min: 1.25, fifteen_min: 1.0 }),
         };
         (first, last)
@@ -463,7 +464,7 @@ mod tests {
     fn a_missing_disk_path_is_a_fault_and_a_disk_without_a_gauge_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let fault = MachineUsage::begin_with_disk(&folder.path().join("typo")).unwrap_err();
-        assert!(matches!(&fault, Fault::Usage(text) if text.contains("typo")), "{fault}");
+        assert!(matches!(&fault, BenchError::Usage(text) if text.contains("typo")), "{fault}");
         assert_eq!(MachineUsage::begin_with_disk(Path::new("/proc")).unwrap().end().disk, None);
     }
 }

@@ -3,15 +3,15 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::Fault;
+use crate::BenchError;
 
 /// Raises the soft limit to the hard limit. Fails if the hard limit is less than `needed`.
-pub(crate) fn raise(needed: u64) -> Result<(), Fault> {
+pub(crate) fn raise(needed: u64) -> Result<(), BenchError> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Some(most) = maximum.filter(|&most| most < needed) {
         let text = format!("needs {needed} open files, but the limit is {most} (RLIMIT_NOFILE)");
-        return Err(Fault::Usage(text));
+        return Err(BenchError::Usage(text));
     }
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    raised.map_err(|error| Fault::system("raising RLIMIT_NOFILE")(error.into()))
+    raised.map_err(|error| BenchError::system("raising RLIMIT_NOFILE")(error.into()))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mail::units;
 
-use crate::target::Ownership;
+use crate::target::OwnedTargetOptions;
 
 /// The slowest open loop: one in eleven days.
 const RATE_MIN: f64 = 1e-6;
@@ -21,7 +21,7 @@ const RATE_MAX: f64 = 1e9;
 pub struct LoadOptions {
     /// Owned targets.
     #[command(flatten)]
-    pub ownership: Ownership,
+    pub ownership: OwnedTargetOptions,
     /// Number of concurrent connections
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,

@@ -4,19 +4,19 @@ use crate::pacer::Ticket;
 
 /// The order in which items are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Order {
+pub enum SelectionOrder {
     /// One after the other, then again from the first
     Turn,
     /// Each with the same probability
     Random,
 }
 
-impl Order {
+impl SelectionOrder {
     /// The index of the next of `count` items (at least one).
     pub(crate) fn choose(self, ticket: Ticket, random: &mut fastrand::Rng, count: usize) -> usize {
         match self {
-            Order::Turn => (ticket.number % count as u64) as usize,
-            Order::Random => random.usize(..count),
+            SelectionOrder::Turn => (ticket.number % count as u64) as usize,
+            SelectionOrder::Random => random.usize(..count),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use net::Stop;
+use net::StopReceiver;
 use tokio::time::{Instant, sleep_until};
 
 /// The resolution of the runtime's timers. A delay below it is not counted against the server.
@@ -53,7 +53,7 @@ impl Pacer {
     }
 
     /// Waits for the next ticket; None when there are no more.
-    pub(crate) async fn next(&self, stop: &mut Stop) -> Option<Ticket> {
+    pub(crate) async fn next(&self, stop: &mut StopReceiver) -> Option<Ticket> {
         let now = Instant::now();
         if stop.is_requested() || self.end.is_some_and(|end| now >= end) {
             return None;
@@ -72,7 +72,7 @@ impl Pacer {
         }
         tokio::select! {
             () = sleep_until(due) => {}
-            () = stop.requested() => return None,
+            () = stop.wait_for_stop() => return None,
         }
         let woken = Instant::now();
         Some(Ticket { number, due: if woken < due + TIMER_RESOLUTION { woken } else { due } })
@@ -116,11 +116,11 @@ impl Pacer {
 
 #[cfg(test)]
 mod tests {
-    use net::Stopper;
+    use net::StopSender;
 
     use super::*;
 
-    async fn all_tickets(pace: &Pacer, stop: &mut Stop) -> Vec<Ticket> {
+    async fn all_tickets(pace: &Pacer, stop: &mut StopReceiver) -> Vec<Ticket> {
         let mut tickets = Vec::new();
         while let Some(ticket) = pace.next(stop).await {
             tickets.push(ticket);
@@ -130,14 +130,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_loop_gives_all_its_tickets_without_waiting() {
-        let (_stopper, mut stop) = Stopper::new();
+        let (_stopper, mut stop) = StopSender::new();
         let tickets = all_tickets(&Pacer::begin(None, Some(1000), None), &mut stop).await;
         assert_eq!(tickets.iter().map(|ticket| ticket.number).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_open_loop_gives_rate_times_duration() {
-        let (_stopper, mut stop) = Stopper::new();
+        let (_stopper, mut stop) = StopSender::new();
         let begun = Instant::now();
         let tickets = all_tickets(&Pacer::begin(Some(500.0), None, Some(Duration::from_secs(60))), &mut stop).await;
         assert_eq!(tickets.len(), 30_000);
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_late_ticket_keeps_its_scheduled_time() {
-        let (_stopper, mut stop) = Stopper::new();
+        let (_stopper, mut stop) = StopSender::new();
         let pace = Pacer::begin(Some(10.0), None, None);
         let first = pace.next(&mut stop).await.unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -156,7 +156,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tickets_that_were_due_and_never_given_are_missed_with_their_waiting_time() {
-        let (_stopper, mut stop) = Stopper::new();
+        let (_stopper, mut stop) = StopSender::new();
         let pace = Pacer::begin(Some(10.0), None, Some(Duration::from_secs(10)));
         for _ in 0..50 {
             pace.next(&mut stop).await.unwrap();
@@ -171,7 +171,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_load_that_keeps_up_misses_nothing() {
-        let (_stopper, mut stop) = Stopper::new();
+        let (_stopper, mut stop) = StopSender::new();
         let pace = Pacer::begin(Some(500.0), None, Some(Duration::from_secs(3)));
         assert_eq!(all_tickets(&pace, &mut stop).await.len(), 1500);
         assert_eq!(pace.missed_tickets(Instant::now()).waits().count(), 0);
@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_request_ends_the_waiting() {
-        let (stopper, mut stop) = Stopper::new();
+        let (stopper, mut stop) = StopSender::new();
         let pace = Pacer::begin(Some(0.001), None, None);
         assert!(pace.next(&mut stop).await.is_some());
         let (ticket, ()) = tokio::join!(pace.next(&mut stop), async { stopper.stop() });

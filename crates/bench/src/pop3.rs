@@ -16,15 +16,15 @@ use tokio::time::Instant;
 use crate::dial::dial;
 use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::share;
-use crate::order::Order;
+use crate::order::SelectionOrder;
 use crate::report::{self, RunVerdict};
 use crate::summary::LoadLabels;
 use crate::tally::normalize_reply;
-use crate::{Fault, LoadOptions, LoadSummary, Target};
+use crate::{BenchError, LoadOptions, LoadSummary, TargetServer};
 
 use session::{Pop3Error, Pop3Session};
 
-pub use accounts::MailboxOptions;
+pub use accounts::Pop3AccountOptions;
 pub(crate) use accounts::{Account, Accounts};
 pub(crate) use walk::walk;
 
@@ -39,16 +39,16 @@ const QUIT: usize = 6;
 
 /// Options of `bench pop3`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct Pop3Options {
     /// Server to read from; connections use several in turn
     #[arg(long = "target", value_name = "HOST:PORT", required = true)]
     pub targets: Vec<String>,
     /// The mailboxes to read.
     #[command(flatten)]
-    pub mailboxes: MailboxOptions,
+    pub mailboxes: Pop3AccountOptions,
     /// Order in which mailboxes are read
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Turn)]
-    pub order: Order,
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = SelectionOrder::Turn)]
+    pub order: SelectionOrder,
     /// The amount of load.
     #[command(flatten)]
     pub load: LoadOptions,
@@ -64,14 +64,14 @@ pub struct Options {
 }
 
 /// Runs the load and prints the summary.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &Pop3Options) -> Result<RunVerdict, BenchError> {
     let summary = run_load(options)?;
     report::print(&summary, options.load.json)?;
     Ok(summary.verdict())
 }
 
-fn run_load(options: &Options) -> Result<LoadSummary, Fault> {
-    let targets = options.targets.iter().map(|name| Target::resolve(name, &options.load.ownership));
+fn run_load(options: &Pop3Options) -> Result<LoadSummary, BenchError> {
+    let targets = options.targets.iter().map(|name| TargetServer::resolve(name, &options.load.ownership));
     let load = Pop3Load {
         targets: targets.collect::<Result<_, _>>()?,
         accounts: Accounts::from_options(&options.mailboxes)?,
@@ -85,9 +85,9 @@ fn run_load(options: &Options) -> Result<LoadSummary, Fault> {
 
 /// What all connections share.
 struct Pop3Load {
-    targets: Vec<Target>,
+    targets: Vec<TargetServer>,
     accounts: Accounts,
-    order: Order,
+    order: SelectionOrder,
     retrieve_share: f64,
     delete_share: f64,
 }

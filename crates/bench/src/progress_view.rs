@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::Instant;
 
-use crate::Fault;
+use crate::BenchError;
 use crate::tally::{LoadCounts, LoadTally};
 
 /// The progress bar. Nothing is drawn if standard error is not a terminal.
@@ -85,14 +85,14 @@ impl MinuteLines {
     }
 
     /// Writes the line for the time since the last one.
-    pub(crate) fn write(&mut self, counts: &LoadCounts) -> Result<(), Fault> {
+    pub(crate) fn write(&mut self, counts: &LoadCounts) -> Result<(), BenchError> {
         let line = self.line(&wall_clock(), counts);
         let written = if self.to_stderr {
             io::stderr().write_all(line.as_bytes())
         } else {
             io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush())
         };
-        written.map_err(Fault::system("writing the line of the minute"))
+        written.map_err(BenchError::system("writing the line of the minute"))
     }
 
     /// The line, the first time with its header.

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::Fault;
+use crate::BenchError;
 
 /// The result of a run; determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ impl RunVerdict {
 }
 
 /// Prints a report to standard output.
-pub(crate) fn print(report: &(impl Display + Serialize), json: bool) -> Result<(), Fault> {
+pub(crate) fn print(report: &(impl Display + Serialize), json: bool) -> Result<(), BenchError> {
     let text = if json {
         let object = serde_json::to_string_pretty(report);
-        object.map_err(io::Error::from).map_err(Fault::system("writing the report as JSON"))? + "\n"
+        object.map_err(io::Error::from).map_err(BenchError::system("writing the report as JSON"))? + "\n"
     } else {
         report.to_string()
     };
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Fault::system("writing the report"))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(BenchError::system("writing the report"))
 }

@@ -2,9 +2,9 @@
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::Fault;
+use crate::BenchError;
 
 /// Creates a runtime with sockets, timers and signals.
-pub(crate) fn runtime() -> Result<Runtime, Fault> {
-    Builder::new_current_thread().enable_all().build().map_err(Fault::system("starting a runtime"))
+pub(crate) fn runtime() -> Result<Runtime, BenchError> {
+    Builder::new_current_thread().enable_all().build().map_err(BenchError::system("starting a runtime"))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::Fault;
+use crate::BenchError;
 use crate::runtime::runtime;
 
 /// How often a waiting thread checks for a signal.
@@ -25,8 +25,8 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Registers the signals. Must be called inside a runtime.
-    pub(crate) fn listen() -> Result<Signals, Fault> {
-        let listen = |kind| signal(kind).map_err(Fault::system("listening to signals"));
+    pub(crate) fn listen() -> Result<Signals, BenchError> {
+        let listen = |kind| signal(kind).map_err(BenchError::system("listening to signals"));
         Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
@@ -45,7 +45,7 @@ pub(crate) struct StopSignal(Arc<AtomicBool>);
 
 impl StopSignal {
     /// Registers the signals and starts the thread.
-    pub(crate) fn listen() -> Result<StopSignal, Fault> {
+    pub(crate) fn listen() -> Result<StopSignal, BenchError> {
         let stop_signal = StopSignal(Arc::new(AtomicBool::new(false)));
         let runtime = runtime()?;
         let inside = runtime.enter();
@@ -57,7 +57,7 @@ impl StopSignal {
             received.store(true, Relaxed);
         };
         let named = thread::Builder::new().name("stop-signal".into());
-        named.spawn(listen).map_err(Fault::system("starting a thread"))?;
+        named.spawn(listen).map_err(BenchError::system("starting a thread"))?;
         Ok(stop_signal)
     }
 
@@ -67,15 +67,15 @@ impl StopSignal {
     }
 
     /// A fault once a signal arrived.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
         match self.is_received() {
-            true => Err(Fault::Unavailable("ended by a signal, so nothing was proved".into())),
+            true => Err(BenchError::Unavailable("ended by a signal, so nothing was proved".into())),
             false => Ok(()),
         }
     }
 
     /// Waits for `span` or until `done` returns true. Fails once a signal arrived.
-    pub(crate) fn wait(&self, span: Duration, mut done: impl FnMut() -> bool) -> Result<(), Fault> {
+    pub(crate) fn wait(&self, span: Duration, mut done: impl FnMut() -> bool) -> Result<(), BenchError> {
         let until = Instant::now() + span;
         loop {
             self.check()?;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use net::{Stop, Stopper};
+use net::{StopReceiver, StopSender};
 use protocol::smtp::server::SmtpPeer;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -34,10 +34,10 @@ use crate::options::{octets, span};
 use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::verify::Comparer;
-use crate::{AcknowledgedMessages, Fault, RunVerdict, open_files_limit, report};
+use crate::{AcknowledgedMessages, BenchError, RunVerdict, open_files_limit, report};
 
 use rule::RULES_MAX;
-pub use rule::Rule;
+pub use rule::SinkRule;
 use session::SinkSession;
 use state::{SinkState, ThreadContext};
 use summary::SinkSummary;
@@ -60,7 +60,7 @@ const RECORD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Options of `bench sink`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct SinkOptions {
     /// Address to listen on; may be repeated; port 0 picks a free one. The output begins with
     /// `listening on` lines
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
@@ -97,7 +97,7 @@ pub struct Options {
     /// all rules that match are applied in order until one refuses or closes the connection.
     /// Examples: '*@lame.test rcpt delay 10s', '5% message defer', '* stall 1s every 10s'
     #[arg(long = "rule", value_name = "RULE")]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<SinkRule>,
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
@@ -118,10 +118,10 @@ pub struct Options {
     pub json: bool,
 }
 
-impl Options {
+impl SinkOptions {
     /// A sink that verifies, without rules and limits.
-    pub(crate) fn verifying(listen: SocketAddr) -> Options {
-        Options {
+    pub(crate) fn verifying(listen: SocketAddr) -> SinkOptions {
+        SinkOptions {
             listen: vec![listen],
             lmtp: false,
             threads: 1,
@@ -142,12 +142,12 @@ impl Options {
 }
 
 /// Receives until the end and prints the summary.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &SinkOptions) -> Result<RunVerdict, BenchError> {
     options.ledger.as_deref().map_or(Ok(()), AcknowledgedMessages::check_readable)?;
     let usage_meter = MachineUsage::begin();
     let sink = Sink::open(options)?;
     let signals = sink.signals()?;
-    print_addresses(sink.addresses()).map_err(Fault::system("writing to the standard output"))?;
+    print_addresses(sink.addresses()).map_err(BenchError::system("writing to the standard output"))?;
     sink.wait(signals, options.duration);
     let received = sink.close()?;
     let acknowledged = options.ledger.as_deref().map(AcknowledgedMessages::read_nonempty).transpose();
@@ -175,9 +175,9 @@ pub(crate) struct Sink {
     addresses: Vec<SocketAddr>,
     record_writer: Option<Arc<LineWriter>>,
     /// Stops the sessions.
-    stopper: Stopper,
+    stopper: StopSender,
     /// Stops the threads.
-    thread_stopper: Stopper,
+    thread_stopper: StopSender,
 }
 
 /// What a sink received until it was closed.
@@ -187,22 +187,22 @@ struct SinkResult {
     sessions_peak: u64,
     verified: bool,
     /// The error of the record, if one was requested.
-    recorded: Result<(), Fault>,
+    recorded: Result<(), BenchError>,
 }
 
 impl Sink {
     /// Binds the addresses and starts to receive.
-    pub(crate) fn open(options: &Options) -> Result<Sink, Fault> {
+    pub(crate) fn open(options: &SinkOptions) -> Result<Sink, BenchError> {
         if options.rules.len() > RULES_MAX {
-            return Err(Fault::Usage(format!("more than {RULES_MAX} rules")));
+            return Err(BenchError::Usage(format!("more than {RULES_MAX} rules")));
         }
         open_files_limit::raise(0)?;
         let listeners = options.listen.iter().map(|&address| bind(address)).collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>();
-        let addresses = addresses.map_err(Fault::system("reading the port of a socket"))?;
+        let addresses = addresses.map_err(BenchError::system("reading the port of a socket"))?;
         let record = options.record.as_deref().map(open_record).transpose()?.map(Arc::new);
         let state = Arc::new(SinkState::new(options, record.clone()));
-        let ((stopper, stop), (thread_stopper, end)) = (Stopper::new(), Stopper::new());
+        let ((stopper, stop), (thread_stopper, end)) = (StopSender::new(), StopSender::new());
         let contexts: Vec<_> = (0..options.threads).map(|_| Arc::new(ThreadContext::new(state.clone()))).collect();
         let threads = contexts.iter().map(|counter| start_thread(counter, &listeners, &stop, &end));
         let threads = threads.collect::<Result<_, _>>()?;
@@ -221,7 +221,7 @@ impl Sink {
     }
 
     /// Registers the signals, which then end the sink and not the process.
-    fn signals(&self) -> Result<Signals, Fault> {
+    fn signals(&self) -> Result<Signals, BenchError> {
         let _inside = self.runtime.enter();
         Signals::listen()
     }
@@ -245,7 +245,7 @@ impl Sink {
     }
 
     /// Ends the sessions and returns the counts.
-    fn close(self) -> Result<SinkResult, Fault> {
+    fn close(self) -> Result<SinkResult, BenchError> {
         let Sink {
             runtime,
             state: house,
@@ -258,10 +258,11 @@ impl Sink {
         } = self;
         stopper.stop();
         // Sessions that are still open after that are cut off.
-        let _ = runtime.block_on(async { tokio::time::timeout(SESSION_DRAIN_TIME_MAX, stopper.all_dropped()).await });
+        let _ = runtime
+            .block_on(async { tokio::time::timeout(SESSION_DRAIN_TIME_MAX, stopper.wait_receivers_dropped()).await });
         ender.stop();
         for thread in threads {
-            thread.join().map_err(|_| Fault::Unavailable("a thread of the sink panicked".into()))?;
+            thread.join().map_err(|_| BenchError::Unavailable("a thread of the sink panicked".into()))?;
         }
         let mut tally = SinkTally::new(house.rules().len());
         counters.iter().for_each(|counter| tally.add(std::mem::take(&mut *counter.tally.lock())));
@@ -272,13 +273,13 @@ impl Sink {
     }
 }
 
-fn bind(address: SocketAddr) -> Result<TcpListener, Fault> {
-    net::bind(address, BACKLOG).map_err(Fault::system(format_args!("listening on {address}")))
+fn bind(address: SocketAddr) -> Result<TcpListener, BenchError> {
+    net::bind(address, BACKLOG).map_err(BenchError::system(format_args!("listening on {address}")))
 }
 
-fn open_record(path: &Path) -> Result<LineWriter, Fault> {
+fn open_record(path: &Path) -> Result<LineWriter, BenchError> {
     let what = format!("writing the record {}", path.display());
-    let file = File::create(path).map_err(Fault::system(&what))?;
+    let file = File::create(path).map_err(BenchError::system(&what))?;
     LineWriter::start(file, Durability::Relaxed, what)
 }
 
@@ -286,30 +287,30 @@ fn open_record(path: &Path) -> Result<LineWriter, Fault> {
 fn start_thread(
     context: &Arc<ThreadContext>,
     listeners: &[TcpListener],
-    stop: &Stop,
-    thread_stop: &Stop,
-) -> Result<JoinHandle<()>, Fault> {
+    stop: &StopReceiver,
+    thread_stop: &StopReceiver,
+) -> Result<JoinHandle<()>, BenchError> {
     let runtime = runtime()?;
     let listeners = listeners.iter().map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>();
-    let listeners = listeners.map_err(Fault::system("sharing a socket"))?;
+    let listeners = listeners.map_err(BenchError::system("sharing a socket"))?;
     let (context, stop, mut end) = (context.clone(), stop.clone(), thread_stop.clone());
     let work = async move {
         for listener in listeners {
             let (context, session_stop) = (context.clone(), stop.clone());
             let session = move |stream, peer| serve_client(context.clone(), stream, peer, session_stop.clone());
-            tokio::spawn(net::accept(listener, stop.clone(), session));
+            tokio::spawn(net::accept_connections(listener, stop.clone(), session));
         }
         drop((context, stop));
-        end.requested().await;
+        end.wait_for_stop().await;
     };
     let started = thread::Builder::new().name("sink".into()).spawn(move || runtime.block_on(work));
-    started.map_err(Fault::system("starting a thread"))
+    started.map_err(BenchError::system("starting a thread"))
 }
 
-async fn serve_client(context: Arc<ThreadContext>, stream: TcpStream, peer: SocketAddr, stop: Stop) {
+async fn serve_client(context: Arc<ThreadContext>, stream: TcpStream, peer: SocketAddr, stop: StopReceiver) {
     let peer = SmtpPeer { address: Some(peer.ip().to_canonical()), ..SmtpPeer::default() };
     let mut session = SinkSession::new(context, peer, &stream);
-    net::drive(stream.into(), stop, &mut session).await;
+    net::drive_connection(stream.into(), stop, &mut session).await;
 }
 
 /// Waits forever without a duration.

@@ -17,33 +17,33 @@ use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use mail::Address;
-use net::{Stop, TlsClient};
+use net::{StopReceiver, TlsClient};
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{self, CommandWord, Config, SmtpCredentials, Timeouts, TlsPolicy};
+use protocol::smtp::client::{self, CommandArgument, SmtpClientConfig, SmtpCredentials, Timeouts, TlsPolicy};
 use tokio::time::Instant;
 
 use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::{LoadOptions, share};
-use crate::order::Order;
+use crate::order::SelectionOrder;
 use crate::pacer::Ticket;
-use crate::per_connection::PerConnection;
+use crate::per_connection::MessagesPerConnection;
 use crate::report::{self, RunVerdict};
 use crate::stamp::RunId;
 use crate::summary::LoadLabels;
-use crate::target::Target;
-use crate::{Fault, Ledger, LoadSummary};
+use crate::target::TargetServer;
+use crate::{BenchError, LedgerWriter, LoadSummary};
 
 use addresses::AddressPool;
 use connection::SmtpConnection;
 use corpus::Corpus;
 use message::MessageGenerator;
 
-pub use addresses::AddressPattern;
-pub use size::Sizes;
+pub use addresses::AddressTemplate;
+pub use size::BodySizeDistribution;
 
 /// Options of `bench smtp`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct SmtpOptions {
     /// Server to send to; connections use several in turn
     #[arg(long, value_name = "HOST:PORT", required = true)]
     pub target: Vec<String>,
@@ -61,13 +61,13 @@ pub struct SendOptions {
     pub messages: Option<u64>,
     /// Size of a body: N, MIN..MAX, or @FILE with lines "bytes weight"; 0 sends only a header
     #[arg(long, value_name = "BYTES", default_value = "6000")]
-    pub size: Sizes,
+    pub size: BodySizeDistribution,
     /// Send real messages: an mbox file, a Maildir, or a folder of .eml files
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub corpus: Option<PathBuf>,
     /// Recipient; {} is a number from 1 to --users; may be repeated
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
-    pub recipient: Vec<AddressPattern>,
+    pub recipient: Vec<AddressTemplate>,
     /// Number of users of a pattern
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub users: u64,
@@ -78,14 +78,14 @@ pub struct SendOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub recipients: u32,
     /// Order in which recipients are used
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Order::Random)]
-    pub order: Order,
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = SelectionOrder::Random)]
+    pub order: SelectionOrder,
     /// Sender, as --recipient; <> is the null sender
     #[arg(long, value_name = "PATTERN", default_value = "sender@bench.test")]
-    pub sender: Vec<SenderPattern>,
+    pub sender: Vec<SenderTemplate>,
     /// Messages on one connection: all, N, or 1..N at random
     #[arg(long, value_name = "HOW_MANY", default_value = "all")]
-    pub per_connection: PerConnection,
+    pub per_connection: MessagesPerConnection,
     /// Send commands in groups if the server offers PIPELINING (RFC 2920)
     #[arg(long)]
     pub pipelining: bool,
@@ -106,7 +106,7 @@ pub struct SendOptions {
     pub auth: Option<SmtpCredentials>,
     /// Host name for EHLO
     #[arg(long, value_name = "NAME", default_value = "source.bench.test", value_parser = word)]
-    pub helo: CommandWord,
+    pub helo: CommandArgument,
     /// Write acknowledged messages to this file, for `bench verify`
     #[arg(long, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
@@ -117,18 +117,18 @@ pub struct SendOptions {
 
 /// Senders of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SenderPattern {
+pub enum SenderTemplate {
     /// `<>`, as in bounces.
     Null,
     /// Patterns, as for recipients.
-    Pattern(AddressPattern),
+    Pattern(AddressTemplate),
 }
 
-impl FromStr for SenderPattern {
+impl FromStr for SenderTemplate {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<SenderPattern, String> {
-        if text == "<>" { Ok(SenderPattern::Null) } else { text.parse().map(SenderPattern::Pattern) }
+    fn from_str(text: &str) -> Result<SenderTemplate, String> {
+        if text == "<>" { Ok(SenderTemplate::Null) } else { text.parse().map(SenderTemplate::Pattern) }
     }
 }
 
@@ -137,19 +137,23 @@ fn credentials(text: &str) -> Result<SmtpCredentials, String> {
     SmtpCredentials::new(user, password).map_err(|error| error.to_string())
 }
 
-fn word(text: &str) -> Result<CommandWord, String> {
-    CommandWord::new(text).map_err(|error| error.to_string())
+fn word(text: &str) -> Result<CommandArgument, String> {
+    CommandArgument::new(text).map_err(|error| error.to_string())
 }
 
 /// Runs the load and prints the summary.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &SmtpOptions) -> Result<RunVerdict, BenchError> {
     let summary = send(&options.target, &options.send_options, None)?;
     report::print(&summary, options.send_options.load.json)?;
     Ok(summary.verdict())
 }
 
 /// Runs the load until `stop`; without it, shows progress and handles signals.
-pub(crate) fn send(targets: &[String], options: &SendOptions, stop: Option<Stop>) -> Result<LoadSummary, Fault> {
+pub(crate) fn send(
+    targets: &[String],
+    options: &SendOptions,
+    stop: Option<StopReceiver>,
+) -> Result<LoadSummary, BenchError> {
     let title = format!("{} {}", if options.lmtp { "lmtp" } else { "smtp" }, targets.join(" "));
     let load = Arc::new(SmtpLoad::new(targets, options)?);
     let run = LoadRun { title, options: &options.load, count: options.messages, stop };
@@ -161,32 +165,32 @@ pub(crate) fn send(targets: &[String], options: &SendOptions, stop: Option<Stop>
 
 /// What all connections share.
 struct SmtpLoad {
-    targets: Vec<Target>,
+    targets: Vec<TargetServer>,
     local_count: usize,
     messages: MessageGenerator,
     senders: Vec<Option<AddressPool>>,
     recipients: AddressPool,
     recipients_per_message: usize,
-    order: Order,
-    per_connection: PerConnection,
-    plain_config: Arc<Config>,
-    tls_config: Arc<Config>,
+    order: SelectionOrder,
+    per_connection: MessagesPerConnection,
+    plain_config: Arc<SmtpClientConfig>,
+    tls_config: Arc<SmtpClientConfig>,
     tls_share: f64,
     resumes_tls_sessions: bool,
     trust: OnceLock<TlsClient>,
-    ledger: Option<Ledger>,
+    ledger: Option<LedgerWriter>,
 }
 
 impl SmtpLoad {
-    fn new(targets: &[String], options: &SendOptions) -> Result<SmtpLoad, Fault> {
-        let targets = targets.iter().map(|name| Target::resolve(name, &options.load.ownership));
-        let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
+    fn new(targets: &[String], options: &SendOptions) -> Result<SmtpLoad, BenchError> {
+        let targets = targets.iter().map(|name| TargetServer::resolve(name, &options.load.ownership));
+        let targets: Vec<TargetServer> = targets.collect::<Result<_, _>>()?;
         let run = RunId(fastrand::u64(..));
         let users = options.users;
-        let patterns = |patterns: Vec<AddressPattern>| AddressPool::Patterns { patterns, users };
-        let sender = |sender: &SenderPattern| match sender {
-            SenderPattern::Null => None,
-            SenderPattern::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
+        let patterns = |patterns: Vec<AddressTemplate>| AddressPool::Patterns { patterns, users };
+        let sender = |sender: &SenderTemplate| match sender {
+            SenderTemplate::Null => None,
+            SenderTemplate::Pattern(pattern) => Some(patterns(vec![pattern.clone()])),
         };
         let recipients = match &options.recipients_from {
             Some(path) => AddressPool::read(path)?,
@@ -197,7 +201,7 @@ impl SmtpLoad {
         if (options.load.connections as usize) < targets.len() * local_count {
             let text =
                 format!("--connections is less than targets ({}) times local addresses ({local_count})", targets.len());
-            return Err(Fault::Usage(text));
+            return Err(BenchError::Usage(text));
         }
         let plain = client_config(options);
         Ok(SmtpLoad {
@@ -212,20 +216,20 @@ impl SmtpLoad {
             recipients_per_message: options.recipients as usize,
             order: options.order,
             per_connection: options.per_connection,
-            tls_config: Arc::new(Config { tls: TlsPolicy::Required, ..plain.clone() }),
+            tls_config: Arc::new(SmtpClientConfig { tls: TlsPolicy::Required, ..plain.clone() }),
             plain_config: Arc::new(plain),
             tls_share: options.starttls,
             resumes_tls_sessions: !options.no_resumption,
             trust: OnceLock::new(),
-            ledger: options.ledger.as_deref().map(|path| Ledger::open(path, run)).transpose()?,
+            ledger: options.ledger.as_deref().map(|path| LedgerWriter::open(path, run)).transpose()?,
         })
     }
 
     /// Closes the ledger after all connections have ended.
-    fn close(self: Arc<Self>) -> Result<(), Fault> {
+    fn close(self: Arc<Self>) -> Result<(), BenchError> {
         let source =
             Arc::into_inner(self).expect("the engine has joined all threads, so no connection holds a reference");
-        source.ledger.map_or(Ok(()), Ledger::close)
+        source.ledger.map_or(Ok(()), LedgerWriter::close)
     }
 
     fn sender(&self, random: &mut fastrand::Rng) -> Option<Address> {
@@ -234,18 +238,18 @@ impl SmtpLoad {
 
     fn recipients(&self, ticket: Ticket, random: &mut fastrand::Rng) -> Vec<Address> {
         match self.order {
-            Order::Turn => self.recipients.addresses_of_message(ticket.number, self.recipients_per_message),
-            Order::Random => self.recipients.draw_distinct(self.recipients_per_message, random),
+            SelectionOrder::Turn => self.recipients.addresses_of_message(ticket.number, self.recipients_per_message),
+            SelectionOrder::Random => self.recipients.draw_distinct(self.recipients_per_message, random),
         }
     }
 
-    fn target(&self, worker: &Worker) -> &Target {
+    fn target(&self, worker: &Worker) -> &TargetServer {
         // Every target is used from every local address.
         &self.targets[worker.number / self.local_count % self.targets.len()]
     }
 
     /// The configuration of the next connection.
-    fn next_config(&self, random: &mut fastrand::Rng) -> Arc<Config> {
+    fn next_config(&self, random: &mut fastrand::Rng) -> Arc<SmtpClientConfig> {
         if random.f64() < self.tls_share { self.tls_config.clone() } else { self.plain_config.clone() }
     }
 
@@ -257,15 +261,15 @@ impl SmtpLoad {
     }
 }
 
-fn client_config(options: &SendOptions) -> Config {
-    Config {
+fn client_config(options: &SendOptions) -> SmtpClientConfig {
+    SmtpClientConfig {
         flavor: if options.lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp },
         helo: options.helo.clone(),
         tls: TlsPolicy::Never,
         credentials: options.auth.clone(),
         pipelining: options.pipelining,
         chunking: options.bdat,
-        timeouts: Timeouts::all(options.load.timeout),
+        timeouts: Timeouts::uniform(options.load.timeout),
     }
 }
 
@@ -281,7 +285,7 @@ impl Workload for SmtpLoad {
     }
 
     fn has_failed(&self) -> bool {
-        self.ledger.as_ref().is_some_and(Ledger::failed)
+        self.ledger.as_ref().is_some_and(LedgerWriter::has_failed)
     }
 }
 

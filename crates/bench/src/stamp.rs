@@ -36,7 +36,7 @@ impl FromStr for RunId {
 
 /// Identifies a message and its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct MessageStamp {
     /// The run that sent it.
     pub run: RunId,
     /// Its number in the run, from 0.
@@ -46,35 +46,35 @@ pub struct Stamp {
 
 /// A message with a stamp, after the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExaminedMessage {
+pub struct StampCheckResult {
     /// Its stamp.
-    pub stamp: Stamp,
+    pub stamp: MessageStamp,
     /// Whether the body is unchanged.
     pub sound: bool,
 }
 
-impl Stamp {
+impl MessageStamp {
     /// The stamp of a message with these pieces of body, with CR LF line ends and not dot-stuffed.
-    pub fn new<'a>(run: RunId, sequence: u64, body: impl IntoIterator<Item = &'a [u8]>) -> Stamp {
+    pub fn new<'a>(run: RunId, sequence: u64, body: impl IntoIterator<Item = &'a [u8]>) -> MessageStamp {
         let digest = body.into_iter().fold(0, crc32c::crc32c_append);
-        Stamp { run, sequence, digest: bind_digest(digest, run, sequence) }
+        MessageStamp { run, sequence, digest: bind_digest(digest, run, sequence) }
     }
 
     /// Appends the header line with its CR LF.
-    pub fn write(&self, header: &mut Vec<u8>) {
+    pub fn append_header(&self, header: &mut Vec<u8>) {
         use std::io::Write as _;
         header.extend_from_slice(FIELD);
         // Writing to a Vec cannot fail.
         let _ = write!(header, "run={} seq={} crc32c={:08x}\r\n", self.run, self.sequence, self.digest);
     }
 
-    fn parse(line: &str) -> Option<Stamp> {
+    fn parse(line: &str) -> Option<MessageStamp> {
         let mut words = line.split_ascii_whitespace();
         let mut value = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=');
         let run = value("run")?.parse().ok()?;
         let sequence = value("seq")?.parse().ok()?;
         let digest = u32::from_str_radix(value("crc32c")?, 16).ok()?;
-        Some(Stamp { run, sequence, digest })
+        Some(MessageStamp { run, sequence, digest })
     }
 }
 
@@ -85,7 +85,7 @@ fn bind_digest(digest: u32, run: RunId, sequence: u64) -> u32 {
 
 /// Examines a message piece by piece.
 #[derive(Debug, Default)]
-pub struct Examiner {
+pub struct StampChecker {
     state: ExaminerState,
 }
 
@@ -94,7 +94,7 @@ enum ExaminerState {
     /// The header so far. Most headers arrive in one piece and are not copied.
     Header(Vec<u8>),
     Body {
-        stamp: Stamp,
+        stamp: MessageStamp,
         digest: u32,
     },
     Foreign,
@@ -106,7 +106,7 @@ impl Default for ExaminerState {
     }
 }
 
-impl Examiner {
+impl StampChecker {
     /// Adds the next bytes, with CR LF line ends and not dot-stuffed.
     pub fn append(&mut self, bytes: &[u8]) {
         match &mut self.state {
@@ -125,14 +125,14 @@ impl Examiner {
     }
 
     /// Returns the result after the last byte; None without a stamp.
-    pub fn finish(self) -> Option<ExaminedMessage> {
+    pub fn finish(self) -> Option<StampCheckResult> {
         let (stamp, digest) = match self.state {
             ExaminerState::Body { stamp, digest } => (stamp, digest),
             // Some servers drop the empty line after a header without a body.
             ExaminerState::Header(header) => (stamp_in(&header)?, 0),
             ExaminerState::Foreign => return None,
         };
-        Some(ExaminedMessage { stamp, sound: bind_digest(digest, stamp.run, stamp.sequence) == stamp.digest })
+        Some(StampCheckResult { stamp, sound: bind_digest(digest, stamp.run, stamp.sequence) == stamp.digest })
     }
 }
 
@@ -146,17 +146,17 @@ fn parse_header(bytes: &[u8]) -> Option<ExaminerState> {
     Some(stamp_in(header).map_or(ExaminerState::Foreign, body))
 }
 
-fn stamp_in(header: &[u8]) -> Option<Stamp> {
+fn stamp_in(header: &[u8]) -> Option<MessageStamp> {
     let mut places = memmem::find_iter(header, FIELD);
     let place = places.find(|&place| place == 0 || header[place - 1] == b'\n')?;
     let value = &header[place + FIELD.len()..];
     let line = value.split(|&byte| byte == b'\r' || byte == b'\n').next()?;
-    Stamp::parse(str::from_utf8(line).ok()?)
+    MessageStamp::parse(str::from_utf8(line).ok()?)
 }
 
 /// Examines a whole message with CR LF or LF line ends.
-pub fn examine(message: &[u8]) -> Option<ExaminedMessage> {
-    let mut examiner = Examiner::default();
+pub fn check_stamp(message: &[u8]) -> Option<StampCheckResult> {
+    let mut examiner = StampChecker::default();
     examiner.append(&with_crlf(message));
     examiner.finish()
 }
@@ -185,7 +185,7 @@ mod tests {
 
     fn message() -> Vec<u8> {
         let mut message = Vec::new();
-        Stamp::new(RunId(7), 42, [&BODY[..5], &BODY[5..]]).write(&mut message);
+        MessageStamp::new(RunId(7), 42, [&BODY[..5], &BODY[5..]]).append_header(&mut message);
         message.extend_from_slice(b"Subject: x\r\n\r\n");
         message.extend_from_slice(BODY);
         message
@@ -195,7 +195,7 @@ mod tests {
     fn a_message_is_recognized_however_its_bytes_are_split() {
         let message = [b"Received: by somebody\r\n\tfor somebody\r\n", &message()[..]].concat();
         for cut in 0..=message.len() {
-            let mut examiner = Examiner::default();
+            let mut examiner = StampChecker::default();
             examiner.append(&message[..cut]);
             examiner.append(&message[cut..]);
             let seen = examiner.finish().expect("the message has a stamp");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_message_with_lf_line_ends_is_sound() {
         let kept = String::from_utf8(message()).unwrap().replace("\r\n", "\n");
-        assert!(examine(kept.as_bytes()).unwrap().sound);
+        assert!(check_stamp(kept.as_bytes()).unwrap().sound);
         assert_eq!(with_crlf(b"\na\r\nb\n"), &b"\r\na\r\nb\r\n"[..]);
     }
 
@@ -218,32 +218,32 @@ mod tests {
         for place in body..message.len() {
             let mut altered = message.clone();
             altered[place] ^= 1;
-            assert!(!examine(&altered).unwrap().sound, "flipped at {place}");
-            assert!(!examine(&message[..place]).unwrap().sound, "cut at {place}");
+            assert!(!check_stamp(&altered).unwrap().sound, "flipped at {place}");
+            assert!(!check_stamp(&message[..place]).unwrap().sound, "cut at {place}");
         }
     }
 
     #[test]
     fn a_stamp_on_the_body_of_another_message_is_damage() {
         let mut other = Vec::new();
-        Stamp::new(RunId(7), 43, [BODY]).write(&mut other);
+        MessageStamp::new(RunId(7), 43, [BODY]).append_header(&mut other);
         let altered = String::from_utf8(other).unwrap().replace("seq=43", "seq=42");
-        assert!(!examine(&[altered.as_bytes(), b"\r\n", BODY].concat()).unwrap().sound);
+        assert!(!check_stamp(&[altered.as_bytes(), b"\r\n", BODY].concat()).unwrap().sound);
     }
 
     #[test]
     fn without_a_stamp_a_message_is_foreign() {
-        assert_eq!(examine(b"Subject: x\r\n\r\nX-Mailrace-Bench: run=1 seq=1 crc32c=0\r\n"), None);
-        assert_eq!(examine(b"X-Mailrace-Bench: run=1 seq=x crc32c=0\r\n\r\n"), None);
-        assert_eq!(examine(b""), None);
+        assert_eq!(check_stamp(b"Subject: x\r\n\r\nX-Mailrace-Bench: run=1 seq=1 crc32c=0\r\n"), None);
+        assert_eq!(check_stamp(b"X-Mailrace-Bench: run=1 seq=x crc32c=0\r\n\r\n"), None);
+        assert_eq!(check_stamp(b""), None);
     }
 
     #[test]
     fn a_header_alone_has_an_empty_body() {
         let mut header = Vec::new();
-        Stamp::new(RunId(1), 0, []).write(&mut header);
-        assert!(examine(&header).unwrap().sound);
+        MessageStamp::new(RunId(1), 0, []).append_header(&mut header);
+        assert!(check_stamp(&header).unwrap().sound);
         header.extend_from_slice(b"Subject: x\r\n\r\n");
-        assert!(examine(&header).unwrap().sound);
+        assert!(check_stamp(&header).unwrap().sound);
     }
 }

@@ -7,11 +7,11 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use crate::Fault;
+use crate::BenchError;
 
 /// Targets on other machines that the operator owns.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Ownership {
+pub struct OwnedTargetOptions {
     /// Host on another machine that you own and may put under load
     #[arg(long = "i-own-this-target", value_name = "HOST")]
     pub owned: Vec<String>,
@@ -19,21 +19,22 @@ pub struct Ownership {
 
 /// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetServer {
     /// The host without the port.
     pub host: String,
     /// The first IPv4 address, or the first address.
     pub address: SocketAddr,
 }
 
-impl Target {
+impl TargetServer {
     /// Resolves `HOST:PORT`. All addresses must be loopback addresses, unless the host is owned.
-    pub fn resolve(name: &str, ownership: &Ownership) -> Result<Target, Fault> {
+    pub fn resolve(name: &str, ownership: &OwnedTargetOptions) -> Result<TargetServer, BenchError> {
         let (host, port) = name.rsplit_once(':').ok_or_else(|| usage(name, "expected HOST:PORT"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.parse().map_err(|_| usage(name, "the port is not a number from 0 to 65535"))?;
         let addresses = (host, port).to_socket_addrs();
-        let addresses: Vec<SocketAddr> = addresses.map_err(Fault::system(format_args!("resolving {host}")))?.collect();
+        let addresses: Vec<SocketAddr> =
+            addresses.map_err(BenchError::system(format_args!("resolving {host}")))?.collect();
         let foreign = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
         if let Some(foreign) = foreign
             && !ownership.owned.iter().any(|owned| owned == host)
@@ -43,21 +44,21 @@ impl Target {
         }
         let preferred = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
         let address = *preferred.ok_or_else(|| usage(name, "no address found"))?;
-        Ok(Target { host: host.to_owned(), address })
+        Ok(TargetServer { host: host.to_owned(), address })
     }
 }
 
-fn usage(name: &str, why: &str) -> Fault {
-    Fault::Usage(format!("target {name}: {why}"))
+fn usage(name: &str, why: &str) -> BenchError {
+    BenchError::Usage(format!("target {name}: {why}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn resolve(name: &str, owned: &[&str]) -> Result<Target, Fault> {
+    fn resolve(name: &str, owned: &[&str]) -> Result<TargetServer, BenchError> {
         let owned = owned.iter().map(|&host| host.to_owned()).collect();
-        Target::resolve(name, &Ownership { owned })
+        TargetServer::resolve(name, &OwnedTargetOptions { owned })
     }
 
     #[test]
@@ -66,7 +67,7 @@ mod tests {
             assert!(resolve(name, &[]).is_ok(), "{name}");
         }
         for name in ["192.0.2.1:25", "[2001:db8::1]:25", "0.0.0.0:25"] {
-            assert!(matches!(resolve(name, &["192.0.2.2"]), Err(Fault::Usage(_))), "{name}");
+            assert!(matches!(resolve(name, &["192.0.2.2"]), Err(BenchError::Usage(_))), "{name}");
         }
         assert_eq!(resolve("192.0.2.1:25", &["192.0.2.1"]).unwrap().address, "192.0.2.1:25".parse().unwrap());
     }

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::options::span;
-use crate::pop3::{Accounts, MailboxOptions};
-use crate::{AcknowledgedMessages, Fault, Ownership, RunVerdict, Target, report};
+use crate::pop3::{Accounts, Pop3AccountOptions};
+use crate::{AcknowledgedMessages, BenchError, OwnedTargetOptions, RunVerdict, TargetServer, report};
 
 pub(crate) use comparer::{Comparer, CopyPlace, FoundCopy, PlaceKind};
 pub(crate) use comparison::Comparison;
@@ -30,19 +30,19 @@ const SCAN_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// Options of `bench verify`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct VerifyOptions {
     /// Ledger written by `bench smtp --ledger`
     #[arg(long, value_name = "FILE")]
     pub ledger: PathBuf,
     /// Where to search for copies.
     #[command(flatten)]
-    pub source: CopySourceOptions,
+    pub source: DeliveredMailOptions,
     /// Mailboxes to read by POP3.
     #[command(flatten)]
-    pub mailboxes: MailboxOptions,
+    pub mailboxes: Pop3AccountOptions,
     /// Owned POP3 servers.
     #[command(flatten)]
-    pub ownership: Ownership,
+    pub ownership: OwnedTargetOptions,
     /// Search again for this long while messages are missing
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait: Option<Duration>,
@@ -54,7 +54,7 @@ pub struct Options {
 /// Where to search for copies.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub struct CopySourceOptions {
+pub struct DeliveredMailOptions {
     /// Root of a tree of Maildirs of any depth
     #[arg(long, value_name = "DIR")]
     pub maildir: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub struct CopySourceOptions {
 }
 
 /// Compares copies with the ledger and prints the report.
-pub fn run(options: &Options) -> Result<RunVerdict, Fault> {
+pub fn run(options: &VerifyOptions) -> Result<RunVerdict, BenchError> {
     let acknowledged = AcknowledgedMessages::read_nonempty(&options.ledger)?;
     let copies = CopyLocation::from_options(options)?;
     let wait_limits = WaitLimits { wait: options.wait.unwrap_or_default(), quiet: Duration::ZERO };
@@ -82,10 +82,10 @@ pub(crate) trait CopySource {
     fn place_kind(&self) -> PlaceKind;
 
     /// Passes every copy to `comparer`.
-    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault>;
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), BenchError>;
 
     /// Pauses between two searches; a fault ends the search.
-    fn pause(&self, span: Duration) -> Result<(), Fault> {
+    fn pause(&self, span: Duration) -> Result<(), BenchError> {
         thread::sleep(span);
         Ok(())
     }
@@ -112,22 +112,22 @@ pub(crate) enum CopyLocation {
 }
 
 impl CopyLocation {
-    fn from_options(options: &Options) -> Result<CopyLocation, Fault> {
+    fn from_options(options: &VerifyOptions) -> Result<CopyLocation, BenchError> {
         match &options.source {
-            CopySourceOptions { maildir: Some(root), pop3: None, record: None } => {
+            DeliveredMailOptions { maildir: Some(root), pop3: None, record: None } => {
                 Ok(CopyLocation::Maildirs(root.clone()))
             }
-            CopySourceOptions { pop3: Some(target), maildir: None, record: None } => {
-                let target = Target::resolve(target, &options.ownership)?;
+            DeliveredMailOptions { pop3: Some(target), maildir: None, record: None } => {
+                let target = TargetServer::resolve(target, &options.ownership)?;
                 Ok(CopyLocation::Pop3(Pop3Mailboxes {
                     target,
                     accounts: Arc::new(Accounts::from_options(&options.mailboxes)?),
                 }))
             }
-            CopySourceOptions { record: Some(file), maildir: None, pop3: None } => {
+            DeliveredMailOptions { record: Some(file), maildir: None, pop3: None } => {
                 Ok(CopyLocation::Record(file.clone()))
             }
-            _ => Err(Fault::Usage("give one of --maildir, --pop3 and --record".into())),
+            _ => Err(BenchError::Usage("give one of --maildir, --pop3 and --record".into())),
         }
     }
 }
@@ -140,7 +140,7 @@ impl CopySource for CopyLocation {
         }
     }
 
-    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+    fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), BenchError> {
         match self {
             CopyLocation::Maildirs(root) => maildir::scan(root, comparer),
             CopyLocation::Pop3(mailboxes) => mailboxes.scan(comparer),
@@ -154,7 +154,7 @@ pub(crate) fn compare_until_complete(
     acknowledged: &AcknowledgedMessages,
     copies: &impl CopySource,
     wait_limits: WaitLimits,
-) -> Result<Comparison, Fault> {
+) -> Result<Comparison, BenchError> {
     let begun = Instant::now();
     let (mut copies_before, mut last_new_copy_at) = (0, begun);
     loop {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bench::{AcknowledgedMessages, Fault, RunVerdict, crash};
+use bench::{AcknowledgedMessages, BenchError, RunVerdict, crash};
 use clap::Parser as _;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -26,7 +26,7 @@ const ROLE: &str = "TOY_SERVER";
 #[command(args_override_self = true)]
 struct CommandLine {
     #[command(flatten)]
-    options: crash::Options,
+    options: crash::CrashOptions,
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -49,7 +49,7 @@ impl TrialGuard {
     }
 
     /// Runs a trial with a light load.
-    fn run_trial(&self, start: &str, arguments: &[&str]) -> Result<RunVerdict, Fault> {
+    fn run_trial(&self, start: &str, arguments: &[&str]) -> Result<RunVerdict, BenchError> {
         let ready = format!("127.0.0.1:{}", self.port);
         let line = ["crash", "--start", start, "--ready", &ready, "--rounds", "3", "--connections", "2"];
         let load = ["--size", "2000", "--load-min", "200ms", "--load-max", "400ms", "--users", "5", "--rate", "300"];
@@ -142,7 +142,7 @@ fn a_server_that_does_not_start_is_a_fault_and_is_killed() {
     let span = format!("9753.{}", std::process::id());
     let fault = guard.run_trial(&format!("exec sleep {span}"), &["--maildir", &mail, "--ready-within", "300ms"]);
     let fault = fault.unwrap_err();
-    assert!(matches!(&fault, Fault::Unavailable(_)), "{fault}");
+    assert!(matches!(&fault, BenchError::Unavailable(_)), "{fault}");
     assert!(!is_running(span.as_bytes()), "the server is still running");
 }
 
@@ -189,7 +189,7 @@ fn a_load_that_would_end_before_the_kill_is_refused() {
     let guard = TrialGuard::acquire();
     for end in [["--messages", "5"], ["--duration", "1s"]] {
         let fault = guard.run_trial("true", &[&["--maildir", "nowhere"], &end[..]].concat()).unwrap_err();
-        assert!(matches!(&fault, Fault::Usage(_)), "{fault}");
+        assert!(matches!(&fault, BenchError::Usage(_)), "{fault}");
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    options: files::Options,
+    options: files::FilesOptions,
 }
 
 /// More work than a test can wait for, in each phase of a run.

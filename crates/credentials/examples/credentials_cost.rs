@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use credentials::{
-    CredentialSource, Credentials, CredentialsConfig, LoginResult, StoredPassword, ThrottleLimit, ThrottleSettings,
-    generate,
+    CredentialChecker, CredentialCheckerSettings, CredentialSource, LoginResult, StoredPassword, ThrottleLimit,
+    ThrottleSettings, generate,
 };
 use lookup::{LookupAnswer, LookupFuture, Table};
 
@@ -34,34 +34,34 @@ fn report(what: &str, count: u32, took: Duration) {
 }
 
 async fn logins(
-    credentials: &Credentials,
+    credentials: &CredentialChecker,
     count: u32,
     attempt: impl Fn(u32) -> (String, &'static str, IpAddr),
 ) -> Duration {
     let attempts: Vec<_> = (0..count).map(attempt).collect();
     let began = Instant::now();
     for (user, password, client) in &attempts {
-        black_box(credentials.verify(user, password, *client).await);
+        black_box(credentials.verify_password(user, password, *client).await);
     }
     began.elapsed()
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let stored = generate::argon2id("secret", [7; 16])?;
+    let stored = generate::hash_argon2id("secret", [7; 16])?;
     let open = ThrottleLimit { failures: u32::MAX, delay: Duration::ZERO, delay_max: Duration::ZERO };
     let unthrottled = ThrottleSettings { pair: open, client: open, user: open, ..ThrottleSettings::default() };
     let table: Arc<dyn Table> = Arc::new(Everyone(stored.clone()));
-    let new = |settings| Credentials::new(CredentialSource::Table(table.clone()), settings, [7; 32]);
+    let new = |settings| CredentialChecker::new(CredentialSource::Table(table.clone()), settings, [7; 32]);
 
-    let credentials = new(CredentialsConfig::default())?;
+    let credentials = new(CredentialCheckerSettings::default())?;
     for wrong in ["1", "2", "3", "4", "5"] {
-        credentials.verify("bob", wrong, HERE).await;
+        credentials.verify_password("bob", wrong, HERE).await;
     }
-    assert_eq!(credentials.verify("bob", "wrong", HERE).await, LoginResult::Throttled);
+    assert_eq!(credentials.verify_password("bob", "wrong", HERE).await, LoginResult::Throttled);
     let count = 1_000_000;
     let took = tokio::time::timeout(Duration::from_secs(60), async {
-        let credentials = new(CredentialsConfig {
+        let credentials = new(CredentialCheckerSettings {
             throttle: ThrottleSettings {
                 pair: ThrottleLimit {
                     failures: 1,
@@ -75,9 +75,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 },
                 ..ThrottleSettings::default()
             },
-            ..CredentialsConfig::default()
+            ..CredentialCheckerSettings::default()
         })?;
-        credentials.verify("bob", "wrong", HERE).await;
+        credentials.verify_password("bob", "wrong", HERE).await;
         let one = logins(&credentials, count, |_| ("bob".into(), "wrong", HERE)).await;
         let many = logins(&credentials, count, |number| (format!("user{number}@example.org"), "wrong", HERE)).await;
         Ok::<_, Box<dyn std::error::Error>>((one, many))
@@ -86,10 +86,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     report("throttled: one user, one client", count, one);
     report("throttled: a new user each, one client", count, many);
 
-    credentials.verify("carol", "secret", HERE).await;
+    credentials.verify_password("carol", "secret", HERE).await;
     report("remembered", 100_000, logins(&credentials, 100_000, |_| ("carol".into(), "secret", HERE)).await);
 
-    let credentials = new(CredentialsConfig { throttle: unthrottled, ..CredentialsConfig::default() })?;
+    let credentials = new(CredentialCheckerSettings { throttle: unthrottled, ..CredentialCheckerSettings::default() })?;
     let client = |number: u32| IpAddr::V4((0x0a00_0000 + number).into());
     report("argon2id, wrong", 50, logins(&credentials, 50, |number| ("bob".into(), "wrong", client(number))).await);
 
@@ -97,10 +97,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("argon2id alone, as made here", stored.as_str()),
         ("bcrypt, cost 4", "$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG"),
         ("SHA256-CRYPT, 5000 rounds", "$5$saltsalt$AHEKnDWlz30naxZICwx9iP.q/8kkh.5vY4KFHIo4Rn8"),
-        ("SCRAM-SHA-256, 4096 iterations", &generate::scram_sha_256("secret", [7; 16])?),
+        ("SCRAM-SHA-256, 4096 iterations", &generate::hash_scram_sha_256("secret", [7; 16])?),
         ("SSHA", "{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo"),
     ] {
-        let stored = StoredPassword::read(text)?;
+        let stored = StoredPassword::parse(text)?;
         let began = Instant::now();
         (0..50).for_each(|_| {
             assert_eq!(black_box(stored.verify("wrong")), Ok(false));

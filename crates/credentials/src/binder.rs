@@ -29,13 +29,13 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::CredentialsError;
+use super::CheckerStartError;
 use ldap::{
-    Bind, Connector, EqualityRule, LdapConfig, LdapResponse, LdapServers, LdapSession, SearchEntry, SearchRequest,
-    is_printable_ascii,
+    Connector, EqualityRule, LdapBindMethod, LdapConfig, LdapConnectionConfig, LdapResponse, LdapSession, SearchEntry,
+    SearchRequest, is_printable_ascii,
 };
 use lookup::backend::BackendFailure;
-use lookup::fold;
+use lookup::fold_key;
 
 const SUCCESS: u32 = 0;
 const SIZE_LIMIT_EXCEEDED: u32 = 4;
@@ -81,9 +81,9 @@ impl LdapBinder {
         config: LdapConfig,
         at_once: usize,
         waiting_max: usize,
-    ) -> Result<LdapBinder, CredentialsError> {
+    ) -> Result<LdapBinder, CheckerStartError> {
         let (questions, asked) = mpsc::channel(waiting_max.max(1));
-        let anonymous = LdapServers { bind: Bind::Anonymous, ..config.servers.clone() };
+        let anonymous = LdapConnectionConfig { bind: LdapBindMethod::Anonymous, ..config.servers.clone() };
         let searching = SessionPool::new(Connector::new(config.servers.clone())?, at_once);
         let binding = SessionPool::new(Connector::new(anonymous)?, at_once);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -264,7 +264,7 @@ fn name_match(entry: &SearchEntry, attributes: &[&str], user: &str) -> NameMatch
             shown[place] = true;
         }
         let mut texts = values.filter_map(|value| str::from_utf8(value).ok());
-        if texts.any(|text| EqualityRule::Exact.normalize(&fold(text)) == user) {
+        if texts.any(|text| EqualityRule::Exact.normalize(&fold_key(text)) == user) {
             return NameMatch::Same;
         }
     }

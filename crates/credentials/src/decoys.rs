@@ -36,7 +36,7 @@ impl Decoys {
         if self.kinds.len() < KINDS_MAX && self.kinds.iter().all(|kind| kind.costs != costs) {
             self.kinds.push(HashKind { costs, decoys: stored.iter().map(StoredPassword::decoy).collect() });
         }
-        if let Some(warning) = stored.iter().find_map(StoredPassword::warning) {
+        if let Some(warning) = stored.iter().find_map(StoredPassword::weak_password_warning) {
             self.warning = Some(warning);
         }
     }
@@ -77,12 +77,12 @@ mod tests {
     const KEY: [u8; 32] = [5; 32];
 
     fn plain() -> StoredPassword {
-        StoredPassword::read("{PLAIN}x").unwrap()
+        StoredPassword::parse("{PLAIN}x").unwrap()
     }
 
     fn argon2(memory: u32) -> StoredPassword {
         let hash = "c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
-        StoredPassword::read(&format!("$argon2id$v=19$m={memory},t=2,p=1${hash}")).unwrap()
+        StoredPassword::parse(&format!("$argon2id$v=19$m={memory},t=2,p=1${hash}")).unwrap()
     }
 
     fn costs(decoys: &Decoys, user: &str) -> Vec<Cost> {

@@ -23,7 +23,7 @@ pub const SCRAM_ITERATIONS: u32 = 4096;
 pub struct UnusablePassword;
 
 /// `{ARGON2ID}$argon2id$...`. The salt must be random, from a cryptographic source.
-pub fn argon2id(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, UnusablePassword> {
+pub fn hash_argon2id(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, UnusablePassword> {
     check(password)?;
     let (memory, passes, lanes) = ARGON2ID;
     let params = Params::new(memory, passes, lanes, Some(HASH_OCTETS)).expect("OWASP's parameters are valid");
@@ -37,7 +37,7 @@ pub fn argon2id(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, Unusa
 
 /// `{SCRAM-SHA-256}4096,...`, which works with PLAIN, LOGIN and SCRAM. The salt must be random,
 /// from a cryptographic source.
-pub fn scram_sha_256(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, UnusablePassword> {
+pub fn hash_scram_sha_256(password: &str, salt: [u8; SALT_OCTETS]) -> Result<String, UnusablePassword> {
     check(password)?;
     let keys = scram::keys(password, &salt, SCRAM_ITERATIONS);
     let [salt, stored, server] = [&*keys.salt, &keys.stored_key, &keys.server_key].map(|part| STANDARD.encode(part));

@@ -1,9 +1,10 @@
 //! Authentication: checks passwords against a table of hashes, or by binding to an LDAP server as
 //! the user.
 //!
-//! Sessions call [`Credentials::verify`] on their own threads, which compute nothing. A few threads
-//! compute hashes from a bounded queue, and one thread waits for LDAP binds. A full queue gives
-//! [`LoginResult::Unavailable`], so password guessing slows down logins but not mail.
+//! Sessions call [`CredentialChecker::verify_password`] on their own threads, which compute
+//! nothing. A few threads compute hashes from a bounded queue, and one thread waits for LDAP binds.
+//! A full queue gives [`LoginResult::Unavailable`], so password guessing slows down logins but not
+//! mail.
 //!
 //! | step                             | cost           | result                                                         |
 //! |----------------------------------|----------------|----------------------------------------------------------------|
@@ -17,9 +18,9 @@
 //! Unknown users, locked users and users with a bad entry take as long as others: a hash like that
 //! of some real user is computed, always the same one for a name. With LDAP the delay is that of
 //! the last failed bind. An old password stays valid until step 3 forgets it
-//! ([`CredentialsConfig::recent_ttl`]); a new one is valid as soon as the table has it, because step 5
-//! depends on the stored entry. Failed binds are not cached, because the stored password is not
-//! visible.
+//! ([`CredentialCheckerSettings::recent_ttl`]); a new one is valid as soon as the table has it,
+//! because step 5 depends on the stored entry. Failed binds are not cached, because the stored
+//! password is not visible.
 
 mod binder;
 mod crypt;
@@ -44,14 +45,14 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use ldap::{LdapConfig, LdapError};
-use lookup::{LookupAnswer, Table, fold};
+use ldap::{LdapConfig, LdapConfigError};
+use lookup::{LookupAnswer, Table, fold_key};
 
 pub use password::{
-    ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, SCRAM_ITERATIONS_MAX,
-    SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError, VerifyError,
+    ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, PasswordHashError,
+    SCRAM_ITERATIONS_MAX, SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError,
 };
-pub use throttle::{AttemptEnd, ClientNetworks, LoginAttempt, Throttle, ThrottleLimit, ThrottleSettings};
+pub use throttle::{ClientNetworks, LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};
 
 use binder::{LdapBinder, PasswordCheck};
 use decoys::Decoys;
@@ -61,7 +62,7 @@ use workers::HashWorkers;
 /// The longest user name, in octets.
 pub const USER_OCTETS_MAX: usize = 320;
 /// The hash computed for unknown users before any real one was seen: made like
-/// [`generate::argon2id`], with zeroes.
+/// [`generate::hash_argon2id`], with zeroes.
 const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// How long a failed login is cached. The entry in the table is part of the cache key, so a changed
 /// password is not affected. A client that repeats a wrong password, which the throttle allows,
@@ -81,9 +82,9 @@ pub enum CredentialSource {
     Ldap(Box<LdapConfig>),
 }
 
-/// CredentialsConfig of authentication.
+/// Settings of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CredentialsConfig {
+pub struct CredentialCheckerSettings {
     /// Threads that compute hashes.
     pub threads: usize,
     /// Passwords that may wait for a hash thread or for the LDAP server.
@@ -105,11 +106,11 @@ pub struct CredentialsConfig {
     pub scram_iterations: u32,
 }
 
-impl Default for CredentialsConfig {
+impl Default for CredentialCheckerSettings {
     /// Half of the processors.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        CredentialsConfig {
+        CredentialCheckerSettings {
             threads: (processors / 2).max(1),
             waiting_max: 256,
             bind_concurrency: 16,
@@ -144,7 +145,7 @@ pub enum LoginResult {
 
 /// The result of looking up SCRAM keys.
 #[derive(Debug)]
-pub enum ScramLookup {
+pub enum ScramLookupResult {
     /// The user has keys.
     Found {
         /// The user's name as a table key.
@@ -190,18 +191,18 @@ pub struct CredentialStats {
 
 /// Why authentication cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
+pub enum CheckerStartError {
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
     /// The LDAP configuration cannot work.
     #[error(transparent)]
-    Ldap(#[from] LdapError),
+    Ldap(#[from] LdapConfigError),
 }
 
 /// Checks logins. Clones share their state.
 #[derive(Clone)]
-pub struct Credentials(Arc<Shared>);
+pub struct CredentialChecker(Arc<Shared>);
 
 struct Shared {
     source: SourceState,
@@ -233,45 +234,45 @@ struct Counters {
     unavailable: AtomicU64,
 }
 
-impl Credentials {
+impl CredentialChecker {
     /// Starts the threads. `secret` is 32 random octets from a cryptographic source, the same that
     /// SASL exchanges use. It keys the caches and generates salts.
     pub fn new(
         source: CredentialSource,
-        settings: CredentialsConfig,
+        settings: CredentialCheckerSettings,
         secret: [u8; 32],
-    ) -> Result<Credentials, CredentialsError> {
-        Credentials::start(source, settings, secret, None)
+    ) -> Result<CredentialChecker, CheckerStartError> {
+        CredentialChecker::start(source, settings, secret, None)
     }
 
     /// Creates a successor with the same secret for a new configuration. Counters continue; with
     /// `keeps_throttle` so does the throttle, with its old settings. The caches start empty,
     /// because passwords may have changed. Logins still running here count for both.
-    pub fn successor(
+    pub fn create_successor(
         &self,
         source: CredentialSource,
-        settings: CredentialsConfig,
+        settings: CredentialCheckerSettings,
         keeps_throttle: bool,
-    ) -> Result<Credentials, CredentialsError> {
-        Credentials::start(source, settings, self.0.secret, Some((&*self.0, keeps_throttle)))
+    ) -> Result<CredentialChecker, CheckerStartError> {
+        CredentialChecker::start(source, settings, self.0.secret, Some((&*self.0, keeps_throttle)))
     }
 
     fn start(
         source: CredentialSource,
-        settings: CredentialsConfig,
+        settings: CredentialCheckerSettings,
         secret: [u8; 32],
         before: Option<(&Shared, bool)>,
-    ) -> Result<Credentials, CredentialsError> {
+    ) -> Result<CredentialChecker, CheckerStartError> {
         let source = match source {
             CredentialSource::Table(table) => SourceState::Table(table),
             CredentialSource::Ldap(config) => {
                 SourceState::Ldap(LdapBinder::start(*config, settings.bind_concurrency, settings.waiting_max)?)
             }
         };
-        let decoy = StoredPassword::read(DECOY).expect("DECOY is a valid stored password");
+        let decoy = StoredPassword::parse(DECOY).expect("DECOY is a valid stored password");
         let (recent_key, wrong_key) = (scram::hmac(&secret, b"recent"), scram::hmac(&secret, b"wrong"));
         let throttle = before.filter(|(_, keeps)| *keeps).map(|(before, _)| before.throttle.clone());
-        Ok(Credentials(Arc::new(Shared {
+        Ok(CredentialChecker(Arc::new(Shared {
             source,
             workers: HashWorkers::start(settings.threads, settings.waiting_max)?,
             throttle: throttle.unwrap_or_else(|| Arc::new(Mutex::new(Throttle::new(settings.throttle)))),
@@ -291,7 +292,7 @@ impl Credentials {
     }
 
     /// Checks a password. Counts as a failure if dropped before the end.
-    pub async fn verify(&self, user: &str, password: &str, client: IpAddr) -> LoginResult {
+    pub async fn verify_password(&self, user: &str, password: &str, client: IpAddr) -> LoginResult {
         let verdict = self.check_login(user, password, client).await;
         let counters = &self.0.counters;
         let counter = match &verdict {
@@ -305,35 +306,35 @@ impl Credentials {
     }
 
     /// Looks up the user's keys for SCRAM.
-    pub async fn scram(&self, user: &str, client: IpAddr) -> ScramLookup {
-        let user = fold(user);
+    pub async fn find_scram_keys(&self, user: &str, client: IpAddr) -> ScramLookupResult {
+        let user = fold_key(user);
         let Some(pending) = self.admit(&user, client) else {
             self.0.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            return ScramLookup::Throttled;
+            return ScramLookupResult::Throttled;
         };
         let unusable = match self.0.scram_keys(&user).await {
             ScramKeyLookup::Found(keys) => {
-                return ScramLookup::Found { user: user.into(), keys, pending: pending.charge() };
+                return ScramLookupResult::Found { user: user.into(), keys, pending: pending.charge() };
             }
             ScramKeyLookup::None => None,
             ScramKeyLookup::Unusable(why) => Some(why),
             ScramKeyLookup::Unavailable(why) => {
-                pending.end(AttemptEnd::NotChecked);
+                pending.end(LoginAttemptOutcome::NotChecked);
                 self.0.counters.unavailable.fetch_add(1, Ordering::Relaxed);
-                return ScramLookup::Unavailable(why);
+                return ScramLookupResult::Unavailable(why);
             }
         };
-        ScramLookup::Unknown { iterations: self.0.decoy_iterations(&user), unusable, pending: pending.charge() }
+        ScramLookupResult::Unknown { iterations: self.0.decoy_iterations(&user), unusable, pending: pending.charge() }
     }
 
-    /// Whether to offer SCRAM: it is enabled ([`CredentialsConfig::scram`]) and there is a table. LDAP binds
-    /// give no keys.
+    /// Whether to offer SCRAM: it is enabled ([`CredentialCheckerSettings::scram`]) and there is a
+    /// table. LDAP binds give no keys.
     pub fn can_scram(&self) -> bool {
         self.0.offers_scram && matches!(self.0.source, SourceState::Table(_))
     }
 
     /// A warning for the operator about the stored passwords seen so far, such as plain-text ones.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn weak_password_warning(&self) -> Option<&'static str> {
         self.0.decoys.lock().warning()
     }
 
@@ -353,7 +354,7 @@ impl Credentials {
     }
 
     async fn check_login(&self, user: &str, password: &str, client: IpAddr) -> LoginResult {
-        let user = fold(user);
+        let user = fold_key(user);
         if !password::is_acceptable(password) || !is_valid_user_name(&user) {
             return LoginResult::Refused;
         }
@@ -362,20 +363,20 @@ impl Credentials {
         let remembered = shared.recent_successes.lock().find(shared.now(), &user, password);
         if let Some(user) = remembered {
             shared.counters.remembered.fetch_add(1, Ordering::Relaxed);
-            pending.end(AttemptEnd::Succeeded);
+            pending.end(LoginAttemptOutcome::Succeeded);
             return LoginResult::Accepted { user };
         }
-        let (found, wrong): (_, fn(u64) -> AttemptEnd) = match &shared.source {
+        let (found, wrong): (_, fn(u64) -> LoginAttemptOutcome) = match &shared.source {
             SourceState::Table(table) => {
-                (shared.verify_with_table(&**table, &user, password, client).await, AttemptEnd::WrongPassword)
+                (shared.verify_with_table(&**table, &user, password, client).await, LoginAttemptOutcome::WrongPassword)
             }
-            SourceState::Ldap(binder) => (binder.verify(&user, password).await, AttemptEnd::WrongCostly),
+            SourceState::Ldap(binder) => (binder.verify(&user, password).await, LoginAttemptOutcome::WrongCostly),
         };
         let fingerprint = || shared.recent_successes.lock().short_fingerprint(&user, password);
         match found {
             PasswordCheck::Right => {
                 shared.recent_successes.lock().add(shared.now(), &user, password, &user);
-                pending.end(AttemptEnd::Succeeded);
+                pending.end(LoginAttemptOutcome::Succeeded);
                 LoginResult::Accepted { user: user.into() }
             }
             PasswordCheck::Wrong => {
@@ -389,18 +390,18 @@ impl Credentials {
             // The password may be right. Without a mark as costly, repeating it until the server
             // works again stays free.
             PasswordCheck::Inconclusive(why) => {
-                pending.end(AttemptEnd::WrongPassword(fingerprint()));
+                pending.end(LoginAttemptOutcome::WrongPassword(fingerprint()));
                 LoginResult::Unavailable(why)
             }
             PasswordCheck::NotChecked(why) => {
-                pending.end(AttemptEnd::NotChecked);
+                pending.end(LoginAttemptOutcome::NotChecked);
                 LoginResult::Unavailable(why)
             }
         }
     }
 
     fn admit(&self, user: &str, client: IpAddr) -> Option<PendingLogin> {
-        let attempt = self.0.throttle.lock().admit(self.0.now(), user, client)?;
+        let attempt = self.0.throttle.lock().admit_attempt(self.0.now(), user, client)?;
         Some(PendingLogin { shared: self.0.clone(), attempt: Some(attempt) })
     }
 }
@@ -417,7 +418,7 @@ impl Shared {
         match table.lookup(&[user]).await.pop() {
             Some(LookupAnswer::Found(values)) => {
                 let values = Zeroizing::new(values);
-                let entry = match StoredPassword::read_all(&values) {
+                let entry = match StoredPassword::parse_all(&values) {
                     Ok(stored) => {
                         self.decoys.lock().observe(&stored);
                         UserEntry::Usable(stored)
@@ -524,39 +525,39 @@ pub struct PendingLogin {
 
 impl PendingLogin {
     /// The proof was right.
-    pub fn succeeded(self) {
+    pub fn record_success(self) {
         self.shared.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        self.end(AttemptEnd::Succeeded);
+        self.end(LoginAttemptOutcome::Succeeded);
     }
 
     /// The proof was wrong.
-    pub fn failed(self) {
+    pub fn record_failure(self) {
         self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.end(AttemptEnd::Failed);
+        self.end(LoginAttemptOutcome::Failed);
     }
 
     /// Charges the attempt now, because from here the client decides whether and when it ends.
     fn charge(mut self) -> PendingLogin {
         if let Some(attempt) = &mut self.attempt {
-            self.shared.throttle.lock().charge(self.shared.now(), attempt);
+            self.shared.throttle.lock().count_as_failed(self.shared.now(), attempt);
         }
         self
     }
 
-    fn end(mut self, end: AttemptEnd) {
+    fn end(mut self, end: LoginAttemptOutcome) {
         self.settle(end);
     }
 
-    fn settle(&mut self, end: AttemptEnd) {
+    fn settle(&mut self, end: LoginAttemptOutcome) {
         if let Some(attempt) = self.attempt.take() {
-            self.shared.throttle.lock().settle(self.shared.now(), attempt, end);
+            self.shared.throttle.lock().finish_attempt(self.shared.now(), attempt, end);
         }
     }
 }
 
 impl Drop for PendingLogin {
     fn drop(&mut self) {
-        self.settle(AttemptEnd::Failed);
+        self.settle(LoginAttemptOutcome::Failed);
     }
 }
 

@@ -142,7 +142,7 @@ const UNSUPPORTED_CRYPT_IDS: [&str; 20] = [
 /// The hash could not be computed, for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot compute {0}: out of memory?")]
-pub struct VerifyError(&'static str);
+pub struct PasswordHashError(&'static str);
 
 /// The maximum number of stored passwords per user. Each that does not match costs its time.
 pub const HASHES_MAX: usize = 4;
@@ -194,7 +194,7 @@ enum SaltedDigest {
 
 impl StoredPassword {
     /// Parses a stored password.
-    pub fn read(text: &str) -> Result<StoredPassword, StoredPasswordError> {
+    pub fn parse(text: &str) -> Result<StoredPassword, StoredPasswordError> {
         let text = text.trim();
         if text.len() > STORED_OCTETS_MAX {
             return Err(too_costly("text", "length in octets", STORED_OCTETS_MAX as u64, text.len() as u64));
@@ -228,7 +228,7 @@ impl StoredPassword {
     /// Parses the passwords of one user from the values of a table. Tables split values at commas,
     /// which Argon2 and SCRAM formats contain, so a value without `{` or `$` continues such a
     /// password; after any other it is an error. If the first password is locked, so is the user.
-    pub fn read_all(values: &[String]) -> Result<Vec<StoredPassword>, StoredPasswordError> {
+    pub fn parse_all(values: &[String]) -> Result<Vec<StoredPassword>, StoredPasswordError> {
         let mut texts: Vec<Zeroizing<String>> = Vec::new();
         for value in values {
             match texts.last_mut() {
@@ -245,20 +245,20 @@ impl StoredPassword {
         if !(1..=HASHES_MAX).contains(&texts.len()) {
             return Err(StoredPasswordError::Count(texts.len()));
         }
-        texts.iter().map(|text| StoredPassword::read(text)).collect()
+        texts.iter().map(|text| StoredPassword::parse(text)).collect()
     }
 
     /// Checks a password. Takes as long as the scheme does, up to a second; a password that is
     /// empty, too long or contains NUL fails without computing. The final comparison takes constant
     /// time.
-    pub fn verify(&self, password: &str) -> Result<bool, VerifyError> {
+    pub fn verify(&self, password: &str) -> Result<bool, PasswordHashError> {
         if !is_acceptable(password) {
             return Ok(false);
         }
         let octets = password.as_bytes();
         let is_right = match &self.0 {
-            Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| VerifyError(self.scheme()))?,
-            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| VerifyError(self.scheme()))?,
+            Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| PasswordHashError(self.scheme()))?,
+            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| PasswordHashError(self.scheme()))?,
             Scheme::ShaCrypt { is_sha512: is_wide, rounds, salt, hash } => {
                 crypt::sha_crypt(*is_wide, octets, salt, *rounds).as_bytes().ct_eq(hash.as_bytes()).into()
             }
@@ -274,7 +274,7 @@ impl StoredPassword {
 
     /// Checks a password against several stored ones until one matches. If none does, an error
     /// takes precedence.
-    pub(super) fn verify_any(all: &[StoredPassword], password: &str) -> Result<bool, VerifyError> {
+    pub(super) fn verify_any(all: &[StoredPassword], password: &str) -> Result<bool, PasswordHashError> {
         let mut ended = Ok(false);
         for stored in all {
             match stored.verify(password) {
@@ -312,7 +312,7 @@ impl StoredPassword {
     }
 
     /// A warning for the operator about a plain-text or weakly hashed password.
-    pub fn warning(&self) -> Option<&'static str> {
+    pub fn weak_password_warning(&self) -> Option<&'static str> {
         match &self.0 {
             Scheme::Plain(_) => Some("passwords are stored in plain text: anyone who can read the table knows them"),
             Scheme::Salted { .. } => {

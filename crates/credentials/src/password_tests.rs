@@ -10,7 +10,7 @@ const LONG: &str = "pässwörd with a longer text than one block of sha512 has, 
 const SCRAM: &str = "{SCRAM-SHA-256}4096,slOxosY9m7BNgx3JnE2Tlg==,UPCnX994kWO6BpTlEkr0PVwixRiVIIgRkSANWb6j1b4=,cKCeOLJkwGvL7Ht3lksYK1W8LalDUs3l7ObMjm3NvdI=";
 
 fn is_right(stored: &str, password: &str) -> bool {
-    StoredPassword::read(stored).unwrap().verify(password).unwrap()
+    StoredPassword::parse(stored).unwrap().verify(password).unwrap()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn malformed_passwords_are_refused() {
         ("$argon2id$v=20$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEg", StoredPasswordError::Malformed("Argon2")),
     ];
     for (stored, error) in refused {
-        assert_eq!(StoredPassword::read(stored).err(), Some(error), "{stored}");
+        assert_eq!(StoredPassword::parse(stored).err(), Some(error), "{stored}");
     }
 }
 
@@ -162,7 +162,7 @@ fn costly_passwords_are_refused_without_computing() {
         (&format!("{{PLAIN}}{}", "x".repeat(3000)), "text length"),
     ];
     for (stored, words) in costly {
-        let error = StoredPassword::read(stored).unwrap_err().to_string();
+        let error = StoredPassword::parse(stored).unwrap_err().to_string();
         assert!(error.contains(words), "{stored}: {error}");
     }
     assert!(!is_right("{PLAIN}x", &"x".repeat(PASSWORD_OCTETS_MAX + 1)));
@@ -172,12 +172,12 @@ fn costly_passwords_are_refused_without_computing() {
 fn a_stored_password_split_at_commas_is_joined() {
     let values = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     let parts: Vec<&str> = SCRAM.split(',').collect();
-    let scram = StoredPassword::read_all(&values(&parts)).unwrap();
+    let scram = StoredPassword::parse_all(&values(&parts)).unwrap();
     assert!(scram.len() == 1 && scram[0].verify("tanstaaf") == Ok(true));
     let mut both = vec!["$argon2id$v=19$m=256", "t=2", "p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4"];
     both.extend(parts);
     assert_eq!(
-        format!("{:?}", StoredPassword::read_all(&values(&both)).unwrap()),
+        format!("{:?}", StoredPassword::parse_all(&values(&both)).unwrap()),
         "[Stored(Argon2), Stored(SCRAM-SHA-256)]"
     );
     // Plain-text passwords may contain commas, and the text after one does not continue other
@@ -185,25 +185,29 @@ fn a_stored_password_split_at_commas_is_joined() {
     for parted in
         [["{PLAIN}a", "b"], ["$2y$04$abcdefghijklmnopqrstuumJUK7dJmoK7yMfXBMkeTJL1Y.du7qIG", "x"], ["{PLAIN}a", "!"]]
     {
-        assert_eq!(StoredPassword::read_all(&values(&parted)).err(), Some(StoredPasswordError::NoScheme), "{parted:?}");
+        assert_eq!(
+            StoredPassword::parse_all(&values(&parted)).err(),
+            Some(StoredPasswordError::NoScheme),
+            "{parted:?}"
+        );
     }
-    assert_eq!(StoredPassword::read_all(&values(&["!", "{PLAIN}x"])).err(), Some(StoredPasswordError::Locked));
-    assert_eq!(StoredPassword::read_all(&[]).err(), Some(StoredPasswordError::Count(0)));
-    assert_eq!(StoredPassword::read_all(&values(&["{PLAIN}x"; 5])).err(), Some(StoredPasswordError::Count(5)));
-    assert_eq!(StoredPassword::read_all(&values(&["{PLAIN}x", "$x"])).err(), Some(StoredPasswordError::NoScheme));
+    assert_eq!(StoredPassword::parse_all(&values(&["!", "{PLAIN}x"])).err(), Some(StoredPasswordError::Locked));
+    assert_eq!(StoredPassword::parse_all(&[]).err(), Some(StoredPasswordError::Count(0)));
+    assert_eq!(StoredPassword::parse_all(&values(&["{PLAIN}x"; 5])).err(), Some(StoredPasswordError::Count(5)));
+    assert_eq!(StoredPassword::parse_all(&values(&["{PLAIN}x", "$x"])).err(), Some(StoredPasswordError::NoScheme));
 }
 
 #[test]
 fn the_keys_of_scram_are_those_of_the_rfc_and_of_dovecot() {
     // The example of RFC 7677 section 3, for the password 'pencil'.
     let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
-    let keys = StoredPassword::read("{PLAIN}pencil").unwrap().scram_keys(&salt, 4096).unwrap();
+    let keys = StoredPassword::parse("{PLAIN}pencil").unwrap().scram_keys(&salt, 4096).unwrap();
     assert_eq!(STANDARD.encode(keys.stored_key), "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=");
     assert_eq!(STANDARD.encode(keys.server_key), "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=");
-    let stored = StoredPassword::read(SCRAM).unwrap().scram_keys(b"other", 1).unwrap();
-    let made = StoredPassword::read("{PLAIN}tanstaaf").unwrap().scram_keys(&stored.salt, 4096).unwrap();
+    let stored = StoredPassword::parse(SCRAM).unwrap().scram_keys(b"other", 1).unwrap();
+    let made = StoredPassword::parse("{PLAIN}tanstaaf").unwrap().scram_keys(&stored.salt, 4096).unwrap();
     assert_eq!(stored, made);
-    assert_eq!(StoredPassword::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().scram_keys(&salt, 4096), None);
+    assert_eq!(StoredPassword::parse("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().scram_keys(&salt, 4096), None);
 }
 
 #[test]
@@ -215,7 +219,7 @@ fn a_failed_computation_is_not_a_wrong_password() {
     let broken = StoredPassword(Scheme::Argon2(Box::new(argon)));
     let error = broken.verify("x").unwrap_err();
     assert!(error.to_string().contains("cannot compute Argon2"), "{error}");
-    let plain = StoredPassword::read("{PLAIN}x").unwrap();
+    let plain = StoredPassword::parse("{PLAIN}x").unwrap();
     assert_eq!(StoredPassword::verify_any(&[broken.clone(), plain.clone()], "x"), Ok(true));
     assert_eq!(StoredPassword::verify_any(&[broken, plain.clone()], "y"), Err(error));
     assert_eq!(StoredPassword::verify_any(&[plain], "y"), Ok(false));
@@ -223,30 +227,30 @@ fn a_failed_computation_is_not_a_wrong_password() {
 
 #[test]
 fn plain_text_passwords_give_a_warning_and_are_not_shown() {
-    let plain = StoredPassword::read("{PLAIN}verysecret").unwrap();
-    assert!(plain.warning().is_some() && !format!("{plain:?}").contains("secret"));
-    assert!(StoredPassword::read("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().warning().is_some());
-    assert!(StoredPassword::read(SCRAM).unwrap().warning().is_none());
+    let plain = StoredPassword::parse("{PLAIN}verysecret").unwrap();
+    assert!(plain.weak_password_warning().is_some() && !format!("{plain:?}").contains("secret"));
+    assert!(StoredPassword::parse("{SSHA}zOdC8N52MwSafj2ThLEwR3Kgw5/I7XUo").unwrap().weak_password_warning().is_some());
+    assert!(StoredPassword::parse(SCRAM).unwrap().weak_password_warning().is_none());
     assert_eq!(plain.decoy().verify("verysecret"), Ok(false));
 }
 
 #[test]
 fn generated_passwords_can_be_parsed() {
-    let scram = super::super::generate::scram_sha_256("tanstaaf", [7; 16]).unwrap();
+    let scram = super::super::generate::hash_scram_sha_256("tanstaaf", [7; 16]).unwrap();
     assert!(is_right(&scram, "tanstaaf") && !is_right(&scram, "tanstaax"));
-    let argon = super::super::generate::argon2id("tanstaaf", [7; 16]).unwrap();
+    let argon = super::super::generate::hash_argon2id("tanstaaf", [7; 16]).unwrap();
     assert!(argon.starts_with("{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$BwcHBwcHBwcHBwcHBwcHBw$"), "{argon}");
     assert!(is_right(&argon, "tanstaaf"));
     for unfit in ["", "a\0b", "a\nb", "\u{ad}\u{2060}", &"x".repeat(513)] {
-        assert!(super::super::generate::scram_sha_256(unfit, [7; 16]).is_err());
-        assert!(super::super::generate::argon2id(unfit, [7; 16]).is_err());
+        assert!(super::super::generate::hash_scram_sha_256(unfit, [7; 16]).is_err());
+        assert!(super::super::generate::hash_argon2id(unfit, [7; 16]).is_err());
     }
 }
 
 proptest! {
     #[test]
     fn no_text_makes_reading_panic(text in "[{}$a-zA-Z0-9=,./+é -]{0,120}") {
-        let _ = StoredPassword::read(&text);
+        let _ = StoredPassword::parse(&text);
     }
 
     #[test]
@@ -260,7 +264,7 @@ proptest! {
             "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
         ][which];
         let place = place.index(stored.len());
-        let _ = StoredPassword::read(&[&stored[..place], &by, &stored[place + 1..]].concat());
+        let _ = StoredPassword::parse(&[&stored[..place], &by, &stored[place + 1..]].concat());
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! A right password resets the pair only. An attempt counts from its admission: no more run at once
 //! than may still fail, and an abandoned one has failed. If the client controls when an attempt
-//! ends it is [charged](Throttle::charge) early, so that it does not block others.
+//! ends it is [charged](Throttle::count_as_failed) early, so that it does not block others.
 //!
 //! Repeating the last wrong password is no further guess, so that a device with an old password
 //! does not lock out its user. Each pair keeps a fingerprint of it. Where each check has its full
@@ -84,7 +84,7 @@ impl fmt::Debug for ClientNetworks {
     }
 }
 
-/// CredentialsConfig of the throttle.
+/// Settings of the throttle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThrottleSettings {
     /// How long a failure counts.
@@ -148,7 +148,7 @@ pub struct LoginAttempt {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptEnd {
+pub enum LoginAttemptOutcome {
     /// The password was right.
     Succeeded,
     /// The password was wrong, or the result is unknown.
@@ -173,7 +173,7 @@ impl Throttle {
 
     /// Admits an attempt, or returns None if it has to wait. `now` is the time since any fixed
     /// moment; `user` is the folded name.
-    pub fn admit(&mut self, now: Duration, user: &str, client: IpAddr) -> Option<LoginAttempt> {
+    pub fn admit_attempt(&mut self, now: Duration, user: &str, client: IpAddr) -> Option<LoginAttempt> {
         let settings = &self.settings;
         let is_bound = !settings.shared_clients.contains(client);
         let client = client_network(client);
@@ -208,7 +208,7 @@ impl Throttle {
     /// Counts the attempt as failed by client and by user until it succeeds, because the client
     /// controls when it ends. It still runs for its pair: only those who can fail there can block
     /// it.
-    pub fn charge(&mut self, now: Duration, attempt: &mut LoginAttempt) {
+    pub fn count_as_failed(&mut self, now: Duration, attempt: &mut LoginAttempt) {
         let window = self.settings.window;
         for (table, key, bound, is_pair) in self.counters_of(attempt) {
             if !is_pair {
@@ -221,15 +221,17 @@ impl Throttle {
     }
 
     /// Settles an attempt.
-    pub fn settle(&mut self, now: Duration, attempt: LoginAttempt, end: AttemptEnd) {
+    pub fn finish_attempt(&mut self, now: Duration, attempt: LoginAttempt, end: LoginAttemptOutcome) {
         let window = self.settings.window;
         let is_again = match (end, self.pairs.find_mut(attempt.pair)) {
-            (AttemptEnd::WrongPassword(mark), Some(pair)) => pair.is_free_repeat(now, mark, Duration::ZERO),
-            (AttemptEnd::WrongCostly(mark), Some(pair)) => pair.is_free_repeat(now, mark, REPETITION_PAUSE),
+            (LoginAttemptOutcome::WrongPassword(mark), Some(pair)) => pair.is_free_repeat(now, mark, Duration::ZERO),
+            (LoginAttemptOutcome::WrongCostly(mark), Some(pair)) => pair.is_free_repeat(now, mark, REPETITION_PAUSE),
             _ => false,
         };
-        let is_failure =
-            matches!(end, AttemptEnd::Failed | AttemptEnd::WrongPassword(_) | AttemptEnd::WrongCostly(_)) && !is_again;
+        let is_failure = matches!(
+            end,
+            LoginAttemptOutcome::Failed | LoginAttemptOutcome::WrongPassword(_) | LoginAttemptOutcome::WrongCostly(_)
+        ) && !is_again;
         for (table, key, bound, is_pair) in self.counters_of(&attempt) {
             match attempt.charged.filter(|_| !is_pair) {
                 Some(_) if is_failure => {}
@@ -244,18 +246,18 @@ impl Throttle {
             }
         }
         match end {
-            AttemptEnd::Succeeded => {
+            LoginAttemptOutcome::Succeeded => {
                 let pair = self.pairs.refresh_or_insert(attempt.pair, now, window, &self.settings.pair);
                 pair.reset();
                 pair.known_until = now + self.settings.known_for;
             }
             // Set this even if the counter was evicted and restored meanwhile.
-            AttemptEnd::WrongPassword(mark) | AttemptEnd::WrongCostly(mark) => {
+            LoginAttemptOutcome::WrongPassword(mark) | LoginAttemptOutcome::WrongCostly(mark) => {
                 if let Some(pair) = self.pairs.find_mut(attempt.pair) {
                     pair.last_wrong = Some(mark);
                 }
             }
-            AttemptEnd::Failed | AttemptEnd::NotChecked => {}
+            LoginAttemptOutcome::Failed | LoginAttemptOutcome::NotChecked => {}
         }
     }
 

@@ -30,16 +30,16 @@ fn address(number: u32) -> IpAddr {
 }
 
 /// Whether an attempt is admitted; it ends as given.
-fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: AttemptEnd) -> bool {
-    let attempt = throttle.admit(now, user, client);
+fn attempt(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr, end: LoginAttemptOutcome) -> bool {
+    let attempt = throttle.admit_attempt(now, user, client);
     if let Some(attempt) = attempt {
-        throttle.settle(now, attempt, end);
+        throttle.finish_attempt(now, attempt, end);
     }
     attempt.is_some()
 }
 
 fn fails(throttle: &mut Throttle, now: Duration, user: &str, client: IpAddr) -> bool {
-    attempt(throttle, now, user, client, AttemptEnd::Failed)
+    attempt(throttle, now, user, client, LoginAttemptOutcome::Failed)
 }
 
 #[test]
@@ -83,13 +83,16 @@ fn the_right_password_resets_the_pair_and_nothing_else() {
     for _ in 0..4 {
         assert!(fails(&mut throttle, at(0), "bob", address(1)));
         assert!(fails(&mut throttle, at(0), "bob", address(1)));
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::Succeeded));
     }
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
     assert!(fails(&mut throttle, at(0), "carol", address(1)));
     // Ten failures of this client, over all users.
     assert!(!fails(&mut throttle, at(0), "dave", address(1)));
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded), "bob is known on this client");
+    assert!(
+        attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::Succeeded),
+        "bob is known on this client"
+    );
 }
 
 #[test]
@@ -111,33 +114,34 @@ fn a_client_that_goes_through_many_users_is_stopped_and_so_are_its_neighbours_in
 #[test]
 fn a_user_cannot_be_locked_out_of_known_clients() {
     let mut throttle = Throttle::new(settings());
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded));
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::Succeeded));
     for number in 0..20 {
         assert!(fails(&mut throttle, at(1), "bob", address(100 + number)));
     }
     assert!(!fails(&mut throttle, at(1), "bob", address(999)), "unknown clients wait");
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::Succeeded));
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), LoginAttemptOutcome::Succeeded));
     // An unknown client gets through after the short delay, regardless of the number of failures.
     let mut now = at(1);
     for _ in 0..20 {
         now += at(5);
         assert!(fails(&mut throttle, now, "bob", address(2000 + u32::try_from(now.as_secs()).unwrap())));
     }
-    assert!(attempt(&mut throttle, now + at(5), "bob", address(7777), AttemptEnd::Succeeded));
+    assert!(attempt(&mut throttle, now + at(5), "bob", address(7777), LoginAttemptOutcome::Succeeded));
 }
 
 #[test]
 fn no_more_are_let_through_at_once_than_may_fail() {
     let mut throttle = Throttle::new(settings());
-    let mut under_way: Vec<_> = (0..4).map(|_| throttle.admit(at(0), "bob", address(1)).unwrap()).collect();
-    assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
-    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::Failed);
-    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::NotChecked);
+    let mut under_way: Vec<_> = (0..4).map(|_| throttle.admit_attempt(at(0), "bob", address(1)).unwrap()).collect();
+    assert_eq!(throttle.admit_attempt(at(0), "bob", address(1)), None);
+    throttle.finish_attempt(at(0), under_way.pop().unwrap(), LoginAttemptOutcome::Failed);
+    throttle.finish_attempt(at(0), under_way.pop().unwrap(), LoginAttemptOutcome::NotChecked);
     // Two more failures allowed, two attempts running.
-    assert_eq!(throttle.admit(at(0), "bob", address(1)), None);
-    throttle.settle(at(0), under_way.pop().unwrap(), AttemptEnd::NotChecked);
-    assert!(throttle.admit(at(0), "bob", address(1)).is_some());
-    let others: Vec<_> = (0..20).filter_map(|number| throttle.admit(at(0), &number.to_string(), address(2))).collect();
+    assert_eq!(throttle.admit_attempt(at(0), "bob", address(1)), None);
+    throttle.finish_attempt(at(0), under_way.pop().unwrap(), LoginAttemptOutcome::NotChecked);
+    assert!(throttle.admit_attempt(at(0), "bob", address(1)).is_some());
+    let others: Vec<_> =
+        (0..20).filter_map(|number| throttle.admit_attempt(at(0), &number.to_string(), address(2))).collect();
     assert_eq!(others.len(), 8);
 }
 
@@ -145,7 +149,7 @@ fn no_more_are_let_through_at_once_than_may_fail() {
 fn an_unchecked_password_is_no_failure() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..100 {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::NotChecked));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::NotChecked));
     }
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
     for _ in 0..100 {
@@ -173,17 +177,17 @@ fn an_open_exchange_blocks_no_other_client() {
     for number in 0..19 {
         assert!(fails(&mut throttle, at(0), "bob", address(100 + number)));
     }
-    let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
-    assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
-    throttle.charge(at(0), &mut held);
+    let mut held = throttle.admit_attempt(at(0), "bob", address(1)).unwrap();
+    assert_eq!(throttle.admit_attempt(at(0), "bob", address(2)), None);
+    throttle.count_as_failed(at(0), &mut held);
     // It delays others as a failure does, and no longer.
-    assert_eq!(throttle.admit(at(0), "bob", address(2)), None);
-    assert!(attempt(&mut throttle, at(1), "bob", address(2), AttemptEnd::NotChecked));
+    assert_eq!(throttle.admit_attempt(at(0), "bob", address(2)), None);
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), LoginAttemptOutcome::NotChecked));
     // A right proof is refunded, a wrong one is counted once.
-    throttle.settle(at(1), held, AttemptEnd::Succeeded);
-    let mut wrong = throttle.admit(at(1), "bob", address(3)).unwrap();
-    throttle.charge(at(1), &mut wrong);
-    throttle.settle(at(1), wrong, AttemptEnd::Failed);
+    throttle.finish_attempt(at(1), held, LoginAttemptOutcome::Succeeded);
+    let mut wrong = throttle.admit_attempt(at(1), "bob", address(3)).unwrap();
+    throttle.count_as_failed(at(1), &mut wrong);
+    throttle.finish_attempt(at(1), wrong, LoginAttemptOutcome::Failed);
     assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [20]);
     assert!(throttle.pairs.groups.iter().flatten().all(|place| place.in_flight == 0));
 }
@@ -191,10 +195,10 @@ fn an_open_exchange_blocks_no_other_client() {
 #[test]
 fn a_charge_from_an_earlier_window_is_not_refunded() {
     let mut throttle = Throttle::new(settings());
-    let mut held = throttle.admit(at(0), "bob", address(1)).unwrap();
-    throttle.charge(at(0), &mut held);
+    let mut held = throttle.admit_attempt(at(0), "bob", address(1)).unwrap();
+    throttle.count_as_failed(at(0), &mut held);
     assert!(fails(&mut throttle, at(601), "bob", address(2)));
-    throttle.settle(at(602), held, AttemptEnd::Succeeded);
+    throttle.finish_attempt(at(602), held, LoginAttemptOutcome::Succeeded);
     assert_eq!(throttle.users.groups.iter().flatten().map(|place| place.failures).collect::<Vec<_>>(), [1]);
 }
 
@@ -202,20 +206,20 @@ fn a_charge_from_an_earlier_window_is_not_refunded() {
 fn the_same_wrong_password_again_is_no_further_failure() {
     let mut throttle = Throttle::new(settings());
     for _ in 0..100 {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(7)));
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::WrongPassword(7)));
     }
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::Succeeded), "the user can log in");
-    assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(7)));
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::Succeeded), "the user can log in");
+    assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::WrongPassword(7)));
     for mark in [8, 7, 8] {
-        assert!(attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(mark)), "{mark}");
+        assert!(attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::WrongPassword(mark)), "{mark}");
     }
     assert!(
-        !attempt(&mut throttle, at(0), "bob", address(1), AttemptEnd::WrongPassword(8)),
+        !attempt(&mut throttle, at(0), "bob", address(1), LoginAttemptOutcome::WrongPassword(8)),
         "three failures with different passwords"
     );
-    assert!(attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::WrongPassword(8)));
+    assert!(attempt(&mut throttle, at(1), "bob", address(1), LoginAttemptOutcome::WrongPassword(8)));
     assert!(
-        attempt(&mut throttle, at(1), "bob", address(1), AttemptEnd::WrongPassword(8)),
+        attempt(&mut throttle, at(1), "bob", address(1), LoginAttemptOutcome::WrongPassword(8)),
         "a repetition adds no delay"
     );
 }
@@ -225,7 +229,8 @@ fn the_same_wrong_password_again_is_no_further_failure() {
 #[test]
 fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
     let mut throttle = Throttle::new(settings());
-    let mut repeats = |now, user: &str| attempt(&mut throttle, now, user, address(1), AttemptEnd::WrongCostly(7));
+    let mut repeats =
+        |now, user: &str| attempt(&mut throttle, now, user, address(1), LoginAttemptOutcome::WrongCostly(7));
     // The first failure, the free repetition, and two more failures.
     (0..4).for_each(|_| assert!(repeats(at(0), "bob")));
     assert!(!repeats(at(0), "bob"));
@@ -236,7 +241,9 @@ fn a_repetition_that_costs_as_much_each_time_is_free_once_in_a_minute() {
     // Invented users: ten failures of the client are free, and their repetitions.
     let looked_at = [(); 4].map(|()| {
         let names = (0..6).map(|number| number.to_string());
-        names.filter(|name| attempt(&mut throttle, at(0), name, address(2), AttemptEnd::WrongCostly(7))).count()
+        names
+            .filter(|name| attempt(&mut throttle, at(0), name, address(2), LoginAttemptOutcome::WrongCostly(7)))
+            .count()
     });
     assert_eq!(looked_at, [6, 6, 4, 0]);
 }
@@ -247,9 +254,15 @@ fn known_clients_are_evicted_last_and_empty_counters_first() {
     for _ in 0..2 {
         assert!(fails(&mut throttle, at(0), "eve", address(1)));
     }
-    assert!(attempt(&mut throttle, at(1), "bob", address(2), AttemptEnd::Succeeded));
+    assert!(attempt(&mut throttle, at(1), "bob", address(2), LoginAttemptOutcome::Succeeded));
     for number in 0..100 {
-        assert!(attempt(&mut throttle, at(2), &number.to_string(), address(10 + number), AttemptEnd::NotChecked));
+        assert!(attempt(
+            &mut throttle,
+            at(2),
+            &number.to_string(),
+            address(10 + number),
+            LoginAttemptOutcome::NotChecked
+        ));
     }
     assert_eq!(throttle.users.groups[0].len(), 1, "unchecked passwords leave no counter");
     assert_eq!(throttle.pairs.groups[0].iter().map(|place| place.failures).max(), Some(2), "failures are kept");
@@ -267,7 +280,8 @@ fn a_client_that_many_share_is_not_bound() {
     for number in 0..50 {
         assert!(fails(&mut throttle, at(0), &number.to_string(), mapped));
     }
-    let under_way: Vec<_> = (0..50).map(|number| throttle.admit(at(0), &format!("u{number}"), address(1))).collect();
+    let under_way: Vec<_> =
+        (0..50).map(|number| throttle.admit_attempt(at(0), &format!("u{number}"), address(1))).collect();
     assert!(under_way.iter().all(Option::is_some));
     (0..3).for_each(|_| assert!(fails(&mut throttle, at(0), "bob", address(1))));
     assert!(!fails(&mut throttle, at(0), "bob", address(1)), "the limit of the pair applies");
@@ -282,7 +296,7 @@ proptest! {
         let (mut now, mut failed) = (Duration::ZERO, 0u64);
         for (millis, is_failure) in steps {
             now += Duration::from_millis(millis);
-            let end = if is_failure { AttemptEnd::Failed } else { AttemptEnd::NotChecked };
+            let end = if is_failure { LoginAttemptOutcome::Failed } else { LoginAttemptOutcome::NotChecked };
             if attempt(&mut throttle, now, "bob", address(1), end) && is_failure {
                 failed += 1;
             }
@@ -302,16 +316,16 @@ proptest! {
         let mut under_way = Vec::new();
         for (seconds, user, client, what) in steps {
             now += at(seconds);
-            under_way.extend(throttle.admit(now, &user.to_string(), address(client)));
-            let ends = [AttemptEnd::Succeeded, AttemptEnd::Failed, AttemptEnd::NotChecked, AttemptEnd::WrongCostly(0)];
+            under_way.extend(throttle.admit_attempt(now, &user.to_string(), address(client)));
+            let ends = [LoginAttemptOutcome::Succeeded, LoginAttemptOutcome::Failed, LoginAttemptOutcome::NotChecked, LoginAttemptOutcome::WrongCostly(0)];
             if let (Some(end), false) = (ends.get(usize::from(what)), under_way.is_empty()) {
-                throttle.settle(now, under_way.swap_remove(0), *end);
+                throttle.finish_attempt(now, under_way.swap_remove(0), *end);
             }
         }
         for attempt in under_way.drain(..) {
-            throttle.settle(now, attempt, AttemptEnd::Failed);
+            throttle.finish_attempt(now, attempt, LoginAttemptOutcome::Failed);
         }
         now += at(61);
-        prop_assert!(throttle.admit(now, "0", address(0)).is_some());
+        prop_assert!(throttle.admit_attempt(now, "0", address(0)).is_some());
     }
 }

@@ -91,8 +91,9 @@ impl Drop for HashWorkers {
 impl Shared {
     fn run_jobs(&self) {
         // On Linux this sets the priority of this thread only (setpriority(2)). Without permission,
-        // continue at normal priority.
-        let _ = rustix::process::setpriority_process(None, NICE);
+        // continue at the priority of the process.
+        let ours = rustix::process::getpriority_process(None).unwrap_or_default();
+        let _ = rustix::process::setpriority_process(None, NICE.max(ours));
         while let Some(job) = self.next_job() {
             job();
         }

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use delivery::DeliveryResult;
-use delivery::remote::{Config, NextHop, RemoteDelivery, RemoteEvent, RemoteTask, Target};
+use delivery::remote::{NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask};
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{self, CommandWord, TlsPolicy};
+use protocol::smtp::client::{self, CommandArgument, TlsPolicy};
 use tokio::sync::mpsc::unbounded_channel;
 
 /// The number of messages in the file; they are sent repeatedly.
@@ -46,13 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
     let (messages, connections, octets) = (number(100_000)?, number(20)?, number(6000)?);
     let sendfile_above = if arguments.next().is_some_and(|word| word == "copy") { None } else { Some(32 << 10) };
-    let client = client::Config {
+    let client = client::SmtpClientConfig {
         chunking: true,
         tls: TlsPolicy::Never,
-        ..client::Config::new(MailProtocol::Smtp, CommandWord::new("rate.example")?)
+        ..client::SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("rate.example")?)
     };
-    let target = Target { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
-    let config = Arc::new(Config { sendfile_above, ..Config::new(client) });
+    let target = NextHopAddress { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
+    let config = Arc::new(RemoteDeliveryConfig { sendfile_above, ..RemoteDeliveryConfig::new(client) });
     let hop = Arc::new(NextHop { name: "sink".into(), config_version: 0, tiers: vec![vec![target]], config });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);
@@ -92,7 +92,7 @@ async fn send_all(messages: u64, connections: u64, task: impl Fn(u64) -> RemoteT
         if ticket >= connections {
             ended.recv().await;
         }
-        remote.start(task(ticket));
+        remote.start_task(task(ticket));
     }
     for _ in 0..messages.min(connections) {
         ended.recv().await;

@@ -27,6 +27,6 @@ mod report;
 mod status_part;
 mod text_part;
 
-pub use dsn::{Dsn, DsnContext, ORIGINAL_OCTETS_MAX};
+pub use dsn::{Dsn, DsnComposeInput, ORIGINAL_OCTETS_MAX};
 pub use limiter::{NoticeLimiter, NoticeLimits};
 pub use report::{DsnAction, DsnKind, DsnReport, RecipientResult};

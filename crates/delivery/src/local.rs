@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mail::{Address, Body, BodyError, EnhancedCode, Envelope, Outcome, QueueId, Reply};
-use mailbox::{Config, DeliverError, MaildirMessage, MaildirWriter, QuotaState};
+use mailbox::{DeliverError, MaildirMessage, MaildirWriter, MaildirWriterConfig, QuotaState};
 
 use crate::DeliveryResult;
 
@@ -85,7 +85,7 @@ struct PendingTask<T> {
 
 impl<T> MaildirDelivery<T> {
     /// Creates one without tasks.
-    pub fn new(config: Config, over_quota: OverQuotaAction) -> Self {
+    pub fn new(config: MaildirWriterConfig, over_quota: OverQuotaAction) -> Self {
         MaildirDelivery { writer: MaildirWriter::new(config), over_quota, pending: HashMap::new(), next_task: 0 }
     }
 

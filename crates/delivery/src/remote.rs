@@ -42,9 +42,9 @@ use pool::SmtpConnectionPool;
 
 /// The configuration of one transport.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RemoteDeliveryConfig {
     /// The protocol and its timeouts.
-    pub client: Arc<client::Config>,
+    pub client: Arc<client::SmtpClientConfig>,
     /// The trusted certificates. Without them there is no TLS.
     pub tls_client: Option<TlsClient>,
     /// The local address for connections to IPv4 addresses.
@@ -69,10 +69,10 @@ pub struct Config {
     pub addresses_tried_max: usize,
 }
 
-impl Config {
+impl RemoteDeliveryConfig {
     /// The default values.
-    pub fn new(client: client::Config) -> Self {
-        Config {
+    pub fn new(client: client::SmtpClientConfig) -> Self {
+        RemoteDeliveryConfig {
             client: Arc::new(client),
             tls_client: None,
             source_v4: None,
@@ -97,14 +97,14 @@ pub struct NextHop {
     /// Incremented when the settings change: connections opened with other settings are not reused.
     pub config_version: u32,
     /// The hosts by preference. Those in the same tier are tried in random order.
-    pub tiers: Vec<Vec<Target>>,
+    pub tiers: Vec<Vec<NextHopAddress>>,
     /// The configuration of its transport.
-    pub config: Arc<Config>,
+    pub config: Arc<RemoteDeliveryConfig>,
 }
 
 /// One address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct NextHopAddress {
     /// The name of the host, for TLS and for messages to people.
     pub host: Box<str>,
     /// Where it listens.
@@ -135,8 +135,8 @@ pub struct RemoteTask<T> {
 pub enum RemoteEvent<T> {
     /// A task is finished.
     Finished(RemoteTaskResult<T>),
-    /// A task waits for one reply longer than [`Config::slow_after`], and continues. Sent once per
-    /// task.
+    /// A task waits for one reply longer than [`RemoteDeliveryConfig::slow_after`], and continues.
+    /// Sent once per task.
     Slow {
         /// The next hop it waits for.
         next_hop: Arc<NextHop>,
@@ -180,7 +180,7 @@ pub enum NextHopFeedback {
 
 /// A host that answered. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemotePeer(Arc<Target>);
+pub struct RemotePeer(Arc<NextHopAddress>);
 
 impl RemotePeer {
     /// The name of the host.
@@ -212,13 +212,13 @@ pub struct RemoteDelivery<T> {
 
 impl<T: 'static> RemoteDelivery<T> {
     /// Starts without connections. `on_event` is called for every task; it may call
-    /// [`start`](RemoteDelivery::start).
+    /// [`start`](RemoteDelivery::start_task).
     pub fn new(on_event: impl Fn(RemoteEvent<T>) + 'static) -> Self {
         RemoteDelivery { pool: Rc::new(SmtpConnectionPool::new(Box::new(on_event))) }
     }
 
     /// Starts a task. Must be called where [`tokio::task::spawn_local`] works.
-    pub fn start(&self, task: RemoteTask<T>) {
+    pub fn start_task(&self, task: RemoteTask<T>) {
         connection_task::start(&self.pool, task);
     }
 

@@ -7,7 +7,7 @@ use mail::Address;
 
 /// The sender address for this recipient. None if the local part would be too long (RFC 5321
 /// section 4.5.3.1.1): the message then keeps its sender.
-pub fn address(sender: &Address, recipient: &Address) -> Option<Address> {
-    let local = format!("{}+{}={}", sender.unquoted_local(), recipient.unquoted_local(), recipient.domain());
+pub fn sender_address(sender: &Address, recipient: &Address) -> Option<Address> {
+    let local = format!("{}+{}={}", sender.unquoted_local_part(), recipient.unquoted_local_part(), recipient.domain());
     Address::new(&local, sender.domain()).ok()
 }

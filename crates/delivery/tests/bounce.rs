@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use delivery::bounce::{Dsn, DsnAction, DsnContext, DsnKind, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult};
+use delivery::bounce::{Dsn, DsnAction, DsnComposeInput, DsnKind, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult};
 use mail::{
     Address, BodyFlags, BodyType, ClientInfo, DsnNotify, DsnReturn, EnhancedCode, Envelope, QueueId, Recipient, Reply,
     SpoolId, Timestamp,
@@ -46,7 +46,7 @@ fn busy() -> Reply {
 }
 
 fn taken() -> Reply {
-    Reply::plain(250, "Ok: queued as 4D2F1")
+    Reply::without_enhanced_code(250, "Ok: queued as 4D2F1")
 }
 
 /// One result for each recipient, all reported by `peer`.
@@ -55,7 +55,7 @@ fn results<'a>(fates: &'a [DsnAction<'a>], peer: Option<&'a str>) -> impl Iterat
 }
 
 fn compose(report: &DsnReport<'_>, original: &[u8]) -> Dsn {
-    report.compose(&DsnContext {
+    report.compose(&DsnComposeInput {
         hostname: "mx1.example.org",
         id: QueueId::new(SpoolId::new(0xC0FFEE), 0, 42),
         now: Timestamp(ATTEMPTED.0 + 1000),
@@ -107,7 +107,7 @@ fn several_recipients_with_all_rfc_3461_parameters_return_only_the_header() {
             "delivery time expired after 5 days; the last answer was: 451 4.4.1 example.com: connection timed out",
         ),
         unknown(),
-        Reply::plain(550, "Administrative prohibition"),
+        Reply::without_enhanced_code(550, "Administrative prohibition"),
     ];
     insta::assert_snapshot!(text(bounce(&envelope, &reasons, MESSAGE.as_bytes())));
 }
@@ -194,7 +194,7 @@ fn a_failed_notice_is_reported_to_the_postmaster() {
     let fates = [DsnAction::Failed(&unknown)];
     let report = DsnReport::build(&envelope, Some(&postmaster), results(&fates, Some("mx.example.net"))).unwrap();
     assert!(report.is_double_bounce());
-    assert_eq!(report.to(), &postmaster);
+    assert_eq!(report.notified_address(), &postmaster);
     insta::assert_snapshot!(text(compose(&report, MESSAGE.as_bytes())));
 }
 
@@ -209,7 +209,7 @@ fn a_double_bounce_is_never_reported() {
     envelope.sender = None;
     let told = |to, fate| {
         DsnReport::build(&envelope, to, results(&[fate; 3], None))
-            .map(|report| [0, 1, 2].map(|ordinal| report.includes(ordinal)))
+            .map(|report| [0, 1, 2].map(|ordinal| report.includes_recipient(ordinal)))
     };
     assert_eq!(told(Some(&postmaster), DsnAction::Failed(&unknown)), Some([false, false, true]));
     assert_eq!(told(None, DsnAction::Failed(&unknown)), None);
@@ -232,8 +232,8 @@ fn notices_follow_the_notify_parameter() {
     let told = |envelope: &Envelope, fate| {
         let fates = [fate; 5];
         let report = DsnReport::build(envelope, None, results(&fates, None))?;
-        assert_eq!(report.to().as_str(), "ann@example.org");
-        Some([0, 1, 2, 3, 4].map(|ordinal| u8::from(report.includes(ordinal))))
+        assert_eq!(report.notified_address().as_str(), "ann@example.org");
+        Some([0, 1, 2, 3, 4].map(|ordinal| u8::from(report.includes_recipient(ordinal))))
     };
     let relayed = |dsn| DsnAction::Relayed { reply: &taken, dsn };
     let fates = [
@@ -261,7 +261,7 @@ fn notices_go_to_the_sender_as_accepted() {
     envelope.sender = Some(address("news+bob=example.net@example.org"));
     let fates = [DsnAction::Failed(&unknown)];
     let report = DsnReport::build(&envelope, None, results(&fates, None)).unwrap();
-    assert_eq!(Some(report.to()), envelope.sender.as_ref());
+    assert_eq!(Some(report.notified_address()), envelope.sender.as_ref());
     let text = text(compose(&report, MESSAGE.as_bytes()));
     assert!(text.contains("\nTo: <news+bob=example.net@example.org>\n"));
 }
@@ -285,7 +285,7 @@ fn a_message_comes_back_whole_unless_it_is_large_or_its_header_was_asked_for_or_
         let unknown = unknown();
         let fates = [DsnAction::Failed(&unknown)];
         let report = DsnReport::build(&envelope, None, results(&fates, None)).unwrap();
-        let letter = report.compose(&DsnContext {
+        let letter = report.compose(&DsnComposeInput {
             hostname: "mx1.example.org",
             id: QueueId::new(SpoolId::new(1), 0, 2),
             now: ATTEMPTED,

@@ -6,7 +6,7 @@ use mail::Address;
 
 fn verp(sender: &str, recipient: &str) -> Option<String> {
     let [sender, recipient] = [sender, recipient].map(|text| text.parse::<Address>().unwrap());
-    delivery::verp::address(&sender, &recipient).map(|address| address.to_string())
+    delivery::verp::sender_address(&sender, &recipient).map(|address| address.to_string())
 }
 
 #[test]

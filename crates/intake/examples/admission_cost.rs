@@ -10,13 +10,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{Limits, LoadMonitor, LoadMonitorHandle, MachineGauges};
+use load::{LoadLimits, LoadMonitor, LoadMonitorHandle, MachineGauges};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
 
 const ROUNDS: u32 = 1_000_000;
 
 fn main() -> std::io::Result<()> {
-    let limits = Limits { refuse_above: Some(1e9), memory_min: Some(1), ..Limits::default() };
+    let limits = LoadLimits { refuse_above: Some(1e9), memory_min: Some(1), ..LoadLimits::default() };
     let monitor = LoadMonitor::new(MachineGauges::open(["."]), limits, |_, _| {});
     let watch = monitor.handle();
     // A thousand times as often as in a server, so that the cost of sampling would show.
@@ -51,10 +51,10 @@ fn processor_ns() -> u64 {
 
 /// Everything that load and limits cost a session with one message.
 fn session(watch: &LoadMonitorHandle, limiter: &Arc<ConnectionLimiter>, client: IpAddr) {
-    let open = watch.restrictions().intake == load::IntakeMode::Open;
+    let open = watch.restrictions().intake == load::AllowedClients::Open;
     let permit = limiter.admit(client, false, Instant::now());
     let room = watch.restrictions().shortage.is_none();
-    let message = permit.as_ref().is_ok_and(|permit| permit.take_message(Instant::now()));
+    let message = permit.as_ref().is_ok_and(|permit| permit.admit_message(Instant::now()));
     black_box((open, room, message));
 }
 

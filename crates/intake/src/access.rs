@@ -67,12 +67,12 @@ impl AccessStage {
     }
 
     /// The reply of a refusal without a text of its own (RFC 5321 sections 3.1 and 4.2.2).
-    pub fn refusal(self) -> Reply {
+    pub fn default_refusal_reply(self) -> Reply {
         if self == AccessStage::Connect { replies::CLIENT_DENIED } else { replies::DENIED }
     }
 
     /// The reply of a deferral without a text of its own.
-    pub fn deferral(self) -> Reply {
+    pub fn default_deferral_reply(self) -> Reply {
         match self {
             AccessStage::Connect => replies::CLIENT_DEFERRED,
             AccessStage::Helo | AccessStage::Mail => replies::DEFERRED,
@@ -107,7 +107,7 @@ impl RuleSubject {
 }
 
 /// Whether the configuration contains this name, which is in lower case and without a trailing dot.
-pub type NameMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+pub type HeloNameMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// Whether the configuration contains this sender; None is the null sender.
 pub type SenderMatcher = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
 /// Whether the configuration contains this recipient.
@@ -118,15 +118,15 @@ pub struct AccessCondition {
     /// The condition as text: `clients 192.0.2.0/24`.
     pub text: Box<str>,
     /// How the condition is evaluated.
-    pub test: AccessTest,
+    pub test: ConditionMatcher,
 }
 
 /// How a condition is evaluated.
-pub enum AccessTest {
+pub enum ConditionMatcher {
     /// The client's address.
     Client(NetworkMatcher),
     /// The HELO name.
-    Helo(NameMatcher),
+    Helo(HeloNameMatcher),
     /// The reverse-path.
     Sender(SenderMatcher),
     /// The forward-path.
@@ -137,15 +137,15 @@ pub enum AccessTest {
     Dnsbl(DnsblCheck),
 }
 
-impl AccessTest {
+impl ConditionMatcher {
     /// What it tests.
     pub fn subject(&self) -> RuleSubject {
         match self {
-            AccessTest::Client(_) | AccessTest::Dnsbl(_) => RuleSubject::Client,
-            AccessTest::Helo(_) => RuleSubject::Helo,
-            AccessTest::Sender(_) => RuleSubject::Sender,
-            AccessTest::Recipient(_) => RuleSubject::Recipient,
-            AccessTest::Table(subject, _) => *subject,
+            ConditionMatcher::Client(_) | ConditionMatcher::Dnsbl(_) => RuleSubject::Client,
+            ConditionMatcher::Helo(_) => RuleSubject::Helo,
+            ConditionMatcher::Sender(_) => RuleSubject::Sender,
+            ConditionMatcher::Recipient(_) => RuleSubject::Recipient,
+            ConditionMatcher::Table(subject, _) => *subject,
         }
     }
 }
@@ -207,7 +207,7 @@ impl CompiledRule {
 
     fn dnsbl(&self) -> Option<&DnsblCheck> {
         self.conditions.iter().find_map(|condition| match &condition.test {
-            AccessTest::Dnsbl(zone) => Some(zone),
+            ConditionMatcher::Dnsbl(zone) => Some(zone),
             _ => None,
         })
     }
@@ -234,7 +234,7 @@ pub struct SessionInfo<'a> {
 
 /// The result of the rules of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AccessVerdict {
+pub struct AccessStageResult {
     /// The message is held if it is accepted.
     pub held: bool,
     /// None: no rule decided.
@@ -294,7 +294,7 @@ impl AccessRules {
 
     /// Continues the counters of the rules before a reload, by rule name. Sessions that still use
     /// the old rules count here too.
-    pub fn with_counts_of(mut self, before: Option<&AccessRules>) -> AccessRules {
+    pub fn with_counters_from(mut self, before: Option<&AccessRules>) -> AccessRules {
         let Some(before) = before else { return self };
         for (rule, count) in self.rules.iter().zip(&mut self.counts) {
             if let Some(place) = before.rules.iter().position(|old| old.name == rule.name) {
@@ -310,21 +310,21 @@ impl AccessRules {
     }
 
     /// How often each rule took effect, by name.
-    pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn match_counts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.rules.iter().map(|rule| &*rule.name).zip(self.counts.iter().map(|count| count.load(Relaxed)))
     }
 
     /// How many queries to DNS lists had no answer.
-    pub fn unanswered(&self) -> u64 {
+    pub fn unanswered_dnsbl_queries(&self) -> u64 {
         self.unanswered.load(Relaxed)
     }
 
     /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
-    pub async fn evaluate(&self, stage: AccessStage, info: &SessionInfo<'_>, log: &ThrottledLog) -> AccessVerdict {
+    pub async fn evaluate(&self, stage: AccessStage, info: &SessionInfo<'_>, log: &ThrottledLog) -> AccessStageResult {
         let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
-        let (mut verdict, mut accepted) = (AccessVerdict::default(), AcceptedLists::default());
+        let (mut verdict, mut accepted) = (AccessStageResult::default(), AcceptedLists::default());
         for ((place, rule), findings) in candidates.into_iter().zip(rules).zip(&findings) {
             if accepted.contains(rule) {
                 continue;
@@ -386,10 +386,10 @@ impl AccessRules {
             match finding {
                 ConditionResult::DnsblUnavailable(why) => {
                     self.unanswered.fetch_add(1, Relaxed);
-                    log.report(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
+                    log.log_line(format_args!("access rule '{}' ignores an unavailable DNS list: {why}", rule.name));
                 }
                 ConditionResult::TableUnavailable(why) => {
-                    log.report(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
+                    log.log_line(format_args!("access rule '{}' cannot be evaluated: {why}", rule.name));
                 }
                 ConditionResult::Holds
                 | ConditionResult::Value(_)

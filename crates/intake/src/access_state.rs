@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use mail::{Address, Reply};
-use net::Stop;
+use net::StopReceiver;
 use protocol::smtp::server::{MailRequest, XclientIdentity};
 
 use crate::access::{AccessDecision, AccessRules, AccessStage, SessionInfo};
@@ -41,7 +41,7 @@ pub struct UntaggedAddresses {
 
 impl UntaggedAddresses {
     /// The same session, with these addresses filled in.
-    pub fn apply_to<'a>(&'a self, info: &SessionInfo<'a>) -> SessionInfo<'a> {
+    pub fn add_to_session_info<'a>(&'a self, info: &SessionInfo<'a>) -> SessionInfo<'a> {
         SessionInfo { sender_untagged: self.sender.as_ref(), recipient_untagged: self.recipient.as_ref(), ..*info }
     }
 }
@@ -65,7 +65,7 @@ impl IntakeContext {
     }
 
     async fn untagged(&self, address: Option<&Address>) -> Option<Address> {
-        self.directory.untagged(address?).await
+        self.directory.strip_tag(address?).await
     }
 
     /// Connect: evaluates the rules for a client. None: the server is stopping and no longer waits
@@ -74,7 +74,7 @@ impl IntakeContext {
         &self,
         client: IpAddr,
         must_log_in: bool,
-        stop: &Stop,
+        stop: &StopReceiver,
     ) -> Option<Result<AccessState, AccessDenied>> {
         let Some(access) = self.rules_at(AccessStage::Connect) else { return Some(Ok(AccessState::default())) };
         let info = SessionInfo { client: Some(client), is_user: must_log_in, ..SessionInfo::default() };
@@ -83,7 +83,7 @@ impl IntakeContext {
         let result = async move {
             tokio::select! {
                 judged = self.evaluate_rules(access, AccessStage::Connect, &info) => Some(judged),
-                () = stop.requested() => None,
+                () = stop.wait_for_stop() => None,
             }
         };
         Box::pin(result).await
@@ -111,7 +111,7 @@ impl IntakeContext {
         info: &SessionInfo<'_>,
     ) -> Result<AccessState, AccessDenied> {
         let untagged = self.untagged_addresses(info).await;
-        let verdict = access.evaluate(stage, &untagged.apply_to(info), &self.operator_log).await;
+        let verdict = access.evaluate(stage, &untagged.add_to_session_info(info), &self.operator_log).await;
         match verdict.decision {
             Some(AccessDecision::Refuse { rule, reply }) => Err(AccessDenied { rule, reply }),
             decision => Ok(AccessState { accepted: decision.is_some(), held: verdict.held }),

@@ -18,7 +18,7 @@ use protocol::smtp::server::BodySink;
 use spool::{SpillWriter, Spool, SubmittedBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::logged_header;
+use crate::logged_header::find_logged_header;
 
 /// The memory that every message may use.
 const FLOOR_BYTES: usize = 64 * 1024;
@@ -33,7 +33,7 @@ const STEP_BYTES: usize = FLOOR_BYTES;
 
 /// The memory for all bodies being received.
 #[derive(Clone, Debug)]
-pub struct BodyMemory {
+pub struct BodyMemoryBudget {
     /// For all clients.
     shared: Arc<Semaphore>,
     /// For the relay networks only.
@@ -42,22 +42,22 @@ pub struct BodyMemory {
     spill_above: usize,
 }
 
-impl BodyMemory {
+impl BodyMemoryBudget {
     /// A budget of `bytes`, at least two floors. A body larger than `spill_above` bytes always
     /// moves to a file.
     pub fn new(bytes: u64, spill_above: u64) -> Self {
         let units = units(bytes);
         let kept = (units / 4).max(FLOOR_UNITS);
         let (common, kept) = (Arc::new(Semaphore::new(units - kept)), Arc::new(Semaphore::new(kept)));
-        BodyMemory { shared: common, reserved: kept, units, spill_above: spill_threshold(spill_above) }
+        BodyMemoryBudget { shared: common, reserved: kept, units, spill_above: spill_threshold(spill_above) }
     }
 
     /// Keeps the budget if its size is unchanged. Otherwise starts a new one; until the messages
     /// that use the old one end, both may be in use.
     pub fn resized(&self, bytes: u64, spill_above: u64) -> Self {
         match units(bytes) == self.units {
-            true => BodyMemory { spill_above: spill_threshold(spill_above), ..self.clone() },
-            false => BodyMemory::new(bytes, spill_above),
+            true => BodyMemoryBudget { spill_above: spill_threshold(spill_above), ..self.clone() },
+            false => BodyMemoryBudget::new(bytes, spill_above),
         }
     }
 
@@ -158,7 +158,7 @@ impl IncomingBody {
     pub(crate) fn logged_header(&mut self, with_subject: bool) -> LoggedHeader {
         match self.header.take() {
             Some(header) => *header,
-            None => logged_header(&self.bytes, with_subject),
+            None => find_logged_header(&self.bytes, with_subject),
         }
     }
 
@@ -179,7 +179,7 @@ impl IncomingBody {
         let written = run_blocking(move || {
             let mut spill = match spill {
                 Some(spill) => spill,
-                None => Box::new(spool.spill(id)?),
+                None => Box::new(spool.create_spill_file(id)?),
             };
             spill.append(&bytes)?;
             Ok(spill)
@@ -229,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_has_little_more_than_it_uses_and_holds_what_it_has() {
-        let memory = BodyMemory::new(1 << 20, 512 * 1024);
+        let memory = BodyMemoryBudget::new(1 << 20, 512 * 1024);
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         let piece = [b'x'; 10_000];
         while body.len() <= 512 * 1024 {
@@ -243,7 +243,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_of_a_finished_body_is_held_until_it_is_given_away() {
-        let memory = BodyMemory::new(192 * 1024, 512 * 1024);
+        let memory = BodyMemoryBudget::new(192 * 1024, 512 * 1024);
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         body.append(&[b'x'; 20_000]);
         let (content, held) = body.finish().await.unwrap();
@@ -261,7 +261,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_share_is_kept_for_the_relay_networks() {
-        let memory = BodyMemory::new(256 * 1024, 512 * 1024);
+        let memory = BodyMemoryBudget::new(256 * 1024, 512 * 1024);
         let mut strangers = Vec::new();
         while let Some(body) = memory.reserve(false, Duration::ZERO).await {
             strangers.push(body);

@@ -44,18 +44,18 @@ use std::time::{Duration, Instant};
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, MailEvent, Reply};
-use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, Stop, TlsServer};
-use protocol::smtp::server::{Config as Machine, SmtpPeer, TlsMode};
+use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, StopReceiver, TlsServer};
+use protocol::smtp::server::{SmtpPeer, SmtpServerConfig as Machine, TlsMode};
 use spool::Spool;
 use tokio::net::TcpStream;
 
 use access::AccessRules;
 pub use access_state::UntaggedAddresses;
 use access_state::{AccessDenied, AccessState};
-pub use body::BodyMemory;
+pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
-pub use logged_header::logged_header;
-pub use logins::Logins;
+pub use logged_header::find_logged_header;
+pub use logins::LoginPolicy;
 pub use quota_check::{QuotaCheck, QuotaFit};
 pub use refusals::{RefusalCounters, ResourceRefusal};
 use session::IntakeSession;
@@ -89,7 +89,7 @@ pub struct IntakeContext {
     /// Counts TLS handshakes.
     pub tls_handshakes: Arc<TlsHandshakeCounters>,
     /// Users and their credentials; None: no one can log in.
-    pub logins: Option<Logins>,
+    pub logins: Option<LoginPolicy>,
     /// Clients admitted even under high load.
     pub reserved_networks: NetworkMatcher,
     /// Clients that may relay, and are exempt from the limits of single clients.
@@ -103,7 +103,7 @@ pub struct IntakeContext {
     /// Access rules, in addition to everything else here; None: there are no rules.
     pub access_rules: Option<AccessRules>,
     /// Memory for bodies being received.
-    pub body_memory: BodyMemory,
+    pub body_memory: BodyMemoryBudget,
     /// The maximum number of recipients of one message after alias expansion.
     pub expanded_recipients_max: usize,
     /// How long a message waits for memory at DATA.
@@ -138,7 +138,7 @@ pub struct ListenerContext {
 }
 
 /// Runs one session, from the banner to the end.
-pub async fn serve(listener: ListenerContext, mut stream: TcpStream, client: IpAddr, stop: Stop) {
+pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, client: IpAddr, stop: StopReceiver) {
     let context = &listener.intake;
     let local_address = stream.local_addr().ok().map(|address| address.ip());
     let mut addresses = ConnectionAddresses {
@@ -170,7 +170,7 @@ pub async fn serve(listener: ListenerContext, mut stream: TcpStream, client: IpA
         Some(Err(denied)) => {
             deny_connection(&listener, &stream, client, denied);
             // It keeps its permit until then. Boxed, to keep sessions small.
-            return Box::pin(net::close(stream)).await;
+            return Box::pin(net::close_gracefully(stream)).await;
         }
         None => return,
     };
@@ -196,7 +196,7 @@ pub async fn serve(listener: ListenerContext, mut stream: TcpStream, client: IpA
         ServerStream::from(stream)
     };
     let mut intake = IntakeSession::new(listener, peer, client_state, stream.tls_info());
-    net::drive(stream, stop, &mut intake).await;
+    net::drive_connection(stream, stop, &mut intake).await;
 }
 
 /// Performs the TLS handshake before the first byte of a session. A stop interrupts it.
@@ -205,11 +205,11 @@ async fn accept_tls(
     acceptor: Arc<TlsServer>,
     stream: TcpStream,
     client: IpAddr,
-    mut stop: Stop,
+    mut stop: StopReceiver,
 ) -> Option<ServerStream> {
     let made = tokio::select! {
         made = acceptor.accept(stream) => made,
-        () = stop.requested() => return None,
+        () = stop.wait_for_stop() => return None,
     };
     match made {
         Ok(secured) => {
@@ -250,11 +250,11 @@ async fn read_proxy_header(
     context: Arc<IntakeContext>,
     stream: &mut TcpStream,
     addresses: ConnectionAddresses,
-    mut stop: Stop,
+    mut stop: StopReceiver,
 ) -> Option<ConnectionAddresses> {
     let received = tokio::select! {
         received = net::receive_proxy_header(stream) => received,
-        () = stop.requested() => return None,
+        () = stop.wait_for_stop() => return None,
     };
     match received {
         Ok(ProxyHeader::Local) => Some(addresses),
@@ -263,7 +263,7 @@ async fn read_proxy_header(
             local_address: Some(own.ip().to_canonical()),
         }),
         Err(error) => {
-            context.operator_log.report(format_args!("closed a connection from {}: {error}", addresses.client));
+            context.operator_log.log_line(format_args!("closed a connection from {}: {error}", addresses.client));
             None
         }
     }
@@ -322,11 +322,11 @@ impl IntakeContext {
         trusted: bool,
     ) -> Result<(), ResourceRefusal> {
         self.check_load(client)?;
-        Ok(permit.transfer(client, trusted, Instant::now())?)
+        Ok(permit.transfer_to_client(client, trusted, Instant::now())?)
     }
 
     fn check_load(&self, client: IpAddr) -> Result<(), ResourceRefusal> {
-        let is_reserved = self.load.restrictions().intake == load::IntakeMode::ReservedOnly;
+        let is_reserved = self.load.restrictions().intake == load::AllowedClients::ReservedOnly;
         if is_reserved && !(self.reserved_networks)(client) { Err(ResourceRefusal::Load) } else { Ok(()) }
     }
 
@@ -352,7 +352,7 @@ impl IntakeContext {
         match self.load.restrictions().shortage {
             Some(Shortage::Disk) => Err(ResourceRefusal::DiskShort),
             Some(Shortage::Memory) => Err(ResourceRefusal::MemoryShort),
-            None if permit.take_message(Instant::now()) => Ok(()),
+            None if permit.admit_message(Instant::now()) => Ok(()),
             None => Err(ResourceRefusal::ClientMessages),
         }
     }

@@ -14,7 +14,7 @@ const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
 const CUT_MARK: &str = "...";
 
 /// The first Message-ID of a message and, if wanted, the first Subject.
-pub fn logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {
+pub fn find_logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {
     let searched = &message[..message.len().min(SEARCHED_OCTETS_MAX)];
     let (mut found, mut rest) = (LoggedHeader::default(), searched);
     while let Some(field) = next_field(&mut rest) {
@@ -89,7 +89,7 @@ mod tests {
     const MAX: usize = LoggedHeader::VALUE_OCTETS_MAX;
 
     fn found(message: &str) -> (Option<String>, Option<String>) {
-        let LoggedHeader { message_id, subject } = logged_header(message.as_bytes(), true);
+        let LoggedHeader { message_id, subject } = find_logged_header(message.as_bytes(), true);
         (message_id.map(String::from), subject.map(String::from))
     }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_subject_that_is_not_wanted_is_not_copied() {
-        let header = logged_header(b"Subject: secret\r\nMessage-ID: <a@b>\r\n\r\n", false);
+        let header = find_logged_header(b"Subject: secret\r\nMessage-ID: <a@b>\r\n\r\n", false);
         assert_eq!(header, LoggedHeader { message_id: Some("<a@b>".into()), subject: None });
     }
 
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn what_is_no_utf_8_is_shown_as_far_as_it_is() {
-        let header = logged_header(b"Subject: caf\xe9 au lait\r\n\r\n", true);
+        let header = find_logged_header(b"Subject: caf\xe9 au lait\r\n\r\n", true);
         assert_eq!(header.subject.as_deref(), Some("caf\u{fffd} au lait"));
-        let header = logged_header(&[b"Subject: ", &[0xbf; 2 * MAX][..], b"\r\n\r\n"].concat(), true);
+        let header = find_logged_header(&[b"Subject: ", &[0xbf; 2 * MAX][..], b"\r\n\r\n"].concat(), true);
         assert_eq!(header.subject.map(|text| text.chars().count()), Some(MAX + CUT_MARK.len()));
     }
 

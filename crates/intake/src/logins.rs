@@ -1,16 +1,16 @@
 //! Logins of users: checks passwords, and which sender addresses a user may use.
 //!
-//! Passwords are checked by the [`Credentials`], which do no computation on this thread. Passwords
-//! are never logged; every login attempt is logged with its user, client and result.
+//! Passwords are checked by the [`CredentialChecker`], which do no computation on this thread.
+//! Passwords are never logged; every login attempt is logged with its user, client and result.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use credentials::{self, Credentials, PendingLogin};
+use credentials::{self, CredentialChecker, PendingLogin};
 use lookup::Table;
 use mail::{Address, MailEvent, Reply};
 use protocol::sasl::{Mechanism, Nonce, PasswordVerdict, SaslOutcome, SaslRefusal, ScramKeysAnswer};
-use protocol::smtp::server::{KeysRequest, LoginRequest, SessionAnswer};
+use protocol::smtp::server::{LoginRequest, ScramKeysRequest, SessionAnswer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::access_state::UNKNOWN_CLIENT;
@@ -18,9 +18,9 @@ use crate::{IntakeContext, replies};
 
 /// Who may log in, and with what rights. Clones share the credentials.
 #[derive(Clone)]
-pub struct Logins {
+pub struct LoginPolicy {
     /// The users and their passwords.
-    pub credentials: Credentials,
+    pub credentials: CredentialChecker,
     /// The senders each user may use in MAIL: addresses, and domains with or without `@` for all
     /// addresses in them. None: any.
     pub senders: Option<Arc<dyn Table>>,
@@ -39,7 +39,7 @@ impl IntakeContext {
     pub(crate) async fn verify_password(&self, request: &LoginRequest, client: Option<IpAddr>) -> SessionAnswer {
         let Some(logins) = &self.logins else { return SessionAnswer::Verdict(PasswordVerdict::Unavailable) };
         let password = request.password.reveal();
-        let verdict = logins.credentials.verify(&request.user, password, counted_address(client)).await;
+        let verdict = logins.credentials.verify_password(&request.user, password, counted_address(client)).await;
         SessionAnswer::Verdict(match verdict {
             credentials::LoginResult::Accepted { user } => PasswordVerdict::Accepted { user },
             credentials::LoginResult::Refused => PasswordVerdict::Refused,
@@ -58,21 +58,21 @@ impl IntakeContext {
     /// The stored SCRAM keys of the user, and where to report the result of the proof.
     pub(crate) async fn scram_keys(
         &self,
-        request: &KeysRequest,
+        request: &ScramKeysRequest,
         client: Option<IpAddr>,
     ) -> (SessionAnswer, Option<PendingLogin>) {
         let (keys, pending) = match &self.logins {
             None => (ScramKeysAnswer::Unavailable, None),
-            Some(logins) => match logins.credentials.scram(&request.user, counted_address(client)).await {
-                credentials::ScramLookup::Found { user, keys, pending } => {
+            Some(logins) => match logins.credentials.find_scram_keys(&request.user, counted_address(client)).await {
+                credentials::ScramLookupResult::Found { user, keys, pending } => {
                     (ScramKeysAnswer::Found { user, keys }, Some(pending))
                 }
-                credentials::ScramLookup::Unknown { iterations, unusable, pending } => {
+                credentials::ScramLookupResult::Unknown { iterations, unusable, pending } => {
                     unusable.iter().for_each(|why| self.report_unverified(&request.user, why));
                     (ScramKeysAnswer::Unknown { iterations }, Some(pending))
                 }
-                credentials::ScramLookup::Throttled => (ScramKeysAnswer::Throttled, None),
-                credentials::ScramLookup::Unavailable(why) => {
+                credentials::ScramLookupResult::Throttled => (ScramKeysAnswer::Throttled, None),
+                credentials::ScramLookupResult::Unavailable(why) => {
                     self.report_unverified(&request.user, &why);
                     (ScramKeysAnswer::Unavailable, None)
                 }
@@ -89,7 +89,7 @@ impl IntakeContext {
     }
 
     fn report_unverified(&self, user: &str, why: &str) {
-        self.operator_log.report(format_args!("cannot check the password of user {user:?}: {why}"));
+        self.operator_log.log_line(format_args!("cannot check the password of user {user:?}: {why}"));
     }
 
     /// Logs a login attempt. Its result agrees with the counters of the credentials, if the attempt
@@ -129,7 +129,7 @@ impl IntakeContext {
             Ok(()) => Ok(()),
             Err(NotOwned::No) => Err(replies::not_owned(sender, user)),
             Err(NotOwned::Unknown(why)) => {
-                self.operator_log.report(format_args!("cannot look up the senders of user {user:?}: {why}"));
+                self.operator_log.log_line(format_args!("cannot look up the senders of user {user:?}: {why}"));
                 Err(replies::DIRECTORY_UNAVAILABLE)
             }
         }
@@ -157,7 +157,7 @@ fn matches_sender(value: &str, sender: &Address) -> bool {
     // Parsing normalises addresses, so that they can be compared.
     let allowed = if local.is_some() { value.parse() } else { Address::new("x", domain) };
     let Ok(allowed) = allowed else { return false };
-    let same_box = || allowed.unquoted_local().to_lowercase() == sender.unquoted_local().to_lowercase();
+    let same_box = || allowed.unquoted_local_part().to_lowercase() == sender.unquoted_local_part().to_lowercase();
     allowed.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
 }
 

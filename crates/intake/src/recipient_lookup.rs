@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use lookup::directory::{Resolution, ResolvedRecipient};
+use lookup::directory::{AddressResolution, ResolvedRecipient};
 use mail::Address;
 
 use crate::IntakeContext;
@@ -37,10 +37,10 @@ impl IntakeContext {
     /// Resolves an address that [`IntakeContext::normalize_address`] returned. Mail to the
     /// postmaster is always accepted (RFC 5321 section 4.5.1): if the postmaster's aliases loop, it
     /// is delivered to the postmaster's own mailbox.
-    pub async fn resolve_recipient(&self, address: &Address) -> Resolution {
+    pub async fn resolve_recipient(&self, address: &Address) -> AddressResolution {
         match self.directory.resolve(address).await {
-            Resolution::TooDeep | Resolution::TooMany if is_postmaster(address) => {
-                Resolution::Local(vec![postmaster_mailbox(address)])
+            AddressResolution::TooDeep | AddressResolution::TooMany if is_postmaster(address) => {
+                AddressResolution::Local(vec![postmaster_mailbox(address)])
             }
             other => other,
         }
@@ -56,7 +56,7 @@ impl IntakeContext {
 }
 
 fn is_postmaster(address: &Address) -> bool {
-    address.local().eq_ignore_ascii_case("postmaster")
+    address.local_part().eq_ignore_ascii_case("postmaster")
 }
 
 /// The postmaster's mailbox, in lower case like all mailbox names.
@@ -84,7 +84,7 @@ fn parse_literal(domain: &str) -> Option<IpAddr> {
 
 /// The same mailbox at another domain; the address unchanged if that would be too long.
 fn at_domain<'a>(address: &'a Address, domain: &str) -> Cow<'a, Address> {
-    match format!("{}@{domain}", address.local()).parse() {
+    match format!("{}@{domain}", address.local_part()).parse() {
         Ok(moved) => Cow::Owned(moved),
         Err(_) => Cow::Borrowed(address),
     }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn names(recipients: RecipientList) -> Vec<String> {
-        recipients.into_list().iter().map(|recipient| recipient.address.local().to_owned()).collect()
+        recipients.into_list().iter().map(|recipient| recipient.address.local_part().to_owned()).collect()
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use credentials::PendingLogin;
-use lookup::directory::{LocalDomain, Resolution, ResolvedRecipient};
+use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
 use mail::{Address, BodyFlags, ClientInfo, Envelope, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
-use net::{Conversation, TlsServer};
+use net::{ConnectionHandler, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
 use protocol::smtp::server::{
     BodySink, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
@@ -182,12 +182,12 @@ impl IntakeSession {
         let judged = self.check_recipient_access(recipient).await;
         let access_state = judged.map_err(|denied| denied.into_reply(&mut self.denied_by))?;
         let resolved = match self.context.resolve_recipient(recipient).await {
-            Resolution::Local(resolved) => resolved,
-            Resolution::Unknown => return Err(replies::unknown_user(&request.address)),
-            Resolution::Remote(address) => vec![self.remote_recipient(address)?],
-            Resolution::Unavailable(why) => return Err(self.directory_unavailable(recipient, &why)),
-            Resolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
-            Resolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
+            AddressResolution::Local(resolved) => resolved,
+            AddressResolution::Unknown => return Err(replies::unknown_user(&request.address)),
+            AddressResolution::Remote(address) => vec![self.remote_recipient(address)?],
+            AddressResolution::Unavailable(why) => return Err(self.directory_unavailable(recipient, &why)),
+            AddressResolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
+            AddressResolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
         };
         if !self.is_trusted() {
             self.refuse_source_routes(&resolved).await?;
@@ -220,8 +220,10 @@ impl IntakeSession {
     /// the login.
     fn finish_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &SaslOutcome) {
         match (self.proof.take(), outcome) {
-            (Some(pending), SaslOutcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => pending.succeeded(),
-            (Some(pending), SaslOutcome::Refused(sasl::SaslRefusal::Credentials)) => pending.failed(),
+            (Some(pending), SaslOutcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => {
+                pending.record_success()
+            }
+            (Some(pending), SaslOutcome::Refused(sasl::SaslRefusal::Credentials)) => pending.record_failure(),
             // A dropped proof counts as failed, but not as a wrong password.
             _ => {}
         }
@@ -243,7 +245,7 @@ impl IntakeSession {
 
     /// Logs the reason.
     fn directory_unavailable(&self, recipient: &Address, why: &str) -> Reply {
-        self.context.operator_log.report(format_args!("cannot look up <{recipient}> in the directory: {why}"));
+        self.context.operator_log.log_line(format_args!("cannot look up <{recipient}> in the directory: {why}"));
         replies::DIRECTORY_UNAVAILABLE
     }
 
@@ -362,7 +364,7 @@ impl IntakeSession {
     }
 
     fn body_unwritable(&self, id: QueueId, error: &io::Error) -> Reply {
-        self.context.operator_log.report(format_args!("cannot write the body of {id} to a file: {error}"));
+        self.context.operator_log.log_line(format_args!("cannot write the body of {id} to a file: {error}"));
         replies::body_unwritable(error)
     }
 
@@ -385,13 +387,13 @@ impl IntakeSession {
     }
 }
 
-impl Conversation for IntakeSession {
+impl ConnectionHandler for IntakeSession {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
         self.session.handle_input(now, input, &mut Sink(self.transaction.as_deref_mut()));
     }
 
-    fn handle_end(&mut self, _now: Timestamp) {
-        self.session.handle_end();
+    fn handle_disconnect(&mut self, _now: Timestamp) {
+        self.session.handle_disconnect();
     }
 
     fn handle_timeout(&mut self, now: Timestamp) {
@@ -407,7 +409,11 @@ impl Conversation for IntakeSession {
             match self.session.poll_action() {
                 Some(SessionAction::Ask(question)) => {
                     let answer = self.answer(question).await;
-                    self.session.handle_answer(net::steady_now(), answer, &mut Sink(self.transaction.as_deref_mut()));
+                    self.session.handle_driver_answer(
+                        net::steady_now(),
+                        answer,
+                        &mut Sink(self.transaction.as_deref_mut()),
+                    );
                 }
                 Some(SessionAction::Abandon) => self.transaction = None,
                 Some(SessionAction::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),
@@ -449,10 +455,10 @@ impl Conversation for IntakeSession {
         self.acceptor.as_ref().filter(|_| self.session.wants_handshake()).cloned()
     }
 
-    fn handle_secured(&mut self, now: Timestamp, security: TlsInfo) {
+    fn handle_tls_established(&mut self, now: Timestamp, security: TlsInfo) {
         self.context.tls_handshakes.count_made(security);
         self.security = Some(Box::new(security));
-        self.session.handle_secured(now);
+        self.session.handle_tls_established(now);
     }
 
     fn handle_handshake_failed(&mut self, _now: Timestamp, error: &io::Error) {
@@ -461,7 +467,7 @@ impl Conversation for IntakeSession {
 }
 
 fn has_source_route(address: &Address, domain: &LocalDomain) -> bool {
-    let name = address.unquoted_local();
+    let name = address.unquoted_local_part();
     let unconfirmed = match domain.mailboxes {
         None => &*name,
         Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),

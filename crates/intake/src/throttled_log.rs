@@ -32,7 +32,7 @@ impl ThrottledLog {
     }
 
     /// Logs a line, unless one was logged within the last second.
-    pub fn report(&self, what: impl Display) {
+    pub fn log_line(&self, what: impl Display) {
         if let Some(left_out) = self.try_begin_line(Instant::now()) {
             (self.sink)(&what.to_string(), left_out);
         }

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use intake::{BodyMemory, QuotaCheck, QuotaFit, ResourceRefusal};
+use intake::{BodyMemoryBudget, QuotaCheck, QuotaFit, ResourceRefusal};
 use mail::Address;
 use server::{Server, body_after_received};
 use spool::SpooledMessage;
@@ -40,7 +40,7 @@ async fn the_log_has_the_message_id_and_where_it_may_the_subject() {
     for (logs_subjects, subject) in [(true, Some("a\u{e9}\tb")), (false, None)] {
         let server = Server::start(|context| {
             context.logs_subjects = logs_subjects;
-            context.body_memory = BodyMemory::new(0, 0);
+            context.body_memory = BodyMemoryBudget::new(0, 0);
         });
         let mut client = server.client().await;
         for octets in [10, 200_000] {
@@ -86,7 +86,7 @@ async fn trusted_clients_share_one_limit() {
 
 #[tokio::test]
 async fn memory_is_short_at_data_and_not_before() {
-    let server = Server::start(|context| context.body_memory = BodyMemory::new(0, 0));
+    let server = Server::start(|context| context.body_memory = BodyMemoryBudget::new(0, 0));
     let (mut first, mut second) = (server.client().await, server.client().await);
     first.begin(&["bob@example.org"]).await;
     second.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -277,7 +277,7 @@ async fn a_stop_lets_a_message_end_and_no_other_begin() {
     busy.expect("x\r\n.", "250").await;
     assert!(busy.until_closed().await.starts_with("421 4.3.2 "));
     drop((idle, busy));
-    server.stopper.all_dropped().await;
+    server.stopper.wait_receivers_dropped().await;
     server.message();
 }
 
@@ -302,7 +302,7 @@ struct FakeQuotas(Mutex<Vec<String>>);
 impl QuotaCheck for FakeQuotas {
     fn cached(&self, mailbox: &Address, octets: u64, _now: Instant) -> Option<QuotaFit> {
         let is_known = self.0.lock().unwrap().iter().any(|asked| asked == mailbox.as_str());
-        is_known.then_some(match mailbox.local() {
+        is_known.then_some(match mailbox.local_part() {
             "bob" if octets <= 100 => QuotaFit::Fits,
             "bob" => QuotaFit::Full { for_good: false },
             "carol" => QuotaFit::Full { for_good: true },

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mail::{BodyFlags, EnhancedCode, Reply, Timestamp};
-use net::{Conversation, Stopper};
+use net::{ConnectionHandler, StopSender};
 use protocol::smtp::server::{
-    Config, Limits, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession,
-    TlsMode, Tolerance,
+    MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer, SmtpServerConfig,
+    SmtpSession, TlsMode, TolerancePolicy,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -95,14 +95,14 @@ fn flag_words(flags: BodyFlags) -> String {
     notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect()
 }
 
-impl Conversation for Scripted {
+impl ConnectionHandler for Scripted {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
         self.session.handle_input(now, input, &mut self.body);
         self.received.send_modify(|heard| *heard += input.len());
     }
 
-    fn handle_end(&mut self, _now: Timestamp) {
-        self.session.handle_end();
+    fn handle_disconnect(&mut self, _now: Timestamp) {
+        self.session.handle_disconnect();
     }
 
     fn handle_timeout(&mut self, now: Timestamp) {
@@ -118,7 +118,7 @@ impl Conversation for Scripted {
             match action {
                 SessionAction::Ask(question) => {
                     let answer = self.answer(question);
-                    self.session.handle_answer(net::steady_now(), answer, &mut self.body);
+                    self.session.handle_driver_answer(net::steady_now(), answer, &mut self.body);
                 }
                 SessionAction::Abandon => {
                     self.body.clear();
@@ -153,7 +153,7 @@ struct TranscriptRun<'a> {
     shared: Arc<Mutex<Shared>>,
     received: watch::Receiver<usize>,
     sent: usize,
-    stopper: Stopper,
+    stopper: StopSender,
     session: JoinHandle<()>,
 }
 
@@ -181,8 +181,8 @@ impl<'a> TranscriptRun<'a> {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let session = prepared(transcript, SmtpSession::new(Arc::new(config), peer, net::steady_now()));
         let mut scripted = Scripted { session, body: Vec::new(), kept: 0, shared: shared.clone(), received: sender };
-        let (stopper, stop) = Stopper::new();
-        let session = tokio::spawn(async move { net::drive(accepted.into(), stop, &mut scripted).await });
+        let (stopper, stop) = StopSender::new();
+        let session = tokio::spawn(async move { net::drive_connection(accepted.into(), stop, &mut scripted).await });
         TranscriptRun { transcript, stream: BufReader::new(stream), shared, received, sent: 0, stopper, session }
     }
 
@@ -264,14 +264,14 @@ fn prepared(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 
-fn settings(transcript: &Transcript) -> (Config, SmtpPeer) {
-    let mut config = Config {
+fn settings(transcript: &Transcript) -> (SmtpServerConfig, SmtpPeer) {
+    let mut config = SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor: MailProtocol::Smtp,
         tls: TlsMode::Never,
         auth: None,
-        tolerance: Tolerance::default(),
-        limits: Limits::default(),
+        tolerance: TolerancePolicy::default(),
+        limits: SessionLimits::default(),
     };
     let mut peer = SmtpPeer::default();
     let limits = &mut config.limits;

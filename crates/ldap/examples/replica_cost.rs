@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ldap::replica::{Replica, ReplicaConfig};
-use ldap::{Bind, LdapConfig, LdapServers, Scope};
+use ldap::replica::{LdapReplica, ReplicaConfig};
+use ldap::{LdapBindMethod, LdapConfig, LdapConnectionConfig, SearchScope};
 use lookup::{LookupAnswer, LookupFuture, Table, TableEvent, TableEventHandler};
 
 const LOOKUPS: u64 = 1_000_000;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let _ = sender.send(event);
     });
     let began = Instant::now();
-    let replica = Replica::start("people", config(url, base, file)?, Arc::new(Nobody), tell)?;
+    let replica = LdapReplica::start("people", config(url, base, file)?, Arc::new(Nobody), tell)?;
     let complete = replica.stats().and_then(|stats| stats.replica).is_some_and(|copy| copy.complete);
     println!("opened after {:?}, complete: {complete}", began.elapsed());
     if !complete {
@@ -63,18 +63,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn config(url: &str, base: &str, file: &str) -> Result<ReplicaConfig, Box<dyn Error>> {
-    let servers = LdapServers {
+    let servers = LdapConnectionConfig {
         urls: vec![url.parse()?],
         starttls: false,
         ca_file: None,
-        bind: Bind::Anonymous,
-        connect_timeout: LdapServers::CONNECT_TIMEOUT,
-        timeout: LdapServers::TIMEOUT,
+        bind: LdapBindMethod::Anonymous,
+        connect_timeout: LdapConnectionConfig::CONNECT_TIMEOUT,
+        timeout: LdapConnectionConfig::TIMEOUT,
     };
     let ldap = LdapConfig {
         servers,
         base: base.into(),
-        scope: Scope::Sub,
+        scope: SearchScope::Sub,
         filter: "(mail={key})".parse()?,
         results: vec!["description".parse()?],
         members: None,
@@ -111,7 +111,7 @@ fn compare(file: &Path, count: u64) -> Result<(), Box<dyn Error>> {
     Ok(std::fs::remove_file(&cdb)?)
 }
 
-fn watch(replica: &Replica, key: &str) {
+fn watch(replica: &LdapReplica, key: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers starts");
     let mut last = None;
     let reader = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));

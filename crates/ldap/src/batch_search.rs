@@ -303,7 +303,7 @@ impl KeySpelling<'_> {
 
 /// Normalizes a key or value by case and number of spaces.
 fn normalized(text: &str) -> String {
-    EqualityRule::Exact.normalize(&lookup::fold(text)).into_owned()
+    EqualityRule::Exact.normalize(&lookup::fold_key(text)).into_owned()
 }
 
 /// Adds names, ignoring those already there in another case.

@@ -8,7 +8,7 @@
 //!
 //! Each search has a buffer. A full one stops reading from the connection, which bounds memory, so
 //! callers must read or drop their searches; dropping one abandons it. Only connecting and binding
-//! have timeouts here; callers apply [`LdapServers::timeout`] to everything else.
+//! have timeouts here; callers apply [`LdapConnectionConfig::timeout`] to everything else.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,8 +23,8 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use super::message;
-use super::transport::{self, ByteStream, MessageReader, TrustError};
-use super::{LdapError, LdapUrl};
+use super::transport::{self, ByteStream, CaCertificatesError, MessageReader};
+use super::{LdapConfigError, LdapUrl};
 use lookup::backend::BackendFailure;
 
 pub(crate) use super::message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequest};
@@ -38,7 +38,7 @@ const ID_MAX: u32 = i32::MAX as u32;
 
 /// How to connect and bind.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LdapServers {
+pub struct LdapConnectionConfig {
     /// The servers; the first one that answers is used.
     pub urls: Vec<LdapUrl>,
     /// Whether to use StartTLS on `ldap://` (RFC 4511 section 4.14).
@@ -46,14 +46,14 @@ pub struct LdapServers {
     /// CA certificates in PEM to verify servers; None: those of the system.
     pub ca_file: Option<PathBuf>,
     /// How to authenticate.
-    pub bind: Bind,
+    pub bind: LdapBindMethod,
     /// Timeout for connecting to one server, including TLS.
     pub connect_timeout: Duration,
     /// Timeout for one operation.
     pub timeout: Duration,
 }
 
-impl LdapServers {
+impl LdapConnectionConfig {
     /// The default of `connect_timeout`.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
     /// The default of `timeout`.
@@ -62,7 +62,7 @@ impl LdapServers {
 
 /// How to authenticate (RFC 4513 section 5).
 #[derive(Clone, PartialEq, Eq)]
-pub enum Bind {
+pub enum LdapBindMethod {
     /// Without authentication.
     Anonymous,
     /// With a DN and a password.
@@ -77,12 +77,12 @@ pub enum Bind {
     External,
 }
 
-impl fmt::Debug for Bind {
+impl fmt::Debug for LdapBindMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bind::Anonymous => f.write_str("Anonymous"),
-            Bind::Simple { dn, .. } => f.debug_struct("Simple").field("dn", dn).finish_non_exhaustive(),
-            Bind::External => f.write_str("External"),
+            LdapBindMethod::Anonymous => f.write_str("Anonymous"),
+            LdapBindMethod::Simple { dn, .. } => f.debug_struct("Simple").field("dn", dn).finish_non_exhaustive(),
+            LdapBindMethod::External => f.write_str("External"),
         }
     }
 }
@@ -90,7 +90,7 @@ impl fmt::Debug for Bind {
 /// Connects to the configured servers.
 #[derive(Debug)]
 pub struct Connector {
-    servers: LdapServers,
+    servers: LdapConnectionConfig,
     tls: OnceLock<Tls>,
 }
 
@@ -105,12 +105,12 @@ impl fmt::Debug for Tls {
 
 impl Connector {
     /// Checks the configuration and loads the CA certificates if any server needs them.
-    pub fn new(servers: LdapServers) -> Result<Connector, LdapError> {
+    pub fn new(servers: LdapConnectionConfig) -> Result<Connector, LdapConfigError> {
         if servers.urls.is_empty() {
-            return Err(LdapError::NoServer);
+            return Err(LdapConfigError::NoServer);
         }
-        if matches!(&servers.bind, Bind::Simple { password, .. } if password.is_empty()) {
-            return Err(LdapError::EmptyPassword);
+        if matches!(&servers.bind, LdapBindMethod::Simple { password, .. } if password.is_empty()) {
+            return Err(LdapConfigError::EmptyPassword);
         }
         let connector = Connector { servers, tls: OnceLock::new() };
         let starttls = connector.servers.starttls;
@@ -121,7 +121,7 @@ impl Connector {
     }
 
     /// The configuration.
-    pub fn servers(&self) -> &LdapServers {
+    pub fn servers(&self) -> &LdapConnectionConfig {
         &self.servers
     }
 
@@ -159,13 +159,15 @@ impl Connector {
     async fn bind(&self, session: &LdapSession) -> Result<LdapResult, BackendFailure> {
         match &self.servers.bind {
             // An unbound connection is anonymous (RFC 4513 section 4).
-            Bind::Anonymous => Ok(LdapResult::default()),
-            Bind::Simple { dn, password } => session.await_result(|id| message::simple_bind(id, dn, password)).await,
-            Bind::External => session.await_result(message::external_bind).await,
+            LdapBindMethod::Anonymous => Ok(LdapResult::default()),
+            LdapBindMethod::Simple { dn, password } => {
+                session.await_result(|id| message::simple_bind(id, dn, password)).await
+            }
+            LdapBindMethod::External => session.await_result(message::external_bind).await,
         }
     }
 
-    fn tls(&self) -> Result<TlsConnector, TrustError> {
+    fn tls(&self) -> Result<TlsConnector, CaCertificatesError> {
         if let Some(Tls(tls)) = self.tls.get() {
             return Ok(tls.clone());
         }

@@ -26,12 +26,12 @@ mod search;
 mod transport;
 mod url;
 
-pub use connection::{Bind, Connector, LdapServers, LdapSession, ResponseStream};
+pub use connection::{Connector, LdapBindMethod, LdapConnectionConfig, LdapSession, ResponseStream};
 pub use filter::{FilterError, FilterTemplate};
 pub use message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequest, Values};
 pub use result::{ResultTemplate, ResultTemplateError};
 pub use schema::{EqualityRule, is_printable_ascii};
-pub use transport::TrustError;
+pub use transport::CaCertificatesError;
 pub use url::{LdapUrl, LdapUrlError};
 
 use std::cell::RefCell;
@@ -44,7 +44,7 @@ use tokio::time::Instant;
 
 use batch_search::BatchSearch;
 use lookup::LookupAnswer;
-use lookup::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use lookup::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
 use pool::{ConnectionPool, PooledConnection};
 use search::{SearchError, Searcher};
 
@@ -65,17 +65,17 @@ pub fn read_message(octets: &[u8]) {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LdapConfig {
     /// The servers.
-    pub servers: LdapServers,
+    pub servers: LdapConnectionConfig,
     /// The base DN of searches.
     pub base: Box<str>,
     /// The scope of searches.
-    pub scope: Scope,
+    pub scope: SearchScope,
     /// The filter for a key.
     pub filter: FilterTemplate,
     /// The values of an answer. Empty: only the existence of an entry matters.
     pub results: Vec<ResultTemplate>,
     /// Groups whose members contribute values.
-    pub members: Option<Members>,
+    pub members: Option<GroupMembersConfig>,
     /// Maximum values per key; a key with more is Unavailable.
     pub values_max: usize,
     /// Whether to follow referrals, with the same credentials. They are never followed from a
@@ -109,21 +109,21 @@ impl LdapConfig {
 
 /// Groups, which name their members by DN.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Members {
+pub struct GroupMembersConfig {
     /// The attribute with the members' DNs.
     pub attribute: Box<str>,
     /// Maximum nesting; a key of a deeper group is Unavailable.
     pub depth_max: usize,
 }
 
-impl Members {
+impl GroupMembersConfig {
     /// The default of `depth_max`.
     pub const DEPTH_MAX: usize = 5;
 }
 
 /// The scope of a search (RFC 4511 section 4.5.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum SearchScope {
     /// The base only.
     Base,
     /// The children of the base.
@@ -136,27 +136,27 @@ pub enum Scope {
 /// A text that names no scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid scope '{0}': expected base, one or sub")]
-pub struct ScopeError(Box<str>);
+pub struct SearchScopeError(Box<str>);
 
-impl FromStr for Scope {
-    type Err = ScopeError;
+impl FromStr for SearchScope {
+    type Err = SearchScopeError;
 
-    fn from_str(text: &str) -> Result<Self, ScopeError> {
+    fn from_str(text: &str) -> Result<Self, SearchScopeError> {
         match text {
-            "base" => Ok(Scope::Base),
-            "one" => Ok(Scope::One),
-            "sub" => Ok(Scope::Sub),
-            _ => Err(ScopeError(text.into())),
+            "base" => Ok(SearchScope::Base),
+            "one" => Ok(SearchScope::One),
+            "sub" => Ok(SearchScope::Sub),
+            _ => Err(SearchScopeError(text.into())),
         }
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for SearchScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Scope::Base => "base",
-            Scope::One => "one",
-            Scope::Sub => "sub",
+            SearchScope::Base => "base",
+            SearchScope::One => "one",
+            SearchScope::Sub => "sub",
         })
     }
 }
@@ -177,7 +177,7 @@ struct ProbeSample {
 
 impl Ldap {
     /// Creates the backend without connecting. Keeps up to `concurrency` idle connections.
-    pub fn new(config: LdapConfig, concurrency: usize) -> Result<Ldap, LdapError> {
+    pub fn new(config: LdapConfig, concurrency: usize) -> Result<Ldap, LdapConfigError> {
         let key_names = config.filter.key_attributes().unwrap_or_default();
         let names = config.result_names().chain(key_names).map(Into::into).collect();
         let pool = ConnectionPool::new(config.servers.clone(), names, concurrency)?;
@@ -308,7 +308,7 @@ impl Ldap {
 }
 
 impl Backend for Ldap {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(self.answers(keys))
     }
 
@@ -319,7 +319,7 @@ impl Backend for Ldap {
 
 /// A configuration that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LdapError {
+pub enum LdapConfigError {
     /// There are no servers.
     #[error("no server URL")]
     NoServer,
@@ -328,5 +328,5 @@ pub enum LdapError {
     EmptyPassword,
     /// CA certificates are missing or invalid.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    Trust(#[from] CaCertificatesError),
 }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use futures_util::StreamExt;
 
-use super::Scope;
+use super::SearchScope;
 use super::batch_search::{BatchSearch, PIPELINE_MAX};
 use super::connection::{SearchEntry, SearchRequest};
 use super::key_result::KeyResult;
@@ -52,8 +52,13 @@ impl BatchSearch<'_> {
     async fn read_member(&self, dn: &str) -> Result<Result<Option<SearchEntry>, String>, SearchError> {
         let filter = super::filter::present("objectClass");
         let attributes = self.result_attributes();
-        let search =
-            SearchRequest { base: dn, scope: Scope::Base, filter: &filter, attributes: &attributes, controls: &[] };
+        let search = SearchRequest {
+            base: dn,
+            scope: SearchScope::Base,
+            filter: &filter,
+            attributes: &attributes,
+            controls: &[],
+        };
         let mut found = None;
         let take = &mut |entry: &SearchEntry| {
             found = Some(entry.clone());

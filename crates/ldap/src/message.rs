@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::Scope;
+use super::SearchScope;
 use super::ber::{BOOLEAN, BerReader, BerWriter, ENUMERATED, INTEGER, Malformed, OCTETS, SEQUENCE, SET};
 
 const BIND_REQUEST: u8 = 0x60;
@@ -45,7 +45,7 @@ pub struct SearchRequest<'a> {
     /// The base DN.
     pub base: &'a str,
     /// The scope.
-    pub scope: Scope,
+    pub scope: SearchScope,
     /// The encoded filter.
     pub filter: &'a [u8],
     /// The attributes to return; empty means none.
@@ -401,8 +401,13 @@ pub(super) mod tests {
 
     #[test]
     fn requests_are_those_of_the_standard() {
-        let wanted =
-            SearchRequest { base: "dc=a", scope: Scope::One, filter: b"\x87\x01o", attributes: &["cn"], controls: &[] };
+        let wanted = SearchRequest {
+            base: "dc=a",
+            scope: SearchScope::One,
+            filter: b"\x87\x01o",
+            attributes: &["cn"],
+            controls: &[],
+        };
         let expected = b"\x30\x23\x02\x01\x02\x63\x1e\x04\x04dc=a\x0a\x01\x01\x0a\x01\x00\x02\x01\x00\x02\x01\x00\x01\x01\x00\x87\x01o\x30\x04\x04\x02cn";
         assert_eq!(search(2, &wanted), expected);
         assert_eq!(simple_bind(1, "cn=a", "pw"), b"\x30\x12\x02\x01\x01\x60\x0d\x02\x01\x03\x04\x04cn=a\x80\x02pw");

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::connection::{Connector, LdapResponse, LdapSession, SearchRequest};
 use super::message::SearchEntry;
 use super::schema::Schema;
-use super::{LdapError, LdapServers, Scope, filter};
+use super::{LdapConfigError, LdapConnectionConfig, SearchScope, filter};
 use lookup::backend::BackendFailure;
 
 /// How long a failed server comes last.
@@ -44,10 +44,10 @@ pub(super) struct PooledConnection {
 
 impl ConnectionPool {
     pub(super) fn new(
-        servers: LdapServers,
+        servers: LdapConnectionConfig,
         names: Vec<Box<str>>,
         idle_max: usize,
-    ) -> Result<ConnectionPool, LdapError> {
+    ) -> Result<ConnectionPool, LdapConfigError> {
         let down = RefCell::new(vec![None; servers.urls.len()]);
         Ok(ConnectionPool { connector: Connector::new(servers)?, names, idle_max, idle: RefCell::default(), down })
     }
@@ -189,7 +189,7 @@ async fn read(
     filter: &[u8],
     attribute: &str,
 ) -> Result<Option<SearchEntry>, BackendFailure> {
-    let search = SearchRequest { base: dn, scope: Scope::Base, filter, attributes: &[attribute], controls: &[] };
+    let search = SearchRequest { base: dn, scope: SearchScope::Base, filter, attributes: &[attribute], controls: &[] };
     let mut stream = session.search(&search)?;
     let mut found = None;
     loop {

@@ -14,7 +14,7 @@ use std::pin::Pin;
 
 use super::connection::{Connector, LdapResponse, LdapSession, SearchEntry, SearchRequest};
 use super::message::LdapResult;
-use super::{LdapUrl, Scope, url};
+use super::{LdapUrl, SearchScope, url};
 use lookup::backend::BackendFailure;
 
 const SUCCESS: u32 = 0;
@@ -208,7 +208,7 @@ fn interpret_result(url: &LdapUrl, done: &LdapResult) -> Result<SearchEnd, Searc
 struct ReferralTarget {
     url: LdapUrl,
     base: Option<String>,
-    scope: Option<Scope>,
+    scope: Option<SearchScope>,
 }
 
 impl ReferralTarget {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(plain, ReferralTarget { url: "ldap://b.example.org".parse().unwrap(), base: None, scope: None });
         let whole = target("ldaps://b:1636/ou=a%20b,dc=c??base");
         assert_eq!(whole.url.to_string(), "ldaps://b:1636");
-        assert_eq!((whole.base.as_deref(), whole.scope), (Some("ou=a b,dc=c"), Some(Scope::Base)));
+        assert_eq!((whole.base.as_deref(), whole.scope), (Some("ou=a b,dc=c"), Some(SearchScope::Base)));
         for text in [
             "",
             "b",

@@ -31,12 +31,14 @@ pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The TLS configuration that trusts these CAs.
-pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, TrustError> {
+pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, CaCertificatesError> {
     let mut roots = RootCertStore::empty();
     match ca_file {
         Some(path) => {
-            let failed =
-                |source: &dyn std::fmt::Display| TrustError::File { path: path.into(), why: source.to_string().into() };
+            let failed = |source: &dyn std::fmt::Display| CaCertificatesError::File {
+                path: path.into(),
+                why: source.to_string().into(),
+            };
             for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
                 let certificate = certificate.map_err(|error| failed(&error))?;
                 roots.add(certificate).map_err(|error| failed(&error))?;
@@ -50,7 +52,7 @@ pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, Trus
             roots.add_parsable_certificates(loaded.certs);
             if roots.is_empty() {
                 let why = loaded.errors.first().map(ToString::to_string).unwrap_or_default();
-                return Err(TrustError::System(why.into()));
+                return Err(CaCertificatesError::System(why.into()));
             }
         }
     }
@@ -64,7 +66,7 @@ pub(super) fn tls_connector(ca_file: Option<&Path>) -> Result<TlsConnector, Trus
 
 /// The CA certificates cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TrustError {
+pub enum CaCertificatesError {
     /// The CA file is unusable.
     #[error("{}: {why}", path.display())]
     File {
@@ -82,7 +84,7 @@ pub enum TrustError {
 pub(super) async fn connect(
     url: &LdapUrl,
     starttls: bool,
-    tls: impl FnOnce() -> Result<TlsConnector, TrustError>,
+    tls: impl FnOnce() -> Result<TlsConnector, CaCertificatesError>,
 ) -> io::Result<Box<dyn ByteStream>> {
     match url {
         LdapUrl::Unix { path } => Ok(Box::new(UnixStream::connect(path).await?)),

@@ -1,8 +1,8 @@
 //! The load average: the number of tasks that run, wait to run or wait for a disk, averaged over
 //! one, five and fifteen minutes.
 //!
-//! Read from `/proc/loadavg` if it exists, otherwise from `sysinfo(2)`; [`LoadAverageSource::name`]
-//! says which.
+//! Read from `/proc/loadavg` if it exists, otherwise from `sysinfo(2)`;
+//! [`LoadAverageReader::source_name`] says which.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ pub struct LoadAverage {
 
 /// The source of samples.
 #[derive(Debug)]
-pub struct LoadAverageSource {
+pub struct LoadAverageReader {
     source: LoadSource,
 }
 
@@ -35,10 +35,10 @@ enum LoadSource {
     Sysinfo,
 }
 
-impl LoadAverageSource {
+impl LoadAverageReader {
     /// Opens `/proc/loadavg`, or falls back to `sysinfo(2)`.
-    pub fn open() -> LoadAverageSource {
-        LoadAverageSource { source: ProcFile::open(PROC_LOADAVG).map_or(LoadSource::Sysinfo, LoadSource::Proc) }
+    pub fn open() -> LoadAverageReader {
+        LoadAverageReader { source: ProcFile::open(PROC_LOADAVG).map_or(LoadSource::Sysinfo, LoadSource::Proc) }
     }
 
     /// Reads the current load average.
@@ -54,7 +54,7 @@ impl LoadAverageSource {
     }
 
     /// The name of the source in use.
-    pub fn name(&self) -> &'static str {
+    pub fn source_name(&self) -> &'static str {
         match self.source {
             LoadSource::Proc(_) => PROC_LOADAVG,
             LoadSource::Sysinfo => "sysinfo",
@@ -63,9 +63,9 @@ impl LoadAverageSource {
 }
 
 /// The name of the source in use.
-impl fmt::Display for LoadAverageSource {
+impl fmt::Display for LoadAverageReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.source_name())
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     /// The kernel updates its averages every five seconds; within that time both sources agree.
     #[test]
     fn both_sources_agree() {
-        let mut source = LoadAverageSource::open();
+        let mut source = LoadAverageReader::open();
         assert_eq!(source.to_string(), PROC_LOADAVG);
         let agrees = (0..3).any(|_| {
             let (file, call) = (source.sample().unwrap(), LoadAverage::from_sysinfo());

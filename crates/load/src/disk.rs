@@ -41,7 +41,7 @@ pub struct DiskStats {
 
 /// An open `/proc/diskstats`, and which of its lines to read.
 #[derive(Debug)]
-pub struct DiskSource {
+pub struct DiskStatsReader {
     file: ProcFile,
     device: Device,
 }
@@ -53,16 +53,16 @@ struct Device {
     minor: u32,
 }
 
-impl DiskSource {
+impl DiskStatsReader {
     /// Opens the counters of the disk that contains `path`.
     ///
     /// # Errors
     ///
     /// The path or the file cannot be read; `InvalidData` if the file has no line for the disk.
-    pub fn for_path(path: &Path) -> io::Result<DiskSource> {
+    pub fn for_path(path: &Path) -> io::Result<DiskStatsReader> {
         let number = fs::metadata(path)?.dev();
         let device = Device { major: major(number), minor: minor(number) }.whole_disk(Path::new("/sys/dev/block"));
-        let mut source = DiskSource { file: ProcFile::open("/proc/diskstats")?, device };
+        let mut source = DiskStatsReader { file: ProcFile::open("/proc/diskstats")?, device };
         source.sample()?;
         Ok(source)
     }
@@ -187,6 +187,6 @@ mod tests {
 
     #[test]
     fn a_file_system_without_a_device_has_no_gauge() {
-        assert_eq!(DiskSource::for_path(Path::new("/proc")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(DiskStatsReader::for_path(Path::new("/proc")).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -5,22 +5,22 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::average::LoadAverageSource;
-use crate::memory::{MemorySource, PROC_MEMINFO};
+use crate::average::LoadAverageReader;
+use crate::memory::{AvailableMemoryReader, PROC_MEMINFO};
 use crate::monitor::GaugeReader;
 use crate::policy::{Gauge, GaugeReading};
-use crate::pressure::{PressureSource, Resource};
-use crate::space::SpaceSource;
+use crate::pressure::{PressureReader, PressureResource};
+use crate::space::FreeSpaceReader;
 
-const RESOURCES: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Io];
+const RESOURCES: [PressureResource; 3] = [PressureResource::Cpu, PressureResource::Memory, PressureResource::Io];
 const STATVFS: &str = "fstatvfs";
 
 /// The open gauges of the machine.
 #[derive(Debug)]
 pub struct MachineGauges {
-    load_average: LoadAverageSource,
-    pressures: [Option<PressureSource>; 3],
-    memory: Option<MemorySource>,
+    load_average: LoadAverageReader,
+    pressures: [Option<PressureReader>; 3],
+    memory: Option<AvailableMemoryReader>,
     disks: Vec<FileSystemGauge>,
 }
 
@@ -29,7 +29,7 @@ pub struct MachineGauges {
 struct FileSystemGauge {
     path: Arc<Path>,
     /// None until the path can be opened: the directory may be created or mounted later.
-    space: Option<SpaceSource>,
+    space: Option<FreeSpaceReader>,
 }
 
 impl MachineGauges {
@@ -44,9 +44,9 @@ impl MachineGauges {
             }
         }
         MachineGauges {
-            load_average: LoadAverageSource::open(),
-            pressures: RESOURCES.map(PressureSource::open),
-            memory: MemorySource::open().ok(),
+            load_average: LoadAverageReader::open(),
+            pressures: RESOURCES.map(PressureReader::open),
+            memory: AvailableMemoryReader::open().ok(),
             disks,
         }
     }
@@ -56,12 +56,15 @@ impl GaugeReader for MachineGauges {
     fn read(&mut self) -> Vec<GaugeReading> {
         let load_average = self.load_average.sample().ok().map(|averages| averages.one_min);
         let memory = self.memory.as_mut().and_then(|memory| memory.sample().ok());
-        let mut readings =
-            vec![GaugeReading { gauge: Gauge::LoadAverage, source: self.load_average.name(), value: load_average }];
+        let mut readings = vec![GaugeReading {
+            gauge: Gauge::LoadAverage,
+            source: self.load_average.source_name(),
+            value: load_average,
+        }];
         readings.extend(RESOURCES.into_iter().zip(&mut self.pressures).map(|(resource, pressure)| GaugeReading {
             gauge: Gauge::Pressure(resource),
             source: resource.path(),
-            value: pressure.as_mut().and_then(|pressure| pressure.some_percent().ok()),
+            value: pressure.as_mut().and_then(|pressure| pressure.recent_stall_percent().ok()),
         }));
         readings.push(GaugeReading {
             gauge: Gauge::MemoryAvailable,
@@ -75,7 +78,7 @@ impl GaugeReader for MachineGauges {
 
 impl FileSystemGauge {
     fn open(path: &Path) -> FileSystemGauge {
-        FileSystemGauge { path: path.into(), space: SpaceSource::open(path).ok() }
+        FileSystemGauge { path: path.into(), space: FreeSpaceReader::open(path).ok() }
     }
 
     fn is_same_file_system(&self, other: &FileSystemGauge) -> bool {
@@ -87,7 +90,7 @@ impl FileSystemGauge {
 
     fn read(&mut self) -> [GaugeReading; 2] {
         if self.space.is_none() {
-            self.space = SpaceSource::open(&self.path).ok();
+            self.space = FreeSpaceReader::open(&self.path).ok();
         }
         let space = self.space.as_ref().and_then(|room| room.sample().ok());
         let reading =

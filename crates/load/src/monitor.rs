@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use mail::Timestamp;
 use parking_lot::Mutex;
 
-use crate::policy::{GaugeReading, Limits, LoadLimit, LoadRestrictions, LoadSample, LoadState};
+use crate::policy::{ActiveLimits, GaugeReading, LoadLimit, LoadLimits, LoadRestrictions, LoadSample};
 
 /// The default interval between samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -28,12 +28,12 @@ pub trait GaugeReader: Send {
 }
 
 /// Called with the old state and the new one, which is already published.
-type OnChange = Box<dyn FnMut(&LoadState, &LoadState) + Send>;
+type OnChange = Box<dyn FnMut(&ActiveLimits, &ActiveLimits) + Send>;
 
 /// Samples the gauges when called; [`LoadMonitor::start`] runs it on a thread.
 pub struct LoadMonitor {
     sources: Box<dyn GaugeReader>,
-    limits: Limits,
+    limits: LoadLimits,
     on_change: OnChange,
     handle: LoadMonitorHandle,
 }
@@ -58,14 +58,14 @@ pub struct LoadReport {
     /// All configured limits, in the order of the gauges.
     pub limits: Vec<LoadLimit>,
     /// The active limits, and why they are active.
-    pub state: LoadState,
+    pub state: ActiveLimits,
 }
 
 /// A running monitor; dropping it stops the thread.
 #[derive(Debug)]
 pub struct LoadMonitorThread {
     /// Sends new limits and a new interval; the thread ends when this is dropped.
-    changes: Option<mpsc::Sender<(Limits, Duration)>>,
+    changes: Option<mpsc::Sender<(LoadLimits, Duration)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,8 +74,8 @@ impl LoadMonitor {
     /// limit becomes active or inactive, and must not block for long.
     pub fn new(
         sources: impl GaugeReader + 'static,
-        limits: Limits,
-        on_change: impl FnMut(&LoadState, &LoadState) + Send + 'static,
+        limits: LoadLimits,
+        on_change: impl FnMut(&ActiveLimits, &ActiveLimits) + Send + 'static,
     ) -> LoadMonitor {
         let shared =
             Shared { restrictions: AtomicU8::new(LoadRestrictions::default().bits()), report: Mutex::default() };
@@ -96,7 +96,7 @@ impl LoadMonitor {
     pub fn sample_once(&mut self, now: Timestamp) {
         let sample = LoadSample { at: now, readings: self.sources.read() };
         let before = self.handle.report();
-        let state = before.state.next_state(&sample, &self.limits);
+        let state = before.state.after_sample(&sample, &self.limits);
         let limits = sample.readings.iter().flat_map(|reading| self.limits.for_gauge(&reading.gauge)).collect();
         let after = Arc::new(LoadReport { sample, limits, state });
         self.handle.publish(after.clone());
@@ -113,7 +113,7 @@ impl LoadMonitor {
     /// The thread cannot be started.
     pub fn start(mut self, mut every: Duration) -> io::Result<LoadMonitorThread> {
         self.sample_once(SystemTime::now().into());
-        let (changes, receiver) = mpsc::channel::<(Limits, Duration)>();
+        let (changes, receiver) = mpsc::channel::<(LoadLimits, Duration)>();
         let work = move || {
             loop {
                 match receiver.recv_timeout(every) {
@@ -131,7 +131,7 @@ impl LoadMonitor {
 
 impl LoadMonitorThread {
     /// Applies new limits and a new interval, and samples immediately.
-    pub fn reconfigure(&self, limits: Limits, every: Duration) {
+    pub fn reconfigure(&self, limits: LoadLimits, every: Duration) {
         if let Some(sender) = &self.changes {
             // The receiver is gone only if the thread has panicked, which was reported then.
             let _ = sender.send((limits, every));
@@ -176,7 +176,7 @@ impl Drop for LoadMonitorThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{DeliveryMode, Gauge, IntakeMode};
+    use crate::policy::{AllowedClients, AllowedDeliveries, Gauge};
 
     /// A load average set by the test.
     #[derive(Clone, Default)]
@@ -194,11 +194,11 @@ mod tests {
         }
     }
 
-    fn limits() -> Limits {
-        Limits { queue_only_above: Some(8.0), refuse_above: Some(20.0), ..Limits::default() }
+    fn limits() -> LoadLimits {
+        LoadLimits { queue_only_above: Some(8.0), refuse_above: Some(20.0), ..LoadLimits::default() }
     }
 
-    fn ignore_changes(_: &LoadState, _: &LoadState) {}
+    fn ignore_changes(_: &ActiveLimits, _: &ActiveLimits) {}
 
     #[test]
     fn before_the_first_sample_everything_is_allowed() {
@@ -216,7 +216,7 @@ mod tests {
         monitor.sample_once(Timestamp(5000));
         monitor.sample_once(Timestamp(6000));
         let LoadRestrictions { delivery, intake, .. } = watch.restrictions();
-        assert_eq!((delivery, intake), (DeliveryMode::QueueOnly, IntakeMode::ReservedOnly));
+        assert_eq!((delivery, intake), (AllowedDeliveries::QueueOnly, AllowedClients::ReservedOnly));
         let report = watch.report();
         assert_eq!(report.sample.at, Timestamp(6000));
         assert_eq!(report.limits.len(), 2);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn only_changes_are_reported() {
         let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
-        let on_change = move |before: &LoadState, after: &LoadState| {
+        let on_change = move |before: &ActiveLimits, after: &ActiveLimits| {
             tell.send((after.activated_since(before).count(), after.cleared_since(before).count())).unwrap();
         };
         let mut monitor = LoadMonitor::new(load.clone(), limits(), on_change);
@@ -252,26 +252,27 @@ mod tests {
     #[test]
     fn the_thread_samples_on_its_timer() {
         let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
-        let on_change = move |_: &LoadState, after: &LoadState| tell.send(after.restrictions().intake).unwrap();
+        let on_change = move |_: &ActiveLimits, after: &ActiveLimits| tell.send(after.restrictions().intake).unwrap();
         let monitor = LoadMonitor::new(load.clone(), limits(), on_change);
         let _running = monitor.start(Duration::from_millis(1)).unwrap();
         load.set(Some(30.0));
-        assert_eq!(heard.recv().unwrap(), IntakeMode::ReservedOnly);
+        assert_eq!(heard.recv().unwrap(), AllowedClients::ReservedOnly);
         load.set(Some(0.0));
-        assert_eq!(heard.recv().unwrap(), IntakeMode::Open);
+        assert_eq!(heard.recv().unwrap(), AllowedClients::Open);
     }
 
     #[test]
     fn new_limits_apply_immediately() {
         let (load, (tell, heard)) = (FakeLoad::default(), mpsc::channel());
         load.set(Some(15.0));
-        let on_change = move |_: &LoadState, after: &LoadState| tell.send(after.restrictions().intake).unwrap();
-        let monitor = LoadMonitor::new(load, Limits::default(), on_change);
+        let on_change = move |_: &ActiveLimits, after: &ActiveLimits| tell.send(after.restrictions().intake).unwrap();
+        let monitor = LoadMonitor::new(load, LoadLimits::default(), on_change);
         let running = monitor.start(Duration::from_secs(3600)).unwrap();
-        running.reconfigure(Limits { refuse_above: Some(10.0), ..Limits::default() }, Duration::from_secs(3600));
-        assert_eq!(heard.recv().unwrap(), IntakeMode::ReservedOnly);
-        running.reconfigure(Limits::default(), Duration::from_secs(3600));
-        assert_eq!(heard.recv().unwrap(), IntakeMode::Open);
+        running
+            .reconfigure(LoadLimits { refuse_above: Some(10.0), ..LoadLimits::default() }, Duration::from_secs(3600));
+        assert_eq!(heard.recv().unwrap(), AllowedClients::ReservedOnly);
+        running.reconfigure(LoadLimits::default(), Duration::from_secs(3600));
+        assert_eq!(heard.recv().unwrap(), AllowedClients::Open);
     }
 
     /// Waits an hour if the thread does not notice the end.
@@ -282,7 +283,7 @@ mod tests {
         let monitor = LoadMonitor::new(load, limits(), ignore_changes);
         let watch = monitor.handle();
         let running = monitor.start(Duration::from_secs(3600)).unwrap();
-        assert_eq!(watch.restrictions().intake, IntakeMode::ReservedOnly);
+        assert_eq!(watch.restrictions().intake, AllowedClients::ReservedOnly);
         drop(running);
     }
 }

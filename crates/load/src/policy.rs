@@ -19,7 +19,7 @@ use std::fmt;
 
 use mail::Timestamp;
 
-pub use limits::{Gauge, GaugeReading, Limits, LoadLimit, LoadRestriction, LoadSample, Threshold};
+pub use limits::{Gauge, GaugeReading, LoadLimit, LoadLimits, LoadRestriction, LoadSample, Threshold};
 
 /// An active limit, and why it is active.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,14 +34,14 @@ pub struct ActiveLimit {
 
 /// The active limits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LoadState {
+pub struct ActiveLimits {
     /// The active limits with their reasons; empty under normal load.
     pub active: Vec<ActiveLimit>,
 }
 
 /// Which deliveries may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeliveryMode {
+pub enum AllowedDeliveries {
     /// All deliveries.
     #[default]
     All,
@@ -53,7 +53,7 @@ pub enum DeliveryMode {
 
 /// Which clients may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum IntakeMode {
+pub enum AllowedClients {
     /// All clients.
     #[default]
     Open,
@@ -74,17 +74,17 @@ pub enum Shortage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadRestrictions {
     /// Which deliveries may start.
-    pub delivery: DeliveryMode,
+    pub delivery: AllowedDeliveries,
     /// Which clients may connect.
-    pub intake: IntakeMode,
+    pub intake: AllowedClients,
     /// Why mail is refused, if it is.
     pub shortage: Option<Shortage>,
 }
 
-impl LoadState {
+impl ActiveLimits {
     /// The state that follows this one after `sample`.
     #[must_use]
-    pub fn next_state(&self, sample: &LoadSample, limits: &Limits) -> LoadState {
+    pub fn after_sample(&self, sample: &LoadSample, limits: &LoadLimits) -> ActiveLimits {
         let reason = |reading: &GaugeReading, limit: LoadLimit| {
             let value = reading.value?;
             let before = self.active_limit(&limit);
@@ -99,7 +99,7 @@ impl LoadState {
             let limits = limits.for_gauge(&reading.gauge).into_iter();
             limits.filter_map(move |limit| reason(reading, limit))
         });
-        LoadState { active: reasons.collect() }
+        ActiveLimits { active: reasons.collect() }
     }
 
     /// The restrictions in this state.
@@ -108,12 +108,12 @@ impl LoadState {
     }
 
     /// The limits that are active now and were not in `earlier`.
-    pub fn activated_since<'a>(&'a self, earlier: &'a LoadState) -> impl Iterator<Item = &'a ActiveLimit> {
+    pub fn activated_since<'a>(&'a self, earlier: &'a ActiveLimits) -> impl Iterator<Item = &'a ActiveLimit> {
         self.active.iter().filter(|reason| earlier.active_limit(&reason.limit).is_none())
     }
 
     /// The limits that were active in `earlier` and are not now, with their last values.
-    pub fn cleared_since<'a>(&'a self, earlier: &'a LoadState) -> impl Iterator<Item = &'a ActiveLimit> {
+    pub fn cleared_since<'a>(&'a self, earlier: &'a ActiveLimits) -> impl Iterator<Item = &'a ActiveLimit> {
         earlier.activated_since(self)
     }
 
@@ -126,9 +126,13 @@ impl LoadRestrictions {
     fn with(self, restriction: LoadRestriction) -> LoadRestrictions {
         let LoadRestrictions { delivery, intake, shortage } = self;
         match restriction {
-            LoadRestriction::QueueOnly => LoadRestrictions { delivery: delivery.max(DeliveryMode::QueueOnly), ..self },
-            LoadRestriction::NoDelivery => LoadRestrictions { delivery: DeliveryMode::None, ..self },
-            LoadRestriction::ReservedOnly => LoadRestrictions { intake: intake.max(IntakeMode::ReservedOnly), ..self },
+            LoadRestriction::QueueOnly => {
+                LoadRestrictions { delivery: delivery.max(AllowedDeliveries::QueueOnly), ..self }
+            }
+            LoadRestriction::NoDelivery => LoadRestrictions { delivery: AllowedDeliveries::None, ..self },
+            LoadRestriction::ReservedOnly => {
+                LoadRestrictions { intake: intake.max(AllowedClients::ReservedOnly), ..self }
+            }
             LoadRestriction::NoMail(of) => {
                 LoadRestrictions { shortage: Some(shortage.map_or(of, |other| other.min(of))), ..self }
             }
@@ -138,13 +142,13 @@ impl LoadRestrictions {
     /// Packs the restrictions into a number for an atomic.
     pub(crate) fn bits(self) -> u8 {
         let delivery = match self.delivery {
-            DeliveryMode::All => 0,
-            DeliveryMode::QueueOnly => 1,
-            DeliveryMode::None => 2,
+            AllowedDeliveries::All => 0,
+            AllowedDeliveries::QueueOnly => 1,
+            AllowedDeliveries::None => 2,
         };
         let intake = match self.intake {
-            IntakeMode::Open => 0,
-            IntakeMode::ReservedOnly => 1 << 2,
+            AllowedClients::Open => 0,
+            AllowedClients::ReservedOnly => 1 << 2,
         };
         let shortage = match self.shortage {
             None => 0,
@@ -158,11 +162,11 @@ impl LoadRestrictions {
     pub(crate) fn from_bits(bits: u8) -> LoadRestrictions {
         LoadRestrictions {
             delivery: match bits & 3 {
-                0 => DeliveryMode::All,
-                1 => DeliveryMode::QueueOnly,
-                _ => DeliveryMode::None,
+                0 => AllowedDeliveries::All,
+                1 => AllowedDeliveries::QueueOnly,
+                _ => AllowedDeliveries::None,
             },
-            intake: if bits & 1 << 2 == 0 { IntakeMode::Open } else { IntakeMode::ReservedOnly },
+            intake: if bits & 1 << 2 == 0 { AllowedClients::Open } else { AllowedClients::ReservedOnly },
             shortage: match bits >> 3 {
                 0 => None,
                 1 => Some(Shortage::Disk),
@@ -186,7 +190,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Resource;
+    use crate::PressureResource;
 
     fn sample(at: u64, readings: &[(Gauge, Option<f64>)]) -> LoadSample {
         let reading = |(gauge, value): &(Gauge, Option<f64>)| GaugeReading {
@@ -201,8 +205,8 @@ mod tests {
         sample(at, &[(Gauge::LoadAverage, Some(value))])
     }
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> LoadLimits {
+        LoadLimits {
             queue_only_above: Some(8.0),
             no_delivery_above: Some(12.0),
             refuse_above: Some(20.0),
@@ -210,44 +214,44 @@ mod tests {
             memory_min: Some(1000),
             space_min: 500,
             inodes_min: 100,
-            ..Limits::default()
+            ..LoadLimits::default()
         }
     }
 
-    fn measures(state: &LoadState) -> (DeliveryMode, IntakeMode, Option<Shortage>) {
+    fn measures(state: &ActiveLimits) -> (AllowedDeliveries, AllowedClients, Option<Shortage>) {
         let LoadRestrictions { delivery, intake, shortage } = state.restrictions();
         (delivery, intake, shortage)
     }
 
     #[test]
     fn a_rising_load_is_restricted_step_by_step() {
-        let mut state = LoadState::default();
+        let mut state = ActiveLimits::default();
         let expected = [
-            (8.0, (DeliveryMode::All, IntakeMode::Open, None)),
-            (8.1, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
-            (12.1, (DeliveryMode::None, IntakeMode::Open, None)),
-            (20.1, (DeliveryMode::None, IntakeMode::ReservedOnly, None)),
+            (8.0, (AllowedDeliveries::All, AllowedClients::Open, None)),
+            (8.1, (AllowedDeliveries::QueueOnly, AllowedClients::Open, None)),
+            (12.1, (AllowedDeliveries::None, AllowedClients::Open, None)),
+            (20.1, (AllowedDeliveries::None, AllowedClients::ReservedOnly, None)),
         ];
         for (value, expected) in expected {
-            state = state.next_state(&load(1, value), &limits());
+            state = state.after_sample(&load(1, value), &limits());
             assert_eq!(measures(&state), expected, "{value}");
         }
     }
 
     #[test]
     fn a_limit_is_left_with_a_margin() {
-        let mut state = LoadState::default().next_state(&load(1, 20.1), &limits());
+        let mut state = ActiveLimits::default().after_sample(&load(1, 20.1), &limits());
         let expected = [
-            (18.1, (DeliveryMode::None, IntakeMode::ReservedOnly, None)),
-            (18.0, (DeliveryMode::None, IntakeMode::Open, None)),
-            (19.9, (DeliveryMode::None, IntakeMode::Open, None)),
-            (10.7, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
-            (7.3, (DeliveryMode::QueueOnly, IntakeMode::Open, None)),
-            (7.2, (DeliveryMode::All, IntakeMode::Open, None)),
-            (7.9, (DeliveryMode::All, IntakeMode::Open, None)),
+            (18.1, (AllowedDeliveries::None, AllowedClients::ReservedOnly, None)),
+            (18.0, (AllowedDeliveries::None, AllowedClients::Open, None)),
+            (19.9, (AllowedDeliveries::None, AllowedClients::Open, None)),
+            (10.7, (AllowedDeliveries::QueueOnly, AllowedClients::Open, None)),
+            (7.3, (AllowedDeliveries::QueueOnly, AllowedClients::Open, None)),
+            (7.2, (AllowedDeliveries::All, AllowedClients::Open, None)),
+            (7.9, (AllowedDeliveries::All, AllowedClients::Open, None)),
         ];
         for (value, expected) in expected {
-            state = state.next_state(&load(2, value), &limits());
+            state = state.after_sample(&load(2, value), &limits());
             assert_eq!(measures(&state), expected, "{value}");
         }
     }
@@ -256,14 +260,18 @@ mod tests {
     fn each_gauge_has_its_restriction() {
         let path: Arc<Path> = Path::new("/lane").into();
         let cases = [
-            (Gauge::Pressure(Resource::Io), 50.1, (DeliveryMode::All, IntakeMode::ReservedOnly, None)),
-            (Gauge::Pressure(Resource::Cpu), 100.0, (DeliveryMode::All, IntakeMode::Open, None)),
-            (Gauge::MemoryAvailable, 999.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Memory))),
-            (Gauge::FreeSpace(path.clone()), 499.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Disk))),
-            (Gauge::FreeInodes(path), 99.0, (DeliveryMode::All, IntakeMode::Open, Some(Shortage::Disk))),
+            (Gauge::Pressure(PressureResource::Io), 50.1, (AllowedDeliveries::All, AllowedClients::ReservedOnly, None)),
+            (Gauge::Pressure(PressureResource::Cpu), 100.0, (AllowedDeliveries::All, AllowedClients::Open, None)),
+            (Gauge::MemoryAvailable, 999.0, (AllowedDeliveries::All, AllowedClients::Open, Some(Shortage::Memory))),
+            (
+                Gauge::FreeSpace(path.clone()),
+                499.0,
+                (AllowedDeliveries::All, AllowedClients::Open, Some(Shortage::Disk)),
+            ),
+            (Gauge::FreeInodes(path), 99.0, (AllowedDeliveries::All, AllowedClients::Open, Some(Shortage::Disk))),
         ];
         for (gauge, value, expected) in cases {
-            let state = LoadState::default().next_state(&sample(1, &[(gauge.clone(), Some(value))]), &limits());
+            let state = ActiveLimits::default().after_sample(&sample(1, &[(gauge.clone(), Some(value))]), &limits());
             assert_eq!(measures(&state), expected, "{gauge}");
         }
     }
@@ -272,18 +280,19 @@ mod tests {
     fn each_disk_has_its_own_limit_and_margin() {
         let (a, b) = (Gauge::FreeSpace(Path::new("/a").into()), Gauge::FreeSpace(Path::new("/b").into()));
         let both = |a_free, b_free| sample(1, &[(a.clone(), Some(a_free)), (b.clone(), Some(b_free))]);
-        let short = LoadState::default().next_state(&both(9000.0, 499.0), &limits());
+        let short = ActiveLimits::default().after_sample(&both(9000.0, 499.0), &limits());
         assert_eq!(short.active[0].limit.gauge, b);
-        let crossed = short.next_state(&both(499.0, 549.0), &limits());
+        let crossed = short.after_sample(&both(499.0, 549.0), &limits());
         assert_eq!(crossed.active.len(), 2, "{crossed:?}");
-        let back = crossed.next_state(&both(499.0, 550.0), &limits());
+        let back = crossed.after_sample(&both(499.0, 550.0), &limits());
         assert_eq!(back.active.iter().map(|reason| &reason.limit.gauge).collect::<Vec<_>>(), [&a]);
     }
 
     #[test]
     fn an_active_limit_keeps_its_start_and_shows_its_latest_value() {
-        let state =
-            LoadState::default().next_state(&load(1000, 21.5), &limits()).next_state(&load(2000, 20.75), &limits());
+        let state = ActiveLimits::default()
+            .after_sample(&load(1000, 21.5), &limits())
+            .after_sample(&load(2000, 20.75), &limits());
         let refused = state.active.last().unwrap();
         assert_eq!((refused.since, refused.value), (Timestamp(1000), 20.75));
         assert_eq!(refused.to_string(), "load average 20.75 (limit: above 20): only the reserved networks are let in");
@@ -291,8 +300,8 @@ mod tests {
 
     #[test]
     fn a_change_lists_activated_and_cleared_limits() {
-        let before = LoadState::default().next_state(&load(1, 13.0), &limits());
-        let after = before.next_state(&load(2, 9.0), &limits());
+        let before = ActiveLimits::default().after_sample(&load(1, 13.0), &limits());
+        let after = before.after_sample(&load(2, 9.0), &limits());
         assert_eq!(after.activated_since(&before).count(), 0);
         let left: Vec<_> = after.cleared_since(&before).map(|reason| reason.limit.restriction).collect();
         assert_eq!(left, [LoadRestriction::NoDelivery]);
@@ -300,23 +309,23 @@ mod tests {
 
     #[test]
     fn a_missing_gauge_restricts_nothing() {
-        let state = LoadState::default().next_state(&load(1, 30.0), &limits());
+        let state = ActiveLimits::default().after_sample(&load(1, 30.0), &limits());
         assert_ne!(state.restrictions(), LoadRestrictions::default());
-        let blind = state.next_state(&sample(2, &[(Gauge::LoadAverage, None)]), &limits());
-        assert_eq!(blind, LoadState::default());
+        let blind = state.after_sample(&sample(2, &[(Gauge::LoadAverage, None)]), &limits());
+        assert_eq!(blind, ActiveLimits::default());
     }
 
     #[test]
     fn a_short_disk_is_named_before_short_memory() {
         let readings = [(Gauge::MemoryAvailable, Some(1.0)), (Gauge::FreeSpace(Path::new("/a").into()), Some(1.0))];
-        let state = LoadState::default().next_state(&sample(1, &readings), &limits());
+        let state = ActiveLimits::default().after_sample(&sample(1, &readings), &limits());
         assert_eq!(state.restrictions().shortage, Some(Shortage::Disk));
     }
 
     #[test]
     fn restrictions_survive_the_atomic() {
-        for delivery in [DeliveryMode::All, DeliveryMode::QueueOnly, DeliveryMode::None] {
-            for intake in [IntakeMode::Open, IntakeMode::ReservedOnly] {
+        for delivery in [AllowedDeliveries::All, AllowedDeliveries::QueueOnly, AllowedDeliveries::None] {
+            for intake in [AllowedClients::Open, AllowedClients::ReservedOnly] {
                 for shortage in [None, Some(Shortage::Disk), Some(Shortage::Memory)] {
                     let restrictions = LoadRestrictions { delivery, intake, shortage };
                     assert_eq!(LoadRestrictions::from_bits(restrictions.bits()), restrictions);

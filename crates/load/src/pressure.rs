@@ -11,7 +11,7 @@ use crate::proc_file::ProcFile;
 
 /// A resource that tasks may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
+pub enum PressureResource {
     /// A processor.
     Cpu,
     /// Memory: reclaim, swapping, reloading dropped pages.
@@ -22,7 +22,7 @@ pub enum Resource {
 
 /// Time lost since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pressure {
+pub struct PressureTotals {
     /// At least one task waited.
     pub some_us: u64,
     /// All runnable tasks waited. Always zero for the processors of a whole machine, and left out
@@ -32,15 +32,15 @@ pub struct Pressure {
 
 /// An open file of `/proc/pressure`.
 #[derive(Debug)]
-pub struct PressureSource {
+pub struct PressureReader {
     file: ProcFile,
 }
 
-impl PressureSource {
+impl PressureReader {
     /// Opens the gauge of a resource and reads it once: a kernel booted with `psi=0` has the files
     /// but refuses to read them. `None` if the gauge is not available.
-    pub fn open(resource: Resource) -> Option<PressureSource> {
-        let mut source = PressureSource { file: ProcFile::open(resource.path()).ok()? };
+    pub fn open(resource: PressureResource) -> Option<PressureReader> {
+        let mut source = PressureReader { file: ProcFile::open(resource.path()).ok()? };
         source.sample().ok()?;
         Some(source)
     }
@@ -50,8 +50,8 @@ impl PressureSource {
     /// # Errors
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format.
-    pub fn sample(&mut self) -> io::Result<Pressure> {
-        self.file.sample(Pressure::parse)
+    pub fn sample(&mut self) -> io::Result<PressureTotals> {
+        self.file.sample(PressureTotals::parse)
     }
 
     /// The percentage of the last ten seconds in which at least one task waited: the kernel's own
@@ -59,33 +59,33 @@ impl PressureSource {
     ///
     /// # Errors
     ///
-    /// The same as for [`PressureSource::sample`].
-    pub fn some_percent(&mut self) -> io::Result<f64> {
+    /// The same as for [`PressureReader::sample`].
+    pub fn recent_stall_percent(&mut self) -> io::Result<f64> {
         self.file.sample(some_percent)
     }
 }
 
-impl Resource {
+impl PressureResource {
     /// The file with its pressure.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Resource::Cpu => "/proc/pressure/cpu",
-            Resource::Memory => "/proc/pressure/memory",
-            Resource::Io => "/proc/pressure/io",
+            PressureResource::Cpu => "/proc/pressure/cpu",
+            PressureResource::Memory => "/proc/pressure/memory",
+            PressureResource::Io => "/proc/pressure/io",
         }
     }
 }
 
-impl Pressure {
+impl PressureTotals {
     /// Parses a file of `/proc/pressure`: a line `some`, and usually a line `full`.
-    pub fn parse(text: &str) -> Option<Pressure> {
+    pub fn parse(text: &str) -> Option<PressureTotals> {
         let mut lines = text.lines();
         let some_us = total(lines.next()?.strip_prefix("some ")?)?;
         let full_us = match lines.next() {
             Some(line) => Some(total(line.strip_prefix("full ")?)?),
             None => None,
         };
-        Some(Pressure { some_us, full_us })
+        Some(PressureTotals { some_us, full_us })
     }
 }
 
@@ -110,13 +110,13 @@ mod tests {
     fn both_lines_are_read() {
         let text = "some avg10=1.42 avg60=1.61 avg300=1.12 total=549088792\n\
                     full avg10=1.36 avg60=1.52 avg300=0.90 total=246636287\n";
-        let expected = Pressure { some_us: 549_088_792, full_us: Some(246_636_287) };
-        assert_eq!(Pressure::parse(text), Some(expected));
+        let expected = PressureTotals { some_us: 549_088_792, full_us: Some(246_636_287) };
+        assert_eq!(PressureTotals::parse(text), Some(expected));
     }
 
     #[test]
     fn an_older_kernel_has_no_full_line_for_processors() {
-        let read = Pressure::parse("some avg10=0.59 avg60=1.57 avg300=2.36 total=2322344480\n").unwrap();
+        let read = PressureTotals::parse("some avg10=0.59 avg60=1.57 avg300=2.36 total=2322344480\n").unwrap();
         assert_eq!((read.some_us, read.full_us), (2_322_344_480, None));
     }
 
@@ -143,7 +143,7 @@ mod tests {
             "some avg10=0.59 total=1\nfull avg10=0.59\n",
             "full avg10=0.59 total=1\n",
         ] {
-            assert_eq!(Pressure::parse(text), None, "{text:?}");
+            assert_eq!(PressureTotals::parse(text), None, "{text:?}");
         }
     }
 }

@@ -11,22 +11,22 @@ use nix::sys::time::TimeVal;
 
 /// Processor seconds of all threads since the process started.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ProcessTime {
+pub struct ProcessCpuTime {
     /// User time.
     pub user_secs: f64,
     /// System time.
     pub system_secs: f64,
 }
 
-impl ProcessTime {
+impl ProcessCpuTime {
     /// Reads the time used so far.
     ///
     /// # Errors
     ///
     /// `getrusage(2)` fails, which should not happen.
-    pub fn sample() -> io::Result<ProcessTime> {
+    pub fn sample() -> io::Result<ProcessCpuTime> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-        Ok(ProcessTime { user_secs: seconds(usage.user_time()), system_secs: seconds(usage.system_time()) })
+        Ok(ProcessCpuTime { user_secs: seconds(usage.user_time()), system_secs: seconds(usage.system_time()) })
     }
 }
 
@@ -40,8 +40,8 @@ mod tests {
 
     #[test]
     fn work_takes_time() {
-        let before = ProcessTime::sample().unwrap();
-        let spent = |now: ProcessTime| now.user_secs + now.system_secs - before.user_secs - before.system_secs;
-        while spent(ProcessTime::sample().unwrap()) < 0.01 {}
+        let before = ProcessCpuTime::sample().unwrap();
+        let spent = |now: ProcessCpuTime| now.user_secs + now.system_secs - before.user_secs - before.system_secs;
+        while spent(ProcessCpuTime::sample().unwrap()) < 0.01 {}
     }
 }

@@ -11,7 +11,7 @@ use crate::proc_file::ProcFile;
 
 /// Seconds of all processors since boot; the kernel counts in hundredths.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Processors {
+pub struct CpuTimes {
     /// The number of processors online.
     pub count: usize,
     /// User time, including nice and guest time.
@@ -31,20 +31,20 @@ pub struct Processors {
 
 /// An open `/proc/stat`.
 #[derive(Debug)]
-pub struct ProcessorSource {
+pub struct CpuTimesReader {
     file: ProcFile,
     ticks_per_second: f64,
 }
 
-impl ProcessorSource {
+impl CpuTimesReader {
     /// Opens `/proc/stat`.
     ///
     /// # Errors
     ///
     /// The file cannot be opened.
-    pub fn open() -> io::Result<ProcessorSource> {
+    pub fn open() -> io::Result<CpuTimesReader> {
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
-        Ok(ProcessorSource { file: ProcFile::open("/proc/stat")?, ticks_per_second })
+        Ok(CpuTimesReader { file: ProcFile::open("/proc/stat")?, ticks_per_second })
     }
 
     /// Reads the current times.
@@ -52,21 +52,21 @@ impl ProcessorSource {
     /// # Errors
     ///
     /// The file cannot be read; `InvalidData` if it has an unexpected format.
-    pub fn sample(&mut self) -> io::Result<Processors> {
-        self.file.sample(|text| Processors::parse(text, self.ticks_per_second))
+    pub fn sample(&mut self) -> io::Result<CpuTimes> {
+        self.file.sample(|text| CpuTimes::parse(text, self.ticks_per_second))
     }
 }
 
-impl Processors {
+impl CpuTimes {
     /// Parses `/proc/stat`: a line `cpu` with the totals, then a line for each processor, then
     /// other data.
-    pub fn parse(text: &str, ticks_per_second: f64) -> Option<Processors> {
+    pub fn parse(text: &str, ticks_per_second: f64) -> Option<CpuTimes> {
         let mut lines = text.lines();
         let mut words = lines.next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
         let mut next = || Some(words.next()?.parse::<u64>().ok()? as f64 / ticks_per_second);
         let (user, nice, system, idle, iowait) = (next()?, next()?, next()?, next()?, next()?);
         let (irq, softirq, steal) = (next()?, next()?, next()?);
-        Some(Processors {
+        Some(CpuTimes {
             count: lines.take_while(|line| line.starts_with("cpu")).count(),
             user_secs: user + nice,
             system_secs: system,
@@ -93,7 +93,7 @@ btime 1795195869
 
     #[test]
     fn sums_become_seconds_and_processors_are_counted() {
-        let read = Processors::parse(SAMPLE, 100.0).unwrap();
+        let read = CpuTimes::parse(SAMPLE, 100.0).unwrap();
         assert_eq!(read.count, 2);
         assert_eq!(read.user_secs, 5753.10 + 631.02);
         assert_eq!(read.system_secs, 2499.52);
@@ -106,13 +106,13 @@ btime 1795195869
     #[test]
     fn garbage_is_no_count() {
         for text in ["", "cpu", "cpu  1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3 4 5 6 7 -8"] {
-            assert_eq!(Processors::parse(text, 100.0), None, "{text:?}");
+            assert_eq!(CpuTimes::parse(text, 100.0), None, "{text:?}");
         }
     }
 
     #[test]
     fn this_machine_has_processors_and_spends_time() {
-        let mut source = ProcessorSource::open().unwrap();
+        let mut source = CpuTimesReader::open().unwrap();
         let read = source.sample().unwrap();
         assert!(read.count > 0 && read.user_secs + read.system_secs + read.idle_secs > 0.0, "{read:?}");
     }

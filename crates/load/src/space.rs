@@ -13,7 +13,7 @@ use rustix::fs::StatVfs;
 
 /// What an unprivileged user may still write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct FreeSpace {
     /// Free bytes.
     pub free_bytes: u64,
     /// Free inodes; `None` if the file system does not count them.
@@ -22,41 +22,41 @@ pub struct Space {
 
 /// An open directory on the file system to measure.
 #[derive(Debug)]
-pub struct SpaceSource {
+pub struct FreeSpaceReader {
     folder: File,
     file_system: u64,
 }
 
-impl Space {
+impl FreeSpace {
     /// The free space of the file system that contains `path`.
     ///
     /// # Errors
     ///
     /// `statvfs(3)` fails.
-    pub fn of(path: &Path) -> io::Result<Space> {
+    pub fn of(path: &Path) -> io::Result<FreeSpace> {
         Ok(rustix::fs::statvfs(path)?.into())
     }
 }
 
-impl From<StatVfs> for Space {
-    fn from(stat: StatVfs) -> Space {
-        Space {
+impl From<StatVfs> for FreeSpace {
+    fn from(stat: StatVfs) -> FreeSpace {
+        FreeSpace {
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             free_inodes: (stat.f_files > 0).then_some(stat.f_favail),
         }
     }
 }
 
-impl SpaceSource {
+impl FreeSpaceReader {
     /// Opens the file or directory at `path`.
     ///
     /// # Errors
     ///
     /// It cannot be opened.
-    pub fn open(path: &Path) -> io::Result<SpaceSource> {
+    pub fn open(path: &Path) -> io::Result<FreeSpaceReader> {
         let folder = File::open(path)?;
         let file_system = folder.metadata()?.dev();
-        Ok(SpaceSource { folder, file_system })
+        Ok(FreeSpaceReader { folder, file_system })
     }
 
     /// Reads the current free space.
@@ -64,7 +64,7 @@ impl SpaceSource {
     /// # Errors
     ///
     /// `fstatvfs(3)` fails.
-    pub fn sample(&self) -> io::Result<Space> {
+    pub fn sample(&self) -> io::Result<FreeSpace> {
         Ok(rustix::fs::fstatvfs(&self.folder)?.into())
     }
 
@@ -81,16 +81,16 @@ mod tests {
     #[test]
     fn a_missing_path_is_an_error_and_a_folder_has_room() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Space::of(folder.path()).unwrap().free_bytes > 0);
-        assert!(SpaceSource::open(folder.path()).unwrap().sample().unwrap().free_bytes > 0);
+        assert!(FreeSpace::of(folder.path()).unwrap().free_bytes > 0);
+        assert!(FreeSpaceReader::open(folder.path()).unwrap().sample().unwrap().free_bytes > 0);
         let missing = folder.path().join("no");
-        assert_eq!(Space::of(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(SpaceSource::open(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(FreeSpace::of(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(FreeSpaceReader::open(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn a_file_system_that_counts_no_files_has_room_for_any_number() {
         let none = rustix::fs::statvfs("/").map(|stat| StatVfs { f_files: 0, f_favail: 0, ..stat }).unwrap();
-        assert_eq!(Space::from(none).free_inodes, None);
+        assert_eq!(FreeSpace::from(none).free_inodes, None);
     }
 }

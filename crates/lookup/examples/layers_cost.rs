@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use lookup::backend::{AskFuture, Backend, ProbeFuture};
+use lookup::backend::{Backend, BackendFuture, ProbeFuture};
 use lookup::cdb::{self, Cdb};
-use lookup::layers::{LayeredTable, Settings};
+use lookup::layers::{BackendSettings, BackendTable};
 use lookup::{LookupAnswer, LookupFuture, Table};
 
 const PEOPLE: usize = 100_000;
@@ -24,7 +24,7 @@ const QUESTIONS: usize = 2000;
 struct Everyone;
 
 impl Backend for Everyone {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         let answers = keys.iter().map(|_| LookupAnswer::Found(vec!["mailbox@example.org".to_owned()])).collect();
         Box::pin(std::future::ready(Ok(answers)))
     }
@@ -37,7 +37,7 @@ impl Backend for Everyone {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let people: Arc<[String]> = (0..PEOPLE).map(|number| format!("person{number}@example.org")).collect();
     let cdb = database(&people)?;
-    let layered = LayeredTable::start("people", Everyone, Settings::default(), Arc::new(|_| {}))?;
+    let layered = BackendTable::start("people", Everyone, BackendSettings::default(), Arc::new(|_| {}))?;
     warm(&layered, &people)?;
     for (what, table) in [("cdb hit", &cdb as &dyn Table), ("cache hit", &layered)].repeat(3) {
         let (clock, processor) = hits(table, &people);
@@ -75,8 +75,8 @@ fn ready(answers: LookupFuture<'_>) -> Option<Vec<LookupAnswer>> {
 
 /// A hundred callers on two runtimes, each with one lookup after another, none cached.
 fn misses(people: &Arc<[String]>) -> Result<(), Box<dyn std::error::Error>> {
-    let uncached = Settings { cache: None, ..Settings::default() };
-    let table = Arc::new(LayeredTable::start("people", Everyone, uncached, Arc::new(|_| {}))?);
+    let uncached = BackendSettings { cache: None, ..BackendSettings::default() };
+    let table = Arc::new(BackendTable::start("people", Everyone, uncached, Arc::new(|_| {}))?);
     let (clock, processor) = (Instant::now(), process_ns());
     let threads = [0, 1].map(|half| {
         let (table, people) = (table.clone(), people.clone());
@@ -97,7 +97,7 @@ fn misses(people: &Arc<[String]>) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn ask_all(table: &Arc<LayeredTable>, people: &Arc<[String]>, half: usize) -> std::io::Result<()> {
+fn ask_all(table: &Arc<BackendTable>, people: &Arc<[String]>, half: usize) -> std::io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let mut askers = tokio::task::JoinSet::new();
         for asker in 0..ASKERS {
@@ -124,7 +124,7 @@ fn database(people: &[String]) -> Result<Cdb, Box<dyn std::error::Error>> {
 }
 
 /// Fills the cache with all keys.
-fn warm(table: &LayeredTable, people: &[String]) -> std::io::Result<()> {
+fn warm(table: &BackendTable, people: &[String]) -> std::io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         for some in people.chunks(1000) {
             let keys: Vec<&str> = some.iter().map(String::as_str).collect();

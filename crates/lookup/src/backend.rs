@@ -2,7 +2,7 @@
 //! file.
 //!
 //! A [`Backend`] answers requests and caches nothing. Only
-//! [`LayeredTable`](crate::layers::LayeredTable) calls it, on a thread that belongs to the table,
+//! [`BackendTable`](crate::layers::BackendTable) calls it, on a thread that belongs to the table,
 //! so its futures need not be `Send` and may block without delaying sessions or other tables.
 
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use crate::LookupAnswer;
 
 /// Resolves to the answers in the order of the keys, or to the failure of the whole request.
-pub type AskFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<LookupAnswer>, BackendFailure>> + 'a>>;
+pub type BackendFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<LookupAnswer>, BackendFailure>> + 'a>>;
 
 /// Resolves to the result of a probe.
 pub type ProbeFuture<'a> = Pin<Box<dyn Future<Output = Result<(), BackendFailure>> + 'a>>;
@@ -37,7 +37,7 @@ pub trait Backend: Send + 'static {
     /// Answers all keys, which are folded and distinct. If only some keys have no answer, theirs
     /// are [`LookupAnswer::Unavailable`]; an error means that the whole request failed. Must end
     /// within the backend's own timeouts.
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a>;
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a>;
 
     /// Sends a cheap request that succeeds once the backend works again.
     fn probe(&self) -> ProbeFuture<'_>;

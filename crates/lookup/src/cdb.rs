@@ -23,7 +23,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::text::{self, TextError};
+use crate::text::{self, TextTableError};
 use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 const HEADER_OCTETS: usize = 2048;
@@ -62,7 +62,7 @@ pub enum CdbError {
     },
     /// The text table has an error.
     #[error(transparent)]
-    Text(#[from] TextError),
+    Text(#[from] TextTableError),
     /// The result would exceed 4 GiB, the limit of the format.
     #[error("{}: table too large: a cdb file is limited to 4 GiB", path.display())]
     TooLarge {

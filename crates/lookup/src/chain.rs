@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::{LookupAnswer, LookupFuture, LookupTrace, Table, TableLayer, TraceFuture};
+use crate::{LookupAnswer, LookupFuture, Table, TableLayer, TraceFuture, TracedAnswer};
 
 /// A list of tables that acts as one.
 #[derive(Clone)]
@@ -71,10 +71,10 @@ impl Table for ChainedTable {
     /// Reports the layer of the deciding table; that is the last one if no table has the key.
     fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         Box::pin(async move {
-            let mut trace = LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Memory };
+            let mut trace = TracedAnswer { answer: LookupAnswer::NotFound, layer: TableLayer::Memory };
             for (number, table) in (1..).zip(&self.tables) {
-                let LookupTrace { answer, layer } = table.trace(key).await;
-                trace = LookupTrace { answer: self.answer_at_position(answer, number), layer };
+                let TracedAnswer { answer, layer } = table.trace(key).await;
+                trace = TracedAnswer { answer: self.answer_at_position(answer, number), layer };
                 if trace.answer != LookupAnswer::NotFound {
                     break;
                 }

@@ -31,9 +31,9 @@ use std::sync::Arc;
 use mail::Address;
 
 use domains::{DomainLookup, LocalDomains, to_a_labels};
-pub use domains::{DomainTable, other_idn_form};
+pub use domains::{LocalDomainTable, other_idn_form};
 
-use crate::{LookupAnswer, Table, fold};
+use crate::{LookupAnswer, Table, fold_key};
 
 /// A local domain.
 #[derive(Clone)]
@@ -62,29 +62,29 @@ pub struct LocalDomain {
 
 /// Limits of alias expansion.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Nested aliases; beyond it, [`Resolution::TooDeep`].
+pub struct AliasLimits {
+    /// Nested aliases; beyond it, [`AddressResolution::TooDeep`].
     pub depth_max: usize,
-    /// Recipients of one address; beyond it, [`Resolution::TooMany`].
+    /// Recipients of one address; beyond it, [`AddressResolution::TooMany`].
     pub addresses_max: usize,
 }
 
-impl Default for Limits {
+impl Default for AliasLimits {
     fn default() -> Self {
-        Limits { depth_max: 10, addresses_max: 1000 }
+        AliasLimits { depth_max: 10, addresses_max: 1000 }
     }
 }
 
 /// All local domains.
 pub struct RecipientDirectory {
     domains: LocalDomains,
-    limits: Limits,
+    limits: AliasLimits,
     hostname: Box<str>,
 }
 
 /// The result of resolving an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution {
+pub enum AddressResolution {
     /// A local address with these recipients: at least one, each once.
     Local(Vec<ResolvedRecipient>),
     /// The domain is not local.
@@ -144,19 +144,19 @@ impl From<TableFailure> for TableUnavailable {
 impl RecipientDirectory {
     /// Creates the directory of these domains. Of two domains with the same name the later one
     /// applies.
-    pub fn new(domains: Vec<LocalDomain>, limits: Limits) -> Self {
+    pub fn new(domains: Vec<LocalDomain>, limits: AliasLimits) -> Self {
         RecipientDirectory { domains: LocalDomains::new(domains), limits, hostname: Box::default() }
     }
 
     /// Adds domains whose names are in tables. Names in the configuration have precedence.
-    pub fn with_tables(mut self, tables: Vec<DomainTable>) -> Self {
+    pub fn with_domain_tables(mut self, tables: Vec<LocalDomainTable>) -> Self {
         self.domains.add_tables(tables);
         self
     }
 
     /// Sets this host's name, so that mailboxes stored on it are recognized as local.
-    pub fn on_host(self, hostname: &str) -> Self {
-        RecipientDirectory { hostname: fold(hostname).into(), ..self }
+    pub fn with_hostname(self, hostname: &str) -> Self {
+        RecipientDirectory { hostname: fold_key(hostname).into(), ..self }
     }
 
     /// The local domain with this name, in lower case as in an [`Address`], as Unicode or A-labels.
@@ -174,26 +174,26 @@ impl RecipientDirectory {
 
     /// The address without its tag (`bob` for `bob+list`), if it has one. None also if the domain
     /// is not local or cannot be looked up.
-    pub async fn untagged(&self, address: &Address) -> Option<Address> {
+    pub async fn strip_tag(&self, address: &Address) -> Option<Address> {
         let domain = self.domain(address.domain()).await.ok()??;
         without_tag(address, domain.delimiter?)
     }
 
     /// Whether the configuration itself names the domain, rather than a table.
-    pub fn is_configured(&self, name: &str) -> bool {
+    pub fn is_configured_domain(&self, name: &str) -> bool {
         self.domains.configured(name).is_some()
     }
 
     /// Resolves `address` to its recipients.
-    pub async fn resolve(&self, address: &Address) -> Resolution {
-        self.try_resolve(address).await.unwrap_or_else(|TableUnavailable(why)| Resolution::Unavailable(why))
+    pub async fn resolve(&self, address: &Address) -> AddressResolution {
+        self.try_resolve(address).await.unwrap_or_else(|TableUnavailable(why)| AddressResolution::Unavailable(why))
     }
 
-    async fn try_resolve(&self, address: &Address) -> Result<Resolution, TableUnavailable> {
+    async fn try_resolve(&self, address: &Address) -> Result<AddressResolution, TableUnavailable> {
         let mut domains = DomainLookup::new(&self.domains);
         domains.look_up(std::iter::once(address.domain())).await?;
         if domains.domain(address.domain()).is_none() {
-            return Ok(Resolution::Remote(address.clone()));
+            return Ok(AddressResolution::Remote(address.clone()));
         }
         let mut recipients = ResolvedRecipients::new(address, canonical(&domains, address));
         let mut open = vec![recipients.canonical.clone()];
@@ -203,13 +203,13 @@ impl RecipientDirectory {
             domains.look_up(targets.iter().map(Address::domain)).await?;
             open = split_targets(&domains, targets, &mut recipients, &mut opened);
             if recipients.len() + open.len() > self.limits.addresses_max {
-                return Ok(Resolution::TooMany);
+                return Ok(AddressResolution::TooMany);
             }
             if open.is_empty() {
                 return Ok(recipients.into_resolution());
             }
         }
-        Ok(Resolution::TooDeep)
+        Ok(AddressResolution::TooDeep)
     }
 
     /// Where each of these mailboxes is stored, in their order. Asks each table of hosts once.
@@ -245,7 +245,7 @@ impl RecipientDirectory {
                 return MailboxLocation::Unavailable(why);
             }
         };
-        let hosts: Vec<String> = hit.values.iter().map(|value| fold(value)).collect();
+        let hosts: Vec<String> = hit.values.iter().map(|value| fold_key(value)).collect();
         let wrong =
             |what: &str| MailboxLocation::Unavailable(format!("table '{}': host of {mailbox}: {what}", hit.table));
         match hosts.iter().find(|host| !is_host(host)) {
@@ -344,11 +344,11 @@ impl<'a> ResolvedRecipients<'a> {
         }
     }
 
-    fn into_resolution(mut self) -> Resolution {
+    fn into_resolution(mut self) -> AddressResolution {
         if self.recipients.is_empty() && is_postmaster(&self.canonical) {
             self.insert(self.canonical.clone(), true);
         }
-        if self.recipients.is_empty() { Resolution::Unknown } else { Resolution::Local(self.recipients) }
+        if self.recipients.is_empty() { AddressResolution::Unknown } else { AddressResolution::Local(self.recipients) }
     }
 }
 
@@ -478,7 +478,7 @@ async fn ask_mailboxes(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnava
 /// Step 3: domain aliases.
 async fn ask_domain_aliases(cases: &mut [AddressLookup<'_>]) -> Result<(), TableUnavailable> {
     let mut wanting: Vec<_> = cases.iter_mut().filter(|case| matches!(case.state, AddressState::Unknown)).collect();
-    let key = |case: &AddressLookup<'_>| vec![format!("@{}", fold(&case.domain.name))];
+    let key = |case: &AddressLookup<'_>| vec![format!("@{}", fold_key(&case.domain.name))];
     let queries = wanting.iter().map(|case| TableQuery::new(&case.domain.aliases, key(case))).collect();
     for (case, found) in wanting.iter_mut().zip(run_queries(queries).await) {
         if let Some(hit) = found? {
@@ -553,7 +553,7 @@ fn is_same_table(one: &dyn Table, other: &dyn Table) -> bool {
 /// The address as a table key of this domain.
 fn folded(address: &Address, domain: &LocalDomain) -> Address {
     // Folding may make the address too long; then it stays unchanged.
-    Address::new(&fold(&address.unquoted_local()), &domain.name).unwrap_or_else(|_| address.clone())
+    Address::new(&fold_key(&address.unquoted_local_part()), &domain.name).unwrap_or_else(|_| address.clone())
 }
 
 /// Whether a text looks like a host with optional port. Full parsing happens where it is used; this
@@ -563,11 +563,11 @@ fn is_host(text: &str) -> bool {
 }
 
 fn is_postmaster(address: &Address) -> bool {
-    address.local().eq_ignore_ascii_case("postmaster")
+    address.local_part().eq_ignore_ascii_case("postmaster")
 }
 
 fn without_tag(address: &Address, delimiter: char) -> Option<Address> {
-    let name = address.unquoted_local();
+    let name = address.unquoted_local_part();
     let (name, _) = name.split_once(delimiter)?;
     Address::new(name, address.domain()).ok()
 }

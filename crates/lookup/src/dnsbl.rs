@@ -13,7 +13,7 @@ use dns::{DnsAnswer, NameServers, NameServersError, QueryConfig, QueryType};
 use futures_util::future::join_all;
 
 use crate::LookupAnswer;
-use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
 
 /// Codes kept per address.
 const CODES_MAX: usize = 32;
@@ -67,7 +67,7 @@ impl Dnsbl {
 }
 
 impl Backend for Dnsbl {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async move {
             let answers = join_all(keys.iter().map(|key| self.find(key))).await;
             match answers.first() {

@@ -5,19 +5,19 @@ use crate::{LookupAnswer, LookupFuture, Table, ready_answers};
 
 /// A table in which every key has the same values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FixedTable {
+pub struct StaticTable {
     name: String,
     values: Vec<String>,
 }
 
-impl FixedTable {
+impl StaticTable {
     /// Creates the table `name` with these values.
     pub fn new(name: &str, values: Vec<String>) -> Self {
-        FixedTable { name: name.to_owned(), values }
+        StaticTable { name: name.to_owned(), values }
     }
 }
 
-impl Table for FixedTable {
+impl Table for StaticTable {
     fn name(&self) -> &str {
         &self.name
     }

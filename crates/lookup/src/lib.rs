@@ -48,7 +48,7 @@ pub enum LookupAnswer {
 pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = Vec<LookupAnswer>> + Send + 'a>>;
 
 /// Resolves to the answer for one key and its source.
-pub type TraceFuture<'a> = Pin<Box<dyn Future<Output = LookupTrace> + Send + 'a>>;
+pub type TraceFuture<'a> = Pin<Box<dyn Future<Output = TracedAnswer> + Send + 'a>>;
 
 /// A lookup table.
 pub trait Table: Send + Sync {
@@ -64,7 +64,7 @@ pub trait Table: Send + Sync {
             let answer = self.lookup(&[key]).await.pop();
             let answer =
                 answer.unwrap_or_else(|| LookupAnswer::Unavailable(format!("table '{}': no answer", self.name())));
-            LookupTrace { answer, layer: TableLayer::Memory }
+            TracedAnswer { answer, layer: TableLayer::Memory }
         })
     }
 
@@ -89,7 +89,7 @@ pub trait Table: Send + Sync {
 
 /// An answer and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LookupTrace {
+pub struct TracedAnswer {
     /// The answer.
     pub answer: LookupAnswer,
     /// The layer that gave it.
@@ -125,7 +125,7 @@ pub enum TableLayer {
 
 /// Folds a key to lower case and NFC, which makes different encodings of the same text equal (RFC
 /// 6532 section 3.1).
-pub fn fold(key: &str) -> String {
+pub fn fold_key(key: &str) -> String {
     if key.is_ascii() {
         return key.to_ascii_lowercase();
     }
@@ -135,7 +135,7 @@ pub fn fold(key: &str) -> String {
 
 /// The answers of an in-memory table, ready without waiting.
 fn ready_answers<'a>(keys: &[&str], answer: impl Fn(&str) -> LookupAnswer) -> LookupFuture<'a> {
-    Box::pin(std::future::ready(keys.iter().map(|key| answer(&fold(key))).collect()))
+    Box::pin(std::future::ready(keys.iter().map(|key| answer(&fold_key(key))).collect()))
 }
 
 #[cfg(test)]
@@ -155,8 +155,8 @@ mod tests {
             ("\u{212b}@x.org", "\u{e5}@x.org"),
         ];
         for (key, expected) in folded {
-            assert_eq!(fold(key), expected, "{key}");
-            assert_eq!(fold(expected), expected, "{key}");
+            assert_eq!(fold_key(key), expected, "{key}");
+            assert_eq!(fold_key(expected), expected, "{key}");
         }
     }
 }

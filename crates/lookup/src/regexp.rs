@@ -47,7 +47,7 @@ pub struct RegexpTable {
 
 /// Why a table cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum RegexpError {
+pub enum RegexpTableError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
@@ -145,9 +145,10 @@ enum ValuePart {
 
 impl RegexpTable {
     /// Loads the table `name` from a file.
-    pub fn load(name: &str, path: &Path) -> Result<Self, RegexpError> {
-        let bytes = std::fs::read(path).map_err(|source| RegexpError::Unreadable { path: path.into(), source })?;
-        let rules = parse(&bytes).map_err(|(line, mistake)| RegexpError::Line { path: path.into(), line, mistake })?;
+    pub fn load(name: &str, path: &Path) -> Result<Self, RegexpTableError> {
+        let bytes = std::fs::read(path).map_err(|source| RegexpTableError::Unreadable { path: path.into(), source })?;
+        let rules =
+            parse(&bytes).map_err(|(line, mistake)| RegexpTableError::Line { path: path.into(), line, mistake })?;
         Ok(RegexpTable { name: name.to_owned(), rules })
     }
 

@@ -23,7 +23,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, Row};
 
 use crate::LookupAnswer;
-use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
 
 /// Values per key.
 const VALUES_MAX: usize = 10_000;
@@ -32,7 +32,7 @@ const STEPS_PER_CLOCK_CHECK: i32 = 10_000;
 
 /// Configuration of an SQLite table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SqliteConfig {
     /// The database file.
     pub path: PathBuf,
     /// The query for one key, with the parameters `:key`, `:local` and `:domain`.
@@ -43,7 +43,7 @@ pub struct Config {
 
 /// A table in an SQLite database.
 pub struct Sqlite {
-    config: Config,
+    config: SqliteConfig,
     open: RefCell<Option<OpenDatabase>>,
 }
 
@@ -88,12 +88,12 @@ impl SqliteError {
 
 impl Sqlite {
     /// Creates the table. The file is opened at the first request.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: SqliteConfig) -> Self {
         Sqlite { config, open: RefCell::default() }
     }
 
     /// Opens the file and prepares the query, so that mistakes show at startup.
-    pub fn check(&self) -> Result<(), BackendFailure> {
+    pub fn check_query(&self) -> Result<(), BackendFailure> {
         self.with_statement(Instant::now() + self.config.timeout, |_| Ok(()))
     }
 
@@ -160,12 +160,12 @@ impl Sqlite {
 }
 
 impl Backend for Sqlite {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async { self.answers(keys) })
     }
 
     fn probe(&self) -> ProbeFuture<'_> {
-        Box::pin(async { self.check() })
+        Box::pin(async { self.check_query() })
     }
 }
 

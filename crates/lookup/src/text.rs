@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{LookupAnswer, LookupFuture, Table, fold, ready_answers};
+use crate::{LookupAnswer, LookupFuture, Table, fold_key, ready_answers};
 
 /// A text table in memory. It does not follow changes of its file; load it again for that.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct TextTable {
 
 /// Why a text table cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum TextError {
+pub enum TextTableError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
@@ -85,7 +85,7 @@ pub(crate) struct TextEntry {
 
 impl TextTable {
     /// Loads the table `name` from a file.
-    pub fn load(name: &str, path: &Path) -> Result<Self, TextError> {
+    pub fn load(name: &str, path: &Path) -> Result<Self, TextTableError> {
         let entries = read(path)?.into_iter().map(|entry| (entry.key, entry.values)).collect();
         Ok(TextTable { name: name.to_owned(), entries })
     }
@@ -117,9 +117,9 @@ impl Table for TextTable {
 }
 
 /// All entries of a file, in order.
-pub(crate) fn read(path: &Path) -> Result<Vec<TextEntry>, TextError> {
-    let bytes = std::fs::read(path).map_err(|source| TextError::Unreadable { path: path.into(), source })?;
-    parse(&bytes).map_err(|(line, mistake)| TextError::Line { path: path.into(), line, mistake })
+pub(crate) fn read(path: &Path) -> Result<Vec<TextEntry>, TextTableError> {
+    let bytes = std::fs::read(path).map_err(|source| TextTableError::Unreadable { path: path.into(), source })?;
+    parse(&bytes).map_err(|(line, mistake)| TextTableError::Line { path: path.into(), line, mistake })
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<TextEntry>, (usize, TextLineError)> {
@@ -151,7 +151,7 @@ fn parse_line(bytes: &[u8]) -> Result<Option<TextEntry>, TextLineError> {
     if key.ends_with(':') {
         return Err(TextLineError::Colon);
     }
-    Ok(Some(TextEntry { key: fold(key), values: parse_values(values.unwrap_or_default())? }))
+    Ok(Some(TextEntry { key: fold_key(key), values: parse_values(values.unwrap_or_default())? }))
 }
 
 /// Splits comma-separated values and removes the white space around them.

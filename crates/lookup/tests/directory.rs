@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use lookup::directory::{
-    DomainTable, Limits, LocalDomain, MailboxLocation, RecipientDirectory, Resolution, ResolvedRecipient,
+    AddressResolution, AliasLimits, LocalDomain, LocalDomainTable, MailboxLocation, RecipientDirectory,
+    ResolvedRecipient,
 };
 use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::Address;
@@ -83,29 +84,29 @@ fn poll_ready<T>(asking: impl Future<Output = T> + Send) -> T {
     }
 }
 
-fn resolve_in(directory: &RecipientDirectory, text: &str) -> Resolution {
+fn resolve_in(directory: &RecipientDirectory, text: &str) -> AddressResolution {
     poll_ready(directory.resolve(&address(text)))
 }
 
-fn resolve(domain: LocalDomain, text: &str) -> Resolution {
-    resolve_in(&RecipientDirectory::new(vec![domain], Limits::default()), text)
+fn resolve(domain: LocalDomain, text: &str) -> AddressResolution {
+    resolve_in(&RecipientDirectory::new(vec![domain], AliasLimits::default()), text)
 }
 
 /// Local recipients, or remote ones with a leading `>`, all of them reached from `original`.
-fn local(addresses: &[&str], original: Option<&str>) -> Resolution {
+fn local(addresses: &[&str], original: Option<&str>) -> AddressResolution {
     let finals = addresses.iter().map(|text| ResolvedRecipient {
         address: address(text.trim_start_matches('>')),
         original: original.map(address),
         local: !text.starts_with('>'),
     });
-    Resolution::Local(finals.collect())
+    AddressResolution::Local(finals.collect())
 }
 
 #[test]
 fn a_domain_that_is_not_ours_is_remote_and_no_table_is_asked() {
     let (mailboxes, aliases) = (ScriptedTable::new(&[]), ScriptedTable::new(&[]));
-    let directory = RecipientDirectory::new(vec![domain("X.org", &mailboxes, &aliases)], Limits::default());
-    assert_eq!(resolve_in(&directory, "Bob@y.org"), Resolution::Remote(address("Bob@y.org")));
+    let directory = RecipientDirectory::new(vec![domain("X.org", &mailboxes, &aliases)], AliasLimits::default());
+    assert_eq!(resolve_in(&directory, "Bob@y.org"), AddressResolution::Remote(address("Bob@y.org")));
     assert!(mailboxes.asked().is_empty() && aliases.asked().is_empty());
     let found = poll_ready(directory.domain("x.org")).unwrap();
     assert_eq!(found.map(|domain| domain.transport.clone()).as_deref(), Some("maildir"));
@@ -125,7 +126,7 @@ fn a_mailbox_is_found_whatever_the_case() {
 
 #[test]
 fn an_unknown_address_is_unknown() {
-    assert_eq!(resolve(domain_x_org(&["bob@x.org"], &[]), "carol@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain_x_org(&["bob@x.org"], &[]), "carol@x.org"), AddressResolution::Unknown);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_tag_is_removed_only_if_the_whole_address_is_unknown() {
     assert_eq!(resolve(domain(), "bob+own@x.org"), local(&["bob+own@x.org"], None));
     assert_eq!(resolve(domain(), "team+list@x.org"), local(&["bob@x.org"], Some("team+list@x.org")));
     assert_eq!(resolve(domain(), "team+y@x.org"), local(&[">z@y.org"], Some("team+y@x.org")));
-    assert_eq!(resolve(domain(), "+bob@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain(), "+bob@x.org"), AddressResolution::Unknown);
 }
 
 /// `x.org` as a relayed domain with these aliases and, if given, these mailboxes.
@@ -164,7 +165,7 @@ fn relayed_addresses_keep_their_spelling() {
     for text in ["Bob@x.org", "Bob+List@x.org", "BOB+Own@x.org", "PostMaster@x.org"] {
         assert_eq!(resolve(told(), text), given(text), "{text}");
     }
-    assert_eq!(resolve(told(), "Carol@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(told(), "Carol@x.org"), AddressResolution::Unknown);
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn aliases_of_a_relayed_domain_ignore_case_and_keep_the_spelling_of_targets() {
     ];
     let team = local(&["Carol+A@x.org", "carol+a@x.org"], Some("Team+List@x.org"));
     assert_eq!(resolve(relayed_domain(None, &aliases), "Team+List@x.org"), team);
-    let Resolution::Local(finals) = resolve(relayed_domain(None, &aliases), "Bob@x.org") else {
+    let AddressResolution::Local(finals) = resolve(relayed_domain(None, &aliases), "Bob@x.org") else {
         panic!("bob is known")
     };
     let names: Vec<_> = finals.iter().map(|last| (last.address.as_str(), last.original.is_some())).collect();
@@ -197,8 +198,8 @@ fn a_domain_beyond_ascii_is_the_same_in_letters_and_in_a_labels() {
         let aliases = ScriptedTable::new(&[(&bob, &own), (&team, &targets), (&rest, "all@y.org")]);
         let hosts = ScriptedTable::new(&[(&bob, "a.x.org")]);
         let domain = LocalDomain { hosts: Some(hosts), ..domain(ours, &mailboxes, &aliases) };
-        let directory = RecipientDirectory::new(vec![domain], Limits::default());
-        assert!(directory.is_configured(LETTERS) && directory.is_configured(A_LABELS));
+        let directory = RecipientDirectory::new(vec![domain], AliasLimits::default());
+        assert!(directory.is_configured_domain(LETTERS) && directory.is_configured_domain(A_LABELS));
         for spelt in [LETTERS, A_LABELS] {
             let (team, nobody) = (at("team", spelt), at("nobody", spelt));
             assert_eq!(resolve_in(&directory, &at("Bob", spelt)), local(&[&bob], None), "{ours} {spelt}");
@@ -216,7 +217,7 @@ fn relayed_addresses_keep_the_spelling_of_their_domain() {
     for text in ["Bob@xn--mller-kva.example", "Bob@müller.example"] {
         assert_eq!(resolve(domain(), text), local(&[text], None));
     }
-    assert_eq!(resolve(domain(), "Bob@xn--a.example"), Resolution::Remote(address("Bob@xn--a.example")));
+    assert_eq!(resolve(domain(), "Bob@xn--a.example"), AddressResolution::Remote(address("Bob@xn--a.example")));
 }
 
 #[test]
@@ -229,7 +230,7 @@ fn an_alias_comes_before_a_mailbox_and_both_addresses_are_kept() {
 fn an_alias_that_names_itself_stands_for_its_mailbox() {
     let aliases = [("bob@x.org", "BOB@x.org c@y.org"), ("eve@x.org", "eve+kept@x.org")];
     let domain = || domain_x_org(&["bob@x.org", "eve@x.org"], &aliases);
-    let Resolution::Local(mut finals) = resolve(domain(), "bob@x.org") else { panic!("bob is known") };
+    let AddressResolution::Local(mut finals) = resolve(domain(), "bob@x.org") else { panic!("bob is known") };
     finals.sort_by_key(|last| last.local);
     assert_eq!((finals[0].address.as_str(), &finals[0].original), ("c@y.org", &Some(address("bob@x.org"))));
     assert_eq!((finals[1].address.as_str(), &finals[1].original), ("bob@x.org", &None));
@@ -263,11 +264,11 @@ fn lists_that_name_each_other_stand_for_all_their_members() {
 #[test]
 fn an_alias_loop_without_recipients_is_too_deep() {
     let circle = [("a@x.org", "b@x.org nobody@x.org"), ("b@x.org", "a@x.org")];
-    assert_eq!(resolve(domain_x_org(&[], &circle), "a@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain_x_org(&[], &circle), "a@x.org"), AddressResolution::TooDeep);
     let no_circle = [("a@x.org", "b@x.org c@x.org"), ("b@x.org", "nobody@x.org"), ("c@x.org", "b@x.org")];
-    assert_eq!(resolve(domain_x_org(&[], &no_circle), "a@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain_x_org(&[], &no_circle), "a@x.org"), AddressResolution::Unknown);
     let postmaster = [("postmaster@x.org", "root@x.org"), ("root@x.org", "postmaster@x.org")];
-    assert_eq!(resolve(domain_x_org(&[], &postmaster), "postmaster@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain_x_org(&[], &postmaster), "postmaster@x.org"), AddressResolution::TooDeep);
 }
 
 #[test]
@@ -276,15 +277,15 @@ fn the_last_alias_that_the_limit_allows_still_leads_on() {
     let aliases: Vec<_> = chain.iter().map(|(key, value)| (&**key, &**value)).collect();
     let domain = || domain_x_org(&["a20@x.org"], &aliases);
     assert_eq!(resolve(domain(), "a10@x.org"), local(&["a20@x.org"], Some("a10@x.org")));
-    assert_eq!(resolve(domain(), "a9@x.org"), Resolution::TooDeep);
+    assert_eq!(resolve(domain(), "a9@x.org"), AddressResolution::TooDeep);
 }
 
 #[test]
 fn more_addresses_than_the_limit_are_too_many() {
     let list = |count: usize| (0..count).map(|n| format!("a{n}@y.org")).collect::<Vec<_>>().join(" ");
     let domain = || domain_x_org(&[], &[("few@x.org", &list(1000)), ("many@x.org", &list(1001))]);
-    assert!(matches!(resolve(domain(), "few@x.org"), Resolution::Local(finals) if finals.len() == 1000));
-    assert_eq!(resolve(domain(), "many@x.org"), Resolution::TooMany);
+    assert!(matches!(resolve(domain(), "few@x.org"), AddressResolution::Local(finals) if finals.len() == 1000));
+    assert_eq!(resolve(domain(), "many@x.org"), AddressResolution::TooMany);
 }
 
 #[test]
@@ -311,7 +312,7 @@ fn the_catch_all_gets_unknown_addresses_and_may_be_an_alias() {
 #[test]
 fn a_catch_all_that_is_unknown_makes_no_mailbox() {
     let domain = LocalDomain { catch_all: Some(address("ghost@x.org")), ..domain_x_org(&[], &[]) };
-    assert_eq!(resolve(domain, "nobody@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain, "nobody@x.org"), AddressResolution::Unknown);
 }
 
 #[test]
@@ -319,7 +320,7 @@ fn unknown_targets_are_dropped_while_others_remain() {
     let domain =
         || domain_x_org(&["bob@x.org"], &[("team@x.org", "bob@x.org gone@x.org"), ("old@x.org", "gone@x.org")]);
     assert_eq!(resolve(domain(), "team@x.org"), local(&["bob@x.org"], Some("team@x.org")));
-    assert_eq!(resolve(domain(), "old@x.org"), Resolution::Unknown);
+    assert_eq!(resolve(domain(), "old@x.org"), AddressResolution::Unknown);
 }
 
 #[test]
@@ -337,7 +338,7 @@ fn the_postmaster_is_always_known() {
 
 #[test]
 fn unavailable_is_never_taken_for_not_found() {
-    let down = Resolution::Unavailable("it is down".into());
+    let down = AddressResolution::Unavailable("it is down".into());
     let mailboxes = ScriptedTable::new(&[("bob@x.org", ""), ("carol@x.org", "DOWN"), ("erin@x.org", "")]);
     let aliases = ScriptedTable::new(&[
         ("bob@x.org", "DOWN"),
@@ -359,9 +360,9 @@ fn unavailable_is_never_taken_for_not_found() {
 #[test]
 fn an_alias_that_names_no_address_is_a_fault_of_the_table_and_not_of_the_sender() {
     let domain = || domain_x_org(&[], &[("bob@x.org", "carol"), ("none@x.org", "")]);
-    let Resolution::Unavailable(why) = resolve(domain(), "bob@x.org") else { panic!("the alias is wrong") };
+    let AddressResolution::Unavailable(why) = resolve(domain(), "bob@x.org") else { panic!("the alias is wrong") };
     assert_eq!(why, "table 'script': the alias for bob@x.org names 'carol': the domain is missing");
-    assert!(matches!(resolve(domain(), "none@x.org"), Resolution::Unavailable(_)));
+    assert!(matches!(resolve(domain(), "none@x.org"), AddressResolution::Unavailable(_)));
 }
 
 struct SilentTable;
@@ -379,7 +380,7 @@ impl Table for SilentTable {
 #[test]
 fn a_table_that_leaves_a_question_open_is_unavailable() {
     let domain = LocalDomain { mailboxes: Some(Arc::new(SilentTable)), ..domain_x_org(&[], &[]) };
-    assert!(matches!(resolve(domain, "bob@x.org"), Resolution::Unavailable(_)));
+    assert!(matches!(resolve(domain, "bob@x.org"), AddressResolution::Unavailable(_)));
 }
 
 #[test]
@@ -387,7 +388,7 @@ fn a_round_asks_a_table_once_for_each_step_with_the_keys_of_all_domains() {
     let mailboxes = ScriptedTable::new(&[("a@x.org", ""), ("b@y.org", "")]);
     let aliases = ScriptedTable::new(&[("team@x.org", "a@x.org b+t@y.org A@x.org")]);
     let domains = vec![domain("x.org", &mailboxes, &aliases), domain("y.org", &mailboxes, &aliases)];
-    let directory = RecipientDirectory::new(domains, Limits::default());
+    let directory = RecipientDirectory::new(domains, AliasLimits::default());
     assert_eq!(resolve_in(&directory, "team@x.org"), local(&["a@x.org", "b@y.org"], Some("team@x.org")));
     assert_eq!(aliases.asked(), [vec!["team@x.org"], vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
     assert_eq!(mailboxes.asked(), [vec!["a@x.org", "b+t@y.org", "b@y.org"]]);
@@ -400,7 +401,8 @@ fn directory_with_hosts(hosts: &Arc<ScriptedTable>) -> RecipientDirectory {
         ..domain(name, &ScriptedTable::new(&[]), &ScriptedTable::new(&[]))
     };
     let here = LocalDomain { name: "here.org".into(), ..domain_x_org(&[], &[]) };
-    RecipientDirectory::new(vec![domain("x.org"), domain("z.org"), here], Limits::default()).on_host("MX1.x.org")
+    RecipientDirectory::new(vec![domain("x.org"), domain("z.org"), here], AliasLimits::default())
+        .with_hostname("MX1.x.org")
 }
 
 fn stores(hosts: &[(&str, &str)], mailboxes: &[&str]) -> Vec<MailboxLocation> {
@@ -466,7 +468,7 @@ proptest! {
     ) {
         let aliases: Vec<_> = aliases.iter().map(|(key, values)| (&**key, &**values)).collect();
         match resolve(domain_x_org(&["a@x.org", "b@x.org"], &aliases), &asked) {
-            Resolution::Local(finals) => {
+            AddressResolution::Local(finals) => {
                 prop_assert!(!finals.is_empty());
                 for last in finals {
                     let is_mailbox = ["a@x.org", "b@x.org"].contains(&last.address.as_str());
@@ -474,7 +476,7 @@ proptest! {
                     prop_assert_eq!(last.local, last.address.domain() == "x.org");
                 }
             }
-            Resolution::Unknown | Resolution::TooDeep => {}
+            AddressResolution::Unknown | AddressResolution::TooDeep => {}
             other => prop_assert!(false, "{other:?}"),
         }
     }
@@ -486,8 +488,9 @@ fn directory_with_domain_table(
     mailboxes: &Arc<ScriptedTable>,
     aliases: &Arc<ScriptedTable>,
 ) -> RecipientDirectory {
-    let table = DomainTable { names: names.clone(), settings: domain("", mailboxes, aliases) };
-    RecipientDirectory::new(vec![domain_x_org(&["bob@x.org"], &[])], Limits::default()).with_tables(vec![table])
+    let table = LocalDomainTable { names: names.clone(), settings: domain("", mailboxes, aliases) };
+    RecipientDirectory::new(vec![domain_x_org(&["bob@x.org"], &[])], AliasLimits::default())
+        .with_domain_tables(vec![table])
 }
 
 #[test]
@@ -502,14 +505,14 @@ fn a_domain_may_be_ours_since_a_table_says_so() {
     let resolve = |text| resolve_in(&directory, text);
     assert_eq!(resolve("Bob@y.org"), local(&["bob@y.org"], None));
     assert_eq!(resolve("bob@müller.example"), local(&["bob@xn--mller-kva.example"], None));
-    assert_eq!(resolve("eve@y.org"), Resolution::Unknown);
-    assert_eq!(resolve("eve@z.org"), Resolution::Remote(address("eve@z.org")));
-    assert_eq!(resolve("eve@down.org"), Resolution::Unavailable("it is down".into()));
+    assert_eq!(resolve("eve@y.org"), AddressResolution::Unknown);
+    assert_eq!(resolve("eve@z.org"), AddressResolution::Remote(address("eve@z.org")));
+    assert_eq!(resolve("eve@down.org"), AddressResolution::Unavailable("it is down".into()));
     assert_eq!(resolve("carol@y.org"), local(&[">eve@z.org", "bob@x.org", "bob@y.org"], Some("carol@y.org")));
     let found = |name| poll_ready(directory.domain(name)).map(|domain| domain.map(|domain| domain.name.clone()));
     assert_eq!(found("y.org"), Ok(Some("y.org".into())));
     assert_eq!((found("z.org"), found("down.org")), (Ok(None), Err("it is down".into())));
-    assert!(directory.is_configured("x.org") && !directory.is_configured("y.org"));
+    assert!(directory.is_configured_domain("x.org") && !directory.is_configured_domain("y.org"));
 }
 
 #[test]
@@ -549,7 +552,7 @@ fn mailboxes_of_a_domain_that_a_table_names_are_here_and_others_are_not() {
 /// becomes unknown, and the catch-all does not get mail for a possible alias.
 #[test]
 fn an_address_without_alias_before_an_outage_is_still_a_mailbox() {
-    let down = || Resolution::Unavailable("it is down".into());
+    let down = || AddressResolution::Unavailable("it is down".into());
     let aliases = [("bob@x.org", "GONE"), ("bob+tag@x.org", "GONE"), ("eve@x.org", "GONE"), ("ann+tag@x.org", "GONE")];
     let aliases = [&aliases[..], &[("ann@x.org", "bob@x.org"), ("@x.org", "carol@z.org")]].concat();
     let catching = || LocalDomain { catch_all: Some(address("dora@z.org")), ..domain_x_org(&["bob@x.org"], &aliases) };

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lookup::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
-use lookup::layers::{CacheSettings, LayeredTable, Settings};
-use lookup::{LookupAnswer, LookupFuture, LookupTrace, Table, TableEvent, TableLayer};
+use lookup::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
+use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
+use lookup::{LookupAnswer, LookupFuture, Table, TableEvent, TableLayer, TracedAnswer};
 use tokio::sync::{mpsc, oneshot};
 
 /// A request to the backend, with the channel for its answers.
@@ -28,7 +28,7 @@ struct ScriptedBackend {
 }
 
 impl Backend for ScriptedBackend {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async move {
             let (reply, answers) = oneshot::channel();
             self.requests.send(Request { keys: keys.to_vec(), reply }).unwrap();
@@ -47,19 +47,19 @@ impl Backend for ScriptedBackend {
 
 /// A table with the backend's and the operator's side.
 struct Harness {
-    table: LayeredTable,
+    table: BackendTable,
     requests: mpsc::UnboundedReceiver<Request>,
     probes: mpsc::UnboundedReceiver<Probe>,
     events: mpsc::UnboundedReceiver<TableEvent>,
 }
 
 impl Harness {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: BackendSettings) -> Self {
         let ((ask, requests), (probe, probes)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let (tell, events) = mpsc::unbounded_channel();
         let backend = ScriptedBackend { requests: ask, probes: probe };
         let told = Arc::new(move |event| drop(tell.send(event)));
-        Harness { table: LayeredTable::start("people", backend, settings, told).unwrap(), requests, probes, events }
+        Harness { table: BackendTable::start("people", backend, settings, told).unwrap(), requests, probes, events }
     }
 
     /// Looks up one key and answers the request.
@@ -129,7 +129,7 @@ fn ready_answers(mut question: LookupFuture<'_>) -> Vec<LookupAnswer> {
     }
 }
 
-fn ready_trace(table: &LayeredTable, key: &str) -> LookupTrace {
+fn ready_trace(table: &BackendTable, key: &str) -> TracedAnswer {
     match pin!(table.trace(key)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(trace) => trace,
         Poll::Pending => panic!("the lookup must not wait"),
@@ -137,20 +137,20 @@ fn ready_trace(table: &LayeredTable, key: &str) -> LookupTrace {
 }
 
 /// One request at a time; cache entries are stale immediately.
-fn instantly_stale() -> Settings {
+fn instantly_stale() -> BackendSettings {
     let cache = CacheSettings { ttl: Duration::ZERO, negative_ttl: Duration::ZERO, ..CacheSettings::default() };
-    Settings { cache: Some(cache), ..one_at_a_time() }
+    BackendSettings { cache: Some(cache), ..one_at_a_time() }
 }
 
-fn one_at_a_time() -> Settings {
-    Settings { concurrency: 1, ..Settings::default() }
+fn one_at_a_time() -> BackendSettings {
+    BackendSettings { concurrency: 1, ..BackendSettings::default() }
 }
 
 const FAILED: &str = "table 'people': ldap://one: no route";
 
 #[tokio::test]
 async fn what_the_cache_has_is_answered_at_once_whatever_the_case() {
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     harness.cache_answer("Bob@Example.org", found(&["mailbox", "other"])).await;
     harness.cache_answer("nobody@example.org", LookupAnswer::NotFound).await;
     let keys = ["nobody@example.org", "bob@example.org", "BOB@EXAMPLE.ORG"];
@@ -164,7 +164,7 @@ async fn what_the_cache_has_is_answered_at_once_whatever_the_case() {
 
 #[tokio::test]
 async fn the_backend_gets_folded_keys() {
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     let question = harness.table.lookup(&["STRASSE@Ä.example"]);
     let request = harness.requests.recv().await.unwrap();
     assert_eq!(request.keys(), ["strasse@ä.example"]);
@@ -174,7 +174,7 @@ async fn the_backend_gets_folded_keys() {
 
 #[tokio::test]
 async fn without_a_cache_each_question_is_asked() {
-    let mut harness = Harness::new(Settings { cache: None, ..Settings::default() });
+    let mut harness = Harness::new(BackendSettings { cache: None, ..BackendSettings::default() });
     for _ in 0..2 {
         harness.cache_answer("a", found(&["1"])).await;
     }
@@ -184,7 +184,7 @@ async fn without_a_cache_each_question_is_asked() {
 
 #[tokio::test]
 async fn a_lookup_joins_a_request_for_the_same_key() {
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     let first = harness.table.lookup(&["a"]);
     let request = harness.requests.recv().await.unwrap();
     let others = [harness.table.lookup(&["A"]), harness.table.lookup(&["a"])];
@@ -200,7 +200,7 @@ async fn a_lookup_joins_a_request_for_the_same_key() {
 
 #[tokio::test]
 async fn keys_asked_while_all_requests_are_out_share_the_next_one() {
-    let mut harness = Harness::new(Settings { batch_max: 3, ..one_at_a_time() });
+    let mut harness = Harness::new(BackendSettings { batch_max: 3, ..one_at_a_time() });
     let first = harness.table.lookup(&["a"]);
     let request = harness.requests.recv().await.unwrap();
     let keys = ["b", "c", "d", "e"];
@@ -223,7 +223,7 @@ async fn keys_asked_while_all_requests_are_out_share_the_next_one() {
 
 #[tokio::test]
 async fn requests_go_out_at_once_up_to_the_concurrency() {
-    let mut harness = Harness::new(Settings { concurrency: 2, ..Settings::default() });
+    let mut harness = Harness::new(BackendSettings { concurrency: 2, ..BackendSettings::default() });
     let first = harness.table.lookup(&["a"]);
     let a = harness.requests.recv().await.unwrap();
     let second = harness.table.lookup(&["b"]);
@@ -240,7 +240,7 @@ async fn requests_go_out_at_once_up_to_the_concurrency() {
 
 #[tokio::test]
 async fn a_question_of_many_keys_keeps_their_order_whatever_was_in_the_cache() {
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     harness.cache_answer("b", found(&["b"])).await;
     let question = harness.table.lookup(&["a", "b", "c", "a", "B"]);
     let request = harness.requests.recv().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_question_of_many_keys_keeps_their_order_whatever_was_in_the_cache() {
 
 #[tokio::test]
 async fn where_the_backend_fails_what_was_found_is_served_stale_and_what_was_not_is_unconfirmed() {
-    let mut harness = Harness::new(Settings { failures_max: 100, ..instantly_stale() });
+    let mut harness = Harness::new(BackendSettings { failures_max: 100, ..instantly_stale() });
     harness.cache_answer("known", found(&["1"])).await;
     harness.cache_answer("unknown", LookupAnswer::NotFound).await;
     for _ in 0..2 {
@@ -268,14 +268,14 @@ async fn where_the_backend_fails_what_was_found_is_served_stale_and_what_was_not
 #[tokio::test]
 async fn a_found_beyond_its_time_and_the_time_for_failures_is_unavailable() {
     let cache = CacheSettings { ttl: Duration::ZERO, stale_if_error: Duration::ZERO, ..CacheSettings::default() };
-    let mut harness = Harness::new(Settings { cache: Some(cache), ..one_at_a_time() });
+    let mut harness = Harness::new(BackendSettings { cache: Some(cache), ..one_at_a_time() });
     harness.cache_answer("known", found(&["1"])).await;
     assert_eq!(harness.fail("known").await, unavailable(FAILED));
 }
 
 #[tokio::test]
 async fn a_key_that_the_backend_cannot_answer_is_no_failed_request() {
-    let mut harness = Harness::new(Settings { failures_max: 1, ..instantly_stale() });
+    let mut harness = Harness::new(BackendSettings { failures_max: 1, ..instantly_stale() });
     harness.cache_answer("a", found(&["1"])).await;
     let question = harness.table.lookup(&["a", "b", "c"]);
     let too_many = || unavailable("too many values");
@@ -300,7 +300,7 @@ async fn what_a_backend_that_works_cannot_say_is_not_unconfirmed() {
 
 #[tokio::test]
 async fn answers_of_which_the_number_is_wrong_are_a_failure() {
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     let question = harness.table.lookup(&["a", "b"]);
     harness.requests.recv().await.unwrap().answer(vec![found(&["1"])]);
     let why = unavailable("table 'people': backend: 1 answers to 2 keys");
@@ -312,7 +312,7 @@ async fn answers_of_which_the_number_is_wrong_are_a_failure() {
 async fn while_the_backend_is_down_lookups_fail_immediately() {
     let cache =
         CacheSettings { ttl: Duration::ZERO, negative_ttl: Duration::from_secs(60), ..CacheSettings::default() };
-    let settings = Settings {
+    let settings = BackendSettings {
         cache: Some(cache),
         failures_max: 2,
         batch_max: 1,
@@ -365,7 +365,7 @@ async fn while_the_backend_is_down_lookups_fail_immediately() {
 
 #[tokio::test]
 async fn a_request_that_was_under_way_when_the_breaker_opened_answers_and_opens_or_closes_nothing() {
-    let mut harness = Harness::new(Settings { failures_max: 1, concurrency: 3, ..Settings::default() });
+    let mut harness = Harness::new(BackendSettings { failures_max: 1, concurrency: 3, ..BackendSettings::default() });
     let a = harness.table.lookup(&["a"]);
     let first = harness.requests.recv().await.unwrap();
     let b = harness.table.lookup(&["b"]);
@@ -388,10 +388,10 @@ async fn a_request_that_was_under_way_when_the_breaker_opened_answers_and_opens_
 
 #[tokio::test]
 async fn the_layer_that_answered_is_told() {
-    let mut harness = Harness::new(Settings { failures_max: 2, ..instantly_stale() });
+    let mut harness = Harness::new(BackendSettings { failures_max: 2, ..instantly_stale() });
     let trace = harness.table.trace("a");
     harness.requests.recv().await.unwrap().echo();
-    assert_eq!(trace.await, LookupTrace { answer: found(&["a"]), layer: TableLayer::Backend });
+    assert_eq!(trace.await, TracedAnswer { answer: found(&["a"]), layer: TableLayer::Backend });
     let trace = harness.table.trace("a");
     harness.requests.recv().await.unwrap().fail();
     let trace = trace.await;
@@ -399,16 +399,16 @@ async fn the_layer_that_answered_is_told() {
     assert!(matches!(trace.layer, TableLayer::Stale { .. }));
     let trace = harness.table.trace("b");
     harness.requests.recv().await.unwrap().fail();
-    assert_eq!(trace.await, LookupTrace { answer: unavailable(FAILED), layer: TableLayer::Backend });
+    assert_eq!(trace.await, TracedAnswer { answer: unavailable(FAILED), layer: TableLayer::Backend });
 
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     harness.cache_answer("a", found(&["1"])).await;
-    assert!(matches!(ready_trace(&harness.table, "A"), LookupTrace { layer: TableLayer::Cache { .. }, .. }));
+    assert!(matches!(ready_trace(&harness.table, "A"), TracedAnswer { layer: TableLayer::Cache { .. }, .. }));
 }
 
 #[tokio::test]
 async fn waiting_keys_are_bounded() {
-    let mut harness = Harness::new(Settings { waiting_max: 2, ..instantly_stale() });
+    let mut harness = Harness::new(BackendSettings { waiting_max: 2, ..instantly_stale() });
     harness.cache_answer("known", found(&["1"])).await;
     let waiting = harness.table.lookup(&["a", "b"]);
     let request = harness.requests.recv().await.unwrap();
@@ -423,7 +423,7 @@ async fn waiting_keys_are_bounded() {
 
 #[tokio::test]
 async fn a_lookup_times_out_and_its_late_answer_is_cached() {
-    let settings = Settings { wait_max: Duration::from_millis(5), concurrency: 1, ..Settings::default() };
+    let settings = BackendSettings { wait_max: Duration::from_millis(5), concurrency: 1, ..BackendSettings::default() };
     let mut harness = Harness::new(settings);
     let question = harness.table.lookup(&["a"]);
     let request = harness.requests.recv().await.unwrap();
@@ -462,7 +462,7 @@ async fn a_dropped_lookup_removes_keys_that_only_it_waits_for() {
 
 #[tokio::test]
 async fn failures_within_a_second_are_reported_once() {
-    let mut harness = Harness::new(Settings { failures_max: 100, ..one_at_a_time() });
+    let mut harness = Harness::new(BackendSettings { failures_max: 100, ..one_at_a_time() });
     let began = Instant::now();
     for _ in 0..5 {
         harness.fail("a").await;
@@ -476,7 +476,7 @@ async fn failures_within_a_second_are_reported_once() {
 
 #[tokio::test]
 async fn the_thread_and_the_backend_end_with_the_table() {
-    let Harness { table, mut requests, mut probes, mut events } = Harness::new(Settings::default());
+    let Harness { table, mut requests, mut probes, mut events } = Harness::new(BackendSettings::default());
     let question = table.lookup(&["a"]);
     let request = requests.recv().await.unwrap();
     drop(question);
@@ -501,7 +501,7 @@ async fn lookups_fail_when_the_thread_has_ended() {
 #[test]
 fn a_question_may_be_asked_before_its_runtime_runs_and_go_from_one_to_another() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut harness = Harness::new(Settings::default());
+    let mut harness = Harness::new(BackendSettings::default());
     let mut question = harness.table.lookup(&["a"]);
     let first = runtime();
     first.block_on(async {

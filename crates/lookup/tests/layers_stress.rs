@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use lookup::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
-use lookup::layers::{CacheSettings, LayeredTable, Settings};
+use lookup::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
+use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{LookupAnswer, Table, TableEvent};
 use proptest::prelude::*;
 use tokio::task::JoinSet;
@@ -97,7 +97,7 @@ impl CheckedBackend {
 }
 
 impl Backend for CheckedBackend {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async move {
             self.begin(keys);
             self.random_delay().await;
@@ -124,7 +124,7 @@ struct AnswerCounts {
 }
 
 /// Looks up a few keys, possibly duplicates; one lookup in ten is cancelled.
-async fn ask(table: &LayeredTable, seed: u64, score: &AnswerCounts) {
+async fn ask(table: &BackendTable, seed: u64, score: &AnswerCounts) {
     let mut chance = Rng(seed);
     let keys: Vec<String> = (0..1 + chance.below(4)).map(|_| format!("k{}", chance.below(KEYS))).collect();
     let shouted: Vec<String> = keys.iter().map(|key| key.to_uppercase()).collect();
@@ -157,7 +157,7 @@ fn check_answers(keys: &[String], answers: &[LookupAnswer], score: &AnswerCounts
 }
 
 /// A caller with its own runtime and many concurrent lookups.
-fn run_caller(table: &Arc<LayeredTable>, seed: u64, questions: u64, score: &Arc<AnswerCounts>) {
+fn run_caller(table: &Arc<BackendTable>, seed: u64, questions: u64, score: &Arc<AnswerCounts>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut tasks = JoinSet::new();
@@ -178,7 +178,7 @@ fn run_caller(table: &Arc<LayeredTable>, seed: u64, questions: u64, score: &Arc<
 #[derive(Clone, Debug)]
 struct Scenario {
     seed: u64,
-    settings: Settings,
+    settings: BackendSettings,
     failures_percent: u64,
 }
 
@@ -195,13 +195,13 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     (any::<u64>(), cache, 1usize..9, 1usize..4, 1usize..4, failures).prop_map(
         |(seed, cache, batch_max, concurrency, failures_max, failures_percent)| {
             let probe_every = Duration::from_millis(1);
-            let settings = Settings {
+            let settings = BackendSettings {
                 cache,
                 batch_max,
                 concurrency,
                 failures_max,
                 probe_interval: probe_every,
-                ..Settings::default()
+                ..BackendSettings::default()
             };
             Scenario { seed, settings, failures_percent }
         },
@@ -226,7 +226,7 @@ fn run_scenario(Scenario { seed, settings, failures_percent }: Scenario) -> Resu
         TableEvent::Up { .. } => told.lock().unwrap().push("up"),
         _ => {}
     });
-    let table = Arc::new(LayeredTable::start("judged", judge, settings, tell).unwrap());
+    let table = Arc::new(BackendTable::start("judged", judge, settings, tell).unwrap());
     let score = Arc::new(AnswerCounts::default());
     thread::scope(|scope| {
         let callers: Vec<_> = (1..=CALLERS)

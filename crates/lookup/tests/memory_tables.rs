@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lookup::chain::ChainedTable;
-use lookup::fixed::FixedTable;
-use lookup::regexp::{RegexpError, RegexpLineError, RegexpTable};
-use lookup::{LookupAnswer, LookupFuture, LookupTrace, Table, TableLayer, TraceFuture, text};
+use lookup::fixed::StaticTable;
+use lookup::regexp::{RegexpLineError, RegexpTable, RegexpTableError};
+use lookup::{LookupAnswer, LookupFuture, Table, TableLayer, TraceFuture, TracedAnswer, text};
 
 /// The result of a future that must be ready.
 fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -30,7 +30,7 @@ fn found(values: &[&str]) -> LookupAnswer {
     LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect())
 }
 
-fn load(text: &[u8]) -> Result<RegexpTable, RegexpError> {
+fn load(text: &[u8]) -> Result<RegexpTable, RegexpTableError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table");
     fs::write(&path, text).unwrap();
@@ -43,7 +43,7 @@ fn regexp(text: &str) -> RegexpTable {
 
 fn mistake(text: &str) -> (usize, RegexpLineError) {
     match load(text.as_bytes()) {
-        Err(RegexpError::Line { line, mistake, .. }) => (line, mistake),
+        Err(RegexpTableError::Line { line, mistake, .. }) => (line, mistake),
         other => panic!("{text}: {other:?}"),
     }
 }
@@ -169,7 +169,7 @@ fn a_mistake_in_a_rule_is_told_with_its_line() {
     }
     assert!(matches!(
         load(b"/a/ b\n/\xff/ c\n"),
-        Err(RegexpError::Line { line: 2, mistake: RegexpLineError::Encoding, .. })
+        Err(RegexpTableError::Line { line: 2, mistake: RegexpLineError::Encoding, .. })
     ));
 }
 
@@ -190,11 +190,11 @@ fn a_wrong_pattern_is_told_in_one_line() {
 
 #[test]
 fn a_fixed_table_answers_everything_alike() {
-    let table = FixedTable::new("all", vec!["a@x".into(), "b@x".into()]);
+    let table = StaticTable::new("all", vec!["a@x".into(), "b@x".into()]);
     assert_eq!(table.name(), "all");
     assert_eq!(ready(table.lookup(&["one", "TWO"])), [found(&["a@x", "b@x"]), found(&["a@x", "b@x"])]);
     assert_eq!(ready(table.lookup(&[])), []);
-    assert_eq!(answer(&FixedTable::new("none", Vec::new()), "x"), found(&[]));
+    assert_eq!(answer(&StaticTable::new("none", Vec::new()), "x"), found(&[]));
 }
 
 /// Has the keys that begin with its letter, is unavailable for those that begin with '?', and
@@ -235,7 +235,7 @@ impl Table for RecordingTable {
     fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         let layer =
             if self.letter == 'b' { TableLayer::Backend } else { TableLayer::Cache { age: Duration::from_secs(1) } };
-        Box::pin(std::future::ready(LookupTrace { answer: self.answer(key), layer }))
+        Box::pin(std::future::ready(TracedAnswer { answer: self.answer(key), layer }))
     }
 }
 
@@ -260,18 +260,18 @@ fn the_first_table_of_a_chain_that_has_a_key_speaks_for_it() {
 fn a_chain_tells_the_layer_of_the_table_that_decided() {
     let chain = ChainedTable::new("all", vec![RecordingTable::new('a'), RecordingTable::new('b')]);
     let cache = TableLayer::Cache { age: Duration::from_secs(1) };
-    assert_eq!(ready(chain.trace("a")), LookupTrace { answer: found(&["a"]), layer: cache });
-    assert_eq!(ready(chain.trace("b")), LookupTrace { answer: found(&["b"]), layer: TableLayer::Backend });
-    assert_eq!(ready(chain.trace("c")), LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Backend });
+    assert_eq!(ready(chain.trace("a")), TracedAnswer { answer: found(&["a"]), layer: cache });
+    assert_eq!(ready(chain.trace("b")), TracedAnswer { answer: found(&["b"]), layer: TableLayer::Backend });
+    assert_eq!(ready(chain.trace("c")), TracedAnswer { answer: LookupAnswer::NotFound, layer: TableLayer::Backend });
     let unavailable = LookupAnswer::Unavailable("a is down".into());
-    assert_eq!(ready(chain.trace("?")), LookupTrace { answer: unavailable, layer: cache });
+    assert_eq!(ready(chain.trace("?")), TracedAnswer { answer: unavailable, layer: cache });
 }
 
 #[test]
 fn a_chain_of_nothing_has_no_key() {
     let chain = ChainedTable::new("none", Vec::new());
     assert_eq!(answer(&chain, "a"), LookupAnswer::NotFound);
-    assert_eq!(ready(chain.trace("a")), LookupTrace { answer: LookupAnswer::NotFound, layer: TableLayer::Memory });
+    assert_eq!(ready(chain.trace("a")), TracedAnswer { answer: LookupAnswer::NotFound, layer: TableLayer::Memory });
 }
 
 /// Returns no answers at all.
@@ -289,7 +289,7 @@ impl Table for SilentTable {
 
 #[test]
 fn a_key_without_an_answer_is_not_taken_for_one_that_is_not_there() {
-    let chain = ChainedTable::new("all", vec![Arc::new(SilentTable), Arc::new(FixedTable::new("all", Vec::new()))]);
+    let chain = ChainedTable::new("all", vec![Arc::new(SilentTable), Arc::new(StaticTable::new("all", Vec::new()))]);
     assert!(matches!(answer(&chain, "a"), LookupAnswer::Unavailable(_)));
 }
 
@@ -308,7 +308,7 @@ impl Table for UnconfirmedTable {
 
 #[test]
 fn what_a_table_does_not_confirm_may_hide_what_those_behind_have() {
-    let behind = Arc::new(FixedTable::new("all", Vec::new()));
+    let behind = Arc::new(StaticTable::new("all", Vec::new()));
     let first = ChainedTable::new("all", vec![Arc::new(UnconfirmedTable), behind.clone()]);
     assert_eq!(answer(&first, "a"), LookupAnswer::Unavailable("it is down".into()));
     assert_eq!(ready(first.trace("a")).answer, LookupAnswer::Unavailable("it is down".into()));

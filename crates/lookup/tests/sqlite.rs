@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lookup::LookupAnswer;
 use lookup::backend::{Backend, BackendFailure};
-use lookup::sqlite::{Config, Sqlite};
+use lookup::sqlite::{Sqlite, SqliteConfig};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ fn database() -> (TempDir, PathBuf) {
 }
 
 fn table(path: &Path, query: &str) -> Sqlite {
-    Sqlite::new(Config { path: path.into(), query: query.into(), timeout: Duration::from_secs(10) })
+    Sqlite::new(SqliteConfig { path: path.into(), query: query.into(), timeout: Duration::from_secs(10) })
 }
 
 #[test]
@@ -99,20 +99,20 @@ fn what_is_no_query_for_a_table_shows_before_the_first_mail() {
         ("SELECT target FROM aliases WHERE address = ?", "the unknown parameter '?'"),
         ("DELETE FROM aliases WHERE address = :key", "would change the database"),
     ] {
-        let failure = table(&path, query).check().unwrap_err();
+        let failure = table(&path, query).check_query().unwrap_err();
         assert_eq!(*failure.at, *path.to_string_lossy());
         assert!(failure.what.contains(expected), "{query}: {failure}");
     }
     let missing = folder.path().join("missing");
-    let failure = table(&missing, BY_KEY).check().unwrap_err();
+    let failure = table(&missing, BY_KEY).check_query().unwrap_err();
     assert!(failure.what.contains("No such file"), "{failure}");
     assert!(!missing.exists());
     let text = folder.path().join("text");
     fs::write(&text, "bob@x carol@x\n".repeat(100)).unwrap();
-    let failure = table(&text, BY_KEY).check().unwrap_err();
+    let failure = table(&text, BY_KEY).check_query().unwrap_err();
     assert!(failure.what.contains("file is not a database"), "{failure}");
     let good = table(&path, BY_KEY);
-    good.check().unwrap();
+    good.check_query().unwrap();
     ready(good.probe()).unwrap();
 }
 
@@ -158,7 +158,7 @@ fn waiting_for_a_writer_ends_at_the_timeout() {
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
     let timeout = Duration::from_millis(100);
-    let table = Sqlite::new(Config { path, query: BY_KEY.into(), timeout });
+    let table = Sqlite::new(SqliteConfig { path, query: BY_KEY.into(), timeout });
     let began = Instant::now();
     let failure = ask(&table, &["bob@x", "none@x"]).unwrap_err();
     assert!(failure.what.contains("database is locked"), "{failure}");
@@ -173,7 +173,7 @@ fn a_query_that_does_not_end_is_broken_off_and_a_failure() {
     let (_folder, path) = database();
     let query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE :key = 'endless')
                  SELECT max(i) FROM n";
-    let table = Sqlite::new(Config { path, query: query.into(), timeout: Duration::from_millis(20) });
+    let table = Sqlite::new(SqliteConfig { path, query: query.into(), timeout: Duration::from_millis(20) });
     let failure = ask(&table, &["endless", "fast"]).unwrap_err();
     assert!(failure.to_string().contains("longer than 20ms"), "{failure}");
     assert_eq!(ask(&table, &["fast"]).unwrap(), [found(&["1"])]);
@@ -184,7 +184,7 @@ fn keys_behind_those_that_took_too_long_are_unavailable() {
     let (_folder, path) = database();
     let query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE :key = 'endless')
                  SELECT max(i) FROM n";
-    let table = Sqlite::new(Config { path, query: query.into(), timeout: Duration::from_millis(20) });
+    let table = Sqlite::new(SqliteConfig { path, query: query.into(), timeout: Duration::from_millis(20) });
     let answers = ask(&table, &["fast", "endless", "fast"]).unwrap();
     assert_eq!(answers[0], found(&["1"]));
     for answer in &answers[1..] {

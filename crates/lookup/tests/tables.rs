@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::task::{Context, Poll, Waker};
 
 use lookup::cdb::{self, Cdb, CdbDamage, CdbError};
-use lookup::text::{TextError, TextLineError, TextTable};
+use lookup::text::{TextLineError, TextTable, TextTableError};
 use lookup::{LookupAnswer, Table};
 
 const PEOPLE: &str = "Bob@Example.org carol@example.net, dave@example.net\nerin@example.org\n";
@@ -55,10 +55,10 @@ fn a_mistake_in_a_text_names_the_file_and_the_line() {
     let folder = tempfile::tempdir().unwrap();
     let text = write(folder.path(), "people", "a b\na: c\n");
     let error = TextTable::load("people", &text).unwrap_err();
-    assert!(matches!(error, TextError::Line { line: 2, mistake: TextLineError::Colon, .. }));
+    assert!(matches!(error, TextTableError::Line { line: 2, mistake: TextLineError::Colon, .. }));
     assert_eq!(error.to_string(), format!("{}:2: the key ends in a colon; write 'key value'", text.display()));
     let made = folder.path().join("people.cdb");
-    assert!(matches!(cdb::build(&text, &made), Err(CdbError::Text(TextError::Line { line: 2, .. }))));
+    assert!(matches!(cdb::build(&text, &made), Err(CdbError::Text(TextTableError::Line { line: 2, .. }))));
     assert!(!made.exists());
 }
 

@@ -82,15 +82,15 @@ impl Address {
     }
 
     /// The local part as written, including any quotes.
-    pub fn local(&self) -> &str {
+    pub fn local_part(&self) -> &str {
         &self.text[..usize::from(self.at)]
     }
 
     /// The local part without quotes and backslashes: the mailbox name.
-    pub fn unquoted_local(&self) -> String {
-        match self.local().strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
+    pub fn unquoted_local_part(&self) -> String {
+        match self.local_part().strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
             Some(quoted) => unquote(quoted),
-            None => self.local().to_owned(),
+            None => self.local_part().to_owned(),
         }
     }
 
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn a_mailbox_name_has_no_quotes() {
-        assert_eq!(parse("\"b \\\" b\"@example.org").unwrap().unquoted_local(), "b \" b");
-        assert_eq!(parse("bob@example.org").unwrap().unquoted_local(), "bob");
+        assert_eq!(parse("\"b \\\" b\"@example.org").unwrap().unquoted_local_part(), "b \" b");
+        assert_eq!(parse("bob@example.org").unwrap().unquoted_local_part(), "bob");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Histogram {
     }
 
     /// Adds the counts of `other`.
-    pub fn add(&mut self, other: &Histogram) {
+    pub fn merge(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
         self.sum += other.sum;
     }

@@ -36,7 +36,7 @@ impl Reply {
     }
 
     /// A reply without an enhanced code: banners, 354, answers to HELO.
-    pub fn plain(code: u16, text: impl Into<Cow<'static, str>>) -> Self {
+    pub fn without_enhanced_code(code: u16, text: impl Into<Cow<'static, str>>) -> Self {
         Reply { code, enhanced: None, text: text.into() }
     }
 

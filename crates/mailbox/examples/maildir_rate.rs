@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use mail::{Body, BodyFlags, QueueId, SpoolId, Timestamp};
-use mailbox::{Config, LineEnds, MaildirMessage, MaildirWriter, QuotaState};
+use mailbox::{LineEnds, MaildirMessage, MaildirWriter, MaildirWriterConfig, QuotaState};
 
 const BODY_OCTETS: usize = 6000;
 
@@ -65,7 +65,8 @@ fn parse() -> Option<RunOptions> {
 
 /// Delivers one thread's share; returns how many messages failed.
 fn deliver(load: &RunOptions, lane: u64) -> u64 {
-    let mut maildirs = MaildirWriter::new(Config { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
+    let mut maildirs =
+        MaildirWriter::new(MaildirWriterConfig { host: "mx.example.org".into(), line_ends: LineEnds::Crlf });
     let mut numbers = (lane..load.messages).step_by(load.threads as usize).peekable();
     let mut failed = 0;
     while numbers.peek().is_some() || !maildirs.is_idle() {

@@ -20,7 +20,7 @@ use crate::delivered;
 use crate::folder::{self, Device, FileSystems, SyncFailures};
 use crate::name::{self, FileNames, Sizes};
 use crate::quota::{self, Usage};
-use crate::{Config, DeliverError, MaildirMessage, QuotaState};
+use crate::{DeliverError, MaildirMessage, MaildirWriterConfig, QuotaState};
 
 /// Delivers to any number of Maildirs on any number of file systems. For use by one thread; several
 /// instances may run in parallel.
@@ -47,7 +47,7 @@ type Results<T> = Vec<(T, Result<(), DeliverError>)>;
 
 impl<T> MaildirWriter<T> {
     /// A writer with no message in progress.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: MaildirWriterConfig) -> Self {
         MaildirWriter {
             names: FileNames::new(&config.host),
             copier: MessageCopier::new(config.line_ends),
@@ -137,7 +137,7 @@ impl<T> MaildirWriter<T> {
                 Ok(linked) => {
                     if let (LinkResult::New, Some(octets)) = (linked, tmp_file.counted) {
                         let sum: &mut Usage = added.entry(tmp_file.folder).or_default();
-                        *sum = *sum + Usage::message(octets);
+                        *sum = *sum + Usage::of_message(octets);
                     }
                     self.linked.push((tmp_file.ticket, tmp_file.device));
                 }
@@ -150,7 +150,7 @@ impl<T> MaildirWriter<T> {
         for (folder, usage) in added {
             // If this fails, the next recount finds the difference; the messages are delivered
             // anyway.
-            let _ = quota::record_added(&folder, usage);
+            let _ = quota::record_added_usage(&folder, usage);
         }
     }
 }
@@ -232,7 +232,7 @@ mod tests {
     use crate::LineEnds;
 
     fn maildirs() -> MaildirWriter<u64> {
-        MaildirWriter::new(Config { host: "mx".into(), line_ends: LineEnds::Crlf })
+        MaildirWriter::new(MaildirWriterConfig { host: "mx".into(), line_ends: LineEnds::Crlf })
     }
 
     fn message(folder: &Path, number: u64) -> MaildirMessage<u64> {

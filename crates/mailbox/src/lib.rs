@@ -36,11 +36,11 @@ use std::path::PathBuf;
 use mail::{Body, BodyError, QueueId, Timestamp};
 
 pub use deliver::MaildirWriter;
-pub use list::{MaildirEntry, MaildirFolder, list, open};
+pub use list::{MaildirEntry, MaildirFolder, list_messages, open_message};
 
 /// How files are named and written.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct MaildirWriterConfig {
     /// The host part of every file name; must differ between hosts that share mailboxes.
     pub host: Box<str>,
     /// The line ends of the files.

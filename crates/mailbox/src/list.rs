@@ -1,8 +1,8 @@
 //! Lists the messages of a mailbox and opens their files.
 //!
-//! A list is a snapshot: other programs may read, move and delete files at any time. [`open`] still
-//! finds a file that was moved since (flags changed, first seen); if it was deleted, the error is
-//! `NotFound`.
+//! A list is a snapshot: other programs may read, move and delete files at any time.
+//! [`open_message`] still finds a file that was moved since (flags changed, first seen); if it was
+//! deleted, the error is `NotFound`.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ pub struct MaildirEntry {
 }
 
 /// All messages of the Maildir, sorted by file name, and so by time. A missing Maildir is empty.
-pub fn list(folder: &Path) -> io::Result<Vec<MaildirEntry>> {
+pub fn list_messages(folder: &Path) -> io::Result<Vec<MaildirEntry>> {
     let mut entries = Vec::new();
     // In this order: a file that a reader moves during the listing is found in one directory, or in
     // both.
@@ -54,7 +54,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<MaildirEntry>> {
 }
 
 /// Opens the file of an entry, also if it has moved since.
-pub fn open(folder: &Path, entry: &MaildirEntry) -> io::Result<File> {
+pub fn open_message(folder: &Path, entry: &MaildirEntry) -> io::Result<File> {
     match File::open(folder.join(entry.folder.folder_name()).join(&entry.name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open_moved(folder, entry),
         file => file,

@@ -32,7 +32,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use maildirsize::MaildirSize;
-pub use maildirsize::{InvalidLimits, Limits, Usage};
+pub use maildirsize::{InvalidQuotaLimits, QuotaLimits, Usage};
 use rustix::fs::OFlags;
 
 use crate::name::field;
@@ -59,8 +59,8 @@ pub struct UsageEstimate {
 
 impl UsageEstimate {
     /// Whether this is enough to decide if `more` fits, without a recount.
-    pub fn is_conclusive(self, limits: Limits, more: Usage) -> bool {
-        self.is_reliable || limits.allow(self.usage + more)
+    pub fn is_conclusive(self, limits: QuotaLimits, more: Usage) -> bool {
+        self.is_reliable || limits.allows_usage(self.usage + more)
     }
 }
 
@@ -69,7 +69,7 @@ impl UsageEstimate {
 /// # Errors
 ///
 /// The file exists but cannot be read, or is a symbolic link.
-pub fn read_usage(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<Option<UsageEstimate>> {
+pub fn read_usage(folder: &Path, limits: QuotaLimits, now: SystemTime) -> io::Result<Option<UsageEstimate>> {
     let Some(file) = open(folder, File::options().read(true))? else { return Ok(None) };
     let metadata = file.metadata()?;
     if metadata.len() >= FILE_OCTETS_MAX {
@@ -89,7 +89,7 @@ pub fn read_usage(folder: &Path, limits: Limits, now: SystemTime) -> io::Result<
 ///
 /// A directory cannot be read. Failure to write the file is not an error: the next call counts
 /// again.
-pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
+pub fn recount(folder: &Path, limits: QuotaLimits) -> io::Result<Usage> {
     let modified = modification_times(parts(folder)?)?;
     let mut usage = Usage::default();
     for (part, _) in &modified {
@@ -107,7 +107,7 @@ pub fn recount(folder: &Path, limits: Limits) -> io::Result<Usage> {
 /// # Errors
 ///
 /// The file exists but cannot be written, or is a symbolic link.
-pub fn record_added(folder: &Path, added: Usage) -> io::Result<()> {
+pub fn record_added_usage(folder: &Path, added: Usage) -> io::Result<()> {
     match open(folder, File::options().append(true))? {
         None => Ok(()),
         // In one write, so that lines of several writers do not mix.
@@ -143,7 +143,7 @@ fn count(part: &Path) -> io::Result<Usage> {
     let mut usage = Usage::default();
     for_each(part, |entry| {
         if let Some(octets) = octets_of(entry)? {
-            usage = usage + Usage::message(octets);
+            usage = usage + Usage::of_message(octets);
         }
         Ok(())
     })?;
@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { bytes: 1000, messages: 10 };
+    const LIMITS: QuotaLimits = QuotaLimits { bytes: 1000, messages: 10 };
 
     /// A Maildir with these files, each of the given size.
     fn maildir(files: &[(&str, usize)]) -> TempDir {
@@ -274,10 +274,10 @@ mod tests {
     #[test]
     fn added_messages_are_counted_and_the_estimate_is_no_longer_reliable() {
         let root = maildir(&[("new/1.a.mx,S=40", 40)]);
-        record_added(root.path(), Usage::message(7)).unwrap();
+        record_added_usage(root.path(), Usage::of_message(7)).unwrap();
         assert_eq!(estimate(&root, SystemTime::now()), None, "adding created a file");
         recount(root.path(), LIMITS).unwrap();
-        record_added(root.path(), Usage::message(7)).unwrap();
+        record_added_usage(root.path(), Usage::of_message(7)).unwrap();
         assert_eq!(text(&root), "1000S,10C\n40 1\n7 1\n");
         let usage = Usage { bytes: 47, messages: 2 };
         assert_eq!(estimate(&root, SystemTime::now()), Some(UsageEstimate { usage, is_reliable: false }));
@@ -347,7 +347,7 @@ mod tests {
         thread::spawn(move || {
             sender.send(read_usage(&folder, LIMITS, SystemTime::now()).unwrap()).unwrap();
             // Any error will do: the pipe has no reader.
-            let _ = record_added(&folder, Usage::message(7));
+            let _ = record_added_usage(&folder, Usage::of_message(7));
             sender.send(None).unwrap();
         });
         for _ in ["recorded", "added"] {
@@ -365,7 +365,7 @@ mod tests {
         fs::write(&elsewhere, "1000S,10C\n1 1\n").unwrap();
         std::os::unix::fs::symlink(&elsewhere, root.path().join(FILE_NAME)).unwrap();
         assert!(read_usage(root.path(), LIMITS, SystemTime::now()).is_err());
-        assert!(record_added(root.path(), Usage::message(7)).is_err());
+        assert!(record_added_usage(root.path(), Usage::of_message(7)).is_err());
         recount(root.path(), LIMITS).unwrap();
         assert_eq!(text(&root), "1000S,10C\n0 0\n");
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "1000S,10C\n1 1\n");

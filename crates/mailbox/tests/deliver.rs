@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use mail::{Body, BodyError, BodyFlags, ByteSource, QueueId, SpoolId, Timestamp};
 use mailbox::{
-    Config, DeliverError, LineEnds, MaildirEntry, MaildirFolder, MaildirMessage, MaildirWriter, QuotaState, list, open,
+    DeliverError, LineEnds, MaildirEntry, MaildirFolder, MaildirMessage, MaildirWriter, MaildirWriterConfig,
+    QuotaState, list_messages, open_message,
 };
 
 const TEXT: &[u8] = b"Subject: hello\r\n\r\nfirst line\r\nsecond line\r\n";
@@ -21,7 +22,7 @@ const HEADER: &[u8] = b"Return-Path: <a@example.org>\r\n";
 type Results = Vec<(u64, Result<(), DeliverError>)>;
 
 fn maildirs(line_ends: LineEnds) -> MaildirWriter<u64> {
-    MaildirWriter::new(Config { host: "mx.example.org".into(), line_ends })
+    MaildirWriter::new(MaildirWriterConfig { host: "mx.example.org".into(), line_ends })
 }
 
 fn body(text: &[u8]) -> Body {
@@ -178,7 +179,7 @@ fn with_lf_line_ends_the_name_has_both_sizes() {
     deliver(&mut maildirs(LineEnds::Lf), vec![message(root.path(), 1)]);
     let whole = [HEADER, TEXT].concat();
     let text = String::from_utf8(whole.clone()).unwrap().replace("\r\n", "\n");
-    let entries = list(root.path()).unwrap();
+    let entries = list_messages(root.path()).unwrap();
     assert_eq!((entries[0].size, entries[0].size_crlf), (text.len() as u64, Some(whole.len() as u64)));
     assert_eq!(files(root.path()).into_values().next().unwrap(), text.as_bytes());
 }
@@ -293,7 +294,7 @@ fn entry(place: MaildirFolder, name: &str, size: u64, size_crlf: Option<u64>) ->
 #[test]
 fn a_list_has_new_and_cur_by_time_with_sizes_from_names_or_files() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(list(&root.path().join("nobody")).unwrap(), []);
+    assert_eq!(list_messages(&root.path().join("nobody")).unwrap(), []);
     for (file, text) in [
         ("new/30.c.host,S=99,W=100", "abc"),
         ("new/10.a.host", "abcd"),
@@ -311,21 +312,21 @@ fn a_list_has_new_and_cur_by_time_with_sizes_from_names_or_files() {
         entry(MaildirFolder::Cur, "20.b.host,S=7:2,S", 7, None),
         entry(MaildirFolder::Cur, "30.c.host,S=99,W=100:2,", 99, Some(100)),
     ];
-    assert_eq!(list(root.path()).unwrap(), expected);
+    assert_eq!(list_messages(root.path()).unwrap(), expected);
 }
 
 #[test]
 fn an_entry_opens_where_it_is_now() {
     let root = tempfile::tempdir().unwrap();
     deliver(&mut maildirs(LineEnds::Crlf), vec![message(root.path(), 1)]);
-    let entry = list(root.path()).unwrap().remove(0);
-    assert_eq!(open(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
+    let entry = list_messages(root.path()).unwrap().remove(0);
+    assert_eq!(open_message(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
     let name = entry.name.to_str().unwrap();
     let seen = root.path().join(format!("cur/{name}:2,S"));
     fs::rename(root.path().join("new").join(name), &seen).unwrap();
-    assert_eq!(open(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
+    assert_eq!(open_message(root.path(), &entry).unwrap().metadata().unwrap().len(), entry.size);
     fs::remove_file(seen).unwrap();
-    assert_eq!(open(root.path(), &entry).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(open_message(root.path(), &entry).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 /// The lines of `maildirsize` that follow `before`.

@@ -16,13 +16,19 @@ const LINES_PER_MS: u64 = 25;
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).ok_or("name a file to log to")?;
     for paced in [false, true] {
-        let log = Log::open(&config::Log { to: LogTarget::File(file.clone().into()), ..config::Log::default() })?;
+        let log = Log::open(&config::LogSettings {
+            to: LogTarget::File(file.clone().into()),
+            ..config::LogSettings::default()
+        })?;
         let begin = Instant::now();
         let spent = run(&log, paced)?;
         let elapsed = begin.elapsed();
         log.close();
         let (pace, each) = (if paced { "paced" } else { "full speed" }, spent.as_nanos() / u128::from(LINES));
-        println!("{pace}: {LINES} lines in {elapsed:.2?}, {each} ns a line in the caller, {} dropped", log.dropped());
+        println!(
+            "{pace}: {LINES} lines in {elapsed:.2?}, {each} ns a line in the caller, {} dropped",
+            log.lines_dropped()
+        );
     }
     Ok(())
 }

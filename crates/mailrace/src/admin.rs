@@ -56,16 +56,19 @@ use crate::metrics::OutcomeCounters;
 use crate::reload::ReloadSender;
 use crate::tables::OpenTables;
 
-pub use client::{act, explain, list, load, pause, reload, retry_now, status, verify};
-pub use explain::Explainer;
-pub use filter::Filter;
+pub use client::{
+    apply_queue_action, print_explanation, print_load, print_queue, print_status, reload, retry_now, set_queue_paused,
+    verify_addresses,
+};
+pub use explain::AddressExplainer;
+pub use filter::RecipientFilter;
 pub use handler::ControlHandler;
 pub use mailq::mailq;
-pub use message::show;
-pub use pattern::{AddressPattern, InvalidPattern, NamePattern, TextPattern};
+pub use message::print_message;
+pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use request::SummaryKey;
 pub use server::ControlServer;
-pub use tables::{table_accept, table_get, table_stats};
+pub use tables::{accept_table_removals, table_get, table_stats};
 pub use text::{DurationArg, InvalidDuration, InvalidSize, SerdeAsText, SizeArg};
 
 /// The longest request, with its line end.
@@ -86,13 +89,13 @@ impl ControlHandler {
     /// A handler for this configuration.
     pub fn new(
         config: &Config,
-        context: ControlContext,
-        explainer: Explainer,
+        context: SharedControlState,
+        explainer: AddressExplainer,
         intake: Arc<IntakeContext>,
         tables: OpenTables,
         lists: DnsblLists,
     ) -> ControlHandler {
-        let ControlContext { scheduler, log, outcome_counters: attempts, reload_sender, stopping } = context;
+        let SharedControlState { scheduler, log, outcome_counters: attempts, reload_sender, stopping } = context;
         let relaxed = config.spool.durability != Durability::Commit;
         ControlHandler {
             scheduler,
@@ -111,7 +114,7 @@ impl ControlHandler {
 
 /// What all handlers share, whatever their configuration.
 #[derive(Clone)]
-pub struct ControlContext {
+pub struct SharedControlState {
     /// The queues.
     pub scheduler: SchedulerHandle,
     /// Operator actions are logged here.

@@ -12,7 +12,7 @@ use crate::log_line::Level;
 
 /// Checks the files of the current acceptor at intervals, forever, and reloads them if they
 /// changed. The disk is read on a blocking thread.
-pub async fn watch(certificate_watch: CertificateWatch, log: Arc<Log>) {
+pub async fn watch(certificate_watch: CertificateWatchHandle, log: Arc<Log>) {
     loop {
         tokio::time::sleep(certificate_watch.current().interval).await;
         let (Some(acceptor), log) = (certificate_watch.current().acceptor, log.clone()) else { continue };
@@ -30,14 +30,14 @@ fn reload_changed(acceptor: &TlsServer, log: &Log) {
 /// Reloads changed files immediately, after they were written. Returns whether any was replaced.
 pub fn reload_now(acceptor: &TlsServer, log: &Log) -> bool {
     let now = SystemTime::now();
-    let found = acceptor.reload_ready();
+    let found = acceptor.reload_changed_now();
     found.iter().for_each(|found| log_result(found, now, log));
     found.iter().any(Result::is_ok)
 }
 
 /// The files to watch; they can be exchanged.
 #[derive(Clone)]
-pub struct CertificateWatch(Arc<Mutex<WatchConfig>>);
+pub struct CertificateWatchHandle(Arc<Mutex<WatchConfig>>);
 
 /// The acceptor whose certificates are reloaded.
 #[derive(Clone)]
@@ -48,14 +48,14 @@ pub struct WatchConfig {
     pub interval: Duration,
 }
 
-impl CertificateWatch {
+impl CertificateWatchHandle {
     /// Watches this acceptor first.
-    pub fn new(fresh: WatchConfig) -> CertificateWatch {
-        CertificateWatch(Arc::new(Mutex::new(fresh)))
+    pub fn new(fresh: WatchConfig) -> CertificateWatchHandle {
+        CertificateWatchHandle(Arc::new(Mutex::new(fresh)))
     }
 
     /// Watches this acceptor from the next check on.
-    pub fn set(&self, fresh: WatchConfig) {
+    pub fn set_config(&self, fresh: WatchConfig) {
         *self.0.lock() = fresh;
     }
 

@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use ldap::{Bind, LdapUrl};
+use ldap::{LdapBindMethod, LdapUrl};
 
 use crate::config::{
-    AuthSource, Config, ConfigSource, Durability, ListenerTls, LoadedConfig, LogTarget, Network, Protocol, Queue,
-    TableKind,
+    AuthBackend, Config, ConfigSource, Durability, ListenerProtocol, ListenerTls, LoadedConfig, LogTarget, Network,
+    QueueSettings, TableKind,
 };
 
-pub use sockets::unreachable;
+pub use sockets::unreachable_socket_warnings;
 
 /// The summary of a valid configuration.
 pub struct ConfigSummary<'a>(pub &'a LoadedConfig);
@@ -29,9 +29,9 @@ impl fmt::Display for ConfigSummary<'_> {
         writeln!(f, "  hostname   {}", config.hostname)?;
         for listener in &config.listeners {
             let protocol = match listener.protocol {
-                Protocol::Smtp => "smtp",
-                Protocol::Lmtp => "lmtp",
-                Protocol::Submission => "submission",
+                ListenerProtocol::Smtp => "smtp",
+                ListenerProtocol::Lmtp => "lmtp",
+                ListenerProtocol::Submission => "submission",
             };
             let tls = match listener.tls {
                 ListenerTls::None => "",
@@ -53,8 +53,8 @@ impl fmt::Display for ConfigSummary<'_> {
         }
         if let Some(auth) = &config.auth {
             let source = match &auth.source {
-                AuthSource::Passwords(table) => format!("passwords in {table:?}"),
-                AuthSource::Bind(table) => format!("by bind to {table:?}"),
+                AuthBackend::Passwords(table) => format!("passwords in {table:?}"),
+                AuthBackend::Bind(table) => format!("by bind to {table:?}"),
             };
             let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
@@ -148,8 +148,8 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
 /// The directories to which users' passwords are sent over the network without TLS.
 fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     let directory = match config.auth.as_ref().map(|auth| &auth.source) {
-        Some(AuthSource::Bind(name)) => config.table(name).map(|table| &table.kind),
-        Some(AuthSource::Passwords(_)) | None => None,
+        Some(AuthBackend::Bind(name)) => config.table(name).map(|table| &table.kind),
+        Some(AuthBackend::Passwords(_)) | None => None,
     };
     let servers = match directory {
         Some(TableKind::Ldap(ldap)) => Some(&ldap.directory.servers),
@@ -177,8 +177,8 @@ fn wide_proxy_warnings(config: &Config) -> Vec<String> {
     of_all.filter(|(_, network)| network.is_wide()).map(caution).collect()
 }
 
-fn queue_warning(queue: &Queue) -> Option<String> {
-    let built_in = [Queue::LOCAL, Queue::STANDARD, Queue::LAME].contains(&&*queue.name);
+fn queue_warning(queue: &QueueSettings) -> Option<String> {
+    let built_in = [QueueSettings::LOCAL, QueueSettings::STANDARD, QueueSettings::LAME].contains(&&*queue.name);
     let name = &queue.name;
     if queue.concurrency == 0 {
         Some(format!("the queue {name:?} is held (concurrency = 0): its mail is not delivered"))
@@ -195,7 +195,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
     let is_in_text = |kind: &TableKind| match kind {
         TableKind::Postgres(postgres) => postgres.url.has_password(),
         TableKind::Ldap(ldap) => {
-            matches!(&ldap.directory.servers.bind, Bind::Simple { password, .. } if !password.is_empty())
+            matches!(&ldap.directory.servers.bind, LdapBindMethod::Simple { password, .. } if !password.is_empty())
         }
         _ => false,
     };
@@ -209,8 +209,8 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         _ => None,
     });
     let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
-        Some(AuthSource::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
-        Some(AuthSource::Bind(_)) | None => None,
+        Some(AuthBackend::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
+        Some(AuthBackend::Bind(_)) | None => None,
     };
     let stored = match logins {
         Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "password hash")),

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
-use crate::admin::{Filter, SummaryKey};
+use crate::admin::{RecipientFilter, SummaryKey};
 use crate::log_summary;
 use crate::password::Scheme;
 
@@ -195,21 +195,21 @@ pub enum ImportCommand {
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Send mail at full speed or at a fixed rate
-    Smtp(Box<bench::smtp::Options>),
+    Smtp(Box<bench::smtp::SmtpOptions>),
     /// Accept and discard mail, check each message, or simulate a slow server
-    Sink(bench::sink::Options),
+    Sink(bench::sink::SinkOptions),
     /// Compare delivered mail with the 250 replies: lost, duplicate or damaged
-    Verify(bench::verify::Options),
+    Verify(bench::verify::VerifyOptions),
     /// Kill a server repeatedly under load and check its 250 replies
-    Crash(Box<bench::crash::Options>),
+    Crash(Box<bench::crash::CrashOptions>),
     /// Read mailboxes over POP3
-    Pop3(Box<bench::pop3::Options>),
+    Pop3(Box<bench::pop3::Pop3Options>),
     /// Fetch pages over HTTP
-    Http(Box<bench::http::Options>),
+    Http(Box<bench::http::HttpOptions>),
     /// Simulate the file access of mail systems, or append to a log like a spool
-    Files(bench::files::Options),
+    Files(bench::files::FilesOptions),
     /// Measure the cost of reading a load gauge
-    Load(bench::load_average::Options),
+    Load(bench::load_average::LoadAverageOptions),
 }
 
 /// Commands for tables.
@@ -291,7 +291,7 @@ pub struct QueueListArgs {
     pub json: bool,
     /// The recipients to list
     #[command(flatten, next_help_heading = FILTER_HEADING)]
-    pub filter: Filter,
+    pub filter: RecipientFilter,
 }
 
 /// Options of `queue show`.
@@ -315,14 +315,14 @@ pub struct QueueShowArgs {
 #[derive(Args, Debug)]
 pub struct QueueActionArgs {
     /// All recipients; otherwise at least one filter is required
-    #[arg(long, conflicts_with = "Filter")]
+    #[arg(long, conflicts_with = "RecipientFilter")]
     pub all: bool,
     /// Only print how many recipients would be affected
     #[arg(long)]
     pub dry_run: bool,
     /// The recipients
     #[command(flatten, next_help_heading = FILTER_HEADING)]
-    pub filter: Filter,
+    pub filter: RecipientFilter,
 }
 
 /// The heading of the filter options.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use clap::error::ErrorKind;
-use queue::QueueAction;
+use queue::OperatorAction;
 
 use crate::check::{self, ConfigSummary};
 use crate::cli::{
@@ -24,7 +24,7 @@ use crate::{admin, import, inject, log_summary, manual, password, serve, spool_c
 /// Runs the command of the command line.
 pub fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    if let Some(name) = words.first().and_then(inject::ProgramName::of) {
+    if let Some(name) = words.first().and_then(inject::ProgramName::from_argv0) {
         return to_exit_code(inject::run(name, None, &words[1..]));
     }
     let cli = match Cli::read(words) {
@@ -39,7 +39,7 @@ fn to_exit_code(result: anyhow::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_output_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            print_stderr(exit::ServerError::from_error(&error).text);
+            print_stderr(exit::FormattedError::from_error(&error).text);
             exit::exit_code(&error)
         }
     }
@@ -52,11 +52,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Table(command) => table(config, command),
         Command::Serve => serve::run(&load_and_announce(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
-        Command::Explain(what) => admin::explain(&config::load(config)?.config, what),
+        Command::Explain(what) => admin::print_explanation(&config::load(config)?.config, what),
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
         Command::Reload => admin::reload(&config::load(config)?.config),
-        Command::Load => admin::load(&config::load(config)?.config),
-        Command::Status => admin::status(&config::load(config)?.config),
+        Command::Load => admin::print_load(&config::load(config)?.config),
+        Command::Status => admin::print_status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
@@ -66,30 +66,30 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Bench(command) => run_bench(command),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
-        Command::Completions { shell } => Ok(manual::complete(*shell, &mut output())?),
+        Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),
     }
 }
 
 fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
     match command {
-        TableCommand::Build { text, cdb } => tables::build(text, cdb),
+        TableCommand::Build { text, cdb } => tables::build_cdb(text, cdb),
         TableCommand::Get { name, key } => admin::table_get(&load_and_announce(named)?.config, name, key),
         TableCommand::Stats(how) => admin::table_stats(&config::load(named)?.config, how),
-        TableCommand::Accept { name } => admin::table_accept(&config::load(named)?.config, name),
+        TableCommand::Accept { name } => admin::accept_table_removals(&config::load(named)?.config, name),
     }
 }
 
 fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
-        QueueCommand::List(how) => admin::list(config, how),
-        QueueCommand::Show(how) => admin::show(config, how),
-        QueueCommand::Hold(how) => admin::act(config, QueueAction::Hold, how),
-        QueueCommand::Release(how) => admin::act(config, QueueAction::Release, how),
-        QueueCommand::Retry(how) => admin::act(config, QueueAction::Retry, how),
-        QueueCommand::Remove(how) => admin::act(config, QueueAction::Remove, how),
-        QueueCommand::Bounce(how) => admin::act(config, QueueAction::Bounce, how),
-        QueueCommand::Pause(queue) => admin::pause(config, &queue.name, true),
-        QueueCommand::Resume(queue) => admin::pause(config, &queue.name, false),
+        QueueCommand::List(how) => admin::print_queue(config, how),
+        QueueCommand::Show(how) => admin::print_message(config, how),
+        QueueCommand::Hold(how) => admin::apply_queue_action(config, OperatorAction::Hold, how),
+        QueueCommand::Release(how) => admin::apply_queue_action(config, OperatorAction::Release, how),
+        QueueCommand::Retry(how) => admin::apply_queue_action(config, OperatorAction::Retry, how),
+        QueueCommand::Remove(how) => admin::apply_queue_action(config, OperatorAction::Remove, how),
+        QueueCommand::Bounce(how) => admin::apply_queue_action(config, OperatorAction::Bounce, how),
+        QueueCommand::Pause(queue) => admin::set_queue_paused(config, &queue.name, true),
+        QueueCommand::Resume(queue) => admin::set_queue_paused(config, &queue.name, false),
     }
 }
 
@@ -132,9 +132,9 @@ fn check_config(config: Option<&Path>) -> anyhow::Result<()> {
     let doubts = config::check_certificates(&loaded, SystemTime::now())?;
     let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
     let broken: Vec<ExitError> =
-        loaded.config.tables.iter().filter_map(|table| opener.table(&table.name).err()).collect();
+        loaded.config.tables.iter().filter_map(|table| opener.get_or_open(&table.name).err()).collect();
     write!(output(), "{}", ConfigSummary(&loaded))?;
-    let unreachable = check::unreachable(&loaded.config);
+    let unreachable = check::unreachable_socket_warnings(&loaded.config);
     doubts.iter().chain(&unreachable).try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
     broken.iter().for_each(|fault| print_stderr(format_args!("mailrace: {fault}")));
     match broken.into_iter().next() {

@@ -40,37 +40,37 @@ pub struct ExitError {
 /// An error that the running server has already formatted; its text is printed as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct ServerError {
+pub struct FormattedError {
     /// The exit code.
     pub code: u8,
     /// The message.
     pub text: String,
 }
 
-impl ServerError {
+impl FormattedError {
     /// Errors in a configuration are printed as they are, other errors on a line of their own.
-    pub fn from_error(error: &anyhow::Error) -> ServerError {
+    pub fn from_error(error: &anyhow::Error) -> FormattedError {
         let text = match error.downcast_ref::<ConfigErrors>() {
             Some(faults) => faults.to_string(),
-            None => match error.downcast_ref::<ServerError>() {
+            None => match error.downcast_ref::<FormattedError>() {
                 Some(page) => page.text.clone(),
                 None => format!("mailrace: {error:#}"),
             },
         };
-        ServerError { code: error.chain().find_map(exit_code_of_cause).unwrap_or(SOFTWARE), text }
+        FormattedError { code: error.chain().find_map(exit_code_of_cause).unwrap_or(SOFTWARE), text }
     }
 }
 
 /// The exit code for an error.
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(ServerError::from_error(error).code)
+    ExitCode::from(FormattedError::from_error(error).code)
 }
 
 fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(exit) = cause.downcast_ref::<ExitError>() {
         return Some(exit.code);
     }
-    if let Some(page) = cause.downcast_ref::<ServerError>() {
+    if let Some(page) = cause.downcast_ref::<FormattedError>() {
         return Some(page.code);
     }
     if cause.is::<ConfigErrors>() || cause.is::<std::string::FromUtf8Error>() {
@@ -79,7 +79,7 @@ fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if cause.is::<PrivilegesError>() {
         return Some(PERMISSION);
     }
-    if let Some(fault) = cause.downcast_ref::<bench::Fault>() {
+    if let Some(fault) = cause.downcast_ref::<bench::BenchError>() {
         return exit_code_of_bench(fault);
     }
     let error = cause.downcast_ref::<io::Error>()?;
@@ -87,11 +87,11 @@ fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
 }
 
 /// The cause of a system error determines its code.
-fn exit_code_of_bench(fault: &bench::Fault) -> Option<u8> {
+fn exit_code_of_bench(fault: &bench::BenchError) -> Option<u8> {
     match fault {
-        bench::Fault::Usage(_) => Some(USAGE),
-        bench::Fault::Data(_) => Some(DATA),
-        bench::Fault::Unavailable(_) => Some(UNAVAILABLE),
-        bench::Fault::System { .. } => None,
+        bench::BenchError::Usage(_) => Some(USAGE),
+        bench::BenchError::Data(_) => Some(DATA),
+        bench::BenchError::Unavailable(_) => Some(UNAVAILABLE),
+        bench::BenchError::System { .. } => None,
     }
 }

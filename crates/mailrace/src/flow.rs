@@ -39,11 +39,11 @@ use std::time::{Duration, Instant, SystemTime};
 use delivery::DeliveryResult;
 use delivery::bounce::Dsn;
 use delivery::remote::NextHop;
-use load::DeliveryMode;
+use load::AllowedDeliveries;
 use lookup::directory::RecipientDirectory;
 use mail::{Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Timestamp};
 use parking_lot::Mutex;
-use queue::{ContactResult, Destination, NextHopRoute, RecipientVerdict};
+use queue::{ContactResult, DestinationId, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
 
 use crate::log::Log;
@@ -55,13 +55,13 @@ pub use classifier::ClassifierRules;
 use classifier::{ClassifiedMessage, Classifier};
 use classifier_worker::ClassifierWorker;
 pub use delivery_route::DeliveryRoute;
-pub use drop_folder_scanner::{DropFolder, DropFolderScanner};
+pub use drop_folder_scanner::{DropFolderConfig, DropFolderScanner};
 pub use drop_submission::DropSubmitter;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
-pub use mailbox_paths::{MailboxPathTable, MailboxPaths, MaildirPattern};
+pub use mailbox_paths::{MailboxPathResolver, MailboxPathTable, MaildirPathFn};
 use message_cache::{CachedMessage, MessageCache};
 use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
@@ -90,7 +90,7 @@ enum SchedulerMsg {
     /// The recipients of this attempt belong elsewhere by these rules; the attempt is void.
     Reclassified(Arc<ClassifierRules>, Attempt, ClassifiedMessage),
     /// The route of a destination, by this edition of the routing.
-    Routed(u32, Destination, NextHopRoute<Arc<DeliveryRoute>>),
+    Routed(u32, DestinationId, NextHopRoute<Arc<DeliveryRoute>>),
     /// Finished attempts.
     Ended(Vec<EndedAttempt>),
     /// An attempt at this next hop has waited a long time for an answer.
@@ -104,7 +104,7 @@ enum SchedulerMsg {
     /// The message of this attempt cannot be read now, and why.
     ReadFailed(Attempt, String),
     /// Which deliveries may start, by load.
-    SetDelivery(DeliveryMode),
+    SetDelivery(AllowedDeliveries),
     /// Runs on the scheduler's thread, to read or change the queues.
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
     /// Switches to another configuration.
@@ -164,7 +164,7 @@ struct SubmittedNotice {
 impl SubmittedNotice {
     fn new(dsn: &Dsn, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> SubmittedNotice {
         // The subject would be our own text.
-        let header = intake::logged_header(&dsn.content, false);
+        let header = intake::find_logged_header(&dsn.content, false);
         SubmittedNotice { id, ordinals, recipients: envelope.recipients.len(), size: dsn.content.len() as u64, header }
     }
 
@@ -209,7 +209,7 @@ pub struct FlowParts {
 }
 
 /// The part of the configuration that can change while mail is being delivered
-/// ([`MessageFlow::prepare`]).
+/// ([`MessageFlow::prepare_change`]).
 pub struct FlowConfig {
     /// Resolves addresses and names the host of each mailbox.
     pub directory: Arc<RecipientDirectory>,
@@ -264,7 +264,12 @@ pub fn scheduler_channel() -> (SchedulerHandle, SchedulerReceiver) {
 }
 
 /// Adds a recovered message to the queues, or leaves it to the classifier.
-pub fn admit(queues: &mut Queues, rules: &Arc<ClassifierRules>, scheduler: &SchedulerHandle, message: LiveMessage) {
+pub fn enqueue_recovered_message(
+    queues: &mut Queues,
+    rules: &Arc<ClassifierRules>,
+    scheduler: &SchedulerHandle,
+    message: LiveMessage,
+) {
     let (classifier, now) = (Classifier::new(rules.clone()), SystemTime::now().into());
     match classifier.needs_only_envelope(&message) {
         true => classifier.enqueue(queues, &ClassifiedMessage::by_envelope(message), now, now),
@@ -321,9 +326,9 @@ impl MessageFlow {
     /// # Errors
     ///
     /// A thread cannot be started, or the system configures no DNS servers.
-    pub fn prepare(
+    pub fn prepare_change(
         &self,
-        queues: queue::Config,
+        queues: queue::SchedulerConfig,
         config: FlowConfig,
         differs: FlowDifference,
     ) -> io::Result<PreparedChange> {
@@ -356,7 +361,7 @@ impl MessageFlow {
     }
 
     /// Applies the prepared configuration. Attempts in progress finish with the old one.
-    pub fn apply(&self, change: PreparedChange) {
+    pub fn apply_change(&self, change: PreparedChange) {
         self.scheduler.send(SchedulerMsg::Reconfigure(change.0));
     }
 
@@ -392,7 +397,7 @@ impl SchedulerHandle {
     }
 
     /// Sets which deliveries may start.
-    pub fn set_delivery(&self, delivery: DeliveryMode) {
+    pub fn set_allowed_deliveries(&self, delivery: AllowedDeliveries) {
         self.send(SchedulerMsg::SetDelivery(delivery));
     }
 

@@ -21,30 +21,30 @@ use net::{TlsClient, TlsServer, TlsServerError};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{self, CommandWord};
+use protocol::smtp::client::{self, CommandArgument};
 use protocol::smtp::server as smtp;
-use queue::{AdaptMode, QueueNumber};
+use queue::{ConcurrencyFeedback, QueueNumber};
 
 use crate::config::{
-    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, Network, OutboundTls, Queue, QuotaFullAction,
-    SmtpTransport, TransportKind,
+    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, Network, OutboundTls, QueueSettings,
+    QuotaFullAction, SmtpTransportSettings, TransportKind,
 };
 use crate::flow::{
-    ClassifierRules, LocalTransport, MailboxPathTable, MailboxPaths, NextHopOverride, NoticeConfig, TransportConfig,
-    Transports,
+    ClassifierRules, LocalTransport, MailboxPathResolver, MailboxPathTable, NextHopOverride, NoticeConfig,
+    TransportConfig, Transports,
 };
 use crate::quota::{TransportQuota, UsageCounter};
 use crate::tables::OpenTables;
 
-pub use access::{DnsblLists, access};
+pub use access::{DnsblLists, compile_access_rules};
 
 /// Recipients per attempt if no next hop has another limit.
 const RECIPIENTS_PER_ATTEMPT: usize = 100;
 
 /// The limits of a client's session.
-pub fn session_limits(config: &Config) -> smtp::Limits {
+pub fn session_limits(config: &Config) -> smtp::SessionLimits {
     let limits = &config.limits;
-    smtp::Limits {
+    smtp::SessionLimits {
         command_line_octets_max: limits.command_line_octets_max,
         commands_max: limits.commands_max,
         errors_max: limits.errors_max,
@@ -61,21 +61,21 @@ pub fn session_limits(config: &Config) -> smtp::Limits {
 }
 
 /// What sessions accept beyond RFC 5321.
-pub fn session_tolerance(config: &Config) -> smtp::Tolerance {
-    smtp::Tolerance {
+pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {
+    smtp::TolerancePolicy {
         strict_addresses: config.smtp.strict_addresses,
-        origin: Some(origin(config)),
+        origin: Some(origin_domain(config)),
         nul: config.smtp.nul,
         enforces_sync: config.smtp.enforces_sync,
     }
 }
 
 /// The TLS acceptor for clients, if any listener uses TLS. Reads the certificates.
-pub fn acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServerError> {
+pub fn load_tls_acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServerError> {
     if !has_tls(config) {
         return Ok(None);
     }
-    let files = config.certificates.iter().map(config::Certificate::files).collect();
+    let files = config.certificates.iter().map(config::CertificateSettings::files).collect();
     TlsServer::new(files, config.tls.version_min, config.tls.handshake_timeout).map(Some)
 }
 
@@ -85,7 +85,7 @@ pub fn has_tls(config: &Config) -> bool {
 }
 
 /// How the sessions of a listener use TLS.
-pub fn session_tls(listener: &config::Listener) -> smtp::TlsMode {
+pub fn session_tls_mode(listener: &config::ListenerSettings) -> smtp::TlsMode {
     match listener.tls {
         ListenerTls::None => smtp::TlsMode::Never,
         ListenerTls::Starttls => smtp::TlsMode::Offered,
@@ -95,31 +95,35 @@ pub fn session_tls(listener: &config::Listener) -> smtp::TlsMode {
 }
 
 /// Tells whether an address is in one of these networks.
-pub fn networks(networks: &[Network]) -> NetworkMatcher {
+pub fn network_matcher(networks: &[Network]) -> NetworkMatcher {
     let networks = networks.to_vec();
     Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
 /// The login settings of a listener's sessions. `secret` is the server's own.
-pub fn session_auth(config: &Config, listener: &config::Listener, secret: [u8; 32]) -> Option<smtp::AuthConfig> {
+pub fn session_auth(
+    config: &Config,
+    listener: &config::ListenerSettings,
+    secret: [u8; 32],
+) -> Option<smtp::AuthConfig> {
     let auth = config.auth.as_ref().filter(|_| listener.auth)?;
     Some(smtp::AuthConfig {
         mechanisms: auth.mechanisms.as_slice().into(),
         clear_text: auth.clear_text,
         required: listener.require_auth,
-        sasl: sasl::Config { secret },
+        sasl: sasl::SaslConfig { secret },
     })
 }
 
 /// The address of `<postmaster>`: at the server's hostname if that is one of our domains, else at
 /// the first domain.
-pub fn postmaster(config: &Config) -> anyhow::Result<Address> {
+pub fn postmaster_address(config: &Config) -> anyhow::Result<Address> {
     let domain = own_domain(config);
     Address::new("postmaster", domain).with_context(|| format!("the postmaster of {domain}"))
 }
 
 /// The domain for addresses without one.
-pub fn origin(config: &Config) -> Box<str> {
+pub fn origin_domain(config: &Config) -> Box<str> {
     config.origin.clone().unwrap_or_else(|| own_domain(config).into())
 }
 
@@ -142,9 +146,9 @@ pub fn routed_domains(config: &Config) -> DomainMatcher {
 }
 
 /// The load limits.
-pub fn load_limits(config: &Config) -> load::Limits {
+pub fn system_load_limits(config: &Config) -> load::LoadLimits {
     let load = &config.load;
-    load::Limits {
+    load::LoadLimits {
         queue_only_above: load.queue_only_above,
         no_delivery_above: load.no_delivery_above,
         refuse_above: load.refuse_above,
@@ -159,12 +163,12 @@ pub fn load_limits(config: &Config) -> load::Limits {
 }
 
 /// The queues.
-pub fn queues(config: &Config) -> queue::Config {
+pub fn scheduler_config(config: &Config) -> queue::SchedulerConfig {
     let usual = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
     let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message_max);
     // A next hop's limit counts only as far as its queue allows.
     let recipients = usual.chain(exceptional).fold(RECIPIENTS_PER_ATTEMPT, usize::max);
-    queue::Config {
+    queue::SchedulerConfig {
         queues: config.queues.iter().map(|queue| queue_config(queue, recipients)).collect(),
         unrecorded_max: config.scheduler.unrecorded_max,
         bulk_above: config.scheduler.bulk_above,
@@ -174,8 +178,8 @@ pub fn queues(config: &Config) -> queue::Config {
 
 /// The queues of a configuration that follows another one. Queues keep their numbers: removed
 /// queues keep their places, and new ones come last. None if there are more queues than numbers.
-pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Config> {
-    let after = queues(config);
+pub fn updated_scheduler_config(config: &Config, before: &queue::SchedulerConfig) -> Option<queue::SchedulerConfig> {
+    let after = scheduler_config(config);
     let mut rest = after.queues;
     let successor = |old: &queue::QueueConfig| match rest.iter().position(|queue| queue.name == old.name) {
         Some(place) => rest.remove(place),
@@ -183,10 +187,10 @@ pub fn queues_after(config: &Config, before: &queue::Config) -> Option<queue::Co
     };
     let kept: Vec<_> = before.queues.iter().map(successor).collect();
     let all: Vec<_> = kept.into_iter().chain(rest).collect();
-    (all.len() <= usize::from(u16::MAX)).then_some(queue::Config { queues: all, ..after })
+    (all.len() <= usize::from(u16::MAX)).then_some(queue::SchedulerConfig { queues: all, ..after })
 }
 
-fn queue_config(queue: &Queue, recipients_per_attempt_max: usize) -> queue::QueueConfig {
+fn queue_config(queue: &QueueSettings, recipients_per_attempt_max: usize) -> queue::QueueConfig {
     let retry = &queue.retry;
     queue::QueueConfig {
         name: queue.name.clone(),
@@ -199,7 +203,7 @@ fn queue_config(queue: &Queue, recipients_per_attempt_max: usize) -> queue::Queu
             lifetime: retry.lifetime,
         },
         recipients_per_attempt_max,
-        adopts: queue.adopt.as_ref().map(|adopt| queue::AdoptPolicy {
+        adopts: queue.adopt.as_ref().map(|adopt| queue::HopAdoptionPolicy {
             failures: adopt.failures,
             slower_than: adopt.slower_than,
             release_after: adopt.release_after,
@@ -210,20 +214,22 @@ fn queue_config(queue: &Queue, recipients_per_attempt_max: usize) -> queue::Queu
 }
 
 /// The most connections to other hosts, with this many delivery threads.
-pub fn connections_max(config: &Config, smtp_threads: usize) -> usize {
-    let slots: usize = config.queues.iter().filter(|queue| &*queue.name != Queue::LOCAL).map(|q| q.concurrency).sum();
+pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
+    let slots: usize =
+        config.queues.iter().filter(|queue| &*queue.name != QueueSettings::LOCAL).map(|q| q.concurrency).sum();
     let waiting = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.idle_connections_max).max().unwrap_or(0);
     slots + smtp_threads * waiting
 }
 
 /// The rules that choose queues; `queues` have their numbers.
-pub fn rules(config: &Config, tables: &OpenTables, queues: &queue::Config) -> ClassifierRules {
+pub fn classifier_rules(config: &Config, tables: &OpenTables, queues: &queue::SchedulerConfig) -> ClassifierRules {
     let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
     let number_of = |name: &str| number_of(name).map(|(number, _)| number);
     let numbered = || config.queues.iter().filter_map(|queue| Some((number_of(&queue.name)?, queue)));
-    let is_maildir = |domain: &&config::Domain| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
+    let is_maildir =
+        |domain: &&config::DomainSettings| config.transport(&domain.transport).is_some_and(|t| t.is_maildir());
     let local = config.domains.iter().filter(is_maildir).map(|domain| domain.name.clone()).collect();
-    let each = |(number, queue): (QueueNumber, &Queue)| (number, queue.rules.clone());
+    let each = |(number, queue): (QueueNumber, &QueueSettings)| (number, queue.rules.clone());
     let rules = || numbered().map(each);
     ClassifierRules {
         headers: rules().flat_map(|(n, rules)| rules.headers.into_iter().map(move |rule| (rule, n))).collect(),
@@ -231,8 +237,8 @@ pub fn rules(config: &Config, tables: &OpenTables, queues: &queue::Config) -> Cl
         sender_tables: rules().filter_map(|(n, rules)| Some((tables.find(&rules.sender_table?)?.clone(), n))).collect(),
         clients: rules().flat_map(|(n, rules)| rules.clients.into_iter().map(move |rule| (rule, n))).collect(),
         domains: rules().flat_map(|(n, rules)| rules.domains.into_iter().map(move |rule| (rule, n))).collect(),
-        local: (local, number_of(Queue::LOCAL).expect("every configuration has this queue")),
-        default_queue: number_of(Queue::STANDARD).expect("every configuration has this queue"),
+        local: (local, number_of(QueueSettings::LOCAL).expect("every configuration has this queue")),
+        default_queue: number_of(QueueSettings::STANDARD).expect("every configuration has this queue"),
         configured_domains: config.domains.iter().map(|domain| domain.name.clone()).collect(),
         has_domain_tables: !config.domain_tables.is_empty(),
         shared_domains: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
@@ -241,16 +247,16 @@ pub fn rules(config: &Config, tables: &OpenTables, queues: &queue::Config) -> Cl
 }
 
 /// The routing.
-pub fn routes(config: &Config) -> route::Config {
-    let domain_route = |domain: &config::Domain| route::DomainRoute {
+pub fn routing_config(config: &Config) -> route::Config {
+    let domain_route = |domain: &config::DomainSettings| route::DomainRoute {
         transport: domain.transport.clone(),
-        next_hop: config.transport(&domain.transport).and_then(config::Transport::next_hop).cloned(),
+        next_hop: config.transport(&domain.transport).and_then(config::TransportSettings::next_hop).cloned(),
     };
-    let tabled = |table: &config::DomainTable| route::DomainTable {
+    let tabled = |table: &config::DomainTableSettings| route::DomainTableRoute {
         table: table.names.clone(),
         route: domain_route(&table.settings),
     };
-    let endpoint_options = |transport: &config::Transport| {
+    let endpoint_options = |transport: &config::TransportSettings| {
         let smtp = smtp_of(transport)?;
         Some((transport.name.clone(), endpoint_options(smtp)))
     };
@@ -269,7 +275,7 @@ pub fn routes(config: &Config) -> route::Config {
 
 /// A domain in the form used to compare names. A name that DNS does not allow is compared
 /// literally.
-fn pattern(domain: &config::Domain) -> DomainPattern {
+fn pattern(domain: &config::DomainSettings) -> DomainPattern {
     domain.name.parse().unwrap_or_else(|_| DomainPattern::Exact(domain.name.clone()))
 }
 
@@ -289,7 +295,7 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
     all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
 }
 
-fn endpoint_options(smtp: &SmtpTransport) -> route::EndpointOptions {
+fn endpoint_options(smtp: &SmtpTransportSettings) -> route::EndpointOptions {
     route::EndpointOptions {
         port: smtp.port,
         families: match smtp.families {
@@ -304,10 +310,10 @@ fn endpoint_options(smtp: &SmtpTransport) -> route::EndpointOptions {
 /// The transports.
 pub fn transports(config: &Config) -> anyhow::Result<Transports> {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
-    let transport_config = |transport: &config::Transport| {
+    let transport_config = |transport: &config::TransportSettings| {
         let transport_config = match &transport.kind {
             TransportKind::Maildir(maildir) => {
-                let adapt = AdaptMode::ByLatency { target: maildir.latency_target };
+                let adapt = ConcurrencyFeedback::ByLatency { target: maildir.latency_target };
                 TransportConfig { remote: None, limits: limits(&maildir.concurrency, adapt) }
             }
             TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX))?,
@@ -320,19 +326,19 @@ pub fn transports(config: &Config) -> anyhow::Result<Transports> {
     })
 }
 
-fn smtp_transport_config(smtp: &SmtpTransport, slower_than: Duration) -> anyhow::Result<TransportConfig> {
+fn smtp_transport_config(smtp: &SmtpTransportSettings, slower_than: Duration) -> anyhow::Result<TransportConfig> {
     let flavor = match smtp.flavor {
         config::SmtpFlavor::Smtp => MailProtocol::Smtp,
         config::SmtpFlavor::Lmtp => MailProtocol::Lmtp,
     };
-    let helo = CommandWord::new(&smtp.helo).context("the name for EHLO")?;
+    let helo = CommandArgument::new(&smtp.helo).context("the name for EHLO")?;
     let tls = match smtp.tls {
         OutboundTls::Never => client::TlsPolicy::Never,
         OutboundTls::Offered => client::TlsPolicy::Offered,
         OutboundTls::Required => client::TlsPolicy::Required,
     };
     let times = &smtp.timeouts;
-    let client = client::Config {
+    let client = client::SmtpClientConfig {
         tls,
         pipelining: smtp.pipelining,
         chunking: smtp.chunking,
@@ -343,9 +349,9 @@ fn smtp_transport_config(smtp: &SmtpTransport, slower_than: Duration) -> anyhow:
             block: times.block,
             message: times.message,
         },
-        ..client::Config::new(flavor, helo)
+        ..client::SmtpClientConfig::new(flavor, helo)
     };
-    let remote = remote::Config {
+    let remote = remote::RemoteDeliveryConfig {
         client: Arc::new(client),
         // If TLS is required, any certificate is accepted: certificates are not verified yet.
         tls_client: Some(TlsClient::unverified()),
@@ -368,12 +374,12 @@ fn smtp_transport_config(smtp: &SmtpTransport, slower_than: Duration) -> anyhow:
             longest: smtp.probe.longest,
         },
         recipients_per_attempt_max: Some(smtp.recipients_per_message_max),
-        ..limits(&smtp.concurrency, AdaptMode::ByAnswers)
+        ..limits(&smtp.concurrency, ConcurrencyFeedback::ByAnswers)
     };
     Ok(TransportConfig { remote: Some(Arc::new(remote)), limits })
 }
 
-fn limits(concurrency: &config::Concurrency, adapt: AdaptMode) -> queue::NextHopLimits {
+fn limits(concurrency: &config::Concurrency, adapt: ConcurrencyFeedback) -> queue::NextHopLimits {
     let &config::Concurrency { start, max: most, grow, shrink } = concurrency;
     queue::NextHopLimits {
         concurrency: queue::ConcurrencyPolicy { start, max: most, grow, shrink, adapt },
@@ -414,7 +420,7 @@ pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&U
 
 fn local_transport(
     name: &str,
-    maildir: &config::Maildir,
+    maildir: &config::MaildirTransportSettings,
     tables: &OpenTables,
     counter: Option<&UsageCounter>,
 ) -> LocalTransport {
@@ -433,20 +439,20 @@ fn local_transport(
     }
 }
 
-fn mailbox_paths(maildir: &config::Maildir, tables: &OpenTables) -> MailboxPaths {
+fn mailbox_paths(maildir: &config::MaildirTransportSettings, tables: &OpenTables) -> MailboxPathResolver {
     let path = maildir.path.clone();
-    let table = |places: &config::MailboxPlaces| {
+    let table = |places: &config::MailboxPathTableSettings| {
         Some(MailboxPathTable { table: tables.find(&places.table)?.clone(), root: places.root.clone() })
     };
-    MailboxPaths {
-        pattern: Arc::new(move |address: &Address| path.folder(address.domain(), &address.unquoted_local())),
+    MailboxPathResolver {
+        pattern: Arc::new(move |address: &Address| path.expand(address.domain(), &address.unquoted_local_part())),
         table: maildir.places.as_ref().and_then(table),
     }
 }
 
 fn transport_quota(quota: &config::QuotaSettings, tables: &OpenTables, counter: &UsageCounter) -> TransportQuota {
     TransportQuota {
-        default_limits: mailbox::quota::Limits { bytes: quota.bytes, messages: quota.messages },
+        default_limits: mailbox::quota::QuotaLimits { bytes: quota.bytes, messages: quota.messages },
         table: quota.table.as_ref().and_then(|name| tables.find(name)).cloned(),
         when_full: match quota.full {
             QuotaFullAction::Defer => OverQuotaAction::Defer,
@@ -457,7 +463,7 @@ fn transport_quota(quota: &config::QuotaSettings, tables: &OpenTables, counter: 
 }
 
 /// The folders whose disks need free space: the lanes, and `data_dir`.
-pub fn disks(config: &Config) -> Vec<PathBuf> {
+pub fn monitored_folders(config: &Config) -> Vec<PathBuf> {
     config.spool.lanes.iter().chain([&config.data_dir]).cloned().collect()
 }
 
@@ -472,9 +478,9 @@ pub fn notice_config(config: &Config, seed: u64) -> NoticeConfig {
 }
 
 /// The directory: our domains, aliases and mailboxes.
-pub fn directory(config: &Config, tables: &OpenTables) -> RecipientDirectory {
+pub fn recipient_directory(config: &Config, tables: &OpenTables) -> RecipientDirectory {
     let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| tables.find(name)).cloned();
-    let domain = |domain: &config::Domain| directory::LocalDomain {
+    let domain = |domain: &config::DomainSettings| directory::LocalDomain {
         name: domain.name.clone(),
         mailboxes: table(&domain.mailboxes),
         aliases: table(&domain.aliases),
@@ -484,24 +490,24 @@ pub fn directory(config: &Config, tables: &OpenTables) -> RecipientDirectory {
         transport: domain.transport.clone(),
         is_final: config.transport(&domain.transport).is_some_and(|transport| transport.is_maildir()),
     };
-    let tabled = |group: &config::DomainTable| {
+    let tabled = |group: &config::DomainTableSettings| {
         let names = tables.find(&group.names)?.clone();
-        Some(directory::DomainTable { names, settings: domain(&group.settings) })
+        Some(directory::LocalDomainTable { names, settings: domain(&group.settings) })
     };
     let domains = config.domains.iter().map(domain).collect();
-    RecipientDirectory::new(domains, directory::Limits::default())
-        .with_tables(config.domain_tables.iter().filter_map(tabled).collect())
-        .on_host(&config.hostname)
+    RecipientDirectory::new(domains, directory::AliasLimits::default())
+        .with_domain_tables(config.domain_tables.iter().filter_map(tabled).collect())
+        .with_hostname(&config.hostname)
 }
 
-fn maildir_of(transport: &config::Transport) -> Option<&config::Maildir> {
+fn maildir_of(transport: &config::TransportSettings) -> Option<&config::MaildirTransportSettings> {
     match &transport.kind {
         TransportKind::Maildir(maildir) => Some(maildir),
         TransportKind::Smtp(_) => None,
     }
 }
 
-fn smtp_of(transport: &config::Transport) -> Option<&SmtpTransport> {
+fn smtp_of(transport: &config::TransportSettings) -> Option<&SmtpTransportSettings> {
     match &transport.kind {
         TransportKind::Smtp(smtp) => Some(smtp),
         TransportKind::Maildir(_) => None,
@@ -518,17 +524,17 @@ mod tests {
             let text: String = names.iter().map(|name| format!("[[queue]]\nname = {name:?}\n")).collect();
             Config::parse(&text, "text", "host.example").unwrap()
         };
-        let shown = |queues: &queue::Config| -> Vec<String> {
+        let shown = |queues: &queue::SchedulerConfig| -> Vec<String> {
             let shown = |queue: &queue::QueueConfig| format!("{}{}", queue.name, if queue.retired { "-" } else { "" });
             queues.queues.iter().skip(3).map(shown).collect()
         };
-        let first = queues(&of(&["a", "b"]));
+        let first = scheduler_config(&of(&["a", "b"]));
         assert_eq!(shown(&first), ["a", "b"]);
-        let second = queues_after(&of(&["c", "b"]), &first).unwrap();
+        let second = updated_scheduler_config(&of(&["c", "b"]), &first).unwrap();
         assert_eq!(shown(&second), ["a-", "b", "c"]);
-        let third = queues_after(&of(&["a"]), &second).unwrap();
+        let third = updated_scheduler_config(&of(&["a"]), &second).unwrap();
         assert_eq!(shown(&third), ["a", "b-", "c-"]);
-        let rules = rules(&of(&["a"]), &OpenTables::default(), &third);
+        let rules = classifier_rules(&of(&["a"]), &OpenTables::default(), &third);
         assert_eq!((rules.default_queue, rules.local.1), (QueueNumber(1), QueueNumber(0)));
     }
 
@@ -536,7 +542,7 @@ mod tests {
     fn attempt_size_follows_the_largest_next_hop_limit() {
         let of = |text: &str| {
             let config = Config::parse(text, "text", "host.example").unwrap();
-            queues(&config).queues.iter().map(|queue| queue.recipients_per_attempt_max).max()
+            scheduler_config(&config).queues.iter().map(|queue| queue.recipients_per_attempt_max).max()
         };
         let next_hop = "[[next_hop]]\nhost = \"big.example\"\nrecipients_per_message = ";
         assert_eq!(of(""), Some(100));

@@ -33,7 +33,7 @@ use std::time::SystemTime;
 use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{Uid, User, getuid};
 
-use crate::admin::{Filter, SerdeAsText};
+use crate::admin::{RecipientFilter, SerdeAsText};
 use crate::config::{self, Config, LoadedConfig};
 use crate::exit::{self, ExitError};
 use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
@@ -60,7 +60,7 @@ pub enum ProgramName {
 
 impl ProgramName {
     /// The name in the first word of a command line, if it is one of these.
-    pub fn of(program: &OsString) -> Option<ProgramName> {
+    pub fn from_argv0(program: &OsString) -> Option<ProgramName> {
         match Path::new(program).file_name()?.to_str()? {
             "sendmail" => Some(ProgramName::Sendmail),
             "mailq" => Some(ProgramName::Mailq),
@@ -112,9 +112,11 @@ pub fn run(name: ProgramName, configuration: Option<PathBuf>, words: &[OsString]
 /// Retries waiting mail now, as Postfix and Sendmail do. Prints nothing unless `verbose`.
 fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
     let filter = match what {
-        Flush::All => Filter::default(),
-        Flush::Message(id) => Filter { id: vec![SerdeAsText(*id)], ..Filter::default() },
-        Flush::Site(site) => Filter { destination: Some(SerdeAsText(site.clone())), ..Filter::default() },
+        Flush::All => RecipientFilter::default(),
+        Flush::Message(id) => RecipientFilter { id: vec![SerdeAsText(*id)], ..RecipientFilter::default() },
+        Flush::Site(site) => {
+            RecipientFilter { destination: Some(SerdeAsText(site.clone())), ..RecipientFilter::default() }
+        }
     };
     let count = admin::retry_now(config, filter)?;
     if verbose {
@@ -125,10 +127,13 @@ fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
 
 /// Checks the addresses of the command line, completed as for a message.
 fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
-    let origin = from_config::origin(config);
+    let origin = from_config::origin_domain(config);
     let named = options.recipients.iter().flat_map(|text| parse_addresses(text));
     let addresses: Result<Vec<Address>, InjectError> = named.map(|text| qualify(&text, &origin)).collect();
-    admin::verify(config, &addresses.map_err(|error| ExitError { code: error.exit_code(), text: error.to_string() })?)
+    admin::verify_addresses(
+        config,
+        &addresses.map_err(|error| ExitError { code: error.exit_code(), text: error.to_string() })?,
+    )
 }
 
 fn usage_error(what: impl ToString) -> ExitError {
@@ -139,7 +144,7 @@ fn usage_error(what: impl ToString) -> ExitError {
 /// and only in the server's own `data_dir`. If this fails, the message is not accepted.
 fn make_drop_folder(loaded: &LoadedConfig) {
     let data_dir = &loaded.config.data_dir;
-    if maildrop::folder(data_dir).symlink_metadata().is_err()
+    if maildrop::drop_folder_path(data_dir).symlink_metadata().is_err()
         && let Ok(identity) = ProcessUser::resolve(loaded)
         && is_owned(data_dir, identity.uid())
     {
@@ -222,7 +227,7 @@ impl InjectError {
 
 impl Injector {
     fn new(config: &Config, options: Options) -> anyhow::Result<Injector> {
-        let origin = from_config::origin(config);
+        let origin = from_config::origin_domain(config);
         let sender = match options.sender.as_deref().map(str::trim) {
             Some("" | "<>") => None,
             Some(named) => Some(parse_single_address(named, &origin).map_err(InjectError::into_exit)?),
@@ -230,7 +235,7 @@ impl Injector {
         };
         Ok(Injector {
             options,
-            drop_folder: DropFolderWriter::new(maildrop::folder(&config.data_dir)),
+            drop_folder: DropFolderWriter::new(maildrop::drop_folder_path(&config.data_dir)),
             socket: config.admin.socket.clone(),
             origin,
             hostname: config.hostname.clone(),
@@ -370,7 +375,7 @@ mod tests {
             ("mailrace", None),
             ("", None),
         ] {
-            assert_eq!(ProgramName::of(&program.into()), name);
+            assert_eq!(ProgramName::from_argv0(&program.into()), name);
         }
     }
 

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use intake::access::AccessRules;
-use intake::{BodyMemory, IntakeContext, Logins, QuotaCheck, ThrottledLog};
+use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy, QuotaCheck, ThrottledLog};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
 use spool::Spool;
 
 use crate::config::{self, Config};
-use crate::from_config::{self, networks};
+use crate::from_config::{self, network_matcher};
 use crate::log::Log;
 use crate::log_line::Level;
 
 /// The parts of it that can fail, or that depend on the system.
-pub struct IntakeParts {
+pub struct IntakeContextParts {
     /// Local domains and mailboxes.
     pub directory: Arc<RecipientDirectory>,
     /// The address of `<postmaster>`.
@@ -24,7 +24,7 @@ pub struct IntakeParts {
     /// The access rules.
     pub access: Option<AccessRules>,
     /// How users log in.
-    pub logins: Option<Logins>,
+    pub logins: Option<LoginPolicy>,
     /// The free space in mailboxes.
     pub quota: Option<Arc<dyn QuotaCheck>>,
     /// Concurrent sessions, as far as file descriptors allow.
@@ -34,7 +34,7 @@ pub struct IntakeParts {
 /// The state at startup.
 pub fn create(
     config: &Config,
-    policy: IntakeParts,
+    policy: IntakeContextParts,
     spool: Arc<Spool>,
     load: load::LoadMonitorHandle,
     log: Arc<Log>,
@@ -51,13 +51,13 @@ pub fn create(
         refusals: Arc::default(),
         tls_handshakes: Arc::default(),
         logins: policy.logins,
-        reserved_networks: networks(&config.load.reserve),
-        relay_networks: networks(&config.relay.networks),
+        reserved_networks: network_matcher(&config.load.reserve),
+        relay_networks: network_matcher(&config.relay.networks),
         relaying_is_deferred: config.relay.is_deferred,
-        normalized_networks: networks(&config.smtp.normalise_bare_newlines_from),
-        proxy_networks: networks(&config.smtp.xclient_from),
+        normalized_networks: network_matcher(&config.smtp.normalise_bare_newlines_from),
+        proxy_networks: network_matcher(&config.smtp.xclient_from),
         access_rules: policy.access,
-        body_memory: BodyMemory::new(limits.body_memory_max, limits.spill_above),
+        body_memory: BodyMemoryBudget::new(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,
         postmaster: policy.postmaster,
@@ -68,7 +68,7 @@ pub fn create(
 }
 
 /// The state after a reload.
-pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeParts) -> IntakeContext {
+pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextParts) -> IntakeContext {
     let limits = &config.limits;
     IntakeContext {
         spool: previous.spool.clone(),
@@ -81,12 +81,12 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeParts) ->
         refusals: previous.refusals.clone(),
         tls_handshakes: previous.tls_handshakes.clone(),
         logins: policy.logins,
-        reserved_networks: networks(&config.load.reserve),
-        relay_networks: networks(&config.relay.networks),
+        reserved_networks: network_matcher(&config.load.reserve),
+        relay_networks: network_matcher(&config.relay.networks),
         relaying_is_deferred: config.relay.is_deferred,
-        normalized_networks: networks(&config.smtp.normalise_bare_newlines_from),
-        proxy_networks: networks(&config.smtp.xclient_from),
-        access_rules: policy.access.map(|access| access.with_counts_of(previous.access_rules.as_ref())),
+        normalized_networks: network_matcher(&config.smtp.normalise_bare_newlines_from),
+        proxy_networks: network_matcher(&config.smtp.xclient_from),
+        access_rules: policy.access.map(|access| access.with_counters_from(previous.access_rules.as_ref())),
         body_memory: previous.body_memory.resized(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,

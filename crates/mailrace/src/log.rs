@@ -47,7 +47,7 @@ pub struct Log {
 
 impl Log {
     /// Opens the target and starts the writer thread.
-    pub fn open(config: &config::Log) -> io::Result<Log> {
+    pub fn open(config: &config::LogSettings) -> io::Result<Log> {
         match &config.to {
             LogTarget::Stderr => Log::start(Box::new(io::stderr()), config.format, config.queue),
             LogTarget::File(path) => {
@@ -91,7 +91,7 @@ impl Log {
     }
 
     /// The lines lost so far, for lack of memory or because the target failed.
-    pub fn dropped(&self) -> u64 {
+    pub fn lines_dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
@@ -299,9 +299,9 @@ mod tests {
         });
         log.close();
         assert_eq!(kept.text().lines().count(), 20_000);
-        assert_eq!(log.dropped(), 0);
+        assert_eq!(log.lines_dropped(), 0);
         log.write(fact());
-        assert_eq!(log.dropped(), 1);
+        assert_eq!(log.lines_dropped(), 1);
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         writes.recv().unwrap();
         (0..15).for_each(|_| log.write(fact()));
         log.event(Level::Info, "stop", &[]);
-        assert_eq!(log.dropped(), 5);
+        assert_eq!(log.lines_dropped(), 5);
         drop(permit);
         log.close();
         let text = kept.text();
@@ -345,7 +345,7 @@ mod tests {
         writes.recv_timeout(Duration::from_secs(10)).unwrap();
         log.write(fact());
         log.close();
-        assert_eq!(log.dropped(), 1);
+        assert_eq!(log.lines_dropped(), 1);
         assert_eq!(kept.text().matches("set_aside").count(), 1);
         assert!(kept.text().contains("lines=1"));
     }
@@ -355,7 +355,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
-        let config = config::Log { to: LogTarget::File(path.clone()), ..config::Log::default() };
+        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
         Log::open(&config).unwrap().event(Level::Info, "start", &[("pid", &1)]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("before\n2") && text.ends_with("Z info message=start pid=1\n"), "{text}");
@@ -364,7 +364,7 @@ mod tests {
     fn a_file_that_was_renamed_is_left_for_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
-        let config = config::Log { to: LogTarget::File(path.clone()), ..config::Log::default() };
+        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
         let log = Log::open(&config).unwrap();
         std::fs::rename(&path, &rotated).unwrap();
         log.reopen().unwrap();
@@ -378,7 +378,7 @@ mod tests {
     fn a_file_that_cannot_be_opened_again_is_written_on() {
         let folder = tempfile::tempdir().unwrap();
         let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
-        let config = config::Log { to: LogTarget::File(path.clone()), ..config::Log::default() };
+        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
         let log = Log::open(&config).unwrap();
         std::fs::rename(&path, &rotated).unwrap();
         std::fs::create_dir(&path).unwrap();

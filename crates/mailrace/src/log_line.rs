@@ -360,7 +360,7 @@ mod tests {
                 sender: sender.clone(),
                 recipient: bob.clone(),
                 transport: transport.clone(),
-                relay: host().map(|host| (host, Reply::plain(250, "ok \u{1b}[2J"))),
+                relay: host().map(|host| (host, Reply::without_enhanced_code(250, "ok \u{1b}[2J"))),
                 delay: Duration::from_millis(56),
             },
             MailEvent::Deferred {

@@ -150,7 +150,7 @@ mod tests {
             sender: None,
             recipient: address(to),
             transport: "maildir".into(),
-            relay: relay.map(|host| (host.into(), Reply::plain(250, "ok"))),
+            relay: relay.map(|host| (host.into(), Reply::without_enhanced_code(250, "ok"))),
             delay: Duration::from_millis(delay_ms),
         }
     }

@@ -10,26 +10,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use credentials::{ClientNetworks, CredentialSource, Credentials, CredentialsConfig};
+use credentials::{ClientNetworks, CredentialChecker, CredentialCheckerSettings, CredentialSource};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::config::{Auth, AuthSource, Config, TableKind};
+use crate::config::{AuthBackend, AuthSettings, Config, TableKind};
 use crate::tables::{self, OpenTables};
 
 const SECRET_FILE: &str = "auth.secret";
 const SECRET_OCTETS: usize = 32;
 
 /// A random secret of the server.
-pub type AuthSecret = [u8; SECRET_OCTETS];
+pub type ServerSecret = [u8; SECRET_OCTETS];
 
 /// The secret, if `[auth]` is configured. Creates it if it is missing.
-pub fn load_secret(config: &Config) -> anyhow::Result<Option<AuthSecret>> {
+pub fn load_or_create_secret(config: &Config) -> anyhow::Result<Option<ServerSecret>> {
     let path = config.data_dir.join(SECRET_FILE);
     let kept = || read_or_create(&path).with_context(|| format!("the secret {}", path.display()));
     config.auth.as_ref().map(|_| kept()).transpose()
 }
 
-fn read_or_create(path: &Path) -> anyhow::Result<AuthSecret> {
+fn read_or_create(path: &Path) -> anyhow::Result<ServerSecret> {
     let octets = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return create(path),
         read => read?,
@@ -41,8 +41,8 @@ fn read_or_create(path: &Path) -> anyhow::Result<AuthSecret> {
 }
 
 /// Writes a temporary file first, so that a partial secret is never used.
-fn create(path: &Path) -> anyhow::Result<AuthSecret> {
-    let mut secret = AuthSecret::default();
+fn create(path: &Path) -> anyhow::Result<ServerSecret> {
+    let mut secret = ServerSecret::default();
     getrandom(&mut secret, GetRandomFlags::empty())?;
     let new = path.with_extension("secret.new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -54,13 +54,13 @@ fn create(path: &Path) -> anyhow::Result<AuthSecret> {
 
 /// The checker in force, and what it was opened from.
 #[derive(Clone, Copy)]
-pub struct PreviousLogins<'a> {
+pub struct PreviousCredentialChecker<'a> {
     /// Its configuration.
-    pub auth: &'a Auth,
+    pub auth: &'a AuthSettings,
     /// Its tables.
     pub tables: &'a OpenTables,
     /// The checker.
-    pub credentials: &'a Credentials,
+    pub credentials: &'a CredentialChecker,
 }
 
 /// The checker, if `[auth]` is configured. If nothing about it has changed, the one in force stays,
@@ -70,31 +70,31 @@ pub struct PreviousLogins<'a> {
 /// # Errors
 ///
 /// The LDAP settings are invalid, or a thread cannot be created.
-pub fn open(
+pub fn open_credential_checker(
     config: &Config,
     tables: &OpenTables,
-    secret: Option<AuthSecret>,
-    before: Option<PreviousLogins<'_>>,
-) -> anyhow::Result<Option<intake::Logins>> {
+    secret: Option<ServerSecret>,
+    before: Option<PreviousCredentialChecker<'_>>,
+) -> anyhow::Result<Option<intake::LoginPolicy>> {
     let (Some(auth), Some(secret)) = (&config.auth, secret) else { return Ok(None) };
     let credentials = match before {
         Some(before) if before.checks_the_same(auth, tables) => before.credentials.clone(),
         Some(before) => {
             let (source, keeps_throttle) = (credential_source(config, auth, tables)?, before.throttles_the_same(auth));
-            before.credentials.successor(source, credential_settings(auth), keeps_throttle).context("[auth]")?
+            before.credentials.create_successor(source, credential_settings(auth), keeps_throttle).context("[auth]")?
         }
-        None => Credentials::new(credential_source(config, auth, tables)?, credential_settings(auth), secret)
+        None => CredentialChecker::new(credential_source(config, auth, tables)?, credential_settings(auth), secret)
             .context("[auth]")?,
     };
     let senders = auth.senders.as_ref().and_then(|name| tables.find(name)).cloned();
-    Ok(Some(intake::Logins { credentials, senders, in_received_line: auth.trace_users }))
+    Ok(Some(intake::LoginPolicy { credentials, senders, in_received_line: auth.trace_users }))
 }
 
-impl PreviousLogins<'_> {
+impl PreviousCredentialChecker<'_> {
     /// Whether passwords are checked in the same way. The same table object means the same
     /// description and content.
-    fn checks_the_same(&self, auth: &Auth, tables: &OpenTables) -> bool {
-        let (AuthSource::Passwords(name) | AuthSource::Bind(name)) = &auth.source;
+    fn checks_the_same(&self, auth: &AuthSettings, tables: &OpenTables) -> bool {
+        let (AuthBackend::Passwords(name) | AuthBackend::Bind(name)) = &auth.source;
         let is_same_table = match (self.tables.find(name), tables.find(name)) {
             (Some(before), Some(table)) => Arc::ptr_eq(before, table),
             _ => false,
@@ -103,24 +103,24 @@ impl PreviousLogins<'_> {
         is_same_table && is_set_the_same && self.throttles_the_same(auth)
     }
 
-    fn throttles_the_same(&self, auth: &Auth) -> bool {
+    fn throttles_the_same(&self, auth: &AuthSettings) -> bool {
         self.auth.verification.throttle == auth.verification.throttle && self.auth.shared_clients == auth.shared_clients
     }
 }
 
-fn credential_source(config: &Config, auth: &Auth, tables: &OpenTables) -> anyhow::Result<CredentialSource> {
+fn credential_source(config: &Config, auth: &AuthSettings, tables: &OpenTables) -> anyhow::Result<CredentialSource> {
     Ok(match &auth.source {
-        AuthSource::Passwords(name) => CredentialSource::Table(
+        AuthBackend::Passwords(name) => CredentialSource::Table(
             tables.find(name).context("every configuration has the tables that it names")?.clone(),
         ),
-        AuthSource::Bind(name) => match config.table(name).map(|table| &table.kind) {
-            Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::directory(ldap)?)),
+        AuthBackend::Bind(name) => match config.table(name).map(|table| &table.kind) {
+            Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::ldap_config(ldap)?)),
             _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
     })
 }
 
-fn credential_settings(auth: &Auth) -> CredentialsConfig {
+fn credential_settings(auth: &AuthSettings) -> CredentialCheckerSettings {
     let mut checking = auth.verification.clone();
     if !auth.shared_clients.is_empty() {
         let networks = auth.shared_clients.clone();
@@ -147,9 +147,9 @@ mod tests {
         let first = config("");
         let tables = OpenTables::open(&first, Arc::new(|_| {})).unwrap();
         let opened = OpenTables::open(&first, Arc::new(|_| {})).unwrap();
-        let logins = open(&first, &tables, Some([7; SECRET_OCTETS]), None).unwrap().unwrap();
+        let logins = open_credential_checker(&first, &tables, Some([7; SECRET_OCTETS]), None).unwrap().unwrap();
         let auth = first.auth.as_ref().unwrap();
-        let before = PreviousLogins { auth, tables: &tables, credentials: &logins.credentials };
+        let before = PreviousCredentialChecker { auth, tables: &tables, credentials: &logins.credentials };
         for (settings, checks_as, throttles_as) in [
             ("", true, true),
             ("mechanisms = [\"PLAIN\"]\ntrace_users = true\nsenders = \"logins\"\nclear_text = true\n", true, true),
@@ -170,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SECRET_FILE);
         let made = read_or_create(&path).unwrap();
-        assert_ne!(made, AuthSecret::default());
+        assert_ne!(made, ServerSecret::default());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(read_or_create(&path).unwrap(), made);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -26,11 +26,11 @@ pub use drop_folder::{DropFolderWriter, is_message_name, is_temporary_name};
 pub const FOLDER_MODE: u32 = 0o1733;
 
 /// The folder for messages.
-pub fn folder(data_dir: &Path) -> PathBuf {
+pub fn drop_folder_path(data_dir: &Path) -> PathBuf {
     data_dir.join("drop")
 }
 
 /// The folder for invalid files: beside the drop folder, in which any user may write.
-pub fn rejected_folder(data_dir: &Path) -> PathBuf {
+pub fn rejected_folder_path(data_dir: &Path) -> PathBuf {
     data_dir.join("drop-rejected")
 }

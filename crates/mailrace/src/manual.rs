@@ -41,7 +41,7 @@ pub fn write(folder: &Path) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// Writing to `to` fails.
-pub fn complete(shell: Shell, to: &mut dyn Write) -> io::Result<()> {
+pub fn print_completion_script(shell: Shell, to: &mut dyn Write) -> io::Result<()> {
     let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,

@@ -26,7 +26,7 @@ pub struct OutcomeCounters {
 
 impl OutcomeCounters {
     /// Counts one recipient's outcome. Operator actions are not outcomes.
-    pub fn count(&self, verdict: &RecipientVerdict) {
+    pub fn count_outcome(&self, verdict: &RecipientVerdict) {
         let counter = match verdict {
             RecipientVerdict::Delivered => &self.delivered,
             RecipientVerdict::Relayed { .. } => &self.relayed,
@@ -97,17 +97,17 @@ impl QueueMetrics {
             paused: view.paused,
         };
         let (mut known, mut adopted, mut dead) = (0, 0, 0);
-        for hop in queues.next_hops() {
+        for hop in queues.next_hop_views() {
             known += 1;
             adopted += usize::from(hop.adopted_by.is_some());
             dead += usize::from(hop.probe_at.is_some());
         }
         QueueMetrics {
-            queues: queues.queues().filter(|view| !view.is_gone()).map(queue).collect(),
-            recipients: queues.len(),
-            messages: queues.messages(),
-            destinations: queues.destinations(),
-            unrecorded: queues.unrecorded(),
+            queues: queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(queue).collect(),
+            recipients: queues.recipient_count(),
+            messages: queues.message_count(),
+            destinations: queues.destination_count(),
+            unrecorded: queues.unrecorded_attempts(),
             next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
         }
     }
@@ -244,7 +244,7 @@ fn write_spool(stats: &Stats, out: &mut MetricsText) {
 mod tests {
     use std::path::Path;
 
-    use load::policy::{Gauge, Limits, LoadSample, LoadState};
+    use load::policy::{ActiveLimits, Gauge, LoadLimits, LoadSample};
     use mail::{Histogram, Reply, Timestamp};
 
     use super::*;
@@ -258,10 +258,12 @@ mod tests {
             snapshot(disk, Some(1e9)),
             snapshot(Gauge::MemoryAvailable, None),
         ];
-        let (sample, limits) =
-            (LoadSample { at: Timestamp(1), readings }, Limits { refuse_above: Some(9.0), ..Limits::default() });
+        let (sample, limits) = (
+            LoadSample { at: Timestamp(1), readings },
+            LoadLimits { refuse_above: Some(9.0), ..LoadLimits::default() },
+        );
         let of_each = sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
-        LoadReport { state: LoadState::default().next_state(&sample, &limits), limits: of_each, sample }
+        LoadReport { state: ActiveLimits::default().after_sample(&sample, &limits), limits: of_each, sample }
     }
 
     fn stats() -> Stats {
@@ -285,7 +287,7 @@ mod tests {
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let mut queues = sample::queues().queues;
-        queues.pause(queue::QueueNumber(1), true);
+        queues.set_queue_paused(queue::QueueNumber(1), true);
         let snapshot = MetricsSnapshot {
             sessions: 1,
             queues: QueueMetrics::read(&queues),
@@ -315,7 +317,7 @@ mod tests {
 
     #[test]
     fn outcomes_are_counted_and_operator_actions_are_not() {
-        let (attempts, reason) = (OutcomeCounters::default(), Reply::plain(450, "x"));
+        let (attempts, reason) = (OutcomeCounters::default(), Reply::without_enhanced_code(450, "x"));
         let deferred = RecipientVerdict::Deferred { reason: reason.clone(), until: Timestamp(1) };
         let relayed = RecipientVerdict::Relayed { reply: reason.clone(), dsn: false };
         let verdicts =
@@ -323,7 +325,7 @@ mod tests {
         verdicts
             .iter()
             .chain(&[RecipientVerdict::Held, RecipientVerdict::Removed])
-            .for_each(|verdict| attempts.count(verdict));
+            .for_each(|verdict| attempts.count_outcome(verdict));
         assert_eq!(attempts.by_outcome(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
     }
 }

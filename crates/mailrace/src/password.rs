@@ -27,8 +27,8 @@ pub fn run(scheme: Scheme) -> anyhow::Result<()> {
     let mut salt = [0; generate::SALT_OCTETS];
     getrandom(&mut salt, GetRandomFlags::empty())?;
     let stored = match scheme {
-        Scheme::Argon2id => generate::argon2id(&password, salt),
-        Scheme::ScramSha256 => generate::scram_sha_256(&password, salt),
+        Scheme::Argon2id => generate::hash_argon2id(&password, salt),
+        Scheme::ScramSha256 => generate::hash_scram_sha_256(&password, salt),
     };
     let stored = stored.map_err(|unfit| ExitError { code: exit::DATA, text: unfit.to_string() })?;
     Ok(writeln!(output(), "{stored}")?)

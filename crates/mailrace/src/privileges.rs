@@ -142,12 +142,12 @@ impl ProcessUser {
     /// Call it before [`ProcessUser::drop_privileges`].
     pub fn make_drop_folder(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
         self.make_folders(data_dir, MODE_SEARCHABLE)?;
-        let folder = maildrop::folder(data_dir);
+        let folder = maildrop::drop_folder_path(data_dir);
         // The operator decides about the mode of an existing folder.
         if folder.symlink_metadata().is_err() {
             self.make_writable_folder(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
         }
-        self.make_folder(&maildrop::rejected_folder(data_dir))
+        self.make_folder(&maildrop::rejected_folder_path(data_dir))
     }
 
     /// Creates a folder under a temporary name and renames it when it is complete, so that an
@@ -230,7 +230,7 @@ fn open_folder(folder: &Path) -> io::Result<File> {
 
 /// Prepares the process before it opens files: raises the limit on open files, and makes new files
 /// private. Returns the limit.
-pub fn prepare_process() -> Result<u64, PrivilegesError> {
+pub fn set_umask_and_rlimit() -> Result<u64, PrivilegesError> {
     umask(Mode::from_bits_truncate(0o077));
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system_error("getrlimit"))?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(system_error("setrlimit"))?;
@@ -245,7 +245,7 @@ const SESSIONS_MIN: u64 = 64;
 /// The number of configured sessions that fit into `files`, next to the connections of deliveries.
 /// Beyond the first sessions, deliveries get at most half of the files, since mail that cannot
 /// leave immediately can wait.
-pub fn sessions_limit(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
+pub fn limit_sessions_by_files(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
     let free = files.saturating_sub(FILES_RESERVED);
     let least = SESSIONS_MIN.min(allowed as u64);
     let room = free - (deliveries as u64).min(free.saturating_sub(least) / 2);
@@ -323,8 +323,8 @@ mod tests {
         let data = above.path().join("data");
         ProcessUser::Unchanged.make_drop_folder(&data).unwrap();
         let mode = |folder: &Path| folder.symlink_metadata().unwrap().permissions().mode() & 0o7777;
-        let drop = maildrop::folder(&data);
-        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected_folder(&data))), (0o711, 0o1733, 0o700));
+        let drop = maildrop::drop_folder_path(&data);
+        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected_folder_path(&data))), (0o711, 0o1733, 0o700));
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 2);
         let link = above.path().join("link");
         std::os::unix::fs::symlink(&data, &link).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn an_existing_drop_folder_is_not_replaced() {
         let data = tempfile::tempdir().unwrap();
-        let drop = maildrop::folder(data.path());
+        let drop = maildrop::drop_folder_path(data.path());
         DirBuilder::new().mode(MODE_PRIVATE).create(&drop).unwrap();
         ProcessUser::Unchanged.make_writable_folder(&drop).unwrap();
         assert_eq!(drop.metadata().unwrap().mode() & 0o7777, MODE_PRIVATE);
@@ -389,15 +389,18 @@ mod tests {
 
     #[test]
     fn sessions_are_limited_by_open_files() {
-        assert_eq!(sessions_limit(10_000, 5000, 1 << 20).unwrap(), 10_000);
-        assert_eq!(sessions_limit(10_000, 0, 1024).unwrap(), 768);
-        assert_eq!(sessions_limit(10_000, 100, 1024).unwrap(), 668);
-        assert_eq!(sessions_limit(10_000, 5000, 1024).unwrap(), 416);
-        assert_eq!(sessions_limit(10_000, 0, 320).unwrap(), 64);
-        assert!(matches!(sessions_limit(10_000, 0, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
-        assert_eq!(sessions_limit(5, 0, 261).unwrap(), 5);
-        assert!(sessions_limit(5, 0, 260).is_err());
-        assert_eq!(sessions_limit(10_000, 0, u64::MAX).unwrap(), 10_000);
+        assert_eq!(limit_sessions_by_files(10_000, 5000, 1 << 20).unwrap(), 10_000);
+        assert_eq!(limit_sessions_by_files(10_000, 0, 1024).unwrap(), 768);
+        assert_eq!(limit_sessions_by_files(10_000, 100, 1024).unwrap(), 668);
+        assert_eq!(limit_sessions_by_files(10_000, 5000, 1024).unwrap(), 416);
+        assert_eq!(limit_sessions_by_files(10_000, 0, 320).unwrap(), 64);
+        assert!(matches!(
+            limit_sessions_by_files(10_000, 0, 319),
+            Err(PrivilegesError::Files { files: 319, needed: 320 })
+        ));
+        assert_eq!(limit_sessions_by_files(5, 0, 261).unwrap(), 5);
+        assert!(limit_sessions_by_files(5, 0, 260).is_err());
+        assert_eq!(limit_sessions_by_files(10_000, 0, u64::MAX).unwrap(), 10_000);
     }
 
     #[test]
@@ -436,7 +439,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 64.min(hard), hard).unwrap();
-        assert_eq!(prepare_process().unwrap(), hard);
+        assert_eq!(set_umask_and_rlimit().unwrap(), hard);
         assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
         std::fs::write(folder.path().join("file"), "").unwrap();
         let mode = folder.path().join("file").metadata().unwrap().permissions().mode();

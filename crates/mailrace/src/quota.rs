@@ -24,11 +24,11 @@ use delivery::local::OverQuotaAction;
 use lookup::{LookupAnswer, Table};
 use mail::Address;
 use mailbox::QuotaState;
-use mailbox::quota::{InvalidLimits, Limits, Usage, read_usage};
+use mailbox::quota::{InvalidQuotaLimits, QuotaLimits, Usage, read_usage};
 use tokio::time::timeout_at;
 
 pub use counter::UsageCounter;
-pub use mailbox_quotas::MailboxQuotas;
+pub use mailbox_quotas::MailboxQuotaChecker;
 
 /// How long a message waits for tables and counts together.
 pub const QUOTA_TIME_MAX: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub const QUOTA_TIME_MAX: Duration = Duration::from_secs(1);
 /// The quota of a transport's mailboxes.
 pub struct TransportQuota {
     /// The limits of each mailbox,
-    pub default_limits: Limits,
+    pub default_limits: QuotaLimits,
     /// unless this table has others, keyed by address.
     pub table: Option<Arc<dyn Table>>,
     /// What happens to mail for full mailboxes.
@@ -50,14 +50,14 @@ pub struct QuotaRequest<'a> {
     /// The Maildir, if known.
     pub folder: Option<&'a Path>,
     /// The limits of the mailbox, if known.
-    pub limits: Option<Limits>,
+    pub limits: Option<QuotaLimits>,
     /// The size of the message in bytes.
     pub octets: u64,
 }
 
 /// The usage of a Maildir during one batch.
 struct MailboxUsage {
-    limits: Limits,
+    limits: QuotaLimits,
     /// The total of the batch's messages for it.
     wanted: Usage,
     /// The usage, including the messages that fit; None if unknown.
@@ -69,7 +69,7 @@ struct MailboxUsage {
 impl TransportQuota {
     /// The limits of each mailbox, or why they are unknown at the deadline; a table gets one query
     /// for all.
-    pub async fn limits(&self, mailboxes: &[&Address], deadline: Instant) -> Vec<Result<Limits, String>> {
+    pub async fn lookup_limits(&self, mailboxes: &[&Address], deadline: Instant) -> Vec<Result<QuotaLimits, String>> {
         let Some(table) = &self.table else { return self.default_limits(mailboxes.len()) };
         let keys: Vec<&str> = mailboxes.iter().map(|mailbox| mailbox.as_str()).collect();
         let Ok(answers) = timeout_at(deadline.into(), table.lookup(&keys)).await else {
@@ -78,7 +78,7 @@ impl TransportQuota {
         let limits = |(mailbox, answer): (&&Address, LookupAnswer)| match answer {
             // Some tables split a text with commas into several values.
             LookupAnswer::Found(values) if !values.is_empty() => {
-                let wrong = |error: InvalidLimits| format!("table '{}': {mailbox}: {error}", table.name());
+                let wrong = |error: InvalidQuotaLimits| format!("table '{}': {mailbox}: {error}", table.name());
                 values.join(",").parse().map_err(wrong)
             }
             LookupAnswer::Found(_) | LookupAnswer::NotFound => Ok(self.default_limits),
@@ -88,7 +88,7 @@ impl TransportQuota {
     }
 
     /// The same without a table.
-    pub fn default_limits(&self, count: usize) -> Vec<Result<Limits, String>> {
+    pub fn default_limits(&self, count: usize) -> Vec<Result<QuotaLimits, String>> {
         vec![Ok(self.default_limits); count]
     }
 
@@ -98,7 +98,7 @@ impl TransportQuota {
         let mut mailboxes: HashMap<&Path, MailboxUsage> = HashMap::new();
         for (folder, limits, octets) in requests.iter().filter_map(QuotaRequest::limited_mailbox) {
             let mailbox = mailboxes.entry(folder).or_insert_with(|| MailboxUsage::new(limits));
-            mailbox.wanted = mailbox.wanted + Usage::message(octets);
+            mailbox.wanted = mailbox.wanted + Usage::of_message(octets);
         }
         self.load_usage(&mut mailboxes, now, deadline);
         let mut check_one = |request: &QuotaRequest<'_>| match request
@@ -147,21 +147,21 @@ impl TransportQuota {
 
 impl QuotaRequest<'_> {
     /// The mailbox and its limits, if it has any.
-    fn limited_mailbox(&self) -> Option<(&Path, Limits, u64)> {
-        let limits = self.limits.filter(|limits| !limits.is_none())?;
+    fn limited_mailbox(&self) -> Option<(&Path, QuotaLimits, u64)> {
+        let limits = self.limits.filter(|limits| !limits.is_unlimited())?;
         Some((self.folder?, limits, self.octets))
     }
 }
 
 impl MailboxUsage {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: QuotaLimits) -> Self {
         MailboxUsage { limits, wanted: Usage::default(), used: None, added: Usage::default() }
     }
 
     fn reserve(&mut self, octets: u64) -> QuotaState {
-        let message = Usage::message(octets);
+        let message = Usage::of_message(octets);
         if let Some(used) = self.used {
-            if !self.limits.allow(used + message) {
+            if !self.limits.allows_usage(used + message) {
                 return QuotaState::Full;
             }
             self.used = Some(used + message);
@@ -176,11 +176,11 @@ mod tests {
     use std::fs;
 
     use lookup::LookupFuture;
-    use lookup::fixed::FixedTable;
+    use lookup::fixed::StaticTable;
 
     use super::*;
 
-    const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
+    const LIMITS: QuotaLimits = QuotaLimits { bytes: 100, messages: 0 };
 
     /// A table whose server does not answer.
     pub(super) struct SilentTable;
@@ -223,7 +223,7 @@ mod tests {
             request(&*full, 30),
             request(&*full, 20),
             request(&*full, 1),
-            QuotaRequest { limits: Some(Limits::default()), ..request(&*full, 1000) },
+            QuotaRequest { limits: Some(QuotaLimits::default()), ..request(&*full, 1000) },
             QuotaRequest { limits: None, ..request(&*full, 1000) },
         ];
         use QuotaState::{Counted, Full};
@@ -239,17 +239,17 @@ mod tests {
     async fn a_table_sets_limits_per_mailbox() {
         let bob: Address = "bob@example.org".parse().unwrap();
         for (values, expected) in [
-            (vec!["1KiB"], Ok(Limits { bytes: 1024, messages: 0 })),
-            (vec!["10S", "2C"], Ok(Limits { bytes: 10, messages: 2 })),
-            (vec!["0"], Ok(Limits::default())),
+            (vec!["1KiB"], Ok(QuotaLimits { bytes: 1024, messages: 0 })),
+            (vec!["10S", "2C"], Ok(QuotaLimits { bytes: 10, messages: 2 })),
+            (vec!["0"], Ok(QuotaLimits::default())),
             (vec![], Ok(LIMITS)),
         ] {
             let values: Vec<String> = values.into_iter().map(str::to_owned).collect();
-            let table: Arc<dyn Table> = Arc::new(FixedTable::new("quotas", values));
-            assert_eq!(transport_quota(Some(table)).limits(&[&bob], soon()).await, [expected]);
+            let table: Arc<dyn Table> = Arc::new(StaticTable::new("quotas", values));
+            assert_eq!(transport_quota(Some(table)).lookup_limits(&[&bob], soon()).await, [expected]);
         }
-        let table: Arc<dyn Table> = Arc::new(FixedTable::new("quotas", vec!["much".to_owned()]));
-        let limits = transport_quota(Some(table)).limits(&[&bob], soon()).await;
+        let table: Arc<dyn Table> = Arc::new(StaticTable::new("quotas", vec!["much".to_owned()]));
+        let limits = transport_quota(Some(table)).lookup_limits(&[&bob], soon()).await;
         assert!(limits[0].as_ref().is_err_and(|why| why.contains("bob@example.org")), "{limits:?}");
     }
 
@@ -259,7 +259,7 @@ mod tests {
         let bob: Address = "bob@example.org".parse().unwrap();
         let allowance = transport_quota(Some(Arc::new(SilentTable)));
         let twice = [&bob, &bob];
-        let limits = allowance.limits(&twice, Instant::now() + Duration::from_millis(10));
+        let limits = allowance.lookup_limits(&twice, Instant::now() + Duration::from_millis(10));
         let limits = tokio::time::timeout(Duration::from_secs(5), limits).await.unwrap();
         assert_eq!(limits, vec![Err("table 'silent' did not answer in time".to_owned()); 2]);
     }

@@ -33,26 +33,26 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{Logins, QuotaCheck};
+use intake::{LoginPolicy, QuotaCheck};
 use lookup::Table;
 use net::{InheritedSockets, TlsServer};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::admin::{self, ControlHandler, Explainer};
-use crate::certificates::{self, CertificateWatch, WatchConfig};
+use crate::admin::{self, AddressExplainer, ControlHandler};
+use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::config::{self, Config, ConfigSource, LoadedConfig};
-use crate::exit::{self, ExitError, ServerError};
+use crate::exit::{self, ExitError, FormattedError};
 use crate::flow::{self, DropFolderScanner, FlowConfig, MessageFlow};
 use crate::from_config::DnsblLists;
-use crate::intake_context::{self, IntakeParts};
+use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::log_line::Level;
-use crate::logins::{self, AuthSecret, PreviousLogins};
-use crate::quota::{self, MailboxQuotas};
+use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
+use crate::quota::{self, MailboxQuotaChecker};
 use crate::tables::{self, OpenTables};
-use crate::workers::{self, BoundListener, Generation, ListenerSet, SessionWorkers, runtime};
+use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, privileges, serve};
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
@@ -103,7 +103,7 @@ pub struct RunningServer {
     /// The DNS lists in use.
     pub dnsbl_lists: DnsblLists,
     /// All queues since the start, by number.
-    pub queues: queue::Config,
+    pub queues: queue::SchedulerConfig,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<quota::UsageCounter>,
     /// The threads that run sessions.
@@ -115,13 +115,13 @@ pub struct RunningServer {
     /// The control socket.
     pub control_server: admin::ControlServer,
     /// What its handlers share.
-    pub control_context: admin::ControlContext,
+    pub control_context: admin::SharedControlState,
     /// The drop folder scanner.
     pub drop_scanner: DropFolderScanner,
     /// The load monitor.
     pub gauges: load::LoadMonitorThread,
     /// The acceptor that the certificate task watches.
-    pub certificate_watch: CertificateWatch,
+    pub certificate_watch: CertificateWatchHandle,
     /// The log.
     pub log: Arc<Log>,
 }
@@ -131,13 +131,13 @@ struct PreparedReload {
     loaded: LoadedConfig,
     tables: OpenTables,
     dnsbl_lists: DnsblLists,
-    queues: queue::Config,
+    queues: queue::SchedulerConfig,
     quota_counter: Option<quota::UsageCounter>,
-    policy: IntakeParts,
+    policy: IntakeContextParts,
     listeners: Vec<BoundListener>,
     acceptor: Option<Arc<TlsServer>>,
     change: flow::PreparedChange,
-    explainer: Explainer,
+    explainer: AddressExplainer,
     drop_runtime: Runtime,
 }
 
@@ -151,7 +151,7 @@ impl RunningServer {
                 ReloadAnswer { code: 0, text: format!("{}: {changed}\n", self.loaded.source) }
             }
             Err(error) => {
-                let ServerError { code, text } = ServerError::from_error(&error);
+                let FormattedError { code, text } = FormattedError::from_error(&error);
                 let text_in_short = one_line(&text);
                 let event = "the configuration is refused; the old one stays in force";
                 self.log.event(Level::Error, event, &[("error", &text_in_short)]);
@@ -169,10 +169,10 @@ impl RunningServer {
         let doubts = config::check_certificates(&loaded, SystemTime::now())?;
         let differences = differences(&self.loaded.config, &loaded.config);
         refuse_what_needs_a_restart(&differences)?;
-        let tables = self.tables.reopened(&loaded.config, tables::log_events(self.log.clone()))?;
+        let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(Level::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
-            let acceptor = self.workers.generation().acceptor.clone();
+            let acceptor = self.workers.current_generation().acceptor.clone();
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             return Ok(vec![if has_fresh { "certificates" } else { "nothing has changed" }.into()]);
@@ -183,7 +183,7 @@ impl RunningServer {
         let next = self.prepare(loaded, tables)?;
         let sessions_max = next.policy.sessions_max;
         self.commit(next);
-        serve::log_warnings(&self.loaded.config, sessions_max, &self.log);
+        serve::log_config_warnings(&self.loaded.config, sessions_max, &self.log);
         Ok(report)
     }
 
@@ -192,50 +192,50 @@ impl RunningServer {
         let (old, new) = (&self.loaded.config, &loaded.config);
         let too_many =
             || ExitError { code: exit::NEGATIVE, text: "too many queues since the start: this needs a restart".into() };
-        let queues = from_config::queues_after(new, &self.queues).ok_or_else(too_many)?;
-        let sessions_max = privileges::sessions_limit(
+        let queues = from_config::updated_scheduler_config(new, &self.queues).ok_or_else(too_many)?;
+        let sessions_max = privileges::limit_sessions_by_files(
             new.limits.sessions_max,
-            from_config::connections_max(new, self.threads),
+            from_config::outbound_connections_max(new, self.threads),
             self.files,
         )?;
-        let directory = Arc::new(from_config::directory(new, &tables));
-        let lists = self.dnsbl_lists.reopened(new, &tables::log_events(self.log.clone()))?;
-        let access = from_config::access(new, &tables, &lists);
-        let secret = logins::load_secret(new)?;
+        let directory = Arc::new(from_config::recipient_directory(new, &tables));
+        let lists = self.dnsbl_lists.reopen_changed(new, &tables::table_event_logger(self.log.clone()))?;
+        let access = from_config::compile_access_rules(new, &tables, &lists);
+        let secret = logins::load_or_create_secret(new)?;
         let logins = self.logins(new, &tables, secret)?;
         let quota_counter = from_config::quota_counter(new, self.quota_counter.as_ref()).context("starting")?;
         let flow_config = flow_config(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
-        let quotas = MailboxQuotas::new(
+        let quotas = MailboxQuotaChecker::new(
             &flow_config.local_transports,
             &directory,
             intake_context::throttled_log(self.log.clone()),
         )
         .map(Arc::new);
-        let policy = IntakeParts {
+        let policy = IntakeContextParts {
             directory: directory.clone(),
-            postmaster: from_config::postmaster(new)?,
+            postmaster: from_config::postmaster_address(new)?,
             access,
             logins,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max,
         };
-        let generation = self.workers.generation();
+        let generation = self.workers.current_generation();
         let acceptor = match &generation.acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same.clone()),
-            _ => from_config::acceptor(new)?.map(Arc::new),
+            _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
         };
         let before = generation.listeners.clone();
         let listener_set =
-            ListenerSet { previous: before, inherited: InheritedSockets::default(), workers: self.threads };
+            ListenerOpener { previous: before, inherited: InheritedSockets::default(), workers: self.threads };
         let mut listeners = listener_set.open(new)?;
         workers::enable_auth(&mut listeners, new, secret);
-        let explainer = Explainer::new(new, &tables, directory, &queues, quotas)?;
+        let explainer = AddressExplainer::new(new, &tables, directory, &queues, quotas)?;
         let drop_runtime = runtime().context("the drop")?;
         let flow_difference = flow::FlowDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
             notice_limit: old.bounce.per_sender != new.bounce.per_sender,
         };
-        let change = self.flow.prepare(queues.clone(), flow_config, flow_difference)?;
+        let change = self.flow.prepare_change(queues.clone(), flow_config, flow_difference)?;
         Ok(PreparedReload {
             loaded,
             tables,
@@ -252,16 +252,21 @@ impl RunningServer {
     }
 
     /// The credential checker: the one in use, if nothing about it has changed.
-    fn logins(&self, new: &Config, tables: &OpenTables, secret: Option<AuthSecret>) -> anyhow::Result<Option<Logins>> {
-        let intake = self.workers.generation().intake.clone();
+    fn logins(
+        &self,
+        new: &Config,
+        tables: &OpenTables,
+        secret: Option<ServerSecret>,
+    ) -> anyhow::Result<Option<LoginPolicy>> {
+        let intake = self.workers.current_generation().intake.clone();
         let (auth, logins) = (self.loaded.config.auth.as_ref(), intake.logins.as_ref());
         let before = auth.zip(logins);
-        let before = before.map(|(auth, logins)| PreviousLogins {
+        let before = before.map(|(auth, logins)| PreviousCredentialChecker {
             auth,
             tables: &self.tables,
             credentials: &logins.credentials,
         });
-        logins::open(new, tables, secret, before)
+        logins::open_credential_checker(new, tables, secret, before)
     }
 
     /// Switches to the next configuration; nothing here can fail. Listeners come last, since their
@@ -281,9 +286,9 @@ impl RunningServer {
             drop_runtime,
         } = next;
         let config = &loaded.config;
-        self.flow.apply(change);
-        self.gauges.reconfigure(from_config::load_limits(config), config.load.every);
-        let intake = Arc::new(intake_context::reload(&self.workers.generation().intake, config, policy));
+        self.flow.apply_change(change);
+        self.gauges.reconfigure(from_config::system_load_limits(config), config.load.every);
+        let intake = Arc::new(intake_context::reload(&self.workers.current_generation().intake, config, policy));
         let context = self.control_context.clone();
         self.control_server.set_handler(ControlHandler::new(
             config,
@@ -293,24 +298,25 @@ impl RunningServer {
             tables.clone(),
             lists.clone(),
         ));
-        self.drop_scanner.reconfigure(serve::drop_folder(config, &intake, &self.log, drop_runtime));
+        self.drop_scanner.reconfigure(serve::drop_folder_config(config, &intake, &self.log, drop_runtime));
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
         }
-        self.certificate_watch.set(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
+        self.certificate_watch
+            .set_config(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
         if let Some(acceptor) = &acceptor {
             // They have been checked; if one was damaged since, the old one stays, and this is
             // logged.
             certificates::reload_now(acceptor, &self.log);
         }
-        let before = self.workers.generation();
+        let before = self.workers.current_generation();
         listeners
             .iter()
             .filter(|listener| !before.listeners.iter().any(|old| old.shares_socket(listener)))
             .for_each(BoundListener::announce);
         // Closing listeners are waited for; this reference must not keep them open.
         drop(before);
-        self.workers.set_generation(Generation { intake, acceptor, listeners });
+        self.workers.set_generation(ConfigGeneration { intake, acceptor, listeners });
         drop_when_unused(self.tables.iter().map(|(_, table)| table), |table| {
             tables.iter().any(|(_, new)| Arc::ptr_eq(new, table))
         });
@@ -332,14 +338,14 @@ pub fn flow_config(
     config: &Config,
     tables: &OpenTables,
     directory: Arc<lookup::directory::RecipientDirectory>,
-    queues: &queue::Config,
+    queues: &queue::SchedulerConfig,
     quota_counter: Option<&quota::UsageCounter>,
 ) -> anyhow::Result<FlowConfig> {
     Ok(FlowConfig {
         directory,
         tables: tables.clone(),
-        rules: Arc::new(from_config::rules(config, tables, queues)),
-        router: from_config::routes(config),
+        rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
+        router: from_config::routing_config(config),
         transports: from_config::transports(config)?,
         local_transports: from_config::local_transports(config, tables, quota_counter),
         notices: from_config::notice_config(config, serve::random()),

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{IntakeContext, Logins, QuotaCheck};
+use intake::{IntakeContext, LoginPolicy, QuotaCheck};
 use load::{LoadMonitor, MachineGauges};
 use lookup::directory::RecipientDirectory;
 use net::{InheritedSockets, TlsServer};
@@ -22,27 +22,27 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::admin::{self, ControlHandler, Explainer};
-use crate::certificates::{self, CertificateWatch, WatchConfig};
+use crate::admin::{self, AddressExplainer, ControlHandler};
+use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
 use crate::exit;
 use crate::flow::{
-    self, DropFolder, DropFolderScanner, DropSubmitter, FlowParts, MessageFlow, Queues, SchedulerHandle,
+    self, DropFolderConfig, DropFolderScanner, DropSubmitter, FlowParts, MessageFlow, Queues, SchedulerHandle,
     SchedulerReceiver,
 };
 use crate::from_config::DnsblLists;
-use crate::intake_context::{self, IntakeParts};
+use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::log_line::Level;
-use crate::logins::{self, AuthSecret};
+use crate::logins::{self, ServerSecret};
 use crate::metrics::OutcomeCounters;
 use crate::privileges::{self, PrivilegesError, ProcessUser};
-use crate::quota::{self, MailboxQuotas};
+use crate::quota::{self, MailboxQuotaChecker};
 use crate::reload::{self, ReloadRequest, ReloadSender, RunningServer};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
-use crate::workers::{self, BoundListener, Generation, ListenerSet, SessionWorkers, runtime};
+use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, maildrop};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
@@ -56,33 +56,33 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let is_serving = Arc::new(AtomicBool::new(false));
     let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
     let runtime = runtime().context("starting")?;
-    let files = privileges::prepare_process()?;
-    let sessions_max = privileges::sessions_limit(
+    let files = privileges::set_umask_and_rlimit()?;
+    let sessions_max = privileges::limit_sessions_by_files(
         config.limits.sessions_max,
-        from_config::connections_max(config, threads(config)),
+        from_config::outbound_connections_max(config, threads(config)),
         files,
     )?;
     let identity = ProcessUser::resolve(loaded)?;
     // Only root may be able to read the keys, so this comes before dropping privileges.
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
-    let acceptor = from_config::acceptor(config)?.map(Arc::new);
+    let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    let mut listeners = ListenerSet { previous: Vec::new(), inherited, workers: threads(config) }.open(config)?;
+    let mut listeners = ListenerOpener { previous: Vec::new(), inherited, workers: threads(config) }.open(config)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
     if identity == ProcessUser::ImplicitRoot {
         log.event(Level::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
-    log_warnings(config, sessions_max, &log);
+    log_config_warnings(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
-    let secret = logins::load_secret(config)?;
+    let secret = logins::load_or_create_secret(config)?;
     workers::enable_auth(&mut listeners, config, secret);
     let server = Server::open(config, secret, log.clone())?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let mut running = server.start(loaded, ServerInputs { listeners, acceptor, files, sessions_max, reload_sender })?;
     is_serving.store(true, Relaxed);
-    announce(loaded, &running.workers.generation().listeners, &log);
+    announce(loaded, &running.workers.current_generation().listeners, &log);
     notify_manager(&manager, ServiceState::Ready, &log);
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
@@ -114,7 +114,7 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
 /// Stops everything, from the listeners to the spool.
 fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
     let RunningServer { workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } = running;
-    let spool = workers.generation().intake.spool.clone();
+    let spool = workers.current_generation().intake.spool.clone();
     workers.close();
     let all_gone =
         runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.wait_for_sessions()).await.is_ok() });
@@ -172,7 +172,7 @@ fn replica_files(config: &Config) -> impl Iterator<Item = &Path> {
 }
 
 /// Logs warnings about settings that are valid, but that the operator should know of.
-pub fn log_warnings(config: &Config, sessions_max: usize, log: &Log) {
+pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
@@ -193,10 +193,10 @@ fn close(spool: Arc<Spool>, log: &Log) {
 struct Server {
     spool: Arc<Spool>,
     tables: OpenTables,
-    queues: queue::Config,
+    queues: queue::SchedulerConfig,
     directory: Arc<RecipientDirectory>,
-    logins: Option<Logins>,
-    quotas: Option<Arc<MailboxQuotas>>,
+    logins: Option<LoginPolicy>,
+    quotas: Option<Arc<MailboxQuotaChecker>>,
     quota_counter: Option<quota::UsageCounter>,
     flow: MessageFlow,
     scheduler: SchedulerHandle,
@@ -214,23 +214,30 @@ struct ServerInputs {
 }
 
 impl Server {
-    fn open(config: &Config, secret: Option<AuthSecret>, log: Arc<Log>) -> anyhow::Result<Server> {
+    fn open(config: &Config, secret: Option<ServerSecret>, log: Arc<Log>) -> anyhow::Result<Server> {
         let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = flow::scheduler_channel();
-        let queue_config = from_config::queues(config);
+        let queue_config = from_config::scheduler_config(config);
         let mut queues = Queues::new(queue_config.clone(), random());
-        let tables = OpenTables::open(config, tables::log_events(log.clone()))?;
-        let logins = logins::open(config, &tables, secret, None)?;
-        let directory = Arc::new(from_config::directory(config, &tables));
+        let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
+        let logins = logins::open_credential_checker(config, &tables, secret, None)?;
+        let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, None).context("starting")?;
         let flow_config =
             reload::flow_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
-        let quotas =
-            MailboxQuotas::new(&flow_config.local_transports, &directory, intake_context::throttled_log(log.clone()))
-                .map(Arc::new);
-        let mut admit = |message| flow::admit(&mut queues, &flow_config.rules, &scheduler, message);
+        let quotas = MailboxQuotaChecker::new(
+            &flow_config.local_transports,
+            &directory,
+            intake_context::throttled_log(log.clone()),
+        )
+        .map(Arc::new);
+        let mut admit = |message| flow::enqueue_recovered_message(&mut queues, &flow_config.rules, &scheduler, message);
         let spool =
             Arc::new(open_spool(config, flow::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);
-        log.event(Level::Info, "the spool is open", &[("messages", &queues.messages()), ("recipients", &queues.len())]);
+        log.event(
+            Level::Info,
+            "the spool is open",
+            &[("messages", &queues.message_count()), ("recipients", &queues.recipient_count())],
+        );
         let outcome_counters = Arc::new(OutcomeCounters::default());
         let parts = FlowParts {
             spool: spool.clone(),
@@ -275,11 +282,11 @@ impl Server {
         let ServerInputs { listeners, acceptor, files, sessions_max, reload_sender } = inputs;
         let config = &loaded.config;
         let monitor = monitor(config, scheduler.clone(), log.clone());
-        let lists = DnsblLists::open(config, &tables::log_events(log.clone()))?;
-        let access = from_config::access(config, &tables, &lists);
-        let policy = IntakeParts {
+        let lists = DnsblLists::open(config, &tables::table_event_logger(log.clone()))?;
+        let access = from_config::compile_access_rules(config, &tables, &lists);
+        let policy = IntakeContextParts {
             directory: directory.clone(),
-            postmaster: from_config::postmaster(config)?,
+            postmaster: from_config::postmaster_address(config)?,
             access,
             logins,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
@@ -287,8 +294,8 @@ impl Server {
         };
         let intake = Arc::new(intake_context::create(config, policy, spool, monitor.handle(), log.clone()));
         let gauges = monitor.start(config.load.every)?;
-        let explainer = Explainer::new(config, &tables, directory, &queues, quotas)?;
-        let context = admin::ControlContext {
+        let explainer = AddressExplainer::new(config, &tables, directory, &queues, quotas)?;
+        let context = admin::SharedControlState {
             scheduler,
             log: log.clone(),
             outcome_counters,
@@ -298,11 +305,11 @@ impl Server {
         let handler =
             ControlHandler::new(config, context.clone(), explainer, intake.clone(), tables.clone(), lists.clone());
         let control_server = admin::ControlServer::start(config, handler)?;
-        let folder = drop_folder(config, &intake, &log, runtime()?);
+        let folder = drop_folder_config(config, &intake, &log, runtime()?);
         let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
         let certificate_watch =
-            CertificateWatch::new(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
-        let workers = SessionWorkers::start(threads(config), Generation { intake, acceptor, listeners }, &log)?;
+            CertificateWatchHandle::new(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
+        let workers = SessionWorkers::start(threads(config), ConfigGeneration { intake, acceptor, listeners }, &log)?;
         let (loaded, threads) = (loaded.clone(), threads(config));
         Ok(RunningServer {
             loaded,
@@ -349,7 +356,12 @@ fn open_spool(
 }
 
 /// The settings of the drop folder. Lookups run on this runtime.
-pub fn drop_folder(config: &Config, intake: &Arc<IntakeContext>, log: &Arc<Log>, runtime: Runtime) -> DropFolder {
+pub fn drop_folder_config(
+    config: &Config,
+    intake: &Arc<IntakeContext>,
+    log: &Arc<Log>,
+    runtime: Runtime,
+) -> DropFolderConfig {
     let intake = DropSubmitter {
         intake: intake.clone(),
         runtime,
@@ -359,9 +371,9 @@ pub fn drop_folder(config: &Config, intake: &Arc<IntakeContext>, log: &Arc<Log>,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         log: log.clone(),
     };
-    DropFolder {
-        folder: maildrop::folder(&config.data_dir),
-        rejected: maildrop::rejected_folder(&config.data_dir),
+    DropFolderConfig {
+        folder: maildrop::drop_folder_path(&config.data_dir),
+        rejected: maildrop::rejected_folder_path(&config.data_dir),
         message_octets_max: config.limits.message_octets_max,
         submitter: intake,
         log: log.clone(),
@@ -371,9 +383,9 @@ pub fn drop_folder(config: &Config, intake: &Arc<IntakeContext>, log: &Arc<Log>,
 /// Watches the load and the disks of the lanes and of `data_dir`, and tells the scheduler and the
 /// log when a limit enters or leaves force.
 fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMonitor {
-    let disks = from_config::disks(config);
-    LoadMonitor::new(MachineGauges::open(&disks), from_config::load_limits(config), move |before, after| {
-        scheduler.set_delivery(after.restrictions().delivery);
+    let disks = from_config::monitored_folders(config);
+    LoadMonitor::new(MachineGauges::open(&disks), from_config::system_load_limits(config), move |before, after| {
+        scheduler.set_allowed_deliveries(after.restrictions().delivery);
         for reason in after.activated_since(before) {
             log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
         }
@@ -491,8 +503,9 @@ fn announce(loaded: &LoadedConfig, listeners: &[BoundListener], log: &Log) {
         log.event(Level::Warning, text, &[]);
     }
     if let (ConfigSource::BuiltIn, Some(door)) = (&loaded.source, listeners.first()) {
-        let folder = match loaded.config.transport(config::Transport::MAILDIR).map(|transport| &transport.kind) {
-            Some(TransportKind::Maildir(maildir)) => maildir.path.folder("localhost", "you"),
+        let folder = match loaded.config.transport(config::TransportSettings::MAILDIR).map(|transport| &transport.kind)
+        {
+            Some(TransportKind::Maildir(maildir)) => maildir.path.expand("localhost", "you"),
             _ => PathBuf::default(),
         };
         print_stderr(first_message(door.address(), &folder.display().to_string()));

@@ -17,8 +17,8 @@ use crate::config::{self, Config, TableKind};
 use crate::exit::{self, ExitError};
 use crate::output::output;
 
-pub use events::log_events;
-pub use open::directory;
+pub use events::table_event_logger;
+pub use open::ldap_config;
 use open::{failed, open};
 use open_table::{OpenTable, file_stamps, replica_file};
 
@@ -56,7 +56,7 @@ impl OpenTables {
     ///
     /// The first table that cannot be used, with its own error.
     pub fn open(config: &Config, events: TableEventHandler) -> Result<OpenTables, ExitError> {
-        OpenTables::default().reopened(config, events)
+        OpenTables::default().reopen_changed(config, events)
     }
 
     /// Opens the tables of another configuration. Tables whose settings and files are unchanged
@@ -65,7 +65,7 @@ impl OpenTables {
     /// # Errors
     ///
     /// The first table that cannot be used, with its own error. The open tables are unchanged.
-    pub fn reopened(&self, config: &Config, events: TableEventHandler) -> Result<OpenTables, ExitError> {
+    pub fn reopen_changed(&self, config: &Config, events: TableEventHandler) -> Result<OpenTables, ExitError> {
         let mut opener =
             TableOpener { previous: self.clone(), ..TableOpener::new(config, TablePurpose::Serve, events) };
         let tables = config.tables.iter().map(|table| opener.open_table(&table.name));
@@ -101,7 +101,7 @@ impl<'a> TableOpener<'a> {
     /// # Errors
     ///
     /// There is no such table, or it cannot be used, with its own error.
-    pub fn table(&mut self, name: &str) -> Result<Arc<dyn Table>, ExitError> {
+    pub fn get_or_open(&mut self, name: &str) -> Result<Arc<dyn Table>, ExitError> {
         self.open_table(name).map(|open_table| open_table.table)
     }
 
@@ -128,7 +128,7 @@ impl<'a> TableOpener<'a> {
     fn has_same_parts(&mut self, open_table: &OpenTable) -> Result<bool, ExitError> {
         let TableKind::Chain { tables } = &open_table.config.kind else { return Ok(true) };
         for name in tables {
-            let part = self.table(name)?;
+            let part = self.get_or_open(name)?;
             if !self.previous.find(name).is_some_and(|before| Arc::ptr_eq(before, &part)) {
                 return Ok(false);
             }
@@ -157,13 +157,13 @@ impl<'a> TableOpener<'a> {
     }
 
     /// Receives the events of tables.
-    pub fn events(&self) -> TableEventHandler {
+    pub fn event_handler(&self) -> TableEventHandler {
         self.events.clone()
     }
 }
 
 /// Builds the cdb table `cdb` from the text table `text`, and prints the number of keys.
-pub fn build(text: &Path, cdb: &Path) -> anyhow::Result<()> {
+pub fn build_cdb(text: &Path, cdb: &Path) -> anyhow::Result<()> {
     let keys = cdb::build(text, cdb).map_err(failed)?;
     writeln!(output(), "{}: {keys} {}", cdb.display(), if keys == 1 { "key" } else { "keys" })?;
     Ok(())
@@ -206,11 +206,11 @@ mod tests {
         let nobody = || -> TableEventHandler { Arc::new(|_| {}) };
         let first = OpenTables::open(&config(""), nobody()).unwrap();
         let more = "[[table]]\nname = \"more\"\ntype = \"static\"\nvalues = [\"x\"]\n";
-        let second = first.reopened(&config(more), nobody()).unwrap();
+        let second = first.reopen_changed(&config(more), nobody()).unwrap();
         assert_eq!(kept(&first, &second), ["all", "people", "others", "rest"]);
         assert!(second.find("more").is_some() && !first.is_same(&second) && first.is_same(&first));
         std::fs::write(&people, "bob@example.org\ncarol@example.org\n").unwrap();
-        let third = second.reopened(&config(""), nobody()).unwrap();
+        let third = second.reopen_changed(&config(""), nobody()).unwrap();
         assert_eq!(kept(&second, &third), ["others", "rest"]);
     }
 
@@ -230,15 +230,15 @@ mod tests {
         assert!(opened.find("nobody").is_none());
 
         let mut opener = TableOpener::new(&config, TablePurpose::Query, Arc::new(|_| {}));
-        let people = opener.table("people").unwrap();
+        let people = opener.get_or_open("people").unwrap();
         // Opening it again would fail.
         std::fs::remove_file(&path).unwrap();
-        assert!(opener.table("all").is_ok());
-        assert!(Arc::ptr_eq(&people, &opener.table("people").unwrap()));
-        let again = opened.reopened(&config, Arc::new(|_| {}));
+        assert!(opener.get_or_open("all").is_ok());
+        assert!(Arc::ptr_eq(&people, &opener.get_or_open("people").unwrap()));
+        let again = opened.reopen_changed(&config, Arc::new(|_| {}));
         assert!(again.is_err(), "the file is gone, which is a change");
         let missing = OpenTables::open(&config, Arc::new(|_| {})).err().map(|exit| exit.code);
         assert_eq!(missing, Some(exit::IO));
-        assert_eq!(opener.table("nobody").err().map(|exit| exit.code), Some(exit::USAGE));
+        assert_eq!(opener.get_or_open("nobody").err().map(|exit| exit.code), Some(exit::USAGE));
     }
 }

@@ -1,10 +1,10 @@
 //! The threads that run sessions, and their listeners. Each worker is one thread with one runtime,
 //! so a session never leaves its thread, and wake-ups are cheap.
 //!
-//! New sessions use the current [`Generation`], which is replaced as a whole. A session keeps the
-//! one that it was accepted with. A listener that is also in the next one keeps its socket: waiting
-//! clients do not notice. A removed listener is closed, and its sessions continue; the change waits
-//! until it is closed in all threads, so that its address can be bound again.
+//! New sessions use the current [`ConfigGeneration`], which is replaced as a whole. A session keeps
+//! the one that it was accepted with. A listener that is also in the next one keeps its socket:
+//! waiting clients do not notice. A removed listener is closed, and its sessions continue; the
+//! change waits until it is closed in all threads, so that its address can be bound again.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use intake::{CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher};
-use net::{InheritedSockets, Stop, Stopper, TlsServer};
+use net::{InheritedSockets, StopReceiver, StopSender, TlsServer};
 use parking_lot::Mutex;
 use protocol::smtp::server as smtp;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::config::{Config, Listener, Protocol};
+use crate::config::{Config, ListenerProtocol, ListenerSettings};
 use crate::from_config;
 use crate::log::Log;
 use crate::log_line::Level;
-use crate::logins::AuthSecret;
+use crate::logins::ServerSecret;
 use crate::stderr::print_stderr;
 
 /// Threads of each worker that may wait for a disk.
@@ -37,7 +37,7 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What new sessions use.
 #[derive(Clone)]
-pub struct Generation {
+pub struct ConfigGeneration {
     /// The directory, the spool and the other parts that sessions use.
     pub intake: Arc<IntakeContext>,
     /// The TLS acceptor, if any listener uses TLS.
@@ -52,7 +52,7 @@ pub struct BoundListener {
     socket: Arc<ListenerSocket>,
     /// The protocol's name in messages.
     protocol: &'static str,
-    protocol_config: Arc<smtp::Config>,
+    protocol_config: Arc<smtp::SmtpServerConfig>,
     /// Missing header fields are added, since the clients are users and not servers.
     completes_headers: bool,
     /// The proxies that may tell the client's address (PROXY protocol).
@@ -76,7 +76,7 @@ struct ListenerSocket {
 
 /// Opens listeners: each with the socket of an existing listener, an inherited socket, or a newly
 /// bound one.
-pub struct ListenerSet {
+pub struct ListenerOpener {
     /// Listeners whose sockets may be reused.
     pub previous: Vec<BoundListener>,
     /// Sockets passed to the process.
@@ -87,13 +87,13 @@ pub struct ListenerSet {
 
 /// The running threads.
 pub struct SessionWorkers {
-    generations: watch::Sender<Arc<Generation>>,
-    stopper: Stopper,
-    ender: Stopper,
+    generations: watch::Sender<Arc<ConfigGeneration>>,
+    stopper: StopSender,
+    ender: StopSender,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl ListenerSet {
+impl ListenerOpener {
     /// The listeners of a configuration, in its order, without logins: see [`enable_auth`].
     ///
     /// # Errors
@@ -106,24 +106,24 @@ impl ListenerSet {
         Ok(listeners)
     }
 
-    fn listener(&mut self, config: &Config, listener: &Listener) -> anyhow::Result<BoundListener> {
+    fn listener(&mut self, config: &Config, listener: &ListenerSettings) -> anyhow::Result<BoundListener> {
         let (flavor, protocol) = match listener.protocol {
-            Protocol::Smtp => (smtp::MailProtocol::Smtp, "smtp"),
-            Protocol::Lmtp => (smtp::MailProtocol::Lmtp, "lmtp"),
-            Protocol::Submission => (smtp::MailProtocol::Smtp, "submission"),
+            ListenerProtocol::Smtp => (smtp::MailProtocol::Smtp, "smtp"),
+            ListenerProtocol::Lmtp => (smtp::MailProtocol::Lmtp, "lmtp"),
+            ListenerProtocol::Submission => (smtp::MailProtocol::Smtp, "submission"),
         };
-        let machine = smtp::Config {
+        let machine = smtp::SmtpServerConfig {
             hostname: config.hostname.clone(),
             flavor,
-            tls: from_config::session_tls(listener),
+            tls: from_config::session_tls_mode(listener),
             auth: None,
             tolerance: from_config::session_tolerance(config),
             limits: from_config::session_limits(config),
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;
-        let balancers = (!listener.proxies.is_empty()).then(|| from_config::networks(&listener.proxies));
-        let completes = listener.protocol == Protocol::Submission;
+        let balancers = (!listener.proxies.is_empty()).then(|| from_config::network_matcher(&listener.proxies));
+        let completes = listener.protocol == ListenerProtocol::Submission;
         Ok(BoundListener {
             socket,
             protocol,
@@ -150,7 +150,7 @@ impl ListenerSet {
 
 /// Enables logins at the listeners of a configuration. The secret can be read only after privileges
 /// are dropped.
-pub fn enable_auth(listeners: &mut [BoundListener], config: &Config, secret: Option<AuthSecret>) {
+pub fn enable_auth(listeners: &mut [BoundListener], config: &Config, secret: Option<ServerSecret>) {
     for (bound_listener, listener) in listeners.iter_mut().zip(&config.listeners) {
         let auth = secret.and_then(|secret| from_config::session_auth(config, listener, secret));
         Arc::make_mut(&mut bound_listener.protocol_config).auth = auth;
@@ -207,10 +207,10 @@ impl SessionWorkers {
     /// # Errors
     ///
     /// The system cannot create them.
-    pub fn start(count: usize, generation: Generation, log: &Arc<Log>) -> io::Result<SessionWorkers> {
+    pub fn start(count: usize, generation: ConfigGeneration, log: &Arc<Log>) -> io::Result<SessionWorkers> {
         let (generations, watch) = watch::channel(Arc::new(generation));
-        let (stopper, stop) = Stopper::new();
-        let (ender, end) = Stopper::new();
+        let (stopper, stop) = StopSender::new();
+        let (ender, end) = StopSender::new();
         let start = |number| {
             let runtime = runtime()?;
             let (generations, stop, log) = (watch.clone(), stop.clone(), log.clone());
@@ -223,18 +223,18 @@ impl SessionWorkers {
     }
 
     /// What new sessions use now.
-    pub fn generation(&self) -> Arc<Generation> {
+    pub fn current_generation(&self) -> Arc<ConfigGeneration> {
         self.generations.borrow().clone()
     }
 
     /// New sessions use this from now on. Waits until removed listeners are closed, with a time
     /// limit, so that their addresses can be bound again.
-    pub fn set_generation(&self, generation: Generation) {
+    pub fn set_generation(&self, generation: ConfigGeneration) {
         let stays = |bound_listener: &BoundListener| {
             generation.listeners.iter().any(|other| other.shares_socket(bound_listener))
         };
         let closing: Vec<SocketClosed> = self
-            .generation()
+            .current_generation()
             .listeners
             .iter()
             .filter(|bound_listener| !stays(bound_listener))
@@ -247,14 +247,14 @@ impl SessionWorkers {
     /// Closes all listeners, so that later clients are refused, and asks sessions to end.
     pub fn close(&self) {
         self.generations.send_modify(|generation| {
-            *generation = Arc::new(Generation { listeners: Vec::new(), ..Generation::clone(generation) })
+            *generation = Arc::new(ConfigGeneration { listeners: Vec::new(), ..ConfigGeneration::clone(generation) })
         });
         self.stopper.stop();
     }
 
     /// Waits for the end of all sessions.
     pub async fn wait_for_sessions(&self) {
-        self.stopper.all_dropped().await;
+        self.stopper.wait_receivers_dropped().await;
     }
 
     /// Cuts off the remaining sessions, and waits for the threads.
@@ -266,17 +266,17 @@ impl SessionWorkers {
 
 /// What a worker thread needs.
 struct SessionWorker {
-    generations: watch::Receiver<Arc<Generation>>,
-    stop: Stop,
+    generations: watch::Receiver<Arc<ConfigGeneration>>,
+    stop: StopReceiver,
     answers: CommitNotifier,
     log: Arc<Log>,
 }
 
 impl SessionWorker {
-    async fn run(mut self, mut end: Stop) {
+    async fn run(mut self, mut end: StopReceiver) {
         tokio::spawn(self.answers.clone().run());
         // Dropping a stopper stops its listener.
-        let mut open: Vec<(BoundListener, Stopper)> = Vec::new();
+        let mut open: Vec<(BoundListener, StopSender)> = Vec::new();
         while !self.stop.is_requested() {
             let generation = self.generations.borrow_and_update().clone();
             open.retain(|(bound_listener, _)| {
@@ -290,18 +290,18 @@ impl SessionWorker {
             drop(generation);
             tokio::select! {
                 changed = self.generations.changed() => if changed.is_err() { break },
-                () = self.stop.requested() => {}
+                () = self.stop.wait_for_stop() => {}
             }
         }
         drop((open, self));
-        end.requested().await;
+        end.wait_for_stop().await;
     }
 
     /// Accepts sessions until the stopper is dropped. None if another listener with this socket
     /// took the handle.
-    fn accept(&self, bound_listener: &BoundListener) -> Option<Stopper> {
+    fn accept(&self, bound_listener: &BoundListener) -> Option<StopSender> {
         let handle = bound_listener.socket.handles.lock().pop()?;
-        let (stopper, closed) = Stopper::new();
+        let (stopper, closed) = StopSender::new();
         let (own, generations, answers, stop) =
             (bound_listener.clone(), self.generations.clone(), self.answers.clone(), self.stop.clone());
         let session = move |stream, peer: SocketAddr| {
@@ -316,10 +316,10 @@ impl SessionWorker {
                 adds_missing_headers: now.completes_headers,
                 proxy_protocol_networks: now.trusted_proxies.clone(),
             };
-            intake::serve(context, stream, peer.ip(), stop.clone())
+            intake::serve_session(context, stream, peer.ip(), stop.clone())
         };
         let (address, log, accepting) =
-            (bound_listener.address(), self.log.clone(), net::accept(handle, closed, session));
+            (bound_listener.address(), self.log.clone(), net::accept_connections(handle, closed, session));
         tokio::spawn(async move {
             if let Err(error) = accepting.await {
                 let fields: &[(&'static str, &dyn Display)] = &[("address", &address), ("error", &error)];
@@ -347,7 +347,8 @@ mod tests {
             let text = format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"{address}\"\n");
             Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"))
         };
-        let listener_set = || ListenerSet { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 2 };
+        let listener_set =
+            || ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 2 };
         let mut listeners = listener_set().open(&parse("127.0.0.1:0")).unwrap();
         let bound_listener = listeners.pop().unwrap();
         let again = parse(&bound_listener.address().to_string());

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use mailrace::config::{
-    Config, DEFAULT, Durability, LineEnds, ListenerTls, LogFormat, LogTarget, Protocol, Queue, QuotaFullAction,
-    TlsVersion, Transport, TransportKind,
+    Config, DEFAULT, Durability, LineEnds, ListenerProtocol, ListenerTls, LogFormat, LogTarget, QueueSettings,
+    QuotaFullAction, TlsVersion, TransportKind, TransportSettings,
 };
 use proptest::prelude::*;
 use route::DomainPattern;
@@ -85,7 +85,7 @@ fn without_a_file_it_keeps_mail_for_localhost() {
     let TransportKind::Maildir(maildir) = &config.transport(&config.domains[0].transport).unwrap().kind else {
         panic!("the default transport is not a Maildir");
     };
-    assert_eq!(maildir.path.folder("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
+    assert_eq!(maildir.path.expand("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
     assert_eq!(config.spool.lanes, [Path::new("./mailrace-data/spool")]);
     assert!(config.relay.networks[0].contains("127.0.0.1".parse().unwrap()));
 }
@@ -99,16 +99,16 @@ fn what_is_built_in_is_always_there_and_comes_first() {
         name
     };
     for (text, adopts) in [
-        ("", Queue::LAME),
-        ("[[queue]]\nname = \"lame\"\nconcurrency = 1\n", Queue::LAME),
+        ("", QueueSettings::LAME),
+        ("[[queue]]\nname = \"lame\"\nconcurrency = 1\n", QueueSettings::LAME),
         ("[[queue]]\nname = \"slow\"\nadopt = {}\n[[queue]]\nname = \"local\"\n", "slow"),
-        ("[transport.a]\ntype = \"maildir\"\n[transport.smtp]\nport = 26\n", Queue::LAME),
+        ("[transport.a]\ntype = \"maildir\"\n[transport.smtp]\nport = 26\n", QueueSettings::LAME),
     ] {
         let config = parse(text).unwrap();
         let queues: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
-        assert_eq!(queues[..3], [Queue::LOCAL, Queue::STANDARD, Queue::LAME], "{text}");
+        assert_eq!(queues[..3], [QueueSettings::LOCAL, QueueSettings::STANDARD, QueueSettings::LAME], "{text}");
         let transports: Vec<_> = config.transports.iter().map(|transport| &*transport.name).collect();
-        assert_eq!(transports[..2], [Transport::MAILDIR, Transport::SMTP], "{text}");
+        assert_eq!(transports[..2], [TransportSettings::MAILDIR, TransportSettings::SMTP], "{text}");
         assert_eq!(&*adopting(&config), adopts, "{text}");
     }
 }
@@ -126,7 +126,9 @@ fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
 #[test]
 fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
     let config = parse("[transport.smtp]\nconnections = 1\n").unwrap();
-    let TransportKind::Smtp(smtp) = &config.transport(Transport::SMTP).unwrap().kind else { panic!("not SMTP") };
+    let TransportKind::Smtp(smtp) = &config.transport(TransportSettings::SMTP).unwrap().kind else {
+        panic!("not SMTP")
+    };
     assert_eq!((smtp.concurrency.start, smtp.concurrency.max), (1, 1));
 }
 
@@ -141,7 +143,7 @@ fn a_machine_without_a_usable_name_is_localhost() {
 fn every_setting_arrives_where_it_belongs() {
     let config = parse(include_str!("full.toml")).unwrap();
     insta::assert_debug_snapshot!(config);
-    assert_eq!(config.listeners[1].protocol, Protocol::Lmtp);
+    assert_eq!(config.listeners[1].protocol, ListenerProtocol::Lmtp);
     let TransportKind::Maildir(boxes) = &config.transport("boxes").unwrap().kind else { panic!("not a Maildir") };
     assert_eq!(boxes.line_ends, LineEnds::Lf);
     let names: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use ldap::{Bind, LdapConfig, LdapServers, Members, Scope};
-use lookup::layers::{CacheSettings, Settings};
+use ldap::{GroupMembersConfig, LdapBindMethod, LdapConfig, LdapConnectionConfig, SearchScope};
+use lookup::layers::{BackendSettings, CacheSettings};
 use lookup::sqlite;
-use mailrace::config::{Config, LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
+use mailrace::config::{
+    Config, LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind,
+};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -67,44 +69,47 @@ fn what_tables_in_memory_are_made_of_arrives() {
 
 #[test]
 fn every_setting_of_databases_arrives() {
-    let database = sqlite::Config {
+    let database = sqlite::SqliteConfig {
         path: "/data/mail.db".into(),
         query: "SELECT target FROM aliases WHERE address = :key".into(),
         timeout: seconds(11),
     };
     let cache = CacheSettings { ttl: minutes(13), negative_ttl: seconds(0), stale_if_error: seconds(0), entries: 14 };
-    let lookup_settings = Settings { cache: Some(cache), wait_max: seconds(12), ..Settings::default() };
-    assert_eq!(kind("sqlite"), TableKind::Sqlite(Box::new(SqliteTable { database, lookup_settings })));
+    let lookup_settings = BackendSettings { cache: Some(cache), wait_max: seconds(12), ..BackendSettings::default() };
+    assert_eq!(kind("sqlite"), TableKind::Sqlite(Box::new(SqliteTableConfig { database, lookup_settings })));
     let database =
-        sqlite::Config { path: "/mail.db".into(), query: "SELECT 1 WHERE :domain".into(), timeout: seconds(10) };
-    let lookup_settings = Settings { cache: None, ..Settings::default() };
-    assert_eq!(kind("sqlite with defaults"), TableKind::Sqlite(Box::new(SqliteTable { database, lookup_settings })));
-    let postgres = PostgresTable {
+        sqlite::SqliteConfig { path: "/mail.db".into(), query: "SELECT 1 WHERE :domain".into(), timeout: seconds(10) };
+    let lookup_settings = BackendSettings { cache: None, ..BackendSettings::default() };
+    assert_eq!(
+        kind("sqlite with defaults"),
+        TableKind::Sqlite(Box::new(SqliteTableConfig { database, lookup_settings }))
+    );
+    let postgres = PostgresTableConfig {
         url: "postgres://mail:hidden@db1:5433,db2/mail?sslmode=require".parse().unwrap(),
         password_file: None,
         ca_file: Some("/data/ca.pem".into()),
         query: "SELECT address, target FROM aliases WHERE address = ANY($1)".into(),
         timeout: seconds(21),
         connect_timeout: seconds(22),
-        lookup_settings: Settings {
+        lookup_settings: BackendSettings {
             cache: None,
             batch_max: 23,
             concurrency: 24,
             wait_max: seconds(25),
             failures_max: 26,
             probe_interval: seconds(27),
-            ..Settings::default()
+            ..BackendSettings::default()
         },
     };
     assert_eq!(kind("postgres"), TableKind::Postgres(Box::new(postgres)));
-    let postgres = PostgresTable {
+    let postgres = PostgresTableConfig {
         url: "host=/run/postgresql user=mail".parse().unwrap(),
         password_file: Some("/data/password".into()),
         ca_file: None,
         query: "SELECT $1".into(),
         timeout: seconds(10),
         connect_timeout: seconds(5),
-        lookup_settings: Settings::default(),
+        lookup_settings: BackendSettings::default(),
     };
     assert_eq!(kind("postgres with defaults"), TableKind::Postgres(Box::new(postgres)));
 }
@@ -112,16 +117,16 @@ fn every_setting_of_databases_arrives() {
 /// A directory with only the mandatory keys.
 fn directory(url: &str) -> LdapConfig {
     LdapConfig {
-        servers: LdapServers {
+        servers: LdapConnectionConfig {
             urls: vec![url.parse().expect("a URL")],
             starttls: false,
             ca_file: None,
-            bind: Bind::Anonymous,
+            bind: LdapBindMethod::Anonymous,
             connect_timeout: seconds(5),
             timeout: seconds(10),
         },
         base: "dc=example,dc=org".into(),
-        scope: Scope::Sub,
+        scope: SearchScope::Sub,
         filter: "(mail={key})".parse().expect("a filter"),
         results: Vec::new(),
         members: None,
@@ -132,59 +137,63 @@ fn directory(url: &str) -> LdapConfig {
 
 #[test]
 fn every_setting_of_directories_arrives() {
-    let servers = LdapServers {
+    let servers = LdapConnectionConfig {
         urls: vec!["ldap://127.0.0.1:389".parse().unwrap(), "ldap://[::1]:1389".parse().unwrap()],
         starttls: true,
         ca_file: Some("/etc/ssl/ours.pem".into()),
-        bind: Bind::Simple { dn: "cn=mail,dc=example,dc=org".into(), password: "hidden".into() },
+        bind: LdapBindMethod::Simple { dn: "cn=mail,dc=example,dc=org".into(), password: "hidden".into() },
         connect_timeout: seconds(33),
         timeout: seconds(34),
     };
     let asked = LdapConfig {
         servers,
         base: "ou=people,dc=example,dc=org".into(),
-        scope: Scope::One,
+        scope: SearchScope::One,
         filter: "(&(objectClass=person)(|(mail={key})(alias={key})))".parse().unwrap(),
         results: vec!["mail".parse().unwrap(), "{mailMessageStore}/Maildir/".parse().unwrap()],
-        members: Some(Members { attribute: "member".into(), depth_max: 31 }),
+        members: Some(GroupMembersConfig { attribute: "member".into(), depth_max: 31 }),
         values_max: 32,
         referrals: true,
     };
     let cache =
         CacheSettings { ttl: minutes(40), negative_ttl: seconds(41), stale_if_error: minutes(42 * 60), entries: 43 };
-    let lookup_settings = Settings {
+    let lookup_settings = BackendSettings {
         cache: Some(cache),
         batch_max: 35,
         concurrency: 36,
         wait_max: seconds(37),
         failures_max: 38,
         probe_interval: seconds(39),
-        ..Settings::default()
+        ..BackendSettings::default()
     };
-    let expected = LdapTable { directory: asked, password_file: None, lookup_settings, replica: None };
+    let expected = LdapTableConfig { directory: asked, password_file: None, lookup_settings, replica: None };
     assert_eq!(kind("directory"), TableKind::Ldap(Box::new(expected)));
     let asked = directory("ldap://ldap.example.org");
-    let expected =
-        LdapTable { directory: asked, password_file: None, lookup_settings: Settings::default(), replica: None };
+    let expected = LdapTableConfig {
+        directory: asked,
+        password_file: None,
+        lookup_settings: BackendSettings::default(),
+        replica: None,
+    };
     assert_eq!(kind("directory with defaults"), TableKind::Ldap(Box::new(expected)));
 }
 
 #[test]
 fn every_setting_of_copies_arrives() {
     let mut asked = directory("ldapi:///run/slapd/ldapi");
-    asked.servers.bind = Bind::External;
-    asked.scope = Scope::Base;
+    asked.servers.bind = LdapBindMethod::External;
+    asked.scope = SearchScope::Base;
     asked.results = vec!["mail".parse().unwrap()];
     let copy = LdapReplicaConfig { file: "/data/copy".into(), poll_every: minutes(51), removals_max: 1.0 };
-    let lookup_settings = Settings::default();
-    let expected = LdapTable { directory: asked, password_file: None, lookup_settings, replica: Some(copy) };
+    let lookup_settings = BackendSettings::default();
+    let expected = LdapTableConfig { directory: asked, password_file: None, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy"), TableKind::Ldap(Box::new(expected)));
     let mut asked = directory("ldaps://ldap.example.org");
-    asked.servers.bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
+    asked.servers.bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "".into() };
     let file = "/data/tables/copy with defaults".into();
     let copy = LdapReplicaConfig { file, poll_every: minutes(5), removals_max: 0.1 };
     let password_file = Some("/etc/mailrace/password".into());
-    let expected = LdapTable { directory: asked, password_file, lookup_settings, replica: Some(copy) };
+    let expected = LdapTableConfig { directory: asked, password_file, lookup_settings, replica: Some(copy) };
     assert_eq!(kind("copy with defaults"), TableKind::Ldap(Box::new(expected)));
 }
 

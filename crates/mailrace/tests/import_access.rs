@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use intake::ThrottledLog;
 use intake::access::{
-    AccessCondition, AccessDecision, AccessRules, AccessStage, AccessTest, CompiledRule, DnsblCheck, RuleSubject,
+    AccessCondition, AccessDecision, AccessRules, AccessStage, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject,
     SessionInfo,
 };
 use lookup::regexp::RegexpTable;
@@ -21,7 +21,7 @@ use lookup::text::TextTable;
 use lookup::unavailable::UnavailableTable;
 use lookup::{LookupAnswer, LookupFuture, Table};
 use mail::Address;
-use mailrace::config::{AccessRule, Config, Listener, Protocol, TableKind};
+use mailrace::config::{AccessRule, Config, ListenerProtocol, ListenerSettings, TableKind};
 use mailrace::import::postfix::{FileReader, ImportResult, import};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -242,13 +242,13 @@ impl Server {
         Server { import, config, access, runtime, _folder: folder }
     }
 
-    fn listener(&self, port: u16) -> Option<&Listener> {
+    fn listener(&self, port: u16) -> Option<&ListenerSettings> {
         self.config.listeners.iter().find(|listener| listener.address.port() == port)
     }
 
     /// Whether it accepts the recipient at a listener: for local domains if no rule refuses it, for
     /// other domains if the client may relay.
-    fn takes(&self, listener: &Listener, client: &TestClient) -> bool {
+    fn takes(&self, listener: &ListenerSettings, client: &TestClient) -> bool {
         let address: IpAddr = client.client.parse().unwrap();
         let can_log_in = listener.auth || !client.logged_in;
         let has_to = listener.require_auth && !client.logged_in;
@@ -289,7 +289,9 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
     let mut tests = Vec::new();
     let networks = rule.clients.clone();
     if !networks.is_empty() {
-        tests.push(AccessTest::Client(Arc::new(move |client| networks.iter().any(|network| network.contains(client)))));
+        tests.push(ConditionMatcher::Client(Arc::new(move |client| {
+            networks.iter().any(|network| network.contains(client))
+        })));
     }
     let named = [
         (RuleSubject::Client, &rule.clients_in),
@@ -298,12 +300,12 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
         (RuleSubject::Recipient, &rule.recipients_in),
     ];
     for (subject, name) in named {
-        tests.extend(name.as_ref().map(|name| AccessTest::Table(subject, tables[&**name].clone())));
+        tests.extend(name.as_ref().map(|name| ConditionMatcher::Table(subject, tables[&**name].clone())));
     }
     if let Some(zone) = &rule.dnsbl {
         let name = if &*zone.zone == "list.example" { "list.example" } else { "white.example" };
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
-        tests.push(AccessTest::Dnsbl(DnsblCheck { name: name.into(), table: Arc::new(ListOf(name)), codes }));
+        tests.push(ConditionMatcher::Dnsbl(DnsblCheck { name: name.into(), table: Arc::new(ListOf(name)), codes }));
     }
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
@@ -575,7 +577,7 @@ fn nobody_logs_in_without_a_password_table() {
                   \x20 -o smtpd_recipient_restrictions=permit_sasl_authenticated,reject\n";
     let server = Server::new(MAIN, master);
     let listener = server.listener(587).unwrap();
-    assert_eq!((listener.protocol, listener.auth, listener.require_auth), (Protocol::Submission, true, true));
+    assert_eq!((listener.protocol, listener.auth, listener.require_auth), (ListenerProtocol::Submission, true, true));
     let logins = server.import.files.iter().find(|file| file.path.ends_with("logins")).unwrap();
     assert!(logins.secret && logins.text.lines().all(|line| line.starts_with('#')), "{}", logins.text);
 }

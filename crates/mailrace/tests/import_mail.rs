@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use lookup::directory::{RecipientDirectory, Resolution};
+use lookup::directory::{AddressResolution, RecipientDirectory};
 use mailrace::config::Config;
 use mailrace::from_config;
 use mailrace::import::postfix::{FileReader, ImportResult, import};
@@ -55,8 +55,8 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let tables =
             OpenTables::open(&config, Arc::new(|_| {})).unwrap_or_else(|error| panic!("{error}\n{}", import.text));
-        let directory = from_config::directory(&config, &tables);
-        let routes = route::Config { resolver: no_dns(), ..from_config::routes(&config) };
+        let directory = from_config::recipient_directory(&config, &tables);
+        let routes = route::Config { resolver: no_dns(), ..from_config::routing_config(&config) };
         let router = Router::new(routes).unwrap().with_tables(tables.iter().map(|(_, table)| table.clone()));
         Server { import, config, directory, router, runtime, _folder: folder }
     }
@@ -64,10 +64,12 @@ impl Server {
     /// The mailbox for an address; "451" or "550" if there is none.
     fn mailbox_result(&self, address: &str) -> String {
         match self.runtime.block_on(self.directory.resolve(&address.parse().unwrap())) {
-            Resolution::Local(finals) => finals.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" "),
-            Resolution::Remote(address) => format!("remote {address}"),
-            Resolution::Unavailable(_) => "451".into(),
-            Resolution::Unknown => "550".into(),
+            AddressResolution::Local(finals) => {
+                finals.iter().map(|it| it.address.to_string()).collect::<Vec<_>>().join(" ")
+            }
+            AddressResolution::Remote(address) => format!("remote {address}"),
+            AddressResolution::Unavailable(_) => "451".into(),
+            AddressResolution::Unknown => "550".into(),
             other => panic!("{other:?}"),
         }
     }
@@ -189,7 +191,7 @@ fn addresses_with_a_transport_of_their_own_are_put_off() {
 fn a_null_client_passes_on_what_its_programs_write() {
     let main = "mydestination =\nmyorigin = example.com\nrelayhost = [192.0.2.1]\ninet_interfaces = loopback-only\n";
     let server = Server::new(main, &[]);
-    assert_eq!(&*from_config::origin(&server.config), "example.com");
+    assert_eq!(&*from_config::origin_domain(&server.config), "example.com");
     for address in ["root@example.com", "root@mx.example.com"] {
         assert_eq!(server.mailbox_result(address), format!("remote {address}"));
     }
@@ -237,7 +239,7 @@ fn domains_that_are_excepted_are_none_of_ours() {
 fn names_without_a_domain_are_meant_at_the_origin() {
     let server =
         Server::new("mydestination = $myhostname\nmyorigin = /etc/mailname\n", &[("/etc/mailname", "a.example\n")]);
-    assert_eq!(&*from_config::origin(&server.config), "a.example");
+    assert_eq!(&*from_config::origin_domain(&server.config), "a.example");
 }
 
 /// All addresses at such a domain were refused.

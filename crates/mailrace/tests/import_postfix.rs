@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mailrace::config::Config;
-use mailrace::import::postfix::expand::Values;
+use mailrace::import::postfix::expand::ExpandedParameters;
 use mailrace::import::postfix::main_cf::MainCf;
 use mailrace::import::postfix::{FileReader, ImportResult, import};
 use proptest::prelude::*;
@@ -190,7 +190,7 @@ fn parameters_expand_as_postfix_expands_them() {
         std::fs::write(folder.path().join("main.cf"), main).unwrap();
         std::fs::write(folder.path().join("master.cf"), "").unwrap();
         let file = MainCf::parse(main);
-        let values = Values::new(&file, "mail.example.com");
+        let values = ExpandedParameters::new(&file, "mail.example.com");
         // `luser_relay` is expanded at delivery.
         for (name, _) in file.settings().filter(|(name, _)| *name != "luser_relay") {
             let asked = Command::new("postconf").arg("-c").arg(folder.path()).args(["-x", "-h", name]).output();

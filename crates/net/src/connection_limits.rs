@@ -126,7 +126,7 @@ impl ConnectionLimiter {
     }
 
     /// The current number of sessions.
-    pub fn sessions(&self) -> usize {
+    pub fn session_count(&self) -> usize {
         self.counters.sessions.load(Relaxed)
     }
 
@@ -169,7 +169,12 @@ impl SessionPermit {
     /// Transfers the permission to another client, on whose behalf a proxy has connected. If that
     /// client is refused, the session no longer counts for any client, but counts in the total
     /// until the permission is dropped.
-    pub fn transfer(&mut self, address: IpAddr, trusted: bool, now: Instant) -> Result<(), ConnectionRefusal> {
+    pub fn transfer_to_client(
+        &mut self,
+        address: IpAddr,
+        trusted: bool,
+        now: Instant,
+    ) -> Result<(), ConnectionRefusal> {
         if let Some(before) = self.client.take() {
             self.limiter.shard(before).leave(before);
         }
@@ -182,7 +187,7 @@ impl SessionPermit {
     }
 
     /// Whether the client may send one more message now; if so, it is counted.
-    pub fn take_message(&self, now: Instant) -> bool {
+    pub fn admit_message(&self, now: Instant) -> bool {
         // No lock is needed without a limit on messages.
         let client = self.client.filter(|_| self.limiter.limits.messages_per_client.is_some());
         client.is_none_or(|client| self.limiter.shard(client).rates.take(client, RateKind::Message, now))
@@ -234,7 +239,7 @@ mod tests {
         assert_eq!(limiter.admit(address, false, Instant::now()).unwrap_err(), ConnectionRefusal::ClientFull);
         drop(first);
         let _third = limiter.admit(address, false, Instant::now()).unwrap();
-        assert_eq!(limiter.sessions(), 2);
+        assert_eq!(limiter.session_count(), 2);
     }
 
     #[test]
@@ -252,18 +257,22 @@ mod tests {
         let (proxy, client) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
         let now = Instant::now();
         let mut passes: Vec<SessionPermit> = (0..3).map(|_| limiter.admit(proxy, true, now).unwrap()).collect();
-        assert_eq!(passes[0].transfer(client, false, now), Ok(()), "the transferred session takes no second slot");
-        assert_eq!(passes[1].transfer(client, false, now), Ok(()));
-        assert_eq!(passes[2].transfer(client, false, now), Err(ConnectionRefusal::ClientFull));
-        assert_eq!(limiter.sessions(), 3);
-        assert_eq!(passes[0].transfer(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
         assert_eq!(
-            passes[2].transfer(client, false, now),
+            passes[0].transfer_to_client(client, false, now),
+            Ok(()),
+            "the transferred session takes no second slot"
+        );
+        assert_eq!(passes[1].transfer_to_client(client, false, now), Ok(()));
+        assert_eq!(passes[2].transfer_to_client(client, false, now), Err(ConnectionRefusal::ClientFull));
+        assert_eq!(limiter.session_count(), 3);
+        assert_eq!(passes[0].transfer_to_client(IpAddr::from([192, 0, 2, 2]), false, now), Ok(()));
+        assert_eq!(
+            passes[2].transfer_to_client(client, false, now),
             Ok(()),
             "a transferred session no longer counts for its earlier client"
         );
         drop(passes);
-        assert_eq!((limiter.sessions(), limiter.shard(client).sessions.len()), (0, 0));
+        assert_eq!((limiter.session_count(), limiter.shard(client).sessions.len()), (0, 0));
     }
 
     #[test]
@@ -286,7 +295,7 @@ mod tests {
         drop(limiter.admit(address, false, start).unwrap());
         assert_eq!(limiter.admit(address, false, start).unwrap_err(), ConnectionRefusal::ClientTooOften);
         assert!(limiter.admit(address, true, start).is_ok(), "a trusted client was limited");
-        assert_eq!(limiter.sessions(), 0);
+        assert_eq!(limiter.session_count(), 0);
         assert!(limiter.shard(address).sessions.is_empty());
         assert!(limiter.admit(address, false, start + Duration::from_secs(30)).is_ok());
     }
@@ -297,10 +306,10 @@ mod tests {
         let now = Instant::now();
         let enter = |address: &str, trusted| limiter.admit(address.parse().unwrap(), trusted, now).unwrap();
         let (first, second) = (enter("2001:db8::1", false), enter("2001:db8::2", false));
-        assert!(first.take_message(now) && second.take_message(now));
-        assert!(!first.take_message(now) && !second.take_message(now));
+        assert!(first.admit_message(now) && second.admit_message(now));
+        assert!(!first.admit_message(now) && !second.admit_message(now));
         let trusted = enter("2001:db8::3", true);
-        assert!((0..10).all(|_| trusted.take_message(now)));
+        assert!((0..10).all(|_| trusted.admit_message(now)));
     }
 
     #[test]
@@ -311,7 +320,7 @@ mod tests {
         let narrow = limiter.with_limits(ConnectionLimits { sessions_per_client_max: 1, ..LIMITS });
         assert_eq!(narrow.admit(address, false, now).unwrap_err(), ConnectionRefusal::ClientFull);
         drop(first);
-        assert_eq!((limiter.sessions(), narrow.sessions()), (0, 0));
+        assert_eq!((limiter.session_count(), narrow.session_count()), (0, 0));
         let wide = narrow.with_limits(ConnectionLimits { connections_per_client: TWO_A_MINUTE, ..LIMITS });
         drop(wide.admit(address, false, now).unwrap());
         assert_eq!(
@@ -329,7 +338,7 @@ mod tests {
         let (told, heard) = std::sync::mpsc::channel();
         let shard = limiter.shard(address);
         std::thread::scope(|scope| {
-            scope.spawn(|| told.send(permit.take_message(Instant::now())).unwrap());
+            scope.spawn(|| told.send(permit.admit_message(Instant::now())).unwrap());
             let taken = heard.recv_timeout(Duration::from_secs(10));
             drop(shard);
             assert_eq!(taken, Ok(true));

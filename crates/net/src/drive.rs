@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::input::with_input;
 use crate::server_stream::ServerStream;
-use crate::{Stop, TlsServer, instant_of, steady_now as now};
+use crate::{StopReceiver, TlsServer, instant_of, steady_now as now};
 
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
 /// the connection, and the peer might not see the last reply.
@@ -23,11 +23,11 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// A protocol machine with the code that answers its questions. Times are from
 /// [`crate::steady_now`].
-pub trait Conversation {
+pub trait ConnectionHandler {
     /// Handles bytes from the peer.
     fn handle_input(&mut self, now: Timestamp, input: &[u8]);
     /// The peer has closed its side.
-    fn handle_end(&mut self, now: Timestamp);
+    fn handle_disconnect(&mut self, now: Timestamp);
     /// The deadline has passed.
     fn handle_timeout(&mut self, now: Timestamp);
     /// The server is shutting down.
@@ -38,7 +38,7 @@ pub trait Conversation {
     fn output(&self) -> &[u8];
     /// The first `count` bytes of the output were sent.
     fn handle_sent(&mut self, count: usize);
-    /// When to call [`Conversation::handle_timeout`].
+    /// When to call [`ConnectionHandler::handle_timeout`].
     fn deadline(&self) -> Option<Timestamp>;
     /// Whether to close the connection once the output is sent.
     fn wants_close(&self) -> bool;
@@ -50,8 +50,8 @@ pub trait Conversation {
         None
     }
     /// The handshake succeeded: from here on everything goes over TLS.
-    fn handle_secured(&mut self, _now: Timestamp, _security: TlsInfo) {}
-    /// The handshake failed; `handle_end` follows.
+    fn handle_tls_established(&mut self, _now: Timestamp, _security: TlsInfo) {}
+    /// The handshake failed; `handle_disconnect` follows.
     fn handle_handshake_failed(&mut self, _now: Timestamp, _error: &io::Error) {}
 }
 
@@ -97,23 +97,27 @@ impl<S: Future<Output = ()>> Interrupts<'_, S> {
     }
 }
 
-/// Runs a conversation until one side ends it. Whatever happens to the connection, `handle_end` is
-/// called.
-pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut (impl Conversation + Send)) {
-    let stopping = pin!(stop.requested());
+/// Runs a conversation until one side ends it. Whatever happens to the connection,
+/// `handle_disconnect` is called.
+pub async fn drive_connection(
+    mut stream: ServerStream,
+    mut stop: StopReceiver,
+    conversation: &mut (impl ConnectionHandler + Send),
+) {
+    let stopping = pin!(stop.wait_for_stop());
     let due = deadline(conversation);
     let timer = pin!(sleep_until(instant_of(due)));
     let mut interrupts = Interrupts { stopping, stop_was_reported: false, timer, due };
     loop {
         conversation.work().await;
         if send(&mut stream, &mut interrupts, conversation).await.is_err() {
-            conversation.handle_end(now());
+            conversation.handle_disconnect(now());
             return conversation.work().await;
         }
         if conversation.wants_close() {
             // The shutdown may have come while sending.
             conversation.work().await;
-            return close(close_tls(stream, &mut interrupts, conversation).await).await;
+            return close_gracefully(close_tls(stream, &mut interrupts, conversation).await).await;
         }
         if let ServerStream::Plain(_) = stream
             && let Some(tls_server) = conversation.wants_handshake()
@@ -121,7 +125,7 @@ pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut 
             match handshake(stream, tls_server, &mut interrupts).await {
                 Ok(Some(secured)) => {
                     if let Some(security) = secured.tls_info() {
-                        conversation.handle_secured(now(), security);
+                        conversation.handle_tls_established(now(), security);
                     }
                     stream = secured;
                     continue;
@@ -129,12 +133,12 @@ pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut 
                 // The session ends because of the shutdown; the handshake did not fail.
                 Ok(None) => {
                     conversation.handle_stop(now());
-                    conversation.handle_end(now());
+                    conversation.handle_disconnect(now());
                     return conversation.work().await;
                 }
                 Err(error) => {
                     conversation.handle_handshake_failed(now(), &error);
-                    conversation.handle_end(now());
+                    conversation.handle_disconnect(now());
                     return conversation.work().await;
                 }
             }
@@ -147,7 +151,7 @@ pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut 
         match event.await {
             WakeUp::Input | WakeUp::Writable => {}
             WakeUp::End => {
-                conversation.handle_end(now());
+                conversation.handle_disconnect(now());
                 conversation.work().await;
                 if send(&mut stream, &mut interrupts, conversation).await.is_ok() {
                     close_tls(stream, &mut interrupts, conversation).await;
@@ -155,7 +159,7 @@ pub async fn drive(mut stream: ServerStream, mut stop: Stop, conversation: &mut 
                 return;
             }
             WakeUp::Broken => {
-                conversation.handle_end(now());
+                conversation.handle_disconnect(now());
                 return conversation.work().await;
             }
             // The timer is not moved for every command: it fires at an earlier deadline, and is set
@@ -193,14 +197,14 @@ async fn handshake(
 }
 
 /// The conversation's deadline; without one, a time to check again.
-fn deadline(conversation: &impl Conversation) -> Timestamp {
+fn deadline(conversation: &impl ConnectionHandler) -> Timestamp {
     const NONE: Duration = Duration::from_secs(60);
     conversation.deadline().unwrap_or_else(|| now() + NONE)
 }
 
 fn poll_input(
     stream: &mut ServerStream,
-    conversation: &mut impl Conversation,
+    conversation: &mut impl ConnectionHandler,
     context: &mut Context<'_>,
 ) -> Poll<WakeUp> {
     with_input(|input| {
@@ -218,7 +222,7 @@ fn poll_input(
 
 /// Handles input that arrived before the deadline but was not read in time. Ends and errors are
 /// seen at the next read.
-async fn read_pending_input(stream: &mut ServerStream, conversation: &mut impl Conversation) {
+async fn read_pending_input(stream: &mut ServerStream, conversation: &mut impl ConnectionHandler) {
     poll_fn(|context| {
         let _ = poll_input(stream, conversation, context);
         Poll::Ready(())
@@ -231,7 +235,7 @@ async fn read_pending_input(stream: &mut ServerStream, conversation: &mut impl C
 async fn send(
     stream: &mut ServerStream,
     interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
-    conversation: &mut impl Conversation,
+    conversation: &mut impl ConnectionHandler,
 ) -> io::Result<()> {
     while !conversation.output().is_empty() || stream.has_unsent() {
         match stream.try_send(conversation.output()) {
@@ -248,7 +252,7 @@ async fn send(
 async fn wait_until_writable(
     stream: &ServerStream,
     interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
-    conversation: &mut impl Conversation,
+    conversation: &mut impl ConnectionHandler,
 ) -> io::Result<()> {
     let event = poll_fn(|context| match interrupts.poll(context) {
         Poll::Pending => stream.poll_writable(context).map_ok(|()| WakeUp::Writable),
@@ -277,7 +281,7 @@ async fn wait_until_writable(
 async fn close_tls(
     mut stream: ServerStream,
     interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
-    conversation: &mut impl Conversation,
+    conversation: &mut impl ConnectionHandler,
 ) -> TcpStream {
     stream.announce_end();
     while stream.has_unsent() {
@@ -304,7 +308,7 @@ pub fn discard_input(stream: &TcpStream) {
 /// Closes the connection so that the peer gets the last reply. Usually nothing is unread, and the
 /// kernel does the rest. With unread input, which would reset the connection, it takes up to two
 /// seconds.
-pub async fn close(mut stream: TcpStream) {
+pub async fn close_gracefully(mut stream: TcpStream) {
     let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;

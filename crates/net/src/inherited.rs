@@ -28,7 +28,7 @@ struct PassedSocket {
 
 /// What is wrong with a passed socket.
 #[derive(Debug, thiserror::Error)]
-pub enum InheritedError {
+pub enum InheritedSocketError {
     /// The descriptor cannot be used.
     #[error("the inherited socket {name:?} is not a listening TCP socket: {error}")]
     Unusable {
@@ -55,7 +55,7 @@ impl InheritedSockets {
     /// # Errors
     ///
     /// A descriptor is not a listening TCP socket.
-    pub fn from_environment() -> Result<InheritedSockets, InheritedError> {
+    pub fn from_environment() -> Result<InheritedSockets, InheritedSocketError> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut passed = ListenFd::from_env();
         let sockets = (0..passed.len()).map(|index| take(&mut passed, index, &names));
@@ -73,20 +73,20 @@ impl InheritedSockets {
     /// # Errors
     ///
     /// A socket was not taken.
-    pub fn check_all_taken(self) -> Result<(), InheritedError> {
+    pub fn check_all_taken(self) -> Result<(), InheritedSocketError> {
         match self.sockets.into_iter().next() {
-            Some(PassedSocket { name, address, .. }) => Err(InheritedError::NoListener { name, address }),
+            Some(PassedSocket { name, address, .. }) => Err(InheritedSocketError::NoListener { name, address }),
             None => Ok(()),
         }
     }
 }
 
-fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<PassedSocket, InheritedError> {
+fn take(passed: &mut ListenFd, index: usize, names: &str) -> Result<PassedSocket, InheritedSocketError> {
     // systemd uses this name for sockets without one.
     let name = names.split(':').nth(index).filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned();
     match prepare(passed, index) {
         Ok((listener, address)) => Ok(PassedSocket { name, address, listener }),
-        Err(error) => Err(InheritedError::Unusable { name, error }),
+        Err(error) => Err(InheritedSocketError::Unusable { name, error }),
     }
 }
 

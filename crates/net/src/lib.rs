@@ -1,5 +1,5 @@
-//! Sockets for protocol machines: listening, session limits, timeouts, shutdown. A [`Conversation`]
-//! speaks the protocol; this crate transfers its bytes.
+//! Sockets for protocol machines: listening, session limits, timeouts, shutdown. A
+//! [`ConnectionHandler`] speaks the protocol; this crate transfers its bytes.
 //!
 //! An idle connection costs a task and a socket, but no buffer: all connections of a thread share
 //! one for reading.
@@ -26,13 +26,13 @@ pub use clock::{instant_of, steady_now};
 pub use connection_limits::{
     ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, Rate, SessionPermit,
 };
-pub use drive::{Conversation, close, discard_input, drive};
+pub use drive::{ConnectionHandler, close_gracefully, discard_input, drive_connection};
 pub use endpoint::Endpoint;
-pub use inherited::{InheritedError, InheritedSockets};
-pub use listen::{accept, bind, set_backlog};
-pub use outbound::{FileRange, OutboundConnection, Transferred};
+pub use inherited::{InheritedSocketError, InheritedSockets};
+pub use listen::{accept_connections, bind, set_backlog};
+pub use outbound::{FileRange, OutboundConnection, SentOrReceived};
 pub use proxy::{PROXY_HEADER_TIME_MAX, ProxyError, ProxyHeader, parse_proxy_header, receive_proxy_header};
 pub use server_stream::ServerStream;
-pub use stop::{Stop, Stopper};
+pub use stop::{StopReceiver, StopSender};
 pub use tls_client::TlsClient;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
-use crate::Stop;
+use crate::StopReceiver;
 
 /// Binds and listens, without accepting yet. Replies are sent without delay (TCP_NODELAY), which
 /// accepted sockets inherit.
@@ -32,9 +32,9 @@ pub fn set_backlog(listener: &TcpListener, backlog: u32) -> io::Result<()> {
 
 /// Accepts connections until the shutdown, and spawns `session` for each. Requires a
 /// single-threaded runtime.
-pub async fn accept<F>(
+pub async fn accept_connections<F>(
     listener: TcpListener,
-    mut stop: Stop,
+    mut stop: StopReceiver,
     mut session: impl FnMut(TcpStream, SocketAddr) -> F,
 ) -> io::Result<()>
 where
@@ -44,7 +44,7 @@ where
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stop.requested() => return Ok(()),
+            () = stop.wait_for_stop() => return Ok(()),
         };
         match accepted {
             Ok((stream, peer)) => drop(tokio::spawn(session(stream, peer))),

@@ -7,8 +7,8 @@
 //!
 //! Pages of a file queued by `sendfile` stay pages of that file until the peer has them: changing
 //! them would change what the peer gets. From the first such page until
-//! [`OutboundConnection::release_files`] finds that the peer has them all, closing the connection
-//! for any reason resets it.
+//! [`OutboundConnection::update_file_pages_in_flight`] finds that the peer has them all, closing
+//! the connection for any reason resets it.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -46,7 +46,7 @@ pub struct OutboundConnection {
 
 /// The direction in which bytes were transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transferred<T> {
+pub enum SentOrReceived<T> {
     /// The number of bytes sent.
     Sent(usize),
     /// Bytes were received; the result of handling them.
@@ -90,7 +90,7 @@ impl OutboundConnection {
     }
 
     /// Starts TLS on a TCP connection. The server must not have sent anything unsolicited before.
-    pub async fn secure(self, tls: &TlsClient, name: &str, deadline: Instant) -> io::Result<OutboundConnection> {
+    pub async fn start_tls(self, tls: &TlsClient, name: &str, deadline: Instant) -> io::Result<OutboundConnection> {
         let stream = match self.stream {
             OutboundStream::Plain(stream) => stream,
             OutboundStream::Unix(_) => {
@@ -131,20 +131,20 @@ impl OutboundConnection {
 
     /// Sends some of the slices, or passes input to `take` if the peer accepts no bytes: two sides
     /// that both only send would wait forever. With nothing to send, it receives.
-    pub async fn exchange<T>(
+    pub async fn send_or_receive<T>(
         &mut self,
         pieces: &[IoSlice<'_>],
         deadline: Instant,
         take: impl FnOnce(&[u8]) -> T,
-    ) -> io::Result<Transferred<T>> {
+    ) -> io::Result<SentOrReceived<T>> {
         let mut take = Some(take);
         let idle = pieces.iter().all(|piece| piece.is_empty());
         poll_fn(|context| {
             if !idle && let Poll::Ready(sent) = self.poll_send(pieces, context) {
-                return Poll::Ready(sent.map(Transferred::Sent));
+                return Poll::Ready(sent.map(SentOrReceived::Sent));
             }
             if let Poll::Ready(received) = self.poll_receive(&mut take, context) {
-                return Poll::Ready(received.map(Transferred::Received));
+                return Poll::Ready(received.map(SentOrReceived::Received));
             }
             self.poll_deadline(deadline, context).map(Err)
         })
@@ -181,7 +181,7 @@ impl OutboundConnection {
 
     /// Whether [`OutboundConnection::poll_send_file`] is supported: over TCP in clear text. Bytes
     /// in a unix socket outlive a reset, and TLS must encrypt what it sends.
-    pub fn sends_files(&self) -> bool {
+    pub fn supports_sendfile(&self) -> bool {
         matches!(self.stream, OutboundStream::Plain(_))
     }
 
@@ -213,7 +213,7 @@ impl OutboundConnection {
     /// Call it when the peer has replied to what was sent from files: closing the connection is
     /// normal again if the send queue is empty. If it is not, the peer replied before it had read
     /// everything, and [`OutboundConnection::has_file_pages_in_flight`] stays true.
-    pub fn release_files(&mut self) {
+    pub fn update_file_pages_in_flight(&mut self) {
         if let OutboundStream::Plain(stream) = &self.stream
             && self.file_pages_in_flight
         {

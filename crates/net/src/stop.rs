@@ -4,17 +4,17 @@ use tokio::sync::watch;
 
 /// Sends the shutdown signal; dropping it does so too.
 #[derive(Debug)]
-pub struct Stopper(watch::Sender<bool>);
+pub struct StopSender(watch::Sender<bool>);
 
 /// Receives the shutdown signal. Each part of the server holds one until it has stopped.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct StopReceiver(watch::Receiver<bool>);
 
-impl Stopper {
+impl StopSender {
     /// A sender and its first receiver.
-    pub fn new() -> (Stopper, Stop) {
+    pub fn new() -> (StopSender, StopReceiver) {
         let (sender, receiver) = watch::channel(false);
-        (Stopper(sender), Stop(receiver))
+        (StopSender(sender), StopReceiver(receiver))
     }
 
     /// Sends the signal.
@@ -23,15 +23,15 @@ impl Stopper {
         self.0.send_replace(true);
     }
 
-    /// Waits until all [`Stop`]s are dropped.
-    pub async fn all_dropped(&self) {
+    /// Waits until all [`StopReceiver`]s are dropped.
+    pub async fn wait_receivers_dropped(&self) {
         self.0.closed().await;
     }
 }
 
-impl Stop {
+impl StopReceiver {
     /// Waits for the signal.
-    pub async fn requested(&mut self) {
+    pub async fn wait_for_stop(&mut self) {
         // An error means that the sender was dropped.
         let _ = self.0.wait_for(|stop| *stop).await;
     }

@@ -106,7 +106,7 @@ impl TlsServer {
     }
 
     /// The same, but includes files that have just changed: the caller says that they are complete.
-    pub fn reload_ready(&self) -> Vec<Result<Certificate, CertificateError>> {
+    pub fn reload_changed_now(&self) -> Vec<Result<Certificate, CertificateError>> {
         self.reload(None)
     }
 

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use mail::Timestamp;
-use net::{Conversation, Stop, Stopper};
+use net::{ConnectionHandler, StopReceiver, StopSender};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than any step of these tests, and shorter than any wait that would be a failure.
@@ -20,10 +20,10 @@ struct LongOutput {
     ended: bool,
 }
 
-impl Conversation for LongOutput {
+impl ConnectionHandler for LongOutput {
     fn handle_input(&mut self, _now: Timestamp, _input: &[u8]) {}
 
-    fn handle_end(&mut self, _now: Timestamp) {
+    fn handle_disconnect(&mut self, _now: Timestamp) {
         self.ended = true;
     }
 
@@ -55,26 +55,26 @@ impl Conversation for LongOutput {
 }
 
 /// Drives a conversation with a deadline after `time`, to a peer that never reads.
-async fn drive_stalled(time: Duration, stop: Stop) -> LongOutput {
+async fn drive_stalled(time: Duration, stop: StopReceiver) -> LongOutput {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     let deadline = Some(net::steady_now() + time);
     let mut talk = LongOutput { output: vec![b'x'; 64 << 20], deadline, stopped: false, ended: false };
-    tokio::time::timeout(PATIENCE, net::drive(stream.into(), stop, &mut talk)).await.unwrap();
+    tokio::time::timeout(PATIENCE, net::drive_connection(stream.into(), stop, &mut talk)).await.unwrap();
     talk
 }
 
 #[tokio::test]
 async fn it_has_until_the_deadline() {
-    let (_stopper, stop) = Stopper::new();
+    let (_stopper, stop) = StopSender::new();
     let talk = drive_stalled(Duration::from_millis(50), stop).await;
     assert!(talk.ended && !talk.output.is_empty());
 }
 
 #[tokio::test]
 async fn it_has_a_moment_after_the_stop() {
-    let (stopper, stop) = Stopper::new();
+    let (stopper, stop) = StopSender::new();
     stopper.stop();
     let talk = drive_stalled(Duration::from_secs(3600), stop).await;
     assert!(talk.stopped && talk.ended && !talk.output.is_empty());

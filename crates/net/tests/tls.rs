@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use mail::{Timestamp, TlsInfo};
 use net::{
-    Certificate, CertificateError, CertificateFiles, CertificateWarning, Conversation, ServerStream, Stopper,
+    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, ServerStream, StopSender,
     TlsServer, TlsServerError, TlsVersion,
 };
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -357,7 +357,7 @@ async fn files_that_have_just_changed_are_left_for_the_next_time() {
 
     // Unless the caller says that they are complete.
     renew(&files, "mx.example.org");
-    assert!(matches!(tls_server.reload_ready()[..], [Ok(_)]) && tls_server.reload_ready().is_empty());
+    assert!(matches!(tls_server.reload_changed_now()[..], [Ok(_)]) && tls_server.reload_changed_now().is_empty());
     assert!(presented(&tls_server, "mx.example.org").await == certificate_of(&files));
 
     // A file time in the future does not delay the reload.
@@ -430,7 +430,7 @@ struct Echo {
     stopped: bool,
 }
 
-impl Conversation for Echo {
+impl ConnectionHandler for Echo {
     fn handle_input(&mut self, _now: Timestamp, input: &[u8]) {
         if input == b"tls" {
             self.wants = true;
@@ -441,7 +441,7 @@ impl Conversation for Echo {
         }
     }
 
-    fn handle_end(&mut self, _now: Timestamp) {
+    fn handle_disconnect(&mut self, _now: Timestamp) {
         self.ended = true;
     }
 
@@ -473,7 +473,7 @@ impl Conversation for Echo {
         self.wants.then(|| self.acceptor.clone())
     }
 
-    fn handle_secured(&mut self, _now: Timestamp, security: TlsInfo) {
+    fn handle_tls_established(&mut self, _now: Timestamp, security: TlsInfo) {
         (self.wants, self.secured) = (false, Some(security));
     }
 
@@ -500,14 +500,14 @@ fn echo(folder: &TempDir, handshake_time_max: Duration) -> Echo {
 /// Sends "tls", then runs `client` on the connection while the server side is driven.
 async fn with_echo<F: Future<Output = ()>>(echo: &mut Echo, client: impl FnOnce(TcpStream) -> F) {
     let (mut ours, theirs) = pair().await;
-    let (_stopper, stop) = Stopper::new();
+    let (_stopper, stop) = StopSender::new();
     let client = async {
         ours.write_all(b"tls").await.unwrap();
         let mut go = [0; 2];
         ours.read_exact(&mut go).await.unwrap();
         client(ours).await;
     };
-    let both = async { tokio::join!(net::drive(theirs.into(), stop, echo), client) };
+    let both = async { tokio::join!(net::drive_connection(theirs.into(), stop, echo), client) };
     tokio::time::timeout(PATIENCE, both).await.unwrap();
 }
 
@@ -571,7 +571,7 @@ async fn a_stop_ends_a_handshake() {
     let folder = TempDir::new().unwrap();
     let mut echo = echo(&folder, PATIENCE);
     let (mut ours, theirs) = pair().await;
-    let (stopper, stop) = Stopper::new();
+    let (stopper, stop) = StopSender::new();
     let client = async {
         ours.write_all(b"tls").await.unwrap();
         let mut go = [0; 2];
@@ -580,7 +580,7 @@ async fn a_stop_ends_a_handshake() {
         let mut rest = Vec::new();
         let _ = ours.read_to_end(&mut rest).await;
     };
-    let both = async { tokio::join!(net::drive(theirs.into(), stop, &mut echo), client) };
+    let both = async { tokio::join!(net::drive_connection(theirs.into(), stop, &mut echo), client) };
     tokio::time::timeout(PATIENCE / 2, both).await.unwrap();
     assert!(echo.stopped && echo.ended);
     assert_eq!(echo.error, None, "the handshake was reported as failed");

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use mail::Timestamp;
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{CommandWord, Config, ContentInfo, SmtpClient, SmtpClientEvent, Transaction};
+use protocol::smtp::client::{
+    CommandArgument, ContentSize, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
+};
 
 const MESSAGES: u64 = 500_000;
 const MESSAGE_OCTETS: u64 = 6000;
@@ -40,18 +42,18 @@ fn measure(name: &str, pipelining: bool, chunking: bool, inputs: &[&[u8]]) {
     println!("{name}: {} ns", (cpu_nanos() - start) / MESSAGES);
 }
 
-fn config(pipelining: bool, chunking: bool) -> Arc<Config> {
-    let helo = CommandWord::new("client.example").expect("the name is a valid word");
-    Arc::new(Config { pipelining, chunking, ..Config::new(MailProtocol::Smtp, helo) })
+fn config(pipelining: bool, chunking: bool) -> Arc<SmtpClientConfig> {
+    let helo = CommandArgument::new("client.example").expect("the name is a valid word");
+    Arc::new(SmtpClientConfig { pipelining, chunking, ..SmtpClientConfig::new(MailProtocol::Smtp, helo) })
 }
 
 fn transaction() -> Transaction {
     let address = |text: &str| text.parse().expect("an address");
-    let content = ContentInfo { octets: MESSAGE_OCTETS, dot_lines: 0, ends_in_crlf: true };
+    let content = ContentSize { octets: MESSAGE_OCTETS, dot_lines: 0, ends_in_crlf: true };
     Transaction::new(Some(address("sender@client.example")), [address("recipient@example.org")], content)
 }
 
-fn greeted(config: Arc<Config>) -> SmtpClient {
+fn greeted(config: Arc<SmtpClientConfig>) -> SmtpClient {
     let mut client = SmtpClient::new(config, NOW);
     take(&mut client, b"220 mx.example.org ESMTP\r\n");
     take(&mut client, GREETING);
@@ -60,7 +62,7 @@ fn greeted(config: Arc<Config>) -> SmtpClient {
 }
 
 fn send(client: &mut SmtpClient, transaction: &Transaction, inputs: &[&[u8]]) {
-    client.begin(NOW, black_box(transaction)).expect("the session is ready");
+    client.begin_transaction(NOW, black_box(transaction)).expect("the session is ready");
     flush(client);
     for input in inputs {
         take(client, black_box(input));
@@ -77,7 +79,7 @@ fn take(client: &mut SmtpClient, input: &[u8]) {
 }
 
 fn flush(client: &mut SmtpClient) {
-    let octets = black_box(client.output()).octets();
+    let octets = black_box(client.output()).octet_count();
     client.handle_sent(NOW, octets);
 }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use mail::Timestamp;
 use protocol::smtp::server::{
-    Config, Limits, MailProtocol, SessionAction, SessionAnswer, SmtpPeer, SmtpSession, TlsMode, Tolerance,
+    MailProtocol, SessionAction, SessionAnswer, SessionLimits, SmtpPeer, SmtpServerConfig, SmtpSession, TlsMode,
+    TolerancePolicy,
 };
 
 const MESSAGES: u64 = 500_000;
@@ -30,13 +31,13 @@ fn main() {
 }
 
 fn measure(name: &str, inputs: &[Vec<u8>]) {
-    let config = Config {
+    let config = SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor: MailProtocol::Smtp,
         tls: TlsMode::Never,
         auth: None,
-        tolerance: Tolerance::default(),
-        limits: Limits::default(),
+        tolerance: TolerancePolicy::default(),
+        limits: SessionLimits::default(),
     };
     let peer = SmtpPeer::default();
     let mut session = SmtpSession::new(Arc::new(config), peer, NOW);
@@ -56,7 +57,7 @@ fn take(session: &mut SmtpSession, input: &[u8], body: &mut Vec<u8>) {
     session.handle_input(NOW, input, body);
     while let Some(action) = session.poll_action() {
         if let SessionAction::Ask(_) = black_box(action) {
-            session.handle_answer(NOW, SessionAnswer::Accept, body);
+            session.handle_driver_answer(NOW, SessionAnswer::Accept, body);
         }
     }
     session.handle_sent(black_box(session.output()).len());

@@ -9,9 +9,9 @@
 //!
 //! | mechanism     | defined by             | question                  | then                                          |
 //! |---------------|------------------------|---------------------------|-----------------------------------------------|
-//! | PLAIN         | RFC 4616               | [`SaslQuestion::Verify`]      | the verdict is the outcome                    |
-//! | LOGIN         | draft-murchison-sasl-login | [`SaslQuestion::Verify`]  | the verdict is the outcome                    |
-//! | SCRAM-SHA-256 | RFC 5802, RFC 7677     | [`SaslQuestion::Credentials`] | the client's proof decides                    |
+//! | PLAIN         | RFC 4616               | [`CredentialQuestion::Verify`]      | the verdict is the outcome                    |
+//! | LOGIN         | draft-murchison-sasl-login | [`CredentialQuestion::Verify`]  | the verdict is the outcome                    |
+//! | SCRAM-SHA-256 | RFC 5802, RFC 7677     | [`CredentialQuestion::Credentials`] | the client's proof decides                    |
 //!
 //! # States
 //!
@@ -19,8 +19,8 @@
 //! |----------|--------------------------------|-----------------------------------------------------------------|
 //! | First    | the client's first message     | PLAIN: Verdict. LOGIN: Secret. SCRAM: Keys                      |
 //! | Secret   | the password of LOGIN          | Verdict                                                         |
-//! | Verdict  | [`SaslExchange::handle_verdict`]   | Ended                                                           |
-//! | Keys     | [`SaslExchange::handle_keys`]      | Proof                                                           |
+//! | Verdict  | [`SaslExchange::handle_password_verdict`]   | Ended                                                           |
+//! | Keys     | [`SaslExchange::handle_scram_keys`]      | Proof                                                           |
 //! | Proof    | the client's proof             | right: FinalResponse. Wrong: Ended                                     |
 //! | FinalResponse   | an empty response              | Ended: accepted (RFC 5802 section 3, by RFC 4954 section 4)     |
 //! | Ended    | nothing                        | input is ignored                                                |
@@ -65,13 +65,13 @@ pub const PASSWORD_OCTETS_MAX: usize = 512;
 
 /// Settings shared by all exchanges of a server.
 #[derive(Clone)]
-pub struct Config {
+pub struct SaslConfig {
     /// Derives the salts for unknown users, which must be stable like those of known users. 32
     /// random octets, preferably the same after a restart and on all servers with the same name.
     pub secret: [u8; 32],
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for SaslConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").finish_non_exhaustive()
     }
@@ -83,22 +83,22 @@ pub enum SaslAction {
     /// Send this challenge to the client, in base64 (`334` in SMTP), and pass in the response.
     Challenge(Box<[u8]>),
     /// Find the answer and pass it in. Until then, nothing is expected from the client.
-    Ask(SaslQuestion),
+    Ask(CredentialQuestion),
     /// The exchange is over.
     Done(SaslOutcome),
 }
 
 /// A question to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SaslQuestion {
-    /// Is this the user's password? Answer with [`SaslExchange::handle_verdict`].
+pub enum CredentialQuestion {
+    /// Is this the user's password? Answer with [`SaslExchange::handle_password_verdict`].
     Verify {
         /// The user name that the client gave.
         user: Box<str>,
         /// The password.
         password: Secret,
     },
-    /// Which keys are stored for this user? Answer with [`SaslExchange::handle_keys`].
+    /// Which keys are stored for this user? Answer with [`SaslExchange::handle_scram_keys`].
     Credentials {
         /// The user name that the client gave.
         user: Box<str>,
@@ -150,7 +150,7 @@ pub enum ScramKeysAnswer {
 /// Answers to questions that are not pending, and responses without a challenge, are ignored.
 pub struct SaslExchange {
     mechanism: Mechanism,
-    config: Config,
+    config: SaslConfig,
     state: State,
     actions: VecDeque<SaslAction>,
 }
@@ -168,7 +168,7 @@ enum State {
 impl SaslExchange {
     /// Begins an exchange. `initial` is the client's initial response (RFC 4954 section 4), if any,
     /// decoded by [`decode_initial`].
-    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &Config) -> SaslExchange {
+    pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &SaslConfig) -> SaslExchange {
         let actions = VecDeque::new();
         let mut exchange = SaslExchange { mechanism, config: config.clone(), state: State::First, actions };
         match (initial, mechanism) {
@@ -215,8 +215,8 @@ impl SaslExchange {
         }
     }
 
-    /// The answer to [`SaslQuestion::Verify`].
-    pub fn handle_verdict(&mut self, verdict: PasswordVerdict) {
+    /// The answer to [`CredentialQuestion::Verify`].
+    pub fn handle_password_verdict(&mut self, verdict: PasswordVerdict) {
         if !matches!(self.state, State::Verdict) {
             return;
         }
@@ -228,9 +228,9 @@ impl SaslExchange {
         });
     }
 
-    /// The answer to [`SaslQuestion::Credentials`], and a nonce of this server that was never used
-    /// before.
-    pub fn handle_keys(&mut self, keys: ScramKeysAnswer, nonce: &Nonce) {
+    /// The answer to [`CredentialQuestion::Credentials`], and a nonce of this server that was never
+    /// used before.
+    pub fn handle_scram_keys(&mut self, keys: ScramKeysAnswer, nonce: &Nonce) {
         let first = match std::mem::replace(&mut self.state, State::Ended) {
             State::Keys(first) => first,
             other => {
@@ -265,7 +265,7 @@ impl SaslExchange {
             }
             Mechanism::ScramSha256 => {
                 let first = ClientFirst::read(response)?;
-                self.actions.push_back(SaslAction::Ask(SaslQuestion::Credentials { user: first.user.clone() }));
+                self.actions.push_back(SaslAction::Ask(CredentialQuestion::Credentials { user: first.user.clone() }));
                 self.state = State::Keys(first);
             }
         }
@@ -280,7 +280,7 @@ impl SaslExchange {
 
     fn verify(&mut self, user: Box<str>, password: Secret) {
         self.state = State::Verdict;
-        self.actions.push_back(SaslAction::Ask(SaslQuestion::Verify { user, password }));
+        self.actions.push_back(SaslAction::Ask(CredentialQuestion::Verify { user, password }));
     }
 
     fn handle_proof(&mut self, scram: ScramExchange, response: &[u8]) -> Result<(), SaslRefusal> {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use mail::{Address, Reply, Timestamp};
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{
-    self, CommandWord, ContentForm, ContentInfo, GROUPED_CHUNK_OCTETS_MAX, RecipientOutcome, SmtpClient,
+    self, CommandArgument, ContentSize, DotStuffing, GROUPED_CHUNK_OCTETS_MAX, RecipientOutcome, SmtpClient,
     SmtpClientEvent, SmtpStage, Transaction, stuff_dots,
 };
-use protocol::smtp::server::{self, Limits, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession};
+use protocol::smtp::server::{
+    self, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer, SmtpSession,
+};
 
 const NOW: Timestamp = Timestamp(0);
 
@@ -36,15 +38,20 @@ struct Pair {
 impl Pair {
     fn new(mode: TransferMode) -> Self {
         let TransferMode { flavor, pipelining, chunking, .. } = mode;
-        let helo = CommandWord::new("client.example").expect("the name is a valid word");
-        let client = client::Config { pipelining, chunking, ..client::Config::new(flavor, helo) };
-        let limits = Limits { message_octets_max: 1 << 30, errors_max: 1000, commands_max: 1000, ..Limits::default() };
-        let server = server::Config {
+        let helo = CommandArgument::new("client.example").expect("the name is a valid word");
+        let client = client::SmtpClientConfig { pipelining, chunking, ..client::SmtpClientConfig::new(flavor, helo) };
+        let limits = SessionLimits {
+            message_octets_max: 1 << 30,
+            errors_max: 1000,
+            commands_max: 1000,
+            ..SessionLimits::default()
+        };
+        let server = server::SmtpServerConfig {
             hostname: "mx.example.org".into(),
             flavor,
             tls: server::TlsMode::Never,
             auth: None,
-            tolerance: server::Tolerance::default(),
+            tolerance: server::TolerancePolicy::default(),
             limits,
         };
         let peer = SmtpPeer::default();
@@ -77,7 +84,7 @@ impl Pair {
             match action {
                 SessionAction::Ask(question) => {
                     let answer = self.answer(&question);
-                    self.session.handle_answer(NOW, answer, &mut self.body);
+                    self.session.handle_driver_answer(NOW, answer, &mut self.body);
                 }
                 SessionAction::Abandon => self.body.clear(),
                 SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
@@ -93,16 +100,16 @@ impl Pair {
     fn answer(&mut self, question: &SessionQuestion) -> SessionAnswer {
         match question {
             SessionQuestion::Recipient(request) if request.address.as_str().starts_with('n') => {
-                SessionAnswer::Refuse(Reply::plain(550, "no such mailbox"))
+                SessionAnswer::Refuse(Reply::without_enhanced_code(550, "no such mailbox"))
             }
             SessionQuestion::Mail(request)
-                if request.sender.as_ref().is_some_and(|sender| sender.local() == "nobody") =>
+                if request.sender.as_ref().is_some_and(|sender| sender.local_part() == "nobody") =>
             {
-                SessionAnswer::Refuse(Reply::plain(550, "not you"))
+                SessionAnswer::Refuse(Reply::without_enhanced_code(550, "not you"))
             }
             SessionQuestion::Message(_) => {
                 self.stored.push(std::mem::take(&mut self.body));
-                SessionAnswer::Done(Reply::plain(250, "kept"))
+                SessionAnswer::Done(Reply::without_enhanced_code(250, "kept"))
             }
             _ => SessionAnswer::Accept,
         }
@@ -122,9 +129,9 @@ impl Pair {
     /// Transfers some of the client's output to the server; returns whether there was any.
     fn run_client(&mut self, message: &[u8], stuffed: &[u8]) -> bool {
         let output = self.client.output();
-        let form = if output.form == ContentForm::Stuffed { stuffed } else { message };
+        let form = if output.form == DotStuffing::Stuffed { stuffed } else { message };
         let content = &form[output.content.start as usize..output.content.end as usize];
-        let count = output.octets().min(self.mode.octets_at_once);
+        let count = output.octet_count().min(self.mode.octets_at_once);
         let bytes = [output.head, content, output.tail].concat();
         self.client.handle_sent(NOW, count);
         self.session.handle_input(NOW, &bytes[..count as usize], &mut self.body);
@@ -137,9 +144,9 @@ impl Pair {
         let transaction = Transaction::new(
             Some(address(&sender)),
             recipients.iter().map(address),
-            ContentInfo::from_message(message),
+            ContentSize::from_message(message),
         );
-        self.client.begin(NOW, &transaction).expect("the server accepts the transaction");
+        self.client.begin_transaction(NOW, &transaction).expect("the server accepts the transaction");
         self.talk(message);
         assert_eq!(self.finished.len(), 1, "{:?}: a transaction was not finished exactly once", self.mode);
         self.finished.pop().expect("a transaction has finished")
@@ -177,7 +184,7 @@ fn what_is_accepted_is_what_was_sent() {
             let outcomes = pair.send("a@client.example", &recipients, message);
             assert_eq!(
                 outcomes,
-                vec![RecipientOutcome::Accepted(Reply::plain(250, "kept")); recipients.len()],
+                vec![RecipientOutcome::Accepted(Reply::without_enhanced_code(250, "kept")); recipients.len()],
                 "{mode:?}"
             );
             let kept = pair.stored.pop().unwrap();
@@ -185,7 +192,7 @@ fn what_is_accepted_is_what_was_sent() {
             // DATA completes an unfinished last line (RFC 5321 section 4.1.1.4); BDAT leaves it
             // unchanged.
             let end: &[u8] =
-                if mode.chunking || ContentInfo::from_message(message).ends_in_crlf { b"" } else { b"\r\n" };
+                if mode.chunking || ContentSize::from_message(message).ends_in_crlf { b"" } else { b"\r\n" };
             let expected = [message, end].concat();
             assert_eq!(kept.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{mode:?}");
         }

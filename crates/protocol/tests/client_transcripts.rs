@@ -8,8 +8,9 @@ use std::sync::Arc;
 use client_transcript::{Event as Happening, Step, Transcript, duration};
 use mail::{BodyType, DsnNotify, DsnReturn, Timestamp};
 use protocol::smtp::client::{
-    CloseReason, CommandWord, Config, ContentForm, ContentInfo, MailProtocol, Output, RecipientOutcome, SmtpClient,
-    SmtpClientEvent, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy, Transaction, TransactionRecipient, stuff_dots,
+    CloseReason, CommandArgument, ContentSize, DotStuffing, MailProtocol, RecipientOutcome, SmtpClient,
+    SmtpClientConfig, SmtpClientEvent, SmtpClientOutput, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy, Transaction,
+    TransactionRecipient, stuff_dots,
 };
 
 /// How bytes are transferred.
@@ -122,8 +123,8 @@ impl<'a> Run<'a> {
             Happening::Message(bytes) => self.next_message.extend(bytes),
             Happening::Begin => self.begin(),
             Happening::Quit => self.client.quit(self.now),
-            Happening::Secured => self.client.handle_secured(self.now),
-            Happening::End => self.client.handle_end(),
+            Happening::Secured => self.client.handle_tls_established(self.now),
+            Happening::End => self.client.handle_disconnect(),
             Happening::Accepts(room) => self.window = *room,
             Happening::Wait(span) => {
                 self.now = self.now + *span;
@@ -154,8 +155,8 @@ impl<'a> Run<'a> {
     fn begin(&mut self) {
         let mut transaction = std::mem::replace(&mut self.next, empty_transaction());
         self.message = std::mem::take(&mut self.next_message);
-        transaction.content = ContentInfo::from_message(&self.message);
-        if let Err(error) = self.client.begin(self.now, &transaction) {
+        transaction.content = ContentSize::from_message(&self.message);
+        if let Err(error) = self.client.begin_transaction(self.now, &transaction) {
             self.report(format!("unsendable: {error}"));
         }
     }
@@ -168,7 +169,7 @@ impl<'a> Run<'a> {
                 ("SMTPUTF8", "") => self.next.smtputf8 = true,
                 ("RET", "FULL") => self.next.ret = Some(DsnReturn::Full),
                 ("RET", "HDRS") => self.next.ret = Some(DsnReturn::Headers),
-                ("ENVID", envid) => self.next.envid = Some(CommandWord::new(envid).expect("a word")),
+                ("ENVID", envid) => self.next.envid = Some(CommandArgument::new(envid).expect("a word")),
                 _ => panic!("{}.smtp: unknown parameter of MAIL: {parameter}", self.transcript.name),
             }
         }
@@ -182,9 +183,9 @@ impl<'a> Run<'a> {
         loop {
             let output = self.client.output();
             let bytes = wire(&output, &self.message);
-            assert_eq!(bytes.len() as u64, output.octets());
+            assert_eq!(bytes.len() as u64, output.octet_count());
             let at_once = if let Pace::Takes(octets) = self.pace { octets } else { u64::MAX };
-            let taken = output.octets().min(at_once).min(self.window.unwrap_or(u64::MAX));
+            let taken = output.octet_count().min(at_once).min(self.window.unwrap_or(u64::MAX));
             if taken == 0 {
                 return;
             }
@@ -225,9 +226,9 @@ impl<'a> Run<'a> {
 }
 
 /// The bytes that an output stands for.
-fn wire(output: &Output<'_>, message: &[u8]) -> Vec<u8> {
+fn wire(output: &SmtpClientOutput<'_>, message: &[u8]) -> Vec<u8> {
     let stuffed = stuff_dots(message);
-    let form = if output.form == ContentForm::Stuffed { &stuffed[..] } else { message };
+    let form = if output.form == DotStuffing::Stuffed { &stuffed[..] } else { message };
     let range = output.content.start as usize..output.content.end as usize;
     [output.head, &form[range], output.tail].concat()
 }
@@ -267,7 +268,7 @@ fn name(stage: SmtpStage) -> String {
 }
 
 fn empty_transaction() -> Transaction {
-    Transaction::new(None, [], ContentInfo::from_message(b""))
+    Transaction::new(None, [], ContentSize::from_message(b""))
 }
 
 fn recipient(address: &str, parameters: &[String]) -> TransactionRecipient {
@@ -277,7 +278,7 @@ fn recipient(address: &str, parameters: &[String]) -> TransactionRecipient {
             ("NOTIFY", wishes) => {
                 recipient.notify = wishes.split(',').map(notify_value).fold(DsnNotify::UNSET, DsnNotify::with)
             }
-            ("ORCPT", orcpt) => recipient.orcpt = Some(CommandWord::new(orcpt).expect("a word")),
+            ("ORCPT", orcpt) => recipient.orcpt = Some(CommandArgument::new(orcpt).expect("a word")),
             _ => panic!("unknown parameter of RCPT: {parameter}"),
         }
     }
@@ -294,8 +295,8 @@ fn notify_value(name: &str) -> DsnNotify {
     }
 }
 
-fn config(transcript: &Transcript) -> Config {
-    let mut config = Config::new(MailProtocol::Smtp, CommandWord::new("client.example").expect("a word"));
+fn config(transcript: &Transcript) -> SmtpClientConfig {
+    let mut config = SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("client.example").expect("a word"));
     config.timeouts = Timeouts::default();
     for (name, value) in &transcript.settings {
         let span = || duration(value).expect("a time has a unit");
@@ -309,7 +310,7 @@ fn config(transcript: &Transcript) -> Config {
                 let (user, password) = login.split_once(' ').expect("a user and a password");
                 config.credentials = Some(SmtpCredentials::new(user, password).expect("valid credentials"));
             }
-            ("timeouts", _) => config.timeouts = Timeouts::all(span()),
+            ("timeouts", _) => config.timeouts = Timeouts::uniform(span()),
             _ => panic!("{}.smtp: unknown setting {name} {value}", transcript.name),
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use mail::{BodyType, DsnNotify, DsnReturn, EnhancedCode, Reply, Timestamp};
 use protocol::smtp::server::{
-    Config, Limits, MailProtocol, MailRequest, MessageEnd, NulPolicy, RcptRequest, SessionAction, SessionAnswer,
-    SessionQuestion, SmtpPeer, SmtpSession, TlsMode, Tolerance, XclientIdentity,
+    MailProtocol, MailRequest, MessageEnd, NulPolicy, RcptRequest, SessionAction, SessionAnswer, SessionLimits,
+    SessionQuestion, SmtpPeer, SmtpServerConfig, SmtpSession, TlsMode, TolerancePolicy, XclientIdentity,
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 
@@ -125,11 +125,11 @@ impl<'a> Run<'a> {
     fn apply(&mut self, event: &Event) {
         match event {
             Event::Send(bytes) => self.send(bytes),
-            Event::End => self.session.handle_end(),
+            Event::End => self.session.handle_disconnect(),
             Event::Shutdown => self.session.handle_shutdown(self.now),
             Event::Secured => {
                 assert!(self.session.wants_handshake(), "{}.smtp: no handshake was requested", self.transcript.name);
-                self.session.handle_secured(self.now);
+                self.session.handle_tls_established(self.now);
             }
             Event::Wait(span) => {
                 self.now = self.now + *span;
@@ -177,7 +177,7 @@ impl<'a> Run<'a> {
             match action {
                 SessionAction::Ask(question) => {
                     let answer = self.answer(question);
-                    self.session.handle_answer(self.now, answer, &mut self.body);
+                    self.session.handle_driver_answer(self.now, answer, &mut self.body);
                 }
                 SessionAction::Abandon => {
                     self.body.clear();
@@ -316,14 +316,14 @@ fn with_settings(transcript: &Transcript, session: SmtpSession) -> SmtpSession {
     if has("trusts_xclient") { session.with_xclient() } else { session }
 }
 
-fn settings(transcript: &Transcript) -> (Config, SmtpPeer) {
-    let mut config = Config {
+fn settings(transcript: &Transcript) -> (SmtpServerConfig, SmtpPeer) {
+    let mut config = SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor: MailProtocol::Smtp,
         tls: TlsMode::Never,
         auth: None,
-        tolerance: Tolerance::default(),
-        limits: Limits::default(),
+        tolerance: TolerancePolicy::default(),
+        limits: SessionLimits::default(),
     };
     let mut peer = SmtpPeer::default();
     let limits = &mut config.limits;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use mail::{QueueId, SpoolId, Timestamp};
 use queue::{
-    Admission, Config, ContactResult, Destination, NextHopLimits, NextHopRoute, PendingRecipient, QueueAction,
-    QueueConfig, QueueNumber, Queues, RecipientVerdict,
+    AdmittedMessage, ContactResult, DestinationId, NextHopLimits, NextHopRoute, OperatorAction, PendingRecipient,
+    QueueConfig, QueueNumber, Queues, RecipientVerdict, SchedulerConfig,
 };
 
 const RECIPIENTS: u64 = 1_000_000;
@@ -31,9 +31,10 @@ fn main() {
 }
 
 fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) {
-    let mut queues = Queues::new(Config { queues: vec![QueueConfig::default()], ..Config::default() }, 1);
-    let destinations: Vec<Destination> =
-        (0..DESTINATIONS).map(|n| queues.destination(QUEUE, &format!("{n}.example"))).collect();
+    let mut queues =
+        Queues::new(SchedulerConfig { queues: vec![QueueConfig::default()], ..SchedulerConfig::default() }, 1);
+    let destinations: Vec<DestinationId> =
+        (0..DESTINATIONS).map(|n| queues.intern_destination(QUEUE, &format!("{n}.example"))).collect();
     let start = Instant::now();
     for number in 0..RECIPIENTS / recipients_per_message {
         queues.admit(NOW, &admission(number, recipients_per_message, &destinations, delay));
@@ -42,11 +43,11 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
     let start = Instant::now();
     answer(&mut queues, hops);
     let routed = start.elapsed();
-    let bytes = queues.bytes() as u64;
+    let bytes = queues.allocated_bytes() as u64;
     let start = Instant::now();
-    let held = queues
-        .pick_for_action(QueueAction::Hold, NOW, &mut |entry| entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1)
-        as u64;
+    let held = queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |entry| {
+        entry.ordinal % 2 == 1 || entry.id.sequence() % 2 == 1
+    }) as u64;
     let pick = start.elapsed();
     let (mut next, mut ended, mut report) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     let mut attempts = 0;
@@ -54,7 +55,7 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
     assert_eq!(held, RECIPIENTS / 2);
     while !queues.is_empty() {
         let start = Instant::now();
-        let mut batch: Vec<_> = std::iter::from_fn(|| queues.next(now)).collect();
+        let mut batch: Vec<_> = std::iter::from_fn(|| queues.next_attempt(now)).collect();
         answer(&mut queues, hops);
         next += start.elapsed();
         let start = Instant::now();
@@ -65,7 +66,7 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
         for attempt in batch {
             let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
             attempts += 1;
-            queues.report(now, attempt, &verdicts);
+            queues.report_verdicts(now, attempt, &verdicts);
         }
         report += start.elapsed();
     }
@@ -82,7 +83,7 @@ fn measure(name: &str, hops: u64, recipients_per_message: u64, delay: Duration) 
     );
 }
 
-fn admission(number: u64, count: u64, destinations: &[Destination], delay: Duration) -> Admission {
+fn admission(number: u64, count: u64, destinations: &[DestinationId], delay: Duration) -> AdmittedMessage {
     let pending = |n: u64| PendingRecipient {
         ordinal: n as u32,
         destination: destinations[((number + n) % DESTINATIONS) as usize],
@@ -90,7 +91,7 @@ fn admission(number: u64, count: u64, destinations: &[Destination], delay: Durat
         due: NOW + delay,
         held: false,
     };
-    Admission {
+    AdmittedMessage {
         id: QueueId::new(SpoolId::new(1), 0, number),
         sender: number % 1000,
         accepted_at: NOW,

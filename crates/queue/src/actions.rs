@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use mail::{EnhancedCode, Outcome, Reply, Timestamp};
 
-use crate::attempt::{Attempt, AttemptPurpose, QueueAction};
+use crate::attempt::{Attempt, AttemptPurpose, OperatorAction};
 use crate::intrusive_list::IntrusiveList;
 use crate::recipient::{QueuedRecipient, RecipientStage, split_group};
 use crate::{Queues, RecipientProgress, RecipientVerdict, RecipientView};
@@ -21,12 +21,12 @@ const RECIPIENTS_PER_ACTION_MAX: usize = 1000;
 pub(crate) type PendingActions = VecDeque<(AttemptPurpose, IntrusiveList)>;
 
 impl<R: Clone> Queues<R> {
-    /// Picks recipients for an operator's action in one pass over all (see [`QueueAction`] for
+    /// Picks recipients for an operator's action in one pass over all (see [`OperatorAction`] for
     /// which can be picked; never those in flight). They leave their queues and come out of `next`
     /// as attempts with that purpose. Returns their number.
-    pub fn pick_for_action(
+    pub fn pick_recipients_for_action(
         &mut self,
-        act: QueueAction,
+        act: OperatorAction,
         now: Timestamp,
         filter: &mut dyn FnMut(&RecipientView) -> bool,
     ) -> usize {
@@ -82,20 +82,20 @@ impl<R: Clone> Queues<R> {
         !self.pending_actions.is_empty() && self.actions_unrecorded < self.config.unrecorded_max.div_ceil(2)
     }
 
-    fn choose(&self, act: QueueAction, now: Timestamp, filter: &mut dyn FnMut(&RecipientView) -> bool) -> Vec<u32> {
+    fn choose(&self, act: OperatorAction, now: Timestamp, filter: &mut dyn FnMut(&RecipientView) -> bool) -> Vec<u32> {
         let all = self.all_recipients().filter(|&(_, progress)| act.applies_to(now, progress));
         all.filter(|&(index, progress)| filter(&self.recipient_view(index, progress))).map(|(index, _)| index).collect()
     }
 }
 
-impl QueueAction {
+impl OperatorAction {
     fn applies_to(self, now: Timestamp, progress: RecipientProgress) -> bool {
         match (self, progress) {
             (_, RecipientProgress::InFlight) => false,
-            (QueueAction::Hold, progress) => progress != RecipientProgress::Held,
-            (QueueAction::Release, progress) => progress == RecipientProgress::Held,
-            (QueueAction::Retry, progress) => matches!(progress, RecipientProgress::Waiting(due) if due > now),
-            (QueueAction::Remove | QueueAction::Bounce, _) => true,
+            (OperatorAction::Hold, progress) => progress != RecipientProgress::Held,
+            (OperatorAction::Release, progress) => progress == RecipientProgress::Held,
+            (OperatorAction::Retry, progress) => matches!(progress, RecipientProgress::Waiting(due) if due > now),
+            (OperatorAction::Remove | OperatorAction::Bounce, _) => true,
         }
     }
 
@@ -106,10 +106,10 @@ impl QueueAction {
             Outcome::Relayed { reply, .. } | Outcome::Deferred(reply) | Outcome::Failed(reply) => reply,
         };
         match self {
-            QueueAction::Hold => RecipientVerdict::Held,
-            QueueAction::Release | QueueAction::Retry => RecipientVerdict::Deferred { reason, until: now },
-            QueueAction::Remove => RecipientVerdict::Removed,
-            QueueAction::Bounce => RecipientVerdict::Failed { reason },
+            OperatorAction::Hold => RecipientVerdict::Held,
+            OperatorAction::Release | OperatorAction::Retry => RecipientVerdict::Deferred { reason, until: now },
+            OperatorAction::Remove => RecipientVerdict::Removed,
+            OperatorAction::Bounce => RecipientVerdict::Failed { reason },
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{Destination, NextHopLimits};
+use crate::{DestinationId, NextHopLimits};
 
 /// A message to deliver, just accepted or recovered from the spool after a restart. Each is
 /// admitted once.
 #[derive(Clone, Debug)]
-pub struct Admission {
+pub struct AdmittedMessage {
     /// The message's queue id.
     pub id: QueueId,
     /// A hash of the sender's address, used for fair scheduling; 0 is the null sender.
@@ -31,7 +31,7 @@ pub struct PendingRecipient {
     /// Its index in the envelope.
     pub ordinal: u32,
     /// Its destination.
-    pub destination: Destination,
+    pub destination: DestinationId,
     /// The number of attempts made so far.
     pub attempts: u16,
     /// When the next attempt is due. A time in the past means now.
@@ -57,8 +57,8 @@ pub struct NextHopRoute<R> {
     /// in the past is replaced by one second from now.
     pub until: Timestamp,
     /// The real route is unknown for now; this one is used until it is found. After
-    /// [`Queues::reroute`](crate::Queues::reroute) a transient route makes no recipient due; the
-    /// first lasting one may.
+    /// [`Queues::invalidate_routes`](crate::Queues::invalidate_routes) a transient route makes no recipient
+    /// due; the first lasting one may.
     pub transient: bool,
 }
 
@@ -68,14 +68,15 @@ pub struct NextHopRoute<R> {
 pub struct NextHopId(pub u32);
 
 /// Recipients of one message at one destination, to attempt together. Return it with
-/// [`Queues::report`](crate::Queues::report); until then its recipients count as in flight.
+/// [`Queues::report_verdicts`](crate::Queues::report_verdicts); until then its recipients count as in
+/// flight.
 #[derive(Debug)]
 #[must_use = "an attempt stays in flight until it is reported"]
 pub struct Attempt<R> {
     /// The message.
     pub id: QueueId,
     /// The destination of all recipients; its name is available until the report.
-    pub destination: Destination,
+    pub destination: DestinationId,
     /// The next hop. None for an operator's action, which goes nowhere.
     pub next_hop: Option<NextHopId>,
     /// The [`NextHopRoute::route`] at the time the attempt left; Some exactly if `next_hop` is.
@@ -112,7 +113,7 @@ pub enum AttemptPurpose {
     /// slot. The outcome needs no durable record unless the recipient fails.
     Refuse(Reply),
     /// An operator's action: record it and report. Holds no slot.
-    Action(QueueAction),
+    Action(OperatorAction),
     /// The queue is retired or the rules changed: report all recipients as removed and admit them
     /// to the queue they belong to now. Holds no slot and needs no record.
     Reclassify,
@@ -120,7 +121,7 @@ pub enum AttemptPurpose {
 
 /// An operator's action on recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueAction {
+pub enum OperatorAction {
     /// Hold recipients until they are released. Applies to those not held.
     Hold,
     /// Release held recipients: they are due now. Applies to those held.

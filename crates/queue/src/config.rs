@@ -6,7 +6,7 @@ use crate::RetryPolicy;
 
 /// The settings of all queues.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct SchedulerConfig {
     /// The queues; their indexes are their numbers. At most one adopts: the first that says so.
     pub queues: Vec<QueueConfig>,
     /// No attempt starts while this many have ended and are not reported, 10,000 by default.
@@ -22,14 +22,14 @@ pub struct Config {
     pub single_share: u32,
 }
 
-impl Default for Config {
+impl Default for SchedulerConfig {
     /// No queues.
     fn default() -> Self {
-        Config { queues: Vec::new(), unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
+        SchedulerConfig { queues: Vec::new(), unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
     }
 }
 
-/// The index of a queue in [`Config::queues`].
+/// The index of a queue in [`SchedulerConfig::queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueNumber(pub u16);
 
@@ -45,7 +45,7 @@ pub struct QueueConfig {
     /// The maximum number of recipients in one attempt; 0 means 1.
     pub recipients_per_attempt_max: usize,
     /// Set if slow and failing next hops of other queues are moved here.
-    pub adopts: Option<AdoptPolicy>,
+    pub adopts: Option<HopAdoptionPolicy>,
     /// It was removed from the settings and is only kept for its number: recipients only leave it
     /// to be classified again ([`AttemptPurpose::Reclassify`](crate::AttemptPurpose::Reclassify)).
     pub retired: bool,
@@ -68,7 +68,7 @@ impl Default for QueueConfig {
 /// When a next hop is adopted and released. A next hop whose concurrency adapts to latency is never
 /// adopted, because its concurrency already follows its speed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AdoptPolicy {
+pub struct HopAdoptionPolicy {
     /// Adopt after this many failures in a row
     /// ([`ContactResult::Failed`](crate::ContactResult::Failed)); 0 means 1.
     pub failures: u32,
@@ -82,10 +82,10 @@ pub struct AdoptPolicy {
     pub per_next_hop: usize,
 }
 
-impl Default for AdoptPolicy {
+impl Default for HopAdoptionPolicy {
     /// 3 failures or 10 seconds; released after an hour; 2 attempts at a time.
     fn default() -> Self {
-        AdoptPolicy {
+        HopAdoptionPolicy {
             failures: 3,
             slower_than: Duration::from_secs(10),
             release_after: Duration::from_secs(3600),
@@ -129,19 +129,19 @@ pub struct ConcurrencyPolicy {
     /// The factor after a refusal or failure, from 0 to 1; at least one attempt remains.
     pub shrink: f64,
     /// What counts as a good answer.
-    pub adapt: AdaptMode,
+    pub adapt: ConcurrencyFeedback,
 }
 
 impl Default for ConcurrencyPolicy {
     /// From 2 to 20, plus one per round, halved on failure; by answers.
     fn default() -> Self {
-        ConcurrencyPolicy { start: 2, max: 20, grow: 1.0, shrink: 0.5, adapt: AdaptMode::ByAnswers }
+        ConcurrencyPolicy { start: 2, max: 20, grow: 1.0, shrink: 0.5, adapt: ConcurrencyFeedback::ByAnswers }
     }
 }
 
 /// What counts as a good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdaptMode {
+pub enum ConcurrencyFeedback {
     /// Any answer.
     ByAnswers,
     /// An answer within the target; a slower one shrinks. For deliveries to local disks.

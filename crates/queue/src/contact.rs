@@ -11,15 +11,15 @@ use crate::attempt::{Attempt, ContactResult, NextHopId};
 use crate::hop_queue::{SchedulePosition, ServiceClass};
 use crate::interruptions::InterruptedMessage;
 use crate::next_hop_state::{NextHopAccess, NextHopState};
-use crate::{AdoptPolicy, QueueNumber, Queues};
+use crate::{HopAdoptionPolicy, QueueNumber, Queues};
 
-/// Next hops with a due alarm that one call of [`Queues::next`] handles at most.
+/// Next hops with a due alarm that one call of [`Queues::next_attempt`] handles at most.
 const ALARMS_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
     /// Ends the network part of an attempt: frees its slot, and updates the next hop with the
-    /// result. Call it once at most; [`Queues::report`] calls it with [`ContactResult::Unknown`] if
-    /// the caller did not. Does nothing for attempts without a slot.
+    /// result. Call it once at most; [`Queues::report_verdicts`] calls it with
+    /// [`ContactResult::Unknown`] if the caller did not. Does nothing for attempts without a slot.
     pub fn finish_contact(&mut self, now: Timestamp, attempt: &mut Attempt<R>, contact: ContactResult) {
         let (Some(NextHopId(hop)), true) = (attempt.next_hop, attempt.holds_slot) else { return };
         attempt.holds_slot = false;
@@ -36,8 +36,8 @@ impl<R: Clone> Queues<R> {
         self.update_next_hop(now, hop);
     }
 
-    /// Reports that an attempt in flight has waited longer than [`AdoptPolicy::slower_than`]: the
-    /// next hop is adopted.
+    /// Reports that an attempt in flight has waited longer than [`HopAdoptionPolicy::slower_than`]:
+    /// the next hop is adopted.
     pub fn report_slow(&mut self, now: Timestamp, next_hop: NextHopId) {
         let NextHopId(hop) = next_hop;
         if self.hops.known(hop).is_some() && self.hops[hop].record_trouble(now) {
@@ -105,7 +105,7 @@ impl<R: Clone> Queues<R> {
     fn record_contact(&mut self, now: Timestamp, hop: u32, attempt: &Attempt<R>, contact: ContactResult) -> bool {
         let &Attempt { id: message, destination, epoch, .. } = attempt;
         let sender = self.messages[self.recipients[attempt.first_recipient].message].sender;
-        let adopt: Option<&AdoptPolicy> = self.adopter.as_ref().map(|(_, adopt)| adopt);
+        let adopt: Option<&HopAdoptionPolicy> = self.adopter.as_ref().map(|(_, adopt)| adopt);
         let hop: &mut NextHopState = &mut self.hops[hop];
         match contact {
             ContactResult::Answered { slowest } => hop.answered(now, slowest, epoch, adopt),

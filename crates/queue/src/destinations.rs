@@ -4,7 +4,7 @@
 //! |---|---|
 //! | recipients, queued or in flight, or an open route request | yes |
 //! | none any more | for ten minutes with its route, while there are fewer than 10,000 such; then its number may be reused |
-//! | none yet | until the next `report`, so that recipients can be admitted |
+//! | none yet | until the next `report_verdicts`, so that recipients can be admitted |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,20 +23,20 @@ const IDLE_NUMBER_MAX: usize = 10_000;
 const IDLE_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A recipient domain of one queue, interned by
-/// [`Queues::destination`](crate::Queues::destination).
+/// [`Queues::destination`](crate::Queues::intern_destination).
 ///
 /// It is valid while it has recipients, queued or in flight, while a route request for it is open,
 /// and until the next report after it was interned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Destination(pub(crate) u32);
+pub struct DestinationId(pub(crate) u32);
 
 /// The domains in use. The tree is ordered, not hashed: no rehashing pause, and no input makes it
 /// slow.
 pub(crate) struct Destinations<R> {
     states: Slab<DestinationState<R>>,
     /// The names of each queue.
-    numbers: Vec<BTreeMap<Arc<str>, Destination>>,
-    unrouted: VecDeque<Destination>,
+    numbers: Vec<BTreeMap<Arc<str>, DestinationId>>,
+    unrouted: VecDeque<DestinationId>,
     idle: IdleRing,
     /// How many destinations have recipients.
     with_recipients: usize,
@@ -81,7 +81,7 @@ impl<R> Destinations<R> {
 
     /// Expires all routes and returns the destinations that have recipients. `name` returns the
     /// name of a next hop.
-    pub(crate) fn expire_routes(&mut self, name: impl Fn(u32) -> Arc<str>) -> Vec<Destination> {
+    pub(crate) fn expire_routes(&mut self, name: impl Fn(u32) -> Arc<str>) -> Vec<DestinationId> {
         let all: Vec<u32> = self.states.entries().map(|(index, _)| index).collect();
         for &index in &all {
             let place = &mut self.states[index];
@@ -91,7 +91,7 @@ impl<R> Destinations<R> {
                 place.next_hop_before_reroute.get_or_insert_with(|| name(place.hop));
             }
         }
-        all.into_iter().filter(|&index| self.states[index].recipients > 0).map(Destination).collect()
+        all.into_iter().filter(|&index| self.states[index].recipients > 0).map(DestinationId).collect()
     }
 
     /// Clears the moved marks after the waiting recipients were updated.
@@ -106,7 +106,7 @@ impl<R> Destinations<R> {
         self.with_recipients
     }
 
-    pub(crate) fn intern(&mut self, queue: QueueNumber, name: &str) -> Destination {
+    pub(crate) fn intern(&mut self, queue: QueueNumber, name: &str) -> DestinationId {
         let numbers = &mut self.numbers[usize::from(queue.0)];
         if let Some(&known) = numbers.get(name) {
             return known;
@@ -125,29 +125,29 @@ impl<R> Destinations<R> {
             has_moved: false,
             idle_mark: IdleMark::default(),
         });
-        numbers.insert(Arc::clone(&self.states[index].name), Destination(index));
+        numbers.insert(Arc::clone(&self.states[index].name), DestinationId(index));
         // Idle since the beginning of time: the first sweep that finds it unused forgets it.
         self.idle.add(index, &mut self.states[index].idle_mark, Timestamp::default());
-        Destination(index)
+        DestinationId(index)
     }
 
-    pub(crate) fn state(&self, destination: Destination) -> &DestinationState<R> {
+    pub(crate) fn state(&self, destination: DestinationId) -> &DestinationState<R> {
         &self.states[destination.0]
     }
 
-    pub(crate) fn name(&self, destination: Destination) -> &str {
+    pub(crate) fn name(&self, destination: DestinationId) -> &str {
         &self.states[destination.0].name
     }
 
     /// Counts one more recipient.
-    pub(crate) fn add_recipient(&mut self, destination: Destination) {
+    pub(crate) fn add_recipient(&mut self, destination: DestinationId) {
         let place = &mut self.states[destination.0];
         place.recipients += 1;
         self.with_recipients += usize::from(place.recipients == 1);
     }
 
     /// Counts one recipient fewer.
-    pub(crate) fn remove_recipient(&mut self, destination: Destination, now: Timestamp) {
+    pub(crate) fn remove_recipient(&mut self, destination: DestinationId, now: Timestamp) {
         let place = &mut self.states[destination.0];
         place.recipients -= 1;
         if place.recipients == 0 {
@@ -157,7 +157,7 @@ impl<R> Destinations<R> {
     }
 
     /// Requests a route, unless a valid one is known or one is already requested.
-    pub(crate) fn request_route(&mut self, destination: Destination, now: Timestamp) {
+    pub(crate) fn request_route(&mut self, destination: DestinationId, now: Timestamp) {
         let place = &mut self.states[destination.0];
         if !place.is_requested && (place.hop == NONE || place.until <= now) {
             place.is_requested = true;
@@ -167,17 +167,17 @@ impl<R> Destinations<R> {
 
     /// Stops using the route until the next one arrives; returns the next hop if the route was in
     /// use.
-    pub(crate) fn detach(&mut self, destination: Destination) -> Option<u32> {
+    pub(crate) fn detach(&mut self, destination: DestinationId) -> Option<u32> {
         let place = &mut self.states[destination.0];
         std::mem::replace(&mut place.is_routed, false).then_some(place.hop)
     }
 
-    pub(crate) fn next_unrouted(&mut self) -> Option<Destination> {
+    pub(crate) fn next_unrouted(&mut self) -> Option<DestinationId> {
         self.unrouted.pop_front()
     }
 
     /// Stores a route with the number of its next hop; returns the number before, or [`NONE`].
-    pub(crate) fn set_route(&mut self, destination: Destination, hop: u32, routed: NextHopRoute<R>) -> u32 {
+    pub(crate) fn set_route(&mut self, destination: DestinationId, hop: u32, routed: NextHopRoute<R>) -> u32 {
         let NextHopRoute { next_hop, route, until, transient, .. } = routed;
         let place = &mut self.states[destination.0];
         (place.is_requested, place.is_routed, place.until, place.route) = (false, true, until, Some(route));
@@ -193,15 +193,15 @@ impl<R> Destinations<R> {
     }
 
     /// Examines one idle destination; returns it if it should be forgotten.
-    pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<Destination> {
+    pub(crate) fn sweep(&mut self, now: Timestamp) -> Option<DestinationId> {
         let index = self.idle.next()?;
         let place = &mut self.states[index];
         let in_use = place.recipients > 0 || place.is_requested;
-        self.idle.should_forget(index, &mut place.idle_mark, in_use, now).then_some(Destination(index))
+        self.idle.should_forget(index, &mut place.idle_mark, in_use, now).then_some(DestinationId(index))
     }
 
     /// Returns the next hop of the destination, or [`NONE`].
-    pub(crate) fn forget(&mut self, destination: Destination) -> u32 {
+    pub(crate) fn forget(&mut self, destination: DestinationId) -> u32 {
         let place = self.states.remove(destination.0);
         self.numbers[usize::from(place.queue.0)].remove(&place.name);
         place.hop
@@ -211,8 +211,8 @@ impl<R> Destinations<R> {
     /// counts.
     pub(crate) fn bytes(&self) -> usize {
         let names: usize = self.states.iter().map(|place| place.name.len() + 2 * size_of::<usize>()).sum();
-        let tree = tree_bytes::<Arc<str>, Destination>(self.states.len());
-        self.states.bytes() + tree + names + self.idle.bytes() + self.unrouted.capacity() * size_of::<Destination>()
+        let tree = tree_bytes::<Arc<str>, DestinationId>(self.states.len());
+        self.states.bytes() + tree + names + self.idle.bytes() + self.unrouted.capacity() * size_of::<DestinationId>()
     }
 }
 

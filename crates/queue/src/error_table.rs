@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_text_is_stored_once_while_recipients_refer_to_it() {
         let mut errors = ErrorTable::new();
-        let (busy, full) = (Reply::plain(451, "busy"), Reply::plain(452, "full"));
+        let (busy, full) = (Reply::without_enhanced_code(451, "busy"), Reply::without_enhanced_code(452, "full"));
         let first = errors.add(&busy);
         assert_eq!(errors.add(&busy), first);
         let other = errors.add(&full);
@@ -111,10 +111,11 @@ mod tests {
     #[test]
     fn too_many_texts_share_one_and_long_ones_are_cut_between_characters() {
         let mut errors = ErrorTable::new();
-        let numbers: Vec<_> = (0..=ERRORS_MAX).map(|n| errors.add(&Reply::plain(451, n.to_string()))).collect();
+        let numbers: Vec<_> =
+            (0..=ERRORS_MAX).map(|n| errors.add(&Reply::without_enhanced_code(451, n.to_string()))).collect();
         assert_eq!(errors.text(numbers[ERRORS_MAX]).as_deref(), Some(OVERFLOW_TEXT));
         numbers.into_iter().for_each(|number| errors.release(number));
-        let long = errors.add(&Reply::plain(451, "ä".repeat(1000)));
+        let long = errors.add(&Reply::without_enhanced_code(451, "ä".repeat(1000)));
         assert_eq!(errors.text(long).unwrap().len(), TEXT_BYTES_MAX);
     }
 }

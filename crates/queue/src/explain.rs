@@ -5,16 +5,18 @@ use mail::Timestamp;
 use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
 use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
-use crate::{Destination, NextHopView, Obstacle, QueueNumber, QueueView, Queues, RecipientProgress, RecipientView};
+use crate::{
+    BlockReason, DestinationId, NextHopView, QueueNumber, QueueView, Queues, RecipientProgress, RecipientView,
+};
 
 impl<R: Clone> Queues<R> {
     /// All recipients, in no particular order.
-    pub fn recipients(&self) -> impl Iterator<Item = RecipientView> + '_ {
+    pub fn recipient_views(&self) -> impl Iterator<Item = RecipientView> + '_ {
         self.all_recipients().map(|(index, progress)| self.recipient_view(index, progress))
     }
 
     /// All known next hops, including recently used ones.
-    pub fn next_hops(&self) -> impl Iterator<Item = NextHopView<'_>> {
+    pub fn next_hop_views(&self) -> impl Iterator<Item = NextHopView<'_>> {
         self.hops.iter().map(|(number, hop)| NextHopView {
             number: NextHopId(number),
             name: &hop.name,
@@ -30,7 +32,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// All queues, in the order of their numbers.
-    pub fn queues(&self) -> impl Iterator<Item = QueueView<'_>> {
+    pub fn queue_views(&self) -> impl Iterator<Item = QueueView<'_>> {
         (0..).map(QueueNumber).zip(&self.statuses).map(|(number, lane)| {
             let config = self.queue(number);
             QueueView {
@@ -50,7 +52,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// The name of the next hop of a destination, or None while it has no valid route.
-    pub fn destination_next_hop(&self, destination: Destination) -> Option<&str> {
+    pub fn destination_next_hop_name(&self, destination: DestinationId) -> Option<&str> {
         let place = self.destinations.state(destination);
         self.hops.known(place.hop).filter(|_| place.is_routed).map(|hop| &*hop.name)
     }
@@ -58,32 +60,32 @@ impl<R: Clone> Queues<R> {
     /// Everything that blocks a destination now, whether or not recipients wait for it, strongest
     /// first. Empty if recipients only wait for their turn, for their due time, or for the
     /// operator.
-    pub fn explain(&self, now: Timestamp, destination: Destination) -> Vec<Obstacle> {
+    pub fn block_reasons(&self, now: Timestamp, destination: DestinationId) -> Vec<BlockReason> {
         let mut obstacles = Vec::new();
         if self.is_stopped {
-            obstacles.push(Obstacle::Stopped);
+            obstacles.push(BlockReason::Stopped);
         }
         let (attempts, most) = (self.unrecorded, self.config.unrecorded_max);
         if attempts >= most {
-            obstacles.push(Obstacle::Unrecorded { attempts, max: most });
+            obstacles.push(BlockReason::Unrecorded { attempts, max: most });
         }
         let place = self.destinations.state(destination);
         let hop = self.hops.known(place.hop).filter(|_| place.is_routed);
         let queue = if hop.is_some() { self.serving_queue(place.hop, place.queue) } else { place.queue };
         if !self.is_open(queue) {
-            obstacles.push(Obstacle::Paused(queue));
+            obstacles.push(BlockReason::Paused(queue));
         }
         match hop {
             Some(hop) => self.explain_hop(now, hop, queue, &mut obstacles),
-            None => obstacles.push(Obstacle::NoRoute),
+            None => obstacles.push(BlockReason::NoRoute),
         }
         let (attempts, most) = (self.statuses[usize::from(queue.0)].slots, self.queue(queue).concurrency);
         if self.is_open(queue) && attempts >= most {
-            obstacles.push(Obstacle::QueueFull { queue, attempts, max: most });
+            obstacles.push(BlockReason::QueueFull { queue, attempts, max: most });
         }
         if let (Some(hop), Some((queue, adopt))) = (hop.filter(|hop| hop.adopted), &self.adopter) {
             let (release_after, since) = (adopt.release_after, hop.trouble_at);
-            obstacles.push(Obstacle::Adopted { queue: *queue, release_after, since });
+            obstacles.push(BlockReason::Adopted { queue: *queue, release_after, since });
         }
         obstacles
     }
@@ -105,20 +107,20 @@ impl<R: Clone> Queues<R> {
         RecipientView { id, ordinal, destination, attempts, accepted_at, progress, error: self.errors.text(error) }
     }
 
-    fn explain_hop(&self, now: Timestamp, hop: &NextHopState, queue: QueueNumber, obstacles: &mut Vec<Obstacle>) {
+    fn explain_hop(&self, now: Timestamp, hop: &NextHopState, queue: QueueNumber, obstacles: &mut Vec<BlockReason>) {
         if let (Some(probe_at), Some(error)) = (hop.probe_at(), &hop.error) {
-            obstacles.push(Obstacle::Dead { probe_at, error: error.clone() });
+            obstacles.push(BlockReason::Dead { probe_at, error: error.clone() });
         }
         if let (Some(interrupted), Some(error)) = (hop.interruption(now), &hop.error) {
             let (messages, resume_at) = (interrupted.count(), interrupted.resume_at());
-            obstacles.push(Obstacle::Suspect { messages, resume_at, error: error.clone() });
+            obstacles.push(BlockReason::Suspect { messages, resume_at, error: error.clone() });
         }
         if let Some(until) = hop.rate_free_at().filter(|&at| at > now) {
-            obstacles.push(Obstacle::Rate { until });
+            obstacles.push(BlockReason::Rate { until });
         }
         let (attempts, most) = (hop.slots, hop.concurrency().min(self.per_next_hop_cap(queue)));
         if attempts >= most {
-            obstacles.push(Obstacle::NextHopFull { attempts, max: most });
+            obstacles.push(BlockReason::NextHopFull { attempts, max: most });
         }
     }
 

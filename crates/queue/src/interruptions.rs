@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mail::{QueueId, Timestamp};
 
-use crate::{Destination, ProbePolicy};
+use crate::{DestinationId, ProbePolicy};
 
 /// How many different interrupted messages count as much as one failure to reach the next hop.
 pub(crate) const MESSAGES_PER_FAILURE: u32 = 3;
@@ -35,8 +35,8 @@ const DELAY_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InterruptedMessage {
     pub(crate) message: QueueId,
-    pub(crate) destination: Destination,
-    /// The hash of its sender, as in [`Admission::sender`](crate::Admission::sender).
+    pub(crate) destination: DestinationId,
+    /// The hash of its sender, as in [`AdmittedMessage::sender`](crate::AdmittedMessage::sender).
     pub(crate) sender: u64,
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn blamed(number: u64) -> InterruptedMessage {
-        InterruptedMessage { message: id(number), destination: Destination(0), sender: 1 }
+        InterruptedMessage { message: id(number), destination: DestinationId(0), sender: 1 }
     }
 
     /// The delays after each interruption, in milliseconds.

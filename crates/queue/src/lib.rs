@@ -8,11 +8,11 @@
 //! |---|---|
 //! | [`admit`](Queues::admit)s a committed message | keep it until it is due, then schedule it fairly |
 //! | gets the [`next_unrouted`](Queues::next_unrouted) and answers it ([`set_route`](Queues::set_route)) | learn the next hop of a destination |
-//! | takes the [`next`](Queues::next) attempt and makes it | reserve a slot of the queue and of the next hop |
+//! | takes the [`next_attempt`](Queues::next_attempt) and makes it | reserve a slot of the queue and of the next hop |
 //! | calls [`finish_contact`](Queues::finish_contact) with the result of the contact | free the slots; adapt concurrency; mark the next hop suspect, lame or dead |
-//! | [`judge`](Queues::judge)s the outcomes and records them durably | compute the verdicts, and change nothing |
-//! | [`report`](Queues::report)s the verdicts | remove, delay or hold the recipients |
-//! | passes new settings ([`reconfigure`](Queues::reconfigure)) or invalidates the routes ([`reroute`](Queues::reroute)) | apply them to everything that follows |
+//! | calls [`compute_verdict`](Queues::compute_verdict) for each outcome, and records it durably | compute the verdicts, and change nothing |
+//! | passes the verdicts to [`report_verdicts`](Queues::report_verdicts) | remove, delay or hold the recipients |
+//! | passes new settings ([`reconfigure`](Queues::reconfigure)) or invalidates the routes ([`invalidate_routes`](Queues::invalidate_routes)) | apply them to everything that follows |
 //!
 //! The next recipient is chosen by queue, then single messages before bulk mail, then next hop,
 //! destination and sender, and last in order of arrival. A next hop that must not be tried now
@@ -54,12 +54,13 @@ use mail::{Outcome, Timestamp};
 
 use actions::PendingActions;
 pub use attempt::{
-    Admission, Attempt, AttemptPurpose, ContactResult, NextHopId, NextHopRoute, PendingRecipient, QueueAction,
+    AdmittedMessage, Attempt, AttemptPurpose, ContactResult, NextHopId, NextHopRoute, OperatorAction, PendingRecipient,
 };
 pub use config::{
-    AdaptMode, AdoptPolicy, ConcurrencyPolicy, Config, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber, RateLimit,
+    ConcurrencyFeedback, ConcurrencyPolicy, HopAdoptionPolicy, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber,
+    RateLimit, SchedulerConfig,
 };
-pub use destinations::Destination;
+pub use destinations::DestinationId;
 use destinations::Destinations;
 use error_table::{ErrorNumber, ErrorTable};
 use interruptions::InterruptedMessage;
@@ -70,24 +71,25 @@ use ready::{ReadyOrigin, ReadyQueues};
 use recipient::{QueuedMessage, QueuedRecipient, RecipientStage, StageCounts};
 use retry::AttemptInfo;
 pub use retry::{RecipientVerdict, RetryPolicy};
-pub use views::{NextHopView, Obstacle, QueueView, RecipientProgress, RecipientView};
+pub use views::{BlockReason, NextHopView, QueueView, RecipientProgress, RecipientView};
 use wait_heap::WaitHeap;
 
-/// Waiting recipients that one call of [`Queues::next`] makes ready at most. The limit keeps the
-/// call short when a million are due; it is larger than any attempt, so that recipients that are
-/// due together can leave together.
+/// Waiting recipients that one call of [`Queues::next_attempt`] makes ready at most. The limit
+/// keeps the call short when a million are due; it is larger than any attempt, so that recipients
+/// that are due together can leave together.
 const WAKEUPS_PER_CALL_MAX: usize = 1024;
 
-/// Destinations of an interrupted message that one call of [`Queues::next`] moves behind others.
+/// Destinations of an interrupted message that one call of [`Queues::next_attempt`] moves behind
+/// others.
 const DEPRIORITIZED_PER_CALL_MAX: usize = 64;
 
 /// The named queues and the next hops they share. `R` is the caller's route type and should be
 /// cheap to clone.
 pub struct Queues<R: Clone> {
-    config: Config,
+    config: SchedulerConfig,
     seed: u64,
     /// The queue that adopts slow and failing next hops, if any.
-    adopter: Option<(QueueNumber, AdoptPolicy)>,
+    adopter: Option<(QueueNumber, HopAdoptionPolicy)>,
     statuses: Vec<QueueStatus>,
     /// The queue that is served next.
     next_queue: usize,
@@ -123,7 +125,7 @@ struct QueueStatus {
 
 impl<R: Clone> Queues<R> {
     /// Creates empty queues. The seed only sets the jitter of retries.
-    pub fn new(config: Config, seed: u64) -> Self {
+    pub fn new(config: SchedulerConfig, seed: u64) -> Self {
         let queues = config.queues.len();
         Queues {
             seed,
@@ -152,9 +154,10 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If a destination was not interned by these queues, or was forgotten since (see
-    /// [`Destination`]).
-    pub fn admit(&mut self, now: Timestamp, admission: &Admission) {
-        let &Admission { id, sender, accepted_at, recovered, separate_attempts: alone, ref recipients } = admission;
+    /// [`DestinationId`]).
+    pub fn admit(&mut self, now: Timestamp, admission: &AdmittedMessage) {
+        let &AdmittedMessage { id, sender, accepted_at, recovered, separate_attempts: alone, ref recipients } =
+            admission;
         if recipients.is_empty() {
             return;
         }
@@ -176,9 +179,9 @@ impl<R: Clone> Queues<R> {
     }
 
     /// The next thing to do, or None if nothing is due or nothing has capacity. The operator's
-    /// actions come first (limited to half of [`Config::unrecorded_max`]), then attempts (limited
-    /// by slots), then refusals, so that none blocks the others.
-    pub fn next(&mut self, now: Timestamp) -> Option<Attempt<R>> {
+    /// actions come first (limited to half of [`SchedulerConfig::unrecorded_max`]), then attempts
+    /// (limited by slots), then refusals, so that none blocks the others.
+    pub fn next_attempt(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.handle_clock_step(now);
         self.handle_due_alarms(now);
         self.retry_moved(now);
@@ -190,11 +193,11 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Computes the verdict for an outcome. Changes nothing, so that the verdict can be recorded
-    /// durably before [`Queues::report`]; the same arguments give the same verdict. For an
+    /// durably before [`Queues::report_verdicts`]; the same arguments give the same verdict. For an
     /// operator's action only the reply of the outcome is used: `Hold` gives
     /// [`RecipientVerdict::Held`], `Remove` gives `Removed`, `Bounce` gives `Failed`, and `Release`
     /// and `Retry` give `Deferred` until now.
-    pub fn judge(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> RecipientVerdict {
+    pub fn compute_verdict(&self, now: Timestamp, attempt: &Attempt<R>, outcome: Outcome) -> RecipientVerdict {
         let &Attempt { id, number, accepted_at, ref recipients, .. } = attempt;
         if let AttemptPurpose::Action(act) = attempt.purpose {
             return act.verdict(now, outcome);
@@ -209,7 +212,7 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If the number of verdicts differs from the number of recipients.
-    pub fn report(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[RecipientVerdict]) {
+    pub fn report_verdicts(&mut self, now: Timestamp, mut attempt: Attempt<R>, verdicts: &[RecipientVerdict]) {
         assert_eq!(verdicts.len(), attempt.count, "one verdict for each recipient");
         self.finish_contact(now, &mut attempt, ContactResult::Unknown);
         self.unrecorded -= 1;
@@ -265,7 +268,7 @@ impl<R: Clone> Queues<R> {
     /// Pauses or resumes a queue. Nothing leaves a paused queue, by any next hop, but the
     /// operator's actions still apply, and attempts in flight continue. A retired queue cannot be
     /// paused, because it may return to the settings.
-    pub fn pause(&mut self, queue: QueueNumber, paused: bool) {
+    pub fn set_queue_paused(&mut self, queue: QueueNumber, paused: bool) {
         self.statuses[usize::from(queue.0)].is_paused = paused && !self.queue(queue).retired;
     }
 
@@ -275,43 +278,43 @@ impl<R: Clone> Queues<R> {
     }
 
     /// The current settings.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &SchedulerConfig {
         &self.config
     }
 
     /// The number of recipients, including those in flight.
-    pub fn len(&self) -> usize {
+    pub fn recipient_count(&self) -> usize {
         self.recipients.len()
     }
 
     /// Whether there are no recipients.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.recipient_count() == 0
     }
 
     /// The number of messages.
-    pub fn messages(&self) -> usize {
+    pub fn message_count(&self) -> usize {
         self.messages.len()
     }
 
     /// The number of destinations with recipients.
-    pub fn destinations(&self) -> usize {
+    pub fn destination_count(&self) -> usize {
         self.destinations.with_recipients()
     }
 
     /// The number of recipients in flight, that is in attempts that are not reported yet.
-    pub fn in_flight(&self) -> usize {
+    pub fn recipients_in_flight(&self) -> usize {
         self.statuses.iter().map(|lane| lane.stage_counts[RecipientStage::InFlight as usize]).sum()
     }
 
     /// The number of attempts that no longer hold a slot, or never did, and are not reported yet.
-    pub fn unrecorded(&self) -> usize {
+    pub fn unrecorded_attempts(&self) -> usize {
         self.unrecorded
     }
 
     /// Bytes of memory allocated. Trees are estimated from above; the caller's routes are not
     /// counted.
-    pub fn bytes(&self) -> usize {
+    pub fn allocated_bytes(&self) -> usize {
         let records = self.messages.bytes() + self.recipients.bytes() + self.waiting.bytes() + self.errors.bytes();
         records + self.destinations.bytes() + self.hops.bytes() + self.ready.bytes()
     }
@@ -516,7 +519,7 @@ impl<R: Clone> Queues<R> {
         ReadyOrigin { queue: self.destination_queue(destination), sender, is_bulk }
     }
 
-    fn stage_counts(&mut self, destination: Destination) -> &mut StageCounts {
+    fn stage_counts(&mut self, destination: DestinationId) -> &mut StageCounts {
         let queue = self.destinations.state(destination).queue;
         &mut self.statuses[usize::from(queue.0)].stage_counts
     }

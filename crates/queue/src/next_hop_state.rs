@@ -21,7 +21,7 @@ use mail::{Reply, Timestamp};
 use crate::idle_ring::IdleMark;
 use crate::interruptions::{InterruptedMessage, InterruptionTracker, MESSAGES_PER_FAILURE};
 use crate::rate_limiter::RateLimiter;
-use crate::{AdaptMode, AdoptPolicy, NextHopLimits, QueueNumber};
+use crate::{ConcurrencyFeedback, HopAdoptionPolicy, NextHopLimits, QueueNumber};
 
 /// The minimum delay of a probe, whatever the settings are.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -233,12 +233,12 @@ impl NextHopState {
         now: Timestamp,
         slowest: Duration,
         epoch: u32,
-        adopt: Option<&AdoptPolicy>,
+        adopt: Option<&HopAdoptionPolicy>,
     ) -> bool {
         self.mark_alive();
         match self.limits.concurrency.adapt {
-            AdaptMode::ByLatency { target } if slowest > target && self.is_proven => self.shrink(epoch),
-            AdaptMode::ByLatency { .. } | AdaptMode::ByAnswers => self.grow(),
+            ConcurrencyFeedback::ByLatency { target } if slowest > target && self.is_proven => self.shrink(epoch),
+            ConcurrencyFeedback::ByLatency { .. } | ConcurrencyFeedback::ByAnswers => self.grow(),
         }
         self.is_quick = adopt.is_none_or(|adopt| slowest <= adopt.slower_than);
         !self.is_quick && self.record_trouble(now)
@@ -252,7 +252,13 @@ impl NextHopState {
     }
 
     /// The next hop could not be reached. Returns true if it is lame.
-    pub(crate) fn failed(&mut self, now: Timestamp, reply: Reply, epoch: u32, adopt: Option<&AdoptPolicy>) -> bool {
+    pub(crate) fn failed(
+        &mut self,
+        now: Timestamp,
+        reply: Reply,
+        epoch: u32,
+        adopt: Option<&HopAdoptionPolicy>,
+    ) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(reply);
         if self.dead.is_some() {
@@ -276,7 +282,7 @@ impl NextHopState {
         blamed: InterruptedMessage,
         reply: Reply,
         epoch: u32,
-        adopt: Option<&AdoptPolicy>,
+        adopt: Option<&HopAdoptionPolicy>,
     ) -> bool {
         if epoch != self.epoch {
             return false;
@@ -297,18 +303,18 @@ impl NextHopState {
         } else {
             self.shrink(epoch)
         }
-        let lame_from = |adopt: &AdoptPolicy| adopt.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE);
+        let lame_from = |adopt: &HopAdoptionPolicy| adopt.failures.max(1).saturating_mul(MESSAGES_PER_FAILURE);
         adopt.is_some_and(|adopt| count >= lame_from(adopt)) && self.record_trouble(now)
     }
 
     /// Records trouble. Returns true if it is lame, which it never is if it adapts to latency.
     pub(crate) fn record_trouble(&mut self, now: Timestamp) -> bool {
         (self.trouble_at, self.is_quick) = (now, false);
-        matches!(self.limits.concurrency.adapt, AdaptMode::ByAnswers)
+        matches!(self.limits.concurrency.adapt, ConcurrencyFeedback::ByAnswers)
     }
 
     /// When it will be released, if its last answer was quick.
-    pub(crate) fn release_at(&self, adopt: &AdoptPolicy) -> Option<Timestamp> {
+    pub(crate) fn release_at(&self, adopt: &HopAdoptionPolicy) -> Option<Timestamp> {
         (self.adopted && self.is_quick).then(|| self.trouble_at + adopt.release_after)
     }
 
@@ -370,7 +376,7 @@ mod tests {
     use mail::SpoolId;
 
     use super::*;
-    use crate::{ConcurrencyPolicy, Destination, ProbePolicy, RateLimit};
+    use crate::{ConcurrencyPolicy, DestinationId, ProbePolicy, RateLimit};
 
     const NOW: Timestamp = Timestamp(1_700_000_000_000);
     const QUICK: Duration = Duration::from_millis(5);
@@ -387,7 +393,7 @@ mod tests {
     }
 
     fn lost() -> Reply {
-        Reply::plain(451, "lost")
+        Reply::without_enhanced_code(451, "lost")
     }
 
     /// Attempts that leave together and are all answered well.
@@ -401,10 +407,10 @@ mod tests {
 
     fn blamed(number: u64) -> InterruptedMessage {
         let message = mail::QueueId::new(SpoolId::new(1), 0, number);
-        InterruptedMessage { message, destination: Destination(0), sender: 1 }
+        InterruptedMessage { message, destination: DestinationId(0), sender: 1 }
     }
 
-    fn interrupt(hop: &mut NextHopState, message: u64, adopt: Option<&AdoptPolicy>) -> bool {
+    fn interrupt(hop: &mut NextHopState, message: u64, adopt: Option<&HopAdoptionPolicy>) -> bool {
         let epoch = hop.start_attempt(NOW);
         hop.end_attempt(epoch);
         hop.interrupted(NOW, blamed(message), lost(), epoch, adopt)
@@ -502,12 +508,12 @@ mod tests {
 
     #[test]
     fn an_answer_as_slow_as_the_limit_is_still_quick_and_one_as_slow_as_the_target_is_still_good() {
-        let adopt = AdoptPolicy { slower_than: Duration::from_secs(10), ..AdoptPolicy::default() };
+        let adopt = HopAdoptionPolicy { slower_than: Duration::from_secs(10), ..HopAdoptionPolicy::default() };
         let mut hop = hop(limits(4, 20));
         assert!(!hop.answered(NOW, adopt.slower_than, 0, Some(&adopt)) && hop.is_quick);
         assert!(hop.answered(NOW, adopt.slower_than + Duration::from_millis(1), 0, Some(&adopt)) && !hop.is_quick);
         let target = Duration::from_secs(1);
-        hop.limits.concurrency.adapt = AdaptMode::ByLatency { target };
+        hop.limits.concurrency.adapt = ConcurrencyFeedback::ByLatency { target };
         let before = hop.window;
         hop.start_attempt(NOW);
         hop.end_attempt(hop.epoch);
@@ -521,14 +527,14 @@ mod tests {
     #[test]
     fn the_first_answer_of_a_disk_proves_it_however_slow() {
         let mut hop = hop(limits(4, 20));
-        hop.limits.concurrency.adapt = AdaptMode::ByLatency { target: Duration::from_secs(1) };
+        hop.limits.concurrency.adapt = ConcurrencyFeedback::ByLatency { target: Duration::from_secs(1) };
         hop.answered(NOW, Duration::from_secs(30), 0, None);
         assert_eq!(hop.concurrency(), 4);
     }
 
     #[test]
     fn interrupted_messages_shrink_then_serialize_then_mark_dead() {
-        let (adopt, mut hop) = (AdoptPolicy::default(), hop(limits(8, 20)));
+        let (adopt, mut hop) = (HopAdoptionPolicy::default(), hop(limits(8, 20)));
         round(&mut hop, 1);
         let mut seen = Vec::new();
         for message in 1..=9 {

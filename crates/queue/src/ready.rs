@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use crate::QueueNumber;
-use crate::destinations::{Destination, tree_bytes};
+use crate::destinations::{DestinationId, tree_bytes};
 use crate::hop_queue::HopQueues;
 use crate::intrusive_list::{IntrusiveList, NONE};
 use crate::pages::{Pages, Slab};
@@ -32,7 +32,7 @@ pub(crate) struct ReadyQueues {
     sender_queues: Slab<SenderQueue>,
     /// Finds the sender queue. Ordered, not hashed: no rehashing pause, and no choice of
     /// senders makes it slow.
-    sender_queue_ids: BTreeMap<(Destination, MessageClass, u64), u32>,
+    sender_queue_ids: BTreeMap<(DestinationId, MessageClass, u64), u32>,
     classifier: SenderClassifier,
 }
 
@@ -49,7 +49,7 @@ struct SenderQueue {
     recipients: IntrusiveList,
     sender: u64,
     round_node: RoundNode,
-    destination: Destination,
+    destination: DestinationId,
     class: MessageClass,
 }
 
@@ -186,7 +186,7 @@ impl ReadyQueues {
     }
 
     /// Sets the hop queues of a destination; [`NONE`] detaches it.
-    pub(crate) fn set_hop_queues(&mut self, destination: Destination, hop_queues: [u32; 2]) {
+    pub(crate) fn set_hop_queues(&mut self, destination: DestinationId, hop_queues: [u32; 2]) {
         for (class, new) in [MessageClass::Single, MessageClass::Bulk].into_iter().zip(hop_queues) {
             let domain_queue = self.domain_queue(destination, class);
             let old = std::mem::replace(&mut self.domain_queues[domain_queue].hop_queue, new);
@@ -218,7 +218,7 @@ impl ReadyQueues {
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
-        let names = tree_bytes::<(Destination, MessageClass, u64), u32>(self.sender_queue_ids.len());
+        let names = tree_bytes::<(DestinationId, MessageClass, u64), u32>(self.sender_queue_ids.len());
         self.hop_queues.bytes()
             + self.domain_queues.bytes()
             + self.sender_queues.bytes()
@@ -312,7 +312,7 @@ impl ReadyQueues {
         self.sender_queue_ids.remove(&(sender_queue.destination, sender_queue.class, sender_queue.sender));
     }
 
-    fn domain_queue(&mut self, destination: Destination, class: MessageClass) -> u32 {
+    fn domain_queue(&mut self, destination: DestinationId, class: MessageClass) -> u32 {
         let domain_queue = destination.0 * 2 + class as u32;
         while self.domain_queues.len() <= domain_queue {
             self.domain_queues.push(DomainQueue {

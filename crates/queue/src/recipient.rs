@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | waiting | the heap, by due time | `next`, when it is due: ready, at the back of its sender queue |
 //! | ready | a sender queue at its destination | `next`, when it is its turn: in flight |
-//! | in flight | an [`Attempt`](crate::Attempt) | `report`: waiting or ready again, held, or removed |
-//! | held | no list | `pick_for_action` |
+//! | in flight | an [`Attempt`](crate::Attempt) | `report_verdicts`: waiting or ready again, held, or removed |
+//! | held | no list | `pick_recipients_for_action` |
 //! | picked | the chain of an action | `next`: in flight |
 
 use mail::{QueueId, Timestamp};
 
-use crate::Destination;
+use crate::DestinationId;
 use crate::error_table::ErrorNumber;
 use crate::intrusive_list::{IntrusiveList, Linked};
 use crate::pages::Slab;
@@ -30,7 +30,7 @@ pub(crate) struct QueuedMessage {
 pub(crate) struct QueuedRecipient {
     pub(crate) message: u32,
     pub(crate) ordinal: u32,
-    pub(crate) destination: Destination,
+    pub(crate) destination: DestinationId,
     /// The next recipient in its sender queue, action or attempt.
     pub(crate) next: u32,
     pub(crate) attempts: u16,

@@ -18,18 +18,18 @@ use std::time::Duration;
 use mail::Timestamp;
 
 use crate::attempt::{Attempt, AttemptPurpose, NextHopId};
-use crate::config::{Config, QueueNumber};
+use crate::config::{QueueNumber, SchedulerConfig};
 use crate::error_table::ErrorNumber;
 use crate::recipient::{QueuedRecipient, RecipientStage};
-use crate::{AdoptPolicy, Destination, QueueStatus, Queues, RecipientProgress, RecipientView};
+use crate::{DestinationId, HopAdoptionPolicy, QueueStatus, Queues, RecipientProgress, RecipientView};
 
 /// How long changed routes are collected before looking for affected recipients, which is one pass
 /// over all.
 const MOVED_CHECK_DELAY: Duration = Duration::from_secs(1);
 
-impl Config {
+impl SchedulerConfig {
     /// The queue that adopts, if any.
-    pub(crate) fn adopter(&self) -> Option<(QueueNumber, AdoptPolicy)> {
+    pub(crate) fn adopter(&self) -> Option<(QueueNumber, HopAdoptionPolicy)> {
         let numbered = (0..).map(QueueNumber).zip(&self.queues).filter(|(_, queue)| !queue.retired);
         numbered.into_iter().find_map(|(number, queue)| Some((number, queue.adopts.clone()?)))
     }
@@ -41,7 +41,7 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If a queue is missing or has moved to another place.
-    pub fn reconfigure(&mut self, now: Timestamp, config: Config) {
+    pub fn reconfigure(&mut self, now: Timestamp, config: SchedulerConfig) {
         let mut places = self.config.queues.iter().zip(&config.queues);
         let is_kept = config.queues.len() >= self.statuses.len() && places.all(|(old, new)| old.name == new.name);
         assert!(is_kept, "a queue is missing or has moved in the new settings");
@@ -65,7 +65,7 @@ impl<R: Clone> Queues<R> {
     /// what holds now. When the first route that is not
     /// [`NextHopRoute::transient`](crate::NextHopRoute::transient) names another next hop, the
     /// recipients are due a second later and their last error is cleared.
-    pub fn reroute(&mut self, now: Timestamp) {
+    pub fn invalidate_routes(&mut self, now: Timestamp) {
         self.routing_version = self.routing_version.wrapping_add(1);
         for destination in self.destinations.expire_routes(|hop| Arc::clone(&self.hops[hop].name)) {
             self.require_route(now, destination);
@@ -74,7 +74,7 @@ impl<R: Clone> Queues<R> {
 
     /// Called when a destination was routed: if it has moved, its waiting recipients are looked for
     /// soon.
-    pub(crate) fn note_moved_destination(&mut self, now: Timestamp, destination: Destination) {
+    pub(crate) fn note_moved_destination(&mut self, now: Timestamp, destination: DestinationId) {
         if self.destinations.state(destination).has_moved {
             self.moved_check_at.get_or_insert(now + MOVED_CHECK_DELAY);
         }
@@ -105,7 +105,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Whether a retired queue has recipients that can be classified again.
-    pub fn has_retired(&self) -> bool {
+    pub fn has_retired_recipients(&self) -> bool {
         let has_some = |lane: &QueueStatus| {
             [RecipientStage::Waiting, RecipientStage::Ready, RecipientStage::Held]
                 .iter()
@@ -116,7 +116,7 @@ impl<R: Clone> Queues<R> {
 
     /// Picks all recipients in retired queues that are not in flight, in one pass over all. They
     /// come out of `next` as attempts of [`AttemptPurpose::Reclassify`]. Returns their number.
-    pub fn pick_retired(&mut self) -> usize {
+    pub fn pick_retired_recipients(&mut self) -> usize {
         let is_retired = |index: u32| self.queue(self.destination_queue(self.recipients[index].destination)).retired;
         let chosen = self
             .all_recipients()

@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn a_delivery_and_a_failure_are_final_at_any_age() {
         let (retry, late) = (RetryPolicy::default(), Timestamp(u64::MAX));
-        let refused = Reply::plain(550, "no");
+        let refused = Reply::without_enhanced_code(550, "no");
         assert_eq!(retry.judge(late, 1, &made(1, 1), Outcome::Delivered), RecipientVerdict::Delivered);
-        let (reply, dsn) = (Reply::plain(250, "queued"), true);
+        let (reply, dsn) = (Reply::without_enhanced_code(250, "queued"), true);
         let relayed = retry.judge(late, 1, &made(1, 1), Outcome::Relayed { reply: reply.clone(), dsn });
         assert_eq!(relayed, RecipientVerdict::Relayed { reply, dsn });
         let verdict = retry.judge(ACCEPTED, 1, &made(1, 1), Outcome::Failed(refused.clone()));

@@ -18,7 +18,7 @@ use crate::attempt::{NextHopId, NextHopRoute};
 use crate::intrusive_list::NONE;
 use crate::next_hop_state::HomeQueue;
 use crate::senders::MessageClass;
-use crate::{Destination, QueueNumber, Queues};
+use crate::{DestinationId, QueueNumber, Queues};
 
 /// Idle entries examined at each report. A report makes one destination idle at most, so two keep
 /// up.
@@ -35,11 +35,11 @@ const DETACHES_PER_CALL_MAX: usize = 1024;
 
 impl<R: Clone> Queues<R> {
     /// Interns a recipient domain (or `host!domain`, in lower case) of a queue. Admit recipients to
-    /// it before the next `report`.
+    /// it before the next `report_verdicts`.
     ///
     /// # Panics
     /// If the queue does not exist.
-    pub fn destination(&mut self, queue: QueueNumber, name: &str) -> Destination {
+    pub fn intern_destination(&mut self, queue: QueueNumber, name: &str) -> DestinationId {
         self.destinations.intern(queue, name)
     }
 
@@ -47,7 +47,7 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If the destination is not in use any more.
-    pub fn destination_name(&self, destination: Destination) -> &str {
+    pub fn destination_name(&self, destination: DestinationId) -> &str {
         self.destinations.name(destination)
     }
 
@@ -55,12 +55,12 @@ impl<R: Clone> Queues<R> {
     ///
     /// # Panics
     /// If the destination is not in use any more.
-    pub fn destination_queue(&self, destination: Destination) -> QueueNumber {
+    pub fn destination_queue(&self, destination: DestinationId) -> QueueNumber {
         self.destinations.state(destination).queue
     }
 
     /// The next hop with this name, if it is known.
-    pub fn next_hop(&self, name: &str) -> Option<NextHopId> {
+    pub fn find_next_hop(&self, name: &str) -> Option<NextHopId> {
         self.hops.number(name).map(NextHopId)
     }
 
@@ -74,13 +74,13 @@ impl<R: Clone> Queues<R> {
 
     /// A destination that needs a route: it has none, or an expired one. Recipients that become
     /// ready there wait for the route. Each destination is returned once, and must be answered with
-    /// [`Queues::set_route`], however late. `admit`, `next` and `report` add destinations.
-    pub fn next_unrouted(&mut self) -> Option<Destination> {
+    /// [`Queues::set_route`], however late. `admit`, `next` and `report_verdicts` add destinations.
+    pub fn next_unrouted(&mut self) -> Option<DestinationId> {
         self.destinations.next_unrouted()
     }
 
     /// Sets the route of a destination. Attempts in flight keep their next hop.
-    pub fn set_route(&mut self, now: Timestamp, destination: Destination, routed: NextHopRoute<R>) {
+    pub fn set_route(&mut self, now: Timestamp, destination: DestinationId, routed: NextHopRoute<R>) {
         let hop = self.hops.intern(&routed.next_hop, routed.limits.clone());
         let until = routed.until.max(now + ROUTE_LIFETIME_MIN);
         let old = self.destinations.set_route(destination, hop, NextHopRoute { until, ..routed });
@@ -96,7 +96,7 @@ impl<R: Clone> Queues<R> {
 
     /// Called when a recipient becomes ready: requests a route if there is no valid one, and stops
     /// attempts until it arrives.
-    pub(crate) fn require_route(&mut self, now: Timestamp, destination: Destination) {
+    pub(crate) fn require_route(&mut self, now: Timestamp, destination: DestinationId) {
         self.destinations.request_route(destination, now);
         if self.destinations.state(destination).until <= now {
             self.detach_destination(now, destination);
@@ -137,7 +137,7 @@ impl<R: Clone> Queues<R> {
     }
 
     /// Detaches a destination from the hop queues of its next hop until its route arrives.
-    fn detach_destination(&mut self, now: Timestamp, destination: Destination) {
+    fn detach_destination(&mut self, now: Timestamp, destination: DestinationId) {
         if let Some(hop) = self.destinations.detach(destination) {
             self.ready.set_hop_queues(destination, [NONE; 2]);
             self.update_next_hop(now, hop);

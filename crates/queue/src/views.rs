@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{Destination, NextHopId, QueueNumber};
+use crate::{DestinationId, NextHopId, QueueNumber};
 
 /// A recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct RecipientView {
     /// The index of the recipient in the envelope.
     pub ordinal: u32,
     /// Its destination.
-    pub destination: Destination,
+    pub destination: DestinationId,
     /// The number of attempts made so far.
     pub attempts: u16,
     /// When the message was accepted.
@@ -67,7 +67,7 @@ pub struct QueueView<'a> {
 
 impl QueueView<'_> {
     /// Whether it was removed from the settings and is empty.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_retired_and_empty(&self) -> bool {
         self.retired && self.attempts + self.waiting + self.ready + self.in_flight + self.held == 0
     }
 }
@@ -99,7 +99,7 @@ pub struct NextHopView<'a> {
 
 /// A reason why a destination is blocked now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum BlockReason {
     /// The server is overloaded: no attempt starts.
     Stopped,
     /// Too many attempts have ended and are not recorded.

@@ -5,11 +5,11 @@ mod harness;
 
 use harness::*;
 use mail::{EnhancedCode, Outcome, Reply};
-use queue::{AttemptPurpose, Obstacle, PendingRecipient, QueueAction, RecipientProgress, RecipientVerdict};
+use queue::{AttemptPurpose, BlockReason, OperatorAction, PendingRecipient, RecipientProgress, RecipientVerdict};
 
 /// Picks recipients, then records and reports the action; returns how many were picked.
-fn act(harness: &mut Harness, act: QueueAction, filter: impl Fn(u64) -> bool) -> usize {
-    let picked = harness.queues.pick_for_action(act, harness.now, &mut |entry| filter(entry.id.sequence()));
+fn act(harness: &mut Harness, act: OperatorAction, filter: impl Fn(u64) -> bool) -> usize {
+    let picked = harness.queues.pick_recipients_for_action(act, harness.now, &mut |entry| filter(entry.id.sequence()));
     let mut reported = 0;
     while reported < picked {
         let attempt = harness.take();
@@ -22,9 +22,9 @@ fn act(harness: &mut Harness, act: QueueAction, filter: impl Fn(u64) -> bool) ->
 
 fn finish(harness: &mut Harness, attempt: queue::Attempt<u32>) {
     let outcome = Outcome::Failed(Reply::new(550, EnhancedCode(5, 7, 0), "bounced by the operator"));
-    let verdict = harness.queues.judge(harness.now, &attempt, outcome);
+    let verdict = harness.queues.compute_verdict(harness.now, &attempt, outcome);
     let verdicts = vec![verdict; attempt.recipients.len()];
-    harness.queues.report(harness.now, attempt, &verdicts);
+    harness.queues.report_verdicts(harness.now, attempt, &verdicts);
 }
 
 /// Message 1 waits, 2 is ready, 3 is in flight, 4 is held; all at one next hop with one attempt at
@@ -45,14 +45,18 @@ fn in_all_states() -> (Harness, queue::Attempt<u32>) {
 #[test]
 fn each_act_chooses_among_the_states_that_it_makes_sense_for() {
     for (chosen_act, expected) in [
-        (QueueAction::Hold, vec![1, 2]),
-        (QueueAction::Release, vec![4]),
-        (QueueAction::Retry, vec![1]),
-        (QueueAction::Remove, vec![1, 2, 4]),
-        (QueueAction::Bounce, vec![1, 2, 4]),
+        (OperatorAction::Hold, vec![1, 2]),
+        (OperatorAction::Release, vec![4]),
+        (OperatorAction::Retry, vec![1]),
+        (OperatorAction::Remove, vec![1, 2, 4]),
+        (OperatorAction::Bounce, vec![1, 2, 4]),
     ] {
         let (mut harness, _flying) = in_all_states();
-        assert_eq!(harness.queues.pick_for_action(chosen_act, NOW, &mut |_| true), expected.len(), "{chosen_act:?}");
+        assert_eq!(
+            harness.queues.pick_recipients_for_action(chosen_act, NOW, &mut |_| true),
+            expected.len(),
+            "{chosen_act:?}"
+        );
         let mut acts: Vec<u64> = harness.take_all().iter().map(|attempt| attempt.id.sequence()).collect();
         acts.sort_unstable();
         assert_eq!(acts, expected, "{chosen_act:?}");
@@ -65,11 +69,11 @@ fn what_is_held_stays_until_it_is_released_and_keeps_its_count_and_error() {
     harness.admit_each(1..=2, "a.example");
     let attempt = harness.take();
     harness.defer(attempt, quick());
-    assert_eq!(act(&mut harness, QueueAction::Hold, |_| true), 2);
+    assert_eq!(act(&mut harness, OperatorAction::Hold, |_| true), 2);
     assert_eq!((harness.progress(1), harness.queue(STANDARD).held), (RecipientProgress::Held, 2));
     harness.now = NOW + seconds(100_000);
     assert!(harness.next().is_none() && harness.queues.next_deadline().is_none());
-    assert_eq!(act(&mut harness, QueueAction::Release, |sequence| sequence == 1), 1);
+    assert_eq!(act(&mut harness, OperatorAction::Release, |sequence| sequence == 1), 1);
     assert_eq!((harness.progress(1), harness.entry(1).attempts), (RecipientProgress::Ready, 1));
     assert_eq!(harness.entry(1).error.as_deref(), Some("451 4.3.0 busy"));
     assert_eq!((harness.take().number, harness.progress(2)), (2, RecipientProgress::Held));
@@ -83,7 +87,7 @@ fn what_is_retried_is_due_now() {
         let attempt = harness.take();
         harness.defer(attempt, quick());
     });
-    assert_eq!(act(&mut harness, QueueAction::Retry, |sequence| sequence != 2), 2);
+    assert_eq!(act(&mut harness, OperatorAction::Retry, |sequence| sequence != 2), 2);
     assert_eq!(harness.drain(), [1, 3]);
     assert_eq!(harness.queues.next_deadline(), Some(NOW + seconds(60)));
 }
@@ -91,15 +95,18 @@ fn what_is_retried_is_due_now() {
 #[test]
 fn removed_recipients_disappear_and_bounced_ones_fail() {
     let (mut harness, flying) = in_all_states();
-    assert_eq!(act(&mut harness, QueueAction::Remove, |sequence| sequence != 4), 2);
-    assert_eq!(harness.queues.pick_for_action(QueueAction::Bounce, NOW, &mut |_| true), 1);
+    assert_eq!(act(&mut harness, OperatorAction::Remove, |sequence| sequence != 4), 2);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Bounce, NOW, &mut |_| true), 1);
     let bounce = harness.take();
-    let reply = Reply::plain(554, "not wanted");
-    let verdict = harness.queues.judge(NOW, &bounce, Outcome::Failed(reply.clone()));
+    let reply = Reply::without_enhanced_code(554, "not wanted");
+    let verdict = harness.queues.compute_verdict(NOW, &bounce, Outcome::Failed(reply.clone()));
     assert_eq!(verdict, RecipientVerdict::Failed { reason: reply });
-    harness.queues.report(NOW, bounce, &[verdict]);
+    harness.queues.report_verdicts(NOW, bounce, &[verdict]);
     harness.deliver(flying);
-    assert_eq!((harness.queues.len(), harness.queues.messages(), harness.queues.next_deadline()), (0, 0, None));
+    assert_eq!(
+        (harness.queues.recipient_count(), harness.queues.message_count(), harness.queues.next_deadline()),
+        (0, 0, None)
+    );
     assert_eq!(
         (harness.queue(STANDARD).ready, harness.queue(STANDARD).waiting, harness.queue(STANDARD).held),
         (0, 0, 0)
@@ -113,7 +120,7 @@ fn recipients_of_one_message_at_one_destination_are_one_act() {
     let recipients = (0..2002).map(|ordinal| harness.pending(STANDARD, domain(ordinal), ordinal)).collect();
     let admission = harness.admission(1, 5, recipients);
     harness.queues.admit(NOW, &admission);
-    harness.queues.pick_for_action(QueueAction::Hold, NOW, &mut |_| true);
+    harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |_| true);
     let sizes: Vec<_> = harness.take_all().iter().map(|attempt| attempt.recipients.len()).collect();
     assert_eq!(sizes, [1000, 1, 1000, 1]);
 }
@@ -125,7 +132,7 @@ fn a_pick_leaves_the_others_in_their_order() {
         harness.admit(sequence, sequence % 3, ["a.example", "b.example"][sequence as usize % 2], 1);
     }
     harness.answer();
-    assert_eq!(act(&mut harness, QueueAction::Remove, |sequence| sequence % 5 == 0), 60);
+    assert_eq!(act(&mut harness, OperatorAction::Remove, |sequence| sequence % 5 == 0), 60);
     let order = harness.drain();
     assert_eq!(order.len(), 240);
     for group in 0..6 {
@@ -138,12 +145,12 @@ fn picked_recipients_are_not_picked_again_and_actions_need_neither_slot_nor_rout
     let mut harness = harness();
     harness.answers = false;
     harness.queues.set_stopped(true);
-    harness.queues.pause(STANDARD, true);
+    harness.queues.set_queue_paused(STANDARD, true);
     harness.admit_each(1..=3, "a.example");
-    assert_eq!(harness.queues.pick_for_action(QueueAction::Hold, NOW, &mut |_| true), 3);
-    assert_eq!(harness.queues.pick_for_action(QueueAction::Remove, NOW, &mut |_| true), 0);
-    assert_eq!((harness.queues.in_flight(), harness.progress(1)), (0, RecipientProgress::InFlight));
-    assert_eq!((harness.take_all().len(), harness.queues.unrecorded()), (3, 3));
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |_| true), 3);
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, &mut |_| true), 0);
+    assert_eq!((harness.queues.recipients_in_flight(), harness.progress(1)), (0, RecipientProgress::InFlight));
+    assert_eq!((harness.take_all().len(), harness.queues.unrecorded_attempts()), (3, 3));
 }
 
 #[test]
@@ -154,8 +161,8 @@ fn an_action_that_selects_no_recipient_changes_nothing() {
         seen += 1;
         false
     };
-    assert_eq!(harness.queues.pick_for_action(QueueAction::Remove, NOW, &mut look), 0);
-    assert_eq!((seen, harness.queues.len()), (3, 4));
+    assert_eq!(harness.queues.pick_recipients_for_action(OperatorAction::Remove, NOW, &mut look), 0);
+    assert_eq!((seen, harness.queues.recipient_count()), (3, 4));
     assert!(harness.next().is_none(), "the next hop has its one attempt, and no action is pending");
     harness.deliver(flying);
     assert_eq!(harness.drain(), [2]);
@@ -168,7 +175,7 @@ fn a_sender_whose_bulk_mail_was_removed_is_single_again() {
     let mut harness = Harness::new(config);
     harness.admit_each(1..=20, "a.example");
     harness.prove("b.example");
-    assert_eq!(act(&mut harness, QueueAction::Remove, |_| true), 20);
+    assert_eq!(act(&mut harness, OperatorAction::Remove, |_| true), 20);
     harness.admit(30, 6, "b.example", 20);
     harness.admit(31, 5, "c.example", 1);
     assert_eq!(harness.drain(), [31, 30]);
@@ -182,10 +189,11 @@ fn a_million_acts_do_not_hold_up_attempts() {
     for sequence in 0..100 {
         harness.admit(sequence, sequence, &format!("{sequence}.example"), 1);
     }
-    harness.queues.pick_for_action(QueueAction::Hold, NOW, &mut |entry| entry.id.sequence() >= 30);
+    harness.queues.pick_recipients_for_action(OperatorAction::Hold, NOW, &mut |entry| entry.id.sequence() >= 30);
     let attempts = harness.take_all();
-    let acts = attempts.iter().filter(|attempt| attempt.purpose == AttemptPurpose::Action(QueueAction::Hold)).count();
-    assert_eq!((acts, attempts.len(), harness.queues.unrecorded()), (5, 35, 5));
+    let acts =
+        attempts.iter().filter(|attempt| attempt.purpose == AttemptPurpose::Action(OperatorAction::Hold)).count();
+    assert_eq!((acts, attempts.len(), harness.queues.unrecorded_attempts()), (5, 35, 5));
     assert_eq!(harness.queues.next_deadline(), None);
 }
 
@@ -194,14 +202,14 @@ fn a_paused_queue_keeps_its_mail_and_the_others_continue() {
     let mut harness = harness();
     harness.admit_each(1..=2, "a.example");
     let flying = harness.take();
-    harness.queues.pause(STANDARD, true);
+    harness.queues.set_queue_paused(STANDARD, true);
     harness.deliver(flying);
     harness.admit_to(LISTS, 11, 5, "b.example", 1);
     assert_eq!(harness.drain(), [11]);
     assert!(harness.queue(STANDARD).paused && harness.queues.next_deadline().is_none());
-    let destination = harness.queues.destination(STANDARD, "a.example");
-    assert_eq!(harness.queues.explain(NOW, destination), [Obstacle::Paused(STANDARD)]);
-    harness.queues.pause(STANDARD, false);
+    let destination = harness.queues.intern_destination(STANDARD, "a.example");
+    assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::Paused(STANDARD)]);
+    harness.queues.set_queue_paused(STANDARD, false);
     assert_eq!(harness.drain(), [2]);
 }
 
@@ -218,8 +226,8 @@ fn stopped_queues_make_no_attempts_and_still_refuse() {
     let attempts = harness.take_all();
     assert_eq!((attempts.len(), attempts[0].id), (1, id(4)));
     assert!(matches!(attempts[0].purpose, AttemptPurpose::Refuse(_)));
-    let destination = harness.queues.destination(STANDARD, "b.example");
-    assert_eq!(harness.queues.explain(NOW, destination), [Obstacle::Stopped]);
+    let destination = harness.queues.intern_destination(STANDARD, "b.example");
+    assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::Stopped]);
     harness.queues.set_stopped(false);
     assert_eq!(harness.take().id, id(11));
 }
@@ -232,7 +240,10 @@ fn views_count_by_state() {
     assert_eq!((view.name, view.attempts, view.concurrency, view.paused), ("standard", 1, 100, false));
     let hop = harness.hop("a.example");
     assert_eq!((hop.destinations, hop.attempts, hop.concurrency), (1, 1, 1));
-    assert_eq!(harness.queues.explain(NOW, flying.destination), [Obstacle::NextHopFull { attempts: 1, max: 1 }]);
+    assert_eq!(
+        harness.queues.block_reasons(NOW, flying.destination),
+        [BlockReason::NextHopFull { attempts: 1, max: 1 }]
+    );
 }
 
 #[test]
@@ -240,5 +251,5 @@ fn a_destination_without_a_route_says_so() {
     let mut harness = harness();
     harness.answers = false;
     let destination = harness.admit(1, 5, "a.example", 1);
-    assert_eq!(harness.queues.explain(NOW, destination), [Obstacle::NoRoute]);
+    assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::NoRoute]);
 }

@@ -4,10 +4,12 @@ mod harness;
 
 use harness::*;
 use mail::{Outcome, QueueId};
-use queue::{AttemptPurpose, Config, PendingRecipient, QueueConfig, QueueNumber, RecipientProgress, RecipientVerdict};
+use queue::{
+    AttemptPurpose, PendingRecipient, QueueConfig, QueueNumber, RecipientProgress, RecipientVerdict, SchedulerConfig,
+};
 
 /// The default settings with a change in one queue.
-fn with(queue: usize, change: impl FnOnce(&mut QueueConfig)) -> Config {
+fn with(queue: usize, change: impl FnOnce(&mut QueueConfig)) -> SchedulerConfig {
     let mut config = config();
     change(&mut config.queues[queue]);
     config
@@ -30,7 +32,7 @@ fn another_concurrency_holds_for_the_next_turn_and_takes_no_slot_away() {
     assert_eq!(second.len(), 3);
     harness.queues.reconfigure(NOW, with(0, |queue| queue.concurrency = 1));
     assert!(harness.take_all().is_empty(), "five are in flight");
-    assert_eq!(harness.queues.in_flight(), 5);
+    assert_eq!(harness.queues.recipients_in_flight(), 5);
 }
 
 #[test]
@@ -58,21 +60,21 @@ fn waiting_recipients_of_a_retired_queue_are_reclassified_and_attempts_in_flight
         .into_iter()
         .partition(|attempt| harness.queues.destination_queue(attempt.destination) == LISTS);
     assert_eq!((ids(&flying), ids(&others)), (vec![id(3)], vec![id(9)]));
-    assert!(!harness.queues.has_retired());
+    assert!(!harness.queues.has_retired_recipients());
     harness.queues.reconfigure(NOW, with(2, |queue| queue.retired = true));
-    assert!(harness.queues.has_retired() && harness.take_all().is_empty());
-    assert_eq!(harness.queues.pick_retired(), 3);
+    assert!(harness.queues.has_retired_recipients() && harness.take_all().is_empty());
+    assert_eq!(harness.queues.pick_retired_recipients(), 3);
     let sorted = harness.take_all();
     assert!(sorted.iter().all(|attempt| attempt.purpose == AttemptPurpose::Reclassify && attempt.route.is_none()));
     assert_eq!(ids(&sorted), [id(1), id(2), id(4)]);
-    sorted.into_iter().for_each(|attempt| harness.queues.report(NOW, attempt, &[RecipientVerdict::Removed]));
-    assert_eq!((harness.queues.has_retired(), harness.queues.unrecorded()), (false, 0));
+    sorted.into_iter().for_each(|attempt| harness.queues.report_verdicts(NOW, attempt, &[RecipientVerdict::Removed]));
+    assert_eq!((harness.queues.has_retired_recipients(), harness.queues.unrecorded_attempts()), (false, 0));
     for attempt in flying {
-        let verdict = harness.queues.judge(NOW, &attempt, Outcome::Deferred(busy()));
-        harness.queues.report(NOW, attempt, &[verdict]);
+        let verdict = harness.queues.compute_verdict(NOW, &attempt, Outcome::Deferred(busy()));
+        harness.queues.report_verdicts(NOW, attempt, &[verdict]);
     }
-    assert!(harness.queues.has_retired(), "it has recipients again");
-    assert_eq!(harness.queues.pick_retired(), 1);
+    assert!(harness.queues.has_retired_recipients(), "it has recipients again");
+    assert_eq!(harness.queues.pick_retired_recipients(), 1);
 }
 
 #[test]
@@ -89,7 +91,7 @@ fn a_queue_that_returns_delivers_again() {
 #[test]
 fn a_queue_that_comes_back_is_not_paused() {
     let mut harness = harness();
-    harness.queues.pause(LISTS, true);
+    harness.queues.set_queue_paused(LISTS, true);
     harness.queues.reconfigure(NOW, with(2, |queue| queue.retired = true));
     harness.queues.reconfigure(NOW, config());
     assert!(!harness.queue(LISTS).paused);
@@ -139,7 +141,7 @@ fn another_queue_adopts_and_slots_go_home_first() {
     harness.queues.report_slow(harness.now, hop);
     let slots = |harness: &Harness| [STANDARD, LAME].map(|queue| harness.queue(queue).attempts);
     assert_eq!((slots(&harness), harness.hop("a.example").adopted_by), ([0, flying.len()], Some(LAME)));
-    let lists = Config {
+    let lists = SchedulerConfig {
         queues: vec![
             config().queues[0].clone(),
             QueueConfig { adopts: None, ..config().queues[1].clone() },
@@ -162,7 +164,7 @@ fn ready_recipients_use_the_new_route_though_the_old_one_had_not_expired() {
     let first = harness.take();
     let old = first.next_hop;
     harness.route = |_| "new".to_owned();
-    harness.queues.reroute(NOW);
+    harness.queues.invalidate_routes(NOW);
     let second = harness.take();
     assert_ne!(second.next_hop, old);
     assert_eq!(second.next_hop.map(|hop| harness.queues.next_hop_name(hop).to_owned()), Some("new".into()));
@@ -183,7 +185,7 @@ fn waiting_recipients_are_due_a_second_after_a_reload_moves_them_and_their_error
     let admission = harness.admission(4, 1, vec![held]);
     harness.queues.admit(NOW, &admission);
     harness.route = |domain| if domain.starts_with("moves") { "new".into() } else { domain.into() };
-    harness.queues.reroute(NOW);
+    harness.queues.invalidate_routes(NOW);
     assert!(harness.next().is_none(), "changed routes are collected first");
     assert_eq!(harness.queues.next_deadline(), Some(NOW + seconds(1)));
     harness.now = NOW + seconds(1);
@@ -203,7 +205,7 @@ fn waiting_recipients_are_due_a_second_after_a_reload_moves_them_and_their_error
     assert_eq!(harness.queues.next_deadline(), Some(NOW + seconds(60)), "the due time of the one that stays");
     // Another reload, which moves the other domain, does not concern these.
     harness.route = |domain| if domain.starts_with("moves") { "new".into() } else { "newer".into() };
-    harness.queues.reroute(harness.now);
+    harness.queues.invalidate_routes(harness.now);
     harness.answer();
     harness.now = harness.now + seconds(1);
     assert_eq!(ids(&harness.take_all()), [id(2)]);
@@ -223,7 +225,7 @@ fn a_transient_route_after_a_reload_makes_no_recipient_due_and_the_next_lasting_
         let flying = harness.take();
         harness.transient = true;
         harness.route = |_| "nowhere".to_owned();
-        (0..2).for_each(|_| harness.queues.reroute(NOW));
+        (0..2).for_each(|_| harness.queues.invalidate_routes(NOW));
         harness.answer();
         // An attempt in flight to the old next hop is deferred as usual.
         assert_eq!(harness.defer(flying, quick()), due);
@@ -272,7 +274,7 @@ fn an_attempt_that_fails_at_the_old_next_hop_is_due_immediately() {
         harness.admit(1, 1, "a.example", 1);
         let attempt = harness.take();
         harness.route = |_| "new".to_owned();
-        harness.queues.reroute(NOW);
+        harness.queues.invalidate_routes(NOW);
         if answered_first {
             harness.answer();
         }
@@ -294,7 +296,7 @@ fn a_clock_that_is_set_back_does_not_hold_up_what_has_moved() {
     let attempt = harness.take();
     harness.defer(attempt, quick());
     harness.route = |_| "new".to_owned();
-    harness.queues.reroute(NOW);
+    harness.queues.invalidate_routes(NOW);
     harness.answer();
     harness.now = NOW - seconds(3600);
     assert_eq!(harness.take().number, 2);

@@ -6,7 +6,7 @@ mod harness;
 use std::time::Duration;
 
 use harness::*;
-use queue::{Config, ContactResult, PendingRecipient, QueueConfig, RecipientVerdict};
+use queue::{ContactResult, PendingRecipient, QueueConfig, RecipientVerdict, SchedulerConfig};
 
 const MILLION: u64 = 1_000_000;
 const BYTES_PER_MESSAGE_MAX: usize = 130;
@@ -14,7 +14,8 @@ const BYTES_PER_MESSAGE_MAX: usize = 130;
 /// A million messages with one recipient each, due after `delay`, spread over destinations and
 /// their senders.
 fn filled(destinations: u64, senders: u64, delay: Duration) -> Harness {
-    let mut harness = Harness::new(Config { queues: vec![QueueConfig::default()], ..Config::default() });
+    let mut harness =
+        Harness::new(SchedulerConfig { queues: vec![QueueConfig::default()], ..SchedulerConfig::default() });
     let names: Vec<String> = (0..destinations).map(|n| format!("destination-{n}.example")).collect();
     for n in 0..MILLION {
         let pending =
@@ -23,12 +24,15 @@ fn filled(destinations: u64, senders: u64, delay: Duration) -> Harness {
         harness.queues.admit(NOW, &admission);
     }
     harness.answer();
-    assert_eq!((harness.queues.messages(), harness.queues.destinations()), (MILLION as usize, destinations as usize));
+    assert_eq!(
+        (harness.queues.message_count(), harness.queues.destination_count()),
+        (MILLION as usize, destinations as usize)
+    );
     harness
 }
 
 fn check(name: &str, harness: &Harness, bytes_max: usize) {
-    let bytes = harness.queues.bytes().div_ceil(MILLION as usize);
+    let bytes = harness.queues.allocated_bytes().div_ceil(MILLION as usize);
     println!("{name}: {bytes} bytes per message");
     assert!(bytes < bytes_max, "{name}: {bytes} bytes per message");
 }
@@ -60,8 +64,11 @@ fn an_emptied_queue_frees_its_memory() {
     while let Some(mut attempt) = harness.next() {
         harness.queues.finish_contact(NOW, &mut attempt, ContactResult::Unknown);
         let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
-        harness.queues.report(NOW, attempt, &verdicts);
+        harness.queues.report_verdicts(NOW, attempt, &verdicts);
     }
-    assert_eq!((harness.queues.len(), harness.queues.messages(), harness.queues.destinations()), (0, 0, 0));
-    assert!(harness.queues.bytes() < 2_000_000, "{} bytes", harness.queues.bytes());
+    assert_eq!(
+        (harness.queues.recipient_count(), harness.queues.message_count(), harness.queues.destination_count()),
+        (0, 0, 0)
+    );
+    assert!(harness.queues.allocated_bytes() < 2_000_000, "{} bytes", harness.queues.allocated_bytes());
 }

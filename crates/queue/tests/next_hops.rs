@@ -5,8 +5,8 @@ mod harness;
 use harness::*;
 use mail::{Outcome, Reply, Timestamp};
 use queue::{
-    AdaptMode, AttemptPurpose, ConcurrencyPolicy, ContactResult, NextHopLimits, Obstacle, RateLimit, RecipientProgress,
-    RecipientVerdict,
+    AttemptPurpose, BlockReason, ConcurrencyFeedback, ConcurrencyPolicy, ContactResult, NextHopLimits, RateLimit,
+    RecipientProgress, RecipientVerdict,
 };
 
 fn adaptive(start: usize, most: usize) -> NextHopLimits {
@@ -24,7 +24,7 @@ fn round(harness: &mut Harness, contact: &ContactResult) -> usize {
     for mut attempt in attempts {
         harness.queues.finish_contact(harness.now, &mut attempt, contact.clone());
         let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
-        harness.queues.report(harness.now, attempt, &verdicts);
+        harness.queues.report_verdicts(harness.now, attempt, &verdicts);
     }
     count
 }
@@ -45,11 +45,11 @@ fn the_cap_of_a_queue_counts_attempts_and_an_ended_one_is_free_before_it_is_repo
     let mut harness = Harness::new(config);
     (1..=4).for_each(|sequence| _ = harness.admit(sequence, 5, &format!("{sequence}.example"), 70));
     let mut first = harness.take_all();
-    assert_eq!((first.len(), harness.queues.in_flight(), harness.queue(STANDARD).attempts), (2, 140, 2));
+    assert_eq!((first.len(), harness.queues.recipients_in_flight(), harness.queue(STANDARD).attempts), (2, 140, 2));
     assert_eq!(harness.queues.next_deadline(), None);
     harness.queues.finish_contact(NOW, &mut first[0], quick());
     harness.queues.finish_contact(NOW, &mut first[0], quick());
-    assert_eq!((harness.queues.unrecorded(), harness.queues.in_flight()), (1, 140));
+    assert_eq!((harness.queues.unrecorded_attempts(), harness.queues.recipients_in_flight()), (1, 140));
     assert_eq!(harness.queues.next_deadline(), Some(Timestamp(0)));
     assert_eq!(harness.take_all().len(), 1);
 }
@@ -66,9 +66,9 @@ fn what_is_ended_and_not_reported_is_bounded() {
         harness.queues.finish_contact(NOW, &mut attempt, quick());
         ended.push(attempt);
     }
-    assert_eq!((ended.len(), harness.queues.unrecorded(), harness.queues.next_deadline()), (3, 3, None));
+    assert_eq!((ended.len(), harness.queues.unrecorded_attempts(), harness.queues.next_deadline()), (3, 3, None));
     let destination = ended[0].destination;
-    assert_eq!(harness.queues.explain(NOW, destination), [Obstacle::Unrecorded { attempts: 3, max: 3 }]);
+    assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::Unrecorded { attempts: 3, max: 3 }]);
     let attempt = ended.swap_remove(0);
     harness.deliver(attempt);
     assert_eq!(harness.take_all().len(), 47);
@@ -81,7 +81,7 @@ fn a_queue_of_no_concurrency_holds_everything() {
     let mut harness = Harness::new(config);
     let destination = harness.admit(1, 5, "a.example", 1);
     assert!(harness.next().is_none() && harness.queues.next_deadline().is_none());
-    assert_eq!(harness.queues.explain(NOW, destination), [Obstacle::Paused(STANDARD)]);
+    assert_eq!(harness.queues.block_reasons(NOW, destination), [BlockReason::Paused(STANDARD)]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn unused_concurrency_does_not_grow() {
 fn concurrency_by_latency_grows_within_the_target_and_shrinks_beyond_and_is_never_lame() {
     let mut harness = harness();
     harness.limits = adaptive(4, 100);
-    harness.limits.concurrency.adapt = AdaptMode::ByLatency { target: seconds(1) };
+    harness.limits.concurrency.adapt = ConcurrencyFeedback::ByLatency { target: seconds(1) };
     harness.admit_each(1..=1000, "maildir");
     let rounds: Vec<usize> = (0..3).map(|_| round(&mut harness, &quick())).collect();
     assert_eq!(rounds, [1, 4, 8]);
@@ -161,15 +161,17 @@ fn a_dead_next_hop_is_probed_and_other_attempts_are_refused_without_a_slot() {
     let probe_at = NOW + seconds(60);
     assert_eq!(harness.hop("a.example").probe_at, Some(probe_at));
     let destination = harness.admit(4, 5, "a.example", 2);
-    let Obstacle::Dead { probe_at: at, .. } = harness.queues.explain(NOW, destination)[0].clone() else { panic!() };
+    let BlockReason::Dead { probe_at: at, .. } = harness.queues.block_reasons(NOW, destination)[0].clone() else {
+        panic!()
+    };
     assert_eq!(at, probe_at);
     let refused = harness.take();
     assert_eq!((refused.id, refused.number, harness.queue(LAME).attempts), (id(4), 1, 0));
     let AttemptPurpose::Refuse(reply) = refused.purpose.clone() else { panic!("{:?}", refused.purpose) };
-    assert_eq!((reply.to_string().as_str(), harness.queues.unrecorded()), ("451 4.4.1 no connection", 1));
-    let verdict = harness.queues.judge(NOW, &refused, Outcome::Deferred(reply));
-    harness.queues.report(NOW, refused, &[verdict.clone(), verdict]);
-    assert_eq!((harness.progress(4), harness.queues.unrecorded()), (RecipientProgress::Waiting(probe_at), 0));
+    assert_eq!((reply.to_string().as_str(), harness.queues.unrecorded_attempts()), ("451 4.4.1 no connection", 1));
+    let verdict = harness.queues.compute_verdict(NOW, &refused, Outcome::Deferred(reply));
+    harness.queues.report_verdicts(NOW, refused, &[verdict.clone(), verdict]);
+    assert_eq!((harness.progress(4), harness.queues.unrecorded_attempts()), (RecipientProgress::Waiting(probe_at), 0));
 }
 
 #[test]
@@ -251,13 +253,13 @@ fn adoption_moves_the_slots_in_flight_and_caps_what_follows() {
     assert_eq!(harness.hop("slow.example").adopted_by, Some(LAME));
     let destination = harness.admit(41, 5, "slow.example", 1);
     harness.admit_each(42..=45, "slow.example");
-    let obstacles = harness.queues.explain(NOW, destination);
+    let obstacles = harness.queues.block_reasons(NOW, destination);
     assert!(matches!(
         obstacles[..],
         [
-            Obstacle::NextHopFull { attempts: 20, max: 2 },
-            Obstacle::QueueFull { queue: LAME, attempts: 20, max: 10 },
-            Obstacle::Adopted { queue: LAME, .. }
+            BlockReason::NextHopFull { attempts: 20, max: 2 },
+            BlockReason::QueueFull { queue: LAME, attempts: 20, max: 10 },
+            BlockReason::Adopted { queue: LAME, .. }
         ]
     ));
     let slow = flying.iter().position(|attempt| attempt.next_hop == Some(hop)).unwrap();
@@ -295,7 +297,7 @@ fn a_paused_queue_adopts_no_next_hop() {
     let mut shut = config();
     shut.queues[usize::from(LAME.0)].concurrency = 0;
     let mut paused = harness();
-    paused.queues.pause(LAME, true);
+    paused.queues.set_queue_paused(LAME, true);
     for mut harness in [Harness::new(shut), paused] {
         kill(&mut harness, "a.example");
         harness.queues.report_slow(NOW, harness.hop("a.example").number);
@@ -309,9 +311,9 @@ fn a_paused_queue_adopts_no_next_hop() {
 #[test]
 fn a_queue_that_is_resumed_adopts_at_the_next_trouble() {
     let mut harness = harness();
-    harness.queues.pause(LAME, true);
+    harness.queues.set_queue_paused(LAME, true);
     kill(&mut harness, "a.example");
-    harness.queues.pause(LAME, false);
+    harness.queues.set_queue_paused(LAME, false);
     harness.queues.report_slow(NOW, harness.hop("a.example").number);
     assert_eq!(harness.hop("a.example").adopted_by, Some(LAME));
 }
@@ -403,7 +405,7 @@ fn no_more_next_hops_and_destinations_are_kept_than_the_limits_say() {
         let attempt = harness.take();
         harness.deliver(attempt);
     }
-    assert!(harness.queues.next_hops().count() <= 20_001, "{}", harness.queues.next_hops().count());
+    assert!(harness.queues.next_hop_views().count() <= 20_001, "{}", harness.queues.next_hop_views().count());
     // First the destinations are forgotten, then the next hops they kept.
     for hours in [1, 3] {
         harness.now = NOW + seconds(hours * 3600);
@@ -413,7 +415,7 @@ fn no_more_next_hops_and_destinations_are_kept_than_the_limits_say() {
             harness.deliver(attempt);
         }
     }
-    assert_eq!(harness.queues.next_hops().count(), 1);
+    assert_eq!(harness.queues.next_hop_views().count(), 1);
 }
 
 #[test]
@@ -432,9 +434,9 @@ fn an_unknown_contact_result_changes_nothing() {
     harness.admit_each(1..=2, "a.example");
     let mut attempt = harness.take();
     harness.queues.finish_contact(NOW, &mut attempt, ContactResult::Unknown);
-    let reply = Reply::plain(550, "no");
-    let verdict = harness.queues.judge(NOW, &attempt, Outcome::Failed(reply));
-    harness.queues.report(NOW, attempt, &[verdict]);
+    let reply = Reply::without_enhanced_code(550, "no");
+    let verdict = harness.queues.compute_verdict(NOW, &attempt, Outcome::Failed(reply));
+    harness.queues.report_verdicts(NOW, attempt, &[verdict]);
     assert_eq!(harness.take_all().len(), 1);
     assert_eq!((harness.hop("a.example").failures, harness.hop("a.example").concurrency), (0, 1));
 }
@@ -448,7 +450,7 @@ fn the_rest_of_an_interrupted_message_lets_its_sender_s_next_message_pass() {
     harness.admit(2, 5, "a.example", 1);
     let first = harness.take();
     assert_eq!(first.id, id(1));
-    harness.defer(first, ContactResult::Interrupted(Reply::plain(451, "connection lost")));
+    harness.defer(first, ContactResult::Interrupted(Reply::without_enhanced_code(451, "connection lost")));
     let order: Vec<_> =
         harness.take_all().iter().map(|attempt| (attempt.id.sequence(), attempt.recipients.len())).collect();
     assert_eq!(order, [(2, 1), (1, 2), (1, 1)]);
@@ -465,6 +467,6 @@ fn an_interrupted_message_lets_others_pass_at_all_destinations_of_the_next_hop()
     harness.queues.admit(NOW, &admission);
     harness.admit(2, 6, "d.mx.example", 1);
     let first = harness.take();
-    harness.defer(first, ContactResult::Interrupted(Reply::plain(451, "connection lost")));
+    harness.defer(first, ContactResult::Interrupted(Reply::without_enhanced_code(451, "connection lost")));
     assert_eq!(harness.take().id, id(2));
 }

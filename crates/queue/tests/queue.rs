@@ -4,13 +4,18 @@ mod harness;
 
 use harness::*;
 use mail::{Outcome, Reply, Timestamp};
-use queue::{AttemptPurpose, Config, Obstacle, PendingRecipient, QueueConfig, RecipientProgress, RecipientVerdict};
+use queue::{
+    AttemptPurpose, BlockReason, PendingRecipient, QueueConfig, RecipientProgress, RecipientVerdict, SchedulerConfig,
+};
 
 #[test]
 fn a_first_attempt_is_due_immediately_and_a_delivered_message_is_removed() {
     let mut harness = harness();
     harness.admit(1, 5, "a.example", 2);
-    assert_eq!((harness.queues.len(), harness.queues.messages(), harness.queues.destinations()), (2, 1, 1));
+    assert_eq!(
+        (harness.queues.recipient_count(), harness.queues.message_count(), harness.queues.destination_count()),
+        (2, 1, 1)
+    );
     let attempt = harness.take();
     assert_eq!((attempt.id, attempt.number, attempt.recovered), (id(1), 1, false));
     assert_eq!(
@@ -18,10 +23,13 @@ fn a_first_attempt_is_due_immediately_and_a_delivered_message_is_removed() {
         (&[0, 1][..], "a.example")
     );
     assert_eq!(harness.queues.next_hop_name(attempt.next_hop.unwrap()), "a.example");
-    assert_eq!((harness.queues.in_flight(), harness.next().is_none()), (2, true));
+    assert_eq!((harness.queues.recipients_in_flight(), harness.next().is_none()), (2, true));
     harness.deliver(attempt);
-    assert_eq!((harness.queues.len(), harness.queues.messages(), harness.queues.destinations()), (0, 0, 0));
-    assert_eq!((harness.queues.in_flight(), harness.queues.unrecorded()), (0, 0));
+    assert_eq!(
+        (harness.queues.recipient_count(), harness.queues.message_count(), harness.queues.destination_count()),
+        (0, 0, 0)
+    );
+    assert_eq!((harness.queues.recipients_in_flight(), harness.queues.unrecorded_attempts()), (0, 0));
     assert!(harness.queues.is_empty() && harness.queues.next_deadline().is_none());
 }
 
@@ -74,17 +82,17 @@ fn each_recipient_of_an_attempt_goes_its_own_way() {
     let mut harness = harness();
     harness.admit(1, 5, "a.example", 4);
     let attempt = harness.take();
-    let reply = Reply::plain(250, "queued");
+    let reply = Reply::without_enhanced_code(250, "queued");
     let outcomes = [
         Outcome::Delivered,
         Outcome::Deferred(busy()),
-        Outcome::Failed(Reply::plain(550, "no")),
+        Outcome::Failed(Reply::without_enhanced_code(550, "no")),
         Outcome::Relayed { reply: reply.clone(), dsn: true },
     ];
-    let verdicts = outcomes.map(|outcome| harness.queues.judge(NOW, &attempt, outcome));
+    let verdicts = outcomes.map(|outcome| harness.queues.compute_verdict(NOW, &attempt, outcome));
     assert_eq!(verdicts[3], RecipientVerdict::Relayed { reply, dsn: true });
-    harness.queues.report(NOW, attempt, &verdicts);
-    assert_eq!(harness.queues.len(), 1);
+    harness.queues.report_verdicts(NOW, attempt, &verdicts);
+    assert_eq!(harness.queues.recipient_count(), 1);
     let entry = harness.entry(1);
     assert_eq!((entry.ordinal, entry.attempts), (1, 1));
     assert_eq!(entry.progress, RecipientProgress::Waiting(NOW + seconds(60)));
@@ -92,12 +100,16 @@ fn each_recipient_of_an_attempt_goes_its_own_way() {
 
 #[test]
 fn judging_changes_nothing_and_says_the_same_again() {
-    let mut harness = Harness::new(Config { queues: vec![QueueConfig::default()], ..Config::default() });
+    let mut harness =
+        Harness::new(SchedulerConfig { queues: vec![QueueConfig::default()], ..SchedulerConfig::default() });
     harness.admit(1, 5, "a.example", 2);
     let attempt = harness.take();
-    let verdict = harness.queues.judge(NOW, &attempt, Outcome::Deferred(busy()));
-    assert_eq!(verdict, harness.queues.judge(NOW, &attempt, Outcome::Deferred(busy())));
-    assert_eq!((harness.queues.len(), harness.queues.in_flight(), harness.queues.next_deadline()), (2, 2, None));
+    let verdict = harness.queues.compute_verdict(NOW, &attempt, Outcome::Deferred(busy()));
+    assert_eq!(verdict, harness.queues.compute_verdict(NOW, &attempt, Outcome::Deferred(busy())));
+    assert_eq!(
+        (harness.queues.recipient_count(), harness.queues.recipients_in_flight(), harness.queues.next_deadline()),
+        (2, 2, None)
+    );
 }
 
 #[test]
@@ -199,7 +211,7 @@ fn many_single_messages_one_after_the_other_are_not_bulk() {
 fn pending_recipients_of_a_restart_wait_for_their_time_and_keep_their_count() {
     let mut harness = harness();
     harness.prove("a.example");
-    let destination = harness.queues.destination(STANDARD, "a.example");
+    let destination = harness.queues.intern_destination(STANDARD, "a.example");
     let until = NOW + seconds(90);
     let recipients = vec![
         PendingRecipient { ordinal: 4, destination, attempts: 3, due: until, held: false },
@@ -224,7 +236,7 @@ fn pending_recipients_of_a_restart_wait_for_their_time_and_keep_their_count() {
 fn a_message_without_recipients_leaves_no_trace() {
     let mut harness = harness();
     harness.admit(1, 5, "a.example", 0);
-    assert_eq!((harness.queues.len(), harness.queues.messages()), (0, 0));
+    assert_eq!((harness.queues.recipient_count(), harness.queues.message_count()), (0, 0));
 }
 
 #[test]
@@ -237,7 +249,7 @@ fn a_million_due_recipients_are_woken_in_portions() {
         let admission = harness.admission(sequence, 5, vec![pending]);
         harness.queues.admit(NOW, &admission);
     }
-    assert!(harness.queues.next(NOW + seconds(2)).is_none());
+    assert!(harness.queues.next_attempt(NOW + seconds(2)).is_none());
     assert!((1..2000).contains(&harness.queue(STANDARD).ready), "{}", harness.queue(STANDARD).ready);
     assert!(harness.queues.next_deadline().unwrap() <= NOW + seconds(2));
 }
@@ -248,7 +260,7 @@ fn a_report_with_a_verdict_missing_is_a_defect_of_the_caller() {
     let mut harness = harness();
     harness.admit(1, 5, "a.example", 2);
     let attempt = harness.take();
-    harness.queues.report(NOW, attempt, &[RecipientVerdict::Delivered]);
+    harness.queues.report_verdicts(NOW, attempt, &[RecipientVerdict::Delivered]);
 }
 
 #[test]
@@ -298,7 +310,7 @@ fn an_expired_route_makes_no_recipient_ready() {
     let destination = harness.admit(2, 5, "a.example", 1);
     harness.now = NOW + seconds(60);
     assert_eq!((harness.next().is_none(), harness.queues.next_deadline()), (true, None));
-    assert_eq!(harness.queues.explain(harness.now, destination), [Obstacle::NoRoute]);
+    assert_eq!(harness.queues.block_reasons(harness.now, destination), [BlockReason::NoRoute]);
     assert_eq!((harness.queues.next_unrouted(), harness.queues.next_unrouted()), (Some(destination), None));
     // The same next hop again.
     harness.send_to(destination, "a.example");
@@ -389,11 +401,11 @@ fn a_route_set_when_no_recipient_waits_does_no_harm() {
     harness.answers = false;
     let destination = harness.admit(1, 5, "a.example", 1);
     assert_eq!(harness.queues.next_unrouted(), Some(destination));
-    assert_eq!(harness.queues.pick_for_action(queue::QueueAction::Remove, NOW, &mut |_| true), 1);
+    assert_eq!(harness.queues.pick_recipients_for_action(queue::OperatorAction::Remove, NOW, &mut |_| true), 1);
     let removal = harness.take();
-    let verdict = harness.queues.judge(NOW, &removal, Outcome::Delivered);
-    harness.queues.report(NOW, removal, &[verdict]);
-    assert_eq!((harness.queues.len(), harness.queues.destinations()), (0, 0));
+    let verdict = harness.queues.compute_verdict(NOW, &removal, Outcome::Delivered);
+    harness.queues.report_verdicts(NOW, removal, &[verdict]);
+    assert_eq!((harness.queues.recipient_count(), harness.queues.destination_count()), (0, 0));
     harness.send_to(destination, "mx.example");
     assert!(harness.next().is_none());
 }

@@ -26,7 +26,7 @@ pub struct Config {
     /// Local domains, and where their mail goes.
     pub domains: HashMap<Box<str>, DomainRoute>,
     /// Tables of local domains; the first one that contains the domain applies.
-    pub domain_tables: Vec<DomainTable>,
+    pub domain_tables: Vec<DomainTableRoute>,
     /// How long a route that depends on a table may be cached.
     pub table_ttl: Duration,
     /// Routes other than the MX; the first matching rule applies.
@@ -102,7 +102,7 @@ pub struct DomainRoute {
 
 /// A table of local domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainTable {
+pub struct DomainTableRoute {
     /// The table that contains their names.
     pub table: Box<str>,
     /// Where their mail goes.

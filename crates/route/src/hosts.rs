@@ -25,11 +25,11 @@ use futures_util::future::join_all;
 
 use crate::config::EndpointOptions;
 use crate::error::RouteError;
-use crate::{Endpoint, Host, Hosts, Router};
+use crate::{Endpoint, Host, NextHopHosts, Router};
 
 /// The hosts, or why there are none, and when that expires.
 pub(crate) struct HostLookup {
-    pub(crate) result: Result<Hosts, RouteError>,
+    pub(crate) result: Result<NextHopHosts, RouteError>,
     pub(crate) expires_at: Instant,
 }
 
@@ -120,7 +120,7 @@ impl Router {
         let (expires_at, last) = self.lookup_addresses(&mut candidates, params.options.families, expires_at).await;
         let loops = params.may_loop && self.remove_own_host(&mut candidates, params.options.port);
         let result = match tiers(&candidates, params.options) {
-            tiers if !tiers.is_empty() => Ok(Hosts {
+            tiers if !tiers.is_empty() => Ok(NextHopHosts {
                 transport: params.transport.into(),
                 next_hop: self.next_hop_names.name_for(params.transport, host_names(&candidates, params.options.port)),
                 tiers,

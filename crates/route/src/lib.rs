@@ -34,7 +34,7 @@ use dns::{NameServersError, Resolver};
 use lookup::Table;
 use mail::Reply;
 
-pub use config::{Config, DomainRoute, DomainTable, EndpointOptions, MissingAddressPolicy};
+pub use config::{Config, DomainRoute, DomainTableRoute, EndpointOptions, MissingAddressPolicy};
 pub use fixed_hop::{FixedHop, FixedHopError};
 pub use rule::{DomainPattern, DomainPatternError, RouteRule};
 
@@ -76,7 +76,7 @@ pub enum RouteAnswer {
         transport: Box<str>,
     },
     /// To one of these hosts.
-    Hosts(Hosts),
+    Hosts(NextHopHosts),
     /// Unknown at the moment: 4xx.
     Defer(Reply),
     /// Nowhere, definitely: 5xx.
@@ -85,7 +85,7 @@ pub enum RouteAnswer {
 
 /// The hosts that accept the mail of a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hosts {
+pub struct NextHopHosts {
     /// The name of the transport.
     pub transport: Box<str>,
     /// The name of the next hop: the transport and the sorted names of all hosts with their ports,
@@ -217,12 +217,12 @@ impl Router {
         })
     }
 
-    fn address_hosts(&self, address: SocketAddr, transport: &str) -> Hosts {
+    fn address_hosts(&self, address: SocketAddr, transport: &str) -> NextHopHosts {
         let next_hop = self.next_hop_names.name_for(transport, vec![address.to_string()]);
         one_host(transport, next_hop, address.ip().to_string(), Endpoint::Tcp(address))
     }
 
-    fn socket_hosts(&self, path: &Path, transport: &str) -> Hosts {
+    fn socket_hosts(&self, path: &Path, transport: &str) -> NextHopHosts {
         let name = path.display().to_string();
         let next_hop = self.next_hop_names.name_for(transport, vec![format!("unix:{name}")]);
         one_host(transport, next_hop, name, Endpoint::Unix(path.into()))
@@ -238,7 +238,7 @@ impl Router {
     }
 
     /// Results from the configuration are valid as long as possible.
-    fn with_max_ttl(&self, result: Result<Hosts, RouteError>) -> HostLookup {
+    fn with_max_ttl(&self, result: Result<NextHopHosts, RouteError>) -> HostLookup {
         HostLookup { result, expires_at: self.max_ttl_end() }
     }
 
@@ -252,7 +252,7 @@ impl Router {
     }
 }
 
-fn one_host(transport: &str, next_hop: Box<str>, name: String, endpoint: Endpoint) -> Hosts {
+fn one_host(transport: &str, next_hop: Box<str>, name: String, endpoint: Endpoint) -> NextHopHosts {
     let host = Host { name: name.into(), endpoints: vec![endpoint] };
-    Hosts { transport: transport.into(), next_hop, tiers: vec![vec![host]] }
+    NextHopHosts { transport: transport.into(), next_hop, tiers: vec![vec![host]] }
 }

@@ -178,7 +178,7 @@ pub enum ReadError {
     /// It cannot be read now, for lack of memory or file handles; it may be later.
     #[error("the message cannot be read now: {0}")]
     Unavailable(String),
-    /// Its bytes cannot be read; see [`Spool::set_aside`].
+    /// Its bytes cannot be read; see [`Spool::set_aside_damaged`].
     #[error("the message is damaged: {what}")]
     Damaged {
         /// The damage.
@@ -371,14 +371,14 @@ impl Spool {
     }
 
     /// Creates a body file for a new message.
-    pub fn spill(&self, id: QueueId) -> io::Result<SpillWriter> {
+    pub fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
         let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;
         SpillWriter::create(lane.disk.clone(), id.sequence())
     }
 
     /// Removes an unreadable message from the queue, and keeps what can be read of it in a file
     /// beside the log. `done` is called when that is durable.
-    pub fn set_aside(&self, id: QueueId, what: &str, done: CommitCallback) {
+    pub fn set_aside_damaged(&self, id: QueueId, what: &str, done: CommitCallback) {
         match self.lane(id) {
             Some(lane) => lane.set_aside(id.sequence(), what, done),
             None => done(Err(CommitError::Closed)),
@@ -394,7 +394,7 @@ impl Spool {
     }
 
     /// The smallest free space of the lanes' disks.
-    pub fn space(&self) -> io::Result<DiskSpace> {
+    pub fn free_space(&self) -> io::Result<DiskSpace> {
         let least = |a: DiskSpace, b: DiskSpace| DiskSpace {
             bytes_free: a.bytes_free.min(b.bytes_free),
             inodes_free: a.inodes_free.min(b.inodes_free),

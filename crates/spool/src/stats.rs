@@ -32,8 +32,8 @@ impl Stats {
     pub(crate) fn add(&mut self, other: &Stats) {
         self.messages_live += other.messages_live;
         self.messages_committed += other.messages_committed;
-        self.batch_records.add(&other.batch_records);
-        self.sync_micros.add(&other.sync_micros);
+        self.batch_records.merge(&other.batch_records);
+        self.sync_micros.merge(&other.sync_micros);
         self.batches_failed += other.batches_failed;
         self.segments += other.segments;
         self.segments_free += other.segments_free;

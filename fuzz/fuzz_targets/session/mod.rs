@@ -1,13 +1,13 @@
 //! A session whose driver accepts everything except recipients that begin with `n`; its results can
-//! be compared. Limits are low, so that short inputs reach them.
+//! be compared. SessionLimits are low, so that short inputs reach them.
 
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
 use protocol::sasl::{self, Mechanism, PasswordVerdict};
 use protocol::smtp::server::{
-    AuthConfig, Config, Limits, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
-    SmtpSession, TlsMode, Tolerance,
+    AuthConfig, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer,
+    SmtpServerConfig, SmtpSession, TlsMode, TolerancePolicy,
 };
 
 const NOW: Timestamp = Timestamp(0);
@@ -23,21 +23,21 @@ pub struct Outcome {
 
 /// Runs a session with the pieces. The peer may use XCLIENT until it has named an address.
 pub fn play<'a>(flavor: MailProtocol, mend: bool, nul: NulPolicy, pieces: impl Iterator<Item = &'a [u8]>) -> Outcome {
-    let limits = Limits {
+    let limits = SessionLimits {
         command_line_octets_max: 200,
         commands_max: 20,
         recipients_max: 3,
         message_octets_max: 300,
         header_octets_max: 150,
         received_max: 2,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    let config = Config {
+    let config = SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor,
         tls: TlsMode::Offered,
         auth: Some(auth()),
-        tolerance: Tolerance { nul, ..Tolerance::default() },
+        tolerance: TolerancePolicy { nul, ..TolerancePolicy::default() },
         limits,
     };
     let peer = SmtpPeer { normalise_bare_newlines: mend, ..SmtpPeer::default() };
@@ -47,7 +47,7 @@ pub fn play<'a>(flavor: MailProtocol, mend: bool, nul: NulPolicy, pieces: impl I
         session.handle_input(NOW, piece, &mut body);
         settle(&mut session, &mut outcome, &mut body);
     }
-    session.handle_end();
+    session.handle_disconnect();
     settle(&mut session, &mut outcome, &mut body);
     outcome.closed = session.wants_close();
     outcome
@@ -72,7 +72,7 @@ fn auth() -> AuthConfig {
         mechanisms: Mechanism::ADVERTISED.into(),
         clear_text: true,
         required: false,
-        sasl: sasl::Config { secret: [7; 32] },
+        sasl: sasl::SaslConfig { secret: [7; 32] },
     }
 }
 
@@ -82,7 +82,7 @@ fn settle(session: &mut SmtpSession, outcome: &mut Outcome, body: &mut Vec<u8>) 
             SessionAction::Ask(question) => {
                 let answer = match question {
                     SessionQuestion::Recipient(request) if request.address.as_str().starts_with('n') => {
-                        SessionAnswer::Refuse(Reply::plain(550, "no such mailbox"))
+                        SessionAnswer::Refuse(Reply::without_enhanced_code(550, "no such mailbox"))
                     }
                     SessionQuestion::Message(_) => {
                         outcome.messages.push(std::mem::take(body));
@@ -93,7 +93,7 @@ fn settle(session: &mut SmtpSession, outcome: &mut Outcome, body: &mut Vec<u8>) 
                     }
                     _ => SessionAnswer::Accept,
                 };
-                session.handle_answer(NOW, answer, body);
+                session.handle_driver_answer(NOW, answer, body);
             }
             SessionAction::Abandon => body.clear(),
             SessionAction::Refused { .. } | SessionAction::Login { .. } => {}

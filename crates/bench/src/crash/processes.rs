@@ -15,7 +15,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper, waitpid,
 };
 
-use crate::Fault;
+use crate::BenchError;
 
 /// A process and its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +42,17 @@ pub(super) struct ServerProcesses {
 
 impl ServerProcesses {
     /// Becomes a subreaper. Every descendant that starts from now on belongs to the server.
-    pub(super) fn watch() -> Result<ServerProcesses, Fault> {
-        set_child_subreaper(Some(getpid())).map_err(|error| Fault::system("becoming a subreaper")(error.into()))?;
+    pub(super) fn watch() -> Result<ServerProcesses, BenchError> {
+        set_child_subreaper(Some(getpid()))
+            .map_err(|error| BenchError::system("becoming a subreaper")(error.into()))?;
         let mut server_processes = ServerProcesses { preexisting: HashSet::new() };
         server_processes.preexisting = server_processes.alive()?.into_iter().collect();
         Ok(server_processes)
     }
 
     /// Running processes, parents before children. Reaps dead children of this process.
-    pub(super) fn alive(&self) -> Result<Vec<ProcessIdentity>, Fault> {
-        let processes = all_processes().map_err(Fault::system("looking for the server's processes in /proc"))?;
+    pub(super) fn alive(&self) -> Result<Vec<ProcessIdentity>, BenchError> {
+        let processes = all_processes().map_err(BenchError::system("looking for the server's processes in /proc"))?;
         let found = descendants(getpid(), processes, &self.preexisting);
         found.iter().filter(|process| process.is_dead && process.parent == getpid()).for_each(reap);
         Ok(found.into_iter().filter(|process| !process.is_dead).map(|process| process.identity).collect())

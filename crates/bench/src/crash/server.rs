@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::processes::{ServerProcesses, send_signal};
-use crate::Fault;
+use crate::BenchError;
 use crate::signals::StopSignal;
 
 /// How often to check whether the server is ready or gone.
@@ -54,19 +54,19 @@ pub(super) struct TrialServer<'a> {
 
 impl<'a> TrialServer<'a> {
     /// Starts the server in its own process group and waits for its greeting.
-    pub(super) fn start(start: ServerStart<'a>) -> Result<TrialServer<'a>, Fault> {
+    pub(super) fn start(start: ServerStart<'a>) -> Result<TrialServer<'a>, BenchError> {
         let ServerStart { ready, ready_within: within, .. } = start;
         if is_listening(ready) {
             return Err(nothing_proved(format_args!("{ready} is in use before the server is started")));
         }
         let output = output(start.log)?;
-        let errors = output.try_clone().map_err(Fault::system("sharing the server's log"))?;
+        let errors = output.try_clone().map_err(BenchError::system("sharing the server's log"))?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(start.command).process_group(0);
         shell.stdin(Stdio::null()).stdout(output).stderr(errors);
         // The end of the shell is seen in /proc, as that of all other processes.
         let started = shell.spawn().map(drop);
-        started.map_err(Fault::system("starting a shell for the server"))?;
+        started.map_err(BenchError::system("starting a shell for the server"))?;
         let server = TrialServer { start, is_gone: false };
         let mut greets = false;
         server.start.stop_signal.wait(within, || {
@@ -74,7 +74,7 @@ impl<'a> TrialServer<'a> {
             greets
         })?;
         if !greets {
-            return Err(Fault::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
+            return Err(BenchError::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
         }
         if server.start.server_processes.alive()?.is_empty() {
             return Err(nothing_proved(format_args!("the process that greets at {ready} was not started by --start")));
@@ -83,7 +83,7 @@ impl<'a> TrialServer<'a> {
     }
 
     /// Sends SIGKILL to all processes until none is left and the port is closed.
-    pub(super) fn kill(mut self) -> Result<(), Fault> {
+    pub(super) fn kill(mut self) -> Result<(), BenchError> {
         let killed = kill_all(self.start.server_processes);
         self.is_gone = killed.is_ok();
         killed.and_then(|()| wait_until_closed(self.start.ready))
@@ -91,13 +91,13 @@ impl<'a> TrialServer<'a> {
 
     /// Sends SIGTERM to the topmost process, and to its children once they are orphans. Sends
     /// SIGKILL to whatever is left after [`TERMINATE_TIME_MAX`].
-    pub(super) fn terminate(self) -> Result<(), Fault> {
+    pub(super) fn terminate(self) -> Result<(), BenchError> {
         let until = Instant::now() + TERMINATE_TIME_MAX;
         let mut terminated = HashSet::new();
         while Instant::now() < until {
             let Some(&first) = self.start.server_processes.alive()?.first() else { break };
             if terminated.insert(first) {
-                send_signal(Signal::TERM, first).map_err(Fault::system("ending the server"))?;
+                send_signal(Signal::TERM, first).map_err(BenchError::system("ending the server"))?;
             }
             self.start.stop_signal.wait(POLL_INTERVAL, || false)?;
         }
@@ -114,20 +114,20 @@ impl Drop for TrialServer<'_> {
     }
 }
 
-fn nothing_proved(why: impl std::fmt::Display) -> Fault {
-    Fault::Unavailable(format!("{why}, so nothing was proved"))
+fn nothing_proved(why: impl std::fmt::Display) -> BenchError {
+    BenchError::Unavailable(format!("{why}, so nothing was proved"))
 }
 
 /// Opens the server's log for appending, or duplicates standard error.
-fn output(log: Option<&Path>) -> Result<OwnedFd, Fault> {
+fn output(log: Option<&Path>) -> Result<OwnedFd, BenchError> {
     let Some(path) = log else {
-        return io::stderr().as_fd().try_clone_to_owned().map_err(Fault::system("sharing standard error"));
+        return io::stderr().as_fd().try_clone_to_owned().map_err(BenchError::system("sharing standard error"));
     };
     let file = OpenOptions::new().append(true).create(true).open(path);
-    file.map(OwnedFd::from).map_err(Fault::system(format_args!("opening the server's log {}", path.display())))
+    file.map(OwnedFd::from).map_err(BenchError::system(format_args!("opening the server's log {}", path.display())))
 }
 
-fn kill_all(server_processes: &ServerProcesses) -> Result<(), Fault> {
+fn kill_all(server_processes: &ServerProcesses) -> Result<(), BenchError> {
     let until = Instant::now() + KILL_TIME_MAX;
     loop {
         let alive = server_processes.alive()?;
@@ -135,17 +135,17 @@ fn kill_all(server_processes: &ServerProcesses) -> Result<(), Fault> {
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(Fault::Unavailable(format!("{} processes of the server survive SIGKILL", alive.len())));
+            return Err(BenchError::Unavailable(format!("{} processes of the server survive SIGKILL", alive.len())));
         }
         for process in alive {
-            send_signal(Signal::KILL, process).map_err(Fault::system("killing the server"))?;
+            send_signal(Signal::KILL, process).map_err(BenchError::system("killing the server"))?;
         }
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// The last threads of a process may keep its sockets open for a moment after it is dead.
-fn wait_until_closed(ready: SocketAddr) -> Result<(), Fault> {
+fn wait_until_closed(ready: SocketAddr) -> Result<(), BenchError> {
     let until = Instant::now() + CLOSING_TIME_MAX;
     while is_listening(ready) {
         if Instant::now() > until {

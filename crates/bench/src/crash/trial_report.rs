@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Options;
+use super::CrashOptions;
 use crate::verify::Comparison;
 use crate::{LoadSummary, RunVerdict};
 
@@ -51,7 +51,7 @@ impl TrialRound {
 }
 
 impl TrialReport {
-    pub(super) fn new(options: &Options, rounds: Vec<TrialRound>, held: Comparison, ledger: &Path) -> TrialReport {
+    pub(super) fn new(options: &CrashOptions, rounds: Vec<TrialRound>, held: Comparison, ledger: &Path) -> TrialReport {
         TrialReport {
             server: options.start.clone(),
             seed: options.send_options.load.seed,

@@ -20,8 +20,8 @@ use super::damage::Damage;
 use super::stop_condition::{StopCondition, StopReason};
 use super::stopwatch::Stopwatch;
 use super::work_folder::WorkFolder;
-use super::{LogOptions, Options, per_second};
-use crate::Fault;
+use super::{FilesOptions, LogOptions, per_second};
+use crate::BenchError;
 use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
 use crate::timing_stats::{TimeUnit, TimingStats, table};
 
@@ -62,21 +62,21 @@ struct Log {
 }
 
 /// Writes a log, checks it, and removes it.
-pub(super) fn measure(options: &Options, mut ending: StopCondition) -> Result<LogReport, Fault> {
+pub(super) fn measure(options: &FilesOptions, mut ending: StopCondition) -> Result<LogReport, BenchError> {
     let folder = WorkFolder::create(&options.folder)?;
-    let mut log = Log::create(options, &folder, &mut ending).map_err(Fault::system("preparing the log"))?;
+    let mut log = Log::create(options, &folder, &mut ending).map_err(BenchError::system("preparing the log"))?;
     let meter = MachineUsage::begin_with_disk(&options.folder)?;
     let begun = Instant::now();
-    log.fill(&options.log, &mut ending).map_err(Fault::system("writing the log"))?;
+    log.fill(&options.log, &mut ending).map_err(BenchError::system("writing the log"))?;
     let seconds = begun.elapsed().as_secs_f64();
     let meanwhile = meter.end();
-    log.check(&mut ending).map_err(Fault::system("reading the log again"))?;
+    log.check(&mut ending).map_err(BenchError::system("reading the log again"))?;
     folder.remove()?;
     Ok(LogReport::of(options, log, seconds, ending.reason(), meanwhile))
 }
 
 impl Log {
-    fn create(options: &Options, folder: &WorkFolder, ending: &mut StopCondition) -> io::Result<Log> {
+    fn create(options: &FilesOptions, folder: &WorkFolder, ending: &mut StopCondition) -> io::Result<Log> {
         let LogOptions { records, record, overwrite, .. } = options.log;
         let path = folder.path().join("log");
         let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
@@ -152,7 +152,7 @@ impl Log {
 }
 
 impl LogReport {
-    fn of(options: &Options, log: Log, seconds: f64, end: StopReason, meanwhile: MachineUsage) -> LogReport {
+    fn of(options: &FilesOptions, log: Log, seconds: f64, end: StopReason, meanwhile: MachineUsage) -> LogReport {
         let written_mb = log.records as f64 * log.record_bytes as f64 / BYTES_PER_MB;
         LogReport {
             folder: options.folder.display().to_string(),

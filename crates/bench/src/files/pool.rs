@@ -18,8 +18,8 @@ use super::plan::{FileOperation, OperationPlan, PoolShape};
 use super::stop_condition::{StopCondition, StopReason};
 use super::store::{FileStore, IoMode, StoreStats};
 use super::work_folder::WorkFolder;
-use super::{Options, PoolOptions, SyncMode, per_second};
-use crate::Fault;
+use super::{FilesOptions, PoolOptions, SyncMode, per_second};
+use crate::BenchError;
 use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
 use crate::timing_stats::{TimeUnit, TimingStats, table};
 
@@ -69,25 +69,26 @@ struct Phases {
 }
 
 /// Creates the files, runs the transactions, and deletes the files.
-pub(super) fn measure(options: &Options, mut ending: StopCondition) -> Result<PoolReport, Fault> {
+pub(super) fn measure(options: &FilesOptions, mut ending: StopCondition) -> Result<PoolReport, BenchError> {
     let folder = WorkFolder::create(&options.folder)?;
     let mut rng = Rng::with_seed(options.seed);
     let mut store = make_store(options, &folder, &mut rng)?;
     let mut plan = OperationPlan::new(PoolShape::from_options(&options.pool), rng);
     let meter = MachineUsage::begin_with_disk(&options.folder)?;
     let performed = perform(&options.pool, &mut plan, &mut store, &mut ending);
-    let phases = performed.map_err(Fault::system("using the pool of files"))?;
+    let phases = performed.map_err(BenchError::system("using the pool of files"))?;
     let report = PoolReport::of(options, &phases, ending.reason(), &store.stats, meter.end());
     drop(store);
     folder.remove()?;
     Ok(report)
 }
 
-fn make_store(options: &Options, folder: &WorkFolder, rng: &mut Rng) -> Result<FileStore, Fault> {
+fn make_store(options: &FilesOptions, folder: &WorkFolder, rng: &mut Rng) -> Result<FileStore, BenchError> {
     let PoolOptions { block, unbuffered, subfolders, sync, .. } = options.pool;
     let buffer_bytes = if unbuffered { None } else { Some(folder.block_bytes()?) };
     let calls = IoMode { block_bytes: block, buffer_bytes };
-    FileStore::create_in(folder.path(), subfolders, calls, sync, rng).map_err(Fault::system("making the subfolders"))
+    FileStore::create_in(folder.path(), subfolders, calls, sync, rng)
+        .map_err(BenchError::system("making the subfolders"))
 }
 
 fn perform(
@@ -139,7 +140,7 @@ impl Rate {
 
 impl PoolReport {
     fn of(
-        options: &Options,
+        options: &FilesOptions,
         phases: &Phases,
         end: StopReason,
         stats: &StoreStats,

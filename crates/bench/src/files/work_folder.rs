@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::Fault;
+use crate::BenchError;
 
 /// A folder of this run.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub(crate) struct WorkFolder {
 
 impl WorkFolder {
     /// Creates a folder in `parent`, with the process id in its name.
-    pub(crate) fn create(parent: &Path) -> Result<WorkFolder, Fault> {
+    pub(crate) fn create(parent: &Path) -> Result<WorkFolder, BenchError> {
         let path = parent.join(format!("mailrace-files-{}", process::id()));
-        fs::create_dir(&path).map_err(Fault::system(format!("making the folder {}", path.display())))?;
+        fs::create_dir(&path).map_err(BenchError::system(format!("making the folder {}", path.display())))?;
         Ok(WorkFolder { path })
     }
 
@@ -31,14 +31,16 @@ impl WorkFolder {
     }
 
     /// The block size that the file system recommends.
-    pub(crate) fn block_bytes(&self) -> Result<usize, Fault> {
-        let state = fs::metadata(&self.path).map_err(Fault::system(format!("asking for {}", self.path.display())))?;
+    pub(crate) fn block_bytes(&self) -> Result<usize, BenchError> {
+        let state =
+            fs::metadata(&self.path).map_err(BenchError::system(format!("asking for {}", self.path.display())))?;
         Ok(state.blksize().max(1) as usize)
     }
 
     /// Removes the folder and returns the error, if any.
-    pub(crate) fn remove(self) -> Result<(), Fault> {
-        fs::remove_dir_all(&self.path).map_err(Fault::system(format!("removing the folder {}", self.path.display())))
+    pub(crate) fn remove(self) -> Result<(), BenchError> {
+        fs::remove_dir_all(&self.path)
+            .map_err(BenchError::system(format!("removing the folder {}", self.path.display())))
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 
 use net::OutboundConnection;
-use protocol::http::client::{HttpClient, HttpEvent, HttpViolation, Limits, Persistence};
+use protocol::http::client::{HttpClient, HttpEvent, HttpResponseLimits, HttpViolation, Persistence};
 use tokio::time::Instant;
 
 use super::page::Page;
@@ -63,7 +63,7 @@ impl HttpConnection {
         let wire = dial(page.address, worker, CONNECT).await?;
         Ok(HttpConnection {
             wire,
-            client: HttpClient::new(Limits::default()),
+            client: HttpClient::new(HttpResponseLimits::default()),
             to: page.address,
             requests_left: requests,
         })
@@ -91,8 +91,8 @@ impl HttpConnection {
         let asked_at = Instant::now();
         let deadline = asked_at + worker.timeout;
         let mut response = PartialResponse { digested, ..PartialResponse::default() };
-        self.client.handle_request(request.method());
-        self.send(request.bytes(), deadline).await.map_err(|error| response.io_error(&error))?;
+        self.client.handle_request_sent(request.method());
+        self.send(request.as_bytes(), deadline).await.map_err(|error| response.io_error(&error))?;
         let mut first_byte_at = None;
         loop {
             let client = &mut self.client;
@@ -139,7 +139,7 @@ impl PartialResponse {
     /// Handles received bytes; none mean the end of the connection.
     fn handle_received(&mut self, client: &mut HttpClient, mut input: &[u8]) -> Result<(), FetchError> {
         if input.is_empty() {
-            let ended = client.handle_end().map_err(|misbehaviour| self.protocol_error(misbehaviour))?;
+            let ended = client.handle_disconnect().map_err(|misbehaviour| self.protocol_error(misbehaviour))?;
             self.is_whole = ended.is_some();
             return if self.is_whole { Ok(()) } else { Err(self.protocol_error(HttpViolation::ConnectionClosed)) };
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::http::Method;
 use protocol::http::client::{HttpRequest, Persistence};
 
-use super::Options;
-use crate::{Fault, Ownership, Target};
+use super::HttpOptions;
+use crate::{BenchError, OwnedTargetOptions, TargetServer};
 
 /// The default port of `http` URLs.
 const PORT_DEFAULT: u16 = 80;
@@ -51,10 +51,10 @@ impl Page {
 }
 
 /// Reads all pages that the options name.
-pub(super) fn read_pages(options: &Options, ownership: &Ownership) -> Result<Vec<Page>, Fault> {
+pub(super) fn read_pages(options: &HttpOptions, ownership: &OwnedTargetOptions) -> Result<Vec<Page>, BenchError> {
     let mut urls = options.targets.clone();
     if let Some(path) = &options.urls {
-        let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
+        let text = fs::read_to_string(path).map_err(BenchError::system(path.display()))?;
         urls.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
     }
     let mut targets = HashMap::new();
@@ -64,15 +64,15 @@ pub(super) fn read_pages(options: &Options, ownership: &Ownership) -> Result<Vec
 fn parse_page(
     url: String,
     method: Method,
-    ownership: &Ownership,
+    ownership: &OwnedTargetOptions,
     targets: &mut HashMap<String, SocketAddr>,
-) -> Result<Page, Fault> {
-    let usage = |why: &str| Fault::Usage(format!("{url}: {why}"));
+) -> Result<Page, BenchError> {
+    let usage = |why: &str| BenchError::Usage(format!("{url}: {why}"));
     let ParsedUrl { authority, host_and_port, target } = ParsedUrl::parse(&url).map_err(usage)?;
     let address = match targets.get(&host_and_port) {
         Some(&address) => address,
         None => {
-            let address = Target::resolve(&host_and_port, ownership)?.address;
+            let address = TargetServer::resolve(&host_and_port, ownership)?.address;
             targets.insert(host_and_port, address);
             address
         }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn later_content_is_compared_with_the_first() {
         let url = "http://127.0.0.1/".to_owned();
-        let page = parse_page(url, Method::Get, &Ownership::default(), &mut HashMap::new()).unwrap();
+        let page = parse_page(url, Method::Get, &OwnedTargetOptions::default(), &mut HashMap::new()).unwrap();
         assert!(page.matches_first(0) && page.matches_first(0) && !page.matches_first(1));
     }
 
@@ -146,7 +146,7 @@ mod tests {
     fn a_url_cannot_inject_header_fields() {
         for url in ["http://127.0.0.1/a b", "http://127.0.0.1/\u{fc}", "http://127.0.0.1/\r\nX: y"] {
             assert!(
-                parse_page(url.to_owned(), Method::Get, &Ownership::default(), &mut HashMap::new()).is_err(),
+                parse_page(url.to_owned(), Method::Get, &OwnedTargetOptions::default(), &mut HashMap::new()).is_err(),
                 "{url}"
             );
         }

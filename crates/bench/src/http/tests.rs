@@ -101,10 +101,10 @@ fn read_request(stream: &mut TcpStream) -> Option<String> {
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    options: HttpOptions,
 }
 
-fn options(words: &[&str]) -> Options {
+fn options(words: &[&str]) -> HttpOptions {
     CommandLine::try_parse_from([&["http"], words].concat()).unwrap().options
 }
 

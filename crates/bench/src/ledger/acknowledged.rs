@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::RUN;
-use crate::{Fault, RunId};
+use crate::{BenchError, RunId};
 
 /// All messages of a ledger.
 #[derive(Debug, Default)]
@@ -30,29 +30,29 @@ struct LedgerMessage {
 
 impl AcknowledgedMessages {
     /// Reads a ledger, which may still be growing.
-    pub fn read(path: &Path) -> Result<AcknowledgedMessages, Fault> {
+    pub fn read(path: &Path) -> Result<AcknowledgedMessages, BenchError> {
         let name = path.display();
-        let mut text = std::fs::read(path).map_err(Fault::system(format_args!("reading the ledger {name}")))?;
+        let mut text = std::fs::read(path).map_err(BenchError::system(format_args!("reading the ledger {name}")))?;
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |last| last + 1));
-        let text = String::from_utf8(text).map_err(|_| Fault::Data(format!("the ledger {name} is not UTF-8")))?;
-        AcknowledgedMessages::parse(text).map_err(|why| Fault::Data(format!("the ledger {name}: {why}")))
+        let text = String::from_utf8(text).map_err(|_| BenchError::Data(format!("the ledger {name} is not UTF-8")))?;
+        AcknowledgedMessages::parse(text).map_err(|why| BenchError::Data(format!("the ledger {name}: {why}")))
     }
 
     /// Reads a ledger that must contain messages, since an empty one proves nothing.
-    pub fn read_nonempty(path: &Path) -> Result<AcknowledgedMessages, Fault> {
+    pub fn read_nonempty(path: &Path) -> Result<AcknowledgedMessages, BenchError> {
         let (name, acknowledged) = (path.display(), AcknowledgedMessages::read(path)?);
         if !acknowledged.has_runs() {
-            return Err(Fault::Data(format!("the ledger {name} has no run")));
+            return Err(BenchError::Data(format!("the ledger {name} has no run")));
         }
         if acknowledged.is_empty() {
             let why = "has no message that was answered 250, so nothing was proved";
-            return Err(Fault::Unavailable(format!("the ledger {name} {why}")));
+            return Err(BenchError::Unavailable(format!("the ledger {name} {why}")));
         }
         Ok(acknowledged)
     }
 
     /// Checks that a ledger can be read later. The file may be missing, but its folder must exist.
-    pub(crate) fn check_readable(path: &Path) -> Result<(), Fault> {
+    pub(crate) fn check_readable(path: &Path) -> Result<(), BenchError> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         match path.try_exists() {
             Ok(false) if folder.is_none_or(Path::is_dir) => Ok(()),
@@ -111,12 +111,12 @@ impl AcknowledgedMessages {
     }
 
     /// Whether the ledger has this run, with or without messages.
-    pub fn has_run(&self, run: RunId) -> bool {
+    pub fn contains_run(&self, run: RunId) -> bool {
         self.runs.iter().any(|known| known.id == run)
     }
 
     /// The number of a message, from 0.
-    pub fn find(&self, run: RunId, sequence: u64) -> Option<usize> {
+    pub fn index_of(&self, run: RunId, sequence: u64) -> Option<usize> {
         self.runs.iter().filter(|known| known.id == run).find_map(|run| {
             let place = run.messages.binary_search_by_key(&sequence, |message| message.sequence);
             place.ok().map(|place| run.messages_before + place)
@@ -124,7 +124,7 @@ impl AcknowledgedMessages {
     }
 
     /// The message with this number, which is less than [`AcknowledgedMessages::len`].
-    pub fn message(&self, number: usize) -> (RunId, u64) {
+    pub fn run_and_sequence(&self, number: usize) -> (RunId, u64) {
         let (run, message) = self.entry(number);
         (run, message.sequence)
     }
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn a_run_without_messages_is_skipped() {
         let ledger = AcknowledgedMessages::parse("run 1\nrun 2\n5\ta@x\trun b@x\nrun 3\n".to_owned()).unwrap();
-        assert_eq!((ledger.len(), ledger.message(0)), (1, (RunId(2), 5)));
+        assert_eq!((ledger.len(), ledger.run_and_sequence(0)), (1, (RunId(2), 5)));
         assert_eq!(ledger.recipients(0).collect::<Vec<_>>(), ["a@x", "run b@x"]);
-        assert!(ledger.has_run(RunId(1)) && !ledger.has_run(RunId(4)));
+        assert!(ledger.contains_run(RunId(1)) && !ledger.contains_run(RunId(4)));
         assert!(AcknowledgedMessages::parse(String::new()).unwrap().is_empty());
     }
 
@@ -193,9 +193,12 @@ mod tests {
         let ledger = AcknowledgedMessages::parse(text.to_owned()).unwrap();
         assert_eq!(ledger.runs_count(), 3);
         let ledger = ledger.skip_runs(1);
-        assert_eq!((ledger.len(), ledger.message(0), ledger.message(1)), (2, (RunId(2), 5), (RunId(3), 0)));
+        assert_eq!(
+            (ledger.len(), ledger.run_and_sequence(0), ledger.run_and_sequence(1)),
+            (2, (RunId(2), 5), (RunId(3), 0))
+        );
         assert_eq!(ledger.recipients(1).collect::<Vec<_>>(), ["c@x"]);
-        assert_eq!((ledger.find(RunId(3), 0), ledger.find(RunId(1), 0)), (Some(1), None));
+        assert_eq!((ledger.index_of(RunId(3), 0), ledger.index_of(RunId(1), 0)), (Some(1), None));
         assert!(!ledger.skip_runs(7).has_runs());
     }
 
@@ -207,8 +210,10 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             AcknowledgedMessages::read_nonempty(&path)
         };
-        assert!(matches!(evidence(""), Err(Fault::Data(_))));
-        assert!(matches!(evidence("run 1\n"), Err(Fault::Unavailable(why)) if why.ends_with("nothing was proved")));
+        assert!(matches!(evidence(""), Err(BenchError::Data(_))));
+        assert!(
+            matches!(evidence("run 1\n"), Err(BenchError::Unavailable(why)) if why.ends_with("nothing was proved"))
+        );
         assert_eq!(evidence("run 1\n0\ta@x\n").unwrap().len(), 1);
     }
 
@@ -217,9 +222,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let check = |name: &str| AcknowledgedMessages::check_readable(&folder.path().join(name));
         assert!(check("later").is_ok());
-        assert!(matches!(check("nowhere/later"), Err(Fault::System { .. })));
-        assert!(matches!(check("."), Err(Fault::System { .. })));
+        assert!(matches!(check("nowhere/later"), Err(BenchError::System { .. })));
+        assert!(matches!(check("."), Err(BenchError::System { .. })));
         std::fs::write(folder.path().join("none"), "no run\n").unwrap();
-        assert!(matches!(check("none"), Err(Fault::Data(_))));
+        assert!(matches!(check("none"), Err(BenchError::Data(_))));
     }
 }

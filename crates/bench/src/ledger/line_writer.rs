@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::Fault;
+use crate::BenchError;
 
 /// The time from one batch to the next. More syncs would disturb the disk under measurement.
 const BATCH_EVERY: Duration = Duration::from_millis(200);
@@ -55,11 +55,12 @@ struct PendingLines {
 
 impl LineWriter {
     /// Starts the thread; writes at the current position of `file`.
-    pub(crate) fn start(file: File, durability: Durability, what: String) -> Result<LineWriter, Fault> {
+    pub(crate) fn start(file: File, durability: Durability, what: String) -> Result<LineWriter, BenchError> {
         let shared = Arc::new(LineWriterState::default());
         let thread_state = shared.clone();
         let named = thread::Builder::new().name("line-writer".into());
-        let writer = named.spawn(move || thread_state.write_to(&file, durability)).map_err(Fault::system(&what))?;
+        let writer =
+            named.spawn(move || thread_state.write_to(&file, durability)).map_err(BenchError::system(&what))?;
         Ok(LineWriter { shared, writer: Some(writer), what })
     }
 
@@ -82,9 +83,9 @@ impl LineWriter {
     }
 
     /// Waits until all lines are written.
-    pub(crate) fn close(mut self) -> Result<(), Fault> {
+    pub(crate) fn close(mut self) -> Result<(), BenchError> {
         let written = self.finish();
-        written.map_err(Fault::system(&self.what))
+        written.map_err(BenchError::system(&self.what))
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -155,7 +156,7 @@ mod tests {
             let writer = LineWriter::start(full, durability, "writing".into()).unwrap();
             writer.append(|lines| lines.extend_from_slice(b"a line\n"));
             let fault = writer.close().unwrap_err();
-            assert!(matches!(&fault, Fault::System { error, .. } if error.kind() == io::ErrorKind::StorageFull));
+            assert!(matches!(&fault, BenchError::System { error, .. } if error.kind() == io::ErrorKind::StorageFull));
         }
     }
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use protocol::pop3::client::Pop3Command;
 
-use crate::Fault;
+use crate::BenchError;
 
 /// Stands for the number in a pattern.
 const NUMBER_PLACEHOLDER: &str = "{}";
 
 /// Users and passwords on the command line.
 #[derive(Clone, Debug, clap::Args)]
-pub struct MailboxOptions {
+pub struct Pop3AccountOptions {
     /// User name; {} is a number from 1 to --users
     #[arg(long, value_name = "PATTERN", default_value = "user{}@bench.test")]
     pub user: String,
@@ -44,34 +44,34 @@ pub(crate) enum Accounts {
 
 impl Accounts {
     /// Reads the accounts that the options name.
-    pub(crate) fn from_options(mailboxes: &MailboxOptions) -> Result<Accounts, Fault> {
+    pub(crate) fn from_options(mailboxes: &Pop3AccountOptions) -> Result<Accounts, BenchError> {
         match (&mailboxes.users_file, &mailboxes.password) {
             (Some(path), _) => Accounts::read(path),
-            (None, None) => Err(Fault::Usage("give --password or --users-file".to_owned())),
+            (None, None) => Err(BenchError::Usage("give --password or --users-file".to_owned())),
             (None, Some(password)) => {
                 let (user, password, count) = (mailboxes.user.clone(), password.clone(), mailboxes.users);
                 let accounts = Accounts::Numbered { user, password, count };
                 // The largest number makes the longest line.
-                accounts.account(count as usize - 1).check().map_err(Fault::Usage)?;
+                accounts.account(count as usize - 1).check().map_err(BenchError::Usage)?;
                 Ok(accounts)
             }
         }
     }
 
-    fn read(path: &Path) -> Result<Accounts, Fault> {
-        let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
+    fn read(path: &Path) -> Result<Accounts, BenchError> {
+        let text = fs::read_to_string(path).map_err(BenchError::system(path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let accounts = lines.map(|(place, line)| {
-            let fault = |why: &str| Fault::Data(format!("{}:{}: {why}", path.display(), place + 1));
+            let fault = |why: &str| BenchError::Data(format!("{}:{}: {why}", path.display(), place + 1));
             let words = line.trim_start().split_once(char::is_whitespace);
             let (user, password) = words.ok_or_else(|| fault("expected a user, white space and a password"))?;
             let account = Account { user: user.to_owned(), password: password.trim_start().to_owned() };
             account.check().map_err(|why| fault(&why))?;
             Ok(account)
         });
-        let accounts: Vec<Account> = accounts.collect::<Result<_, Fault>>()?;
+        let accounts: Vec<Account> = accounts.collect::<Result<_, BenchError>>()?;
         if accounts.is_empty() {
-            return Err(Fault::Data(format!("{}: no users", path.display())));
+            return Err(BenchError::Data(format!("{}: no users", path.display())));
         }
         Ok(Accounts::Listed(accounts))
     }
@@ -119,9 +119,9 @@ mod tests {
 
     use super::*;
 
-    fn mailboxes(user: &str, password: Option<&str>, users_file: Option<&Path>) -> MailboxOptions {
+    fn mailboxes(user: &str, password: Option<&str>, users_file: Option<&Path>) -> Pop3AccountOptions {
         let (password, users_file) = (password.map(str::to_owned), users_file.map(Path::to_owned));
-        MailboxOptions { user: user.to_owned(), users: 1000, password, users_file }
+        Pop3AccountOptions { user: user.to_owned(), users: 1000, password, users_file }
     }
 
     fn listed(text: &str) -> Result<Vec<(String, String)>, String> {

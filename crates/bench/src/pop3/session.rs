@@ -5,12 +5,12 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 use net::OutboundConnection;
-use protocol::pop3::client::{Limits, Pop3Client, Pop3Command, Pop3Event, Pop3Violation};
+use protocol::pop3::client::{Pop3Client, Pop3Command, Pop3Event, Pop3ResponseLimits, Pop3Violation};
 use tokio::time::Instant;
 
 use super::Account;
 use crate::dial::error_text;
-use crate::{ExaminedMessage, Examiner};
+use crate::{StampCheckResult, StampChecker};
 
 /// A connection to a server.
 pub(crate) struct Pop3Session {
@@ -25,7 +25,7 @@ pub(crate) struct Pop3Session {
 pub(crate) struct RetrievedMessage {
     pub(crate) octets: u64,
     /// None if it has no stamp.
-    pub(crate) seen: Option<ExaminedMessage>,
+    pub(crate) seen: Option<StampCheckResult>,
 }
 
 /// Why a step failed, with the command and the reason.
@@ -40,7 +40,7 @@ pub(crate) enum Pop3Error {
 impl Pop3Session {
     /// Starts a session on a new connection.
     pub(crate) fn new(wire: OutboundConnection, timeout: Duration) -> Pop3Session {
-        Pop3Session { wire, client: Pop3Client::new(Limits::default()), timeout, line: Vec::new() }
+        Pop3Session { wire, client: Pop3Client::new(Pop3ResponseLimits::default()), timeout, line: Vec::new() }
     }
 
     /// Waits for the greeting.
@@ -74,7 +74,7 @@ impl Pop3Session {
     /// Fetches a message and examines it.
     pub(crate) async fn retrieve(&mut self, number: u32) -> Result<RetrievedMessage, Pop3Error> {
         let mut octets = 0;
-        let mut examiner = Examiner::default();
+        let mut examiner = StampChecker::default();
         let take = |event: Pop3Event<'_>| {
             if let Pop3Event::Content(piece) = event {
                 octets += piece.len() as u64;
@@ -161,7 +161,7 @@ fn handle_received(
     take: &mut impl FnMut(Pop3Event<'_>),
 ) -> Result<(), Pop3Violation> {
     if input.is_empty() {
-        return client.handle_end();
+        return client.handle_disconnect();
     }
     while let Some(event) = client.handle_input(&mut input)? {
         take(event);

@@ -10,7 +10,7 @@ use protocol::smtp::client::stuff_dots;
 
 use super::*;
 use crate::verify::{CopyLocation, Pop3Mailboxes, compare_until_complete};
-use crate::{AcknowledgedMessages, Ownership, RunId, Stamp};
+use crate::{AcknowledgedMessages, MessageStamp, OwnedTargetOptions, RunId};
 
 const RUN: RunId = RunId(7);
 const BODY: &[u8] = b"Hello.\r\n.a line that begins with a dot\r\n..\r\nThe end.\r\n";
@@ -56,7 +56,7 @@ impl Server {
 
     fn mailboxes(&self, users: u32) -> Pop3Mailboxes {
         let options = options(self, &["--users", &users.to_string()]);
-        let target = Target::resolve(&self.address.to_string(), &Ownership::default()).unwrap();
+        let target = TargetServer::resolve(&self.address.to_string(), &OwnedTargetOptions::default()).unwrap();
         Pop3Mailboxes { target, accounts: Arc::new(Accounts::from_options(&options.mailboxes).unwrap()) }
     }
 }
@@ -101,7 +101,7 @@ fn reply(line: &str, messages: &[Vec<u8>]) -> Vec<u8> {
 
 fn message(sequence: u64) -> Vec<u8> {
     let mut message = b"Received: by somebody\r\n".to_vec();
-    Stamp::new(RUN, sequence, [BODY]).write(&mut message);
+    MessageStamp::new(RUN, sequence, [BODY]).append_header(&mut message);
     [&message[..], b"\r\n", BODY].concat()
 }
 
@@ -115,10 +115,10 @@ fn damaged(sequence: u64) -> Vec<u8> {
 #[derive(Parser)]
 struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    options: Pop3Options,
 }
 
-fn options(server: &Server, words: &[&str]) -> Options {
+fn options(server: &Server, words: &[&str]) -> Pop3Options {
     let target = server.address.to_string();
     let line = [&["pop3", "--target", &target, "--user", "user{}", "--password", "secret{}"], words].concat();
     CommandLine::try_parse_from(line).unwrap().options

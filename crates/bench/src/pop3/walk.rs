@@ -15,7 +15,7 @@ use super::session::{Pop3Error, Pop3Session};
 use super::{Account, Accounts};
 use crate::dial::error_text;
 use crate::runtime::runtime;
-use crate::{ExaminedMessage, Fault, Target};
+use crate::{BenchError, StampCheckResult, TargetServer};
 
 /// Mailboxes read at a time.
 const READERS: usize = 16;
@@ -25,15 +25,15 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const MESSAGES_QUEUED_MAX: usize = 1024;
 
 /// A message in a mailbox, or a fault.
-type WalkItem = Result<(Arc<str>, Option<ExaminedMessage>), Fault>;
+type WalkItem = Result<(Arc<str>, Option<StampCheckResult>), BenchError>;
 
 /// Calls `show` with each message: its mailbox, and the examined message or None if it has no
 /// stamp.
 pub(crate) fn walk(
-    target: &Target,
+    target: &TargetServer,
     accounts: &Arc<Accounts>,
-    mut show: impl FnMut(&str, Option<ExaminedMessage>),
-) -> Result<(), Fault> {
+    mut show: impl FnMut(&str, Option<StampCheckResult>),
+) -> Result<(), BenchError> {
     let runtime = runtime()?;
     runtime.block_on(async {
         let (sender, mut items) = channel(MESSAGES_QUEUED_MAX);
@@ -48,14 +48,20 @@ pub(crate) fn walk(
             show(&mailbox, seen);
         }
         while let Some(ended) = readers.join_next().await {
-            ended.map_err(|_| Fault::Unavailable(format!("{}: a reader of mailboxes panicked", target.address)))?;
+            ended
+                .map_err(|_| BenchError::Unavailable(format!("{}: a reader of mailboxes panicked", target.address)))?;
         }
         Ok(())
     })
 }
 
 /// Reads mailboxes until none are left or the receiver is gone.
-async fn read_mailboxes(target: Target, accounts: Arc<Accounts>, next: Arc<AtomicUsize>, items: Sender<WalkItem>) {
+async fn read_mailboxes(
+    target: TargetServer,
+    accounts: Arc<Accounts>,
+    next: Arc<AtomicUsize>,
+    items: Sender<WalkItem>,
+) {
     loop {
         let place = next.fetch_add(1, Ordering::Relaxed);
         if place >= accounts.len() {
@@ -63,7 +69,7 @@ async fn read_mailboxes(target: Target, accounts: Arc<Accounts>, next: Arc<Atomi
         }
         let account = accounts.account(place);
         if let Err(Pop3Error::Refused(text) | Pop3Error::Broken(text)) = read_mailbox(&target, &account, &items).await {
-            let fault = Fault::Unavailable(format!("{}, mailbox {}: {text}", target.address, account.user));
+            let fault = BenchError::Unavailable(format!("{}, mailbox {}: {text}", target.address, account.user));
             // A failed send means that the search has ended.
             let _ = items.send(Err(fault)).await;
             return;
@@ -71,7 +77,7 @@ async fn read_mailboxes(target: Target, accounts: Arc<Accounts>, next: Arc<Atomi
     }
 }
 
-async fn read_mailbox(target: &Target, account: &Account, items: &Sender<WalkItem>) -> Result<(), Pop3Error> {
+async fn read_mailbox(target: &TargetServer, account: &Account, items: &Sender<WalkItem>) -> Result<(), Pop3Error> {
     let wire = OutboundConnection::connect(target.address, None, Instant::now() + STEP_TIMEOUT).await;
     let wire = wire.map_err(|error| Pop3Error::Broken(format!("connect: {}", error_text(&error))))?;
     let mut session = Pop3Session::new(wire, STEP_TIMEOUT);

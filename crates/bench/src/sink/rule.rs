@@ -32,7 +32,7 @@ pub(super) const RULES_MAX: usize = 64;
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
+pub struct SinkRule {
     text: String,
     /// From 0 to 1.
     share: Option<f64>,
@@ -77,7 +77,7 @@ pub(super) struct StallSchedule {
     every: Duration,
 }
 
-impl Rule {
+impl SinkRule {
     /// Whether it applies to recipients in this domain.
     pub(super) fn matches_domain(&self, domain: &str) -> bool {
         self.domain.as_deref().is_none_or(|named| named.eq_ignore_ascii_case(domain))
@@ -104,16 +104,16 @@ impl StallSchedule {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for SinkRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for SinkRule {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Rule, String> {
+    fn from_str(text: &str) -> Result<SinkRule, String> {
         let mut parser = RuleParser(text.trim());
         let share = parser.take_if(parse_share).transpose()?;
         let domain_or_all = parser.take_if(parse_domain);
@@ -132,7 +132,7 @@ impl FromStr for Rule {
         if domain.is_some() && matches!(stage, RuleStage::Connect | RuleStage::Helo | RuleStage::Mail) {
             return Err("the recipient's domain is not known before rcpt".into());
         }
-        Ok(Rule { text: text.trim().to_owned(), share, domain, stage, action })
+        Ok(SinkRule { text: text.trim().to_owned(), share, domain, stage, action })
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> (Option<f64>, Option<String>, RuleStage, RuleAction) {
-        let rule: Rule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let rule: SinkRule = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(rule.to_string(), text);
         (rule.share, rule.domain.map(String::from), rule.stage, rule.action)
     }
@@ -321,13 +321,13 @@ mod tests {
             ("5% stall 1s every 10s", "a stall applies to the whole sink; expected: * stall 1s every 10s"),
             ("x.test mail drop", "the recipient's domain is not known before rcpt"),
         ] {
-            assert_eq!(text.parse::<Rule>().unwrap_err(), why, "{text}");
+            assert_eq!(text.parse::<SinkRule>().unwrap_err(), why, "{text}");
         }
     }
 
     #[test]
     fn a_share_applies_as_often_as_it_says() {
-        let rule: Rule = "5% drop".parse().unwrap();
+        let rule: SinkRule = "5% drop".parse().unwrap();
         let mut random = fastrand::Rng::with_seed(1);
         let met = (0..100_000).filter(|_| rule.is_sampled(&mut random)).count();
         assert!((4_500..5_500).contains(&met), "{met}");

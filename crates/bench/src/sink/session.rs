@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mail::{Address, EnhancedCode, Reply, Timestamp};
-use net::Conversation;
+use net::ConnectionHandler;
 use protocol::smtp::server::{BodySink, SessionAction as Ask, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::rule::{Rule, RuleAction, RuleStage};
+use super::rule::{RuleAction, RuleStage, SinkRule};
 use super::state::ThreadContext;
-use crate::Examiner;
+use crate::StampChecker;
 
 /// The receive buffer for a slow rule. The system treats it as a hint and has a minimum.
 const SLOW_BUFFER_OCTETS: usize = 4096;
@@ -41,7 +41,7 @@ pub(super) struct SinkSession {
     recipients: Vec<Address>,
     /// The rules that apply at DATA or at the end of the message, because of the recipients.
     matching_rules: u64,
-    examiner: Option<Examiner>,
+    examiner: Option<StampChecker>,
     final_output: Option<FinalOutput>,
 }
 
@@ -52,7 +52,7 @@ struct FinalOutput {
 }
 
 /// Passes the decoded body to the examiner.
-struct BodyExaminer<'a>(Option<&'a mut Examiner>);
+struct BodyExaminer<'a>(Option<&'a mut StampChecker>);
 
 impl BodySink for BodyExaminer<'_> {
     fn append(&mut self, bytes: &[u8]) {
@@ -114,7 +114,7 @@ impl SinkSession {
                 | SessionQuestion::Keys(_),
             ) => {}
             (None, SessionQuestion::Recipient(request)) => self.add_recipient(request.address),
-            (None, SessionQuestion::Data) => self.examiner = self.context.state.verifies().then(Examiner::default),
+            (None, SessionQuestion::Data) => self.examiner = self.context.state.verifies().then(StampChecker::default),
             (None, SessionQuestion::Message(end)) => self.accept_message(end.octets),
         }
         SessionAnswer::Accept
@@ -168,7 +168,7 @@ impl SinkSession {
         None
     }
 
-    fn rule_applies(&self, rule: &Rule, number: usize, domain: Option<&str>) -> bool {
+    fn rule_applies(&self, rule: &SinkRule, number: usize, domain: Option<&str>) -> bool {
         match domain {
             Some(domain) => rule.matches_domain(domain),
             None => rule.matches_all() || self.matching_rules & (1 << number) != 0,
@@ -210,7 +210,11 @@ impl SinkSession {
             match action {
                 Ask::Ask(question) => {
                     let answer = self.answer(question).await;
-                    self.session.handle_answer(net::steady_now(), answer, &mut BodyExaminer(self.examiner.as_mut()));
+                    self.session.handle_driver_answer(
+                        net::steady_now(),
+                        answer,
+                        &mut BodyExaminer(self.examiner.as_mut()),
+                    );
                 }
                 Ask::Abandon => self.reset_transaction(),
                 Ask::Refused { .. } | Ask::Login { .. } => {}
@@ -225,7 +229,7 @@ impl Drop for SinkSession {
     }
 }
 
-impl Conversation for SinkSession {
+impl ConnectionHandler for SinkSession {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
         if let Some(speed) = self.octets_per_second {
             self.throttle_delay += Duration::from_secs_f64(input.len() as f64 / speed as f64);
@@ -233,8 +237,8 @@ impl Conversation for SinkSession {
         self.session.handle_input(now, input, &mut BodyExaminer(self.examiner.as_mut()));
     }
 
-    fn handle_end(&mut self, _now: Timestamp) {
-        self.session.handle_end();
+    fn handle_disconnect(&mut self, _now: Timestamp) {
+        self.session.handle_disconnect();
     }
 
     fn handle_timeout(&mut self, now: Timestamp) {

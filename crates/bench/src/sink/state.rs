@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use mail::Address;
 use parking_lot::Mutex;
-use protocol::smtp::server::{Config, Limits, MailProtocol, TlsMode, Tolerance};
+use protocol::smtp::server::{MailProtocol, SessionLimits, SmtpServerConfig, TlsMode, TolerancePolicy};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::Options;
-use super::rule::{Rule, RuleAction, RuleStage, StallSchedule};
+use super::SinkOptions;
+use super::rule::{RuleAction, RuleStage, SinkRule, StallSchedule};
 use super::tally::SinkTally;
-use crate::ExaminedMessage;
+use crate::StampCheckResult;
 use crate::ledger::LineWriter;
 use crate::verify::write_record_line;
 
 /// The state that all threads share.
 #[derive(Debug)]
 pub(super) struct SinkState {
-    protocol_config: Arc<Config>,
+    protocol_config: Arc<SmtpServerConfig>,
     verifies: bool,
-    rules: Vec<Rule>,
+    rules: Vec<SinkRule>,
     stalls: Vec<StallSchedule>,
     record: Option<Arc<LineWriter>>,
     began: Instant,
@@ -44,8 +44,8 @@ pub(super) struct ThreadContext {
 }
 
 impl SinkState {
-    pub(super) fn new(options: &Options, record: Option<Arc<LineWriter>>) -> SinkState {
-        let stall = |rule: &Rule| if let RuleAction::Stall(stall) = rule.action { Some(stall) } else { None };
+    pub(super) fn new(options: &SinkOptions, record: Option<Arc<LineWriter>>) -> SinkState {
+        let stall = |rule: &SinkRule| if let RuleAction::Stall(stall) = rule.action { Some(stall) } else { None };
         SinkState {
             protocol_config: Arc::new(build_protocol_config(options)),
             verifies: options.verify || options.ledger.is_some() || options.record.is_some(),
@@ -64,7 +64,7 @@ impl SinkState {
     }
 
     /// The configuration of the SMTP server machine.
-    pub(super) fn protocol_config(&self) -> Arc<Config> {
+    pub(super) fn protocol_config(&self) -> Arc<SmtpServerConfig> {
         self.protocol_config.clone()
     }
 
@@ -73,7 +73,7 @@ impl SinkState {
         self.verifies
     }
 
-    pub(super) fn rules(&self) -> &[Rule] {
+    pub(super) fn rules(&self) -> &[SinkRule] {
         &self.rules
     }
 
@@ -88,14 +88,14 @@ impl SinkState {
     }
 
     /// The rules of a stage, with their numbers.
-    pub(super) fn rules_at(&self, stage: RuleStage) -> impl Iterator<Item = (usize, &Rule)> {
+    pub(super) fn rules_at(&self, stage: RuleStage) -> impl Iterator<Item = (usize, &SinkRule)> {
         self.rules.iter().enumerate().filter(move |(_, rule)| rule.stage == stage)
     }
 
     /// A bit for each rule of DATA or the end of the message that a recipient in this domain
     /// activates.
     pub(super) fn rules_matching(&self, domain: &str) -> u64 {
-        let later = |rule: &Rule| matches!(rule.stage, RuleStage::Data | RuleStage::Message) && !rule.matches_all();
+        let later = |rule: &SinkRule| matches!(rule.stage, RuleStage::Data | RuleStage::Message) && !rule.matches_all();
         let matching = self.rules.iter().enumerate().filter(|(_, rule)| later(rule) && rule.matches_domain(domain));
         matching.fold(0, |bits, (number, _)| bits | 1 << number)
     }
@@ -147,7 +147,7 @@ impl ThreadContext {
     }
 
     /// Records an examined message.
-    pub(super) fn message_examined(&self, seen: Option<ExaminedMessage>, recipients: &[Address]) {
+    pub(super) fn message_examined(&self, seen: Option<StampCheckResult>, recipients: &[Address]) {
         self.tally.lock().copies.record(seen, recipients);
         if let Some(record) = &self.state.record {
             record.append(|lines| {
@@ -158,9 +158,9 @@ impl ThreadContext {
 }
 
 /// The limits are so high that a sink never disconnects a load with many commands or long pauses.
-fn build_protocol_config(options: &Options) -> Config {
+fn build_protocol_config(options: &SinkOptions) -> SmtpServerConfig {
     const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-    let limits = Limits {
+    let limits = SessionLimits {
         command_line_octets_max: 64 << 10,
         commands_max: u32::MAX,
         errors_max: u32::MAX,
@@ -171,9 +171,9 @@ fn build_protocol_config(options: &Options) -> Config {
         received_max: 1000,
         session_time_max: NEVER,
         idle_time_max: options.idle_time_max,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
     let flavor = if options.lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp };
-    let (hostname, tolerance) = (options.hostname.as_str().into(), Tolerance::default());
-    Config { hostname, flavor, tls: TlsMode::Never, auth: None, tolerance, limits }
+    let (hostname, tolerance) = (options.hostname.as_str().into(), TolerancePolicy::default());
+    SmtpServerConfig { hostname, flavor, tls: TlsMode::Never, auth: None, tolerance, limits }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::rule::Rule;
+use super::rule::SinkRule;
 use super::{SinkResult, SinkTally};
 use crate::machine_usage::{BYTES_PER_MB, MachineUsage};
 use crate::verify::{Comparer, Comparison, PlaceKind};
@@ -61,7 +61,7 @@ struct CopyCounts {
 impl SinkSummary {
     pub(super) fn of(
         received: &SinkResult,
-        rules: &[Rule],
+        rules: &[SinkRule],
         acknowledged: Option<&AcknowledgedMessages>,
         machine: MachineUsage,
     ) -> SinkSummary {
@@ -69,7 +69,7 @@ impl SinkSummary {
         let seconds = tally.first_at.zip(tally.last_at).map_or(0.0, |(first, last)| (last - first).as_secs_f64());
         let held = acknowledged.map(|acknowledged| compare(tally, acknowledged));
         let domains = tally.domains.named.iter().map(|(domain, &count)| (domain.to_string(), count));
-        let met = |(rule, &met): (&Rule, &u64)| RuleCount { rule: rule.to_string(), met };
+        let met = |(rule, &met): (&SinkRule, &u64)| RuleCount { rule: rule.to_string(), met };
         SinkSummary {
             messages: tally.messages,
             recipients: tally.recipients,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mail::Address;
 use tokio::time::Instant;
 
-use crate::ExaminedMessage;
+use crate::StampCheckResult;
 use crate::verify::{Comparer, CopyPlace, FoundCopy};
 
 /// Domains that are counted by name. Others are counted together.
@@ -91,7 +91,7 @@ impl DomainCounts {
 }
 
 impl ReceivedCopies {
-    pub(super) fn record(&mut self, seen: Option<ExaminedMessage>, recipients: &[Address]) {
+    pub(super) fn record(&mut self, seen: Option<StampCheckResult>, recipients: &[Address]) {
         match seen {
             Some(seen) => {
                 let places = recipients.iter().map(|recipient| CopyPlace::recipient(recipient.as_str()));

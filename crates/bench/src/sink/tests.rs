@@ -8,15 +8,15 @@ use clap::Parser as _;
 
 use super::*;
 use crate::verify::PlaceKind;
-use crate::{RunId, Stamp};
+use crate::{MessageStamp, RunId};
 
 #[derive(clap::Parser)]
 struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    options: SinkOptions,
 }
 
-fn options(arguments: &[&str]) -> Options {
+fn options(arguments: &[&str]) -> SinkOptions {
     let line = ["sink", "--listen", "127.0.0.1:0"].iter().chain(arguments);
     CommandLine::try_parse_from(line).unwrap().options
 }
@@ -97,7 +97,7 @@ impl Client {
 
 fn message(sequence: u64, body: &str) -> Vec<u8> {
     let mut message = Vec::new();
-    Stamp::new(RunId(1), sequence, [b"Hello.\r\n".as_slice()]).write(&mut message);
+    MessageStamp::new(RunId(1), sequence, [b"Hello.\r\n".as_slice()]).append_header(&mut message);
     message.extend_from_slice(format!("\r\n{body}\r\n").as_bytes());
     message
 }
@@ -157,7 +157,7 @@ fn a_record_that_cannot_be_written_ends_the_sink_with_a_fault() {
     sink.wait(sink.signals().unwrap(), None);
     let received = sink.close().unwrap();
     assert_eq!(received.tally.messages, 1, "the summary is missing");
-    assert!(matches!(received.recorded, Err(Fault::System { .. })));
+    assert!(matches!(received.recorded, Err(BenchError::System { .. })));
 }
 
 #[test]
@@ -165,18 +165,21 @@ fn an_invalid_ledger_is_refused_at_the_start_and_an_empty_one_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = folder.path().join("ledger");
     let run = || run(&options(&["--duration", "1ms", "--ledger", ledger.to_str().unwrap()]));
-    assert!(matches!(run(), Err(Fault::System { .. })), "the ledger must not exist");
+    assert!(matches!(run(), Err(BenchError::System { .. })), "the ledger must not exist");
     std::fs::write(&ledger, "").unwrap();
-    assert!(matches!(run(), Err(Fault::Data(_))));
+    assert!(matches!(run(), Err(BenchError::Data(_))));
     std::fs::write(&ledger, "run 1\n").unwrap();
-    assert!(matches!(run(), Err(Fault::Unavailable(_))));
+    assert!(matches!(run(), Err(BenchError::Unavailable(_))));
     std::fs::write(&ledger, "run 1\n0\ta@x.test\n").unwrap();
     assert_eq!(run().unwrap(), RunVerdict::Bad);
     std::fs::write(&ledger, "no ledger\n").unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = [taken.local_addr().unwrap()].to_vec();
-    let options = Options { listen, ..options(&["--ledger", ledger.to_str().unwrap()]) };
-    assert!(matches!(super::run(&options), Err(Fault::Data(_))), "the ledger must be read before an address is bound");
+    let options = SinkOptions { listen, ..options(&["--ledger", ledger.to_str().unwrap()]) };
+    assert!(
+        matches!(super::run(&options), Err(BenchError::Data(_))),
+        "the ledger must be read before an address is bound"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use mail::Address;
 
-use crate::Fault;
+use crate::BenchError;
 
 /// Random draws for each recipient of a message before all addresses are searched for ones that the
 /// message does not have yet.
@@ -19,18 +19,18 @@ const DRAWS_PER_RECIPIENT_MAX: usize = 8;
 
 /// An address, or many: each `{}` stands for a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AddressPattern {
+pub enum AddressTemplate {
     /// One address.
     Address(Address),
     /// The texts before, between and after the numbers.
     Numbered(Vec<String>),
 }
 
-impl AddressPattern {
+impl AddressTemplate {
     fn address(&self, number: u64) -> Address {
         match self {
-            AddressPattern::Address(address) => address.clone(),
-            AddressPattern::Numbered(texts) => {
+            AddressTemplate::Address(address) => address.clone(),
+            AddressTemplate::Numbered(texts) => {
                 numbered(texts, number).expect("a pattern is valid with any number, since it is with the longest")
             }
         }
@@ -42,13 +42,13 @@ fn numbered(texts: &[String], number: u64) -> Result<Address, String> {
     text.parse().map_err(|error| format!("<{text}>: {error}"))
 }
 
-impl FromStr for AddressPattern {
+impl FromStr for AddressTemplate {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<AddressPattern, String> {
+    fn from_str(text: &str) -> Result<AddressTemplate, String> {
         let texts: Vec<String> = text.split("{}").map(str::to_owned).collect();
         let longest = numbered(&texts, u64::MAX)?;
-        Ok(if texts.len() == 1 { AddressPattern::Address(longest) } else { AddressPattern::Numbered(texts) })
+        Ok(if texts.len() == 1 { AddressTemplate::Address(longest) } else { AddressTemplate::Numbered(texts) })
     }
 }
 
@@ -56,23 +56,23 @@ impl FromStr for AddressPattern {
 #[derive(Clone, Debug)]
 pub(super) enum AddressPool {
     /// From patterns, with numbers from 1 to `users`.
-    Patterns { patterns: Vec<AddressPattern>, users: u64 },
+    Patterns { patterns: Vec<AddressTemplate>, users: u64 },
     /// From a list.
     Listed(Vec<Address>),
 }
 
 impl AddressPool {
     /// Reads one address from each line; empty lines are ignored.
-    pub(super) fn read(path: &Path) -> Result<AddressPool, Fault> {
-        let text = fs::read_to_string(path).map_err(Fault::system(path.display()))?;
+    pub(super) fn read(path: &Path) -> Result<AddressPool, BenchError> {
+        let text = fs::read_to_string(path).map_err(BenchError::system(path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let addresses = lines.map(|(place, line)| {
-            let fault = |error| Fault::Data(format!("{}:{}: {line}: {error}", path.display(), place + 1));
+            let fault = |error| BenchError::Data(format!("{}:{}: {line}: {error}", path.display(), place + 1));
             line.trim().parse().map_err(fault)
         });
         let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
         if addresses.is_empty() {
-            return Err(Fault::Data(format!("{}: no addresses", path.display())));
+            return Err(BenchError::Data(format!("{}: no addresses", path.display())));
         }
         Ok(AddressPool::Listed(addresses))
     }
@@ -135,13 +135,14 @@ impl AddressPool {
     }
 
     /// A fault if there are fewer distinct addresses than `count`.
-    pub(super) fn check_distinct(&self, count: u32) -> Result<(), Fault> {
+    pub(super) fn check_distinct(&self, count: u32) -> Result<(), BenchError> {
         let mut found = HashSet::new();
         match count <= 1 || self.all().any(|address| found.insert(address) && found.len() == count as usize) {
             true => Ok(()),
-            false => {
-                Err(Fault::Usage(format!("{count} recipients in each message, but only {} addresses", found.len())))
-            }
+            false => Err(BenchError::Usage(format!(
+                "{count} recipients in each message, but only {} addresses",
+                found.len()
+            ))),
         }
     }
 
@@ -149,7 +150,7 @@ impl AddressPool {
         match self {
             AddressPool::Listed(addresses) => Box::new(addresses.iter().cloned()),
             AddressPool::Patterns { patterns, users } => Box::new(patterns.iter().flat_map(|pattern| {
-                let numbers = if matches!(pattern, AddressPattern::Address(_)) { 1 } else { *users };
+                let numbers = if matches!(pattern, AddressTemplate::Address(_)) { 1 } else { *users };
                 (1..=numbers).map(|number| pattern.address(number))
             })),
         }
@@ -162,12 +163,12 @@ mod tests {
 
     #[test]
     fn every_pair_of_braces_in_a_pattern_becomes_the_number() {
-        let pattern: AddressPattern = "u{}@d{}.test".parse().unwrap();
+        let pattern: AddressTemplate = "u{}@d{}.test".parse().unwrap();
         assert_eq!(pattern.address(7).as_str(), "u7@d7.test");
-        let plain: AddressPattern = "you@localhost".parse().unwrap();
+        let plain: AddressTemplate = "you@localhost".parse().unwrap();
         assert_eq!(plain.address(7).as_str(), "you@localhost");
         for text in ["{}", "", "a b@x.test", "a\r\n@x.test"] {
-            assert!(text.parse::<AddressPattern>().is_err(), "{text}");
+            assert!(text.parse::<AddressTemplate>().is_err(), "{text}");
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(addresses.draw_distinct(3, &mut random).len(), 3);
         assert_eq!(addresses.draw_distinct(5, &mut random).len(), 5);
         assert!(addresses.check_distinct(5).is_ok());
-        assert!(matches!(addresses.check_distinct(6), Err(Fault::Usage(_))));
+        assert!(matches!(addresses.check_distinct(6), Err(BenchError::Usage(_))));
     }
 
     #[test]

@@ -7,10 +7,10 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use mail::{Address, BodyType};
-use net::{OutboundConnection, TlsClient, Transferred, steady_now};
+use net::{OutboundConnection, SentOrReceived, TlsClient, steady_now};
 use protocol::smtp::client::{
-    CloseReason, Config, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, Transaction,
-    TransactionError,
+    BeginTransactionError, CloseReason, RecipientOutcome, SmtpClient, SmtpClientConfig, SmtpClientEvent, SmtpStage,
+    SmtpViolation, Transaction,
 };
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ use super::message::OutgoingMessage;
 use crate::dial::{dial, error_text};
 use crate::engine::Worker;
 use crate::tally::normalize_reply;
-use crate::target::Target;
+use crate::target::TargetServer;
 
 /// The timed phases, by the index that [`phase_index`] returns.
 pub(super) const PHASES: &[&str] =
@@ -54,8 +54,8 @@ impl DeliveryError {
 impl SmtpConnection {
     /// Connects and waits until a message can be sent.
     pub(super) async fn open<'a>(
-        target: &Target,
-        config: Arc<Config>,
+        target: &TargetServer,
+        config: Arc<SmtpClientConfig>,
         trust: impl Fn() -> &'a TlsClient,
         worker: &Worker,
     ) -> Result<SmtpConnection, DeliveryError> {
@@ -74,18 +74,18 @@ impl SmtpConnection {
 
     async fn secure(
         mut self,
-        target: &Target,
+        target: &TargetServer,
         trust: &TlsClient,
         worker: &Worker,
     ) -> Result<SmtpConnection, DeliveryError> {
-        let wire = self.wire.secure(trust, &target.host, worker.deadline()).await;
+        let wire = self.wire.start_tls(trust, &target.host, worker.deadline()).await;
         self.wire = wire.map_err(|error| DeliveryError::new(format!("TLS: {}", error_text(&error))))?;
         let now = Instant::now();
         let mut tally = worker.tally.lock();
         tally.counts.tls_connections += 1;
         tally.record_phase(STARTTLS, now - self.command_sent_at);
         drop(tally);
-        self.client.handle_secured(steady_now());
+        self.client.handle_tls_established(steady_now());
         Ok(self)
     }
 
@@ -101,9 +101,9 @@ impl SmtpConnection {
         if message.eight_bit && self.client.extensions().eight_bit_mime {
             transaction.body_type = BodyType::EightBitMime;
         }
-        match self.client.begin(steady_now(), &transaction) {
+        match self.client.begin_transaction(steady_now(), &transaction) {
             Ok(()) => {}
-            Err(TransactionError::NotReady) => return (Err(self.closed_between_messages()), None),
+            Err(BeginTransactionError::NotReady) => return (Err(self.closed_between_messages()), None),
             Err(unsendable) => return (Err(DeliveryError::new(unsendable.to_string())), Some(self)),
         }
         let mut verdicts = Vec::new();
@@ -174,26 +174,26 @@ impl SmtpConnection {
         };
         let pieces = [output.head, head, text, tail, output.tail].map(IoSlice::new);
         let moved = match output.is_empty() {
-            true => wire.receive(deadline, |input| handle_received(client, input)).await.map(Transferred::Received),
+            true => wire.receive(deadline, |input| handle_received(client, input)).await.map(SentOrReceived::Received),
             false => {
                 let mut input = Vec::new();
-                let moved = wire.exchange(&pieces, deadline, |bytes| input.extend_from_slice(bytes)).await;
-                if let Ok(Transferred::Received(())) = moved {
+                let moved = wire.send_or_receive(&pieces, deadline, |bytes| input.extend_from_slice(bytes)).await;
+                if let Ok(SentOrReceived::Received(())) = moved {
                     handle_received(client, &input);
                 }
                 moved
             }
         };
         match moved {
-            Ok(Transferred::Sent(count)) => {
+            Ok(SentOrReceived::Sent(count)) => {
                 client.handle_sent(steady_now(), count as u64);
                 if client.output().is_empty() {
                     self.command_sent_at = Instant::now();
                 }
             }
-            Ok(Transferred::Received(())) => {}
+            Ok(SentOrReceived::Received(())) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => client.handle_timeout(steady_now()),
-            Err(_) => client.handle_end(),
+            Err(_) => client.handle_disconnect(),
         }
     }
 
@@ -217,7 +217,7 @@ impl SmtpConnection {
 
 fn handle_received(client: &mut SmtpClient, input: &[u8]) {
     if input.is_empty() {
-        client.handle_end();
+        client.handle_disconnect();
     } else {
         client.handle_input(steady_now(), input);
     }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memchr::memmem;
-use protocol::smtp::client::{ContentInfo, stuff_dots};
+use protocol::smtp::client::{ContentSize, stuff_dots};
 
-use crate::Fault;
+use crate::BenchError;
 use crate::stamp::with_crlf;
 
 /// Bytes of all messages. Messages with lines that begin with a dot are kept twice, plain and
@@ -40,16 +40,17 @@ pub(super) struct CorpusMessage {
 impl Corpus {
     /// Reads the messages at `path`. A file is an mbox if it begins with "From ", else one message.
     /// A folder is a Maildir if it has `new` or `cur`, else a folder of .eml files.
-    pub(super) fn read(path: &Path) -> Result<Corpus, Fault> {
+    pub(super) fn read(path: &Path) -> Result<Corpus, BenchError> {
         Corpus::read_at_most(CORPUS_OCTETS_MAX, path)
     }
 
-    fn read_at_most(octets_max: u64, path: &Path) -> Result<Corpus, Fault> {
+    fn read_at_most(octets_max: u64, path: &Path) -> Result<Corpus, BenchError> {
         let mut messages = Vec::new();
         let mut octets_left = octets_max;
         for file in files(path)? {
-            let text = read_limited(&file, octets_left).map_err(Fault::system(file.display()))?;
-            let text = text.ok_or_else(|| Fault::Usage(format!("{}: more than {octets_max} bytes", path.display())))?;
+            let text = read_limited(&file, octets_left).map_err(BenchError::system(file.display()))?;
+            let text =
+                text.ok_or_else(|| BenchError::Usage(format!("{}: more than {octets_max} bytes", path.display())))?;
             octets_left -= text.len() as u64;
             match text.starts_with(b"From ") {
                 true => mbox(&text, |message| messages.push(CorpusMessage::new(message))),
@@ -57,7 +58,7 @@ impl Corpus {
             }
         }
         if messages.is_empty() {
-            return Err(Fault::Data(format!("{}: no messages", path.display())));
+            return Err(BenchError::Data(format!("{}: no messages", path.display())));
         }
         Ok(Corpus(messages))
     }
@@ -68,7 +69,7 @@ impl Corpus {
     }
 }
 
-fn files(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+fn files(path: &Path) -> Result<Vec<PathBuf>, BenchError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -78,7 +79,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Fault> {
         if maildir { parts.into_iter().filter(|part| part.is_dir()).collect() } else { vec![path.to_owned()] };
     let mut found = Vec::new();
     for folder in folders {
-        let reading = || Fault::system(format!("reading {}", folder.display()));
+        let reading = || BenchError::system(format!("reading {}", folder.display()));
         for entry in fs::read_dir(&folder).map_err(reading())? {
             let file = entry.map_err(reading())?.path();
             if file.is_file() && (maildir || file.extension().is_some_and(|ending| ending == "eml")) {
@@ -127,7 +128,7 @@ fn mbox(text: &[u8], mut take: impl FnMut(&[u8])) {
 impl CorpusMessage {
     fn new(text: &[u8]) -> CorpusMessage {
         let plain: Arc<[u8]> = with_separator(with_crlf_only(text)).into();
-        let dot_lines = ContentInfo::from_message(&plain).dot_lines;
+        let dot_lines = ContentSize::from_message(&plain).dot_lines;
         let stuffed = if dot_lines == 0 { plain.clone() } else { stuff_dots(&plain).into() };
         // The stamp is already a header, so an empty first line ends it.
         let body = match plain.starts_with(b"\r\n") {
@@ -179,7 +180,7 @@ fn begins_with_field(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::{RunId, Stamp, examine};
+    use crate::stamp::{MessageStamp, RunId, check_stamp};
 
     const MBOX: &[u8] = b"From a@x Mon Jan  1 00:00:00 2024\nSubject: 1\n\nHello.\nFrom here on.\n>From afar.\n\n\
                           From b@x Mon Jan  1 00:00:00 2024\nSubject: 2\n\n.dot\n";
@@ -216,8 +217,8 @@ mod tests {
     #[test]
     fn a_corpus_without_messages_is_a_fault() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(Corpus::read(folder.path()), Err(Fault::Data(_))));
-        assert!(matches!(Corpus::read(&folder.path().join("none")), Err(Fault::System { .. })));
+        assert!(matches!(Corpus::read(folder.path()), Err(BenchError::Data(_))));
+        assert!(matches!(Corpus::read(&folder.path().join("none")), Err(BenchError::System { .. })));
     }
 
     #[test]
@@ -228,10 +229,10 @@ mod tests {
         }
         let corpus = Corpus::read_at_most(32, folder.path()).unwrap();
         assert!(Arc::ptr_eq(&corpus.0[0].plain, &corpus.0[0].stuffed));
-        assert!(matches!(Corpus::read_at_most(31, folder.path()), Err(Fault::Usage(_))));
+        assert!(matches!(Corpus::read_at_most(31, folder.path()), Err(BenchError::Usage(_))));
         let sparse = folder.path().join("b.eml");
         File::options().write(true).open(&sparse).unwrap().set_len(CORPUS_OCTETS_MAX + 1).unwrap();
-        assert!(matches!(Corpus::read(&sparse), Err(Fault::Usage(_))), "a file over the limit must be refused");
+        assert!(matches!(Corpus::read(&sparse), Err(BenchError::Usage(_))), "a file over the limit must be refused");
     }
 
     /// The body of a message without a header used to begin one line too late, so that sound copies
@@ -274,12 +275,12 @@ mod tests {
     fn are_sound(corpus: &Corpus, form: &str) {
         for message in &corpus.0 {
             let mut sent = Vec::new();
-            Stamp::new(RunId(7), 42, [message.body()]).write(&mut sent);
+            MessageStamp::new(RunId(7), 42, [message.body()]).append_header(&mut sent);
             sent.extend_from_slice(&message.plain);
             let mut kept = sent.clone();
             kept.retain(|&byte| byte != b'\r');
             for copy in [&sent, &kept] {
-                assert!(examine(copy).is_some_and(|seen| seen.sound), "{form}: {}", copy.escape_ascii());
+                assert!(check_stamp(copy).is_some_and(|seen| seen.sound), "{form}: {}", copy.escape_ascii());
             }
             assert_eq!(stuff_dots(&message.plain), &message.stuffed[..], "{form}");
         }

@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mail::Address;
-use protocol::smtp::client::{ContentForm, ContentInfo};
+use protocol::smtp::client::{ContentSize, DotStuffing};
 
 use super::corpus::Corpus;
-use super::size::Sizes;
-use crate::stamp::{RunId, Stamp};
+use super::size::BodySizeDistribution;
+use crate::stamp::{MessageStamp, RunId};
 
 /// Bytes in a line of synthetic text, with its CR LF.
 const LINE_OCTETS: usize = 78;
@@ -28,7 +28,7 @@ pub(super) struct MessageGenerator {
 
 #[derive(Debug)]
 enum MessageText {
-    Synthetic { filler: Arc<[u8]>, sizes: Sizes },
+    Synthetic { filler: Arc<[u8]>, sizes: BodySizeDistribution },
     Real(Corpus),
 }
 
@@ -56,7 +56,7 @@ impl SharedRange {
 
 impl MessageGenerator {
     /// Messages with synthetic text from `seed`.
-    pub(super) fn synthetic(run: RunId, sizes: Sizes, seed: u64) -> MessageGenerator {
+    pub(super) fn synthetic(run: RunId, sizes: BodySizeDistribution, seed: u64) -> MessageGenerator {
         let mut random = fastrand::Rng::with_seed(seed);
         let octets = usize::try_from(sizes.max()).unwrap_or(usize::MAX);
         let filler = (0..octets).map(|place| match place % LINE_OCTETS {
@@ -88,7 +88,7 @@ impl MessageGenerator {
             MessageText::Real(corpus) => {
                 let message = corpus.message(sequence);
                 let mut head = Vec::with_capacity(128);
-                Stamp::new(self.run, sequence, [message.body()]).write(&mut head);
+                MessageStamp::new(self.run, sequence, [message.body()]).append_header(&mut head);
                 OutgoingMessage {
                     head,
                     plain: SharedRange(message.plain.clone(), 0..message.plain.len()),
@@ -114,7 +114,7 @@ impl MessageGenerator {
         let name = if octets >= name.len() + 2 { name.as_str() } else { "" };
         let (text, tail) = text_and_tail(octets - name.len());
         let mut head = Vec::with_capacity(512);
-        Stamp::new(self.run, sequence, [name.as_bytes(), &filler[..text], tail]).write(&mut head);
+        MessageStamp::new(self.run, sequence, [name.as_bytes(), &filler[..text], tail]).append_header(&mut head);
         let sender = sender.map_or("", Address::as_str);
         let id = format!("{}.{sequence}", self.run);
         for text in [
@@ -147,16 +147,16 @@ fn text_and_tail(octets: usize) -> (usize, &'static [u8]) {
 
 impl OutgoingMessage {
     /// What the SMTP client has to know about the message.
-    pub(super) fn content(&self) -> ContentInfo {
+    pub(super) fn content(&self) -> ContentSize {
         let octets = self.head.len() + self.plain.1.len() + self.tail.len();
         let ends_in_crlf =
             !self.tail.is_empty() || self.plain.octets().is_empty() || self.plain.octets().ends_with(b"\r\n");
-        ContentInfo { octets: octets as u64, dot_lines: self.dot_lines, ends_in_crlf }
+        ContentSize { octets: octets as u64, dot_lines: self.dot_lines, ends_in_crlf }
     }
 
     /// The bytes of a range in this form.
-    pub(super) fn pieces(&self, form: ContentForm, range: Range<u64>) -> [&[u8]; 3] {
-        let text = if form == ContentForm::Plain { &self.plain } else { &self.stuffed };
+    pub(super) fn pieces(&self, form: DotStuffing, range: Range<u64>) -> [&[u8]; 3] {
+        let text = if form == DotStuffing::Plain { &self.plain } else { &self.stuffed };
         let mut skip = usize::try_from(range.start).unwrap_or(usize::MAX);
         [&self.head[..], text.octets(), self.tail].map(|piece| {
             let skipped = skip.min(piece.len());
@@ -169,7 +169,7 @@ impl OutgoingMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::examine;
+    use crate::stamp::check_stamp;
 
     fn generator(size: &str) -> MessageGenerator {
         MessageGenerator::synthetic(RunId(7), size.parse().unwrap(), 1)
@@ -184,14 +184,14 @@ mod tests {
     fn a_body_has_the_length_that_was_asked_for_and_sound_lines() {
         for octets in (0..400).filter(|&octets| octets != 1).chain([6000]) {
             let outgoing = generate(&generator(&octets.to_string()), 5);
-            let message = outgoing.pieces(ContentForm::Plain, 0..outgoing.content().octets).concat();
+            let message = outgoing.pieces(DotStuffing::Plain, 0..outgoing.content().octets).concat();
             let body = memchr::memmem::find(&message, b"\r\n\r\n").unwrap() + 4;
             assert_eq!(message.len() - body, octets);
             assert_eq!(message.len() as u64, outgoing.content().octets);
-            assert_eq!(ContentInfo::from_message(&message), outgoing.content());
+            assert_eq!(ContentSize::from_message(&message), outgoing.content());
             assert_eq!(crate::stamp::with_crlf(&message), &message[..], "a bare LF with {octets}");
             assert_eq!(memchr::memchr_iter(b'\r', &message).count(), memchr::memchr_iter(b'\n', &message).count());
-            let seen = examine(&message).unwrap();
+            let seen = check_stamp(&message).unwrap();
             assert!(seen.sound && seen.stamp.sequence == 5, "{octets}");
         }
     }
@@ -201,7 +201,7 @@ mod tests {
         let generator = generator("100");
         let body = |sequence| {
             let outgoing = generate(&generator, sequence);
-            let message = outgoing.pieces(ContentForm::Plain, 0..outgoing.content().octets).concat();
+            let message = outgoing.pieces(DotStuffing::Plain, 0..outgoing.content().octets).concat();
             message[message.len() - 100..].to_vec()
         };
         assert_ne!(body(1), body(2));
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn pieces_start_after_the_sent_bytes() {
         let outgoing = generate(&generator("200"), 1);
-        let whole = outgoing.pieces(ContentForm::Plain, 0..outgoing.content().octets).concat();
+        let whole = outgoing.pieces(DotStuffing::Plain, 0..outgoing.content().octets).concat();
         for sent in 0..=whole.len() {
-            assert_eq!(outgoing.pieces(ContentForm::Plain, sent as u64..whole.len() as u64).concat(), whole[sent..]);
+            assert_eq!(outgoing.pieces(DotStuffing::Plain, sent as u64..whole.len() as u64).concat(), whole[sent..]);
         }
     }
 }

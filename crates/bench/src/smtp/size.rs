@@ -13,19 +13,19 @@ pub(super) const BODY_OCTETS_MAX: u64 = 1 << 30;
 
 /// Sizes of bodies in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sizes {
+pub enum BodySizeDistribution {
     /// Uniform from the first to the second; `--size 6000` has equal bounds.
     Between(u64, u64),
     /// Each size with the sum of its weight and those before it.
     Histogram(Vec<(u64, u64)>),
 }
 
-impl Sizes {
+impl BodySizeDistribution {
     /// Draws a size. A body that is not empty ends with CR LF, so it has at least two bytes.
     pub(super) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         let drawn = match self {
-            Sizes::Between(min, max) => random.u64(*min..=*max),
-            Sizes::Histogram(steps) => {
+            BodySizeDistribution::Between(min, max) => random.u64(*min..=*max),
+            BodySizeDistribution::Histogram(steps) => {
                 let total = steps.last().map_or(1, |(_, weight)| *weight);
                 let mark = random.u64(0..total);
                 let step = steps.iter().find(|(_, weight)| mark < *weight);
@@ -38,26 +38,26 @@ impl Sizes {
     /// The largest size.
     pub(super) fn max(&self) -> u64 {
         match self {
-            Sizes::Between(_, max) => *max,
-            Sizes::Histogram(steps) => steps.iter().map(|(octets, _)| *octets).max().unwrap_or(0),
+            BodySizeDistribution::Between(_, max) => *max,
+            BodySizeDistribution::Histogram(steps) => steps.iter().map(|(octets, _)| *octets).max().unwrap_or(0),
         }
         .max(2)
     }
 }
 
-impl FromStr for Sizes {
+impl FromStr for BodySizeDistribution {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Sizes, String> {
+    fn from_str(text: &str) -> Result<BodySizeDistribution, String> {
         let sizes = match text.strip_prefix('@') {
             Some(path) => histogram(&fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?)?,
             None => {
                 let (min, max) = text.split_once("..").unwrap_or((text, text));
-                Sizes::Between(octets(min)?, octets(max)?)
+                BodySizeDistribution::Between(octets(min)?, octets(max)?)
             }
         };
         match sizes {
-            Sizes::Between(min, max) if min > max => Err(format!("{min} is more than {max}")),
+            BodySizeDistribution::Between(min, max) if min > max => Err(format!("{min} is more than {max}")),
             sizes if sizes.max() > BODY_OCTETS_MAX => Err(format!("more than {BODY_OCTETS_MAX} bytes")),
             sizes => Ok(sizes),
         }
@@ -65,7 +65,7 @@ impl FromStr for Sizes {
 }
 
 /// Lines of "bytes weight"; '#' begins a comment.
-fn histogram(text: &str) -> Result<Sizes, String> {
+fn histogram(text: &str) -> Result<BodySizeDistribution, String> {
     let mut steps: Vec<(u64, u64)> = Vec::new();
     let mut total = 0_u64;
     for (place, line) in text.lines().enumerate() {
@@ -79,7 +79,7 @@ fn histogram(text: &str) -> Result<Sizes, String> {
         total = total.checked_add(weight).ok_or_else(fault)?;
         steps.push((octets(size).map_err(|_| fault())?, total));
     }
-    if total == 0 { Err("all weights are 0".to_owned()) } else { Ok(Sizes::Histogram(steps)) }
+    if total == 0 { Err("all weights are 0".to_owned()) } else { Ok(BodySizeDistribution::Histogram(steps)) }
 }
 
 #[cfg(test)]
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn sizes_are_fixed_or_between_bounds() {
         let mut random = fastrand::Rng::with_seed(1);
-        assert_eq!("6000".parse(), Ok(Sizes::Between(6000, 6000)));
-        assert_eq!("1KiB..64KiB".parse(), Ok(Sizes::Between(1024, 65536)));
-        assert_eq!("0".parse::<Sizes>().unwrap().draw(&mut random), 0);
-        assert_eq!("1".parse::<Sizes>().unwrap().draw(&mut random), 2);
+        assert_eq!("6000".parse(), Ok(BodySizeDistribution::Between(6000, 6000)));
+        assert_eq!("1KiB..64KiB".parse(), Ok(BodySizeDistribution::Between(1024, 65536)));
+        assert_eq!("0".parse::<BodySizeDistribution>().unwrap().draw(&mut random), 0);
+        assert_eq!("1".parse::<BodySizeDistribution>().unwrap().draw(&mut random), 2);
         for text in ["", "..", "9..1", "6 kilos", "-1", "2GiB", "@/nonexistent"] {
-            assert!(text.parse::<Sizes>().is_err(), "{text}");
+            assert!(text.parse::<BodySizeDistribution>().is_err(), "{text}");
         }
     }
 

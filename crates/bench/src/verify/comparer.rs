@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::comparison::{Comparison, CopyExample};
-use crate::{AcknowledgedMessages, ExaminedMessage, RunId};
+use crate::{AcknowledgedMessages, RunId, StampCheckResult};
 
 /// Examples of each kind in the report.
 const EXAMPLES_MAX: usize = 20;
@@ -99,7 +99,7 @@ impl CopyPlace {
 
 impl FoundCopy {
     /// An examined copy at a place.
-    pub(crate) fn new(seen: ExaminedMessage, place: CopyPlace) -> FoundCopy {
+    pub(crate) fn new(seen: StampCheckResult, place: CopyPlace) -> FoundCopy {
         FoundCopy { run: seen.stamp.run, sequence: seen.stamp.sequence, sound: seen.sound, place }
     }
 }
@@ -158,7 +158,7 @@ impl<'a> Comparer<'a> {
 
     /// Adds a copy; `at` is its location for the report, and may be empty.
     pub(crate) fn add(&mut self, found: FoundCopy, at: &str) {
-        match self.expected.acknowledged.find(found.run, found.sequence) {
+        match self.expected.acknowledged.index_of(found.run, found.sequence) {
             Some(number) => self.add_acknowledged(number, found, at),
             None if self.expected.is_expected(found.run) => self.add_unacknowledged(found, at),
             None => return self.comparison.other_runs += 1,
@@ -240,17 +240,17 @@ impl ExpectedCopies<'_> {
 
     /// Without a ledger, every run is expected.
     fn is_expected(&self, run: RunId) -> bool {
-        self.acknowledged.has_run(run) || !self.acknowledged.has_runs()
+        self.acknowledged.contains_run(run) || !self.acknowledged.has_runs()
     }
 
     fn example(&self, found: FoundCopy, at: &str) -> CopyExample {
-        let number = self.acknowledged.find(found.run, found.sequence);
+        let number = self.acknowledged.index_of(found.run, found.sequence);
         let recipient = number.map(|number| self.recipient_names(number, found.place)).unwrap_or_default();
         CopyExample { run: found.run, sequence: found.sequence, recipient, at: at.to_owned() }
     }
 
     fn example_of(&self, number: usize, place: CopyPlace) -> CopyExample {
-        let (run, sequence) = self.acknowledged.message(number);
+        let (run, sequence) = self.acknowledged.run_and_sequence(number);
         CopyExample { run, sequence, recipient: self.recipient_names(number, place), at: String::new() }
     }
 

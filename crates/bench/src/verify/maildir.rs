@@ -18,7 +18,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::{Comparer, FoundCopy};
-use crate::{ExaminedMessage, Fault, examine};
+use crate::{BenchError, StampCheckResult, check_stamp};
 
 /// Reading threads. There are more than processors, because they wait for the disk.
 const READERS: usize = 4;
@@ -34,7 +34,7 @@ const CUR_SCANS_MAX: usize = 20;
 /// A file with mail.
 struct MailFile {
     /// None if it has no stamp.
-    seen: Option<ExaminedMessage>,
+    seen: Option<StampCheckResult>,
     path: PathBuf,
 }
 
@@ -45,7 +45,7 @@ struct MaildirContent {
 }
 
 /// Finds every copy in the tree.
-pub(super) fn scan(root: &Path, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+pub(super) fn scan(root: &Path, comparer: &mut Comparer<'_>) -> Result<(), BenchError> {
     let (contents, found) = sync_channel(CONTENTS_QUEUED_MAX);
     thread::scope(|scope| {
         let (folders, to_read) = sync_channel(FOLDERS_QUEUED_MAX);
@@ -62,7 +62,10 @@ pub(super) fn scan(root: &Path, comparer: &mut Comparer<'_>) -> Result<(), Fault
 }
 
 /// Compares what the readers send. After a fault the channels close and the threads end.
-fn add_copies(found: Receiver<Result<MaildirContent, Fault>>, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+fn add_copies(
+    found: Receiver<Result<MaildirContent, BenchError>>,
+    comparer: &mut Comparer<'_>,
+) -> Result<(), BenchError> {
     for content in found {
         let MaildirContent { folder, files: letters } = content?;
         let place = comparer.place_of_mailbox(&folder, &possible_addresses(&folder));
@@ -85,7 +88,11 @@ fn possible_addresses(folder: &Path) -> Vec<String> {
     last.into_iter().chain(both).collect()
 }
 
-fn walk_and_report(root: &Path, folders: &SyncSender<PathBuf>, contents: &SyncSender<Result<MaildirContent, Fault>>) {
+fn walk_and_report(
+    root: &Path,
+    folders: &SyncSender<PathBuf>,
+    contents: &SyncSender<Result<MaildirContent, BenchError>>,
+) {
     let walked = fs::metadata(root).and_then(|_| walk(root.to_owned(), folders));
     if let Err(error) = walked {
         // After another fault the receiver is gone.
@@ -115,7 +122,7 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     entries.map(|entry| entry.map(|entry| entry.path())).collect()
 }
 
-fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<MaildirContent, Fault>>) {
+fn read_folders(to_read: &Mutex<Receiver<PathBuf>>, contents: &SyncSender<Result<MaildirContent, BenchError>>) {
     let next = || to_read.lock().recv().ok();
     let mut buffer = Vec::new();
     while let Some(folder) = next() {
@@ -161,7 +168,7 @@ fn scan_part(
         let metadata = file.metadata()?;
         if files.insert((metadata.dev(), metadata.ino())) {
             read_message(file, buffer)?;
-            mail_files.push(MailFile { seen: examine(buffer), path: entry.path() });
+            mail_files.push(MailFile { seen: check_stamp(buffer), path: entry.path() });
         }
     }
     Ok(was_gone)
@@ -183,19 +190,19 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn fault(folder: &Path) -> impl FnOnce(io::Error) -> Fault {
-    Fault::system(format!("looking for mail in {}", folder.display()))
+fn fault(folder: &Path) -> impl FnOnce(io::Error) -> BenchError {
+    BenchError::system(format!("looking for mail in {}", folder.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::verify::{Comparison, CopyLocation, WaitLimits, compare_until_complete};
-    use crate::{AcknowledgedMessages, RunId, RunVerdict, Stamp};
+    use crate::{AcknowledgedMessages, MessageStamp, RunId, RunVerdict};
 
     fn message(sequence: u64, body: &str) -> String {
         let mut text = Vec::new();
-        Stamp::new(RunId(1), sequence, [b"Hello.\r\n".as_slice()]).write(&mut text);
+        MessageStamp::new(RunId(1), sequence, [b"Hello.\r\n".as_slice()]).append_header(&mut text);
         String::from_utf8(text).unwrap() + "\r\n" + body
     }
 
@@ -256,7 +263,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let copies = CopyLocation::Maildirs(root.path().join("nobody"));
         let fault = compare_until_complete(&AcknowledgedMessages::default(), &copies, Default::default()).unwrap_err();
-        assert!(matches!(fault, Fault::System { .. }));
+        assert!(matches!(fault, BenchError::System { .. }));
     }
 
     #[test]

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use super::{Comparer, FoundCopy};
 use crate::pop3::{Accounts, walk};
-use crate::{Fault, Target};
+use crate::{BenchError, TargetServer};
 
 /// The server and its mailboxes.
 #[derive(Clone, Debug)]
 pub(crate) struct Pop3Mailboxes {
-    pub(crate) target: Target,
+    pub(crate) target: TargetServer,
     pub(crate) accounts: Arc<Accounts>,
 }
 
 impl Pop3Mailboxes {
     /// Finds every copy in every mailbox.
-    pub(super) fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+    pub(super) fn scan(&self, comparer: &mut Comparer<'_>) -> Result<(), BenchError> {
         walk(&self.target, &self.accounts, |user, seen| match seen {
             Some(seen) => {
                 let place = comparer.place_of_mailbox(Path::new(user), &[user]);

@@ -8,16 +8,16 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
 use super::{Comparer, CopyPlace, FoundCopy};
-use crate::{ExaminedMessage, Fault};
+use crate::{BenchError, StampCheckResult};
 
 /// Bytes of a line. A sink limits the command with the recipient to half of it.
 const LINE_OCTETS_MAX: u64 = 128 << 10;
 
 /// Appends the line of a copy.
-pub(crate) fn write_line(seen: Option<ExaminedMessage>, recipient: &str, lines: &mut Vec<u8>) {
+pub(crate) fn write_line(seen: Option<StampCheckResult>, recipient: &str, lines: &mut Vec<u8>) {
     // Writing to a Vec cannot fail.
     let _ = match seen {
-        Some(ExaminedMessage { stamp, sound }) => {
+        Some(StampCheckResult { stamp, sound }) => {
             let state = if sound { "sound" } else { "damaged" };
             writeln!(lines, "{} {} {state} {recipient}", stamp.run, stamp.sequence)
         }
@@ -26,22 +26,23 @@ pub(crate) fn write_line(seen: Option<ExaminedMessage>, recipient: &str, lines: 
 }
 
 /// Finds every copy in the record.
-pub(super) fn scan(path: &Path, comparer: &mut Comparer<'_>) -> Result<(), Fault> {
+pub(super) fn scan(path: &Path, comparer: &mut Comparer<'_>) -> Result<(), BenchError> {
     let what = format!("reading the record {}", path.display());
-    let mut file = BufReader::new(File::open(path).map_err(Fault::system(&what))?);
+    let mut file = BufReader::new(File::open(path).map_err(BenchError::system(&what))?);
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        let octets = file.by_ref().take(LINE_OCTETS_MAX).read_until(b'\n', &mut line).map_err(Fault::system(&what))?;
+        let octets =
+            file.by_ref().take(LINE_OCTETS_MAX).read_until(b'\n', &mut line).map_err(BenchError::system(&what))?;
         let Some((b'\n', line)) = line.split_last() else {
             if octets as u64 == LINE_OCTETS_MAX {
-                return Err(Fault::Data(format!("{what}: line {number} is longer than {LINE_OCTETS_MAX} bytes")));
+                return Err(BenchError::Data(format!("{what}: line {number} is longer than {LINE_OCTETS_MAX} bytes")));
             }
             break;
         };
         let text = str::from_utf8(line).ok();
         let kept = text.and_then(|line| add_line(line, comparer));
-        kept.ok_or_else(|| Fault::Data(format!("{what}: line {number} is invalid")))?;
+        kept.ok_or_else(|| BenchError::Data(format!("{what}: line {number} is invalid")))?;
     }
     Ok(())
 }
@@ -68,9 +69,9 @@ fn add_line(line: &str, comparer: &mut Comparer<'_>) -> Option<()> {
 mod tests {
     use super::*;
     use crate::verify::{CopyLocation, compare_until_complete};
-    use crate::{AcknowledgedMessages, RunId, Stamp};
+    use crate::{AcknowledgedMessages, MessageStamp, RunId};
 
-    fn compare(record: &[u8]) -> Result<super::super::Comparison, Fault> {
+    fn compare(record: &[u8]) -> Result<super::super::Comparison, BenchError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
         std::fs::write(&path, record).unwrap();
@@ -80,10 +81,10 @@ mod tests {
 
     #[test]
     fn a_record_written_by_a_sink_is_read() {
-        let stamp = Stamp::new(RunId(1), 0, []);
+        let stamp = MessageStamp::new(RunId(1), 0, []);
         let mut record = Vec::new();
-        write_line(Some(ExaminedMessage { stamp, sound: true }), "a@x.test", &mut record);
-        write_line(Some(ExaminedMessage { stamp, sound: false }), "\"b b\"@x.test", &mut record);
+        write_line(Some(StampCheckResult { stamp, sound: true }), "a@x.test", &mut record);
+        write_line(Some(StampCheckResult { stamp, sound: false }), "\"b b\"@x.test", &mut record);
         write_line(None, "a@x.test", &mut record);
         record.extend_from_slice(b"0000000000000001 0 sound b@x");
         let held = compare(&record).unwrap();

@@ -21,7 +21,7 @@ pub const ORIGINAL_OCTETS_MAX: u64 = 50_000;
 
 /// What a notice needs beside its report.
 #[derive(Clone, Copy, Debug)]
-pub struct DsnContext<'a> {
+pub struct DsnComposeInput<'a> {
     /// Our host name, the reporting MTA.
     pub hostname: &'a str,
     /// The queue ID of the notice itself.
@@ -54,7 +54,7 @@ pub struct Dsn {
 
 impl DsnReport<'_> {
     /// Composes the notice.
-    pub fn compose(&self, context: &DsnContext<'_>) -> Dsn {
+    pub fn compose(&self, context: &DsnComposeInput<'_>) -> Dsn {
         let international = self.is_international();
         let returned_message = ReturnedMessage::new(self, context);
         let explanation = text_part::text_part(self, context, returned_message.portion);
@@ -124,7 +124,7 @@ struct ReturnedMessage<'a> {
 }
 
 impl<'a> ReturnedMessage<'a> {
-    fn new(report: &DsnReport<'_>, context: &DsnContext<'a>) -> Self {
+    fn new(report: &DsnReport<'_>, context: &DsnComposeInput<'a>) -> Self {
         let whole = context.original;
         let header = header_of(whole);
         let is_whole = whole.len() as u64 == context.octets;

@@ -69,7 +69,7 @@ impl NoticeLimiter {
     }
 
     /// How many notices were suppressed since the start.
-    pub fn suppressed(&self) -> u64 {
+    pub fn suppressed_count(&self) -> u64 {
         self.suppressed
     }
 
@@ -125,11 +125,11 @@ mod tests {
     fn a_sender_gets_so_many_at_once_and_one_for_each_token_that_returns() {
         let mut limiter = NoticeLimiter::new(LIMITS, 1);
         assert_eq!(allowed(&mut limiter, NOW, "ann", 5), 3);
-        assert_eq!(limiter.suppressed(), 2);
+        assert_eq!(limiter.suppressed_count(), 2);
         assert_eq!(allowed(&mut limiter, NOW + MINUTE - Duration::from_millis(1), "ann", 5), 0);
         assert_eq!(allowed(&mut limiter, NOW + MINUTE, "ann", 5), 1);
         assert_eq!(allowed(&mut limiter, NOW + 10 * MINUTE, "ann", 5), 3);
-        assert_eq!(limiter.suppressed(), 13);
+        assert_eq!(limiter.suppressed_count(), 13);
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
     fn a_limit_of_zero_holds_all_back() {
         let mut limiter = NoticeLimiter::new(NoticeLimits { notices: 0, ..LIMITS }, 1);
         assert_eq!(allowed(&mut limiter, NOW, "ann", 3), 0);
-        assert_eq!(limiter.suppressed(), 3);
+        assert_eq!(limiter.suppressed_count(), 3);
     }
 
     #[test]

@@ -97,12 +97,12 @@ impl<'a> DsnReport<'a> {
     }
 
     /// The address the notice goes to.
-    pub fn to(&self) -> &'a Address {
+    pub fn notified_address(&self) -> &'a Address {
         self.to
     }
 
     /// The same report, addressed to another address of the sender.
-    pub fn addressed_to(self, to: &'a Address) -> Self {
+    pub fn with_notified_address(self, to: &'a Address) -> Self {
         DsnReport { to, ..self }
     }
 
@@ -138,7 +138,7 @@ impl<'a> DsnReport<'a> {
     }
 
     /// Whether the report includes this recipient.
-    pub fn includes(&self, ordinal: u32) -> bool {
+    pub fn includes_recipient(&self, ordinal: u32) -> bool {
         self.entries.iter().any(|entry| entry.ordinal == ordinal)
     }
 

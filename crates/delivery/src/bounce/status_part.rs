@@ -6,12 +6,12 @@ use std::fmt;
 
 use mail::{Address, EnhancedCode, Recipient, Reply};
 
-use super::dsn::DsnContext;
+use super::dsn::DsnComposeInput;
 use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 
 /// The per-message fields, then the fields of each recipient, separated by empty lines.
-pub(super) fn status_part(report: &DsnReport<'_>, context: &DsnContext<'_>, charset: Charset) -> String {
+pub(super) fn status_part(report: &DsnReport<'_>, context: &DsnComposeInput<'_>, charset: Charset) -> String {
     let mut text = NoticeWriter::default();
     if let Some(envid) = &report.envelope.envid {
         text.wrapped_line("Original-Envelope-Id:", " ", &sanitize_foreign_text(&decode_xtext(envid), Charset::Ascii));
@@ -26,7 +26,7 @@ pub(super) fn status_part(report: &DsnReport<'_>, context: &DsnContext<'_>, char
     text.into_string()
 }
 
-fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, context: &DsnContext<'_>, charset: Charset) {
+fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, context: &DsnComposeInput<'_>, charset: Charset) {
     write_original_recipient(text, entry.recipient, charset);
     text.line(format_args!("Final-Recipient: {}", TypedAddress(&entry.recipient.address)));
     text.line(format_args!("Action: {}", action_name(entry.action.kind())));

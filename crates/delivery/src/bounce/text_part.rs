@@ -3,7 +3,7 @@
 
 use mail::{DsnReturn, EnhancedCode, Recipient};
 
-use super::dsn::DsnContext;
+use super::dsn::DsnComposeInput;
 use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 use super::status_part::failure_status;
@@ -12,7 +12,7 @@ use super::status_part::failure_status;
 const KINDS: [DsnKind; 4] = [DsnKind::Failed, DsnKind::Delayed, DsnKind::Relayed, DsnKind::Delivered];
 
 /// The header fields, except those of MIME.
-pub(super) fn write_header(text: &mut NoticeWriter, report: &DsnReport<'_>, context: &DsnContext<'_>) {
+pub(super) fn write_header(text: &mut NoticeWriter, report: &DsnReport<'_>, context: &DsnComposeInput<'_>) {
     let hostname = sanitize_foreign_text(context.hostname, Charset::Ascii);
     text.line(format_args!("Date: {}", context.now.rfc5322_date()));
     text.line(format_args!("From: \"Mail Delivery System\" <mailer-daemon@{hostname}>"));
@@ -34,7 +34,7 @@ fn subject(report: &DsnReport<'_>) -> &'static str {
 }
 
 /// The first part of the notice.
-pub(super) fn text_part(report: &DsnReport<'_>, context: &DsnContext<'_>, portion: DsnReturn) -> String {
+pub(super) fn text_part(report: &DsnReport<'_>, context: &DsnComposeInput<'_>, portion: DsnReturn) -> String {
     let mut text = NoticeWriter::default();
     text.wrapped_line(
         "This is the mail server at",
@@ -135,7 +135,7 @@ fn advice(status: EnhancedCode) -> &'static str {
     }
 }
 
-fn closing(report: &DsnReport<'_>, context: &DsnContext<'_>, portion: DsnReturn) -> String {
+fn closing(report: &DsnReport<'_>, context: &DsnComposeInput<'_>, portion: DsnReturn) -> String {
     let what = match (portion, report.is_double_bounce()) {
         (DsnReturn::Full, false) => "your message",
         (DsnReturn::Headers, false) => "the header of your message",

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{NextHop, Target};
+use super::{NextHop, NextHopAddress};
 
 /// How many of the best addresses every attempt tries.
 const BEST_MAX: usize = 2;
@@ -29,7 +29,7 @@ pub(super) struct AddressRotation(RefCell<HashMap<Arc<str>, usize>>);
 /// The addresses of one attempt.
 pub(super) struct AddressChoice<'a> {
     /// In the order in which they are tried.
-    pub(super) targets: Vec<&'a Target>,
+    pub(super) targets: Vec<&'a NextHopAddress>,
     /// How many addresses the next hop has.
     pub(super) addresses: usize,
     /// Where the next attempt starts if this one opens no session; None if this one tries all.
@@ -41,7 +41,7 @@ impl AddressRotation {
     pub(super) fn choose_addresses<'a>(&self, hop: &'a NextHop) -> AddressChoice<'a> {
         let tries = hop.config.addresses_tried_max;
         let addresses = hop.tiers.iter().map(Vec::len).sum();
-        let mut targets: Vec<(usize, &Target)> = Vec::with_capacity(addresses);
+        let mut targets: Vec<(usize, &NextHopAddress)> = Vec::with_capacity(addresses);
         for (tier, equals) in hop.tiers.iter().enumerate() {
             let begin = targets.len();
             targets.extend(equals.iter().map(|target| (tier, target)));
@@ -72,9 +72,11 @@ impl AddressRotation {
 /// Sorts the targets into the order of rotation: in each tier the first address of every host, then
 /// the second of every host. Every other host starts with the address family with which the one
 /// before it ends. The order does not depend on how the name server rotates equal hosts.
-fn interleave_hosts(targets: &mut Vec<(usize, &Target)>) {
+fn interleave_hosts(targets: &mut Vec<(usize, &NextHopAddress)>) {
     targets.sort_unstable_by_key(|&(tier, target)| (tier, &target.host, &target.endpoint));
-    let is_same = |one: &(usize, &Target), other: &(usize, &Target)| (one.0, &one.1.host) == (other.0, &other.1.host);
+    let is_same = |one: &(usize, &NextHopAddress), other: &(usize, &NextHopAddress)| {
+        (one.0, &one.1.host) == (other.0, &other.1.host)
+    };
     let mut places = Vec::with_capacity(targets.len());
     for (number, host) in targets.chunk_by_mut(is_same).enumerate() {
         if number % 2 == 1 {
@@ -89,12 +91,12 @@ fn interleave_hosts(targets: &mut Vec<(usize, &Target)>) {
 /// Reduces the targets to the best ones, followed by as many of the others, from `start` on, as
 /// there are tries left. Returns where the next attempt starts.
 fn select_next<'a>(
-    targets: &mut Vec<(usize, &'a Target)>,
-    best: &[(usize, &'a Target)],
+    targets: &mut Vec<(usize, &'a NextHopAddress)>,
+    best: &[(usize, &'a NextHopAddress)],
     start: usize,
     tries: usize,
 ) -> usize {
-    let is_best = |target: &Target| best.iter().any(|(_, other)| std::ptr::eq(*other, target));
+    let is_best = |target: &NextHopAddress| best.iter().any(|(_, other)| std::ptr::eq(*other, target));
     let places = (start..targets.len()).chain(0..start);
     let turn: Vec<usize> = places.filter(|&place| !is_best(targets[place].1)).take(tries - best.len()).collect();
     let next = turn.last().map_or(start, |last| (last + 1) % targets.len());
@@ -113,11 +115,11 @@ mod tests {
     use net::Endpoint;
     use protocol::smtp::client;
 
-    use super::super::Config;
+    use super::super::RemoteDeliveryConfig;
     use super::*;
 
-    fn target(number: u16) -> Target {
-        Target {
+    fn target(number: u16) -> NextHopAddress {
+        NextHopAddress {
             host: format!("mx{number:03}").into(),
             endpoint: Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], number))),
         }
@@ -128,8 +130,11 @@ mod tests {
         let mut numbers = 1..;
         let tier = |count: &u16| numbers.by_ref().take(usize::from(*count)).map(target).collect();
         let tiers = tiers.iter().map(tier).collect();
-        let client = client::Config::new(client::MailProtocol::Smtp, client::CommandWord::new("we.example").unwrap());
-        let config = Arc::new(Config { addresses_tried_max: tries, ..Config::new(client) });
+        let client = client::SmtpClientConfig::new(
+            client::MailProtocol::Smtp,
+            client::CommandArgument::new("we.example").unwrap(),
+        );
+        let config = Arc::new(RemoteDeliveryConfig { addresses_tried_max: tries, ..RemoteDeliveryConfig::new(client) });
         NextHop { name: "hop".into(), config_version: 0, tiers, config }
     }
 
@@ -189,7 +194,7 @@ mod tests {
             0..4 => SocketAddr::from(([192, 0, 2, host], number)),
             _ => SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, host.into()], number)),
         };
-        let target = |host, number| Target {
+        let target = |host, number| NextHopAddress {
             host: format!("mx{host:03}").into(),
             endpoint: Endpoint::Tcp(address(host, number)),
         };

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::address_rotation::{AddressChoice, AddressRotation};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason};
 use super::outcome::{local_error_reply, lost_reply, tls_failed_reply, unreachable_reply};
-use super::{Config, NextHop, NextHopFeedback, RemotePeer};
+use super::{NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
 
 /// Why no session could be opened.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
 }
 
 async fn open_session_with(
-    config: &Config,
+    config: &RemoteDeliveryConfig,
     peer: &RemotePeer,
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<Box<RemoteConnection>, HostFailure> {
@@ -145,14 +145,14 @@ async fn open_session_with(
     }
 }
 
-fn without_tls(config: &client::Config) -> Arc<client::Config> {
-    Arc::new(client::Config { tls: TlsPolicy::Never, ..config.clone() })
+fn without_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
+    Arc::new(client::SmtpClientConfig { tls: TlsPolicy::Never, ..config.clone() })
 }
 
 /// Connects, and runs the session until it is ready for a message.
 async fn start_session(
-    config: &Config,
-    client: Arc<client::Config>,
+    config: &RemoteDeliveryConfig,
+    client: Arc<client::SmtpClientConfig>,
     peer: &RemotePeer,
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<Box<RemoteConnection>, HostFailure> {
@@ -183,7 +183,7 @@ async fn start_session(
     }
 }
 
-async fn connect(config: &Config, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
+async fn connect(config: &RemoteDeliveryConfig, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
     let source: Option<IpAddr> = match endpoint {
         Endpoint::Tcp(SocketAddr::V4(_)) => config.source_v4.map(IpAddr::V4),
         Endpoint::Tcp(SocketAddr::V6(_)) => config.source_v6.map(IpAddr::V6),
@@ -233,13 +233,13 @@ fn without_errno(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Target;
+    use super::super::NextHopAddress;
     use super::*;
 
     #[test]
     fn what_we_lack_is_not_held_against_the_next_hop() {
         let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
-        let peer = RemotePeer(Arc::new(Target { host: "mx".into(), endpoint }));
+        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint }));
         let contact = |errnos: &[Errno]| {
             let failures = errnos.iter().map(|errno| connect_failure(&io::Error::from(*errno), &peer));
             failures.fold(None, |so_far, failure| Some(merge_failure(so_far, failure, peer.clone()))).unwrap().feedback

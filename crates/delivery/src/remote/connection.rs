@@ -12,7 +12,7 @@ use std::time::Duration;
 use mail::BodyError;
 use net::{OutboundConnection, TlsClient, instant_of, steady_now};
 use protocol::smtp::client::{
-    CloseReason, Config, ContentForm, SmtpClient, SmtpClientEvent, Transaction, TransactionError,
+    BeginTransactionError, CloseReason, DotStuffing, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
 };
 use tokio::time::{Instant, sleep};
 
@@ -108,7 +108,7 @@ impl<'a> SlowDetector<'a> {
 
 impl RemoteConnection {
     /// Starts the session on a new connection.
-    pub(super) fn new(outbound: OutboundConnection, config: Arc<Config>, peer: RemotePeer) -> Box<Self> {
+    pub(super) fn new(outbound: OutboundConnection, config: Arc<SmtpClientConfig>, peer: RemotePeer) -> Box<Self> {
         let block_time = config.timeouts.block;
         let client = SmtpClient::new(config, steady_now());
         let (asked_at, slowest) = (Instant::now(), Duration::ZERO);
@@ -132,9 +132,9 @@ impl RemoteConnection {
         slow_detector: &mut SlowDetector<'_>,
     ) -> io::Result<Box<RemoteConnection>> {
         let RemoteConnection { outbound, mut client, peer, block_time, slowest, transactions, .. } = *self;
-        let handshake = outbound.secure(tls_client, peer.host(), Instant::now() + timeout);
+        let handshake = outbound.start_tls(tls_client, peer.host(), Instant::now() + timeout);
         let outbound = slow_detector.watch(handshake).await?;
-        client.handle_secured(steady_now());
+        client.handle_tls_established(steady_now());
         let asked_at = Instant::now();
         Ok(Box::new(RemoteConnection {
             outbound,
@@ -176,17 +176,17 @@ impl RemoteConnection {
         transaction: &Transaction,
         content: &mut ContentSender,
         sendfile_above: Option<u64>,
-    ) -> Result<(), TransactionError> {
-        self.client.begin(steady_now(), transaction)?;
-        content.rewind(self.client.form(), &self.outbound, sendfile_above);
+    ) -> Result<(), BeginTransactionError> {
+        self.client.begin_transaction(steady_now(), transaction)?;
+        content.rewind(self.client.dot_stuffing(), &self.outbound, sendfile_above);
         (self.wait_started_at, self.transfer) = (Instant::now(), None);
         self.transactions += 1;
         Ok(())
     }
 
     /// The form in which the next message is sent.
-    pub(super) fn form(&self) -> ContentForm {
-        self.client.form()
+    pub(super) fn form(&self) -> DotStuffing {
+        self.client.dot_stuffing()
     }
 
     /// Runs the session until an event other than a reply.
@@ -200,7 +200,7 @@ impl RemoteConnection {
                 match event {
                     SmtpClientEvent::Replied { .. } => self.record_reply(),
                     SmtpClientEvent::Ready => {
-                        self.outbound.release_files();
+                        self.outbound.update_file_pages_in_flight();
                         return ConnectionEvent::Session(event);
                     }
                     event => return ConnectionEvent::Session(event),
@@ -248,7 +248,7 @@ impl RemoteConnection {
         });
         match moved.await {
             Ok(step) => return step,
-            Err(error) if error.kind() != io::ErrorKind::TimedOut => self.client.handle_end(),
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => self.client.handle_disconnect(),
             Err(_) if is_past(slow_at) => slow_detector.report(),
             // The state machine treats this as a server that stopped reading.
             Err(_) if is_past(over_at) => {
@@ -299,7 +299,7 @@ impl RemoteConnection {
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let client = &mut self.client;
         let take = |input: &[u8]| match input {
-            [] => client.handle_end(),
+            [] => client.handle_disconnect(),
             input => client.handle_input(steady_now(), input),
         };
         self.outbound.poll_receive(&mut Some(take), context)

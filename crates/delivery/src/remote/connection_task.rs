@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use mail::{BodyError, Outcome};
 use protocol::smtp::client::{
-    CloseReason, CommandWord, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction, TransactionRecipient,
+    CloseReason, CommandArgument, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction, TransactionRecipient,
 };
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
 use super::outcome::{self, local_error_reply};
 use super::pool::{IdleConnection, SmtpConnectionPool};
-use super::{Config, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
+use super::{NextHopFeedback, RemoteDeliveryConfig, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
 use crate::{DeliveryResult, verp};
 
 /// Runs a task on an idle connection or on a new one.
@@ -37,7 +37,7 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
         let (end, kept) = TaskRun::new(&task, &pool.rotation, &tell_slow).run(reused).await;
         let hop = task.next_hop.clone();
-        let Config { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
+        let RemoteDeliveryConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
         let kept = match kept {
             Some(kept)
                 if kept.is_reusable(messages_per_connection_max)
@@ -256,11 +256,14 @@ impl<'a, T> TaskRun<'a, T> {
         let (task, extensions) = (self.task, connection.client().extensions());
         let envelope = &*task.envelope;
         let left = task.recipients[self.outcomes.len()..].iter().map(|ordinal| &envelope.recipients[*ordinal as usize]);
-        let count = extensions.recipients_that_fit(left.clone().map(|recipient| &recipient.address));
+        let count = extensions.fitting_recipient_count(left.clone().map(|recipient| &recipient.address));
         let recipients: Vec<TransactionRecipient> = left.take(count).map(recipient).collect();
         let first = recipients.first().filter(|_| task.verp);
-        let named =
-            envelope.sender.as_ref().zip(first).and_then(|(sender, first)| verp::address(sender, &first.address));
+        let named = envelope
+            .sender
+            .as_ref()
+            .zip(first)
+            .and_then(|(sender, first)| verp::sender_address(sender, &first.address));
         let sender = named.or_else(|| envelope.sender.clone());
         let eight_bit = task.body.flags().eight_bit;
         let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
@@ -277,7 +280,7 @@ impl<'a, T> TaskRun<'a, T> {
             },
             smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
             ret: envelope.ret,
-            envid: envelope.envid.as_deref().and_then(|envid| CommandWord::new(envid).ok()),
+            envid: envelope.envid.as_deref().and_then(|envid| CommandArgument::new(envid).ok()),
             sender,
             recipients,
         })
@@ -300,7 +303,7 @@ fn recipient(recipient: &mail::Recipient) -> TransactionRecipient {
     TransactionRecipient {
         address: recipient.address.clone(),
         notify: recipient.notify,
-        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| CommandWord::new(orcpt).ok()),
+        orcpt: recipient.orcpt.as_deref().and_then(|orcpt| CommandArgument::new(orcpt).ok()),
     }
 }
 

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use mail::{Body, BodyError};
 use memchr::memmem;
 use net::{FileRange, OutboundConnection, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
-use protocol::smtp::client::{self, ContentForm, Output};
+use protocol::smtp::client::{self, DotStuffing, SmtpClientOutput};
 
 /// The window: how many octets of a body are read and sent at once.
 const WINDOW_OCTETS: usize = 64 << 10;
@@ -80,24 +80,24 @@ impl ContentSender {
 
     /// Starts again from the first byte, in this form. Uses sendfile if the body has more octets
     /// than `sendfile_above` and nothing prevents it.
-    pub(super) fn rewind(&mut self, form: ContentForm, outbound: &OutboundConnection, sendfile_above: Option<u64>) {
+    pub(super) fn rewind(&mut self, form: DotStuffing, outbound: &OutboundConnection, sendfile_above: Option<u64>) {
         let is_large = sendfile_above.is_some_and(|octets| self.body.len() > octets);
         let method = match form {
-            ContentForm::Stuffed if self.body.flags().dot_lines => SendMethod::DotStuffed,
-            _ if is_large && outbound.sends_files() && self.body.file_range().is_some() => SendMethod::Sendfile,
+            DotStuffing::Stuffed if self.body.flags().dot_lines => SendMethod::DotStuffed,
+            _ if is_large && outbound.supports_sendfile() && self.body.file_range().is_some() => SendMethod::Sendfile,
             _ => SendMethod::Copied,
         };
         *self = ContentSender { method, ..ContentSender::new(self.body.clone()) };
     }
 
     /// What the client needs to know to send the body in this form.
-    pub(super) async fn describe(&self, form: ContentForm) -> io::Result<client::ContentInfo> {
+    pub(super) async fn describe(&self, form: DotStuffing) -> io::Result<client::ContentSize> {
         let flags = self.body.flags();
         let dot_lines = match form {
-            ContentForm::Stuffed if flags.dot_lines => self.count_dots().await?,
+            DotStuffing::Stuffed if flags.dot_lines => self.count_dots().await?,
             _ => 0,
         };
-        Ok(client::ContentInfo { octets: self.body.len(), dot_lines, ends_in_crlf: flags.ends_in_crlf })
+        Ok(client::ContentSize { octets: self.body.len(), dot_lines, ends_in_crlf: flags.ends_in_crlf })
     }
 
     async fn count_dots(&self) -> io::Result<u64> {
@@ -127,7 +127,7 @@ impl ContentSender {
     pub(super) fn poll_send(
         &mut self,
         outbound: &mut OutboundConnection,
-        output: &Output<'_>,
+        output: &SmtpClientOutput<'_>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<SendStep>> {
         ready!(outbound.poll_writable(context))?;
@@ -173,7 +173,7 @@ impl ContentSender {
     fn poll_send_file(
         &mut self,
         outbound: &mut OutboundConnection,
-        output: &Output<'_>,
+        output: &SmtpClientOutput<'_>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<SendStep>> {
         if self.in_memory_until <= self.sent {
@@ -201,7 +201,7 @@ impl ContentSender {
     fn poll_send_window(
         &mut self,
         outbound: &mut OutboundConnection,
-        output: &Output<'_>,
+        output: &SmtpClientOutput<'_>,
         window: &[u8],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<SendStep>> {
@@ -275,7 +275,7 @@ impl WindowSlice {
     fn write_pieces<'a>(
         &self,
         window: &'a [u8],
-        output: &Output<'a>,
+        output: &SmtpClientOutput<'a>,
         is_last: bool,
         pieces: &mut [IoSlice<'a>; PIECES_MAX],
     ) -> usize {
@@ -343,7 +343,7 @@ mod tests {
     /// Sends a text through windows of `octets` octets; each call takes `taken` octets.
     fn send(text: &[u8], octets: usize, taken: u64) -> Vec<u8> {
         let (mut sent, mut done, mut dot_sent) = (Vec::new(), 0, false);
-        let head = Output { head: b"", content: 0..0, form: ContentForm::Stuffed, tail: b"" };
+        let head = SmtpClientOutput { head: b"", content: 0..0, form: DotStuffing::Stuffed, tail: b"" };
         while done < text.len() as u64 {
             let start = done.saturating_sub(CONTEXT_OCTETS);
             let window = &text[start as usize..text.len().min(start as usize + octets)];

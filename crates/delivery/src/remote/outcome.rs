@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, Reply};
-use protocol::smtp::client::{CloseReason, RecipientOutcome, SmtpStage, TransactionError};
+use protocol::smtp::client::{BeginTransactionError, CloseReason, RecipientOutcome, SmtpStage};
 
 use super::connection::close_reason;
 use super::{NextHopFeedback, RemotePeer};
@@ -61,13 +61,13 @@ pub(super) fn next_hop_feedback(
 }
 
 /// The outcome for a message that this server, or any server, cannot accept.
-pub(super) fn unsendable_outcome(unsendable: TransactionError) -> Outcome {
+pub(super) fn unsendable_outcome(unsendable: BeginTransactionError) -> Outcome {
     let failed = |code, enhanced| Outcome::Failed(Reply::new(code, enhanced, unsendable.to_string()));
     match unsendable {
-        TransactionError::TooBig { .. } => failed(552, EnhancedCode(5, 3, 4)),
-        TransactionError::EightBit => failed(554, EnhancedCode(5, 6, 3)),
-        TransactionError::Smtputf8 => failed(553, EnhancedCode(5, 6, 7)),
-        TransactionError::NotReady | TransactionError::NoRecipients => {
+        BeginTransactionError::TooBig { .. } => failed(552, EnhancedCode(5, 3, 4)),
+        BeginTransactionError::EightBit => failed(554, EnhancedCode(5, 6, 3)),
+        BeginTransactionError::Smtputf8 => failed(553, EnhancedCode(5, 6, 7)),
+        BeginTransactionError::NotReady | BeginTransactionError::NoRecipients => {
             Outcome::Deferred(lost_reply(unsendable.to_string()))
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use delivery::DeliveryResult;
-use delivery::remote::{Config, NextHopFeedback};
+use delivery::remote::{NextHopFeedback, RemoteDeliveryConfig};
 use mail::{Body, BodyFlags, Outcome};
 use net::TlsClient;
 use protocol::smtp::MailProtocol;
@@ -18,7 +18,7 @@ const TO: &[&str] = &["bob@example.net"];
 const PLAIN: &str = "250 mx\r\n";
 
 /// Sends a body and returns the message that arrived.
-async fn deliver_and_read(config: Config, hello: &'static str, body: Body) -> Message {
+async fn deliver_and_read(config: RemoteDeliveryConfig, hello: &'static str, body: Body) -> Message {
     let seen = ServerActivity::default();
     let hop = hop(config, &[serve_all(&seen, hello).await]);
     let end = TestDelivery::new().send(&hop, TO, body).await;
@@ -44,7 +44,7 @@ fn every_text_arrives_as_it_is_by_every_way() {
         for text in texts() {
             for sendfile_above in [None, Some(1000)] {
                 for hello in [PLAIN, PIPELINING, CHUNKING] {
-                    let config = || Config { sendfile_above, ..config() };
+                    let config = || RemoteDeliveryConfig { sendfile_above, ..config() };
                     let expected = if hello == CHUNKING { text.clone() } else { dot_stuffed(&text) };
                     let from_memory = deliver_and_read(config(), hello, body(&text)).await.content;
                     assert!(from_memory == expected, "{} octets from memory, {hello}", text.len());
@@ -64,7 +64,8 @@ fn what_is_only_on_the_disk_arrives_too() {
                 let (stored, body) = StoredFile::body(&text);
                 stored.file().sync_all().unwrap();
                 fadvise(stored.file(), 0, None, Advice::DontNeed).unwrap();
-                let message = deliver_and_read(Config { sendfile_above, ..config() }, PIPELINING, body).await;
+                let message =
+                    deliver_and_read(RemoteDeliveryConfig { sendfile_above, ..config() }, PIPELINING, body).await;
                 assert!(message.content == dot_stuffed(&text), "{} octets", text.len());
             }
         }
@@ -147,13 +148,13 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         let mut task = task(&hop, 4, TO, body(TEXT));
         let envelope = Arc::make_mut(&mut task.envelope);
         (envelope.smtputf8, envelope.body_type) = (true, mail::BodyType::EightBitMime);
-        sender.remote.start(task);
+        sender.remote.start_task(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 1));
         // Nothing would report the failure of a notice, so it is sent as it is.
         let mut notice = super::support::task(&hop, 5, TO, body("ü\r\n".as_bytes()));
         Arc::make_mut(&mut notice.envelope).sender = None;
-        sender.remote.start(notice);
+        sender.remote.start_task(notice);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
     });
 }
@@ -171,7 +172,7 @@ fn what_was_asked_for_is_passed_on() {
         envelope.recipients[0].orcpt = Some("rfc822;b+2Bc@example.net".into());
         task.verp = true;
         let mut sender = TestDelivery::new();
-        sender.remote.start(task);
+        sender.remote.start_task(task);
         let end = sender.end().await;
         assert!(matches!(outcomes(&end), [Outcome::Relayed { dsn: true, .. }]), "{:?}", end.result);
         let lines = seen.messages.take().pop().unwrap().envelope;
@@ -194,7 +195,7 @@ fn a_first_address_beyond_ascii_keeps_no_message_back() {
         let envelope = Arc::make_mut(&mut task.envelope);
         (envelope.smtputf8, envelope.recipients[0].orcpt) = (true, Some("utf-8;bü@example.net".into()));
         let mut sender = TestDelivery::new();
-        sender.remote.start(task);
+        sender.remote.start_task(task);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
         assert_eq!(seen.messages.take().pop().unwrap().envelope[1], "RCPT TO:<bob@example.net>");
     });
@@ -214,7 +215,10 @@ fn lmtp_over_a_unix_socket_has_an_outcome_for_each() {
             connection.send("250 2.0.0 kept\r\n452 4.2.2 full\r\n").await;
         });
         let flavor = MailProtocol::Lmtp;
-        let hop = hop(Config { client: client::Config { flavor, ..client() }.into(), ..config() }, &[endpoint]);
+        let hop = hop(
+            RemoteDeliveryConfig { client: client::SmtpClientConfig { flavor, ..client() }.into(), ..config() },
+            &[endpoint],
+        );
         let to = ["a@example.net", "b@example.net", "c@example.net", "d@example.net"];
         let end = TestDelivery::new().send(&hop, &to, body(TEXT)).await;
         assert_eq!(summary(&end), ["relayed", "failed 550 5.1.1", "deferred 452 4.2.2", "deferred 451 4.4.2"]);
@@ -258,8 +262,9 @@ fn every_text_arrives_through_tls_and_the_connection_is_used_again() {
                 }
             }
         });
-        let client = client::Config { tls: TlsPolicy::Required, ..client() };
-        let config = Config { client: client.into(), tls_client: Some(TlsClient::unverified()), ..config() };
+        let client = client::SmtpClientConfig { tls: TlsPolicy::Required, ..client() };
+        let config =
+            RemoteDeliveryConfig { client: client.into(), tls_client: Some(TlsClient::unverified()), ..config() };
         let hop = hop(config, &[endpoint.await]);
         let mut sender = TestDelivery::new();
         for text in texts() {

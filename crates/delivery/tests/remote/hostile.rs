@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delivery::remote::{Config, NextHopFeedback};
+use delivery::remote::{NextHopFeedback, RemoteDeliveryConfig};
 use mail::Outcome;
 use net::{Endpoint, TlsClient};
 use protocol::smtp::client::{self, Timeouts, TlsPolicy};
@@ -179,7 +179,7 @@ fn no_more_addresses_are_tried_than_may_be() {
     run_test(async {
         let seen = ServerActivity::default();
         let endpoints = [unused_endpoint().await, unused_endpoint().await, serve_all(&seen, CHUNKING).await];
-        let hop = hop(Config { addresses_tried_max: 2, ..config() }, &endpoints);
+        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 2, ..config() }, &endpoints);
         let end = TestDelivery::new().send(&hop, TO, body(TEXT)).await;
         assert_eq!((summary(&end), seen.connections.get()), (vec!["deferred 451 4.4.1".to_owned(); 2], 0));
         assert_eq!(end.peer, None);
@@ -200,7 +200,7 @@ fn mail_waits_where_all_that_were_tried_refuse_it_and_there_are_others() {
             endpoints.push(endpoint.await);
         }
         endpoints.push(serve_all(&seen, CHUNKING).await);
-        let hop = hop(Config { addresses_tried_max: 3, ..config() }, &endpoints);
+        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 3, ..config() }, &endpoints);
         let mut sender = TestDelivery::new();
         let end = sender.send(&hop, TO, body(TEXT)).await;
         let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("{:?}", outcomes(&end)) };
@@ -223,7 +223,7 @@ fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {
             endpoints.push(unused_endpoint().await);
         }
         endpoints.push(serve_all(&seen, CHUNKING).await);
-        let hop = hop(Config { addresses_tried_max: 4, idle_connections_max: 0, ..config() }, &endpoints);
+        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 4, idle_connections_max: 0, ..config() }, &endpoints);
         let mut sender = TestDelivery::new();
         for _ in 0..4 {
             let end = sender.send(&hop, TO, body(TEXT)).await;
@@ -306,8 +306,12 @@ fn slow_answers_are_told_once_and_measured() {
     });
 }
 
-fn tls_config(tls: TlsPolicy) -> Config {
-    Config { client: client::Config { tls, ..client() }.into(), tls_client: Some(TlsClient::unverified()), ..config() }
+fn tls_config(tls: TlsPolicy) -> RemoteDeliveryConfig {
+    RemoteDeliveryConfig {
+        client: client::SmtpClientConfig { tls, ..client() }.into(),
+        tls_client: Some(TlsClient::unverified()),
+        ..config()
+    }
 }
 
 #[test]
@@ -431,8 +435,8 @@ fn a_server_that_reads_slowly_is_told_slow_and_given_up_though_it_never_stops() 
                 advance_time(SPAN).await;
             }
         });
-        let client = client::Config { timeouts: Timeouts::all(SPAN * 10), ..client() };
-        let hop = hop(Config { client: client.into(), ..config() }, &[endpoint.await]);
+        let client = client::SmtpClientConfig { timeouts: Timeouts::uniform(SPAN * 10), ..client() };
+        let hop = hop(RemoteDeliveryConfig { client: client.into(), ..config() }, &[endpoint.await]);
         let mut sender = TestDelivery::new();
         sender.start(&hop, 1, body(&b"x\r\n".repeat(12 << 20)));
         let (end, slow) = sender.end_and_slow().await;

@@ -5,12 +5,14 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use delivery::remote::Config;
+use delivery::remote::RemoteDeliveryConfig;
 use mail::Reply;
 use net::Endpoint;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client;
-use protocol::smtp::server::{self, Limits, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession};
+use protocol::smtp::server::{
+    self, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer, SmtpSession,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -23,24 +25,24 @@ type StoredMessages = Rc<RefCell<Vec<Vec<u8>>>>;
 fn answer(question: &SessionQuestion, body: &mut Vec<u8>, stored: &StoredMessages) -> SessionAnswer {
     match question {
         SessionQuestion::Recipient(request) if request.address.as_str().starts_with('n') => {
-            SessionAnswer::Refuse(Reply::plain(550, "no such mailbox"))
+            SessionAnswer::Refuse(Reply::without_enhanced_code(550, "no such mailbox"))
         }
         SessionQuestion::Message(_) => {
             stored.borrow_mut().push(std::mem::take(body));
-            SessionAnswer::Done(Reply::plain(250, "kept"))
+            SessionAnswer::Done(Reply::without_enhanced_code(250, "kept"))
         }
         _ => SessionAnswer::Accept,
     }
 }
 
 async fn serve_session(mut stream: TcpStream, flavor: MailProtocol, stored: StoredMessages) {
-    let limits = Limits { message_octets_max: 1 << 30, ..Limits::default() };
-    let config = server::Config {
+    let limits = SessionLimits { message_octets_max: 1 << 30, ..SessionLimits::default() };
+    let config = server::SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor,
         tls: server::TlsMode::Never,
         auth: None,
-        tolerance: server::Tolerance::default(),
+        tolerance: server::TolerancePolicy::default(),
         limits,
     };
     let peer = SmtpPeer::default();
@@ -51,7 +53,7 @@ async fn serve_session(mut stream: TcpStream, flavor: MailProtocol, stored: Stor
             match action {
                 SessionAction::Ask(question) => {
                     let answer = answer(&question, &mut body, &stored);
-                    session.handle_answer(net::steady_now(), answer, &mut body);
+                    session.handle_driver_answer(net::steady_now(), answer, &mut body);
                 }
                 SessionAction::Abandon => body.clear(),
                 SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
@@ -89,9 +91,9 @@ fn our_server_keeps_what_our_client_sends() {
         for (pipelining, chunking) in [(false, false), (true, false), (false, true), (true, true)] {
             run_test(async {
                 let stored = StoredMessages::default();
-                let client = client::Config { flavor, pipelining, chunking, ..client() };
+                let client = client::SmtpClientConfig { flavor, pipelining, chunking, ..client() };
                 let endpoint = serve_own(flavor, &stored).await;
-                let hop = hop(Config { client: client.into(), ..config() }, &[endpoint]);
+                let hop = hop(RemoteDeliveryConfig { client: client.into(), ..config() }, &[endpoint]);
                 let mut sender = TestDelivery::new();
                 for text in [TEXT, b".\r\n", &large] {
                     let to = ["a@example.net", "nobody@example.net", "b@example.net"];

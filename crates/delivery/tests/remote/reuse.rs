@@ -5,13 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use delivery::remote::{Config, NextHopFeedback};
+use delivery::remote::{NextHopFeedback, RemoteDeliveryConfig};
 use net::Endpoint;
 
 use super::support::*;
 
 /// Sends `count` messages, one after the other.
-async fn send_one_by_one(sender: &mut TestDelivery, config: Config, endpoint: Endpoint, count: u32) {
+async fn send_one_by_one(sender: &mut TestDelivery, config: RemoteDeliveryConfig, endpoint: Endpoint, count: u32) {
     let hop = hop(config, &[endpoint]);
     for ticket in 0..count {
         sender.start(&hop, ticket, body(TEXT));
@@ -90,7 +90,8 @@ fn the_connection_that_was_used_last_is_used_first() {
 fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
     run_test(async {
         let seen = ServerActivity::default();
-        let hop = hop(Config { idle_connections_max: 1, ..config() }, &[serve_all(&seen, CHUNKING).await]);
+        let hop =
+            hop(RemoteDeliveryConfig { idle_connections_max: 1, ..config() }, &[serve_all(&seen, CHUNKING).await]);
         let mut sender = TestDelivery::new();
         for ticket in 0..3 {
             sender.start(&hop, ticket, body(TEXT));
@@ -125,7 +126,7 @@ fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() 
                 open.set(open.get() - 1);
             }
         });
-        let hop = hop(Config { messages_per_connection_max: 1, ..config() }, &[endpoint.await]);
+        let hop = hop(RemoteDeliveryConfig { messages_per_connection_max: 1, ..config() }, &[endpoint.await]);
         let mut sender = TestDelivery::new();
         for _ in 0..3 {
             assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
@@ -140,7 +141,7 @@ fn a_connection_carries_no_more_messages_than_it_may() {
         let seen = ServerActivity::default();
         let endpoint = serve_all(&seen, CHUNKING).await;
         let mut sender = TestDelivery::new();
-        let config = Config { messages_per_connection_max: 2, ..config() };
+        let config = RemoteDeliveryConfig { messages_per_connection_max: 2, ..config() };
         send_one_by_one(&mut sender, config, endpoint, 5).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (3, 5));
     });

@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delivery::DeliveryResult;
-use delivery::remote::{Config, NextHop, RemoteDelivery, RemoteEvent, RemoteTask, RemoteTaskResult, Target};
+use delivery::remote::{
+    NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask, RemoteTaskResult,
+};
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
 };
 use net::Endpoint;
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{self, CommandWord, Timeouts};
+use protocol::smtp::client::{self, CommandArgument, Timeouts};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
@@ -251,7 +253,7 @@ impl TestDelivery {
     }
 
     pub(crate) fn start(&self, hop: &Arc<NextHop>, ticket: u32, body: Body) {
-        self.remote.start(task(hop, ticket, &["bob@example.net"], body));
+        self.remote.start_task(task(hop, ticket, &["bob@example.net"], body));
     }
 
     /// The next task that ends, and how many times a slow server was reported before.
@@ -271,7 +273,7 @@ impl TestDelivery {
 
     /// Sends one message and waits for its end.
     pub(crate) async fn send(&mut self, hop: &Arc<NextHop>, recipients: &[&str], body: Body) -> RemoteTaskResult<u32> {
-        self.remote.start(task(hop, 1, recipients, body));
+        self.remote.start_task(task(hop, 1, recipients, body));
         self.end().await
     }
 
@@ -280,22 +282,22 @@ impl TestDelivery {
     }
 }
 
-pub(crate) fn client() -> client::Config {
-    client::Config {
+pub(crate) fn client() -> client::SmtpClientConfig {
+    client::SmtpClientConfig {
         chunking: true,
-        timeouts: Timeouts::all(TIMEOUT),
-        ..client::Config::new(MailProtocol::Smtp, CommandWord::new("client.example").unwrap())
+        timeouts: Timeouts::uniform(TIMEOUT),
+        ..client::SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("client.example").unwrap())
     }
 }
 
-pub(crate) fn config() -> Config {
-    Config { connect_timeout: TIMEOUT, sendfile_above: Some(1000), ..Config::new(client()) }
+pub(crate) fn config() -> RemoteDeliveryConfig {
+    RemoteDeliveryConfig { connect_timeout: TIMEOUT, sendfile_above: Some(1000), ..RemoteDeliveryConfig::new(client()) }
 }
 
 /// A next hop with one host in each tier.
-pub(crate) fn hop(config: Config, endpoints: &[Endpoint]) -> Arc<NextHop> {
+pub(crate) fn hop(config: RemoteDeliveryConfig, endpoints: &[Endpoint]) -> Arc<NextHop> {
     let target = |(number, endpoint): (usize, &Endpoint)| {
-        vec![Target { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
+        vec![NextHopAddress { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
     };
     let tiers = endpoints.iter().enumerate().map(target).collect();
     Arc::new(NextHop { name: "hop".into(), config_version: 0, tiers, config: Arc::new(config) })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lookup::{LookupAnswer, Table};
 
-use super::{AccessTest, CompiledRule, DnsblCheck, SessionInfo, keys};
+use super::{CompiledRule, ConditionMatcher, DnsblCheck, SessionInfo, keys};
 
 /// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,21 +28,21 @@ pub(super) enum ConditionResult {
 
 /// The results of a rule's conditions as far as they are known without a query.
 pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Vec<ConditionResult> {
-    let holds = |test: &AccessTest| match test {
-        AccessTest::Client(networks) => info.client.is_some_and(|client| networks(client)),
-        AccessTest::Helo(names) => info.helo.is_some_and(|helo| names(&keys::normalize_helo(helo))),
-        AccessTest::Sender(senders) => {
+    let holds = |test: &ConditionMatcher| match test {
+        ConditionMatcher::Client(networks) => info.client.is_some_and(|client| networks(client)),
+        ConditionMatcher::Helo(names) => info.helo.is_some_and(|helo| names(&keys::normalize_helo(helo))),
+        ConditionMatcher::Sender(senders) => {
             info.sender.is_some_and(|sender| senders(sender))
                 || info.sender_untagged.is_some_and(|sender| senders(Some(sender)))
         }
-        AccessTest::Recipient(recipients) => {
+        ConditionMatcher::Recipient(recipients) => {
             info.recipient.into_iter().chain(info.recipient_untagged).any(|recipient| recipients(recipient))
         }
-        AccessTest::Table(..) | AccessTest::Dnsbl(_) => true,
+        ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) => true,
     };
-    let result = |test: &AccessTest| match test {
+    let result = |test: &ConditionMatcher| match test {
         _ if !holds(test) => ConditionResult::Fails,
-        AccessTest::Table(..) | AccessTest::Dnsbl(_) => ConditionResult::Pending,
+        ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) => ConditionResult::Pending,
         _ => ConditionResult::Holds,
     };
     rule.conditions.iter().map(|condition| result(&condition.test)).collect()
@@ -59,7 +59,7 @@ struct AccessTableQuery<'a> {
 struct ConditionQuery<'a> {
     rule: usize,
     condition: usize,
-    test: &'a AccessTest,
+    test: &'a ConditionMatcher,
     /// The range of its keys in the query.
     keys: Range<usize>,
 }
@@ -103,11 +103,11 @@ fn table_queries<'a>(
         }
         for (condition, test) in rule.conditions.iter().map(|condition| &condition.test).enumerate() {
             let (table, keys) = match test {
-                AccessTest::Table(subject, table) if table.whole_keys_only() => {
+                ConditionMatcher::Table(subject, table) if table.whole_keys_only() => {
                     (table, keys::subject_text(*subject, info).into_iter().collect())
                 }
-                AccessTest::Table(subject, table) => (table, keys::subject_keys(*subject, info)),
-                AccessTest::Dnsbl(dnsbl) => (&dnsbl.table, info.client.iter().map(ToString::to_string).collect()),
+                ConditionMatcher::Table(subject, table) => (table, keys::subject_keys(*subject, info)),
+                ConditionMatcher::Dnsbl(dnsbl) => (&dnsbl.table, info.client.iter().map(ToString::to_string).collect()),
                 _ => continue,
             };
             let group = match groups.iter().position(|group| Arc::ptr_eq(group.table, table)) {
@@ -125,9 +125,9 @@ fn table_queries<'a>(
     groups
 }
 
-fn condition_result(test: &AccessTest, answers: &[LookupAnswer]) -> ConditionResult {
+fn condition_result(test: &ConditionMatcher, answers: &[LookupAnswer]) -> ConditionResult {
     match test {
-        AccessTest::Dnsbl(dnsbl) => dnsbl_result(dnsbl, answers),
+        ConditionMatcher::Dnsbl(dnsbl) => dnsbl_result(dnsbl, answers),
         _ => table_result(answers),
     }
 }

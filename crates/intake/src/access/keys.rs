@@ -96,7 +96,7 @@ fn address_keys(address: &Address, untagged: Option<&Address>) -> Vec<String> {
     let domain = address.domain();
     let other = other_idn_form(domain);
     let spellings = || std::iter::once(domain).chain(other.as_deref());
-    let locals = || std::iter::once(address).chain(untagged).map(Address::local);
+    let locals = || std::iter::once(address).chain(untagged).map(Address::local_part);
     let mut keys: Vec<String> =
         locals().flat_map(|local| spellings().map(move |domain| format!("{local}@{domain}"))).collect();
     keys.extend(spellings().map(|domain| format!("@{domain}")));

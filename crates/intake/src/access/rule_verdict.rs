@@ -53,7 +53,9 @@ pub(super) fn rule_verdict(
         RuleAction::Accept => Some(RuleVerdict::Accept),
         RuleAction::Hold => Some(RuleVerdict::Hold),
         RuleAction::Refuse(reply) => Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| refusal(rule, client)))),
-        RuleAction::Defer(reply) => Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| rule.stage.deferral()))),
+        RuleAction::Defer(reply) => {
+            Some(RuleVerdict::Reject(reply.clone().unwrap_or_else(|| rule.stage.default_deferral_reply())))
+        }
         RuleAction::Table => results.iter().find_map(|finding| match finding {
             ConditionResult::Value(value) => parse_value(value, rule.stage),
             _ => None,
@@ -63,7 +65,7 @@ pub(super) fn rule_verdict(
 
 /// A listed client is told the name of the list, since only the client can ask to be removed.
 fn refusal(rule: &CompiledRule, client: Option<IpAddr>) -> Reply {
-    let usual = rule.stage.refusal();
+    let usual = rule.stage.default_refusal_reply();
     match (rule.dnsbl(), client) {
         (Some(dnsbl), Some(client)) => Reply { text: format!("{client} is listed by {}", dnsbl.name).into(), ..usual },
         _ => usual,
@@ -91,8 +93,8 @@ fn parse_value(value: &str, stage: AccessStage) -> Option<RuleVerdict> {
         "" | "DUNNO" => None,
         "OK" => Some(RuleVerdict::Accept),
         "HOLD" => Some(RuleVerdict::Hold),
-        "REJECT" => Some(RuleVerdict::Reject(with_text(stage.refusal()))),
-        "DEFER" => Some(RuleVerdict::Reject(with_text(stage.deferral()))),
+        "REJECT" => Some(RuleVerdict::Reject(with_text(stage.default_refusal_reply()))),
+        "DEFER" => Some(RuleVerdict::Reject(with_text(stage.default_deferral_reply()))),
         code if is_code(code) => Some(RuleVerdict::Reject(coded_reply(printable_prefix(value), code))),
         digits if text.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => Some(RuleVerdict::Accept),
         _ => Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE)),
@@ -106,7 +108,7 @@ fn is_code(word: &str) -> bool {
 /// A reply with the code from the table, and `X.7.1` if the value has no enhanced status code.
 fn coded_reply(line: &str, code: &str) -> Reply {
     let class = code.as_bytes()[0] - b'0';
-    let reply = line.parse().unwrap_or_else(|_| Reply::plain(u16::from(class) * 100 + 50, ""));
+    let reply = line.parse().unwrap_or_else(|_| Reply::without_enhanced_code(u16::from(class) * 100 + 50, ""));
     let enhanced = reply.enhanced.or(Some(EnhancedCode(class, 7, 1)));
     let text = if reply.text.is_empty() { "Access denied".into() } else { reply.text };
     Reply { enhanced, text, ..reply }

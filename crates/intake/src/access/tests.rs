@@ -41,29 +41,29 @@ impl Table for RecordingTable {
     }
 }
 
-fn rule(name: &str, stage: AccessStage, tests: Vec<AccessTest>, action: RuleAction) -> CompiledRule {
+fn rule(name: &str, stage: AccessStage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     CompiledRule { name: name.into(), list: None, stage, applies_to_users: true, conditions, action }
 }
 
 /// A test for a client with this address.
-fn client_is(client: &'static str) -> AccessTest {
-    AccessTest::Client(Arc::new(move |address| address.to_string() == client))
+fn client_is(client: &'static str) -> ConditionMatcher {
+    ConditionMatcher::Client(Arc::new(move |address| address.to_string() == client))
 }
 
-fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> AccessTest {
+fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> ConditionMatcher {
     let codes = codes.iter().map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())).collect();
-    AccessTest::Dnsbl(DnsblCheck { name: "list.example".into(), table: table.clone(), codes })
+    ConditionMatcher::Dnsbl(DnsblCheck { name: "list.example".into(), table: table.clone(), codes })
 }
 
 const CLIENT: &str = "192.0.2.1";
 
 /// The verdict on [`CLIENT`], and what was logged.
-fn judge(access: &AccessRules, stage: AccessStage) -> (AccessVerdict, Vec<String>) {
+fn judge(access: &AccessRules, stage: AccessStage) -> (AccessStageResult, Vec<String>) {
     judge_as(access, stage, false)
 }
 
-fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessVerdict, Vec<String>) {
+fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessStageResult, Vec<String>) {
     let (sender, recipient) = ("a@x.example".parse().unwrap(), "b@y.example".parse().unwrap());
     let info = SessionInfo {
         client: CLIENT.parse().ok(),
@@ -84,9 +84,9 @@ fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessV
 
 fn decided(access: &AccessRules, stage: AccessStage) -> String {
     match judge(access, stage).0 {
-        AccessVerdict { decision: Some(AccessDecision::Accept), .. } => "accept".into(),
-        AccessVerdict { decision: Some(AccessDecision::Refuse { reply, .. }), .. } => reply.to_string(),
-        AccessVerdict { held: true, .. } => "hold".into(),
+        AccessStageResult { decision: Some(AccessDecision::Accept), .. } => "accept".into(),
+        AccessStageResult { decision: Some(AccessDecision::Refuse { reply, .. }), .. } => reply.to_string(),
+        AccessStageResult { held: true, .. } => "hold".into(),
         _ => "nothing".into(),
     }
 }
@@ -111,7 +111,7 @@ fn the_first_rule_that_matches_decides_at_its_stage() {
     assert_eq!(decided(&all, AccessStage::Connect), "accept");
     assert_eq!(decided(&all, AccessStage::Helo), "nothing");
     assert_eq!(decided(&all, AccessStage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
-    assert_eq!(all.counts().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
+    assert_eq!(all.match_counts().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
     assert!(all.has_rules_at(AccessStage::Rcpt) && !all.has_rules_at(AccessStage::Mail));
 }
 
@@ -127,7 +127,7 @@ fn accept_in_a_list_skips_only_that_list() {
             rule(
                 "ours",
                 AccessStage::Rcpt,
-                vec![AccessTest::Table(RuleSubject::Sender, friends.clone())],
+                vec![ConditionMatcher::Table(RuleSubject::Sender, friends.clone())],
                 RuleAction::Table,
             ),
         )
@@ -143,7 +143,7 @@ fn accept_in_a_list_skips_only_that_list() {
         of("client", rule("no", AccessStage::Rcpt, vec![], RuleAction::Hold)),
     ]);
     assert_eq!(decided(&all, AccessStage::Rcpt), "nothing");
-    assert_eq!(all.counts().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
+    assert_eq!(all.match_counts().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
     let all = access(vec![others(), ours(), here(RuleAction::Accept)]);
     assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 Access denied");
 }
@@ -154,18 +154,18 @@ fn replaced_rules_keep_the_counts_of_their_names() {
     let all = |name| rule(name, AccessStage::Connect, vec![], RuleAction::Refuse(None));
     let before = access(vec![all("a"), all("b")]);
     decided(&before, AccessStage::Connect);
-    let after = access(vec![all("c"), all("a")]).with_counts_of(Some(&before));
-    assert_eq!(after.counts().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
+    let after = access(vec![all("c"), all("a")]).with_counters_from(Some(&before));
+    assert_eq!(after.match_counts().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
     // A session that still uses the old rules.
     decided(&before, AccessStage::Connect);
     decided(&after, AccessStage::Connect);
-    assert_eq!(after.counts().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
-    assert_eq!(access(vec![all("a")]).with_counts_of(None).counts().collect::<Vec<_>>(), [("a", 0)]);
+    assert_eq!(after.match_counts().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
+    assert_eq!(access(vec![all("a")]).with_counters_from(None).match_counts().collect::<Vec<_>>(), [("a", 0)]);
 }
 
 #[test]
 fn all_conditions_of_a_rule_have_to_hold() {
-    let helo = |name: &'static str| AccessTest::Helo(Arc::new(move |helo: &str| helo == name));
+    let helo = |name: &'static str| ConditionMatcher::Helo(Arc::new(move |helo: &str| helo == name));
     let both = |name| {
         access(vec![rule("both", AccessStage::Helo, vec![client_is(CLIENT), helo(name)], RuleAction::Refuse(None))])
     };
@@ -181,10 +181,10 @@ fn helo_names_compare_without_case_or_trailing_dot() {
         rule(
             "named",
             AccessStage::Helo,
-            vec![AccessTest::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
+            vec![ConditionMatcher::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
             RuleAction::Refuse(None),
         ),
-        rule("tabled", AccessStage::Helo, vec![AccessTest::Table(RuleSubject::Helo, table)], RuleAction::Table),
+        rule("tabled", AccessStage::Helo, vec![ConditionMatcher::Table(RuleSubject::Helo, table)], RuleAction::Table),
     ]);
     let log = ThrottledLog::new(|_, _| {});
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -210,13 +210,13 @@ fn a_table_speaks_by_its_most_special_key() {
     let speaks = access(vec![rule(
         "t",
         AccessStage::Rcpt,
-        vec![AccessTest::Table(RuleSubject::Recipient, table)],
+        vec![ConditionMatcher::Table(RuleSubject::Recipient, table)],
         RuleAction::Table,
     )]);
     assert_eq!(decided(&speaks, AccessStage::Rcpt), "550 5.7.1 no mail here");
     let dunno = RecordingTable::new(&[("b@y.example", "DUNNO"), ("y.example", "REJECT")]);
     let passes = access(vec![
-        rule("t", AccessStage::Rcpt, vec![AccessTest::Table(RuleSubject::Recipient, dunno)], RuleAction::Table),
+        rule("t", AccessStage::Rcpt, vec![ConditionMatcher::Table(RuleSubject::Recipient, dunno)], RuleAction::Table),
         rule("end", AccessStage::Rcpt, vec![], RuleAction::Accept),
     ]);
     assert_eq!(decided(&passes, AccessStage::Rcpt), "accept");
@@ -226,18 +226,18 @@ fn a_table_speaks_by_its_most_special_key() {
 fn all_rules_of_a_stage_ask_a_table_once() {
     let table = RecordingTable::new(&[("mx.x.example", "x")]);
     let ask = |name, subject| {
-        rule(name, AccessStage::Rcpt, vec![AccessTest::Table(subject, table.clone())], RuleAction::Hold)
+        rule(name, AccessStage::Rcpt, vec![ConditionMatcher::Table(subject, table.clone())], RuleAction::Hold)
     };
     let all = access(vec![ask("a", RuleSubject::Client), ask("b", RuleSubject::Helo), ask("c", RuleSubject::Sender)]);
     assert_eq!(decided(&all, AccessStage::Rcpt), "hold");
     assert_eq!(table.questions(), 1);
-    assert_eq!(all.counts().map(|(_, count)| count).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(all.match_counts().map(|(_, count)| count).collect::<Vec<_>>(), [0, 1, 0]);
 }
 
 #[test]
 fn tables_are_not_queried_for_rules_that_cannot_decide() {
     let table = RecordingTable::new(&[]);
-    let asks = || AccessTest::Table(RuleSubject::Client, table.clone());
+    let asks = || ConditionMatcher::Table(RuleSubject::Client, table.clone());
     let all = access(vec![
         rule("other", AccessStage::Connect, vec![asks(), client_is("192.0.2.9")], RuleAction::Refuse(None)),
         rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
@@ -250,7 +250,7 @@ fn tables_are_not_queried_for_rules_that_cannot_decide() {
 #[test]
 fn an_unavailable_table_defers_clients_it_could_decide_on() {
     let down = RecordingTable::new(&[("192.0.2.1", "?"), ("192.0.2", "OK")]);
-    let asks = || vec![AccessTest::Table(RuleSubject::Client, down.clone())];
+    let asks = || vec![ConditionMatcher::Table(RuleSubject::Client, down.clone())];
     for action in [RuleAction::Accept, RuleAction::Refuse(None), RuleAction::Hold, RuleAction::Table] {
         let one = access(vec![rule("one", AccessStage::Connect, asks(), action)]);
         assert_eq!(decided(&one, AccessStage::Connect), "451 4.3.0 Access rules unavailable, try again later");
@@ -277,7 +277,7 @@ fn a_dnsbl_matches_by_its_codes_and_never_while_it_is_unavailable() {
     }
     let down = refuse(listed(&RecordingTable::new(&[(CLIENT, "?")]), &[]));
     let (verdict, log_lines) = judge(&down, AccessStage::Connect);
-    assert_eq!((verdict, down.unanswered()), (AccessVerdict::default(), 1));
+    assert_eq!((verdict, down.unanswered_dnsbl_queries()), (AccessStageResult::default(), 1));
     assert_eq!(log_lines, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
 }
 
@@ -291,7 +291,7 @@ fn users_skip_rules_that_do_not_apply_to_them() {
         ..rule("list", AccessStage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
     };
     let all = access(vec![strangers, rule("all", AccessStage::Rcpt, vec![], RuleAction::Hold)]);
-    assert_eq!(judge_as(&all, AccessStage::Rcpt, true).0, AccessVerdict { held: true, decision: None });
+    assert_eq!(judge_as(&all, AccessStage::Rcpt, true).0, AccessStageResult { held: true, decision: None });
     assert_eq!(table.questions(), 0);
     assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }
@@ -311,5 +311,5 @@ fn an_explanation_lists_every_rule_up_to_the_deciding_one() {
     let says = Some("refuse: 554 5.7.1 Access denied".to_owned());
     assert_eq!(lines, [("other", "it: no".to_owned(), None), ("all", "it: yes".to_owned(), says)]);
     assert!(explanations[1].decides && !explanations[1].accepts);
-    assert_eq!(all.counts().map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(all.match_counts().map(|(_, count)| count).sum::<u64>(), 0);
 }

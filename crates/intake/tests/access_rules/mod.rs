@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use intake::ResourceRefusal;
-use intake::access::{AccessCondition, AccessRules, AccessStage, AccessTest, CompiledRule, RuleAction, RuleSubject};
+use intake::access::{
+    AccessCondition, AccessRules, AccessStage, CompiledRule, ConditionMatcher, RuleAction, RuleSubject,
+};
 use lookup::Table;
 use mail::{Address, EnhancedCode, Reply};
 use spool::RecipientState;
@@ -12,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::server::{Client, GATE_LIMITS, Server};
 
-fn rule(stage: AccessStage, test: Option<AccessTest>, action: RuleAction) -> CompiledRule {
+fn rule(stage: AccessStage, test: Option<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = test.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     CompiledRule { name: stage.name().into(), list: None, stage, applies_to_users: true, conditions, action }
 }
@@ -25,16 +27,16 @@ fn server(rules: Vec<CompiledRule>) -> Server {
     })
 }
 
-fn client_is(client: &'static str) -> Option<AccessTest> {
-    Some(AccessTest::Client(Arc::new(move |address| address.to_string() == client)))
+fn client_is(client: &'static str) -> Option<ConditionMatcher> {
+    Some(ConditionMatcher::Client(Arc::new(move |address| address.to_string() == client)))
 }
 
-fn recipient_is(recipient: &'static str) -> Option<AccessTest> {
-    Some(AccessTest::Recipient(Arc::new(move |address: &Address| address.as_str() == recipient)))
+fn recipient_is(recipient: &'static str) -> Option<ConditionMatcher> {
+    Some(ConditionMatcher::Recipient(Arc::new(move |address: &Address| address.as_str() == recipient)))
 }
 
-fn sender_is(sender: &'static str) -> Option<AccessTest> {
-    Some(AccessTest::Sender(Arc::new(move |address: Option<&Address>| {
+fn sender_is(sender: &'static str) -> Option<ConditionMatcher> {
+    Some(ConditionMatcher::Sender(Arc::new(move |address: Option<&Address>| {
         address.is_some_and(|own| own.as_str() == sender)
     })))
 }
@@ -64,7 +66,7 @@ async fn a_client_that_talks_early_still_gets_the_refusal() {
 
 #[tokio::test]
 async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
-    let bad_name = Some(AccessTest::Helo(Arc::new(|helo: &str| helo == "bad.example")));
+    let bad_name = Some(ConditionMatcher::Helo(Arc::new(|helo: &str| helo == "bad.example")));
     let server = server(vec![
         rule(AccessStage::Helo, bad_name, refuse()),
         rule(AccessStage::Mail, sender_is("bad@client.example"), RuleAction::Defer(None)),
@@ -257,7 +259,7 @@ async fn a_connection_without_proxy_header_holds_a_permit_and_transfers_it() {
     for count in 1..=GATE_LIMITS.sessions_max {
         clients.push(server.connect_without_reading().await);
         let all_counted = async {
-            while server.context.connection_limiter.sessions() < count {
+            while server.context.connection_limiter.session_count() < count {
                 tokio::task::yield_now().await
             }
         };
@@ -294,11 +296,11 @@ async fn a_stop_ends_the_wait_for_connect_rules() {
     let asked = Arc::new(Notify::new());
     let table: Arc<dyn Table> = Arc::new(SilentTable(asked.clone()));
     let server =
-        server(vec![rule(AccessStage::Connect, Some(AccessTest::Table(RuleSubject::Client, table)), refuse())]);
+        server(vec![rule(AccessStage::Connect, Some(ConditionMatcher::Table(RuleSubject::Client, table)), refuse())]);
     let mut client = server.connect_without_reading().await;
     asked.notified().await;
-    assert_eq!(server.context.connection_limiter.sessions(), 1);
+    assert_eq!(server.context.connection_limiter.session_count(), 1);
     server.stopper.stop();
     assert_eq!(client.until_closed().await, "");
-    server.stopper.all_dropped().await;
+    server.stopper.wait_receivers_dropped().await;
 }

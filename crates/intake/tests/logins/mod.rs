@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use credentials::{CredentialSource, Credentials, CredentialsConfig};
-use intake::access::{AccessCondition, AccessRules, AccessStage, AccessTest, CompiledRule, DnsblCheck, RuleAction};
-use intake::{IntakeContext, Logins};
+use credentials::{CredentialChecker, CredentialCheckerSettings, CredentialSource};
+use intake::access::{
+    AccessCondition, AccessRules, AccessStage, CompiledRule, ConditionMatcher, DnsblCheck, RuleAction,
+};
+use intake::{IntakeContext, LoginPolicy};
 use lookup::LookupAnswer;
 
 use crate::server::{Client, Server, TableStub, body_after_received};
@@ -20,19 +22,23 @@ const DOWN: &str = "AUTH PLAIN AGRvd24AeA==";
 /// Bob has a password and two senders; the table is unavailable for the user down; the entry of the
 /// user odd is unusable.
 fn configure_logins(context: &mut IntakeContext) {
-    configure_logins_with(context, CredentialsConfig::default());
+    configure_logins_with(context, CredentialCheckerSettings::default());
 }
 
-fn configure_logins_with(context: &mut IntakeContext, settings: CredentialsConfig) {
+fn configure_logins_with(context: &mut IntakeContext, settings: CredentialCheckerSettings) {
     let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let unavailable = || LookupAnswer::Unavailable("no cable".to_owned());
     let odd = found(&["{MD5}x"]);
     let passwords = HashMap::from([("bob", found(&["{PLAIN}secret"])), ("down", unavailable()), ("odd", odd)]);
     let senders = HashMap::from([("bob", found(&["bob@example.org", "@bob.example"]))]);
     let source = CredentialSource::Table(Arc::new(TableStub("passwords", passwords)));
-    let credentials = Credentials::new(source, CredentialsConfig { threads: 1, ..settings }, [7; 32]).unwrap();
-    context.logins =
-        Some(Logins { credentials, senders: Some(Arc::new(TableStub("senders", senders))), in_received_line: false });
+    let credentials =
+        CredentialChecker::new(source, CredentialCheckerSettings { threads: 1, ..settings }, [7; 32]).unwrap();
+    context.logins = Some(LoginPolicy {
+        credentials,
+        senders: Some(Arc::new(TableStub("senders", senders))),
+        in_received_line: false,
+    });
 }
 
 async fn bob(server: &Server) -> Client {
@@ -95,7 +101,7 @@ fn list_all_clients(context: &mut IntakeContext, stage: AccessStage) {
     let listed = HashMap::from([("127.0.0.1", LookupAnswer::Found(vec!["127.0.0.2".to_owned()]))]);
     let zone =
         DnsblCheck { name: "list.example".into(), table: Arc::new(TableStub("list", listed)), codes: Vec::new() };
-    let listed = AccessCondition { text: "listed".into(), test: AccessTest::Dnsbl(zone) };
+    let listed = AccessCondition { text: "listed".into(), test: ConditionMatcher::Dnsbl(zone) };
     context.access_rules = AccessRules::new(vec![rule(stage, vec![listed], RuleAction::Refuse(None))]);
 }
 
@@ -209,7 +215,7 @@ async fn login_results_are_logged_and_counted_without_passwords() {
 /// that guesses at another user's password cost nothing.
 #[tokio::test]
 async fn a_login_does_not_settle_the_proof_of_another_user() {
-    let mut settings = CredentialsConfig::default();
+    let mut settings = CredentialCheckerSettings::default();
     settings.throttle.pair.delay = Duration::from_secs(600);
     let server = Server::for_users(|context| configure_logins_with(context, settings));
     let mut client = server.user().await;

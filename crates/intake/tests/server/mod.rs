@@ -6,15 +6,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{BodyMemory, CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher, ThrottledLog};
+use intake::{BodyMemoryBudget, CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher, ThrottledLog};
 use load::policy::{Gauge, GaugeReading};
 use load::{GaugeReader, LoadMonitor};
 use lookup::directory::{self, LocalDomain, RecipientDirectory};
 use lookup::{LookupAnswer, Table};
 use mail::{EventLog, LoggedHeader, MailEvent, Timestamp};
-use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Stopper};
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, StopSender};
 use protocol::sasl::{self, Mechanism};
-use protocol::smtp::server::{AuthConfig, Config as Machine, Limits, MailProtocol, TlsMode, Tolerance};
+use protocol::smtp::server::{
+    AuthConfig, MailProtocol, SessionLimits, SmtpServerConfig as Machine, TlsMode, TolerancePolicy,
+};
 use spool::{Disk, FolderDisk, SpooledMessage};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -26,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A server that runs until it is dropped.
 pub(crate) struct Server {
     pub(crate) context: Arc<IntakeContext>,
-    pub(crate) stopper: Stopper,
+    pub(crate) stopper: StopSender,
     /// The lines logged for the operator.
     pub(crate) log_lines: Arc<Mutex<Vec<String>>>,
     /// The events logged.
@@ -38,7 +40,7 @@ pub(crate) struct Server {
 }
 
 /// Limits for the gauges that tests set.
-pub(crate) const LOAD_LIMITS: load::Limits = load::Limits {
+pub(crate) const LOAD_LIMITS: load::LoadLimits = load::LoadLimits {
     queue_only_above: None,
     no_delivery_above: None,
     refuse_above: Some(20.0),
@@ -89,7 +91,7 @@ impl Server {
     }
 
     fn auth(required: bool) -> AuthConfig {
-        let exchanges = sasl::Config { secret: [7; 32] };
+        let exchanges = sasl::SaslConfig { secret: [7; 32] };
         AuthConfig { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, sasl: exchanges }
     }
 
@@ -118,8 +120,8 @@ impl Server {
             flavor: MailProtocol::Smtp,
             tls: TlsMode::Never,
             auth: None,
-            tolerance: Tolerance::default(),
-            limits: Limits::default(),
+            tolerance: TolerancePolicy::default(),
+            limits: SessionLimits::default(),
         };
         change_machine(&mut machine);
         let completes = machine.auth.as_ref().is_some_and(|auth| auth.required);
@@ -134,12 +136,12 @@ impl Server {
         };
         let listener = net::bind((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
         let address = listener.local_addr().unwrap();
-        let (stopper, stop) = Stopper::new();
+        let (stopper, stop) = StopSender::new();
         let session_stop = stop.clone();
         let session = move |stream, peer: SocketAddr| {
-            intake::serve(listener_context.clone(), stream, peer.ip(), session_stop.clone())
+            intake::serve_session(listener_context.clone(), stream, peer.ip(), session_stop.clone())
         };
-        tokio::spawn(net::accept(listener, stop, session));
+        tokio::spawn(net::accept_connections(listener, stop, session));
         Server { context, stopper, log_lines, events, folder, address, gauges, monitor: Mutex::new(monitor) }
     }
 
@@ -280,7 +282,7 @@ fn context(
         logs_subjects: true,
         proxy_networks: Arc::new(|_| false),
         access_rules: None,
-        body_memory: BodyMemory::new(1 << 20, 256 << 10),
+        body_memory: BodyMemoryBudget::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
@@ -400,7 +402,7 @@ fn directory() -> Arc<RecipientDirectory> {
         onward("onward.example", None),
         onward("listed.example", Some(Arc::new(listed))),
     ];
-    Arc::new(RecipientDirectory::new(domains, directory::Limits::default()))
+    Arc::new(RecipientDirectory::new(domains, directory::AliasLimits::default()))
 }
 
 /// A table with fixed answers.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use intake::BodyMemory;
+use intake::BodyMemoryBudget;
 
 use crate::server::{Client, Server, body_after_received};
 
@@ -100,7 +100,7 @@ async fn a_stranger_whose_message_comes_too_slowly_gives_its_memory_to_another()
         },
         |context| {
             // Memory for one external client.
-            context.body_memory = BodyMemory::new(0, 0);
+            context.body_memory = BodyMemoryBudget::new(0, 0);
             context.message_wait_max = Duration::from_secs(20);
         },
     );

@@ -6,13 +6,13 @@ use super::ReplicaError;
 use super::answer_index::is_indexable;
 use crate::connection::{LdapControl, SearchEntry, SearchRequest};
 use crate::schema::{EqualityRule, Schema};
-use crate::{FilterTemplate, LdapConfig, ResultTemplate, Scope};
+use crate::{FilterTemplate, LdapConfig, ResultTemplate, SearchScope};
 
 /// The definition of what to copy.
 #[derive(Clone, Debug)]
 pub(super) struct ReplicaContent {
     base: Box<str>,
-    scope: Scope,
+    scope: SearchScope,
     filter: FilterTemplate,
     results: Vec<ResultTemplate>,
     values_max: usize,

@@ -48,10 +48,10 @@ pub use self::store::StoreError;
 use self::worker::ReplicaWorker;
 use crate::connection::Connector;
 use crate::schema::EqualityRule;
-use crate::{LdapConfig, LdapError};
+use crate::{LdapConfig, LdapConfigError};
 use lookup::{
-    LookupAnswer, LookupFuture, LookupStats, LookupTrace, Table, TableEvent, TableEventHandler, TableLayer,
-    TraceFuture, fold,
+    LookupAnswer, LookupFuture, LookupStats, Table, TableEvent, TableEventHandler, TableLayer, TraceFuture,
+    TracedAnswer, fold_key,
 };
 
 /// Configuration of a replica.
@@ -81,7 +81,7 @@ impl ReplicaConfig {
     ///
     /// [`ReplicaError::Filter`], [`ReplicaError::Members`] or [`ReplicaError::Referrals`] if it
     /// cannot.
-    pub fn check(ldap: &LdapConfig) -> Result<(), ReplicaError> {
+    pub fn check_ldap_config(ldap: &LdapConfig) -> Result<(), ReplicaError> {
         ReplicaContent::new(ldap).map(drop)
     }
 }
@@ -103,7 +103,7 @@ pub enum ReplicaError {
     Referrals,
     /// The LDAP configuration cannot work.
     #[error(transparent)]
-    Ldap(#[from] LdapError),
+    Ldap(#[from] LdapConfigError),
     /// The file cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -113,14 +113,14 @@ pub enum ReplicaError {
 }
 
 /// A replica. Dropping it stops its thread within a second.
-pub struct Replica {
+pub struct LdapReplica {
     shared: Arc<Shared>,
     direct: Arc<dyn Table>,
     values_max: usize,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Replica {
+impl LdapReplica {
     /// Opens the copy of the table `name` and starts following the server. `direct` is the same
     /// table without a copy, for lookups that the copy cannot answer. A damaged file is renamed and
     /// reported as [`TableEvent::Failed`].
@@ -129,7 +129,7 @@ impl Replica {
         config: ReplicaConfig,
         direct: Arc<dyn Table>,
         events: TableEventHandler,
-    ) -> Result<Replica, ReplicaError> {
+    ) -> Result<LdapReplica, ReplicaError> {
         let content = ReplicaContent::new(&config.ldap)?;
         let connector = Connector::new(config.ldap.servers.clone())?;
         let answers = Arc::default();
@@ -142,7 +142,7 @@ impl Replica {
         let worker = ReplicaWorker::new(config, content, connector, shared.clone(), events);
         let thread = thread::Builder::new().name(format!("replica {name}")).spawn(move || worker.run());
         let thread = Some(thread.map_err(ReplicaError::Thread)?);
-        Ok(Replica { shared, direct, values_max, thread })
+        Ok(LdapReplica { shared, direct, values_max, thread })
     }
 
     /// The answers of the copy, and the indexes of keys that only the LDAP server can answer; their
@@ -180,7 +180,7 @@ impl Replica {
     }
 }
 
-impl Table for Replica {
+impl Table for LdapReplica {
     fn name(&self) -> &str {
         &self.shared.name
     }
@@ -206,7 +206,7 @@ impl Table for Replica {
             (mut answers, open) if open.is_empty() => {
                 let layer = TableLayer::Replica { age: self.shared.age().unwrap_or_default() };
                 let answer = answers.pop().unwrap_or(UNANSWERED);
-                Box::pin(std::future::ready(LookupTrace { answer, layer }))
+                Box::pin(std::future::ready(TracedAnswer { answer, layer }))
             }
             _ => self.direct.trace(key),
         }
@@ -224,7 +224,7 @@ impl Table for Replica {
     }
 }
 
-impl Drop for Replica {
+impl Drop for LdapReplica {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
@@ -241,6 +241,6 @@ const UNANSWERED: LookupAnswer = LookupAnswer::Unavailable(String::new());
 fn normalized_key(key: &str) -> Cow<'_, str> {
     match key.bytes().all(|octet| octet.is_ascii_graphic() && !octet.is_ascii_uppercase()) {
         true => Cow::Borrowed(key),
-        false => Cow::Owned(EqualityRule::IgnoreCase.normalize(&fold(key)).into_owned()),
+        false => Cow::Owned(EqualityRule::IgnoreCase.normalize(&fold_key(key)).into_owned()),
     }
 }

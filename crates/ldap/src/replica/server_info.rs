@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::sync_messages;
-use crate::Scope;
+use crate::SearchScope;
 use crate::ber::{BerWriter, OCTETS};
 use crate::connection::{LdapResponse, LdapSession, SearchRequest};
 use crate::schema::Schema;
@@ -57,7 +57,8 @@ async fn text_attributes(
     filter: &[u8],
     attributes: &[&str],
 ) -> Result<Vec<(String, String)>, BackendFailure> {
-    let mut stream = session.search(&SearchRequest { base, scope: Scope::Base, filter, attributes, controls: &[] })?;
+    let mut stream =
+        session.search(&SearchRequest { base, scope: SearchScope::Base, filter, attributes, controls: &[] })?;
     let mut texts = Vec::new();
     loop {
         match stream.next().await? {

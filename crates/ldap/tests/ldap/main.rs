@@ -6,7 +6,7 @@ mod server;
 
 use std::time::Duration;
 
-use ldap::{Bind, Ldap, LdapConfig, LdapError, LdapServers, Members, Scope};
+use ldap::{GroupMembersConfig, Ldap, LdapBindMethod, LdapConfig, LdapConfigError, LdapConnectionConfig, SearchScope};
 use lookup::LookupAnswer;
 use lookup::backend::{Backend, BackendFailure};
 use server::{Behavior, Entry, Filter, Request, Server, done, element, message};
@@ -22,12 +22,12 @@ const TYPES: &[&str] = &[
     "( 2.5.4.31 NAME 'member' SUP distinguishedName )",
 ];
 
-fn servers(urls: &[&str]) -> LdapServers {
-    LdapServers {
+fn servers(urls: &[&str]) -> LdapConnectionConfig {
+    LdapConnectionConfig {
         urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
         starttls: false,
         ca_file: None,
-        bind: Bind::Anonymous,
+        bind: LdapBindMethod::Anonymous,
         connect_timeout: Duration::from_secs(5),
         timeout: Duration::from_secs(5),
     }
@@ -37,7 +37,7 @@ fn config(server: &Server) -> LdapConfig {
     LdapConfig {
         servers: servers(&[&server.url]),
         base: BASE.into(),
-        scope: Scope::Sub,
+        scope: SearchScope::Sub,
         filter: "(mail={key})".parse().unwrap(),
         results: vec!["home".parse().unwrap()],
         members: None,
@@ -335,7 +335,7 @@ async fn a_probe_asks_what_requests_ask() {
 #[tokio::test]
 async fn a_probe_does_not_wait_for_a_server_that_says_nothing() {
     let (first, second) = (Server::start(people(1), TYPES).await, Server::start(people(1), TYPES).await);
-    let servers = LdapServers { timeout: Duration::from_secs(600), ..servers(&[&first.url, &second.url]) };
+    let servers = LdapConnectionConfig { timeout: Duration::from_secs(600), ..servers(&[&first.url, &second.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&first) }, 1).unwrap();
     first.set(Behavior::Silent);
     tokio::time::timeout(Duration::from_secs(10), ldap.probe()).await.expect("the second server answers").unwrap();
@@ -378,7 +378,7 @@ async fn a_busy_server_is_asked_again_after_a_pause() {
     assert!(server.log().iter().all(|(connection, _)| *connection == 0));
     // Not forever.
     server.set(Behavior::Code(51, "later", Vec::new()));
-    let servers = LdapServers { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { timeout: Duration::from_millis(400), ..servers(&[&server.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
     assert_eq!(&*ask(&ldap, &["x"]).await.unwrap_err().what, "busy (51): later");
 }
@@ -387,7 +387,7 @@ async fn a_busy_server_is_asked_again_after_a_pause() {
 async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
     let server = Server::start(people(40), TYPES).await;
     let timeout = Duration::from_millis(200);
-    let servers = LdapServers { timeout, connect_timeout: timeout, ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { timeout, connect_timeout: timeout, ..servers(&[&server.url]) };
     let filter = "(&(mail={key})(mail={key}))".parse().unwrap();
     let ldap = Ldap::new(LdapConfig { servers, filter, ..config(&server) }, 1).unwrap();
     server.set(Behavior::SilentTo("slow"));
@@ -406,14 +406,14 @@ async fn what_is_answered_in_time_counts_when_the_rest_is_not() {
 #[tokio::test]
 async fn binds_as_configured() {
     let server = Server::start(people(1), TYPES).await;
-    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    let bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "secret".into() };
     for (bind, said) in [
-        (Bind::Anonymous, None),
+        (LdapBindMethod::Anonymous, None),
         (bind.clone(), Some(Request::Bind { dn: "cn=mail".to_owned(), password: "secret".to_owned() })),
-        (Bind::External, Some(Request::External)),
+        (LdapBindMethod::External, Some(Request::External)),
     ] {
         let said_before = server.log().len();
-        let servers = LdapServers { bind, ..servers(&[&server.url]) };
+        let servers = LdapConnectionConfig { bind, ..servers(&[&server.url]) };
         let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
         let mut log = server.log().into_iter().skip(said_before).map(|(_, request)| request);
@@ -422,7 +422,7 @@ async fn binds_as_configured() {
     }
     server.set(Behavior::NoBind(49, "wrong"));
     assert!(!format!("{bind:?}").contains("secret"));
-    let servers = LdapServers { bind, ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { bind, ..servers(&[&server.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
     let failure = ask(&ldap, &["x"]).await.unwrap_err();
     assert_eq!(failure, BackendFailure::new(&*server.url, "bind: invalidCredentials (49): wrong"));
@@ -431,23 +431,24 @@ async fn binds_as_configured() {
 #[tokio::test]
 async fn what_cannot_work_is_refused_at_once() {
     let server = Server::start(Vec::new(), &[]).await;
-    let bind = Bind::Simple { dn: "cn=mail".into(), password: "".into() };
+    let bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "".into() };
     let with = |servers| Ldap::new(LdapConfig { servers, ..config(&server) }, 1).err();
-    assert_eq!(with(LdapServers { bind, ..servers(&[&server.url]) }), Some(LdapError::EmptyPassword));
-    assert_eq!(with(servers(&[])), Some(LdapError::NoServer));
-    let missing = LdapServers { ca_file: Some("/nonexistent/ca.pem".into()), ..servers(&["ldaps://127.0.0.1"]) };
+    assert_eq!(with(LdapConnectionConfig { bind, ..servers(&[&server.url]) }), Some(LdapConfigError::EmptyPassword));
+    assert_eq!(with(servers(&[])), Some(LdapConfigError::NoServer));
+    let missing =
+        LdapConnectionConfig { ca_file: Some("/nonexistent/ca.pem".into()), ..servers(&["ldaps://127.0.0.1"]) };
     assert!(with(missing).unwrap().to_string().starts_with("/nonexistent/ca.pem: "));
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("ca.pem");
     std::fs::write(&empty, "nothing").unwrap();
-    let empty = LdapServers { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
+    let empty = LdapConnectionConfig { ca_file: Some(empty), starttls: true, ..servers(&[&server.url]) };
     assert!(with(empty).unwrap().to_string().ends_with("no certificate found"));
 }
 
 #[tokio::test]
 async fn malformed_answers_fail_the_request_only() {
     let server = Server::start(people(1), TYPES).await;
-    let servers = LdapServers { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { timeout: Duration::from_millis(300), ..servers(&[&server.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
     // Nested elements.
     let nested = (0..5000).fold(Vec::new(), |within, _| element(0x30, &within));
@@ -509,7 +510,7 @@ async fn a_notice_of_disconnection_is_quoted() {
 #[tokio::test]
 async fn a_silent_server_is_given_up_and_the_search_abandoned() {
     let server = Server::start(people(1), TYPES).await;
-    let servers = LdapServers { timeout: Duration::from_millis(100), ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { timeout: Duration::from_millis(100), ..servers(&[&server.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
     server.set(Behavior::Silent);
     let failure = ask(&ldap, &["u0@example.org"]).await.unwrap_err();
@@ -540,7 +541,7 @@ async fn a_connection_that_was_lost_is_replaced() {
 async fn the_next_server_answers_for_one_that_fails() {
     let first = Server::start(people(1), TYPES).await;
     let second = Server::start(people(1), TYPES).await;
-    let both = |timeout| LdapServers { timeout, ..servers(&[&first.url, &second.url]) };
+    let both = |timeout| LdapConnectionConfig { timeout, ..servers(&[&first.url, &second.url]) };
     let wait = Duration::from_secs(5);
     let ldap = Ldap::new(LdapConfig { servers: both(wait), ..config(&first) }, 1).unwrap();
     assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]));
@@ -554,8 +555,9 @@ async fn the_next_server_answers_for_one_that_fails() {
         Behavior::Silent,
     ] {
         let wait = if matches!(behavior, Behavior::Silent) { Duration::from_millis(100) } else { wait };
-        let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-        let ldap = Ldap::new(LdapConfig { servers: LdapServers { bind, ..both(wait) }, ..config(&first) }, 1).unwrap();
+        let bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "secret".into() };
+        let ldap = Ldap::new(LdapConfig { servers: LdapConnectionConfig { bind, ..both(wait) }, ..config(&first) }, 1)
+            .unwrap();
         first.set(behavior.clone());
         let (asked, before) = (first.log().len(), second.filters().len());
         assert_eq!(ask_one(&ldap, "u0@example.org").await, found(&["/home/u0"]), "{behavior:?}");
@@ -647,7 +649,7 @@ async fn members_of_groups_are_followed() {
         group("four", &["u0", "u1", "u2", "u3"]),
     ]);
     let server = Server::start(entries, TYPES).await;
-    let members = |depth_max| Some(Members { attribute: "member".into(), depth_max });
+    let members = |depth_max| Some(GroupMembersConfig { attribute: "member".into(), depth_max });
     let with = |members, values_max| Ldap::new(LdapConfig { members, values_max, ..config(&server) }, 1).unwrap();
     let keys = ["staff@example.org", "u1@example.org", "void@example.org"];
     let answers = ask(&with(members(3), 1000), &keys).await.unwrap();
@@ -670,8 +672,8 @@ async fn referrals_are_followed_where_they_may_be() {
     let here = Server::start(people(1), TYPES).await;
     let there =
         Server::start(vec![Entry::new("cn=far,ou=far", &[("mail", "far@example.org"), ("home", "/far")])], TYPES).await;
-    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-    let servers = LdapServers { bind, ..servers(&[&here.url]) };
+    let bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    let servers = LdapConnectionConfig { bind, ..servers(&[&here.url]) };
     let ldap = Ldap::new(LdapConfig { referrals: true, servers, ..config(&here) }, 1).unwrap();
     let url = format!("{}/ou=far??sub", there.url);
     here.set(Behavior::References(vec!["ldap://127.0.0.1:1/ou=far".to_owned(), url.clone()]));
@@ -706,8 +708,8 @@ async fn passwords_do_not_follow_referrals_into_the_open() {
         }
     });
     here.set(Behavior::References(vec![there.url.clone()]));
-    let bind = Bind::Simple { dn: "cn=mail".into(), password: "secret".into() };
-    let servers = LdapServers { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
+    let bind = LdapBindMethod::Simple { dn: "cn=mail".into(), password: "secret".into() };
+    let servers = LdapConnectionConfig { bind, ..servers(&[&format!("ldapi://{}", path.display())]) };
     let ldap = Ldap::new(LdapConfig { referrals: true, servers, ..config(&here) }, 1).unwrap();
     let failure = ask(&ldap, &["u1@example.org"]).await.unwrap_err();
     let expected = format!("cannot follow referral: {} is not encrypted, but {} is private", there.url, failure.at);
@@ -722,7 +724,7 @@ async fn tls_is_not_left_out_and_nothing_comes_before_it() {
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, include_str!("ca.pem")).unwrap();
     let server = Server::start(people(1), TYPES).await;
-    let servers = LdapServers { starttls: true, ca_file: Some(ca), ..servers(&[&server.url]) };
+    let servers = LdapConnectionConfig { starttls: true, ca_file: Some(ca), ..servers(&[&server.url]) };
     let ldap = Ldap::new(LdapConfig { servers, ..config(&server) }, 1).unwrap();
     let agreed = message(1, &done(0x78, 0, "", &[]));
     for (octets, expected) in [

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ldap::replica::{Replica, ReplicaConfig, ReplicaError};
-use ldap::{Bind, LdapConfig, LdapServers, Members, Scope};
+use ldap::replica::{LdapReplica, ReplicaConfig, ReplicaError};
+use ldap::{GroupMembersConfig, LdapBindMethod, LdapConfig, LdapConnectionConfig, SearchScope};
 use lookup::{LookupAnswer, LookupFuture, ReplicaStats, Table, TableEvent, TableLayer};
 use master::{Master, add, cookie, delete, done, present, refreshed};
 
@@ -33,24 +33,24 @@ impl Table for DirectTable {
 struct Fixture {
     folder: tempfile::TempDir,
     master: Master,
-    replica: Option<Replica>,
+    replica: Option<LdapReplica>,
     direct: Arc<DirectTable>,
     events: Receiver<TableEvent>,
 }
 
 fn config(url: &str, file: PathBuf) -> ReplicaConfig {
-    let servers = LdapServers {
+    let servers = LdapConnectionConfig {
         urls: vec![url.parse().unwrap()],
         starttls: false,
         ca_file: None,
-        bind: Bind::Anonymous,
-        connect_timeout: LdapServers::CONNECT_TIMEOUT,
-        timeout: LdapServers::TIMEOUT,
+        bind: LdapBindMethod::Anonymous,
+        connect_timeout: LdapConnectionConfig::CONNECT_TIMEOUT,
+        timeout: LdapConnectionConfig::TIMEOUT,
     };
     let ldap = LdapConfig {
         servers,
         base: "dc=example,dc=org".into(),
-        scope: Scope::Sub,
+        scope: SearchScope::Sub,
         filter: "(&(objectClass=person)(mail={key}))".parse().unwrap(),
         results: vec!["description".parse().unwrap()],
         members: None,
@@ -83,11 +83,11 @@ impl Fixture {
         let tell = Arc::new(Mutex::new(sender));
         let config = config(&self.master.url, self.folder.path().join("copy"));
         let events_to = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
-        self.replica = Some(Replica::start("t", config, self.direct.clone(), events_to).unwrap());
+        self.replica = Some(LdapReplica::start("t", config, self.direct.clone(), events_to).unwrap());
         self.events = events;
     }
 
-    fn replica(&self) -> &Replica {
+    fn replica(&self) -> &LdapReplica {
         self.replica.as_ref().unwrap()
     }
 
@@ -308,12 +308,13 @@ fn what_a_copy_could_not_answer_is_refused() {
     let start = |change: fn(&mut ReplicaConfig)| {
         let mut config = config("ldap://127.0.0.1:1", folder.path().join("copy"));
         change(&mut config);
-        Replica::start("t", config, Arc::new(DirectTable::default()), Arc::new(|_| {})).err()
+        LdapReplica::start("t", config, Arc::new(DirectTable::default()), Arc::new(|_| {})).err()
     };
     let with_local = |config: &mut ReplicaConfig| config.ldap.filter = "(uid={local})".parse().unwrap();
     assert!(matches!(start(with_local), Some(ReplicaError::Filter(_))));
-    let with_members =
-        |config: &mut ReplicaConfig| config.ldap.members = Some(Members { attribute: "member".into(), depth_max: 5 });
+    let with_members = |config: &mut ReplicaConfig| {
+        config.ldap.members = Some(GroupMembersConfig { attribute: "member".into(), depth_max: 5 })
+    };
     assert!(matches!(start(with_members), Some(ReplicaError::Members)));
     let with_referrals = |config: &mut ReplicaConfig| config.ldap.referrals = true;
     assert!(matches!(start(with_referrals), Some(ReplicaError::Referrals)));

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use mail::Timestamp;
 
 use super::Shortage;
-use crate::Resource;
+use crate::PressureResource;
 
 /// The limits. `None` means no limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
+pub struct LoadLimits {
     /// Load average over one minute above which new mail waits in the queue. Default: none.
     pub queue_only_above: Option<f64>,
     /// Load average over one minute above which no delivery starts. Default: none.
@@ -39,9 +39,9 @@ pub struct Limits {
     pub margin: f64,
 }
 
-impl Default for Limits {
+impl Default for LoadLimits {
     fn default() -> Self {
-        Limits {
+        LoadLimits {
             queue_only_above: None,
             no_delivery_above: None,
             refuse_above: None,
@@ -62,7 +62,7 @@ pub enum Gauge {
     /// The load average over one minute, in tasks.
     LoadAverage,
     /// The percentage of the last ten seconds in which at least one task waited.
-    Pressure(Resource),
+    Pressure(PressureResource),
     /// The memory that programs can still allocate, in bytes.
     MemoryAvailable,
     /// The free space of the disk that contains this path, in bytes.
@@ -125,7 +125,7 @@ pub struct LoadLimit {
     pub restriction: LoadRestriction,
 }
 
-impl Limits {
+impl LoadLimits {
     /// The limits of a gauge, the mildest first.
     pub fn for_gauge(&self, gauge: &Gauge) -> Vec<LoadLimit> {
         use Threshold::{Above, Below};
@@ -137,9 +137,9 @@ impl Limits {
                 (self.no_delivery_above.map(Above), LoadRestriction::NoDelivery),
                 (self.refuse_above.map(Above), LoadRestriction::ReservedOnly),
             ],
-            Gauge::Pressure(Resource::Cpu) => refuse(self.cpu_pressure_max),
-            Gauge::Pressure(Resource::Memory) => refuse(self.memory_pressure_max),
-            Gauge::Pressure(Resource::Io) => refuse(self.io_pressure_max),
+            Gauge::Pressure(PressureResource::Cpu) => refuse(self.cpu_pressure_max),
+            Gauge::Pressure(PressureResource::Memory) => refuse(self.memory_pressure_max),
+            Gauge::Pressure(PressureResource::Io) => refuse(self.io_pressure_max),
             Gauge::MemoryAvailable => {
                 vec![(self.memory_min.map(|least| Below(least as f64)), LoadRestriction::NoMail(Shortage::Memory))]
             }
@@ -175,9 +175,9 @@ impl fmt::Display for Gauge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Gauge::LoadAverage => f.write_str("load average"),
-            Gauge::Pressure(Resource::Cpu) => f.write_str("cpu pressure"),
-            Gauge::Pressure(Resource::Memory) => f.write_str("memory pressure"),
-            Gauge::Pressure(Resource::Io) => f.write_str("io pressure"),
+            Gauge::Pressure(PressureResource::Cpu) => f.write_str("cpu pressure"),
+            Gauge::Pressure(PressureResource::Memory) => f.write_str("memory pressure"),
+            Gauge::Pressure(PressureResource::Io) => f.write_str("io pressure"),
             Gauge::MemoryAvailable => f.write_str("available memory"),
             Gauge::FreeSpace(path) => write!(f, "free space of {}", path.display()),
             Gauge::FreeInodes(path) => write!(f, "free inodes of {}", path.display()),

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{LocalDomain, TableUnavailable};
-use crate::{LookupAnswer, Table, fold};
+use crate::{LookupAnswer, Table, fold_key};
 
 /// Local domains whose names are in a table and which share their settings.
 #[derive(Clone)]
-pub struct DomainTable {
+pub struct LocalDomainTable {
     /// The names, in lower case and A-labels (RFC 5890).
     pub names: Arc<dyn Table>,
     /// The settings; `name` in it is ignored.
@@ -24,16 +24,17 @@ pub(super) struct LocalDomains {
     /// By name in A-labels.
     configured: HashMap<Box<str>, LocalDomain>,
     /// The first table that has a name applies.
-    from_tables: Vec<DomainTable>,
+    from_tables: Vec<LocalDomainTable>,
 }
 
 impl LocalDomains {
     pub(super) fn new(domains: Vec<LocalDomain>) -> Self {
-        let configured = domains.into_iter().map(|domain| (to_a_labels(&fold(&domain.name)).into(), domain)).collect();
+        let configured =
+            domains.into_iter().map(|domain| (to_a_labels(&fold_key(&domain.name)).into(), domain)).collect();
         LocalDomains { configured, from_tables: Vec::new() }
     }
 
-    pub(super) fn add_tables(&mut self, tables: Vec<DomainTable>) {
+    pub(super) fn add_tables(&mut self, tables: Vec<LocalDomainTable>) {
         self.from_tables.extend(tables);
     }
 
@@ -100,7 +101,7 @@ impl<'a> DomainLookup<'a> {
     }
 
     /// Looks up the names in one table and returns those it does not have.
-    async fn look_up_in(&mut self, table: &DomainTable, names: Vec<Box<str>>) -> Vec<Box<str>> {
+    async fn look_up_in(&mut self, table: &LocalDomainTable, names: Vec<Box<str>>) -> Vec<Box<str>> {
         let keys: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let answers = table.names.lookup(&keys).await;
         let mut left = Vec::new();

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 
 use super::notifier::WaitingTask;
-use crate::LookupTrace;
+use crate::TracedAnswer;
 
 pub(super) struct AnswerSlots {
     state: Mutex<State>,
@@ -14,7 +14,7 @@ pub(super) struct AnswerSlots {
 
 struct State {
     /// Empty once the lookup has taken them.
-    answers: Vec<Option<LookupTrace>>,
+    answers: Vec<Option<TracedAnswer>>,
     missing: usize,
     waiting_task: Option<WaitingTask>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Waiter {
 
 impl Waiter {
     /// Sets the answer. Returns the task to wake if it was the last one.
-    pub(super) fn deliver(&self, answer: LookupTrace) -> Option<WaitingTask> {
+    pub(super) fn deliver(&self, answer: TracedAnswer) -> Option<WaitingTask> {
         self.slots.deliver(self.place, answer)
     }
 }
@@ -38,7 +38,7 @@ impl AnswerSlots {
         AnswerSlots { state: Mutex::new(State { answers, missing: places, waiting_task: None }) }
     }
 
-    pub(super) fn deliver(&self, place: usize, answer: LookupTrace) -> Option<WaitingTask> {
+    pub(super) fn deliver(&self, place: usize, answer: TracedAnswer) -> Option<WaitingTask> {
         let mut state = self.state.lock();
         let empty = state.answers.get_mut(place).filter(|held| held.is_none())?;
         *empty = Some(answer);
@@ -63,7 +63,7 @@ impl AnswerSlots {
     }
 
     /// Takes the answers set so far and ignores later ones.
-    pub(super) fn take(&self) -> Vec<Option<LookupTrace>> {
+    pub(super) fn take(&self) -> Vec<Option<TracedAnswer>> {
         let mut state = self.state.lock();
         state.missing = 0;
         state.waiting_task = None;

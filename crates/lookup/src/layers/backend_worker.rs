@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 
-use super::Settings;
+use super::BackendSettings;
 use super::failures::{FailureSummary, FailureThrottle};
 use super::shared::{Shared, deliver};
 use crate::backend::{Backend, BackendFailure};
-use crate::{LookupAnswer, LookupTrace, TableEvent, TableEventHandler, TableLayer};
+use crate::{LookupAnswer, TableEvent, TableEventHandler, TableLayer, TracedAnswer};
 
 pub(super) struct BackendWorker<B> {
     shared: Arc<Shared>,
@@ -33,8 +33,8 @@ struct FinishedRequest {
 }
 
 impl<B: Backend> BackendWorker<B> {
-    pub(super) fn new(shared: Arc<Shared>, backend: B, events: TableEventHandler, settings: &Settings) -> Self {
-        let &Settings { probe_interval: probe_every, batch_delay: gather_time, .. } = settings;
+    pub(super) fn new(shared: Arc<Shared>, backend: B, events: TableEventHandler, settings: &BackendSettings) -> Self {
+        let &BackendSettings { probe_interval: probe_every, batch_delay: gather_time, .. } = settings;
         BackendWorker {
             shared,
             backend,
@@ -116,10 +116,10 @@ impl<B: Backend> BackendWorker<B> {
             }
             answer => {
                 self.shared.cache_answer(key, &answer, now);
-                LookupTrace { answer, layer: TableLayer::Backend }
+                TracedAnswer { answer, layer: TableLayer::Backend }
             }
         };
-        let traces: Vec<LookupTrace> = keys.iter().map(|key| &**key).zip(answers).map(&mut trace).collect();
+        let traces: Vec<TracedAnswer> = keys.iter().map(|key| &**key).zip(answers).map(&mut trace).collect();
         // After the cache, so that a lookup that is too late to join finds the answer there.
         let waiters = self.shared.queue.lock().handle_success(keys);
         deliver(traces.into_iter().zip(waiters));
@@ -161,9 +161,9 @@ impl<B> Drop for BackendWorker<B> {
 
 /// Turns Unconfirmed into Unavailable. The backend works but gives no answer for this key, so the
 /// key may exist, and an earlier NotFound means nothing.
-fn without_unconfirmed(trace: LookupTrace) -> LookupTrace {
+fn without_unconfirmed(trace: TracedAnswer) -> TracedAnswer {
     match trace.answer {
-        LookupAnswer::Unconfirmed(why) => LookupTrace { answer: LookupAnswer::Unavailable(why), ..trace },
+        LookupAnswer::Unconfirmed(why) => TracedAnswer { answer: LookupAnswer::Unavailable(why), ..trace },
         _ => trace,
     }
 }

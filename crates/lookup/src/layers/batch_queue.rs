@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Settings;
+use super::BackendSettings;
 use super::answer_slots::{AnswerSlots, Waiter};
 use super::breaker::{Breaker, Outage};
 use super::failures::FailureSummary;
@@ -70,7 +70,7 @@ pub(super) enum EnqueueError {
 pub(super) type CancelledKeys = Vec<(Key, Vec<Waiter>)>;
 
 impl BatchQueue {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &BackendSettings) -> Self {
         BatchQueue {
             batch_max: settings.batch_max.max(1),
             concurrency: settings.concurrency.max(1),

@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use super::store::{CacheStore, CachedEntry};
-use crate::{LookupAnswer, LookupTrace, TableLayer};
+use crate::{LookupAnswer, TableLayer, TracedAnswer};
 
 /// Lifetimes and size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,17 +95,17 @@ impl Cache {
     }
 
     /// The answer if the backend gives none, for the reason `why`.
-    pub(super) fn fallback(&self, key: &str, why: &str, now: Instant) -> Option<LookupTrace> {
+    pub(super) fn fallback(&self, key: &str, why: &str, now: Instant) -> Option<TracedAnswer> {
         self.store.read(key, |kept| {
             let (how, age) = self.freshness(&kept, now);
             match how {
                 Freshness::Fresh | Freshness::Due => {
-                    Some(LookupTrace { answer: kept.answer(), layer: TableLayer::Cache { age } })
+                    Some(TracedAnswer { answer: kept.answer(), layer: TableLayer::Cache { age } })
                 }
                 Freshness::Stale if kept.is_found() => {
-                    Some(LookupTrace { answer: kept.answer(), layer: TableLayer::Stale { age } })
+                    Some(TracedAnswer { answer: kept.answer(), layer: TableLayer::Stale { age } })
                 }
-                Freshness::Stale => Some(LookupTrace {
+                Freshness::Stale => Some(TracedAnswer {
                     answer: LookupAnswer::Unconfirmed(why.into()),
                     layer: TableLayer::Stale { age },
                 }),
@@ -157,8 +157,8 @@ mod tests {
         cache.insert("k", answer, now);
         let spare = cache.fallback("k", "why", now + age);
         let unconfirmed = LookupAnswer::Unconfirmed("why".into());
-        let is_stale = |spare: &LookupTrace| matches!(spare.layer, TableLayer::Stale { .. });
-        let expected = |spare: &LookupTrace| match is_stale(spare) && *answer == LookupAnswer::NotFound {
+        let is_stale = |spare: &TracedAnswer| matches!(spare.layer, TableLayer::Stale { .. });
+        let expected = |spare: &TracedAnswer| match is_stale(spare) && *answer == LookupAnswer::NotFound {
             true => unconfirmed.clone(),
             false => answer.clone(),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mail::HistogramRecorder;
 
-use crate::{LookupAnswer, LookupStats, LookupTrace, TableLayer};
+use crate::{LookupAnswer, LookupStats, TableLayer, TracedAnswer};
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -30,7 +30,7 @@ impl Counters {
     }
 
     /// Counts an answer of any layer.
-    pub(super) fn count(&self, trace: &LookupTrace) {
+    pub(super) fn count(&self, trace: &TracedAnswer) {
         let answer = match trace.answer {
             LookupAnswer::Found(_) => &self.found,
             LookupAnswer::NotFound => &self.not_found,

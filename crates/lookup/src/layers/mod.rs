@@ -38,11 +38,11 @@ pub use self::cache::CacheSettings;
 use self::pending_lookup::PendingLookup;
 use self::shared::Shared;
 use crate::backend::Backend;
-use crate::{LookupAnswer, LookupFuture, LookupStats, LookupTrace, Table, TableEventHandler, TableLayer, TraceFuture};
+use crate::{LookupAnswer, LookupFuture, LookupStats, Table, TableEventHandler, TableLayer, TraceFuture, TracedAnswer};
 
 /// How to use a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct BackendSettings {
     /// The cache; None disables it.
     pub cache: Option<CacheSettings>,
     /// Keys per request, at least 1. Default 64.
@@ -63,9 +63,9 @@ pub struct Settings {
     pub probe_interval: Duration,
 }
 
-impl Default for Settings {
+impl Default for BackendSettings {
     fn default() -> Self {
-        Settings {
+        BackendSettings {
             cache: Some(CacheSettings::default()),
             batch_max: 64,
             batch_delay: Duration::from_micros(300),
@@ -83,20 +83,20 @@ impl Default for Settings {
 /// A lookup whose keys are all cached is ready immediately. Others must be awaited on a tokio
 /// runtime with time enabled. Dropping the table joins its thread, and therefore waits for a
 /// backend that blocks.
-pub struct LayeredTable {
+pub struct BackendTable {
     shared: Arc<Shared>,
     /// None after shutdown.
     thread: Option<JoinHandle<()>>,
 }
 
-impl LayeredTable {
+impl BackendTable {
     /// Starts the table `name`. Fails if the thread or its runtime cannot be created.
     pub fn start(
         name: &str,
         backend: impl Backend,
-        settings: Settings,
+        settings: BackendSettings,
         events: TableEventHandler,
-    ) -> io::Result<LayeredTable> {
+    ) -> io::Result<BackendTable> {
         let shared = Arc::new(Shared::new(name, &settings));
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let worker = BackendWorker::new(shared.clone(), backend, events, &settings);
@@ -106,11 +106,11 @@ impl LayeredTable {
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name(format!("table {name}")).spawn(work)?;
-        Ok(LayeredTable { shared, thread: Some(thread) })
+        Ok(BackendTable { shared, thread: Some(thread) })
     }
 }
 
-impl Table for LayeredTable {
+impl Table for BackendTable {
     fn name(&self) -> &str {
         &self.shared.name
     }
@@ -126,7 +126,7 @@ impl Table for LayeredTable {
     fn trace<'a>(&'a self, key: &'a str) -> TraceFuture<'a> {
         let lookup = PendingLookup::new(&self.shared, &[key]);
         Box::pin(async move {
-            lookup.traces().await.pop().unwrap_or_else(|| LookupTrace {
+            lookup.traces().await.pop().unwrap_or_else(|| TracedAnswer {
                 answer: LookupAnswer::Unavailable(format!("table '{}': no answer", self.name())),
                 layer: TableLayer::Backend,
             })
@@ -138,7 +138,7 @@ impl Table for LayeredTable {
     }
 }
 
-impl Drop for LayeredTable {
+impl Drop for BackendTable {
     fn drop(&mut self) {
         self.shared.end();
         let here = thread::current().id();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::answer_slots::AnswerSlots;
 use super::batch_queue::Key;
 use super::shared::Shared;
-use crate::{LookupTrace, TableLayer};
+use crate::{TableLayer, TracedAnswer};
 
 /// A lookup with missing answers. Dropping it removes it from the queue.
 pub(super) struct PendingLookup<'a> {
@@ -24,7 +24,7 @@ impl<'a> PendingLookup<'a> {
     }
 
     /// All answers, in the order of the keys. Needs a tokio runtime unless all are ready.
-    pub(super) async fn traces(self) -> Vec<LookupTrace> {
+    pub(super) async fn traces(self) -> Vec<TracedAnswer> {
         if !self.slots.is_complete() {
             let answered = std::future::poll_fn(|context| self.slots.poll(context));
             if tokio::time::timeout(self.shared.wait_max, answered).await.is_err() {
@@ -33,7 +33,7 @@ impl<'a> PendingLookup<'a> {
         }
         let mut answers = self.slots.take();
         self.fill_late(&mut answers);
-        let traces: Vec<LookupTrace> = answers.into_iter().flatten().collect();
+        let traces: Vec<TracedAnswer> = answers.into_iter().flatten().collect();
         traces.iter().for_each(|trace| self.shared.counters.count(trace));
         traces
     }
@@ -44,7 +44,7 @@ impl<'a> PendingLookup<'a> {
     }
 
     /// Fills in the answers that did not arrive in time.
-    fn fill_late(&self, answers: &mut [Option<LookupTrace>]) {
+    fn fill_late(&self, answers: &mut [Option<TracedAnswer>]) {
         let late = self.missing.iter().filter(|(place, _)| answers[*place].is_none()).collect::<Vec<_>>();
         if late.is_empty() {
             return;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use super::Settings;
+use super::BackendSettings;
 use super::answer_slots::{AnswerSlots, Waiter};
 use super::batch_queue::{BatchQueue, CancelledKeys, EnqueueError, Enqueued, Key};
 use super::cache::Cache;
 use super::counters::Counters;
 use super::notifier;
-use crate::{BackendDown, LookupAnswer, LookupStats, LookupTrace, TableLayer};
+use crate::{BackendDown, LookupAnswer, LookupStats, TableLayer, TracedAnswer};
 
 pub(super) struct Shared {
     pub(super) name: Box<str>,
@@ -28,7 +28,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(name: &str, settings: &Settings) -> Self {
+    pub(super) fn new(name: &str, settings: &BackendSettings) -> Self {
         Shared {
             name: name.into(),
             counters: Counters::default(),
@@ -67,7 +67,8 @@ impl Shared {
             match self.cache.as_ref().and_then(|cache| cache.fresh(&key, now)) {
                 // No task is waiting yet.
                 Some(hit) => drop(
-                    slots.deliver(place, LookupTrace { answer: hit.answer, layer: TableLayer::Cache { age: hit.age } }),
+                    slots
+                        .deliver(place, TracedAnswer { answer: hit.answer, layer: TableLayer::Cache { age: hit.age } }),
                 ),
                 None => missing.push((place, Key::from(key))),
             }
@@ -102,7 +103,7 @@ impl Shared {
         self.unlock_and_wake(queue);
     }
 
-    fn refused_answer(&self, key: &str, refusal: EnqueueError, now: Instant) -> LookupTrace {
+    fn refused_answer(&self, key: &str, refusal: EnqueueError, now: Instant) -> TracedAnswer {
         match refusal {
             EnqueueError::Down(error) => self.fallback_answer(key, &error, TableLayer::Breaker, now),
             EnqueueError::Full => {
@@ -114,10 +115,10 @@ impl Shared {
     }
 
     /// The answer without the backend: a cache entry, even if stale, otherwise Unavailable.
-    pub(super) fn fallback_answer(&self, key: &str, why: &str, layer: TableLayer, now: Instant) -> LookupTrace {
+    pub(super) fn fallback_answer(&self, key: &str, why: &str, layer: TableLayer, now: Instant) -> TracedAnswer {
         let why = format!("table '{}': {why}", self.name);
         let spare = self.cache.as_ref().and_then(|cache| cache.fallback(key, &why, now));
-        spare.unwrap_or(LookupTrace { answer: LookupAnswer::Unavailable(why), layer })
+        spare.unwrap_or(TracedAnswer { answer: LookupAnswer::Unavailable(why), layer })
     }
 
     /// Stores an answer of the backend in the cache.
@@ -182,7 +183,7 @@ const TOO_MANY: &str = "too many keys are waiting";
 const SHUT_DOWN: &str = "the table has shut down";
 
 /// Delivers answers to the waiting lookups, then wakes their tasks together.
-pub(super) fn deliver(answers: impl Iterator<Item = (LookupTrace, Vec<Waiter>)>) {
+pub(super) fn deliver(answers: impl Iterator<Item = (TracedAnswer, Vec<Waiter>)>) {
     let mut tasks = Vec::new();
     for (trace, waiters) in answers {
         tasks.extend(waiters.iter().filter_map(|waiter| waiter.deliver(trace.clone())));
@@ -190,10 +191,10 @@ pub(super) fn deliver(answers: impl Iterator<Item = (LookupTrace, Vec<Waiter>)>)
     notifier::wake(tasks);
 }
 
-/// Like [`fold`](crate::fold), but borrows keys that are already folded.
+/// Like [`fold`](crate::fold_key), but borrows keys that are already folded.
 fn folded(key: &str) -> Cow<'_, str> {
     let is_folded = key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
-    if is_folded { Cow::Borrowed(key) } else { Cow::Owned(crate::fold(key)) }
+    if is_folded { Cow::Borrowed(key) } else { Cow::Owned(crate::fold_key(key)) }
 }
 
 #[cfg(test)]
@@ -204,8 +205,10 @@ mod tests {
     #[test]
     fn what_is_due_is_answered_and_asked_once_meanwhile() {
         let ttl = Duration::from_secs(100);
-        let settings =
-            Settings { cache: Some(CacheSettings { ttl, ..CacheSettings::default() }), ..Settings::default() };
+        let settings = BackendSettings {
+            cache: Some(CacheSettings { ttl, ..CacheSettings::default() }),
+            ..BackendSettings::default()
+        };
         let shared = Shared::new("people", &settings);
         let now = Instant::now();
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).expect("the clock started earlier");
@@ -225,7 +228,7 @@ mod tests {
     #[test]
     fn keys_are_folded_as_tables_fold_them() {
         for key in ["bob@example.org", "Bob@Example.ORG", "ÄÖ@example.org", "äö", ""] {
-            assert_eq!(folded(key), crate::fold(key));
+            assert_eq!(folded(key), crate::fold_key(key));
         }
         assert!(matches!(folded("bob+x@example.org"), Cow::Borrowed(_)));
     }

@@ -33,7 +33,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::LookupAnswer;
-use crate::backend::{AskFuture, Backend, BackendFailure, ProbeFuture};
+use crate::backend::{Backend, BackendFailure, BackendFuture, ProbeFuture};
 use connection::{Connection, Connector};
 use error::RequestError;
 
@@ -41,7 +41,7 @@ pub use url::{PostgresUrl, PostgresUrlError};
 
 /// Configuration of a PostgreSQL table.
 #[derive(Clone)]
-pub struct Config {
+pub struct PostgresConfig {
     /// The server. Of several hosts, the first that accepts a connection is used.
     pub url: PostgresUrl,
     /// Overrides the password in the URL.
@@ -61,7 +61,7 @@ pub struct Config {
 
 /// Why a table cannot be created.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum PostgresConfigError {
     /// A query without keys would return the same for all requests.
     #[error("the query has no $1, the array of keys: ... WHERE address = ANY($1)")]
     NoKeys,
@@ -80,7 +80,7 @@ pub enum ConfigError {
 
 /// The backend for a PostgreSQL table.
 pub struct Postgres {
-    config: Config,
+    config: PostgresConfig,
     connector: Connector,
     /// Idle connections, the most recently used one last.
     idle: RefCell<Vec<Connection>>,
@@ -90,9 +90,9 @@ pub struct Postgres {
 
 impl Postgres {
     /// Creates the backend without connecting.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    pub fn new(config: PostgresConfig) -> Result<Self, PostgresConfigError> {
         if !config.query.contains("$1") {
-            return Err(ConfigError::NoKeys);
+            return Err(PostgresConfigError::NoKeys);
         }
         let connector = Connector {
             settings: config.url.settings(config.password.as_deref(), config.connect_timeout),
@@ -183,7 +183,7 @@ impl Postgres {
 }
 
 impl Backend for Postgres {
-    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> AskFuture<'a> {
+    fn ask<'a>(&'a self, keys: &'a [Box<str>]) -> BackendFuture<'a> {
         Box::pin(async move {
             // PostgreSQL text cannot contain NUL, so such a key does not exist and must not make
             // the request fail.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{LookupAnswer, fold};
+use crate::{LookupAnswer, fold_key};
 
 /// Answers, collected row by row.
 pub(super) struct RowCollector<'a> {
@@ -37,7 +37,7 @@ impl<'a> RowCollector<'a> {
     ) -> Result<(), RowError> {
         let key = key.ok_or(RowError::Null)?;
         // Most databases store folded keys.
-        let place = self.places.get(key).or_else(|| self.places.get(&*fold(key)));
+        let place = self.places.get(key).or_else(|| self.places.get(&*fold_key(key)));
         let &place = place.ok_or_else(|| RowError::Key(key.to_owned()))?;
         self.found[place].get_or_insert_default().extend(values.flatten().map(str::to_owned));
         Ok(())

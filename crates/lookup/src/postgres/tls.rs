@@ -10,13 +10,13 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Config, ConfigError};
+use super::{PostgresConfig, PostgresConfigError};
 
 /// The ALPN protocol name, which servers require for direct TLS.
 const PROTOCOL: &[u8] = b"postgresql";
 
 /// The TLS connector for this configuration.
-pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigError> {
+pub(super) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, PostgresConfigError> {
     let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(root_store(config)?)
@@ -27,7 +27,7 @@ pub(super) fn connector(config: &Config) -> Result<MakeRustlsConnect, ConfigErro
     Ok(MakeRustlsConnect::new(tls))
 }
 
-fn root_store(config: &Config) -> Result<RootCertStore, ConfigError> {
+fn root_store(config: &PostgresConfig) -> Result<RootCertStore, PostgresConfigError> {
     let mut roots = RootCertStore::empty();
     match (&config.ca_file, config.url.ssl_mode()) {
         (_, SslMode::Disable) => {}
@@ -42,8 +42,8 @@ fn root_store(config: &Config) -> Result<RootCertStore, ConfigError> {
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let failed = |what: String| ConfigError::Certificates { path: path.into(), what };
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PostgresConfigError> {
+    let failed = |what: String| PostgresConfigError::Certificates { path: path.into(), what };
     let certificates: Vec<_> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| failed(error.to_string()))?;
     match certificates.is_empty() {

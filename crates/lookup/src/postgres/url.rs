@@ -102,7 +102,7 @@ impl PostgresUrl {
     }
 
     /// The paths of the Unix sockets among the hosts, as libpq names them.
-    pub fn sockets(&self) -> Vec<PathBuf> {
+    pub fn unix_socket_paths(&self) -> Vec<PathBuf> {
         let socket = |target: TargetHost| match target.host {
             HostAddress::Unix(folder) => Some(folder.join(format!(".s.PGSQL.{}", target.port))),
             HostAddress::Name(_) | HostAddress::Address { .. } => None,

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use cluster::Cluster;
 use lookup::LookupAnswer;
 use lookup::backend::{Backend, BackendFailure};
-use lookup::postgres::{Config, ConfigError, Postgres};
+use lookup::postgres::{Postgres, PostgresConfig, PostgresConfigError};
 
 const BY_ADDRESS: &str = "SELECT address, target, second FROM aliases WHERE lower(address) = ANY($1) ORDER BY n";
 
-fn config(url: &str, query: &str) -> Config {
-    Config {
+fn config(url: &str, query: &str) -> PostgresConfig {
+    PostgresConfig {
         url: url.parse().unwrap(),
         password: None,
         ca_file: None,
@@ -164,7 +164,7 @@ fn what_takes_too_long_is_given_up_on_the_server_too() {
     with_cluster(async |cluster| {
         let timeout = Duration::from_millis(200);
         let query = "SELECT k, pg_sleep(CASE k WHEN 'slow' THEN 600 ELSE 0 END)::text FROM unnest($1) AS k";
-        let table = Postgres::new(Config { timeout, ..config(&cluster.url(), query) }).unwrap();
+        let table = Postgres::new(PostgresConfig { timeout, ..config(&cluster.url(), query) }).unwrap();
         assert_eq!(ask(&table, &["fast"]).await.unwrap(), [found(&[""])]);
         let began = Instant::now();
         let failure = ask(&table, &["slow"]).await.unwrap_err();
@@ -186,7 +186,7 @@ fn the_first_host_that_lets_us_in_answers() {
         let connect_timeout = Duration::from_millis(300);
         let of = |hosts: &str| {
             let url = format!("postgres://postgres@{hosts}/postgres?sslmode=disable");
-            Postgres::new(Config { connect_timeout, ..config(&url, BY_ADDRESS) }).unwrap()
+            Postgres::new(PostgresConfig { connect_timeout, ..config(&url, BY_ADDRESS) }).unwrap()
         };
         let failure = ask(&of(&hosts), &["bob@x"]).await.unwrap_err().to_string();
         for part in [
@@ -207,7 +207,7 @@ fn the_ca_decides_whether_tls_is_trusted() {
         let (ours, another) = cluster.enable_tls("localhost");
         let port = cluster.port();
         let attempt = async |url: &str, ca_file: Option<&std::path::Path>| {
-            let config = Config { ca_file: ca_file.map(Into::into), ..config(url, BY_ADDRESS) };
+            let config = PostgresConfig { ca_file: ca_file.map(Into::into), ..config(url, BY_ADDRESS) };
             ask(&Postgres::new(config).unwrap(), &["nobody@x"]).await.map_err(|failure| failure.what)
         };
         let by_name = |mode: &str| format!("postgres://postgres@localhost:{port}/postgres?sslmode={mode}");
@@ -248,7 +248,7 @@ fn a_password_may_stand_beside_the_url() {
             refused.what.contains("password authentication failed for user \"mail\" (SQLSTATE 28P01)"),
             "{refused}"
         );
-        let with = Config { password: Some("s3cret".into()), ..config(&url, BY_ADDRESS) };
+        let with = PostgresConfig { password: Some("s3cret".into()), ..config(&url, BY_ADDRESS) };
         assert_eq!(ask(&Postgres::new(with).unwrap(), &["nobody@x"]).await.unwrap(), [LookupAnswer::NotFound]);
     });
 }
@@ -256,12 +256,12 @@ fn a_password_may_stand_beside_the_url() {
 #[test]
 fn what_can_never_work_is_refused_before_anything_is_asked() {
     let url = "postgres://mail@db/mail";
-    assert!(matches!(Postgres::new(config(url, "SELECT a FROM b")), Err(ConfigError::NoKeys)));
+    assert!(matches!(Postgres::new(config(url, "SELECT a FROM b")), Err(PostgresConfigError::NoKeys)));
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
     for (path, expected) in [(empty, "no certificate found"), ("/proc/no such file".into(), "No such file")] {
-        let config = Config { ca_file: Some(path.clone()), ..config(url, BY_ADDRESS) };
+        let config = PostgresConfig { ca_file: Some(path.clone()), ..config(url, BY_ADDRESS) };
         let error = Postgres::new(config).err().unwrap().to_string();
         assert!(error.starts_with(&format!("{}: ", path.display())) && error.contains(expected), "{error}");
     }

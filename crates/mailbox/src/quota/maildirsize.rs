@@ -16,7 +16,7 @@ use mail::units;
 
 /// The limits of a mailbox; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct QuotaLimits {
     /// Bytes of all files.
     pub bytes: u64,
     /// Files.
@@ -35,23 +35,23 @@ pub struct Usage {
 /// The text is not a valid quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid quota {0:?}: expected for example \"1GiB\" or \"1073741824S,100000C\"")]
-pub struct InvalidLimits(Box<str>);
+pub struct InvalidQuotaLimits(Box<str>);
 
-impl Limits {
+impl QuotaLimits {
     /// Whether there is no limit at all.
-    pub fn is_none(self) -> bool {
-        self == Limits::default()
+    pub fn is_unlimited(self) -> bool {
+        self == QuotaLimits::default()
     }
 
     /// Whether a mailbox may have this usage.
-    pub fn allow(self, usage: Usage) -> bool {
+    pub fn allows_usage(self, usage: Usage) -> bool {
         (self.bytes == 0 || usage.bytes <= self.bytes) && (self.messages == 0 || usage.messages <= self.messages)
     }
 }
 
 impl Usage {
     /// One message of `bytes` bytes.
-    pub fn message(bytes: u64) -> Self {
+    pub fn of_message(bytes: u64) -> Self {
         Usage { bytes, messages: 1 }
     }
 }
@@ -65,28 +65,28 @@ impl std::ops::Add for Usage {
 }
 
 /// The form of the header of `maildirsize`; an unlimited value is left out, but never both.
-impl fmt::Display for Limits {
+impl fmt::Display for QuotaLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Limits { bytes, messages: 0 } => write!(f, "{bytes}S"),
-            Limits { bytes: 0, messages } => write!(f, "{messages}C"),
-            Limits { bytes, messages } => write!(f, "{bytes}S,{messages}C"),
+            QuotaLimits { bytes, messages: 0 } => write!(f, "{bytes}S"),
+            QuotaLimits { bytes: 0, messages } => write!(f, "{messages}C"),
+            QuotaLimits { bytes, messages } => write!(f, "{bytes}S,{messages}C"),
         }
     }
 }
 
 /// Accepts the header of `maildirsize`; bytes may also be a plain number or have a unit.
-impl FromStr for Limits {
-    type Err = InvalidLimits;
+impl FromStr for QuotaLimits {
+    type Err = InvalidQuotaLimits;
 
-    fn from_str(text: &str) -> Result<Self, InvalidLimits> {
+    fn from_str(text: &str) -> Result<Self, InvalidQuotaLimits> {
         parse(text, |part| number(part.strip_suffix('S').unwrap_or(part)).or_else(|| units::parse_size(part)))
-            .ok_or_else(|| InvalidLimits(text.into()))
+            .ok_or_else(|| InvalidQuotaLimits(text.into()))
     }
 }
 
 /// Parses limits, each at most once; `bytes` parses a part that is not a number of messages.
-fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<Limits> {
+fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<QuotaLimits> {
     let mut limits = (None, None);
     for part in text.split(',').map(str::trim_ascii) {
         let earlier = match part.strip_suffix('C') {
@@ -97,7 +97,7 @@ fn parse(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<Limits> {
             return None;
         }
     }
-    Some(Limits { bytes: limits.0.unwrap_or(0), messages: limits.1.unwrap_or(0) })
+    Some(QuotaLimits { bytes: limits.0.unwrap_or(0), messages: limits.1.unwrap_or(0) })
 }
 
 /// Digits only: `parse` alone would also accept a sign.
@@ -108,7 +108,7 @@ fn number(text: &str) -> Option<u64> {
 /// The content of a valid `maildirsize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaildirSize {
-    pub(super) limits: Limits,
+    pub(super) limits: QuotaLimits,
     /// The sum of its lines.
     pub(super) usage: Usage,
     /// Lines after the header; the first one comes from a recount.
@@ -138,7 +138,7 @@ impl MaildirSize {
     }
 
     /// The content of a new file after a recount.
-    pub(super) fn new_file(limits: Limits, usage: Usage) -> String {
+    pub(super) fn new_file(limits: QuotaLimits, usage: Usage) -> String {
         format!("{limits}\n{}", line(usage))
     }
 }
@@ -154,8 +154,8 @@ mod tests {
 
     use super::*;
 
-    fn limits(bytes: u64, messages: u64) -> Limits {
-        Limits { bytes, messages }
+    fn limits(bytes: u64, messages: u64) -> QuotaLimits {
+        QuotaLimits { bytes, messages }
     }
 
     #[test]
@@ -178,18 +178,18 @@ mod tests {
         for text in
             ["", "S", "-1S", "+1S", "1X", "1S,,1C", "1S;1C", "1S,2S", "1,1KiB", "1GS", "many", "99999999999999999999S"]
         {
-            assert!(text.parse::<Limits>().is_err(), "{text}");
+            assert!(text.parse::<QuotaLimits>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn unlimited_values_are_allowed() {
         let used = |bytes, messages| Usage { bytes, messages };
-        assert!(limits(0, 0).allow(used(u64::MAX, u64::MAX)));
-        assert!(limits(10, 0).allow(used(10, u64::MAX)));
-        assert!(!limits(10, 0).allow(used(11, 0)));
-        assert!(limits(0, 2).allow(used(u64::MAX, 2)));
-        assert!(!limits(0, 2).allow(used(0, 3)));
+        assert!(limits(0, 0).allows_usage(used(u64::MAX, u64::MAX)));
+        assert!(limits(10, 0).allows_usage(used(10, u64::MAX)));
+        assert!(!limits(10, 0).allows_usage(used(11, 0)));
+        assert!(limits(0, 2).allows_usage(used(u64::MAX, 2)));
+        assert!(!limits(0, 2).allows_usage(used(0, 3)));
     }
 
     #[test]

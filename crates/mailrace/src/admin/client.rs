@@ -7,24 +7,24 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use mail::Address;
-use queue::QueueAction;
+use queue::OperatorAction;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::explain::Deliverability;
-use super::filter::Filter;
+use super::filter::RecipientFilter;
 use super::request::{ActionRequest, ControlRequest};
 use super::text::{SerdeAsText, plural};
 use super::{REQUEST_OCTETS_MAX, list as listed, show};
 use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
 use crate::config::Config;
-use crate::exit::{self, ExitError, ServerError};
+use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
 use crate::reload::ReloadAnswer;
 use crate::terminal::printable;
 
 /// `mailrace queue list`.
-pub fn list(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
+pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
     let filter = args.filter.clone();
     let request = match args.by {
         Some(by) => ControlRequest::Summary { by, filter },
@@ -43,33 +43,33 @@ pub fn list(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
 }
 
 /// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
-pub fn act(config: &Config, act: QueueAction, args: &QueueActionArgs) -> anyhow::Result<()> {
+pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueActionArgs) -> anyhow::Result<()> {
     if args.filter.is_empty() && !args.all {
         let text = "no recipients selected: give a filter or --all".into();
         return Err(ExitError { code: exit::USAGE, text }.into());
     }
-    let request = ControlRequest::action(act, ActionRequest { filter: args.filter.clone(), dry_run: args.dry_run });
+    let request = ControlRequest::action(action, ActionRequest { filter: args.filter.clone(), dry_run: args.dry_run });
     let answer = request_text(&config.admin.socket, &request)?;
-    let fate = match act {
-        QueueAction::Hold => "held",
-        QueueAction::Release => "released",
-        QueueAction::Retry => "tried again",
-        QueueAction::Remove => "removed",
-        QueueAction::Bounce => "bounced",
+    let fate = match action {
+        OperatorAction::Hold => "held",
+        OperatorAction::Release => "released",
+        OperatorAction::Retry => "tried again",
+        OperatorAction::Remove => "removed",
+        OperatorAction::Bounce => "bounced",
     };
     let will = if args.dry_run { "would be" } else { "to be" };
     print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
 }
 
 /// `mailrace queue pause` and `resume`.
-pub fn pause(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
+pub fn set_queue_paused(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
     let queue = queue.to_owned();
     let request = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
     request_text(&config.admin.socket, &request).map(drop)
 }
 
 /// `mailrace explain`.
-pub fn explain(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
+pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
     let sender = args.sender.clone().map(SerdeAsText);
     let (client, helo) = (args.client, args.helo.clone());
     let request = match &args.target {
@@ -82,12 +82,12 @@ pub fn explain(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
 }
 
 /// `mailrace load`.
-pub fn load(config: &Config) -> anyhow::Result<()> {
+pub fn print_load(config: &Config) -> anyhow::Result<()> {
     print(request_text(&config.admin.socket, &ControlRequest::Load)?.lines())
 }
 
 /// `mailrace status`.
-pub fn status(config: &Config) -> anyhow::Result<()> {
+pub fn print_status(config: &Config) -> anyhow::Result<()> {
     print(request_text(&config.admin.socket, &ControlRequest::Status)?.lines())
 }
 
@@ -96,7 +96,7 @@ pub fn reload(config: &Config) -> anyhow::Result<()> {
     let answer: ReloadAnswer = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Reload)?)?;
     match answer.code {
         0 => print(answer.text.lines()),
-        code => Err(ServerError { code, text: answer.text }.into()),
+        code => Err(FormattedError { code, text: answer.text }.into()),
     }
 }
 
@@ -123,14 +123,14 @@ impl From<ExitError> for ControlClientError {
 }
 
 /// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
-pub fn retry_now(config: &Config, filter: Filter) -> anyhow::Result<usize> {
+pub fn retry_now(config: &Config, filter: RecipientFilter) -> anyhow::Result<usize> {
     let answer = request_text(&config.admin.socket, &ControlRequest::Retry(ActionRequest { filter, dry_run: false }))?;
     Ok(answer.trim_end().parse()?)
 }
 
 /// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit
 /// codes are those of Exim: 2 if any address is undeliverable, else 1 if any is unknown now.
-pub fn verify(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
+pub fn verify_addresses(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
     let mut worst = Deliverability::Deliverable;
     for address in addresses {
         let answer =
@@ -238,7 +238,7 @@ mod tests {
             assert_eq!(read_request(&stream).unwrap(), "list {}");
             stream.write_all(bytes).unwrap();
         });
-        let answer = request_text(&socket, &ControlRequest::List(Filter::default())).map_err(|error| {
+        let answer = request_text(&socket, &ControlRequest::List(RecipientFilter::default())).map_err(|error| {
             let exit = error.downcast::<ExitError>().unwrap();
             (exit.code, exit.text)
         });

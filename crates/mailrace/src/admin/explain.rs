@@ -6,41 +6,41 @@ mod address;
 mod message;
 
 use mail::Timestamp;
-use queue::{NextHopView, Obstacle, QueueNumber};
+use queue::{BlockReason, NextHopView, QueueNumber};
 
-pub use address::Explainer;
+pub use address::AddressExplainer;
 pub(super) use address::{AddressTrace, Deliverability};
 pub(super) use message::MessageState;
 
 use super::text::{plural, short_duration};
 
 /// An obstacle as a sentence without period; `name` gives the names of queues.
-fn obstacle_text<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
+fn obstacle_text<'a>(obstacle: &BlockReason, now: Timestamp, name: impl Fn(QueueNumber) -> &'a str) -> String {
     match obstacle {
-        Obstacle::Stopped => "deliveries are stopped because of high load (see `mailrace load`)".into(),
-        Obstacle::Unrecorded { attempts, max: most } => {
+        BlockReason::Stopped => "deliveries are stopped because of high load (see `mailrace load`)".into(),
+        BlockReason::Unrecorded { attempts, max: most } => {
             format!("{} ended but not recorded (limit {most}): the disk is slow", plural(*attempts, "attempt"))
         }
-        Obstacle::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
-        Obstacle::NoRoute => "the route is not resolved yet".into(),
-        Obstacle::Dead { probe_at, error } => {
+        BlockReason::Paused(queue) => format!("the queue {} is paused, or its concurrency is 0", name(*queue)),
+        BlockReason::NoRoute => "the route is not resolved yet".into(),
+        BlockReason::Dead { probe_at, error } => {
             format!("the next hop is unreachable ({error}); next attempt {}", time_text(*probe_at, now))
         }
-        Obstacle::Suspect { messages, resume_at, error } => format!(
+        BlockReason::Suspect { messages, resume_at, error } => format!(
             "the next hop interrupted {} in a row ({error}); trying one message at a time, the next {}",
             plural(*messages as usize, "message"),
             time_text(*resume_at, now)
         ),
-        Obstacle::Rate { until } => {
+        BlockReason::Rate { until } => {
             format!("the rate limit of the next hop is reached; next message {}", time_text(*until, now))
         }
-        Obstacle::NextHopFull { attempts, max: most } => {
+        BlockReason::NextHopFull { attempts, max: most } => {
             format!("the next hop has {}, its current limit ({most})", plural(*attempts, "attempt"))
         }
-        Obstacle::QueueFull { queue, attempts, max: most } => {
+        BlockReason::QueueFull { queue, attempts, max: most } => {
             format!("the queue {} has {}, its limit ({most})", name(*queue), plural(*attempts, "attempt"))
         }
-        Obstacle::Adopted { queue, release_after, since } => format!(
+        BlockReason::Adopted { queue, release_after, since } => format!(
             "the next hop failed or was slow {} ago and is served by the queue {}, with fewer attempts, until it \
              has worked well for {}",
             short_duration(now.since(*since)),
@@ -53,7 +53,7 @@ fn obstacle_text<'a>(obstacle: &Obstacle, now: Timestamp, name: impl Fn(QueueNum
 /// What mail for a destination waits for, one line each, or that nothing holds it. "Held" is only
 /// what the operator holds.
 fn obstacle_lines<'a>(
-    obstacles: &[Obstacle],
+    obstacles: &[BlockReason],
     now: Timestamp,
     name: impl Fn(QueueNumber) -> &'a str + Copy,
 ) -> Vec<String> {
@@ -92,17 +92,21 @@ mod tests {
         let name = |number: QueueNumber| ["standard", "lame"][usize::from(number.0)];
         let (standard, lame) = (QueueNumber(0), QueueNumber(1));
         let obstacles = [
-            Obstacle::Stopped,
-            Obstacle::Unrecorded { attempts: 10_001, max: 10_000 },
-            Obstacle::Paused(standard),
-            Obstacle::NoRoute,
-            Obstacle::Dead { probe_at: NOW + HOUR, error: Reply::plain(451, "connection refused") },
-            Obstacle::Dead { probe_at: NOW - HOUR, error: Reply::plain(451, "timed out") },
-            Obstacle::Suspect { messages: 4, resume_at: NOW + HOUR / 60, error: Reply::plain(451, "connection lost") },
-            Obstacle::Rate { until: NOW + HOUR / 60 },
-            Obstacle::NextHopFull { attempts: 1, max: 1 },
-            Obstacle::QueueFull { queue: lame, attempts: 75, max: 75 },
-            Obstacle::Adopted { queue: lame, release_after: HOUR, since: NOW - HOUR / 2 },
+            BlockReason::Stopped,
+            BlockReason::Unrecorded { attempts: 10_001, max: 10_000 },
+            BlockReason::Paused(standard),
+            BlockReason::NoRoute,
+            BlockReason::Dead { probe_at: NOW + HOUR, error: Reply::without_enhanced_code(451, "connection refused") },
+            BlockReason::Dead { probe_at: NOW - HOUR, error: Reply::without_enhanced_code(451, "timed out") },
+            BlockReason::Suspect {
+                messages: 4,
+                resume_at: NOW + HOUR / 60,
+                error: Reply::without_enhanced_code(451, "connection lost"),
+            },
+            BlockReason::Rate { until: NOW + HOUR / 60 },
+            BlockReason::NextHopFull { attempts: 1, max: 1 },
+            BlockReason::QueueFull { queue: lame, attempts: 75, max: 75 },
+            BlockReason::Adopted { queue: lame, release_after: HOUR, since: NOW - HOUR / 2 },
         ];
         let lines = [obstacle_lines(&obstacles, NOW, name), obstacle_lines(&[], NOW, name)].concat();
         insta::assert_snapshot!("obstacles", lines.join("\n"));

@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use mail::{Envelope, QueueId, Timestamp};
-use queue::{Destination, QueueNumber, Queues, RecipientProgress, RecipientView};
+use queue::{DestinationId, QueueNumber, Queues, RecipientProgress, RecipientView};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::pattern::{AddressPattern, NamePattern, TextPattern, domain_of};
+use super::pattern::{AddressPattern, DestinationPattern, SubstringPattern, domain_of};
 use super::text::{DurationArg, SerdeAsText, SizeArg};
 
 /// Conditions on a recipient and its message.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Filter {
+pub struct RecipientFilter {
     /// Sent by this address, @domain or pattern with *; <> for bounces
     #[arg(long, value_name = "ADDRESS")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -36,7 +36,7 @@ pub struct Filter {
     /// For this destination, or a pattern with *
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub destination: Option<SerdeAsText<NamePattern>>,
+    pub destination: Option<SerdeAsText<DestinationPattern>>,
     /// In this queue
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -45,7 +45,7 @@ pub struct Filter {
     /// ready, in-flight
     #[arg(long, value_name = "STATE", value_delimiter = ',', hide_possible_values = true)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
-    pub state: Vec<StateName>,
+    pub state: Vec<RecipientStateFilter>,
     /// Accepted longer ago than this: 90s, 30m, 2h, 5d
     #[arg(long, value_name = "SPAN")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -65,7 +65,7 @@ pub struct Filter {
     /// With this text in the last error
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub error: Option<SerdeAsText<TextPattern>>,
+    pub error: Option<SerdeAsText<SubstringPattern>>,
     /// Of these messages
     #[arg(long, value_name = "QUEUE-ID", num_args = 1..)]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "non_empty")]
@@ -75,7 +75,7 @@ pub struct Filter {
 /// A state, as the operator names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum StateName {
+pub enum RecipientStateFilter {
     /// Kept until the operator releases it
     Held,
     /// Waits for a later attempt
@@ -88,21 +88,23 @@ pub enum StateName {
     InFlight,
 }
 
-impl StateName {
+impl RecipientStateFilter {
     fn includes(self, progress: RecipientProgress) -> bool {
         match progress {
-            RecipientProgress::Held => self == StateName::Held,
-            RecipientProgress::Waiting(_) => self == StateName::Waiting,
-            RecipientProgress::Ready => matches!(self, StateName::Ready | StateName::Active),
-            RecipientProgress::InFlight => matches!(self, StateName::InFlight | StateName::Active),
+            RecipientProgress::Held => self == RecipientStateFilter::Held,
+            RecipientProgress::Waiting(_) => self == RecipientStateFilter::Waiting,
+            RecipientProgress::Ready => matches!(self, RecipientStateFilter::Ready | RecipientStateFilter::Active),
+            RecipientProgress::InFlight => {
+                matches!(self, RecipientStateFilter::InFlight | RecipientStateFilter::Active)
+            }
         }
     }
 }
 
-impl Filter {
+impl RecipientFilter {
     /// Whether the filter selects everything.
     pub fn is_empty(&self) -> bool {
-        *self == Filter::default()
+        *self == RecipientFilter::default()
     }
 
     /// Whether the filter needs more than the queue knows.
@@ -160,7 +162,7 @@ pub(super) struct UnknownQueue {
 
 /// The number of the queue with this name.
 pub(super) fn find_queue<R: Clone>(queues: &Queues<R>, name: &str) -> Result<QueueNumber, UnknownQueue> {
-    let current_queues = || queues.queues().filter(|queue| !queue.is_gone());
+    let current_queues = || queues.queue_views().filter(|queue| !queue.is_retired_and_empty());
     current_queues().find(|queue| queue.name == name).map(|queue| queue.number).ok_or_else(|| {
         let others: Vec<_> = current_queues().map(|queue| queue.name).collect();
         UnknownQueue { name: name.into(), others: others.join(", ") }
@@ -170,10 +172,10 @@ pub(super) fn find_queue<R: Clone>(queues: &Queues<R>, name: &str) -> Result<Que
 /// The conditions on what the queue knows, prepared for one pass over a million entries: each
 /// destination and each error text is checked once.
 pub(super) struct QueueFilter<'a> {
-    filter: &'a Filter,
+    filter: &'a RecipientFilter,
     now: Timestamp,
     /// None: any.
-    destinations: Option<HashSet<Destination>>,
+    destinations: Option<HashSet<DestinationId>>,
     ids: HashSet<QueueId>,
     /// By address of the error text in memory: whether it contains the wanted text.
     errors: HashMap<usize, bool>,
@@ -181,16 +183,16 @@ pub(super) struct QueueFilter<'a> {
 
 impl<'a> QueueFilter<'a> {
     pub(super) fn new<R: Clone>(
-        filter: &'a Filter,
+        filter: &'a RecipientFilter,
         queues: &Queues<R>,
         now: Timestamp,
     ) -> Result<QueueFilter<'a>, UnknownQueue> {
         let queue = filter.queue.as_ref().map(|name| find_queue(queues, name)).transpose()?;
-        let is_selected = |destination: &Destination| {
+        let is_selected = |destination: &DestinationId| {
             queue.is_none_or(|queue| queues.destination_queue(*destination) == queue)
                 && filter.passes_name(queues.destination_name(*destination))
         };
-        let all = || queues.recipients().map(|entry| entry.destination).collect::<HashSet<_>>();
+        let all = || queues.recipient_views().map(|entry| entry.destination).collect::<HashSet<_>>();
         Ok(QueueFilter {
             filter,
             now,
@@ -232,7 +234,8 @@ mod tests {
             let (envelope, size) = &sample.messages[&entry.id];
             filter.passes_message(envelope, *size, entry.ordinal)
         };
-        let entries = sample.queues.recipients().filter(|entry| queue_filter.passes(entry) && passes_letter(entry));
+        let entries =
+            sample.queues.recipient_views().filter(|entry| queue_filter.passes(entry) && passes_letter(entry));
         let mut found: Vec<_> = entries.map(|entry| sample.number(&entry)).collect();
         found.sort_unstable();
         found

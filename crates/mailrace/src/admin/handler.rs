@@ -11,14 +11,14 @@ use std::time::SystemTime;
 
 use intake::access::{AccessRules, SessionInfo};
 use intake::{IntakeContext, ResourceRefusal};
-use lookup::directory::Resolution;
+use lookup::directory::AddressResolution;
 use mail::{Address, QueueId, Timestamp};
-use queue::{Destination, QueueAction};
+use queue::{DestinationId, OperatorAction};
 use serde_json::{Value, json};
 use spool::SpooledMessage;
 
-use super::explain::{AddressTrace, Explainer, MessageState, access};
-use super::filter::{Filter, QueueFilter, UnknownQueue, find_queue};
+use super::explain::{AddressExplainer, AddressTrace, MessageState, access};
+use super::filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{self, DestinationName, RecipientId, SelectedRecipients, StoredMessage, StoredMessageReader};
 use super::summary::{self, RecipientTally};
@@ -38,7 +38,7 @@ pub struct ControlHandler {
     pub(super) scheduler: SchedulerHandle,
     pub(super) intake: Arc<IntakeContext>,
     pub(super) log: Arc<Log>,
-    pub(super) explainer: Explainer,
+    pub(super) explainer: AddressExplainer,
     pub(super) tables: OpenTables,
     pub(super) dnsbl_lists: DnsblLists,
     pub(super) outcome_counters: Arc<OutcomeCounters>,
@@ -86,11 +86,11 @@ impl ControlHandler {
             ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
             ControlRequest::List(filter) => self.list(filter, out)?,
             ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
-            ControlRequest::Hold(order) => self.act(QueueAction::Hold, order, out)?,
-            ControlRequest::Release(order) => self.act(QueueAction::Release, order, out)?,
-            ControlRequest::Retry(order) => self.act(QueueAction::Retry, order, out)?,
-            ControlRequest::Remove(order) => self.act(QueueAction::Remove, order, out)?,
-            ControlRequest::Bounce(order) => self.act(QueueAction::Bounce, order, out)?,
+            ControlRequest::Hold(order) => self.act(OperatorAction::Hold, order, out)?,
+            ControlRequest::Release(order) => self.act(OperatorAction::Release, order, out)?,
+            ControlRequest::Retry(order) => self.act(OperatorAction::Retry, order, out)?,
+            ControlRequest::Remove(order) => self.act(OperatorAction::Remove, order, out)?,
+            ControlRequest::Bounce(order) => self.act(OperatorAction::Bounce, order, out)?,
             ControlRequest::Pause { queue } => self.pause(queue, true)?,
             ControlRequest::Resume { queue } => self.pause(queue, false)?,
             ControlRequest::ExplainAddress { address, sender, client, helo } => {
@@ -121,7 +121,7 @@ impl ControlHandler {
         self.scheduler.with_queues(request).ok_or(ControlError::Stopping)
     }
 
-    fn count(&self, filter: Filter) -> ControlResult<usize> {
+    fn count(&self, filter: RecipientFilter) -> ControlResult<usize> {
         if filter.needs_messages() {
             let mut number = 0;
             self.for_each_recipient(filter, |_, _, _| {
@@ -133,7 +133,7 @@ impl ControlHandler {
         Ok(self.with_queues(move |queues| selection::count(queues, &filter, now()))??)
     }
 
-    fn list(&self, filter: Filter, out: &mut impl Write) -> ControlResult<()> {
+    fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
         self.for_each_recipient(filter, |entry, place, (envelope, size)| {
             match list::entry_json(entry, place, envelope, *size) {
                 Some(line) => writeln!(out, "{line}"),
@@ -146,7 +146,7 @@ impl ControlHandler {
     /// since, or whose message cannot be read, are left out.
     fn for_each_recipient(
         &self,
-        filter: Filter,
+        filter: RecipientFilter,
         mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
     ) -> ControlResult<()> {
         let (filter, SelectedRecipients { entries, destinations: places }) = self.select(filter)?;
@@ -161,7 +161,7 @@ impl ControlHandler {
         Ok(())
     }
 
-    fn select(&self, filter: Filter) -> ControlResult<(Filter, SelectedRecipients)> {
+    fn select(&self, filter: RecipientFilter) -> ControlResult<(RecipientFilter, SelectedRecipients)> {
         let (filter, found) = self.with_queues(move |queues| {
             let found = selection::select(queues, &filter, now());
             (filter, found)
@@ -176,7 +176,7 @@ impl ControlHandler {
         if self.stopping.load(Relaxed) { Err(ControlError::Stopping) } else { Ok(()) }
     }
 
-    fn summary(&self, by: SummaryKey, filter: Filter) -> ControlResult<Vec<Value>> {
+    fn summary(&self, by: SummaryKey, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
         match by {
             SummaryKey::NextHop if filter.is_empty() => self.with_queues(|queues| summary::by_next_hop(queues, now())),
             SummaryKey::NextHop => {
@@ -193,7 +193,7 @@ impl ControlHandler {
 
     /// Counts by destination; on the scheduler's thread and without copies if no message has to be
     /// read.
-    fn tally_destinations(&self, filter: Filter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
+    fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
         if !filter.needs_messages() {
             return Ok(self.with_queues(move |queues| tally_queued_destinations(queues, &filter))??);
         }
@@ -205,7 +205,7 @@ impl ControlHandler {
         Ok(tallies)
     }
 
-    fn summary_by_sender(&self, filter: Filter) -> ControlResult<Vec<Value>> {
+    fn summary_by_sender(&self, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
         let (mut tallies, now): (HashMap<String, RecipientTally>, _) = (HashMap::new(), now());
         self.for_each_recipient(filter, |entry, _, (envelope, _)| {
             let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
@@ -218,7 +218,7 @@ impl ControlHandler {
         Ok(summary::by_sender(tallies, now))
     }
 
-    fn act(&self, act: QueueAction, action: ActionRequest, out: &mut impl Write) -> ControlResult<()> {
+    fn act(&self, act: OperatorAction, action: ActionRequest, out: &mut impl Write) -> ControlResult<()> {
         let messages =
             if action.filter.needs_messages() { Some(self.match_messages(act, &action.filter)?) } else { None };
         let chosen =
@@ -227,7 +227,7 @@ impl ControlHandler {
     }
 
     /// The recipients that an action selects by their messages.
-    fn match_messages(&self, act: QueueAction, filter: &Filter) -> ControlResult<HashSet<RecipientId>> {
+    fn match_messages(&self, act: OperatorAction, filter: &RecipientFilter) -> ControlResult<HashSet<RecipientId>> {
         let asked = filter.clone();
         let mut candidates = self.with_queues(move |queues| selection::candidates(queues, act, &asked, now()))??;
         candidates.sort_unstable();
@@ -243,7 +243,9 @@ impl ControlHandler {
     }
 
     fn pause(&self, queue: String, paused: bool) -> ControlResult<()> {
-        Ok(self.with_queues(move |queues| find_queue(queues, &queue).map(|number| queues.pause(number, paused)))??)
+        Ok(self.with_queues(move |queues| {
+            find_queue(queues, &queue).map(|number| queues.set_queue_paused(number, paused))
+        })??)
     }
 
     fn explain_access(
@@ -265,8 +267,9 @@ impl ControlHandler {
                 ..SessionInfo::default()
             };
             let tags = self.intake.untagged_addresses(&session).await;
-            let mut text = access::explain_access(self.intake.access_rules.as_ref(), &tags.apply_to(&session)).await;
-            if matches!(self.intake.resolve_recipient(&recipient).await, Resolution::Remote(_)) {
+            let mut text =
+                access::explain_access(self.intake.access_rules.as_ref(), &tags.add_to_session_info(&session)).await;
+            if matches!(self.intake.resolve_recipient(&recipient).await, AddressResolution::Remote(_)) {
                 text += &access::explain_relaying(
                     client,
                     (self.intake.relay_networks)(client),
@@ -374,7 +377,7 @@ impl ControlHandler {
 
     fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
         Ok(MetricsSnapshot {
-            sessions: self.intake.connection_limiter.sessions(),
+            sessions: self.intake.connection_limiter.session_count(),
             queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
             outcomes: self.outcome_counters.by_outcome(),
             notices_dropped: self.outcome_counters.notices_dropped(),
@@ -385,14 +388,14 @@ impl ControlHandler {
                 .intake
                 .access_rules
                 .iter()
-                .flat_map(AccessRules::counts)
+                .flat_map(AccessRules::match_counts)
                 .map(|(rule, count)| (rule.into(), count))
                 .collect(),
-            lists_unanswered: self.intake.access_rules.as_ref().map_or(0, AccessRules::unanswered),
+            lists_unanswered: self.intake.access_rules.as_ref().map_or(0, AccessRules::unanswered_dnsbl_queries),
             handshakes: self.intake.tls_handshakes.counts(),
             logins: self.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.intake.load.report(),
-            log_lines_dropped: self.log.dropped(),
+            log_lines_dropped: self.log.lines_dropped(),
             relaxed_durability: self.relaxed_durability,
             spool: self.intake.spool.stats(),
             tables: self.tables_and_lists().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
@@ -402,12 +405,12 @@ impl ControlHandler {
 
 fn tally_queued_destinations(
     queues: &Queues,
-    filter: &Filter,
+    filter: &RecipientFilter,
 ) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
     let now = now();
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
-    let normalized = queues.recipients().filter(|entry| queue_filter.passes(entry));
-    let tallies: HashMap<Destination, RecipientTally> = summary::tally(normalized, now, |entry| entry.destination);
+    let normalized = queues.recipient_views().filter(|entry| queue_filter.passes(entry));
+    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(normalized, now, |entry| entry.destination);
     Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
 }
 

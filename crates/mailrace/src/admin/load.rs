@@ -88,8 +88,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use load::policy::{Limits, LoadSample, LoadState};
-    use load::{Resource, policy};
+    use load::policy::{ActiveLimits, LoadLimits, LoadSample};
+    use load::{PressureResource, policy};
 
     use super::*;
 
@@ -100,15 +100,15 @@ mod tests {
             at: now - Duration::from_secs(1),
             readings: vec![
                 reading(Gauge::LoadAverage, "/proc/loadavg", Some(21.3)),
-                reading(Gauge::Pressure(Resource::Io), "/proc/pressure/io", None),
+                reading(Gauge::Pressure(PressureResource::Io), "/proc/pressure/io", None),
                 reading(Gauge::MemoryAvailable, "/proc/meminfo", Some(3.5e9)),
                 reading(Gauge::FreeSpace(disk.clone()), "statvfs", Some(1000.0)),
                 reading(Gauge::FreeInodes(disk), "statvfs", Some(1e6)),
             ],
         };
-        let limits = Limits { refuse_above: Some(20.0), io_pressure_max: Some(50.0), ..Limits::default() };
-        let state = LoadState::default()
-            .next_state(&LoadSample { at: now - Duration::from_secs(300), ..sample.clone() }, &limits);
+        let limits = LoadLimits { refuse_above: Some(20.0), io_pressure_max: Some(50.0), ..LoadLimits::default() };
+        let state = ActiveLimits::default()
+            .after_sample(&LoadSample { at: now - Duration::from_secs(300), ..sample.clone() }, &limits);
         let of_each: Vec<policy::LoadLimit> =
             sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
         LoadReport { sample, limits: of_each, state }

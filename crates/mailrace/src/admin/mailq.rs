@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::client::{print, request_text};
-use super::filter::Filter;
+use super::filter::RecipientFilter;
 use super::request::ControlRequest;
 use crate::config::Config;
 
@@ -17,7 +17,7 @@ const INDENT: usize = 57;
 ///
 /// The server does not answer.
 pub fn mailq(config: &Config) -> anyhow::Result<()> {
-    let answer = request_text(&config.admin.socket, &ControlRequest::List(Filter::default()))?;
+    let answer = request_text(&config.admin.socket, &ControlRequest::List(RecipientFilter::default()))?;
     let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     print(lines(&rows))
 }

@@ -17,7 +17,7 @@ use spool::{RecipientState, SpooledMessage};
 use super::explain::MessageState;
 use super::list::state_and_until;
 
-pub use client::show;
+pub use client::print_message;
 
 /// Bytes of a message in one answer.
 const CHUNK_OCTETS_MAX: usize = 256 << 10;

@@ -40,30 +40,30 @@ pub struct InvalidPattern(&'static str);
 
 /// A pattern for destination names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamePattern {
+pub struct DestinationPattern {
     text: Box<str>,
     glob: Glob,
 }
 
-impl NamePattern {
+impl DestinationPattern {
     /// Whether it matches a destination: its name, or the domain of a name `host!domain`.
     pub fn matches(&self, destination: &str) -> bool {
         self.glob.matches(destination) || self.glob.matches(domain_of(destination))
     }
 }
 
-impl FromStr for NamePattern {
+impl FromStr for DestinationPattern {
     type Err = InvalidPattern;
 
     fn from_str(text: &str) -> Result<Self, InvalidPattern> {
         match text {
             "" => Err(InvalidPattern("a name: example.org, *.example.org")),
-            text => Ok(NamePattern { text: text.into(), glob: text.into() }),
+            text => Ok(DestinationPattern { text: text.into(), glob: text.into() }),
         }
     }
 }
 
-impl fmt::Display for NamePattern {
+impl fmt::Display for DestinationPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -98,7 +98,8 @@ impl AddressPattern {
             (AddressMatcher::Null, address) => address.is_none(),
             (_, None) => false,
             (AddressMatcher::Parts { local, domain }, Some(address)) => {
-                domain.matches(address.domain()) && local.as_ref().is_none_or(|local| local.matches(address.local()))
+                domain.matches(address.domain())
+                    && local.as_ref().is_none_or(|local| local.matches(address.local_part()))
             }
             (AddressMatcher::Whole(glob), Some(address)) => glob.matches(address.as_str()),
         }
@@ -150,31 +151,31 @@ impl fmt::Display for AddressPattern {
 
 /// A text to search for in other texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextPattern {
+pub struct SubstringPattern {
     text: Box<str>,
     /// The text in lower case.
     lowercase: Box<str>,
 }
 
-impl TextPattern {
+impl SubstringPattern {
     /// Whether `whole` contains it.
     pub fn matches(&self, whole: &str) -> bool {
         whole.to_lowercase().contains(&*self.lowercase)
     }
 }
 
-impl FromStr for TextPattern {
+impl FromStr for SubstringPattern {
     type Err = InvalidPattern;
 
     fn from_str(text: &str) -> Result<Self, InvalidPattern> {
         match text.trim() {
             "" => Err(InvalidPattern("a text that is not empty: greylisted")),
-            _ => Ok(TextPattern { text: text.into(), lowercase: text.to_lowercase().into() }),
+            _ => Ok(SubstringPattern { text: text.into(), lowercase: text.to_lowercase().into() }),
         }
     }
 }
 
-impl fmt::Display for TextPattern {
+impl fmt::Display for SubstringPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -234,16 +235,16 @@ mod tests {
     #[test]
     fn a_destination_matches_by_domain_too() {
         for (pattern, matcher) in [("mx1!example.org", true), ("example.org", true), ("mx1*", true), ("mx1", false)] {
-            assert_eq!(pattern.parse::<NamePattern>().unwrap().matches("mx1!example.org"), matcher, "{pattern}");
+            assert_eq!(pattern.parse::<DestinationPattern>().unwrap().matches("mx1!example.org"), matcher, "{pattern}");
         }
-        assert!("".parse::<NamePattern>().is_err());
+        assert!("".parse::<DestinationPattern>().is_err());
     }
 
     #[test]
     fn text_patterns_ignore_case_and_are_not_empty() {
-        let part: TextPattern = " Grey".parse().unwrap();
+        let part: SubstringPattern = " Grey".parse().unwrap();
         assert!(part.matches("450 4.7.1 greylisted") && !part.matches("greylisted"));
         assert_eq!(part.to_string(), " Grey");
-        assert!(["", " "].iter().all(|text| text.parse::<TextPattern>().is_err()));
+        assert!(["", " "].iter().all(|text| text.parse::<SubstringPattern>().is_err()));
     }
 }

@@ -8,12 +8,12 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use mail::{Address, QueueId};
-use queue::QueueAction;
+use queue::OperatorAction;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::filter::Filter;
+use super::filter::RecipientFilter;
 use super::text::SerdeAsText;
 
 /// A request.
@@ -21,14 +21,14 @@ use super::text::SerdeAsText;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum ControlRequest {
     /// Counts recipients.
-    Count(Filter),
+    Count(RecipientFilter),
     /// Lists recipients.
-    List(Filter),
+    List(RecipientFilter),
     /// Counts recipients by a key.
     Summary {
         by: SummaryKey,
         #[serde(default, deserialize_with = "filter_object")]
-        filter: Filter,
+        filter: RecipientFilter,
     },
     Hold(ActionRequest),
     Release(ActionRequest),
@@ -100,7 +100,7 @@ pub(super) enum ControlRequest {
 pub(super) struct ActionRequest {
     /// Always required, so that omitting it does not select everything.
     #[serde(deserialize_with = "filter_object")]
-    pub(super) filter: Filter,
+    pub(super) filter: RecipientFilter,
     /// Only count them.
     #[serde(default)]
     pub(super) dry_run: bool,
@@ -122,13 +122,13 @@ pub enum SummaryKey {
 
 impl ControlRequest {
     /// The request for an action.
-    pub(super) fn action(act: QueueAction, action: ActionRequest) -> ControlRequest {
+    pub(super) fn action(act: OperatorAction, action: ActionRequest) -> ControlRequest {
         match act {
-            QueueAction::Hold => ControlRequest::Hold(action),
-            QueueAction::Release => ControlRequest::Release(action),
-            QueueAction::Retry => ControlRequest::Retry(action),
-            QueueAction::Remove => ControlRequest::Remove(action),
-            QueueAction::Bounce => ControlRequest::Bounce(action),
+            OperatorAction::Hold => ControlRequest::Hold(action),
+            OperatorAction::Release => ControlRequest::Release(action),
+            OperatorAction::Retry => ControlRequest::Retry(action),
+            OperatorAction::Remove => ControlRequest::Remove(action),
+            OperatorAction::Bounce => ControlRequest::Bounce(action),
         }
     }
 
@@ -171,7 +171,7 @@ impl FromStr for ControlRequest {
 
 /// Reads a filter from an object only. Derived code would accept an array too, and an empty one
 /// would select everything.
-fn filter_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
+fn filter_object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RecipientFilter, D::Error> {
     let members = Map::deserialize(deserializer)?;
     serde_json::from_value(Value::Object(members)).map_err(de::Error::custom)
 }
@@ -199,14 +199,14 @@ mod tests {
         let action = ActionRequest { filter: filter.clone(), dry_run: true };
         let name = || "lists".to_owned();
         for request in [
-            ControlRequest::Count(Filter::default()),
+            ControlRequest::Count(RecipientFilter::default()),
             ControlRequest::List(filter.clone()),
             ControlRequest::Summary { by: SummaryKey::NextHop, filter },
-            ControlRequest::action(QueueAction::Hold, action.clone()),
-            ControlRequest::action(QueueAction::Release, action.clone()),
-            ControlRequest::action(QueueAction::Retry, action.clone()),
-            ControlRequest::action(QueueAction::Remove, action.clone()),
-            ControlRequest::action(QueueAction::Bounce, action),
+            ControlRequest::action(OperatorAction::Hold, action.clone()),
+            ControlRequest::action(OperatorAction::Release, action.clone()),
+            ControlRequest::action(OperatorAction::Retry, action.clone()),
+            ControlRequest::action(OperatorAction::Remove, action.clone()),
+            ControlRequest::action(OperatorAction::Bounce, action),
             ControlRequest::Pause { queue: name() },
             ControlRequest::Resume { queue: name() },
             ControlRequest::ExplainAddress {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_word_alone_selects_everything() {
-        assert_eq!("list".parse::<ControlRequest>().unwrap(), ControlRequest::List(Filter::default()));
+        assert_eq!("list".parse::<ControlRequest>().unwrap(), ControlRequest::List(RecipientFilter::default()));
         assert_eq!(ControlRequest::Status.to_string(), "status");
         assert_eq!(
             r#"hold {"filter":{"queue":"a"}}"#.parse::<ControlRequest>().unwrap(),

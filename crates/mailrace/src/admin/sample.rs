@@ -18,11 +18,11 @@ use mail::{
     Timestamp,
 };
 use queue::{
-    Admission, AdoptPolicy, Attempt, Config, ContactResult, NextHopLimits, NextHopRoute, PendingRecipient, QueueConfig,
-    QueueNumber, Queues, RecipientView,
+    AdmittedMessage, Attempt, ContactResult, HopAdoptionPolicy, NextHopLimits, NextHopRoute, PendingRecipient,
+    QueueConfig, QueueNumber, Queues, RecipientView, SchedulerConfig,
 };
 
-use super::filter::Filter;
+use super::filter::RecipientFilter;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// 2026-11-20T17:46:16.123Z.
@@ -47,9 +47,9 @@ impl Sample {
 }
 
 /// Parses a filter from command line options.
-pub(crate) fn filter(options: &[&str]) -> Filter {
-    let command = Filter::augment_args(clap::Command::new("filter").no_binary_name(true));
-    Filter::from_arg_matches(&command.try_get_matches_from(options).unwrap()).unwrap()
+pub(crate) fn filter(options: &[&str]) -> RecipientFilter {
+    let command = RecipientFilter::augment_args(clap::Command::new("filter").no_binary_name(true));
+    RecipientFilter::from_arg_matches(&command.try_get_matches_from(options).unwrap()).unwrap()
 }
 
 pub(crate) fn queues() -> Sample {
@@ -67,17 +67,23 @@ pub(crate) fn queues() -> Sample {
         let pending = |(ordinal, to): (u32, &&str)| {
             let domain = to.split_once('@').unwrap().1;
             let name = if domain == "d.example" { format!("mx.here!{domain}") } else { domain.into() };
-            let (destination, held) = (queues.destination(queue, &name), sequence == 1 && ordinal == 0);
+            let (destination, held) = (queues.intern_destination(queue, &name), sequence == 1 && ordinal == 0);
             PendingRecipient { ordinal, destination, attempts: 0, due: accepted_at, held }
         };
         let recipients: Vec<_> = (0..).zip(to).map(pending).collect();
-        let admission =
-            Admission { id, sender: sequence, accepted_at, recovered: false, separate_attempts: false, recipients };
+        let admission = AdmittedMessage {
+            id,
+            sender: sequence,
+            accepted_at,
+            recovered: false,
+            separate_attempts: false,
+            recipients,
+        };
         queues.admit(accepted_at, &admission);
         route_all(&mut queues, accepted_at);
         match sequence {
             1 => defer_all(&mut queues),
-            3 => attempt = queues.next(accepted_at),
+            3 => attempt = queues.next_attempt(accepted_at),
             _ => {}
         }
     }
@@ -101,23 +107,23 @@ fn route_all(queues: &mut Queues<()>, now: Timestamp) {
 
 /// Defers every recipient.
 fn defer_all(queues: &mut Queues<()>) {
-    while let Some(mut attempt) = queues.next(NOW - HOUR) {
+    while let Some(mut attempt) = queues.next_attempt(NOW - HOUR) {
         queues.finish_contact(NOW - HOUR, &mut attempt, ContactResult::Answered { slowest: Duration::ZERO });
         let outcome = Outcome::Deferred(Reply::new(450, EnhancedCode(4, 7, 1), "Greylisted, come again"));
-        let verdict = queues.judge(NOW - HOUR, &attempt, outcome);
-        queues.report(NOW - HOUR, attempt, &[verdict]);
+        let verdict = queues.compute_verdict(NOW - HOUR, &attempt, outcome);
+        queues.report_verdicts(NOW - HOUR, attempt, &[verdict]);
     }
 }
 
-fn config() -> Config {
+fn config() -> SchedulerConfig {
     let queue = |name: &str| QueueConfig {
         name: name.into(),
         retry: queue::RetryPolicy { first: HOUR * 2, jitter: 0.0, ..queue::RetryPolicy::default() },
         ..QueueConfig::default()
     };
-    let adopts = AdoptPolicy { failures: 3, slower_than: HOUR, release_after: HOUR, per_next_hop: 2 };
+    let adopts = HopAdoptionPolicy { failures: 3, slower_than: HOUR, release_after: HOUR, per_next_hop: 2 };
     let lame = QueueConfig { adopts: Some(adopts), ..queue("lame") };
-    Config { queues: vec![queue("standard"), queue("lists"), lame], ..Config::default() }
+    SchedulerConfig { queues: vec![queue("standard"), queue("lists"), lame], ..SchedulerConfig::default() }
 }
 
 fn envelope(sender: Option<&str>, to: &[&str], accepted_at: Timestamp) -> Envelope {

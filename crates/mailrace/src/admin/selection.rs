@@ -5,10 +5,10 @@
 use std::collections::{HashMap, HashSet};
 
 use mail::{Envelope, QueueId, Timestamp};
-use queue::{Destination, QueueAction, Queues, RecipientView};
+use queue::{DestinationId, OperatorAction, Queues, RecipientView};
 use spool::Spool;
 
-use super::filter::{Filter, QueueFilter, UnknownQueue};
+use super::filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
 
 /// A recipient: the message and the ordinal in its envelope.
@@ -20,7 +20,7 @@ pub(super) struct SelectedRecipients {
     /// Oldest first, recipients of one message together.
     pub(super) entries: Vec<RecipientView>,
     /// The destinations of the entries.
-    pub(super) destinations: HashMap<Destination, DestinationName>,
+    pub(super) destinations: HashMap<DestinationId, DestinationName>,
 }
 
 /// The names of a destination and its queue.
@@ -31,7 +31,7 @@ pub(super) struct DestinationName {
 }
 
 impl DestinationName {
-    pub(super) fn of<R: Clone>(queues: &Queues<R>, destination: Destination) -> DestinationName {
+    pub(super) fn of<R: Clone>(queues: &Queues<R>, destination: DestinationId) -> DestinationName {
         let queue = usize::from(queues.destination_queue(destination).0);
         DestinationName {
             name: queues.destination_name(destination).into(),
@@ -43,12 +43,12 @@ impl DestinationName {
 /// Selects recipients.
 pub(super) fn select<R: Clone>(
     queues: &Queues<R>,
-    filter: &Filter,
+    filter: &RecipientFilter,
     now: Timestamp,
 ) -> Result<SelectedRecipients, UnknownQueue> {
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
     let mut selected = SelectedRecipients::default();
-    for entry in queues.recipients().filter(|entry| queue_filter.passes(entry)) {
+    for entry in queues.recipient_views().filter(|entry| queue_filter.passes(entry)) {
         selected
             .destinations
             .entry(entry.destination)
@@ -66,25 +66,29 @@ impl SelectedRecipients {
 }
 
 /// Counts the recipients that pass the conditions on what the queue knows.
-pub(super) fn count<R: Clone>(queues: &Queues<R>, filter: &Filter, now: Timestamp) -> Result<usize, UnknownQueue> {
+pub(super) fn count<R: Clone>(
+    queues: &Queues<R>,
+    filter: &RecipientFilter,
+    now: Timestamp,
+) -> Result<usize, UnknownQueue> {
     if filter.is_empty() {
-        return Ok(queues.len());
+        return Ok(queues.recipient_count());
     }
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
-    Ok(queues.recipients().filter(|entry| queue_filter.passes(entry)).count())
+    Ok(queues.recipient_views().filter(|entry| queue_filter.passes(entry)).count())
 }
 
 /// The recipients that an action may apply to, so that the caller can read their messages first.
 /// Only the queue knows which these are: it is asked to pick, and every pick is declined.
 pub(super) fn candidates<R: Clone>(
     queues: &mut Queues<R>,
-    act: QueueAction,
-    filter: &Filter,
+    act: OperatorAction,
+    filter: &RecipientFilter,
     now: Timestamp,
 ) -> Result<Vec<RecipientId>, UnknownQueue> {
     let mut queue_filter = QueueFilter::new(filter, queues, now)?;
     let mut candidates = Vec::new();
-    queues.pick_for_action(act, now, &mut |entry| {
+    queues.pick_recipients_for_action(act, now, &mut |entry| {
         if queue_filter.passes(entry) {
             candidates.push((entry.id, entry.ordinal));
         }
@@ -97,14 +101,14 @@ pub(super) fn candidates<R: Clone>(
 /// many. A dry run only counts.
 pub(super) fn apply_action<R: Clone>(
     queues: &mut Queues<R>,
-    act: QueueAction,
+    act: OperatorAction,
     order: &ActionRequest,
     recipients: Option<&HashSet<RecipientId>>,
     now: Timestamp,
 ) -> Result<usize, UnknownQueue> {
     let mut queue_filter = QueueFilter::new(&order.filter, queues, now)?;
     let mut count = 0;
-    queues.pick_for_action(act, now, &mut |entry| {
+    queues.pick_recipients_for_action(act, now, &mut |entry| {
         let is_selected = recipients.is_none_or(|recipients| recipients.contains(&(entry.id, entry.ordinal)))
             && queue_filter.passes(entry);
         count += usize::from(is_selected);
@@ -163,8 +167,13 @@ mod tests {
 
     #[test]
     fn actions_skip_recipients_in_flight() {
-        let acts =
-            [QueueAction::Hold, QueueAction::Release, QueueAction::Retry, QueueAction::Remove, QueueAction::Bounce];
+        let acts = [
+            OperatorAction::Hold,
+            OperatorAction::Release,
+            OperatorAction::Retry,
+            OperatorAction::Remove,
+            OperatorAction::Bounce,
+        ];
         let number = |dry_run: bool| {
             acts.map(|act| apply_action(&mut sample::queues().queues, act, &order(&[], dry_run), None, NOW).unwrap())
         };
@@ -176,23 +185,23 @@ mod tests {
     fn a_dry_run_changes_nothing() {
         let mut queues = sample::queues().queues;
         let run = |queues: &mut Queues<()>, dry_run| {
-            apply_action(queues, QueueAction::Retry, &order(&["--error", "greylisted"], dry_run), None, NOW).unwrap()
+            apply_action(queues, OperatorAction::Retry, &order(&["--error", "greylisted"], dry_run), None, NOW).unwrap()
         };
         assert_eq!([run(&mut queues, true), run(&mut queues, true), run(&mut queues, false)], [2, 2, 2]);
         assert_eq!(run(&mut queues, true), 0);
-        let attempt = queues.next(NOW).unwrap();
-        assert_eq!(attempt.purpose, AttemptPurpose::Action(QueueAction::Retry));
+        let attempt = queues.next_attempt(NOW).unwrap();
+        assert_eq!(attempt.purpose, AttemptPurpose::Action(OperatorAction::Retry));
     }
 
     #[test]
     fn message_conditions_limit_the_selection() {
         let mut queues = sample::queues().queues;
         let filter = order(&["--recipient", "*@a.example"], false);
-        let mut selected = candidates(&mut queues, QueueAction::Hold, &filter.filter, NOW).unwrap();
+        let mut selected = candidates(&mut queues, OperatorAction::Hold, &filter.filter, NOW).unwrap();
         selected.sort_unstable();
         let id = |sequence| QueueId::new(mail::SpoolId::new(7), 0, sequence);
         assert_eq!(selected, [(id(1), 1), (id(2), 0)]);
         let recipients = HashSet::from([(id(2), 0), (id(3), 0)]);
-        assert_eq!(apply_action(&mut queues, QueueAction::Hold, &filter, Some(&recipients), NOW).unwrap(), 1);
+        assert_eq!(apply_action(&mut queues, OperatorAction::Hold, &filter, Some(&recipients), NOW).unwrap(), 1);
     }
 }

@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn a_summary_is_a_table() {
         let mut sample = sample::queues();
-        let error = mail::Reply::plain(451, "no route to host");
+        let error = mail::Reply::without_enhanced_code(451, "no route to host");
         sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
         let queues = &sample.queues;
-        let places = || tally(queues.recipients(), NOW, |entry| DestinationName::of(queues, entry.destination));
+        let places = || tally(queues.recipient_views(), NOW, |entry| DestinationName::of(queues, entry.destination));
         let tables = [
             summary(SummaryKey::Destination, &by_destination(places(), NOW), false),
             summary(SummaryKey::Destination, &by_destination(places(), NOW), true),

@@ -151,7 +151,7 @@ pub(super) fn queue_summaries<R: Clone>(queues: &Queues<R>) -> Vec<QueueSummary>
         concurrency: view.concurrency,
         paused: view.paused,
     };
-    queues.queues().filter(|view| !view.is_gone()).map(queue).collect()
+    queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(queue).collect()
 }
 
 /// A row for each queue, including empty ones.
@@ -199,7 +199,7 @@ pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<V
             "error": hop.error.map(ToString::to_string),
         })
     };
-    let mut hops: Vec<_> = queues.next_hops().collect();
+    let mut hops: Vec<_> = queues.next_hop_views().collect();
     hops.sort_unstable_by(|one, other| (other.attempts, one.name).cmp(&(one.attempts, other.name)));
     hops.iter().map(row).collect()
 }
@@ -230,7 +230,7 @@ mod tests {
     fn recipients_are_summed_up_by_where_they_are_and_by_who_writes_to_them() {
         let sample = sample::queues();
         let (queues, letters) = (&sample.queues, &sample.messages);
-        let entries = || queues.recipients();
+        let entries = || queues.recipient_views();
         let destinations = tally(entries(), NOW, |entry| DestinationName::of(queues, entry.destination));
         let senders = tally(entries(), NOW, |entry| {
             let sender = letters[&entry.id].0.sender.as_ref();
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn next_hops_are_listed_with_their_limits_and_troubles() {
         let mut sample = sample::queues();
-        let error = mail::Reply::plain(451, "no route to host");
+        let error = mail::Reply::without_enhanced_code(451, "no route to host");
         sample.queues.finish_contact(NOW, &mut sample.attempt, queue::ContactResult::Failed(error));
         insta::assert_snapshot!("next_hops", lines(&by_next_hop(&sample.queues, NOW)));
     }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn an_age_is_counted_where_it_ends() {
         let (sample, minute) = (sample::queues(), std::time::Duration::from_secs(60));
-        let entry = sample.queues.recipients().next().unwrap();
+        let entry = sample.queues.recipient_views().next().unwrap();
         let destination = |minutes: u32| {
             let mut tally = RecipientTally::default();
             tally.count(&entry, entry.accepted_at + minute * minutes);

@@ -7,12 +7,12 @@ mod show;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use lookup::{LookupAnswer, LookupStats, LookupTrace, Table, TableLayer};
+use lookup::{LookupAnswer, LookupStats, Table, TableLayer, TracedAnswer};
 use mail::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use client::{table_accept, table_get, table_stats};
+pub use client::{accept_table_removals, table_get, table_stats};
 
 /// The answer of a table for one key, the layer it came from, and the time it took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ enum ReportedLayer {
 }
 
 impl LookupReport {
-    fn new(trace: LookupTrace, took: Duration) -> LookupReport {
+    fn new(trace: TracedAnswer, took: Duration) -> LookupReport {
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let answer = match trace.answer {
             LookupAnswer::Found(values) => ReportedAnswer::Found(values),
@@ -186,7 +186,7 @@ pub(super) mod tests {
             TableLayer::Replica { age },
         ];
         for (answer, layer) in answers.iter().flat_map(|answer| layers.map(|layer| (answer.clone(), layer))) {
-            let told = LookupReport::new(LookupTrace { answer, layer }, Duration::from_micros(14));
+            let told = LookupReport::new(TracedAnswer { answer, layer }, Duration::from_micros(14));
             let mut line = Vec::new();
             told.write(&mut line).unwrap();
             assert_eq!(line.iter().filter(|octet| **octet == b'\n').count(), 1);

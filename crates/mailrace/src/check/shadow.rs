@@ -69,7 +69,7 @@ fn shadowed_queue_rules(config: &Config) -> Vec<String> {
     let clients =
         config.queues.iter().flat_map(|queue| queue.rules.clients.iter().map(|network| (&*queue.name, network)));
     for (at, (queue, network)) in clients.clone().enumerate() {
-        let covers = |other: &Network| other.same_family(network);
+        let covers = |other: &Network| other.contains_family_of(network);
         if let Some((first, other)) = clients.clone().take(at).find(|(_, other)| covers(other)) {
             told.push(format!(
                 "{network} in `clients` of the queue {queue:?} never matches: the queue {first:?} comes first and has {other}"

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::config::{Config, TableKind, TransportKind};
 
 /// A warning for each socket that does not accept connections.
-pub fn unreachable(config: &Config) -> Vec<String> {
+pub fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
     let told = sockets(config).into_iter().filter_map(|(whose, path)| {
         let error = io::Error::from(try_connect(&path).err()?);
         Some(format!("{whose}: {} cannot be reached: {error}", path.display()))
@@ -49,7 +49,7 @@ fn sockets(config: &Config) -> BTreeSet<(String, PathBuf)> {
 
 fn table_sockets(kind: &TableKind) -> Vec<PathBuf> {
     match kind {
-        TableKind::Postgres(postgres) => postgres.url.sockets(),
+        TableKind::Postgres(postgres) => postgres.url.unix_socket_paths(),
         TableKind::Ldap(ldap) => {
             let path = |url: &LdapUrl| match url {
                 LdapUrl::Unix { path } => Some(path.clone()),
@@ -96,7 +96,7 @@ mod tests {
         let config = Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let _there = UnixListener::bind(path("lmtp")).unwrap();
         drop(UnixListener::bind(path("stale")).unwrap());
-        let told = unreachable(&config).join("\n").replace(&path(""), "DIR/");
+        let told = unreachable_socket_warnings(&config).join("\n").replace(&path(""), "DIR/");
         insta::assert_snapshot!("unreachable", told);
     }
 

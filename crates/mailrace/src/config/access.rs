@@ -97,7 +97,7 @@ impl EnvelopePattern {
             (EnvelopePattern::Null, who) => who.is_none(),
             (_, None) => false,
             (EnvelopePattern::Address(pattern), Some(who)) => {
-                same_local_part(pattern.local(), who.local()) && same_domain(pattern.domain(), who.domain())
+                same_local_part(pattern.local_part(), who.local_part()) && same_domain(pattern.domain(), who.domain())
             }
             (EnvelopePattern::Domain(pattern), Some(who)) => pattern.matches(who.domain()),
         }
@@ -106,7 +106,7 @@ impl EnvelopePattern {
 
 fn same_local_part(one: &str, other: &str) -> bool {
     let is_plain = one.is_ascii() && other.is_ascii();
-    one.eq_ignore_ascii_case(other) || !is_plain && lookup::fold(one) == lookup::fold(other)
+    one.eq_ignore_ascii_case(other) || !is_plain && lookup::fold_key(one) == lookup::fold_key(other)
 }
 
 fn same_domain(one: &str, other: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Login settings: plain data, in the types of the crates that use them where they have such types.
 
-use credentials::CredentialsConfig;
+use credentials::CredentialCheckerSettings;
 
 use super::Network;
 
@@ -8,9 +8,9 @@ pub use protocol::sasl::Mechanism;
 
 /// Login settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Auth {
+pub struct AuthSettings {
     /// Where passwords are verified.
-    pub source: AuthSource,
+    pub source: AuthBackend,
     /// The SASL mechanisms in the order in which they are advertised: at least one, all usable.
     pub mechanisms: Vec<Mechanism>,
     /// The table of the senders that each user may use; None: any.
@@ -20,14 +20,14 @@ pub struct Auth {
     /// Whether to add user names to Received lines.
     pub trace_users: bool,
     /// How passwords are verified and guessing is limited. SCRAM is on if `mechanisms` contains it.
-    pub verification: CredentialsConfig,
+    pub verification: CredentialCheckerSettings,
     /// Networks that many users share. They are added to `verification` when the tables are opened.
     pub shared_clients: Vec<Network>,
 }
 
 /// Where passwords are verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AuthSource {
+pub enum AuthBackend {
     /// A table of stored passwords by user.
     Passwords(Box<str>),
     /// A table of type ldap: the user binds to its directory.

@@ -8,9 +8,9 @@ use net::{CertificateError, CertificateFiles};
 
 use super::error::{ConfigError, ConfigErrors, line_number_at};
 use super::secret::likely_secret_spans;
-use super::{Certificate, LoadedConfig};
+use super::{CertificateSettings, LoadedConfig};
 
-impl Certificate {
+impl CertificateSettings {
     /// In the type of the `net` crate.
     pub fn files(&self) -> CertificateFiles {
         CertificateFiles { chain: self.chain.clone(), key: self.key.clone(), names: self.names.clone() }

@@ -6,7 +6,7 @@ use super::Rate;
 
 /// Limits on what clients can use, and the reply above each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientLimits {
     /// A command, including its line end (500).
     pub command_line_octets_max: usize,
     /// Commands without progress since the last accepted message (421).
@@ -52,9 +52,9 @@ pub struct Limits {
     pub backlog: u32,
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
-        Limits {
+        ClientLimits {
             command_line_octets_max: 4096,
             commands_max: 100,
             errors_max: 20,

@@ -6,7 +6,7 @@ use super::{Network, loopback};
 
 /// Limits on system load. None: no limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct LoadSettings {
     /// Load average of one minute above which new mail is accepted but not delivered immediately.
     pub queue_only_above: Option<f64>,
     /// Load average above which nothing is delivered.
@@ -30,9 +30,9 @@ pub struct Load {
     pub reserve: Vec<Network>,
 }
 
-impl Default for Load {
+impl Default for LoadSettings {
     fn default() -> Self {
-        Load {
+        LoadSettings {
             queue_only_above: None,
             no_delivery_above: None,
             refuse_above: None,

@@ -35,27 +35,27 @@ use std::time::Duration;
 use mail::Address;
 
 pub use access::{AccessRule, DnsblCodes, DnsblZone, EnvelopePattern, NotationError};
-pub use auth::{Auth, AuthSource, Mechanism};
+pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
-pub use limits::Limits;
-pub use load::Load;
+pub use limits::ClientLimits;
+pub use load::LoadSettings;
 pub(crate) use locate::machine_name;
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadedConfig, load, load_for_injection};
 pub use network::Network;
-pub use path::MaildirPath;
+pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
-pub use queue::{AdoptSettings, HeaderRule, Queue, QueueRules, RetrySettings, Scheduler, SenderRule};
+pub use queue::{AdoptSettings, HeaderRule, QueueRules, QueueSettings, RetrySettings, SchedulerSettings, SenderRule};
 pub use rate::Rate;
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use routing::NextHopSettings;
-pub use table::{LdapReplicaConfig, LdapTable, PostgresTable, SqliteTable, TableConfig, TableKind};
-pub use tls::{Certificate, ListenerTls, ServerTls, TlsVersion};
+pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
+pub use tls::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    Concurrency, IpFamilies, LineEnds, MailboxPlaces, Maildir, OutboundTls, ProbeSettings, QuotaFullAction,
-    QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransport, Transport, TransportKind,
+    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirTransportSettings, OutboundTls, ProbeSettings,
+    QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings, TransportKind, TransportSettings,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.
@@ -80,22 +80,22 @@ pub struct Config {
     /// Threads for sessions; 0 lets the server choose.
     pub threads: usize,
     /// The addresses to listen on: at least one, all different.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerSettings>,
     /// The certificates for TLS. Clients that ask for no other name get the first.
-    pub certificates: Vec<Certificate>,
+    pub certificates: Vec<CertificateSettings>,
     /// The TLS settings of all listeners.
-    pub tls: ServerTls,
+    pub tls: ServerTlsSettings,
     /// How users log in. None: no listener offers AUTH.
-    pub auth: Option<Auth>,
+    pub auth: Option<AuthSettings>,
     /// Lookup tables, with unique names.
     pub tables: Vec<TableConfig>,
     /// Local domains, with unique names.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<DomainSettings>,
     /// Local domains whose names are in tables; no table appears twice.
-    pub domain_tables: Vec<DomainTable>,
-    /// Transports, with unique names. The first two are [`Transport::MAILDIR`] and
-    /// [`Transport::SMTP`].
-    pub transports: Vec<Transport>,
+    pub domain_tables: Vec<DomainTableSettings>,
+    /// Transports, with unique names. The first two are [`TransportSettings::MAILDIR`] and
+    /// [`TransportSettings::SMTP`].
+    pub transports: Vec<TransportSettings>,
     /// Routes for mail to other domains. The first match wins; the last one matches everything.
     /// Each has a transport of type smtp or lmtp, and the next hop of its own or of its transport,
     /// if any.
@@ -107,28 +107,28 @@ pub struct Config {
     /// When mail fails for a domain whose MX hosts have no address.
     pub missing_addresses: route::MissingAddressPolicy,
     /// The clients that may send to other domains.
-    pub relay: Relay,
+    pub relay: RelaySettings,
     /// Access rules, in the order in which they are checked.
     pub access: Vec<AccessRule>,
     /// Settings of the SMTP protocol.
-    pub smtp: Smtp,
+    pub smtp: SmtpServerSettings,
     /// Limits for clients.
-    pub limits: Limits,
-    /// The queues, with unique names. The first three are [`Queue::LOCAL`], [`Queue::STANDARD`] and
-    /// [`Queue::LAME`]. Exactly one adopts.
-    pub queues: Vec<Queue>,
+    pub limits: ClientLimits,
+    /// The queues, with unique names. The first three are [`QueueSettings::LOCAL`],
+    /// [`QueueSettings::STANDARD`] and [`QueueSettings::LAME`]. Exactly one adopts.
+    pub queues: Vec<QueueSettings>,
     /// Settings of all queues together.
-    pub scheduler: Scheduler,
+    pub scheduler: SchedulerSettings,
     /// Limits on system load.
-    pub load: Load,
+    pub load: LoadSettings,
     /// Settings of bounces and delay notices.
     pub bounce: BounceConfig,
     /// The spool.
-    pub spool: Spool,
+    pub spool: SpoolSettings,
     /// The log.
-    pub log: Log,
+    pub log: LogSettings,
     /// The control socket.
-    pub admin: Admin,
+    pub admin: AdminSettings,
 }
 
 impl Config {
@@ -137,19 +137,19 @@ impl Config {
         read::config(text, origin, machine)
     }
 
-    /// The transport named `name`. [`Domain::transport`] and [`Route::transport`] always name one
-    /// that exists.
-    pub fn transport(&self, name: &str) -> Option<&Transport> {
+    /// The transport named `name`. [`DomainSettings::transport`] and [`Route::transport`] always
+    /// name one that exists.
+    pub fn transport(&self, name: &str) -> Option<&TransportSettings> {
         self.transports.iter().find(|transport| &*transport.name == name)
     }
 
     /// The queue named `name`.
-    pub fn queue(&self, name: &str) -> Option<&Queue> {
+    pub fn queue(&self, name: &str) -> Option<&QueueSettings> {
         self.queues.iter().find(|queue| &*queue.name == name)
     }
 
-    /// The table named `name`. [`Domain::mailboxes`], [`Domain::aliases`] and [`Domain::hosts`]
-    /// always name one that exists.
+    /// The table named `name`. [`DomainSettings::mailboxes`], [`DomainSettings::aliases`] and
+    /// [`DomainSettings::hosts`] always name one that exists.
     pub fn table(&self, name: &str) -> Option<&TableConfig> {
         self.tables.iter().find(|table| &*table.name == name)
     }
@@ -157,7 +157,7 @@ impl Config {
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ListenerProtocol {
     /// RFC 5321.
     Smtp,
     /// RFC 2033.
@@ -168,9 +168,9 @@ pub enum Protocol {
 
 /// An address on which the server accepts connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub struct ListenerSettings {
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: ListenerProtocol,
     /// The address; with port 0 the system chooses a port.
     pub address: SocketAddr,
     /// The TLS mode. Any mode but `None` has a certificate.
@@ -185,7 +185,7 @@ pub struct Listener {
 
 /// A local domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Domain {
+pub struct DomainSettings {
     /// Its name, in lower case.
     pub name: Box<str>,
     /// The table of existing mailboxes; None: all exist.
@@ -193,7 +193,7 @@ pub struct Domain {
     /// The table of aliases.
     pub aliases: Option<Box<str>>,
     /// The table of the hosts that store mailboxes. Mail for other hosts leaves by
-    /// [`Transport::SMTP`].
+    /// [`TransportSettings::SMTP`].
     pub hosts: Option<Box<str>>,
     /// The transport to its mailboxes: of type maildir, or with a next hop of its own.
     pub transport: Box<str>,
@@ -205,25 +205,25 @@ pub struct Domain {
 
 /// Local domains whose names are in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainTable {
+pub struct DomainTableSettings {
     /// The table of names.
     pub names: Box<str>,
     /// The settings of each domain; the name in it is empty.
-    pub settings: Domain,
+    pub settings: DomainSettings,
 }
 
 /// Which clients may send to other domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relay {
+pub struct RelaySettings {
     /// These networks may.
     pub networks: Vec<Network>,
     /// All other clients get 454 and may try again, rather than 550.
     pub is_deferred: bool,
 }
 
-impl Default for Relay {
+impl Default for RelaySettings {
     fn default() -> Self {
-        Relay { networks: loopback(), is_deferred: false }
+        RelaySettings { networks: loopback(), is_deferred: false }
     }
 }
 
@@ -236,7 +236,7 @@ fn loopback() -> Vec<Network> {
 
 /// Settings of the SMTP protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Smtp {
+pub struct SmtpServerSettings {
     /// Clients whose bare CR and LF become CRLF instead of an error.
     pub normalise_bare_newlines_from: Vec<Network>,
     /// Proxies that may use XCLIENT.
@@ -249,9 +249,9 @@ pub struct Smtp {
     pub enforces_sync: bool,
 }
 
-impl Default for Smtp {
+impl Default for SmtpServerSettings {
     fn default() -> Self {
-        Smtp {
+        SmtpServerSettings {
             normalise_bare_newlines_from: Vec::new(),
             xclient_from: Vec::new(),
             strict_addresses: false,
@@ -275,7 +275,7 @@ pub enum Durability {
 
 /// The spool, which keeps messages until they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spool {
+pub struct SpoolSettings {
     /// The folders of the lanes, at least one. More lanes help only on disks of their own.
     pub lanes: Vec<PathBuf>,
     /// What a 250 reply guarantees.
@@ -290,9 +290,9 @@ pub struct Spool {
     pub inodes_min: u64,
 }
 
-impl Spool {
+impl SpoolSettings {
     fn with_data_dir(data_dir: &Path) -> Self {
-        Spool {
+        SpoolSettings {
             lanes: vec![data_dir.join("spool")],
             durability: Durability::Commit,
             segment_octets: 64 << 20,
@@ -323,7 +323,7 @@ pub enum LogTarget {
 
 /// Log settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSettings {
     /// The format.
     pub format: LogFormat,
     /// The destination.
@@ -334,15 +334,15 @@ pub struct Log {
     pub subject: bool,
 }
 
-impl Default for Log {
+impl Default for LogSettings {
     fn default() -> Self {
-        Log { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536, subject: false }
+        LogSettings { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536, subject: false }
     }
 }
 
 /// Settings of the control interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminSettings {
     /// The path of its unix socket.
     pub socket: PathBuf,
 }

@@ -43,7 +43,7 @@ impl Network {
     }
 
     /// Whether it contains all addresses of the family of `other`.
-    pub fn same_family(&self, other: &Network) -> bool {
+    pub fn contains_family_of(&self, other: &Network) -> bool {
         self.matches_all() && self.base.is_ipv4() == other.base.is_ipv4()
     }
 

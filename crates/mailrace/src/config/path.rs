@@ -1,5 +1,5 @@
 //! Paths with placeholders. `{data_dir}` is replaced when the configuration is read; `{domain}` and
-//! `{local}` stay in a [`MaildirPath`] until a message is delivered to a mailbox.
+//! `{local}` stay in a [`MaildirPathTemplate`] until a message is delivered to a mailbox.
 //!
 //! The names of mailboxes come from outside, so they are encoded as a single plain file name: never
 //! empty, never `.` or `..`, never hidden, without separators. Two mailboxes never share a name,
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the Maildir of each mailbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MaildirPath {
+pub struct MaildirPathTemplate {
     parts: Vec<PathPart>,
 }
 
@@ -22,7 +22,7 @@ enum PathPart {
     Local,
 }
 
-impl MaildirPath {
+impl MaildirPathTemplate {
     /// Parses a template, which must contain `{local}`. The error says what is wrong with it.
     pub(super) fn parse(template: &str, data_dir: &Path) -> Result<Self, String> {
         let mut parts = parse_template(template, &[PathPart::DataDir, PathPart::Domain, PathPart::Local])?;
@@ -33,18 +33,18 @@ impl MaildirPath {
         for part in parts.iter_mut().filter(|part| **part == PathPart::DataDir) {
             *part = PathPart::Text(data_dir.clone());
         }
-        Ok(MaildirPath { parts })
+        Ok(MaildirPathTemplate { parts })
     }
 
     /// The default template in a folder whose name came from a configuration text.
     pub(super) fn with_data_dir(data_dir: &Path) -> Self {
-        MaildirPath::parse("{data_dir}/mail/{domain}/{local}", data_dir)
+        MaildirPathTemplate::parse("{data_dir}/mail/{domain}/{local}", data_dir)
             .expect("the template is valid, and a folder read from a text is UTF-8")
     }
 
     /// The Maildir of `mailbox` (a local part without quotes) at `domain`. Both may be any string:
     /// the result never leaves the folder of the template.
-    pub fn folder(&self, domain: &str, mailbox: &str) -> PathBuf {
+    pub fn expand(&self, domain: &str, mailbox: &str) -> PathBuf {
         let mut path = String::new();
         for part in &self.parts {
             match part {
@@ -129,8 +129,8 @@ mod tests {
 
     use super::*;
 
-    fn template() -> MaildirPath {
-        MaildirPath::with_data_dir(Path::new("/data"))
+    fn template() -> MaildirPathTemplate {
+        MaildirPathTemplate::with_data_dir(Path::new("/data"))
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
             ("[127.0.0.1]", "o'brien", "/data/mail/%5B127.0.0.1%5D/o%27brien"),
             ("..", "\u{202e}x", "/data/mail/%2E./%E2%80%AEx"),
         ] {
-            assert_eq!(template().folder(domain, mailbox), Path::new(folder), "{mailbox:?} at {domain:?}");
+            assert_eq!(template().expand(domain, mailbox), Path::new(folder), "{mailbox:?} at {domain:?}");
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
     fn a_template_with_a_fault_is_refused() {
         let data = Path::new("/data");
         for bad in ["", "/mail", "{data_dir}/{user}/{local}", "{local", "/m/{local}/\0"] {
-            assert!(MaildirPath::parse(bad, data).is_err(), "{bad:?}");
+            assert!(MaildirPathTemplate::parse(bad, data).is_err(), "{bad:?}");
         }
         assert!(fill_data_dir("{data_dir}/{local}", data).is_err());
         assert_eq!(fill_data_dir("{data_dir}/x", data), Ok(PathBuf::from("/data/x")));
@@ -167,7 +167,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_name_leaves_its_folder(domain in any::<String>(), mailbox in any::<String>()) {
-            let folder = template().folder(&domain, &mailbox);
+            let folder = template().expand(&domain, &mailbox);
             let rest = folder.strip_prefix("/data/mail").unwrap();
             prop_assert!(rest.components().all(|c| matches!(c, Component::Normal(_))));
             prop_assert_eq!(rest.components().count(), 2);
@@ -176,7 +176,7 @@ mod tests {
 
         #[test]
         fn two_mailboxes_never_share_a_folder(a in "[a-z./% A]{0,6}", b in "[a-z./% A]{0,6}") {
-            let same = template().folder("d", &a) == template().folder("d", &b);
+            let same = template().expand("d", &a) == template().expand("d", &b);
             prop_assert_eq!(same, a.to_lowercase() == b.to_lowercase());
         }
     }

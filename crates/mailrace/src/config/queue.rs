@@ -11,7 +11,7 @@ use super::{DomainPattern, Network, value_kind};
 
 /// A queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Queue {
+pub struct QueueSettings {
     /// Its name.
     pub name: Box<str>,
     /// Concurrent attempts; 0 holds the queue.
@@ -24,7 +24,7 @@ pub struct Queue {
     pub adopt: Option<AdoptSettings>,
 }
 
-impl Queue {
+impl QueueSettings {
     /// The queue of mail for Maildirs; always the first.
     pub const LOCAL: &str = "local";
     /// The queue of mail that matches no rule; always the second.
@@ -33,15 +33,15 @@ impl Queue {
     pub const LAME: &str = "lame";
 
     /// The queues that always exist, in their order.
-    pub(super) fn built_in() -> [Queue; 3] {
-        let local = Queue { concurrency: 2000, ..Queue::new(Queue::LOCAL) };
-        let lame = Queue { concurrency: 75, ..Queue::new(Queue::LAME) };
-        [local, Queue::new(Queue::STANDARD), lame]
+    pub(super) fn built_in() -> [QueueSettings; 3] {
+        let local = QueueSettings { concurrency: 2000, ..QueueSettings::new(QueueSettings::LOCAL) };
+        let lame = QueueSettings { concurrency: 75, ..QueueSettings::new(QueueSettings::LAME) };
+        [local, QueueSettings::new(QueueSettings::STANDARD), lame]
     }
 
     /// A queue with all defaults.
-    pub(super) fn new(name: &str) -> Queue {
-        Queue {
+    pub(super) fn new(name: &str) -> QueueSettings {
+        QueueSettings {
             name: name.into(),
             concurrency: 1000,
             rules: QueueRules::default(),
@@ -216,7 +216,7 @@ impl Default for AdoptSettings {
 
 /// Settings of all queues together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scheduler {
+pub struct SchedulerSettings {
     /// Attempts that have ended but whose outcomes are not recorded yet. At this limit, none start.
     pub unrecorded_max: usize,
     /// A message with more recipients is bulk; so is all mail of a sender with more recipients
@@ -226,9 +226,9 @@ pub struct Scheduler {
     pub single_share: u32,
 }
 
-impl Default for Scheduler {
+impl Default for SchedulerSettings {
     fn default() -> Self {
-        Scheduler { unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
+        SchedulerSettings { unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ldap::LdapConfig;
-use lookup::layers::Settings;
+use lookup::layers::BackendSettings;
 use lookup::{postgres, sqlite};
 
 /// A lookup table.
@@ -53,11 +53,11 @@ pub enum TableKind {
         tables: Vec<Box<str>>,
     },
     /// An SQLite database.
-    Sqlite(Box<SqliteTable>),
+    Sqlite(Box<SqliteTableConfig>),
     /// A PostgreSQL server.
-    Postgres(Box<PostgresTable>),
+    Postgres(Box<PostgresTableConfig>),
     /// An LDAP server.
-    Ldap(Box<LdapTable>),
+    Ldap(Box<LdapTableConfig>),
 }
 
 impl TableKind {
@@ -79,16 +79,16 @@ impl TableKind {
 
 /// A table in an SQLite database.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SqliteTable {
+pub struct SqliteTableConfig {
     /// The database and the query.
-    pub database: sqlite::Config,
+    pub database: sqlite::SqliteConfig,
     /// The cache and the time limit in front of it.
-    pub lookup_settings: Settings,
+    pub lookup_settings: BackendSettings,
 }
 
 /// A table in a PostgreSQL database.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PostgresTable {
+pub struct PostgresTableConfig {
     /// The address of the server.
     pub url: postgres::PostgresUrl,
     /// The file with the password; None if the URL has it, or if the server needs none.
@@ -102,19 +102,19 @@ pub struct PostgresTable {
     /// The time limit of a connection to one address of one host.
     pub connect_timeout: Duration,
     /// The cache and the limits in front of it. Each concurrent request has its own connection.
-    pub lookup_settings: Settings,
+    pub lookup_settings: BackendSettings,
 }
 
 /// A table in an LDAP directory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LdapTable {
+pub struct LdapTableConfig {
     /// The servers and the search. With a `password_file`, the password in it is empty.
     pub directory: LdapConfig,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
     /// The cache and the limits in front of the directory. With a local copy, they apply until it
     /// is complete.
-    pub lookup_settings: Settings,
+    pub lookup_settings: BackendSettings,
     /// The local copy; None: every lookup goes to the directory.
     pub replica: Option<LdapReplicaConfig>,
 }

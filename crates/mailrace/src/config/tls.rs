@@ -10,7 +10,7 @@ pub use net::TlsVersion;
 
 /// A certificate with its private key, in PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Certificate {
+pub struct CertificateSettings {
     /// The server's own certificate, then intermediate certificates.
     pub chain: PathBuf,
     /// Its private key.
@@ -40,7 +40,7 @@ pub enum ListenerTls {
 
 /// TLS settings of all listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerTls {
+pub struct ServerTlsSettings {
     /// The lowest version that clients may use.
     pub version_min: TlsVersion,
     /// A longer handshake fails.
@@ -49,9 +49,9 @@ pub struct ServerTls {
     pub reload_every: Duration,
 }
 
-impl Default for ServerTls {
+impl Default for ServerTlsSettings {
     fn default() -> Self {
-        ServerTls {
+        ServerTlsSettings {
             version_min: TlsVersion::V1_2,
             handshake_timeout: Duration::from_secs(30),
             reload_every: Duration::from_secs(60),

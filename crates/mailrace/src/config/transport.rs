@@ -5,18 +5,18 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{FixedHop, MaildirPath, Rate};
+use super::{FixedHop, MaildirPathTemplate, Rate};
 
 /// A transport.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Transport {
+pub struct TransportSettings {
     /// Its name.
     pub name: Box<str>,
     /// Its type and settings.
     pub kind: TransportKind,
 }
 
-impl Transport {
+impl TransportSettings {
     /// The built-in transport of local mail; always [`TransportKind::Maildir`].
     pub const MAILDIR: &str = "maildir";
     /// The built-in transport of mail without another route; always [`SmtpFlavor::Smtp`].
@@ -40,9 +40,9 @@ impl Transport {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TransportKind {
     /// Delivery to Maildirs.
-    Maildir(Maildir),
+    Maildir(MaildirTransportSettings),
     /// SMTP or LMTP to other servers.
-    Smtp(Box<SmtpTransport>),
+    Smtp(Box<SmtpTransportSettings>),
 }
 
 /// The line endings in a Maildir.
@@ -56,11 +56,11 @@ pub enum LineEnds {
 
 /// Delivery to Maildirs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Maildir {
+pub struct MaildirTransportSettings {
     /// The folder of each mailbox,
-    pub path: MaildirPath,
+    pub path: MaildirPathTemplate,
     /// unless it is in this table.
-    pub places: Option<MailboxPlaces>,
+    pub places: Option<MailboxPathTableSettings>,
     /// The line endings of messages.
     pub line_ends: LineEnds,
     /// The size limit of each mailbox; None: no limit.
@@ -95,18 +95,18 @@ pub enum QuotaFullAction {
 
 /// A table of mailbox folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MailboxPlaces {
+pub struct MailboxPathTableSettings {
     /// Its name.
     pub table: Box<str>,
     /// The folder that contains them all.
     pub root: PathBuf,
 }
 
-impl Maildir {
+impl MaildirTransportSettings {
     /// All defaults, in this folder.
     pub(super) fn with_data_dir(data_dir: &Path) -> Self {
-        Maildir {
-            path: MaildirPath::with_data_dir(data_dir),
+        MaildirTransportSettings {
+            path: MaildirPathTemplate::with_data_dir(data_dir),
             places: None,
             line_ends: LineEnds::Crlf,
             quota: None,
@@ -130,7 +130,7 @@ pub struct Concurrency {
     pub shrink: f64,
 }
 
-/// The protocol of an [`SmtpTransport`].
+/// The protocol of an [`SmtpTransportSettings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmtpFlavor {
     /// RFC 5321.
@@ -173,7 +173,7 @@ pub enum IpFamilies {
 
 /// Delivery to other servers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SmtpTransport {
+pub struct SmtpTransportSettings {
     /// The protocol.
     pub flavor: SmtpFlavor,
     /// The next hop of mail whose route has none; None: the MX of the recipient's domain. Always
@@ -217,10 +217,10 @@ pub struct SmtpTransport {
     pub timeouts: SmtpTimeouts,
 }
 
-impl SmtpTransport {
+impl SmtpTransportSettings {
     /// With all defaults.
     pub(super) fn new(flavor: SmtpFlavor, helo: Box<str>) -> Self {
-        SmtpTransport {
+        SmtpTransportSettings {
             flavor,
             next_hop: None,
             port: flavor.port(),

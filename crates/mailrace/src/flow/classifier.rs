@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use lookup::{LookupAnswer, Table};
 use mail::{Address, Timestamp};
-use queue::{Admission, Destination, PendingRecipient, QueueNumber};
+use queue::{AdmittedMessage, DestinationId, PendingRecipient, QueueNumber};
 use spool::{LiveMessage, RecipientState};
 
 use super::Queues;
@@ -212,7 +212,7 @@ impl Classifier {
             let destination = self.destination(queues, by_message, classified.mailbox_hosts.get(&ordinal), domain);
             recipients.push(PendingRecipient { ordinal, destination, attempts, due, held });
         }
-        let admission = Admission {
+        let admission = AdmittedMessage {
             id: *id,
             sender: envelope.sender.as_ref().map_or(0, fingerprint),
             accepted_at: envelope.accepted_at,
@@ -229,7 +229,7 @@ impl Classifier {
         by_message: Option<QueueNumber>,
         mailbox_host: Option<&MailboxHost>,
         domain: &str,
-    ) -> Destination {
+    ) -> DestinationId {
         let (local, local_queue) = &self.0.local;
         let is_here = match mailbox_host {
             Some(MailboxHost::Here) => true,
@@ -238,8 +238,8 @@ impl Classifier {
         };
         let queue = if is_here { *local_queue } else { by_message.unwrap_or_else(|| self.by_domain(domain)) };
         match mailbox_host {
-            Some(MailboxHost::Host(host)) => queues.destination(queue, &format!("{host}!{domain}")),
-            Some(MailboxHost::Here) | None => queues.destination(queue, domain),
+            Some(MailboxHost::Host(host)) => queues.intern_destination(queue, &format!("{host}!{domain}")),
+            Some(MailboxHost::Here) | None => queues.intern_destination(queue, domain),
         }
     }
 

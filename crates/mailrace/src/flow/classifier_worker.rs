@@ -297,7 +297,7 @@ fn fields(message: &[u8]) -> Vec<(String, String)> {
 mod tests {
     use std::sync::Mutex;
 
-    use lookup::directory::{Limits, LocalDomain};
+    use lookup::directory::{AliasLimits, LocalDomain};
     use lookup::{LookupAnswer, LookupFuture, Table};
     use mail::{BodyType, ClientInfo, DsnNotify, QueueId, Recipient, SpoolId};
 
@@ -388,7 +388,7 @@ mod tests {
             transport: "maildir".into(),
             is_final: true,
         };
-        let directory = RecipientDirectory::new(vec![domain], Limits::default());
+        let directory = RecipientDirectory::new(vec![domain], AliasLimits::default());
         let rules = ClassifierRules { has_domain_tables: true, ..ClassifierRules::plain() };
         let mut done = case(&["a@x.org", "b@x.org"]);
         done.live.states[0] = RecipientState::Delivered;

@@ -31,7 +31,7 @@ pub enum DeliveryRoute {
 
 impl DeliveryRoute {
     /// The name of the transport, for the log.
-    pub fn transport(&self) -> &str {
+    pub fn transport_name(&self) -> &str {
         match self {
             DeliveryRoute::Mailboxes { transport } | DeliveryRoute::Remote { transport, .. } => transport,
             DeliveryRoute::HostUnknown | DeliveryRoute::NoRoute { .. } => "none",

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags, inotify};
 
-use super::drop_submission::{DropSubmitter, NotSubmitted, Submitted};
+use super::drop_submission::{DropSubmitError, DropSubmitter, Submitted};
 use crate::log::Log;
 use crate::log_line::Level;
 use crate::maildrop::{self, DROP_FILE_HEAD_OCTETS_MAX, DropFile, is_message_name, is_temporary_name};
@@ -49,7 +49,7 @@ const SCAN_LOG_LINES_MAX: usize = 10;
 const REPORTED_NAMES_MAX: usize = 100_000;
 
 /// The folder and what the thread needs.
-pub struct DropFolder {
+pub struct DropFolderConfig {
     /// The folder.
     pub folder: PathBuf,
     /// Where invalid files are moved; on the same file system.
@@ -66,7 +66,7 @@ pub struct DropFolder {
 pub struct DropFolderScanner {
     stopping: Arc<AtomicBool>,
     notifier: Arc<OwnedFd>,
-    next_config: Arc<Mutex<Option<DropFolder>>>,
+    next_config: Arc<Mutex<Option<DropFolderConfig>>>,
     thread: JoinHandle<()>,
 }
 
@@ -145,10 +145,10 @@ impl DropFolderScanner {
     /// # Errors
     ///
     /// The system cannot create an eventfd or a thread.
-    pub fn start(folder: DropFolder) -> io::Result<DropFolderScanner> {
+    pub fn start(folder: DropFolderConfig) -> io::Result<DropFolderScanner> {
         let stopping = Arc::new(AtomicBool::new(false));
         let notifier = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let next: Arc<Mutex<Option<DropFolder>>> = Arc::default();
+        let next: Arc<Mutex<Option<DropFolderConfig>>> = Arc::default();
         let (stop, thread_notifier, pending) = (stopping.clone(), notifier.clone(), next.clone());
         let work = move || folder.run(&stop, &thread_notifier, &pending);
         let thread = thread::Builder::new().name("drop-scanner".into()).spawn(work)?;
@@ -156,7 +156,7 @@ impl DropFolderScanner {
     }
 
     /// Uses these settings from the next scan on; the folder stays the same.
-    pub fn reconfigure(&self, folder: DropFolder) {
+    pub fn reconfigure(&self, folder: DropFolderConfig) {
         *self.next_config.lock() = Some(folder);
     }
 
@@ -170,8 +170,8 @@ impl DropFolderScanner {
     }
 }
 
-impl DropFolder {
-    fn run(mut self, stopping: &AtomicBool, notifier: &OwnedFd, next: &Mutex<Option<DropFolder>>) {
+impl DropFolderConfig {
+    fn run(mut self, stopping: &AtomicBool, notifier: &OwnedFd, next: &Mutex<Option<DropFolderConfig>>) {
         let events = self.watch();
         if let Err(error) = &events {
             let text = "cannot watch the drop folder: scanning it every few seconds instead";
@@ -300,11 +300,11 @@ impl DropFolder {
         match self.submitter.submit(drop_file, identity.uid, SystemTime::now().into(), stopping) {
             Ok(Submitted) => self.remove(name, identity.file, state),
             Err(_) if stopping.load(Relaxed) => false,
-            Err(NotSubmitted::Temporary(why)) => {
+            Err(DropSubmitError::Temporary(why)) => {
                 self.log_kept_once(state, "a message stays in the drop folder", name, &why);
                 false
             }
-            Err(NotSubmitted::Permanent(why)) => {
+            Err(DropSubmitError::Permanent(why)) => {
                 // The message was accepted for delivery, so this is logged despite the limit.
                 if !state.reported.contains(name) {
                     let file = name.to_string_lossy();

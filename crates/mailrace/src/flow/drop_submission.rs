@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use delivery::bounce::{DsnAction, DsnContext, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult};
-use lookup::directory::{Resolution, ResolvedRecipient};
+use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult};
+use lookup::directory::{AddressResolution, ResolvedRecipient};
 use mail::{
     Address, ClientInfo, DsnNotify, EnhancedCode, Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Recipient,
     Reply, Timestamp,
@@ -47,7 +47,7 @@ pub struct DropSubmitter {
 pub struct Submitted;
 
 /// Why it is not.
-pub enum NotSubmitted {
+pub enum DropSubmitError {
     /// A later try may succeed.
     Temporary(String),
     /// No try will.
@@ -74,14 +74,14 @@ impl DropSubmitter {
         uid: u32,
         now: Timestamp,
         stopping: &AtomicBool,
-    ) -> Result<Submitted, NotSubmitted> {
+    ) -> Result<Submitted, DropSubmitError> {
         if self.intake.load.restrictions().shortage.is_some() {
-            return Err(NotSubmitted::Temporary("disk space or memory is low".into()));
+            return Err(DropSubmitError::Temporary("disk space or memory is low".into()));
         }
         if self.nul == NulPolicy::Strip {
             drop_file.content.retain(|octet| *octet != 0);
         }
-        let mut flags = drop_file.flags();
+        let mut flags = drop_file.body_flags();
         let DropFile { sender, recipients, ret, envid, body_type, smtputf8, content } = drop_file;
         let DropRecipients { accepted, refused, .. } = match self.refusal(&content) {
             Some(reply) => refuse_all(recipients, &reply),
@@ -103,12 +103,12 @@ impl DropSubmitter {
         };
         let notice = self.notice(id, &envelope, &refused, &content, now)?;
         if let (true, None, [(to, reply), ..]) = (envelope.recipients.is_empty(), &notice, &*refused) {
-            return Err(NotSubmitted::Permanent(format!(
+            return Err(DropSubmitError::Permanent(format!(
                 "no valid recipient, and no notice can be sent: <{}>: {reply}",
                 to.address
             )));
         }
-        let header = intake::logged_header(&content, self.intake.logs_subjects);
+        let header = intake::find_logged_header(&content, self.intake.logs_subjects);
         let (size, mut entries) = (content.len() as u64, Vec::new());
         if !envelope.recipients.is_empty() {
             let mut stored = self.received_line(id, uid, &envelope, now).into_bytes();
@@ -139,35 +139,35 @@ impl DropSubmitter {
         &self,
         recipients: Vec<Recipient>,
         stopping: &AtomicBool,
-    ) -> Result<DropRecipients, NotSubmitted> {
+    ) -> Result<DropRecipients, DropSubmitError> {
         let (mut resolved, mut named) = (DropRecipients::default(), HashSet::new());
         for recipient in recipients {
             if stopping.load(Relaxed) {
-                return Err(NotSubmitted::Temporary("the server is stopping".into()));
+                return Err(DropSubmitError::Temporary("the server is stopping".into()));
             }
             if !named.insert(recipient.address.clone()) {
                 continue;
             }
             let (asked, resolution) = self.resolve(&recipient.address);
             let finals = match resolution {
-                Resolution::Local(finals) => finals,
-                Resolution::Remote(address) => {
+                AddressResolution::Local(finals) => finals,
+                AddressResolution::Remote(address) => {
                     let only = ResolvedRecipient { address, original: None, local: false };
                     resolved.add(vec![only], recipient, self.intake.expanded_recipients_max);
                     continue;
                 }
-                Resolution::Unavailable(why) => {
-                    return Err(NotSubmitted::Temporary(format!("cannot look up <{asked}>: {why}")));
+                AddressResolution::Unavailable(why) => {
+                    return Err(DropSubmitError::Temporary(format!("cannot look up <{asked}>: {why}")));
                 }
-                Resolution::Unknown => {
+                AddressResolution::Unknown => {
                     resolved.refused.push((recipient, failure(EnhancedCode(5, 1, 1), "No such user here")));
                     continue;
                 }
-                Resolution::TooDeep => {
+                AddressResolution::TooDeep => {
                     resolved.refused.push((recipient, failure(EnhancedCode(5, 4, 6), "Alias loop")));
                     continue;
                 }
-                Resolution::TooMany => {
+                AddressResolution::TooMany => {
                     resolved
                         .refused
                         .push((recipient, failure(EnhancedCode(5, 5, 3), "Too many addresses after alias expansion")));
@@ -187,7 +187,7 @@ impl DropSubmitter {
         refused: &[(Recipient, Reply)],
         content: &[u8],
         now: Timestamp,
-    ) -> Result<Option<(SubmittedNotice, SpoolEntry)>, NotSubmitted> {
+    ) -> Result<Option<(SubmittedNotice, SpoolEntry)>, DropSubmitError> {
         let failed = Envelope { recipients: refused.iter().map(|(to, _)| to.clone()).collect(), ..envelope.clone() };
         let findings = (0..).zip(refused).map(|(ordinal, (_, reply))| RecipientResult {
             ordinal,
@@ -197,14 +197,14 @@ impl DropSubmitter {
         let Some(report) = DsnReport::build(&failed, self.double_bounces_to.as_ref(), findings) else {
             return Ok(None);
         };
-        let recipients = self.notice_recipients(report.to())?;
+        let recipients = self.notice_recipients(report.notified_address())?;
         if recipients.is_empty() {
             return Ok(None);
         }
         let notice_id = self.intake.spool.new_id_in_lane_of(id);
         let start = &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)];
         let original = returned_content(start, self.nul);
-        let dsn = report.compose(&DsnContext {
+        let dsn = report.compose(&DsnComposeInput {
             hostname: &self.intake.hostname,
             id: notice_id,
             now,
@@ -220,7 +220,7 @@ impl DropSubmitter {
     }
 
     /// Normalizes an address, and resolves it.
-    fn resolve(&self, address: &Address) -> (Address, Resolution) {
+    fn resolve(&self, address: &Address) -> (Address, AddressResolution) {
         self.runtime.block_on(async {
             let asked = self.intake.normalize_address(address, None).await.into_owned();
             let resolution = self.intake.resolve_recipient(&asked).await;
@@ -230,15 +230,17 @@ impl DropSubmitter {
 
     /// The recipients of a notice, as RCPT would resolve the sender. None if there is no such user;
     /// then the failure is only logged.
-    fn notice_recipients(&self, sender: &Address) -> Result<Vec<Recipient>, NotSubmitted> {
+    fn notice_recipients(&self, sender: &Address) -> Result<Vec<Recipient>, DropSubmitError> {
         let recipient = |address, original| Recipient { address, original, notify: DsnNotify::NEVER, orcpt: None };
         match self.resolve(sender).1 {
-            Resolution::Local(finals) => Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect()),
-            Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
-            Resolution::Unavailable(why) => {
-                Err(NotSubmitted::Temporary(format!("cannot look up the sender <{sender}>: {why}")))
+            AddressResolution::Local(finals) => {
+                Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect())
             }
-            Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
+            AddressResolution::Remote(address) => Ok(vec![recipient(address, None)]),
+            AddressResolution::Unavailable(why) => {
+                Err(DropSubmitError::Temporary(format!("cannot look up the sender <{sender}>: {why}")))
+            }
+            AddressResolution::Unknown | AddressResolution::TooDeep | AddressResolution::TooMany => Ok(Vec::new()),
         }
     }
 
@@ -254,20 +256,20 @@ impl DropSubmitter {
         )
     }
 
-    fn content(&self, id: QueueId, bytes: Vec<u8>) -> Result<SubmittedBody, NotSubmitted> {
+    fn content(&self, id: QueueId, bytes: Vec<u8>) -> Result<SubmittedBody, DropSubmitError> {
         if bytes.len() as u64 <= self.spill_above {
             return Ok(SubmittedBody::Memory(bytes));
         }
-        let spilled = self.intake.spool.spill(id).and_then(|mut spill| {
+        let spilled = self.intake.spool.create_spill_file(id).and_then(|mut spill| {
             spill.append(&bytes)?;
             spill.finish()
         });
         spilled
             .map(SubmittedBody::Spilled)
-            .map_err(|error| NotSubmitted::Temporary(format!("cannot write it to a file: {error}")))
+            .map_err(|error| DropSubmitError::Temporary(format!("cannot write it to a file: {error}")))
     }
 
-    fn commit(&self, entries: Vec<SpoolEntry>) -> Result<(), NotSubmitted> {
+    fn commit(&self, entries: Vec<SpoolEntry>) -> Result<(), DropSubmitError> {
         if entries.is_empty() {
             return Ok(());
         }
@@ -277,8 +279,8 @@ impl DropSubmitter {
         spool.submit(entries, Box::new(move |result| drop(done.send(result))));
         match answer.recv().unwrap_or(Err(CommitError::Closed)) {
             Ok(()) => Ok(()),
-            Err(CommitError::TooLarge) => Err(NotSubmitted::Permanent(CommitError::TooLarge.to_string())),
-            Err(error) => Err(NotSubmitted::Temporary(error.to_string())),
+            Err(CommitError::TooLarge) => Err(DropSubmitError::Permanent(CommitError::TooLarge.to_string())),
+            Err(error) => Err(DropSubmitError::Temporary(error.to_string())),
         }
     }
 
@@ -375,10 +377,10 @@ mod tests {
             let recipient = Recipient { address: address(name), original: None, notify: DsnNotify::UNSET, orcpt: None };
             resolved.add(finals, recipient, 4);
         }
-        let names: Vec<_> = resolved.accepted.iter().map(|to| to.address.local()).collect();
+        let names: Vec<_> = resolved.accepted.iter().map(|to| to.address.local_part()).collect();
         assert_eq!(names, ["a", "b", "c", "e"]);
         let [(to, reply)] = &*resolved.refused else { panic!("one is refused") };
-        assert_eq!((to.address.local(), reply.to_string().contains("5.5.3")), ("many", true));
+        assert_eq!((to.address.local_part(), reply.to_string().contains("5.5.3")), ("many", true));
     }
 
     #[test]

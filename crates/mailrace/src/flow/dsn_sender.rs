@@ -19,9 +19,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use delivery::bounce::{DsnAction, DsnContext, DsnReport, NoticeLimiter, ORIGINAL_OCTETS_MAX, RecipientResult};
+use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, NoticeLimiter, ORIGINAL_OCTETS_MAX, RecipientResult};
 use delivery::verp;
-use lookup::directory::{RecipientDirectory, Resolution};
+use lookup::directory::{AddressResolution, RecipientDirectory};
 use mail::{Address, DsnNotify, QueueId, Recipient, Timestamp};
 use queue::{AttemptPurpose, QueueNumber, RecipientVerdict};
 use spool::{CommitError, ReadError, SpoolEntry, SubmittedBody};
@@ -62,7 +62,7 @@ pub(super) struct DelayNotices {
 }
 
 impl NoticeConfig {
-    pub(super) fn delay_notices(&self, queues: &queue::Config) -> DelayNotices {
+    pub(super) fn delay_notices(&self, queues: &queue::SchedulerConfig) -> DelayNotices {
         let after = self.delay_after.unwrap_or_default();
         let of = |queue: &queue::QueueConfig| (attempt_after(after, &queue.retry), queue.retry.lifetime);
         DelayNotices { delay_after: self.delay_after, attempt_and_lifetime: queues.queues.iter().map(of).collect() }
@@ -72,7 +72,7 @@ impl NoticeConfig {
     /// limit.
     fn allow(&mut self, now: Timestamp, report: &DsnReport<'_>, is_verp: bool) -> bool {
         let is_limited = !report.is_from_trusted_client() && !is_verp;
-        !is_limited || self.limit.as_mut().is_none_or(|cap| cap.allows(now, report.to()))
+        !is_limited || self.limit.as_mut().is_none_or(|cap| cap.allows(now, report.notified_address()))
     }
 }
 
@@ -239,7 +239,7 @@ impl DsnSender {
             }
             scheduler.send(SchedulerMsg::MessageGone(attempt));
         };
-        spool.set_aside(id, what, Box::new(done));
+        spool.set_aside_damaged(id, what, Box::new(done));
     }
 
     /// The notice for those recipients that need one, if it can be sent.
@@ -255,15 +255,17 @@ impl DsnSender {
             return Ok(None);
         };
         let is_verp = self.parts.rules.is_verp(message.envelope.sender.as_ref());
-        let verp_sender =
-            report.sole_failed_recipient().filter(|_| is_verp).and_then(|to| verp::address(report.to(), to));
+        let verp_sender = report
+            .sole_failed_recipient()
+            .filter(|_| is_verp)
+            .and_then(|to| verp::sender_address(report.notified_address(), to));
         let (report, recipients) = self.report_with_recipients(report, verp_sender.as_ref(), progress)?;
         let now = SystemTime::now().into();
         if recipients.is_empty() || !self.may_send(now, attempt_outcome.attempt.id, &report, is_verp, progress) {
             return Ok(None);
         }
         let id = self.parts.outcome_writer.spool.new_id_in_lane_of(attempt_outcome.attempt.id);
-        let dsn = report.compose(&DsnContext {
+        let dsn = report.compose(&DsnComposeInput {
             hostname: &self.hostname,
             id,
             now,
@@ -272,8 +274,13 @@ impl DsnSender {
             octets: message.body.len(),
             original: &original(message),
         });
-        let ordinals =
-            attempt_outcome.attempt.recipients.iter().copied().filter(|ordinal| report.includes(*ordinal)).collect();
+        let ordinals = attempt_outcome
+            .attempt
+            .recipients
+            .iter()
+            .copied()
+            .filter(|ordinal| report.includes_recipient(*ordinal))
+            .collect();
         let envelope = dsn.envelope(&self.hostname, now, recipients);
         let submitted = SubmittedNotice::new(&dsn, id, ordinals, &envelope);
         let (content, flags) = (SubmittedBody::Memory(dsn.content), dsn.flags);
@@ -292,13 +299,13 @@ impl DsnSender {
         if let Some(verp_sender) = verp_sender {
             let recipients = self.notice_recipients(verp_sender, progress, &mut unavailable)?;
             if !recipients.is_empty() {
-                return Ok((report.addressed_to(verp_sender), recipients));
+                return Ok((report.with_notified_address(verp_sender), recipients));
             }
         }
-        let recipients = self.notice_recipients(report.to(), progress, &mut unavailable)?;
+        let recipients = self.notice_recipients(report.notified_address(), progress, &mut unavailable)?;
         if let Some(why) = unavailable.filter(|_| recipients.is_empty()) {
             let text = "no notice sent: cannot look up the sender's address";
-            self.log.event(Level::Warning, text, &[("sender", report.to()), ("error", &why)]);
+            self.log.event(Level::Warning, text, &[("sender", report.notified_address()), ("error", &why)]);
         }
         Ok((report, recipients))
     }
@@ -318,7 +325,7 @@ impl DsnSender {
                 self.parts.outcome_counters.count_dropped_notice();
                 let text = "no notice sent: too many to this sender for mail from untrusted clients";
                 let facts: [(&str, &dyn Display); 3] =
-                    [("id", &id), ("sender", report.to()), ("recipients", &report.recipient_count())];
+                    [("id", &id), ("sender", report.notified_address()), ("recipients", &report.recipient_count())];
                 self.log.event(Level::Warning, text, &facts);
             }
             is_sent
@@ -335,11 +342,11 @@ impl DsnSender {
     ) -> Result<Vec<Recipient>, SenderUnresolved> {
         let recipient = |address, original| Recipient { address, original, notify: DsnNotify::NEVER, orcpt: None };
         match self.runtime.block_on(self.parts.directory.resolve(sender)) {
-            Resolution::Local(finals) => {
+            AddressResolution::Local(finals) => {
                 Ok(finals.into_iter().map(|found| recipient(found.address, found.original)).collect())
             }
-            Resolution::Remote(address) => Ok(vec![recipient(address, None)]),
-            Resolution::Unavailable(why) => {
+            AddressResolution::Remote(address) => Ok(vec![recipient(address, None)]),
+            AddressResolution::Unavailable(why) => {
                 let since = *progress.sender_unresolved_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < SENDER_LOOKUP_TIME_MAX {
                     return Err(SenderUnresolved);
@@ -347,7 +354,7 @@ impl DsnSender {
                 *unavailable = Some(why);
                 Ok(Vec::new())
             }
-            Resolution::Unknown | Resolution::TooDeep | Resolution::TooMany => Ok(Vec::new()),
+            AddressResolution::Unknown | AddressResolution::TooDeep | AddressResolution::TooMany => Ok(Vec::new()),
         }
     }
 }

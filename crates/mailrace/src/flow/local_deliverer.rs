@@ -12,13 +12,13 @@ use std::time::{Instant, SystemTime};
 use delivery::DeliveryResult;
 use delivery::local::{LocalRecipient, LocalTask, MaildirDelivery};
 use mail::{Address, EnhancedCode, Outcome, Reply};
-use mailbox::{Config, LineEnds};
+use mailbox::{LineEnds, MaildirWriterConfig};
 use queue::ContactResult;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::quota::{self, TransportQuota};
 
-use super::mailbox_paths::{MailboxPaths, split_by_size};
+use super::mailbox_paths::{MailboxPathResolver, split_by_size};
 use super::message_cache::{CachedMessage, MessageCache};
 use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
 
@@ -30,7 +30,7 @@ pub struct LocalTransport {
     /// The transport's name in the configuration.
     pub name: Box<str>,
     /// Where the mailboxes are.
-    pub mailbox_paths: MailboxPaths,
+    pub mailbox_paths: MailboxPathResolver,
     /// The line endings in mailboxes.
     pub line_ends: LineEnds,
     /// The quota of the mailboxes; None: no quota.
@@ -39,7 +39,7 @@ pub struct LocalTransport {
 
 pub(super) struct LocalDeliverer {
     local: MaildirDelivery<LocalTaskContext>,
-    mailbox_paths: MailboxPaths,
+    mailbox_paths: MailboxPathResolver,
     quota: Option<Arc<TransportQuota>>,
     /// For table lookups; None if the transport uses no tables.
     runtime: Option<Runtime>,
@@ -71,7 +71,7 @@ impl LocalDeliverer {
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
         let LocalTransport { name, mailbox_paths, line_ends, quota } = transport;
         let when_full = quota.as_ref().map(|quota| quota.when_full).unwrap_or_default();
-        let local = MaildirDelivery::new(Config { host: hostname.into(), line_ends }, when_full);
+        let local = MaildirDelivery::new(MaildirWriterConfig { host: hostname.into(), line_ends }, when_full);
         let (sender, attempts) = mpsc::channel();
         let needs_runtime = mailbox_paths.table.is_some() || quota.as_ref().is_some_and(|quota| quota.table.is_some());
         let runtime = needs_runtime.then(|| Builder::new_current_thread().enable_all().build()).transpose()?;
@@ -155,7 +155,7 @@ impl LocalDeliverer {
         };
         let deadline = Instant::now() + quota::QUOTA_TIME_MAX;
         let limits = match &self.runtime {
-            Some(runtime) => runtime.block_on(quota.limits(mailboxes, deadline)),
+            Some(runtime) => runtime.block_on(quota.lookup_limits(mailboxes, deadline)),
             None => quota.default_limits(mailboxes.len()),
         };
         let octets = contexts.iter().flat_map(LocalTaskContext::stored_sizes);

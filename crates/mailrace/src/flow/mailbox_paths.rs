@@ -10,7 +10,7 @@ use lookup::{LookupAnswer, Table};
 use mail::Address;
 
 /// The Maildir of a mailbox, by a pattern.
-pub type MaildirPattern = Arc<dyn Fn(&Address) -> PathBuf + Send + Sync>;
+pub type MaildirPathFn = Arc<dyn Fn(&Address) -> PathBuf + Send + Sync>;
 
 /// A table of mailbox paths.
 #[derive(Clone)]
@@ -23,14 +23,14 @@ pub struct MailboxPathTable {
 
 /// Finds the mailboxes of a transport.
 #[derive(Clone)]
-pub struct MailboxPaths {
+pub struct MailboxPathResolver {
     /// The path of a mailbox,
-    pub pattern: MaildirPattern,
+    pub pattern: MaildirPathFn,
     /// unless this table has one.
     pub table: Option<MailboxPathTable>,
 }
 
-impl MailboxPaths {
+impl MailboxPathResolver {
     /// The folder of each mailbox, or why it is unknown now; a table gets one query for all.
     /// Without a table this does not wait.
     pub async fn resolve(&self, mailboxes: &[&Address]) -> Vec<Result<PathBuf, String>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use mail::{Envelope, EventLog, MailEvent, QueueId, Timestamp};
-use queue::{AttemptPurpose, QueueAction, RecipientVerdict};
+use queue::{AttemptPurpose, OperatorAction, RecipientVerdict};
 
 use super::dsn_sender::{DsnConfig, DsnRequest};
 use super::outcome_writer::OutcomeWriter;
@@ -64,7 +64,7 @@ impl OutcomeHandler {
     /// Logs outcomes that are now durable.
     pub(super) fn log_recorded(&self, attempt_outcome: &AttemptOutcome, now: Timestamp) {
         if !is_release(attempt_outcome) {
-            attempt_outcome.verdicts.iter().for_each(|verdict| self.outcome_counters.count(verdict));
+            attempt_outcome.verdicts.iter().for_each(|verdict| self.outcome_counters.count_outcome(verdict));
         }
         if let Some(submitted) = &attempt_outcome.submitted_notice {
             self.log.write(submitted.received_event(&self.hostname));
@@ -88,7 +88,7 @@ impl OutcomeHandler {
 
 /// Whether the operator released the recipients; no attempt was made.
 fn is_release(attempt_outcome: &AttemptOutcome) -> bool {
-    attempt_outcome.attempt.purpose == AttemptPurpose::Action(QueueAction::Release)
+    attempt_outcome.attempt.purpose == AttemptPurpose::Action(OperatorAction::Release)
 }
 
 /// The log event of one recipient.
@@ -101,7 +101,7 @@ fn mail_event(
 ) -> Option<MailEvent> {
     let (id, delay) = (attempt_outcome.attempt.id, now.since(envelope.accepted_at));
     let (sender, recipient) = (envelope.sender.clone(), envelope.recipients.get(ordinal as usize)?.address.clone());
-    let transport = attempt_outcome.attempt.route.as_ref().map_or("none", |way| way.transport()).into();
+    let transport = attempt_outcome.attempt.route.as_ref().map_or("none", |way| way.transport_name()).into();
     let relay = attempt_outcome.peer.clone();
     Some(match verdict.clone() {
         RecipientVerdict::Delivered => MailEvent::Delivered { id, sender, recipient, transport, relay: None, delay },

@@ -68,8 +68,8 @@ mod tests {
 
     use mail::{SpoolId, Timestamp};
     use queue::{
-        Admission, AttemptPurpose, Config, NextHopLimits, NextHopRoute, PendingRecipient, QueueConfig, QueueNumber,
-        RecipientVerdict,
+        AdmittedMessage, AttemptPurpose, NextHopLimits, NextHopRoute, PendingRecipient, QueueConfig, QueueNumber,
+        RecipientVerdict, SchedulerConfig,
     };
 
     use super::super::Attempt;
@@ -79,11 +79,11 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
     fn admit(queues: &mut Queues, number: u64, name: &str, due: Timestamp) {
-        let destination = queues.destination(QueueNumber(0), name);
+        let destination = queues.intern_destination(QueueNumber(0), name);
         let pending = PendingRecipient { ordinal: 0, destination, attempts: 0, due, held: false };
         queues.admit(
             NOW,
-            &Admission {
+            &AdmittedMessage {
                 id: QueueId::new(SpoolId::new(1), 0, number),
                 sender: number,
                 accepted_at: NOW,
@@ -105,7 +105,7 @@ mod tests {
                 NextHopRoute { next_hop, route, limits: NextHopLimits::default(), until, transient: false },
             );
         }
-        queues.next(NOW)
+        queues.next_attempt(NOW)
     }
 
     fn sorted(queues: &mut Queues) -> Vec<u64> {
@@ -113,15 +113,17 @@ mod tests {
         while let Some(attempt) = next(queues) {
             assert_eq!(attempt.purpose, AttemptPurpose::Reclassify);
             sorted.push(attempt.id.sequence());
-            queues.report(NOW, attempt, &[RecipientVerdict::Removed]);
+            queues.report_verdicts(NOW, attempt, &[RecipientVerdict::Removed]);
         }
         sorted
     }
 
     #[test]
     fn only_domains_with_changed_lookups_are_reclassified() {
-        let config =
-            Config { queues: vec![QueueConfig { concurrency: 9, ..QueueConfig::default() }], ..Config::default() };
+        let config = SchedulerConfig {
+            queues: vec![QueueConfig { concurrency: 9, ..QueueConfig::default() }],
+            ..SchedulerConfig::default()
+        };
         let mut queues = Queues::new(config, 7);
         let later = NOW + Duration::from_secs(60);
         let before = ClassifierRules { shared_domains: vec!["old.test".parse().unwrap()], ..ClassifierRules::plain() };
@@ -141,7 +143,7 @@ mod tests {
         reclassification.pick_returned(&mut queues);
         assert_eq!((sorted(&mut queues), reclassification.is_pending()), (vec![], true));
         let reason = mail::Reply::new(451, mail::EnhancedCode(4, 3, 0), "busy");
-        queues.report(NOW, in_flight, &[RecipientVerdict::Deferred { reason, until: later }]);
+        queues.report_verdicts(NOW, in_flight, &[RecipientVerdict::Deferred { reason, until: later }]);
         reclassification.pick_returned(&mut queues);
         assert_eq!((sorted(&mut queues), reclassification.is_pending()), (vec![1], false));
     }

@@ -13,10 +13,10 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use delivery::remote::{NextHop, Target};
+use delivery::remote::{NextHop, NextHopAddress};
 use mail::{EnhancedCode, Outcome, Reply, Timestamp};
-use queue::{AdaptMode, ConcurrencyPolicy, Destination, NextHopLimits, NextHopRoute, ProbePolicy};
-use route::{Hosts, RouteAnswer, Router};
+use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
+use route::{NextHopHosts, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
@@ -45,7 +45,7 @@ pub(super) enum RouteRequest {
 
 /// A destination to resolve.
 pub(super) struct RouteQuery {
-    pub(super) destination: Destination,
+    pub(super) destination: DestinationId,
     pub(super) name: Box<str>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct RouterFactory(Handle);
 #[derive(Clone)]
 pub struct TransportConfig {
     /// How to reach other hosts; None for a local transport.
-    pub remote: Option<Arc<delivery::remote::Config>>,
+    pub remote: Option<Arc<delivery::remote::RemoteDeliveryConfig>>,
     /// Limits for each of its next hops.
     pub limits: NextHopLimits,
 }
@@ -179,7 +179,7 @@ impl RouteResolver {
 
     fn send_route(
         &self,
-        destination: Destination,
+        destination: DestinationId,
         (next_hop, way, limits): ResolvedRoute,
         valid_for: Duration,
         transient: bool,
@@ -198,7 +198,7 @@ impl RouteResolver {
         }
     }
 
-    fn remote_route(&self, hosts: Hosts) -> ResolvedRoute {
+    fn remote_route(&self, hosts: NextHopHosts) -> ResolvedRoute {
         let Some(TransportConfig { remote: Some(config), limits }) =
             self.routing.transports.by_name.get(&hosts.transport).cloned()
         else {
@@ -213,10 +213,10 @@ impl RouteResolver {
 
     fn apply_override(
         &self,
-        hosts: &Hosts,
-        mut config: Arc<delivery::remote::Config>,
+        hosts: &NextHopHosts,
+        mut config: Arc<delivery::remote::RemoteDeliveryConfig>,
         mut limits: NextHopLimits,
-    ) -> (Arc<delivery::remote::Config>, NextHopLimits) {
+    ) -> (Arc<delivery::remote::RemoteDeliveryConfig>, NextHopLimits) {
         let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
         let Some(peer_override) = self
             .routing
@@ -240,13 +240,13 @@ impl RouteResolver {
 }
 
 /// Each address of a host is a target of its own, in the order to try.
-fn targets(host: route::Host) -> impl Iterator<Item = Target> {
+fn targets(host: route::Host) -> impl Iterator<Item = NextHopAddress> {
     let endpoint = |endpoint| match endpoint {
         route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
         route::Endpoint::Unix(path) => net::Endpoint::Unix(path),
     };
     let name = host.name;
-    host.endpoints.into_iter().map(move |found| Target { host: name.clone(), endpoint: endpoint(found) })
+    host.endpoints.into_iter().map(move |found| NextHopAddress { host: name.clone(), endpoint: endpoint(found) })
 }
 
 fn no_route(outcome: Outcome) -> ResolvedRoute {
@@ -264,7 +264,7 @@ fn internal_limits() -> NextHopLimits {
         max: INTERNAL_CONCURRENCY,
         grow: 0.0,
         shrink: 1.0,
-        adapt: AdaptMode::ByAnswers,
+        adapt: ConcurrencyFeedback::ByAnswers,
     };
     NextHopLimits { concurrency, rate: None, probe: ProbePolicy::default(), recipients_per_attempt_max: None }
 }

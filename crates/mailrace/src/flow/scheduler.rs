@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime};
 
 use delivery::DeliveryResult;
-use load::policy::DeliveryMode;
+use load::policy::AllowedDeliveries;
 use mail::{EnhancedCode, Outcome, Reply, Timestamp};
-use queue::{AttemptPurpose, ContactResult, Destination, QueueAction, RecipientVerdict};
+use queue::{AttemptPurpose, ContactResult, DestinationId, OperatorAction, RecipientVerdict};
 use spool::{CommitError, LiveMessage};
 
 use super::classifier::{ClassifiedMessage, Classifier, ClassifierRules};
@@ -57,7 +57,7 @@ pub(super) struct SchedulerWorkers {
 
 /// A new configuration. Everything in it is ready, so that applying it cannot fail.
 pub(super) struct SchedulerChange {
-    pub(super) queues: queue::Config,
+    pub(super) queues: queue::SchedulerConfig,
     pub(super) rules: Arc<ClassifierRules>,
     pub(super) directory: Arc<RecipientDirectory>,
     pub(super) local_deliverers: HashMap<Box<str>, Sender<Attempt>>,
@@ -71,7 +71,7 @@ pub(super) struct Scheduler {
     queues: Queues,
     classifier: Classifier,
     workers: SchedulerWorkers,
-    delivery: DeliveryMode,
+    delivery: AllowedDeliveries,
     /// Outcomes that are not yet submitted.
     newly_ended: Vec<AttemptOutcome>,
     /// Outcomes that the spool could not take, and when to submit them again.
@@ -93,7 +93,7 @@ impl Scheduler {
             queues,
             classifier,
             workers,
-            delivery: DeliveryMode::All,
+            delivery: AllowedDeliveries::All,
             newly_ended: Vec::new(),
             unrecorded: Vec::new(),
             record_retry_at: None,
@@ -127,7 +127,7 @@ impl Scheduler {
 
     /// We are stopping, and nothing is in progress or the time is up.
     fn is_over(&self) -> bool {
-        let is_idle = self.queues.in_flight() == 0 && self.queues.unrecorded() == 0;
+        let is_idle = self.queues.recipients_in_flight() == 0 && self.queues.unrecorded_attempts() == 0;
         self.stopping.is_some_and(|since| is_idle || now().since(since) >= STOP_TIME_MAX)
     }
 
@@ -168,7 +168,7 @@ impl Scheduler {
             SchedulerMsg::Routed(_, destination, _) => self.request_route(destination),
             SchedulerMsg::Ended(ended) => ended.into_iter().for_each(|ended| self.handle_ended(ended)),
             SchedulerMsg::NextHopSlow(hop) => {
-                if let Some(next_hop) = self.queues.next_hop(&hop.name) {
+                if let Some(next_hop) = self.queues.find_next_hop(&hop.name) {
                     self.queues.report_slow(now(), next_hop);
                 }
             }
@@ -209,13 +209,13 @@ impl Scheduler {
 
     fn enqueue(&mut self, sorted: &ClassifiedMessage) {
         let now = now();
-        let not_before = if self.delivery == DeliveryMode::QueueOnly { now + QUEUE_ONLY_WAIT } else { now };
+        let not_before = if self.delivery == AllowedDeliveries::QueueOnly { now + QUEUE_ONLY_WAIT } else { now };
         self.classifier.enqueue(&mut self.queues, sorted, now, not_before);
     }
 
-    fn set_delivery(&mut self, delivery: DeliveryMode) {
+    fn set_delivery(&mut self, delivery: AllowedDeliveries) {
         self.delivery = delivery;
-        self.queues.set_stopped(delivery == DeliveryMode::None);
+        self.queues.set_stopped(delivery == AllowedDeliveries::None);
     }
 
     fn request_routes(&mut self) {
@@ -224,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    fn request_route(&self, destination: Destination) {
+    fn request_route(&self, destination: DestinationId) {
         let name = self.queues.destination_name(destination).into();
         self.workers.route_resolver.send(RouteRequest::Resolve(RouteQuery { destination, name }));
     }
@@ -243,7 +243,7 @@ impl Scheduler {
         if let Some(routing) = routing {
             self.edition += 1;
             self.workers.route_resolver.send(RouteRequest::Reconfigure(routing, self.edition));
-            self.queues.reroute(now);
+            self.queues.invalidate_routes(now);
         }
         self.reclassify_at = None;
     }
@@ -253,8 +253,8 @@ impl Scheduler {
     fn pick_for_reclassification(&mut self) {
         let is_too_early = self.reclassify_at.is_some_and(|at| Instant::now() < at);
         if !is_too_early && self.has_recipients_to_reclassify() {
-            if self.queues.has_retired() {
-                self.queues.pick_retired();
+            if self.queues.has_retired_recipients() {
+                self.queues.pick_retired_recipients();
             }
             self.reclassification.pick_returned(&mut self.queues);
             self.reclassify_at = Some(Instant::now() + RECLASSIFY_INTERVAL);
@@ -262,7 +262,7 @@ impl Scheduler {
     }
 
     fn has_recipients_to_reclassify(&self) -> bool {
-        self.stopping.is_none() && (self.queues.has_retired() || self.reclassification.is_pending())
+        self.stopping.is_none() && (self.queues.has_retired_recipients() || self.reclassification.is_pending())
     }
 
     /// Dispatches what is due and within limits; false if there may be more.
@@ -272,7 +272,7 @@ impl Scheduler {
             if self.stopping.is_some() {
                 return true;
             }
-            let Some(attempt) = self.queues.next(now) else { return true };
+            let Some(attempt) = self.queues.next_attempt(now) else { return true };
             self.send(attempt);
         }
         false
@@ -326,17 +326,17 @@ impl Scheduler {
         };
         self.queues.finish_contact(now, &mut attempt, contact);
         let verdicts: Vec<_> =
-            attempt.recipients.iter().map(|_| self.queues.judge(now, &attempt, outcome.clone())).collect();
+            attempt.recipients.iter().map(|_| self.queues.compute_verdict(now, &attempt, outcome.clone())).collect();
         let attempt_outcome = self.attempt_outcome(now, attempt, verdicts);
         let only_waits =
             attempt_outcome.verdicts.iter().all(|verdict| matches!(verdict, RecipientVerdict::Deferred { .. }));
         let is_plain = match attempt_outcome.attempt.purpose {
             AttemptPurpose::Deliver | AttemptPurpose::Reclassify => false,
             AttemptPurpose::Refuse(_) => only_waits && attempt_outcome.will_retry_until.is_none(),
-            AttemptPurpose::Action(act) => act == QueueAction::Retry,
+            AttemptPurpose::Action(act) => act == OperatorAction::Retry,
         };
         match is_plain {
-            true => self.queues.report(now, attempt_outcome.attempt, &attempt_outcome.verdicts),
+            true => self.queues.report_verdicts(now, attempt_outcome.attempt, &attempt_outcome.verdicts),
             false => self.newly_ended.push(attempt_outcome),
         }
     }
@@ -361,7 +361,7 @@ impl Scheduler {
         let (now, reason) = (now(), Reply::new(451, EnhancedCode(4, 3, 0), why));
         let verdict = RecipientVerdict::Deferred { reason, until: now + READ_RETRY_DELAY };
         let verdicts = vec![verdict; attempt.recipients.len()];
-        self.queues.report(now, attempt, &verdicts);
+        self.queues.report_verdicts(now, attempt, &verdicts);
     }
 
     fn handle_ended(&mut self, ended: EndedAttempt) {
@@ -371,7 +371,8 @@ impl Scheduler {
         match ending {
             DeliveryResult::Damaged(what) => self.workers.outcome_handler.set_aside(attempt, what),
             DeliveryResult::Outcomes(outcomes) => {
-                let verdicts = outcomes.into_iter().map(|outcome| self.queues.judge(now, &attempt, outcome)).collect();
+                let verdicts =
+                    outcomes.into_iter().map(|outcome| self.queues.compute_verdict(now, &attempt, outcome)).collect();
                 self.newly_ended.push(AttemptOutcome { message, peer, ..self.attempt_outcome(now, attempt, verdicts) });
             }
         }
@@ -393,7 +394,7 @@ impl Scheduler {
         let now = now();
         for attempt_outcome in attempt_outcomes {
             self.workers.outcome_handler.log_recorded(&attempt_outcome, now);
-            self.queues.report(now, attempt_outcome.attempt, &attempt_outcome.verdicts);
+            self.queues.report_verdicts(now, attempt_outcome.attempt, &attempt_outcome.verdicts);
         }
     }
 
@@ -417,19 +418,21 @@ impl Scheduler {
     /// Drops recipients that the spool no longer has.
     fn forget(&mut self, attempt: Attempt) {
         let verdicts = vec![RecipientVerdict::Removed; attempt.recipients.len()];
-        self.queues.report(now(), attempt, &verdicts);
+        self.queues.report_verdicts(now(), attempt, &verdicts);
     }
 }
 
 /// The outcome of an operator's action. Only that of a bounce reaches a sender.
-fn operator_outcome(act: QueueAction) -> Outcome {
+fn operator_outcome(act: OperatorAction) -> Outcome {
     match act {
-        QueueAction::Bounce => Outcome::Failed(Reply::new(
+        OperatorAction::Bounce => Outcome::Failed(Reply::new(
             554,
             EnhancedCode(5, 0, 0),
             "the postmaster returned this message as undeliverable",
         )),
-        QueueAction::Hold | QueueAction::Release | QueueAction::Retry | QueueAction::Remove => Outcome::Delivered,
+        OperatorAction::Hold | OperatorAction::Release | OperatorAction::Retry | OperatorAction::Remove => {
+            Outcome::Delivered
+        }
     }
 }
 

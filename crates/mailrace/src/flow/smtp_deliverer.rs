@@ -100,7 +100,7 @@ impl SmtpDeliverer {
         while let Some(job) = jobs.recv().await {
             match deliverer.messages.message_in_memory(job.attempt.id) {
                 Ok(None) => drop(spawn_local(deliverer.clone().fetch(job, remote.clone()))),
-                Ok(Some(message)) => remote.start(task(job, message)),
+                Ok(Some(message)) => remote.start_task(task(job, message)),
                 Err(error) => deliverer.scheduler.send(SchedulerMsg::read_failed(job.attempt, error)),
             }
         }
@@ -113,7 +113,7 @@ impl SmtpDeliverer {
     async fn fetch(self: Rc<Self>, job: SmtpJob, remote: Rc<RemoteDelivery<SmtpJobContext>>) {
         let (messages, id) = (self.messages.clone(), job.attempt.id);
         match spawn_blocking(move || messages.message(id)).await {
-            Ok(Ok(message)) => remote.start(task(job, message)),
+            Ok(Ok(message)) => remote.start_task(task(job, message)),
             Ok(Err(error)) => self.scheduler.send(SchedulerMsg::read_failed(job.attempt, error)),
             // The thread was not started because we are stopping; the next start finds the message.
             Err(_) => self.scheduler.send(SchedulerMsg::ReadFailed(job.attempt, "stopping".into())),

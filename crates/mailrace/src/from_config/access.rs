@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dns::ResolverConfig;
-use intake::access::{AccessCondition, AccessRules, AccessTest, CompiledRule, DnsblCheck, RuleSubject};
+use intake::access::{AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject};
 use lookup::dnsbl::{Dnsbl, DnsblConfig};
-use lookup::layers::{CacheSettings, LayeredTable, Settings};
+use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{Table, TableEventHandler};
 use mail::Address;
 
@@ -40,7 +40,7 @@ impl DnsblLists {
     ///
     /// The system configures no name server, or cannot create a thread.
     pub fn open(config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
-        DnsblLists::default().reopened(config, events)
+        DnsblLists::default().reopen_changed(config, events)
     }
 
     /// Opens the lists of another configuration. Lists with unchanged settings stay open, with
@@ -49,7 +49,7 @@ impl DnsblLists {
     /// # Errors
     ///
     /// As with [`DnsblLists::open`]. The open lists are unchanged.
-    pub fn reopened(&self, config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
+    pub fn reopen_changed(&self, config: &Config, events: &TableEventHandler) -> anyhow::Result<DnsblLists> {
         let dns = &config.dns;
         let are_asked_as_before = self.dns.as_ref() == Some(dns);
         let mut open: BTreeMap<Box<str>, Arc<dyn Table>> = BTreeMap::new();
@@ -75,12 +75,12 @@ impl DnsblLists {
 fn open_list(zone: &str, dns: &ResolverConfig, events: &TableEventHandler) -> anyhow::Result<Arc<dyn Table>> {
     let backend = Dnsbl::new(&DnsblConfig { zone: zone.into(), query: dns.query.clone() })
         .with_context(|| format!("the list {zone}"))?;
-    let table = LayeredTable::start(zone, backend, settings(dns), events.clone());
+    let table = BackendTable::start(zone, backend, settings(dns), events.clone());
     Ok(Arc::new(table.with_context(|| format!("the list {zone}: starting its thread"))?))
 }
 
 /// The rules; None if there are none. Tables and lists must belong to the same configuration.
-pub fn access(config: &Config, tables: &OpenTables, lists: &DnsblLists) -> Option<AccessRules> {
+pub fn compile_access_rules(config: &Config, tables: &OpenTables, lists: &DnsblLists) -> Option<AccessRules> {
     AccessRules::new(config.access.iter().map(|rule| compile_rule(rule, tables, lists)).collect())
 }
 
@@ -90,7 +90,7 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
         let table = tables.find(name.as_deref()?)?.clone();
         Some(AccessCondition {
             text: format!("{key} {:?}", table.name()).into(),
-            test: AccessTest::Table(subject, table),
+            test: ConditionMatcher::Table(subject, table),
         })
     };
     conditions.extend(in_table(RuleSubject::Client, "clients_in", &rule.clients_in));
@@ -100,14 +100,14 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     if let Some(zone) = &rule.dnsbl {
         let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
         let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
-        let test = AccessTest::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
+        let test = ConditionMatcher::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
         conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
     CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
 }
 
-fn settings(dns: &ResolverConfig) -> Settings {
+fn settings(dns: &ResolverConfig) -> BackendSettings {
     let cache = CacheSettings {
         ttl: dns.ttl_max.min(ANSWER_TIME_MAX),
         negative_ttl: dns.negative_ttl_max.min(ANSWER_TIME_MAX),
@@ -115,13 +115,13 @@ fn settings(dns: &ResolverConfig) -> Settings {
         stale_if_error: Duration::ZERO,
         entries: dns.cache_entries,
     };
-    Settings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..Settings::default() }
+    BackendSettings { cache: Some(cache), concurrency: REQUESTS_MAX, wait_max: WAIT_MAX, ..BackendSettings::default() }
 }
 
 /// The conditions that the rule itself names.
 fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
     let mut conditions = Vec::new();
-    let mut add = |key: &str, list: &[String], test: AccessTest| {
+    let mut add = |key: &str, list: &[String], test: ConditionMatcher| {
         if !list.is_empty() {
             conditions.push(AccessCondition { text: format!("{key} {}", list.join(", ")).into(), test });
         }
@@ -130,16 +130,16 @@ fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
     let helos: Vec<DomainPattern> = rule.helos.clone();
     let senders: Vec<EnvelopePattern> = rule.senders.clone();
     let recipients: Vec<EnvelopePattern> = rule.recipients.clone();
-    add("clients", &texts(&clients), AccessTest::Client(super::networks(&clients)));
+    add("clients", &texts(&clients), ConditionMatcher::Client(super::network_matcher(&clients)));
     add(
         "helos",
         &texts(&helos),
-        AccessTest::Helo(Arc::new(move |helo: &str| helos.iter().any(|own| own.matches(helo)))),
+        ConditionMatcher::Helo(Arc::new(move |helo: &str| helos.iter().any(|own| own.matches(helo)))),
     );
     let is_sender = move |sender: Option<&Address>| senders.iter().any(|own| own.matches(sender));
-    add("senders", &texts(&rule.senders), AccessTest::Sender(Arc::new(is_sender)));
+    add("senders", &texts(&rule.senders), ConditionMatcher::Sender(Arc::new(is_sender)));
     let is_recipient = move |recipient: &Address| recipients.iter().any(|own| own.matches(Some(recipient)));
-    add("recipients", &texts(&rule.recipients), AccessTest::Recipient(Arc::new(is_recipient)));
+    add("recipients", &texts(&rule.recipients), ConditionMatcher::Recipient(Arc::new(is_recipient)));
     conditions
 }
 
@@ -160,8 +160,9 @@ mod tests {
         let dns = |timeout: &str| format!("[dns]\nservers = [\"127.0.0.1:5353\"]\ntimeout = \"{timeout}\"\n");
         let events: TableEventHandler = Arc::new(|_| {});
         let first = DnsblLists::open(&config(&[rule("a.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
-        let second = first.reopened(&config(&[rule("b.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
-        let third = second.reopened(&config(&[rule("a.test"), dns("2s")].concat()), &events).unwrap();
+        let second =
+            first.reopen_changed(&config(&[rule("b.test"), rule("a.test"), dns("1s")].concat()), &events).unwrap();
+        let third = second.reopen_changed(&config(&[rule("a.test"), dns("2s")].concat()), &events).unwrap();
         assert_eq!([&first, &second, &third].map(|lists| lists.iter().count()), [1, 2, 1]);
         assert!(Arc::ptr_eq(&first.open["a.test"], &second.open["a.test"]));
         assert!(!Arc::ptr_eq(&second.open["a.test"], &third.open["a.test"]));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use mail::{BodyType, DsnNotify, DsnReturn, QueueId};
 
-use crate::admin::NamePattern;
+use crate::admin::DestinationPattern;
 use crate::maildrop::is_envid;
 
 /// The parsed options.
@@ -70,7 +70,7 @@ pub(super) enum Flush {
     /// `-qI`: this message.
     Message(QueueId),
     /// `-qR`: mail for this destination.
-    Site(NamePattern),
+    Site(DestinationPattern),
 }
 
 /// A command line that is not valid.

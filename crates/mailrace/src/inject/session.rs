@@ -82,13 +82,13 @@ enum LineEndings {
 
 impl<'a> StdioSession<'a> {
     fn new(config: &Config, injector: &'a Injector) -> Self {
-        let limits = smtp::Limits {
+        let limits = smtp::SessionLimits {
             commands_max: u32::MAX,
             errors_max: u32::MAX,
             recipients_max: injector.recipients_max,
             ..from_config::session_limits(config)
         };
-        let machine = smtp::Config {
+        let machine = smtp::SmtpServerConfig {
             hostname: config.hostname.clone(),
             flavor: MailProtocol::Smtp,
             limits,
@@ -158,7 +158,7 @@ impl<'a> StdioSession<'a> {
             match action {
                 SessionAction::Ask(question) => {
                     let answer = self.answer(question);
-                    self.session.handle_answer(now(), answer, &mut self.body);
+                    self.session.handle_driver_answer(now(), answer, &mut self.body);
                 }
                 SessionAction::Abandon => self.reset_transaction(),
                 // Local programs do not log in.
@@ -212,7 +212,9 @@ impl<'a> StdioSession<'a> {
 
     fn store_message(&mut self) -> Reply {
         let body = std::mem::take(&mut self.body);
-        let Some((mail, recipients)) = self.transaction.take() else { return Reply::plain(451, "No transaction") };
+        let Some((mail, recipients)) = self.transaction.take() else {
+            return Reply::without_enhanced_code(451, "No transaction");
+        };
         let drop_file = DropFile {
             sender: mail.sender,
             recipients,
@@ -296,7 +298,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::parse(DEFAULT, "default", "here.example").unwrap();
         config.data_dir = folder.path().to_owned();
-        let drop = crate::maildrop::folder(folder.path());
+        let drop = crate::maildrop::drop_folder_path(folder.path());
         std::fs::create_dir(&drop).unwrap();
         let injector = Injector::new(&config, Options::default()).unwrap();
         let totals = work(&config, &injector);

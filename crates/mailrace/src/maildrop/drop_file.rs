@@ -200,7 +200,7 @@ impl DropFile {
     }
 
     /// The body flags of the message.
-    pub fn flags(&self) -> BodyFlags {
+    pub fn body_flags(&self) -> BodyFlags {
         let content = &self.content;
         BodyFlags {
             dot_lines: content.starts_with(b".") || content.windows(2).any(|pair| pair == b"\n."),
@@ -343,7 +343,7 @@ mod tests {
         ] {
             assert_eq!(decode(&drop_file.encode()), Ok(drop_file));
         }
-        let flags = sample_file().flags();
+        let flags = sample_file().body_flags();
         assert!(flags.dot_lines && flags.eight_bit && flags.ends_in_crlf);
     }
 

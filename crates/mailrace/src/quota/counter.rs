@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::{Instant, SystemTime};
 
-use mailbox::quota::{self, Limits, Usage, UsageEstimate};
+use mailbox::quota::{self, QuotaLimits, Usage, UsageEstimate};
 use parking_lot::Mutex;
 
 use super::slow_counts::SlowCounts;
@@ -36,7 +36,7 @@ pub struct UsageCounter {
 /// Asks whether a Maildir has room.
 pub(super) struct UsageCheck {
     pub(super) folder: PathBuf,
-    pub(super) limits: Limits,
+    pub(super) limits: QuotaLimits,
     /// The additional usage.
     pub(super) more: Usage,
     /// Called with what is known; None if unknown.
@@ -46,7 +46,7 @@ pub(super) struct UsageCheck {
 /// Counts that are waiting or running.
 #[derive(Clone)]
 struct CountQueue {
-    jobs: SyncSender<(PathBuf, Limits)>,
+    jobs: SyncSender<(PathBuf, QuotaLimits)>,
     state: Arc<Mutex<CountQueueState>>,
 }
 
@@ -93,7 +93,7 @@ impl UsageCounter {
 
     /// Counts the Maildir, joins a running count, or returns a recent slow count. Returns when the
     /// count was first requested.
-    pub(super) fn count(&self, folder: PathBuf, limits: Limits, done: CountCallback) -> Instant {
+    pub(super) fn count(&self, folder: PathBuf, limits: QuotaLimits, done: CountCallback) -> Instant {
         self.count_queue.request(folder, limits, done, Instant::now())
     }
 
@@ -105,7 +105,7 @@ impl UsageCounter {
 
     /// For tests: counts never finish while the job queue is kept.
     #[cfg(test)]
-    pub(super) fn with_stuck_threads() -> (UsageCounter, Receiver<(PathBuf, Limits)>) {
+    pub(super) fn with_stuck_threads() -> (UsageCounter, Receiver<(PathBuf, QuotaLimits)>) {
         let (jobs, folders) = mpsc::sync_channel(WAITING_MAX);
         let count_queue = CountQueue { jobs, state: Arc::default() };
         (UsageCounter { look_sender: mpsc::sync_channel(1).0, count_queue }, folders)
@@ -119,7 +119,7 @@ impl UsageCounter {
 }
 
 impl CountQueue {
-    fn request(&self, folder: PathBuf, limits: Limits, done: CountCallback, now: Instant) -> Instant {
+    fn request(&self, folder: PathBuf, limits: QuotaLimits, done: CountCallback, now: Instant) -> Instant {
         let known = self.state.lock().slow_counts.find(&folder, now);
         let Some(known) = known else { return self.start_count(folder, limits, Some(done), now) };
         if known.is_due {
@@ -130,7 +130,13 @@ impl CountQueue {
     }
 
     /// Starts a count unless one is pending. The callback is queued, unless too many are waiting.
-    fn start_count(&self, folder: PathBuf, limits: Limits, mut done: Option<CountCallback>, now: Instant) -> Instant {
+    fn start_count(
+        &self,
+        folder: PathBuf,
+        limits: QuotaLimits,
+        mut done: Option<CountCallback>,
+        now: Instant,
+    ) -> Instant {
         let mut state = self.state.lock();
         if state.waiting >= WAITING_MAX
             && let Some(done) = done.take()
@@ -171,7 +177,7 @@ fn run_check(count_queue: &CountQueue, check: UsageCheck) {
     }
 }
 
-fn run_count(state: &Mutex<CountQueueState>, folder: PathBuf, limits: Limits) {
+fn run_count(state: &Mutex<CountQueueState>, folder: PathBuf, limits: QuotaLimits) {
     let started_at = Instant::now();
     let usage = quota::recount(&folder, limits).ok();
     if let Some(usage) = usage {
@@ -221,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { bytes: 100, messages: 0 };
+    const LIMITS: QuotaLimits = QuotaLimits { bytes: 100, messages: 0 };
 
     #[test]
     fn concurrent_requests_share_one_count() {
@@ -319,7 +325,12 @@ mod tests {
         let standing = |bytes| {
             let (sender, told) = mpsc::channel();
             let done = Box::new(move |standing| sender.send(standing).unwrap());
-            counter.check(UsageCheck { folder: root.path().into(), limits: LIMITS, more: Usage::message(bytes), done });
+            counter.check(UsageCheck {
+                folder: root.path().into(),
+                limits: LIMITS,
+                more: Usage::of_message(bytes),
+                done,
+            });
             told.recv().unwrap().map(|standing: UsageEstimate| (standing.usage.bytes, standing.is_reliable))
         };
         fs::write(root.path().join("maildirsize"), "100S\n60 1\n-20 -1\n").unwrap();

@@ -12,14 +12,14 @@ use delivery::local::OverQuotaAction;
 use intake::{QuotaCheck, QuotaFit, ThrottledLog};
 use lookup::directory::{MailboxLocation, RecipientDirectory};
 use mail::Address;
-use mailbox::quota::{Limits, Usage, UsageEstimate};
+use mailbox::quota::{QuotaLimits, Usage, UsageEstimate};
 use parking_lot::RwLock;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::counter::UsageCheck;
 use super::{QUOTA_TIME_MAX, TransportQuota};
-use crate::flow::{LocalTransport, MailboxPaths};
+use crate::flow::{LocalTransport, MailboxPathResolver};
 
 /// How long a result is cached.
 const CACHE_TIME: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const CACHE_ENTRIES_MAX: usize = 65_536;
 const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Checks the quotas of mailboxes.
-pub struct MailboxQuotas {
+pub struct MailboxQuotaChecker {
     directory: Arc<RecipientDirectory>,
     /// The transports with a quota.
     by_transport: HashMap<Box<str>, TransportMailboxes>,
@@ -40,14 +40,14 @@ pub struct MailboxQuotas {
 
 /// The mailboxes of a transport.
 struct TransportMailboxes {
-    mailbox_paths: MailboxPaths,
+    mailbox_paths: MailboxPathResolver,
     quota: Arc<TransportQuota>,
 }
 
 /// A mailbox and its limits.
 struct MailboxEntry<'a> {
     quota: &'a TransportQuota,
-    limits: Limits,
+    limits: QuotaLimits,
     folder: PathBuf,
 }
 
@@ -69,18 +69,18 @@ enum MailboxState {
     /// It has no limits.
     Unlimited,
     /// Its limits and usage.
-    Limited(Limits, UsageEstimate, OverQuotaAction),
+    Limited(QuotaLimits, UsageEstimate, OverQuotaAction),
     /// Unknown.
     Unknown,
 }
 
-impl MailboxQuotas {
+impl MailboxQuotaChecker {
     /// For these transports; None if none of them has a quota.
     pub fn new(
         transports: &[LocalTransport],
         directory: &Arc<RecipientDirectory>,
         log: ThrottledLog,
-    ) -> Option<MailboxQuotas> {
+    ) -> Option<MailboxQuotaChecker> {
         let mailboxes = |transport: &LocalTransport| {
             let mailboxes =
                 TransportMailboxes { mailbox_paths: transport.mailbox_paths.clone(), quota: transport.quota.clone()? };
@@ -88,7 +88,7 @@ impl MailboxQuotas {
         };
         let by_transport: HashMap<_, _> = transports.iter().filter_map(mailboxes).collect();
         let (directory, cache) = (directory.clone(), RwLock::default());
-        (!by_transport.is_empty()).then_some(MailboxQuotas { directory, by_transport, log, cache })
+        (!by_transport.is_empty()).then_some(MailboxQuotaChecker { directory, by_transport, log, cache })
     }
 
     /// For the operator: the limits and usage of a mailbox; None if it has no limits.
@@ -107,7 +107,7 @@ impl MailboxQuotas {
             Ok(found) => found,
             Err(why) => {
                 let what = format_args!("cannot check the quota of <{mailbox}>, accepting mail for it: {why}");
-                self.log.report(what);
+                self.log.log_line(what);
                 MailboxState::Unknown
             }
         }
@@ -137,8 +137,8 @@ impl MailboxQuotas {
             return Ok(None);
         };
         let unanswered = || "no answer".to_owned();
-        let limits = quota.limits(&[mailbox], deadline).await.pop().ok_or_else(unanswered)??;
-        if limits.is_none() {
+        let limits = quota.lookup_limits(&[mailbox], deadline).await.pop().ok_or_else(unanswered)??;
+        if limits.is_unlimited() {
             return Ok(None);
         }
         let folder = mailbox_paths.resolve(&[mailbox]).await.pop().ok_or_else(unanswered)??;
@@ -160,15 +160,15 @@ impl MailboxQuotas {
     }
 }
 
-impl QuotaCheck for MailboxQuotas {
+impl QuotaCheck for MailboxQuotaChecker {
     fn cached(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<QuotaFit> {
         let cache = self.cache.read();
-        cache.entries.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::message(octets))
+        cache.entries.get(mailbox.as_str()).filter(|known| known.is_fresh(now))?.what.fit(Usage::of_message(octets))
     }
 
     fn check<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = QuotaFit> + Send + 'a>> {
         Box::pin(async move {
-            let more = Usage::message(octets);
+            let more = Usage::of_message(octets);
             let found = self.state_of(mailbox, more).await;
             let mut cache = self.cache.write();
             cache.insert(mailbox.as_str(), found, Instant::now());
@@ -203,7 +203,9 @@ impl MailboxState {
         match self {
             MailboxState::Unlimited => Some(QuotaFit::Fits),
             MailboxState::Unknown => Some(QuotaFit::Unknown),
-            MailboxState::Limited(limits, standing, _) if limits.allow(standing.usage + more) => Some(QuotaFit::Fits),
+            MailboxState::Limited(limits, standing, _) if limits.allows_usage(standing.usage + more) => {
+                Some(QuotaFit::Fits)
+            }
             MailboxState::Limited(_, standing, when_full) => {
                 standing.is_reliable.then_some(QuotaFit::Full { for_good: when_full == OverQuotaAction::Refuse })
             }
@@ -223,12 +225,12 @@ mod tests {
 
     fn limited_state(bytes: u64, is_settled: bool, when_full: OverQuotaAction) -> MailboxState {
         let standing = UsageEstimate { usage: Usage { bytes, messages: 1 }, is_reliable: is_settled };
-        MailboxState::Limited(Limits { bytes: 100, messages: 0 }, standing, when_full)
+        MailboxState::Limited(QuotaLimits { bytes: 100, messages: 0 }, standing, when_full)
     }
 
     #[test]
     fn only_what_is_settled_refuses_and_a_smaller_message_may_fit() {
-        let fit = |found: MailboxState, bytes| found.fit(Usage::message(bytes));
+        let fit = |found: MailboxState, bytes| found.fit(Usage::of_message(bytes));
         assert_eq!(fit(limited_state(90, false, OverQuotaAction::Defer), 10), Some(QuotaFit::Fits));
         assert_eq!(fit(limited_state(90, false, OverQuotaAction::Defer), 11), None);
         assert_eq!(fit(limited_state(90, true, OverQuotaAction::Defer), 11), Some(QuotaFit::Full { for_good: false }));
@@ -242,7 +244,7 @@ mod tests {
         hosts: Option<SilentTable>,
         quotas: Option<SilentTable>,
         mailbox_paths: Option<SilentTable>,
-    ) -> MailboxQuotas {
+    ) -> MailboxQuotaChecker {
         let table = |silent: Option<SilentTable>| silent.map(|silent| -> Arc<dyn Table> { Arc::new(silent) });
         let domain = LocalDomain {
             name: "x.org".into(),
@@ -255,13 +257,13 @@ mod tests {
             is_final: true,
         };
         let root = PathBuf::from("/nowhere/that/is");
-        let mailbox_paths = MailboxPaths {
+        let mailbox_paths = MailboxPathResolver {
             pattern: Arc::new(|_: &Address| "/nowhere/that/is/bob".into()),
             table: table(mailbox_paths).map(|table| MailboxPathTable { table, root }),
         };
         let mailboxes = TransportMailboxes { mailbox_paths, quota: Arc::new(transport_quota(table(quotas))) };
-        MailboxQuotas {
-            directory: Arc::new(RecipientDirectory::new(vec![domain], directory::Limits::default())),
+        MailboxQuotaChecker {
+            directory: Arc::new(RecipientDirectory::new(vec![domain], directory::AliasLimits::default())),
             by_transport: [("maildir".into(), mailboxes)].into(),
             log: ThrottledLog::new(|_, _| ()),
             cache: RwLock::default(),
@@ -272,7 +274,8 @@ mod tests {
     #[tokio::test]
     async fn silent_tables_do_not_block_sessions() {
         let bob: Address = "bob@x.org".parse().unwrap();
-        let fit = async |rooms: MailboxQuotas| tokio::time::timeout(QUOTA_TIME_MAX * 5, rooms.check(&bob, 1)).await;
+        let fit =
+            async |rooms: MailboxQuotaChecker| tokio::time::timeout(QUOTA_TIME_MAX * 5, rooms.check(&bob, 1)).await;
         let silent = || Some(SilentTable);
         let fits = tokio::join!(
             fit(mailbox_quotas(silent(), None, None)),

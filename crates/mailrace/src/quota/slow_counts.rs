@@ -129,10 +129,10 @@ mod tests {
     fn added_usage_counts_until_the_next_count() {
         let (mut counts, now) = (SlowCounts::default(), Instant::now());
         let folder = Path::new("a");
-        counts.add(folder, Usage::message(7));
+        counts.add(folder, Usage::of_message(7));
         assert_eq!(counts.find(folder, now), None);
         counts.record(folder, HELD, SLOW_COUNT_MIN, now);
-        counts.add(folder, Usage::message(7));
+        counts.add(folder, Usage::of_message(7));
         assert_eq!(counts.find(folder, now), known(Usage { bytes: 507, messages: 6 }, false));
         counts.record(folder, HELD, SLOW_COUNT_MIN, now);
         assert_eq!(counts.find(folder, now), known(HELD, false));

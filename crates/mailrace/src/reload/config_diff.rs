@@ -1,7 +1,7 @@
 //! Compares two configurations by section, and tells which changes a running server cannot take
 //! over.
 
-use crate::config::{Certificate, Config};
+use crate::config::{CertificateSettings, Config};
 
 /// A section or key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,8 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         bounce,
         spool,
     } = new;
-    let files = |certificates: &[Certificate]| certificates.iter().map(Certificate::files).collect::<Vec<_>>();
+    let files =
+        |certificates: &[CertificateSettings]| certificates.iter().map(CertificateSettings::files).collect::<Vec<_>>();
     let room = (old.spool.space_min, old.spool.inodes_min);
     [
         ("hostname", *hostname != old.hostname),
@@ -119,7 +120,7 @@ pub(super) fn routes_differ(old: &Config, new: &Config) -> bool {
 
 /// Whether TLS for clients uses the same files and settings.
 pub(super) fn is_same_tls(old: &Config, new: &Config) -> bool {
-    let files = |config: &Config| config.certificates.iter().map(Certificate::files).collect::<Vec<_>>();
+    let files = |config: &Config| config.certificates.iter().map(CertificateSettings::files).collect::<Vec<_>>();
     let settings = |config: &Config| (config.tls.version_min, config.tls.handshake_timeout);
     files(old) == files(new) && settings(old) == settings(new)
 }

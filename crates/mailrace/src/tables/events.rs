@@ -14,7 +14,7 @@ use crate::log::Log;
 use crate::log_line::Level;
 
 /// Writes the events of tables to the log.
-pub fn log_events(log: Arc<Log>) -> TableEventHandler {
+pub fn table_event_logger(log: Arc<Log>) -> TableEventHandler {
     Arc::new(move |event| log_event(&event, |level, text, fields| log.event(level, text, fields)))
 }
 

@@ -10,13 +10,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ldap::replica::{Replica, ReplicaConfig};
-use ldap::{Bind, Ldap, LdapConfig};
+use ldap::replica::{LdapReplica, ReplicaConfig};
+use ldap::{Ldap, LdapBindMethod, LdapConfig};
 use lookup::backend::Backend;
 use lookup::cdb::Cdb;
 use lookup::chain::ChainedTable;
-use lookup::fixed::FixedTable;
-use lookup::layers::{LayeredTable, Settings};
+use lookup::fixed::StaticTable;
+use lookup::layers::{BackendSettings, BackendTable};
 use lookup::postgres::{self, Postgres};
 use lookup::regexp::RegexpTable;
 use lookup::sqlite::Sqlite;
@@ -35,29 +35,32 @@ pub(super) fn open(table: &config::TableConfig, opener: &mut TableOpener<'_>) ->
         TableKind::Text { path } => boxed(TextTable::load(name, path)),
         TableKind::Cdb { path } => boxed(Cdb::open(name, path)),
         TableKind::Regexp { path } => boxed(RegexpTable::load(name, path)),
-        TableKind::Static { values } => Ok(Arc::new(FixedTable::new(name, values.clone()))),
+        TableKind::Static { values } => Ok(Arc::new(StaticTable::new(name, values.clone()))),
         TableKind::Unavailable { reason, path } => {
             let keys = path.as_ref().map(|path| TextTable::load(name, path)).transpose();
             boxed(keys.map(|keys| UnavailableTable::new(name, reason, keys)))
         }
         TableKind::Chain { tables } => {
-            let tables = tables.iter().map(|table| opener.table(table));
+            let tables = tables.iter().map(|table| opener.get_or_open(table));
             Ok(Arc::new(ChainedTable::new(name, tables.collect::<Result<_, _>>()?)))
         }
-        TableKind::Sqlite(sqlite) => {
-            Ok(Arc::new(layered(name, Sqlite::new(sqlite.database.clone()), sqlite.lookup_settings, opener.events())?))
-        }
-        TableKind::Postgres(postgres) => open_postgres(name, postgres, opener.events()),
+        TableKind::Sqlite(sqlite) => Ok(Arc::new(layered(
+            name,
+            Sqlite::new(sqlite.database.clone()),
+            sqlite.lookup_settings,
+            opener.event_handler(),
+        )?)),
+        TableKind::Postgres(postgres) => open_postgres(name, postgres, opener.event_handler()),
         TableKind::Ldap(ldap) => open_ldap(name, ldap, opener),
     }
 }
 
 fn open_postgres(
     name: &str,
-    table: &config::PostgresTable,
+    table: &config::PostgresTableConfig,
     events: TableEventHandler,
 ) -> Result<Arc<dyn Table>, ExitError> {
-    let config = postgres::Config {
+    let config = postgres::PostgresConfig {
         url: table.url.clone(),
         password: table.password_file.as_deref().map(password).transpose()?,
         ca_file: table.ca_file.clone(),
@@ -70,20 +73,24 @@ fn open_postgres(
     Ok(Arc::new(layered(name, backend, table.lookup_settings, events)?))
 }
 
-fn open_ldap(name: &str, table: &config::LdapTable, opener: &TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
-    let directory = directory(table)?;
-    let backend = Ldap::new(directory.clone(), table.lookup_settings.concurrency)
-        .map_err(|error| with_table_name(name, error))?;
-    let direct = layered(name, backend, table.lookup_settings, opener.events())?;
+fn open_ldap(
+    name: &str,
+    table: &config::LdapTableConfig,
+    opener: &TableOpener<'_>,
+) -> Result<Arc<dyn Table>, ExitError> {
+    let config = ldap_config(table)?;
+    let backend =
+        Ldap::new(config.clone(), table.lookup_settings.concurrency).map_err(|error| with_table_name(name, error))?;
+    let direct = layered(name, backend, table.lookup_settings, opener.event_handler())?;
     match &table.replica {
         Some(copy) if opener.purpose() == TablePurpose::Serve => {
             let config = ReplicaConfig {
-                ldap: directory,
+                ldap: config,
                 file: copy.file.clone(),
                 poll_interval: copy.poll_every,
                 removals_max: copy.removals_max,
             };
-            let copy = Replica::start(name, config, Arc::new(direct), opener.events());
+            let copy = LdapReplica::start(name, config, Arc::new(direct), opener.event_handler());
             Ok(Arc::new(copy.map_err(|error| with_table_name(name, error))?))
         }
         _ => Ok(Arc::new(direct)),
@@ -91,21 +98,23 @@ fn open_ldap(name: &str, table: &config::LdapTable, opener: &TableOpener<'_>) ->
 }
 
 /// The LDAP settings, with the password from its file.
-pub fn directory(table: &config::LdapTable) -> Result<LdapConfig, ExitError> {
-    let mut directory = table.directory.clone();
-    if let (Some(file), Bind::Simple { password: empty, .. }) = (&table.password_file, &mut directory.servers.bind) {
+pub fn ldap_config(table: &config::LdapTableConfig) -> Result<LdapConfig, ExitError> {
+    let mut config = table.directory.clone();
+    if let (Some(file), LdapBindMethod::Simple { password: empty, .. }) =
+        (&table.password_file, &mut config.servers.bind)
+    {
         *empty = password(file)?;
     }
-    Ok(directory)
+    Ok(config)
 }
 
 fn layered(
     name: &str,
     backend: impl Backend,
-    settings: Settings,
+    settings: BackendSettings,
     events: TableEventHandler,
-) -> Result<LayeredTable, ExitError> {
-    LayeredTable::start(name, backend, settings, events)
+) -> Result<BackendTable, ExitError> {
+    BackendTable::start(name, backend, settings, events)
         .map_err(|error| ExitError { code: exit::IO, text: format!("table '{name}': starting its thread: {error}") })
 }
 
@@ -172,7 +181,7 @@ mod tests {
     async fn a_chain_may_use_tables_defined_later() {
         let folder = tempfile::tempdir().unwrap();
         let config = every_type(folder.path());
-        let chain = opener(&config, TablePurpose::Query).table("all").unwrap();
+        let chain = opener(&config, TablePurpose::Query).get_or_open("all").unwrap();
         let answers = chain.lookup(&["bob@example.org", "sales-de@example.org", "carol@example.org"]).await;
         let found = |value: &str| LookupAnswer::Found(vec![value.to_owned()]);
         assert_eq!(answers, ["robert@example.org", "sales@example.org", "rest@example.org"].map(found));
@@ -185,7 +194,10 @@ mod tests {
         for (purpose, makes) in [(TablePurpose::Query, false), (TablePurpose::Serve, true)] {
             let mut opener = opener(&config, purpose);
             for table in &config.tables {
-                assert_eq!(opener.table(&table.name).map(|opened| opened.name().to_owned()).unwrap(), *table.name);
+                assert_eq!(
+                    opener.get_or_open(&table.name).map(|opened| opened.name().to_owned()).unwrap(),
+                    *table.name
+                );
             }
             assert_eq!(folder.path().join("tables/copy").exists(), makes, "{purpose:?}");
         }
@@ -213,7 +225,7 @@ mod tests {
         let file = folder.path().join("password");
         std::fs::remove_file(&file).unwrap();
         for name in ["postgres", "copy"] {
-            let refused = opener(&config, TablePurpose::Serve).table(name).err().unwrap();
+            let refused = opener(&config, TablePurpose::Serve).get_or_open(name).err().unwrap();
             assert_eq!(refused.code, exit::IO);
             assert!(refused.text.contains(file.to_str().unwrap()), "{refused}");
         }

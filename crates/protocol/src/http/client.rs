@@ -39,14 +39,14 @@ pub const INTERIM_HEADS_MAX: u32 = 8;
 
 /// Limits on what a server may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HttpResponseLimits {
     /// Octets of a body.
     pub body_octets_max: u64,
 }
 
-impl Default for Limits {
+impl Default for HttpResponseLimits {
     fn default() -> Self {
-        Limits { body_octets_max: 1 << 30 }
+        HttpResponseLimits { body_octets_max: 1 << 30 }
     }
 }
 
@@ -82,7 +82,7 @@ pub enum HttpViolation {
     /// The length of the body is not given in exactly one way (RFC 9112 section 6.3).
     #[error("ambiguous body length")]
     Length,
-    /// Exceeds [`Limits::body_octets_max`].
+    /// Exceeds [`HttpResponseLimits::body_octets_max`].
     #[error("body too long")]
     BodyTooLong,
     /// Invalid chunk framing, or more than [`FRAMING_OCTETS_MAX`].
@@ -96,7 +96,7 @@ pub enum HttpViolation {
 /// One connection to one server, with one request at a time.
 #[derive(Debug)]
 pub struct HttpClient {
-    limits: Limits,
+    limits: HttpResponseLimits,
     state: State,
     /// The beginning of an incomplete head.
     partial: Vec<u8>,
@@ -122,7 +122,7 @@ struct BodyState {
 
 impl HttpClient {
     /// A new connection.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: HttpResponseLimits) -> Self {
         HttpClient { limits, state: State::Idle, partial: Vec::new() }
     }
 
@@ -132,7 +132,7 @@ impl HttpClient {
     }
 
     /// Call it when a request with this method is sent. Ignored unless the connection is idle.
-    pub fn handle_request(&mut self, method: Method) {
+    pub fn handle_request_sent(&mut self, method: Method) {
         if self.is_idle() {
             self.state = State::Head { method, interim: 0 };
         }
@@ -159,7 +159,7 @@ impl HttpClient {
 
     /// The server closed its side, or the connection broke. This completes a body without any other
     /// end.
-    pub fn handle_end(&mut self) -> Result<Option<HttpEvent<'static>>, HttpViolation> {
+    pub fn handle_disconnect(&mut self) -> Result<Option<HttpEvent<'static>>, HttpViolation> {
         let ended = match &self.state {
             State::Idle | State::Closed => Ok(None),
             State::Body(BodyState { framing: Framing::UntilEnd, .. }) => Ok(Some(HttpEvent::End)),

@@ -23,7 +23,7 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-pub use command::{COMMAND_OCTETS_MAX, InvalidCommand, Pop3Command};
+pub use command::{COMMAND_OCTETS_MAX, Pop3Command, Pop3CommandError};
 pub use line::LINE_OCTETS_MAX;
 
 use command::ReplyKind;
@@ -35,14 +35,14 @@ pub const LIST_LINES_MAX: u32 = 1_000_000;
 
 /// Limits on what a server may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Pop3ResponseLimits {
     /// Octets of a message.
     pub message_octets_max: u64,
 }
 
-impl Default for Limits {
+impl Default for Pop3ResponseLimits {
     fn default() -> Self {
-        Limits { message_octets_max: 1 << 30 }
+        Pop3ResponseLimits { message_octets_max: 1 << 30 }
     }
 }
 
@@ -103,7 +103,7 @@ pub enum Pop3Violation {
     /// Exceeds [`LIST_LINES_MAX`].
     #[error("a list is too long")]
     ListTooLong,
-    /// Exceeds [`Limits::message_octets_max`].
+    /// Exceeds [`Pop3ResponseLimits::message_octets_max`].
     #[error("a message is too long")]
     MessageTooLong,
     /// The connection was closed too early.
@@ -114,7 +114,7 @@ pub enum Pop3Violation {
 /// One session with one server, with one command at a time.
 #[derive(Debug)]
 pub struct Pop3Client {
-    limits: Limits,
+    limits: Pop3ResponseLimits,
     state: State,
     lines: LineReader,
 }
@@ -131,7 +131,7 @@ enum State {
 
 impl Pop3Client {
     /// A session on a new connection.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Pop3ResponseLimits) -> Self {
         Pop3Client { limits, state: State::Banner, lines: LineReader::default() }
     }
 
@@ -147,9 +147,9 @@ impl Pop3Client {
 
     /// Appends the line of a command to `out`, which must be sent completely. After an error
     /// nothing was appended.
-    pub fn send(&mut self, command: Pop3Command<'_>, out: &mut Vec<u8>) -> Result<(), InvalidCommand> {
+    pub fn send(&mut self, command: Pop3Command<'_>, out: &mut Vec<u8>) -> Result<(), Pop3CommandError> {
         if !self.is_ready() {
-            return Err(InvalidCommand::NotReady);
+            return Err(Pop3CommandError::NotReady);
         }
         command.write(out)?;
         self.state = State::Reply(command.reply_kind());
@@ -182,7 +182,7 @@ impl Pop3Client {
 
     /// The server closed its side, or the connection broke; an error unless the reply to QUIT was
     /// received.
-    pub fn handle_end(&mut self) -> Result<(), Pop3Violation> {
+    pub fn handle_disconnect(&mut self) -> Result<(), Pop3Violation> {
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Closed => Ok(()),
             _ => Err(Pop3Violation::ConnectionClosed),

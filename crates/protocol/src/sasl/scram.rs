@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::message;
-use super::{Config, SaslRefusal};
+use super::{SaslConfig, SaslRefusal};
 
 /// Octets of a client's nonce.
 const NONCE_OCTETS_MAX: usize = 256;
@@ -102,7 +102,7 @@ impl ScramExchange {
     }
 
     /// For an unknown user: with a stable salt, and keys for which no proof exists.
-    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &Config, iterations: u32) -> ScramExchange {
+    pub(super) fn unknown(first: ClientFirst, nonce: &Nonce, config: &SaslConfig, iterations: u32) -> ScramExchange {
         // Lookup tables are not case-sensitive for user names, so names that differ in case get the
         // same salt.
         let user = first.user.to_lowercase();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CONFIG: Config = Config { secret: [7; 32] };
+const CONFIG: SaslConfig = SaslConfig { secret: [7; 32] };
 const UNKNOWN: ScramKeysAnswer = ScramKeysAnswer::Unknown { iterations: 4096 };
 
 fn nonce() -> Nonce {
@@ -29,7 +29,7 @@ fn accepted(user: &str) -> Option<SaslAction> {
 
 fn verify(user: &str, password: &str) -> Option<SaslAction> {
     let password = Secret::new(password.to_owned());
-    Some(SaslAction::Ask(SaslQuestion::Verify { user: user.into(), password }))
+    Some(SaslAction::Ask(CredentialQuestion::Verify { user: user.into(), password }))
 }
 
 fn array(base64: &str) -> [u8; 32] {
@@ -54,10 +54,10 @@ const PROOF: &str =
 /// An exchange up to where the proof is expected.
 fn until_proof(keys: ScramKeysAnswer) -> (SaslExchange, SaslAction) {
     let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
-    let asked = Some(SaslAction::Ask(SaslQuestion::Credentials { user: "user".into() }));
+    let asked = Some(SaslAction::Ask(CredentialQuestion::Credentials { user: "user".into() }));
     assert_eq!(exchange.poll_action(), asked);
     assert_eq!(exchange.poll_action(), None);
-    exchange.handle_keys(keys, &nonce());
+    exchange.handle_scram_keys(keys, &nonce());
     let challenge = exchange.poll_action().unwrap();
     (exchange, challenge)
 }
@@ -67,7 +67,7 @@ fn plain_has_the_user_and_the_password_in_one_message() {
     // RFC 4616 section 4, with and without an authorization identity.
     let mut exchange = begin(Mechanism::Plain, Some("\0tim\0tanstaaftanstaaf"));
     assert_eq!(exchange.poll_action(), verify("tim", "tanstaaftanstaaf"));
-    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
+    exchange.handle_password_verdict(PasswordVerdict::Accepted { user: "tim".into() });
     assert_eq!(exchange.poll_action(), accepted("tim"));
     let mut exchange = begin(Mechanism::Plain, None);
     assert_eq!(exchange.poll_action(), challenge(""));
@@ -86,7 +86,7 @@ fn login_asks_for_one_and_then_the_other() {
     assert_eq!(exchange.poll_action(), challenge("Password:"));
     exchange.handle_response(b"secret");
     assert_eq!(exchange.poll_action(), verify("tim", "secret"));
-    exchange.handle_verdict(PasswordVerdict::Refused);
+    exchange.handle_password_verdict(PasswordVerdict::Refused);
     assert_eq!(exchange.poll_action(), refused(SaslRefusal::Credentials));
     let mut exchange = begin(Mechanism::Login, Some("tim"));
     assert_eq!(exchange.poll_action(), challenge("Password:"));
@@ -173,17 +173,17 @@ fn an_unknown_user_looks_like_any_other_until_the_proof() {
     exchange.handle_response(PROOF.as_bytes());
     assert_eq!(exchange.poll_action(), refused(SaslRefusal::Credentials));
     // Another server, or another user, gets another salt.
-    let other = Config { secret: [8; 32] };
+    let other = SaslConfig { secret: [8; 32] };
     for (config, first) in [(&other, FIRST), (&CONFIG, "n,,n=resu,r=rOprNGfwEbeRWgbNEkqO")] {
         let mut exchange = SaslExchange::begin(Mechanism::ScramSha256, Some(first.as_bytes()), config);
         exchange.poll_action();
-        exchange.handle_keys(UNKNOWN, &nonce());
+        exchange.handle_scram_keys(UNKNOWN, &nonce());
         assert_ne!(exchange.poll_action(), Some(SaslAction::Challenge(text.as_bytes().into())));
     }
     // A name that differs only in case gets the same salt, as in case-insensitive tables.
     let mut exchange = begin(Mechanism::ScramSha256, Some(&FIRST.replace("user", "USER")));
     exchange.poll_action();
-    exchange.handle_keys(UNKNOWN, &nonce());
+    exchange.handle_scram_keys(UNKNOWN, &nonce());
     assert_eq!(exchange.poll_action(), Some(SaslAction::Challenge(text.as_bytes().into())));
 }
 
@@ -216,7 +216,7 @@ fn the_first_message_of_scram_is_read_as_it_is_defined() {
         ("n,,n=us\u{ad}er@x.org,r=abc", "user@x.org"),
     ];
     for (message, user) in taken {
-        let asked = Some(SaslAction::Ask(SaslQuestion::Credentials { user: user.into() }));
+        let asked = Some(SaslAction::Ask(CredentialQuestion::Credentials { user: user.into() }));
         assert_eq!(begin(Mechanism::ScramSha256, Some(message)).poll_action(), asked, "{message}");
     }
 }
@@ -284,7 +284,7 @@ fn an_unavailable_answer_differs_from_a_wrong_password() {
     for (verdict, refusal) in verdicts {
         let mut exchange = begin(Mechanism::Plain, Some("\0tim\0secret"));
         exchange.poll_action();
-        exchange.handle_verdict(verdict);
+        exchange.handle_password_verdict(verdict);
         assert_eq!(exchange.poll_action(), refused(refusal));
         assert_eq!(refusal.reply().to_string().split(' ').take(2).collect::<Vec<_>>(), ["454", "4.7.0"]);
     }
@@ -293,7 +293,7 @@ fn an_unavailable_answer_differs_from_a_wrong_password() {
     {
         let mut exchange = begin(Mechanism::ScramSha256, Some(FIRST));
         exchange.poll_action();
-        exchange.handle_keys(keys, &nonce());
+        exchange.handle_scram_keys(keys, &nonce());
         assert_eq!(exchange.poll_action(), refused(refusal));
     }
     assert_eq!(SaslRefusal::Credentials.reply().code, 535);
@@ -306,8 +306,8 @@ fn a_client_may_cancel_at_any_time_but_only_once() {
     exchange.handle_cancel(SaslRefusal::Cancelled);
     assert_eq!(exchange.poll_action(), refused(SaslRefusal::Cancelled));
     exchange.handle_cancel(SaslRefusal::Cancelled);
-    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(UNKNOWN, &nonce());
+    exchange.handle_password_verdict(PasswordVerdict::Accepted { user: "tim".into() });
+    exchange.handle_scram_keys(UNKNOWN, &nonce());
     assert_eq!(exchange.poll_action(), None);
 }
 
@@ -315,8 +315,8 @@ fn a_client_may_cancel_at_any_time_but_only_once() {
 fn an_unexpected_answer_accepts_no_client() {
     let mut exchange = begin(Mechanism::Plain, None);
     exchange.poll_action();
-    exchange.handle_verdict(PasswordVerdict::Accepted { user: "tim".into() });
-    exchange.handle_keys(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() }, &nonce());
+    exchange.handle_password_verdict(PasswordVerdict::Accepted { user: "tim".into() });
+    exchange.handle_scram_keys(ScramKeysAnswer::Found { user: "user".into(), keys: pencil() }, &nonce());
     assert_eq!(exchange.poll_action(), None);
     exchange.handle_response(b"\0tim\0secret");
     exchange.handle_response(b"\0root\0secret");
@@ -382,7 +382,7 @@ proptest! {
         let mut ends = 0;
         for response in responses {
             exchange.handle_response(&response);
-            exchange.handle_keys(keys.clone(), &nonce());
+            exchange.handle_scram_keys(keys.clone(), &nonce());
             while let Some(action) = exchange.poll_action() {
                 let is_accepted = matches!(action, SaslAction::Done(SaslOutcome::Accepted { .. }));
                 prop_assert!(!is_accepted, "{:?}", action);

@@ -7,7 +7,7 @@
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN
 //! (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954, by PLAIN and LOGIN) are used if the
-//! server offers and the [`Config`] allows them.
+//! server offers and the [`SmtpClientConfig`] allows them.
 //!
 //! # States
 //!
@@ -46,16 +46,16 @@ use mail::{Reply, Timestamp};
 
 pub use super::MailProtocol;
 pub use config::{
-    CREDENTIAL_OCTETS_MAX, CommandWord, Config, InvalidCommandWord, InvalidCredentials, SmtpCredentials, Timeouts,
-    TlsPolicy, WORD_OCTETS_MAX,
+    CREDENTIAL_OCTETS_MAX, CommandArgument, InvalidCommandArgument, MalformedCredentials, SmtpClientConfig,
+    SmtpCredentials, Timeouts, TlsPolicy, WORD_OCTETS_MAX,
 };
 pub use event::{
-    CloseReason, MissingCapability, RecipientOutcome, SmtpClientEvent, SmtpStage, SmtpViolation, TransactionError,
+    BeginTransactionError, CloseReason, MissingCapability, RecipientOutcome, SmtpClientEvent, SmtpStage, SmtpViolation,
 };
 pub use extensions::Extensions;
-pub use outbox::Output;
+pub use outbox::SmtpClientOutput;
 pub use reply::{LINE_OCTETS_MAX, REPLY_LINES_MAX, REPLY_OCTETS_MAX};
-pub use transaction::{ContentForm, ContentInfo, Transaction, TransactionRecipient, stuff_dots};
+pub use transaction::{ContentSize, DotStuffing, Transaction, TransactionRecipient, stuff_dots};
 pub use transaction_state::GROUPED_CHUNK_OCTETS_MAX;
 
 use greeting::{AuthStep, HelloKind};
@@ -75,7 +75,7 @@ use transaction_state::TransactionState;
 /// that precedes its command is a protocol violation.
 #[derive(Debug)]
 pub struct SmtpClient {
-    config: Arc<Config>,
+    config: Arc<SmtpClientConfig>,
     extensions: Extensions,
     state: State,
     secured: bool,
@@ -102,7 +102,7 @@ enum State {
 
 impl SmtpClient {
     /// Starts a session on a connection made at `now`.
-    pub fn new(config: Arc<Config>, now: Timestamp) -> Self {
+    pub fn new(config: Arc<SmtpClientConfig>, now: Timestamp) -> Self {
         SmtpClient {
             config,
             extensions: Extensions::default(),
@@ -134,7 +134,7 @@ impl SmtpClient {
 
     /// The TLS handshake requested by [`SmtpClientEvent::StartTls`] has succeeded. Everything the
     /// server said before is forgotten (RFC 3207 section 4.2).
-    pub fn handle_secured(&mut self, now: Timestamp) {
+    pub fn handle_tls_established(&mut self, now: Timestamp) {
         if matches!(self.state, State::Handshake) {
             self.last_activity_at = now;
             self.secured = true;
@@ -144,7 +144,7 @@ impl SmtpClient {
     }
 
     /// The server closed its side, or the connection broke.
-    pub fn handle_end(&mut self) {
+    pub fn handle_disconnect(&mut self) {
         match self.state {
             State::Closed => {}
             State::Quit => self.close(CloseReason::Quit),
@@ -162,9 +162,13 @@ impl SmtpClient {
 
     /// Begins a transaction; call it after [`SmtpClientEvent::Ready`].
     /// [`SmtpClientEvent::Finished`] reports its end. After an error, no transaction has begun.
-    pub fn begin(&mut self, now: Timestamp, transaction: &Transaction) -> Result<(), TransactionError> {
+    pub fn begin_transaction(
+        &mut self,
+        now: Timestamp,
+        transaction: &Transaction,
+    ) -> Result<(), BeginTransactionError> {
         if !self.is_ready() {
-            return Err(TransactionError::NotReady);
+            return Err(BeginTransactionError::NotReady);
         }
         self.open(transaction)?;
         self.last_activity_at = now;
@@ -189,7 +193,7 @@ impl SmtpClient {
     }
 
     /// What to send.
-    pub fn output(&self) -> Output<'_> {
+    pub fn output(&self) -> SmtpClientOutput<'_> {
         self.outbox.output()
     }
 
@@ -219,8 +223,8 @@ impl SmtpClient {
     }
 
     /// The form in which the content of the next transaction is sent.
-    pub fn form(&self) -> ContentForm {
-        if self.config.chunking && self.extensions.chunking { ContentForm::Plain } else { ContentForm::Stuffed }
+    pub fn dot_stuffing(&self) -> DotStuffing {
+        if self.config.chunking && self.extensions.chunking { DotStuffing::Plain } else { DotStuffing::Stuffed }
     }
 
     /// The extensions that the server offers.

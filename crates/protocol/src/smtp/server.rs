@@ -91,12 +91,12 @@ use mail::{Address, Reply, Timestamp};
 
 pub use super::MailProtocol;
 pub use actions::{
-    BodySink, KeysRequest, LoginRequest, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer,
+    BodySink, LoginRequest, MailRequest, MessageEnd, RcptRequest, ScramKeysRequest, SessionAction, SessionAnswer,
     SessionQuestion, XclientIdentity,
 };
-pub use limits::Limits;
+pub use limits::SessionLimits;
 pub use login::AuthConfig;
-pub use tolerance::{NulPolicy, Tolerance};
+pub use tolerance::{NulPolicy, TolerancePolicy};
 
 use command::{Chunk, Verb};
 use content::{ContentFault, ContentState};
@@ -106,7 +106,7 @@ use rate::RateWindow;
 
 /// The configuration shared by the sessions of a listener.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SmtpServerConfig {
     /// The host name of this server, for the banner and as the domain of `<postmaster>`.
     pub hostname: Box<str>,
     /// SMTP or LMTP.
@@ -116,12 +116,12 @@ pub struct Config {
     /// The settings of AUTH; None disables it.
     pub auth: Option<AuthConfig>,
     /// What is accepted beyond RFC 5321.
-    pub tolerance: Tolerance,
+    pub tolerance: TolerancePolicy,
     /// All limits.
-    pub limits: Limits,
+    pub limits: SessionLimits,
 }
 
-impl Config {
+impl SmtpServerConfig {
     /// The first line of a session.
     fn banner(&self) -> String {
         let protocol = match self.flavor {
@@ -167,7 +167,7 @@ pub struct SmtpPeer {
 /// output is sent.
 #[derive(Debug)]
 pub struct SmtpSession {
-    config: Arc<Config>,
+    config: Arc<SmtpServerConfig>,
     peer: SmtpPeer,
     helo: Box<str>,
     greeting: Option<GreetingKind>,
@@ -262,7 +262,7 @@ struct Transaction {
 
 impl SmtpSession {
     /// Starts a session at `now`; the banner is in its output.
-    pub fn new(config: Arc<Config>, peer: SmtpPeer, now: Timestamp) -> Self {
+    pub fn new(config: Arc<SmtpServerConfig>, peer: SmtpPeer, now: Timestamp) -> Self {
         let output = config.banner().into_bytes();
         let secured = config.tls == TlsMode::Implicit;
         SmtpSession {
@@ -317,7 +317,7 @@ impl SmtpSession {
 
     /// Takes the answer to the pending question. Ignored if there is none, since the session may
     /// have closed in the meantime.
-    pub fn handle_answer(&mut self, now: Timestamp, answer: SessionAnswer, body: &mut impl BodySink) {
+    pub fn handle_driver_answer(&mut self, now: Timestamp, answer: SessionAnswer, body: &mut impl BodySink) {
         if !matches!(self.state, State::AwaitingAnswer(_)) {
             return;
         }
@@ -333,8 +333,8 @@ impl SmtpSession {
     /// The handshake requested by [`wants_handshake`](SmtpSession::wants_handshake) has succeeded.
     /// Everything the peer said before is forgotten (RFC 3207 section 4.2), but counts towards its
     /// limits. Ignored if no handshake was requested. A failed handshake ends the session: call
-    /// [`handle_end`](SmtpSession::handle_end).
-    pub fn handle_secured(&mut self, now: Timestamp) {
+    /// [`handle_disconnect`](SmtpSession::handle_disconnect).
+    pub fn handle_tls_established(&mut self, now: Timestamp) {
         if !matches!(self.state, State::Securing) {
             return;
         }
@@ -373,7 +373,7 @@ impl SmtpSession {
 
     /// The peer closed its side. Earlier input is still answered; an unfinished transaction is
     /// abandoned.
-    pub fn handle_end(&mut self) {
+    pub fn handle_disconnect(&mut self) {
         self.ended = true;
         self.close_if_ended();
     }

@@ -2,7 +2,7 @@
 
 use mail::{Reply, ScramKeys};
 use protocol::sasl::{self, Mechanism, Nonce, PasswordVerdict, ScramKeysAnswer};
-use protocol::smtp::server::{AuthConfig, KeysRequest, LoginRequest, SessionAnswer};
+use protocol::smtp::server::{AuthConfig, LoginRequest, ScramKeysRequest, SessionAnswer};
 
 /// AUTH with these mechanisms, only within TLS, and optional.
 pub(crate) fn auth(mechanisms: &str) -> AuthConfig {
@@ -11,7 +11,7 @@ pub(crate) fn auth(mechanisms: &str) -> AuthConfig {
         mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
         clear_text: false,
         required: false,
-        sasl: sasl::Config { secret: [7; 32] },
+        sasl: sasl::SaslConfig { secret: [7; 32] },
     }
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> SessionA
 }
 
 /// Every user has the password of RFC 7677 section 3, with the same exceptions.
-pub(crate) fn keys(request: &KeysRequest, reply: Option<&Reply>) -> SessionAnswer {
+pub(crate) fn keys(request: &ScramKeysRequest, reply: Option<&Reply>) -> SessionAnswer {
     let keys = match reply.map(|reply| reply.code) {
         None => ScramKeysAnswer::Found { user: request.user.to_lowercase().into(), keys: pencil() },
         Some(535) => ScramKeysAnswer::Unknown { iterations: 4096 },

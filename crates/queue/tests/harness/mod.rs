@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Admission, AdoptPolicy, Attempt, ConcurrencyPolicy, Config, ContactResult, Destination, NextHopLimits,
+    AdmittedMessage, Attempt, ConcurrencyPolicy, ContactResult, DestinationId, HopAdoptionPolicy, NextHopLimits,
     NextHopRoute, NextHopView, PendingRecipient, QueueConfig, QueueNumber, QueueView, Queues, RecipientProgress,
-    RecipientVerdict, RecipientView, RetryPolicy,
+    RecipientVerdict, RecipientView, RetryPolicy, SchedulerConfig,
 };
 
 pub(crate) const NOW: Timestamp = Timestamp(1_700_000_000_000);
@@ -32,17 +32,17 @@ pub(crate) struct Harness {
 }
 
 /// `standard`, `lame` (adopts) and `lists`; no jitter.
-pub(crate) fn config() -> Config {
+pub(crate) fn config() -> SchedulerConfig {
     let retry = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
     let standard = QueueConfig { concurrency: 100, retry, ..QueueConfig::default() };
     let lame = QueueConfig {
         name: "lame".into(),
         concurrency: 10,
-        adopts: Some(AdoptPolicy { slower_than: Duration::from_secs(10), ..AdoptPolicy::default() }),
+        adopts: Some(HopAdoptionPolicy { slower_than: Duration::from_secs(10), ..HopAdoptionPolicy::default() }),
         ..standard.clone()
     };
     let lists = QueueConfig { name: "lists".into(), concurrency: 10, ..standard.clone() };
-    Config { queues: vec![standard, lame, lists], ..Config::default() }
+    SchedulerConfig { queues: vec![standard, lame, lists], ..SchedulerConfig::default() }
 }
 
 /// No limit in practice, from the first answer on.
@@ -80,7 +80,7 @@ pub(crate) fn seconds(count: u64) -> Duration {
 }
 
 impl Harness {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: SchedulerConfig) -> Self {
         Harness {
             queues: Queues::new(config, 7),
             now: NOW,
@@ -94,12 +94,12 @@ impl Harness {
     }
 
     pub(crate) fn pending(&mut self, queue: QueueNumber, domain: &str, ordinal: u32) -> PendingRecipient {
-        let destination = self.queues.destination(queue, domain);
+        let destination = self.queues.intern_destination(queue, domain);
         PendingRecipient { ordinal, destination, attempts: 0, due: self.now, held: false }
     }
 
-    pub(crate) fn admission(&self, sequence: u64, sender: u64, recipients: Vec<PendingRecipient>) -> Admission {
-        Admission {
+    pub(crate) fn admission(&self, sequence: u64, sender: u64, recipients: Vec<PendingRecipient>) -> AdmittedMessage {
+        AdmittedMessage {
             id: id(sequence),
             sender,
             accepted_at: self.now,
@@ -117,14 +117,14 @@ impl Harness {
         sender: u64,
         domain: &str,
         count: u32,
-    ) -> Destination {
+    ) -> DestinationId {
         let recipients: Vec<_> = (0..count).map(|ordinal| self.pending(queue, domain, ordinal)).collect();
         let admission = self.admission(sequence, sender, recipients);
         self.queues.admit(self.now, &admission);
-        self.queues.destination(queue, domain)
+        self.queues.intern_destination(queue, domain)
     }
 
-    pub(crate) fn admit(&mut self, sequence: u64, sender: u64, domain: &str, count: u32) -> Destination {
+    pub(crate) fn admit(&mut self, sequence: u64, sender: u64, domain: &str, count: u32) -> DestinationId {
         self.admit_to(STANDARD, sequence, sender, domain, count)
     }
 
@@ -144,7 +144,7 @@ impl Harness {
     }
 
     /// Routes a destination; the route is the number of routes so far.
-    pub(crate) fn send_to(&mut self, destination: Destination, next_hop: &str) {
+    pub(crate) fn send_to(&mut self, destination: DestinationId, next_hop: &str) {
         self.routes += 1;
         let (limits, until) = (self.limits.clone(), self.now + self.route_time);
         let routed =
@@ -155,7 +155,7 @@ impl Harness {
     pub(crate) fn next(&mut self) -> Option<Attempt<u32>> {
         loop {
             self.answer();
-            let attempt = self.queues.next(self.now);
+            let attempt = self.queues.next_attempt(self.now);
             if attempt.is_some() || !self.answer() {
                 return attempt;
             }
@@ -173,17 +173,17 @@ impl Harness {
     pub(crate) fn deliver(&mut self, mut attempt: Attempt<u32>) {
         self.queues.finish_contact(self.now, &mut attempt, quick());
         let verdicts = vec![RecipientVerdict::Delivered; attempt.recipients.len()];
-        self.queues.report(self.now, attempt, &verdicts);
+        self.queues.report_verdicts(self.now, attempt, &verdicts);
     }
 
     /// Ends an attempt with this contact and defers its recipients by the rules; returns when they
     /// are due again.
     pub(crate) fn defer(&mut self, mut attempt: Attempt<u32>, contact: ContactResult) -> Timestamp {
         self.queues.finish_contact(self.now, &mut attempt, contact);
-        let verdict = self.queues.judge(self.now, &attempt, Outcome::Deferred(busy()));
+        let verdict = self.queues.compute_verdict(self.now, &attempt, Outcome::Deferred(busy()));
         let RecipientVerdict::Deferred { until, .. } = verdict else { panic!("{verdict:?}") };
         let verdicts = vec![verdict; attempt.recipients.len()];
-        self.queues.report(self.now, attempt, &verdicts);
+        self.queues.report_verdicts(self.now, attempt, &verdicts);
         until
     }
 
@@ -206,15 +206,15 @@ impl Harness {
     }
 
     pub(crate) fn queue(&self, number: QueueNumber) -> QueueView<'_> {
-        self.queues.queues().nth(usize::from(number.0)).expect("there are three queues")
+        self.queues.queue_views().nth(usize::from(number.0)).expect("there are three queues")
     }
 
     pub(crate) fn hop(&self, name: &str) -> NextHopView<'_> {
-        self.queues.next_hops().find(|hop| hop.name == name).expect("mail was routed there")
+        self.queues.next_hop_views().find(|hop| hop.name == name).expect("mail was routed there")
     }
 
     pub(crate) fn entry(&self, sequence: u64) -> RecipientView {
-        self.queues.recipients().find(|entry| entry.id == id(sequence)).expect("the message is in the queues")
+        self.queues.recipient_views().find(|entry| entry.id == id(sequence)).expect("the message is in the queues")
     }
 
     pub(crate) fn progress(&self, sequence: u64) -> RecipientProgress {

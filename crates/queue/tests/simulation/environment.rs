@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, QueueId, Reply, SpoolId, Timestamp};
 use queue::{
-    Admission, AdoptPolicy, Attempt, AttemptPurpose, ConcurrencyPolicy, Config, ContactResult, Destination,
-    NextHopLimits, NextHopRoute, NextHopView, Obstacle, PendingRecipient, QueueAction, QueueConfig, QueueNumber,
-    Queues, RecipientVerdict, RetryPolicy,
+    AdmittedMessage, Attempt, AttemptPurpose, BlockReason, ConcurrencyPolicy, ContactResult, DestinationId,
+    HopAdoptionPolicy, NextHopLimits, NextHopRoute, NextHopView, OperatorAction, PendingRecipient, QueueConfig,
+    QueueNumber, Queues, RecipientVerdict, RetryPolicy, SchedulerConfig,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -117,7 +117,7 @@ pub(crate) struct Environment {
     /// How long a route takes to arrive.
     pub(crate) answer_time: Duration,
     /// Open route requests, by the time of their answer.
-    questions: BTreeSet<(Timestamp, Destination)>,
+    questions: BTreeSet<(Timestamp, DestinationId)>,
     running: BTreeMap<(Timestamp, u64), RunningAttempt>,
     serial: u64,
     pub(crate) departures: Vec<Departure>,
@@ -132,16 +132,16 @@ pub(crate) struct Environment {
 }
 
 /// `standard` (50 attempts), `lame` (10, adopts) and `lists` (20).
-pub(crate) fn config(retry: RetryPolicy) -> Config {
+pub(crate) fn config(retry: RetryPolicy) -> SchedulerConfig {
     let standard = QueueConfig { concurrency: 50, retry, ..QueueConfig::default() };
     let lame = QueueConfig {
         name: "lame".into(),
         concurrency: 10,
-        adopts: Some(AdoptPolicy { release_after: Duration::from_secs(300), ..AdoptPolicy::default() }),
+        adopts: Some(HopAdoptionPolicy { release_after: Duration::from_secs(300), ..HopAdoptionPolicy::default() }),
         ..standard.clone()
     };
     let lists = QueueConfig { name: "lists".into(), concurrency: 20, ..standard.clone() };
-    Config { queues: vec![standard, lame, lists], ..Config::default() }
+    SchedulerConfig { queues: vec![standard, lame, lists], ..SchedulerConfig::default() }
 }
 
 /// Short, so that a simulation of a few hundred steps covers every rule.
@@ -165,7 +165,7 @@ pub(crate) fn id(number: u64) -> QueueId {
 }
 
 impl Environment {
-    pub(crate) fn new(seed: u64, config: Config) -> Self {
+    pub(crate) fn new(seed: u64, config: SchedulerConfig) -> Self {
         Environment {
             queues: Queues::new(config, seed),
             seed,
@@ -212,14 +212,16 @@ impl Environment {
         let mut pending = Vec::new();
         for (ordinal, known) in (0..).zip(recipients) {
             if let State::Due(due) = known.state {
-                let destination = self.queues.destination(known.queue, &known.domain);
+                let destination = self.queues.intern_destination(known.queue, &known.domain);
                 pending.push(PendingRecipient { ordinal, destination, attempts: known.attempts, due, held: false });
             }
         }
         let (id, alone) = (id(number), number % 7 == 3);
         let (sender, accepted_at, recipients) = (*sender, *accepted_at, pending);
-        self.queues
-            .admit(self.now, &Admission { id, sender, accepted_at, recovered, separate_attempts: alone, recipients });
+        self.queues.admit(
+            self.now,
+            &AdmittedMessage { id, sender, accepted_at, recovered, separate_attempts: alone, recipients },
+        );
     }
 
     /// The process dies and restarts: attempts in flight are lost, and all pending recipients are
@@ -288,7 +290,7 @@ impl Environment {
     pub(crate) fn start_attempts(&mut self) {
         loop {
             let answered = self.answer();
-            match self.queues.next(self.now) {
+            match self.queues.next_attempt(self.now) {
                 Some(attempt) => self.start(attempt),
                 None if !answered => break,
                 None => {}
@@ -368,7 +370,7 @@ impl Environment {
         let mut verdicts = Vec::new();
         for &ordinal in &attempt.recipients {
             let outcome = error.clone().map_or_else(|| self.outcome(&attempt, ordinal), Outcome::Deferred);
-            let verdict = self.queues.judge(self.now, &attempt, outcome);
+            let verdict = self.queues.compute_verdict(self.now, &attempt, outcome);
             let now = self.now;
             let known = self.known(&attempt, ordinal);
             known.state = match &verdict {
@@ -384,7 +386,7 @@ impl Environment {
             }
             verdicts.push(verdict);
         }
-        self.queues.report(self.now, attempt, &verdicts);
+        self.queues.report_verdicts(self.now, attempt, &verdicts);
     }
 
     /// Depends only on the attempt, so that simulations with the same seed have the same outcomes
@@ -406,7 +408,7 @@ impl Environment {
     }
 
     pub(crate) fn hop(&self, name: &str) -> Option<NextHopView<'_>> {
-        self.queues.next_hops().find(|hop| hop.name == name)
+        self.queues.next_hop_views().find(|hop| hop.name == name)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -437,9 +439,12 @@ impl Environment {
             if let AttemptPurpose::Action(act) = attempt.purpose {
                 assert_eq!(known.attempts, attempt.number);
                 match known.state {
-                    State::Due(_) => assert_ne!(act, QueueAction::Release),
+                    State::Due(_) => assert_ne!(act, OperatorAction::Release),
                     State::Held => {
-                        assert!(matches!(act, QueueAction::Release | QueueAction::Remove | QueueAction::Bounce))
+                        assert!(matches!(
+                            act,
+                            OperatorAction::Release | OperatorAction::Remove | OperatorAction::Bounce
+                        ))
                     }
                     state => panic!("{act:?} on a recipient that is {state:?}"),
                 }
@@ -455,7 +460,7 @@ impl Environment {
 
     fn check_next_hop(&self, attempt: &Attempt<Timestamp>, queue: QueueNumber) {
         let hop =
-            self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
+            self.queues.next_hop_views().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
         assert!(
             attempt.recipients.len() == 1 || attempt.id.sequence() % 7 != 3,
             "this message has one recipient per attempt"
@@ -468,7 +473,7 @@ impl Environment {
                 assert!(hop.attempts <= hop.concurrency, "{hop:?}");
                 assert!(hop.probe_at.is_none_or(|at| at <= self.now), "{hop:?} is tried before its probe is due");
                 let serving = hop.adopted_by.unwrap_or(queue);
-                let view = self.queues.queues().nth(usize::from(serving.0)).expect("there are three queues");
+                let view = self.queues.queue_views().nth(usize::from(serving.0)).expect("there are three queues");
                 assert!(view.attempts <= view.concurrency && !view.paused, "{view:?}");
             }
             AttemptPurpose::Refuse(_) => assert!(hop.probe_at.is_some(), "{hop:?}"),
@@ -485,20 +490,26 @@ impl Environment {
         let in_flight = states().filter(|&state| state == State::InFlight).count();
         let pending = states().filter(|state| matches!(state, State::Due(_))).count();
         let held = states().filter(|&state| state == State::Held).count();
-        assert_eq!((self.queues.in_flight(), self.queues.len()), (in_flight, in_flight + pending + held));
+        assert_eq!(
+            (self.queues.recipients_in_flight(), self.queues.recipient_count()),
+            (in_flight, in_flight + pending + held)
+        );
         let mut slots: BTreeMap<QueueNumber, usize> = BTreeMap::new();
         for RunningAttempt { attempt, .. } in self.running.values() {
-            let hop =
-                self.queues.next_hops().find(|hop| Some(hop.number) == attempt.next_hop).expect("an attempt keeps it");
+            let hop = self
+                .queues
+                .next_hop_views()
+                .find(|hop| Some(hop.number) == attempt.next_hop)
+                .expect("an attempt keeps it");
             let home = self.queues.destination_queue(attempt.destination);
             *slots.entry(hop.adopted_by.unwrap_or(home)).or_default() += 1;
         }
-        for view in self.queues.queues() {
+        for view in self.queues.queue_views() {
             assert_eq!(view.attempts, slots.get(&view.number).copied().unwrap_or(0), "{view:?}");
         }
         match self.queues.next_deadline() {
             Some(deadline) if deadline > self.now => {
-                assert!(self.queues.next(Timestamp(deadline.millis() - 1)).is_none(), "the deadline is late");
+                assert!(self.queues.next_attempt(Timestamp(deadline.millis() - 1)).is_none(), "the deadline is late");
             }
             Some(deadline) => panic!("the deadline {deadline} has passed, but nothing was due at {}", self.now),
             None => {}
@@ -509,8 +520,8 @@ impl Environment {
     /// Checks that every ready recipient that does not leave has an obstacle to show.
     fn check_that_all_wait_for_something(&mut self) {
         for (queue, domain) in self.ready() {
-            let destination = self.queues.destination(queue, &domain);
-            let obstacles: Vec<Obstacle> = self.queues.explain(self.now, destination);
+            let destination = self.queues.intern_destination(queue, &domain);
+            let obstacles: Vec<BlockReason> = self.queues.block_reasons(self.now, destination);
             assert!(!obstacles.is_empty(), "{domain} waits without an obstacle");
         }
     }

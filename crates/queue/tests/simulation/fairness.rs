@@ -28,7 +28,7 @@ fn recipients_before(environment: &mut Environment, wanted: u64) -> usize {
 /// Delivers the next attempt; returns its message and number of recipients.
 fn deliver_one(environment: &mut Environment) -> Option<(u64, usize)> {
     environment.answer();
-    let mut attempt = environment.queues.next(START)?;
+    let mut attempt = environment.queues.next_attempt(START)?;
     let count = attempt.recipients.len();
     let message = attempt.id.sequence();
     environment.queues.finish_contact(
@@ -36,7 +36,7 @@ fn deliver_one(environment: &mut Environment) -> Option<(u64, usize)> {
         &mut attempt,
         ContactResult::Answered { slowest: Duration::from_millis(5) },
     );
-    environment.queues.report(START, attempt, &vec![RecipientVerdict::Delivered; count]);
+    environment.queues.report_verdicts(START, attempt, &vec![RecipientVerdict::Delivered; count]);
     Some((message, count))
 }
 

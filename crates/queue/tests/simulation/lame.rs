@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use queue::{Config, RetryPolicy};
+use queue::{RetryPolicy, SchedulerConfig};
 
 use crate::environment::*;
 
@@ -20,7 +20,7 @@ fn number_of(domain: &str) -> usize {
     domain.split('.').next().and_then(|number| number.parse().ok()).expect("test domains begin with a number")
 }
 
-fn unlimited_config() -> Config {
+fn unlimited_config() -> SchedulerConfig {
     let mut config = config(RetryPolicy::default());
     config.queues[0].concurrency = 200;
     config
@@ -62,7 +62,7 @@ fn slow_next_hops_share_the_lame_queue_fairly_and_within_its_caps() {
     }
     admit_all(&mut environment, 20, 10);
     environment.run_until(START + MINUTE);
-    assert!(environment.queues.next_hops().all(|hop| hop.adopted_by == Some(LAME) && hop.attempts <= 2));
+    assert!(environment.queues.next_hop_views().all(|hop| hop.adopted_by == Some(LAME) && hop.attempts <= 2));
     let from = environment.departures.len();
     environment.run_until(START + 4 * MINUTE);
     let mut counts = [0; 20];
@@ -84,7 +84,8 @@ fn a_busy_next_hop_that_becomes_slow_frees_its_slots_and_returns_when_it_recover
     assert_eq!(environment.hop("mx").map(|hop| hop.concurrency), Some(20));
     environment.peers.insert("mx".into(), Peer { time: MINUTE, ..Peer::default() });
     environment.run_until(environment.now + SECOND / 2);
-    let slots = |environment: &Environment| environment.queues.queues().map(|queue| queue.attempts).collect::<Vec<_>>();
+    let slots =
+        |environment: &Environment| environment.queues.queue_views().map(|queue| queue.attempts).collect::<Vec<_>>();
     assert_eq!(slots(&environment), [20, 0, 0]);
     environment.run_until(environment.now + 10 * SECOND);
     assert_eq!(slots(&environment), [0, 20, 0]);

@@ -4,7 +4,7 @@
 use std::iter::repeat_n;
 use std::time::Duration;
 
-use queue::{Obstacle, RetryPolicy};
+use queue::{BlockReason, RetryPolicy};
 
 use crate::environment::*;
 
@@ -140,9 +140,9 @@ fn a_next_hop_that_interrupts_everything_is_dead_within_a_minute_and_probed_once
     environment.peers.insert("mx".into(), Peer { breaks_until: back_at, ..Peer::default() });
     (0..1000).for_each(|n| _ = environment.admit(STANDARD, n, ["a.test"]));
     environment.run_until(START + SECOND);
-    let destination = environment.queues.destination(STANDARD, "a.test");
-    let obstacles = environment.queues.explain(environment.now, destination);
-    assert!(matches!(obstacles[..], [Obstacle::Suspect { messages: 5, .. }]), "{obstacles:?}");
+    let destination = environment.queues.intern_destination(STANDARD, "a.test");
+    let obstacles = environment.queues.block_reasons(environment.now, destination);
+    assert!(matches!(obstacles[..], [BlockReason::Suspect { messages: 5, .. }]), "{obstacles:?}");
     environment.run_until(START + 40 * SECOND);
     assert_eq!(environment.departures.len(), 9);
     let hop = environment.hop("mx").unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mail::Timestamp;
 use proptest::prelude::*;
-use queue::{NextHopLimits, QueueAction, QueueNumber, RateLimit};
+use queue::{NextHopLimits, OperatorAction, QueueNumber, RateLimit};
 
 use crate::environment::*;
 
@@ -49,16 +49,17 @@ fn admit_random(environment: &mut Environment) {
 }
 
 /// An action on about half of the recipients it applies to.
-fn act(environment: &mut Environment, act: QueueAction) {
+fn act(environment: &mut Environment, act: OperatorAction) {
     let (now, salt) = (environment.now, environment.random.next());
     let chosen =
         |entry: &queue::RecipientView| Random(salt ^ entry.id.sequence() ^ u64::from(entry.ordinal)).below(2) == 0;
-    environment.queues.pick_for_action(act, now, &mut { chosen });
+    environment.queues.pick_recipients_for_action(act, now, &mut { chosen });
 }
 
 fn is_empty(environment: &Environment) -> bool {
     let queues = &environment.queues;
-    (queues.len(), queues.messages(), queues.destinations(), queues.unrecorded()) == (0, 0, 0, 0)
+    (queues.recipient_count(), queues.message_count(), queues.destination_count(), queues.unrecorded_attempts())
+        == (0, 0, 0, 0)
 }
 
 proptest! {
@@ -73,22 +74,22 @@ proptest! {
             admit_random(&mut environment);
             let (queue, dice) = (QueueNumber(environment.random.below(3) as u16), environment.random.below(12));
             match dice {
-                0 | 1 => environment.queues.pause(queue, dice == 0),
+                0 | 1 => environment.queues.set_queue_paused(queue, dice == 0),
                 2 | 3 => environment.queues.set_stopped(dice == 2),
-                4..=6 => act(&mut environment, [QueueAction::Hold, QueueAction::Release, QueueAction::Retry][dice as usize - 4]),
-                7 if environment.random.below(4) == 0 => act(&mut environment, QueueAction::Remove),
+                4..=6 => act(&mut environment, [OperatorAction::Hold, OperatorAction::Release, OperatorAction::Retry][dice as usize - 4]),
+                7 if environment.random.below(4) == 0 => act(&mut environment, OperatorAction::Remove),
                 _ => {}
             }
             for _ in 0..environment.random.below(6) {
                 environment.step();
             }
         }
-        (0..3).for_each(|queue| environment.queues.pause(QueueNumber(queue), false));
+        (0..3).for_each(|queue| environment.queues.set_queue_paused(QueueNumber(queue), false));
         environment.queues.set_stopped(false);
         // A hold that is not recorded yet does not count.
         environment.start_attempts();
         let now = environment.now;
-        environment.queues.pick_for_action(QueueAction::Release, now, &mut |_| true);
+        environment.queues.pick_recipients_for_action(OperatorAction::Release, now, &mut |_| true);
         environment.run();
         prop_assert!(environment.is_resolved());
         prop_assert!(is_empty(&environment));

@@ -8,7 +8,8 @@ use crate::test_server::TestNameServer;
 use dns::{AddressFamilies, QueryConfig, ResolverConfig};
 use lookup::{LookupFuture, Table};
 use route::{
-    Config, DomainRoute, DomainTable, Endpoint, EndpointOptions, Hosts, Route, RouteAnswer, RouteRule, Router,
+    Config, DomainRoute, DomainTableRoute, Endpoint, EndpointOptions, NextHopHosts, Route, RouteAnswer, RouteRule,
+    Router,
 };
 
 /// A configuration for this server, with short timeouts.
@@ -54,7 +55,7 @@ fn describe(answer: &RouteAnswer) -> String {
     }
 }
 
-fn tiers(hosts: &Hosts) -> String {
+fn tiers(hosts: &NextHopHosts) -> String {
     let endpoint = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => address.to_string(),
         Endpoint::Unix(path) => path.display().to_string(),
@@ -573,8 +574,8 @@ async fn tables_say_which_domains_are_ours_and_which_next_hop_takes_others() {
         [Arc::new(ours), Arc::new(passed), Arc::new(ScriptedTable("hops", Box::leak(Box::new(hops))))];
     let beyond = DomainRoute { transport: "lmtp".into(), next_hop: "unix:/run/lmtp".parse().ok() };
     let domain_tables = vec![
-        DomainTable { table: "ours".into(), route: local_domain("maildir") },
-        DomainTable { table: "passed".into(), route: beyond },
+        DomainTableRoute { table: "ours".into(), route: local_domain("maildir") },
+        DomainTableRoute { table: "passed".into(), route: beyond },
     ];
     let rules = vec![RouteRule { next_hop_table: Some("hops".into()), ..rule("* relay") }, rule("* rest [192.0.2.77]")];
     let config = Config { domain_tables, rules, ..config(&zone) };

@@ -87,7 +87,7 @@ impl SpoolHarness {
         let id = self.begin();
         let bytes = self.bytes(size);
         let failed = |error: std::io::Error| CommitError::Failed(error.to_string());
-        let mut spill = self.spool.spill(id).map_err(failed)?;
+        let mut spill = self.spool.create_spill_file(id).map_err(failed)?;
         for piece in bytes.chunks(700) {
             spill.append(piece).map_err(failed)?;
         }

@@ -260,7 +260,7 @@ fn a_message_that_is_set_aside_leaves_the_queue_and_its_bytes_stay() {
     disk.flip_bit("segment-000000", place as u64 * 8 + 1);
     assert!(read_message(&harness.spool, damaged).is_err());
     let (tell, told) = std::sync::mpsc::channel();
-    harness.spool.set_aside(damaged, "set aside by a test", Box::new(move |result| tell.send(result).unwrap()));
+    harness.spool.set_aside_damaged(damaged, "set aside by a test", Box::new(move |result| tell.send(result).unwrap()));
     assert_eq!(told.recv().unwrap(), Ok(()));
     for seed in 0..20 {
         let after = disk.crash(seed);
@@ -344,7 +344,7 @@ fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
 
 fn set_aside(harness: &SpoolHarness, id: QueueId) -> Result<(), CommitError> {
     let (tell, told) = std::sync::mpsc::channel();
-    harness.spool.set_aside(id, "set aside by a test", Box::new(move |result| drop(tell.send(result))));
+    harness.spool.set_aside_damaged(id, "set aside by a test", Box::new(move |result| drop(tell.send(result))));
     told.recv_timeout(std::time::Duration::from_secs(20)).expect("the callback is called")
 }
 

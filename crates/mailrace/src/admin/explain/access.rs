@@ -98,7 +98,7 @@ mod tests {
         let tables = OpenTables::open(&config, Arc::new(|_| {})).unwrap();
         let events: lookup::TableEventHandler = Arc::new(|_| {});
         let lists = from_config::DnsblLists::open(&config, &events).unwrap();
-        let access = from_config::access(&config, &tables, &lists);
+        let access = from_config::compile_access_rules(&config, &tables, &lists);
         let recipient = "bob@old.example".parse().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let told = |client: &str, helo| {

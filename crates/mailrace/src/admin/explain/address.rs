@@ -5,10 +5,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use lookup::directory::{MailboxLocation, RecipientDirectory, Resolution};
+use lookup::directory::{AddressResolution, MailboxLocation, RecipientDirectory};
 use mail::{Address, Timestamp};
-use queue::{NextHopLimits, NextHopView, Obstacle, QueueNumber, Queues};
-use route::{Endpoint, Host, Hosts, Route, RouteAnswer, Router};
+use queue::{BlockReason, NextHopLimits, NextHopView, QueueNumber, Queues};
+use route::{Endpoint, Host, NextHopHosts, Route, RouteAnswer, Router};
 use serde::{Deserialize, Serialize};
 
 use super::super::text::{plural, short_duration};
@@ -16,20 +16,20 @@ use super::{next_hop_load, obstacle_lines};
 use crate::config::Config;
 use crate::flow::{ClassifierRules, Transports};
 use crate::from_config;
-use crate::quota::MailboxQuotas;
+use crate::quota::MailboxQuotaChecker;
 use crate::tables::OpenTables;
 
 /// How many of the addresses that an alias resolves to are traced.
 const RECIPIENTS_MAX: usize = 20;
 
 /// Knows the flow's directory, rules and routes.
-pub struct Explainer {
+pub struct AddressExplainer {
     directory: Arc<RecipientDirectory>,
     rules: ClassifierRules,
     tables: OpenTables,
     router_config: route::Config,
     transports: Transports,
-    quotas: Option<Arc<MailboxQuotas>>,
+    quotas: Option<Arc<MailboxQuotaChecker>>,
 }
 
 /// The result, before the queues are asked.
@@ -70,12 +70,12 @@ pub(in super::super) struct RecipientRoute {
 /// What the queues know of a route.
 pub(in super::super) struct QueueState {
     queue: Box<str>,
-    obstacles: Vec<Obstacle>,
+    obstacles: Vec<BlockReason>,
     next_hop_load: Option<String>,
     queue_names: Vec<Box<str>>,
 }
 
-impl Explainer {
+impl AddressExplainer {
     /// For this configuration; `queues` have their numbers, and `quotas` belong to the same
     /// configuration.
     ///
@@ -86,11 +86,12 @@ impl Explainer {
         config: &Config,
         tables: &OpenTables,
         directory: Arc<RecipientDirectory>,
-        queues: &queue::Config,
-        quotas: Option<Arc<MailboxQuotas>>,
-    ) -> anyhow::Result<Explainer> {
-        let (rules, routes) = (from_config::rules(config, tables, queues), from_config::routes(config));
-        Ok(Explainer {
+        queues: &queue::SchedulerConfig,
+        quotas: Option<Arc<MailboxQuotaChecker>>,
+    ) -> anyhow::Result<AddressExplainer> {
+        let (rules, routes) =
+            (from_config::classifier_rules(config, tables, queues), from_config::routing_config(config));
+        Ok(AddressExplainer {
             directory,
             rules,
             tables: tables.clone(),
@@ -102,7 +103,11 @@ impl Explainer {
 
     /// Resolves the routes to an address that the directory has resolved, by tables and the DNS.
     /// This may take long.
-    pub(in super::super) async fn trace(&self, resolution: Resolution, sender: Option<&Address>) -> AddressTrace {
+    pub(in super::super) async fn trace(
+        &self,
+        resolution: AddressResolution,
+        sender: Option<&Address>,
+    ) -> AddressTrace {
         let DirectoryAnswer { resolution, verdict, addresses } = directory_answer(resolution);
         let router = Router::new(self.router_config.clone()).map_err(|error| error.to_string());
         let router = router.map(|router| router.with_tables(self.tables.iter().map(|(_, table)| table.clone())));
@@ -239,7 +244,7 @@ impl Explainer {
         }
     }
 
-    fn write_limits(&self, transport: &str, hosts: Option<&Hosts>, out: &mut impl Write) -> io::Result<()> {
+    fn write_limits(&self, transport: &str, hosts: Option<&NextHopHosts>, out: &mut impl Write) -> io::Result<()> {
         if let Some(transport_config) = self.transports.by_name.get(transport) {
             writeln!(out, "  limits: {}", limits_text(&transport_config.limits))?;
         }
@@ -302,11 +307,11 @@ impl RecipientRoute {
     /// The state in the queues. This creates the destination if needed; it is dropped again if no
     /// recipient waits there.
     pub(in super::super) fn queue_state<R: Clone>(&self, queues: &mut Queues<R>, now: Timestamp) -> QueueState {
-        let destination = queues.destination(self.queue, &self.destination);
-        let mut obstacles = queues.explain(now, destination);
+        let destination = queues.intern_destination(self.queue, &self.destination);
+        let mut obstacles = queues.block_reasons(now, destination);
         let next_hop = self.next_hop();
-        let view = queues.next_hops().find(|hop| Some(hop.name) == next_hop);
-        if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == Obstacle::NoRoute) {
+        let view = queues.next_hop_views().find(|hop| Some(hop.name) == next_hop);
+        if let Some(at) = obstacles.iter().position(|obstacle| *obstacle == BlockReason::NoRoute) {
             // The route was not requested because no mail waits; what holds the next hop would hold
             // this mail too.
             obstacles.splice(at..=at, view.iter().flat_map(|hop| next_hop_obstacles(hop, now)));
@@ -331,11 +336,12 @@ impl RecipientRoute {
 }
 
 /// What holds a next hop, whatever the destination.
-fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<Obstacle> {
-    let dead = hop.probe_at.zip(hop.error).map(|(probe_at, error)| Obstacle::Dead { probe_at, error: error.clone() });
-    let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| Obstacle::Rate { until });
+fn next_hop_obstacles(hop: &NextHopView<'_>, now: Timestamp) -> Vec<BlockReason> {
+    let dead =
+        hop.probe_at.zip(hop.error).map(|(probe_at, error)| BlockReason::Dead { probe_at, error: error.clone() });
+    let rate = hop.rate_free_at.filter(|at| *at > now).map(|until| BlockReason::Rate { until });
     let (attempts, most) = (hop.attempts, hop.concurrency);
-    let full = (attempts >= most).then_some(Obstacle::NextHopFull { attempts, max: most });
+    let full = (attempts >= most).then_some(BlockReason::NextHopFull { attempts, max: most });
     [dead, rate, full].into_iter().flatten().collect()
 }
 
@@ -347,20 +353,20 @@ struct DirectoryAnswer {
     addresses: Vec<Address>,
 }
 
-fn directory_answer(resolution: Resolution) -> DirectoryAnswer {
+fn directory_answer(resolution: AddressResolution) -> DirectoryAnswer {
     let over =
         |verdict, resolution: String| DirectoryAnswer { resolution, verdict: Some(verdict), addresses: Vec::new() };
     let never = |resolution: &str| over(Deliverability::Undeliverable, resolution.into());
     match resolution {
-        Resolution::Unknown => never("unknown user in one of our domains"),
-        Resolution::TooDeep => never("too many alias steps, possibly an alias loop"),
-        Resolution::TooMany => never("it expands to too many addresses"),
-        Resolution::Unavailable(why) => over(Deliverability::Unknown, format!("cannot be looked up now: {why}")),
-        Resolution::Remote(address) => {
+        AddressResolution::Unknown => never("unknown user in one of our domains"),
+        AddressResolution::TooDeep => never("too many alias steps, possibly an alias loop"),
+        AddressResolution::TooMany => never("it expands to too many addresses"),
+        AddressResolution::Unavailable(why) => over(Deliverability::Unknown, format!("cannot be looked up now: {why}")),
+        AddressResolution::Remote(address) => {
             let resolution = "remote: not one of our domains".into();
             DirectoryAnswer { resolution, verdict: None, addresses: vec![address] }
         }
-        Resolution::Local(finals) => {
+        AddressResolution::Local(finals) => {
             let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
             let is_alias = finals.iter().any(|found| found.original.is_some());
             let resolution = match is_alias {
@@ -429,15 +435,22 @@ mod tests {
         rate = "5/m"
     "#;
 
-    fn explainer(text: &str) -> Explainer {
+    fn explainer(text: &str) -> AddressExplainer {
         let config = Config::parse(text, "test", "mx.here").unwrap_or_else(|faults| panic!("{faults}"));
         let tables = OpenTables::open(&config, Arc::new(|_| {})).unwrap();
-        let queues = from_config::queues(&config);
-        Explainer::new(&config, &tables, Arc::new(from_config::directory(&config, &tables)), &queues, None).unwrap()
+        let queues = from_config::scheduler_config(&config);
+        AddressExplainer::new(
+            &config,
+            &tables,
+            Arc::new(from_config::recipient_directory(&config, &tables)),
+            &queues,
+            None,
+        )
+        .unwrap()
     }
 
     fn traced(
-        guide: &Explainer,
+        guide: &AddressExplainer,
         address: &Address,
         sender: Option<&Address>,
         stopping: &AtomicBool,
@@ -461,7 +474,7 @@ mod tests {
     fn queues() -> Queues<()> {
         let queue = |name: &str| queue::QueueConfig { name: name.into(), ..queue::QueueConfig::default() };
         let queues = ["local", "standard", "lame", "lists"].map(queue).into();
-        Queues::new(queue::Config { queues, ..queue::Config::default() }, 0)
+        Queues::new(queue::SchedulerConfig { queues, ..queue::SchedulerConfig::default() }, 0)
     }
 
     #[test]
@@ -513,7 +526,8 @@ mod tests {
         let mut sample = sample::queues();
         let refused = Reply::new(451, EnhancedCode(4, 4, 1), "connection refused");
         sample.queues.finish_contact(NOW, &mut sample.attempt, ContactResult::Failed(refused.clone()));
-        let hosts = Hosts { transport: "smtp".into(), next_hop: "smtp:mx.here!d.example".into(), tiers: Vec::new() };
+        let hosts =
+            NextHopHosts { transport: "smtp".into(), next_hop: "smtp:mx.here!d.example".into(), tiers: Vec::new() };
         let recipient = RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),
@@ -523,14 +537,14 @@ mod tests {
             quota: None,
         };
         let queue_state = recipient.queue_state(&mut sample.queues, NOW);
-        assert!(!queue_state.obstacles.contains(&Obstacle::NoRoute));
+        assert!(!queue_state.obstacles.contains(&BlockReason::NoRoute));
         assert_eq!(
             queue_state.next_hop_load.as_deref(),
             Some("0 attempts in progress, limit 1 now, 1 failure since it last answered")
         );
-        let view = sample.queues.next_hops().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
+        let view = sample.queues.next_hop_views().find(|hop| hop.name == "smtp:mx.here!d.example").unwrap();
         let dead = NextHopView { probe_at: Some(NOW + sample::HOUR), ..view };
         let probe_at = NOW + sample::HOUR;
-        assert_eq!(next_hop_obstacles(&dead, NOW), [Obstacle::Dead { probe_at, error: refused }]);
+        assert_eq!(next_hop_obstacles(&dead, NOW), [BlockReason::Dead { probe_at, error: refused }]);
     }
 }

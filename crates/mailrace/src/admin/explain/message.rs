@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use mail::{QueueId, Timestamp};
-use queue::{Obstacle, QueueNumber, Queues, RecipientProgress, RecipientView};
+use queue::{BlockReason, QueueNumber, Queues, RecipientProgress, RecipientView};
 use spool::{RecipientState, SpooledMessage};
 
 use super::super::selection::DestinationName;
@@ -21,25 +21,25 @@ pub(in super::super) struct MessageState {
     /// By ordinal.
     pub(in super::super) entries: BTreeMap<u32, RecipientView>,
     /// What holds each destination.
-    obstacles: BTreeMap<DestinationName, Vec<Obstacle>>,
+    obstacles: BTreeMap<DestinationName, Vec<BlockReason>>,
     /// The next hop of each destination, if known.
     next_hops: BTreeMap<DestinationName, Box<str>>,
-    pub(in super::super) destinations_by_id: BTreeMap<queue::Destination, DestinationName>,
+    pub(in super::super) destinations_by_id: BTreeMap<queue::DestinationId, DestinationName>,
     queue_names: Vec<Box<str>>,
 }
 
 impl MessageState {
     /// Collects the state in one pass.
     pub(in super::super) fn of<R: Clone>(queues: &Queues<R>, id: QueueId, now: Timestamp) -> MessageState {
-        let own_entries = queues.recipients().filter(|entry| entry.id == id);
+        let own_entries = queues.recipient_views().filter(|entry| entry.id == id);
         let entries: BTreeMap<u32, RecipientView> = own_entries.map(|entry| (entry.ordinal, entry)).collect();
         let destinations: BTreeMap<_, _> =
             entries.values().map(|entry| (entry.destination, DestinationName::of(queues, entry.destination))).collect();
-        let held = |(destination, destination_name): (&queue::Destination, &DestinationName)| {
-            (destination_name.clone(), queues.explain(now, *destination))
+        let held = |(destination, destination_name): (&queue::DestinationId, &DestinationName)| {
+            (destination_name.clone(), queues.block_reasons(now, *destination))
         };
-        let hop = |(destination, destination_name): (&queue::Destination, &DestinationName)| {
-            Some((destination_name.clone(), queues.destination_next_hop(*destination)?.into()))
+        let hop = |(destination, destination_name): (&queue::DestinationId, &DestinationName)| {
+            Some((destination_name.clone(), queues.destination_next_hop_name(*destination)?.into()))
         };
         MessageState {
             id,
@@ -92,7 +92,7 @@ impl MessageState {
     fn write_destination(
         &self,
         destination_name: &DestinationName,
-        obstacles: &[Obstacle],
+        obstacles: &[BlockReason],
         now: Timestamp,
         out: &mut impl Write,
     ) -> io::Result<()> {

@@ -22,7 +22,7 @@ use mail::QueueId;
 /// # Errors
 ///
 /// The message does not exist, it was finished while it was read, or the server does not answer.
-pub fn show(config: &Config, how: &QueueShowArgs) -> anyhow::Result<()> {
+pub fn print_message(config: &Config, how: &QueueShowArgs) -> anyhow::Result<()> {
     let chunks = MessageChunks { config, id: how.id, from: 0 };
     if how.message {
         return print_chunks(chunks);

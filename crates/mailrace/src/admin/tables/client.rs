@@ -46,7 +46,7 @@ pub fn table_get(config: &Config, name: &str, key: &str) -> anyhow::Result<()> {
 
 /// The server's own files may be in use, so nothing of them is opened.
 fn lookup_directly(config: &Config, name: &str, key: &str) -> anyhow::Result<LookupReport> {
-    let table = TableOpener::new(config, TablePurpose::Query, Arc::new(|_| {})).table(name)?;
+    let table = TableOpener::new(config, TablePurpose::Query, Arc::new(|_| {})).get_or_open(name)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting a runtime")?;
     Ok(runtime.block_on(LookupReport::lookup(&*table, key)))
 }
@@ -70,6 +70,6 @@ pub fn table_stats(config: &Config, args: &TableStatsArgs) -> anyhow::Result<()>
 }
 
 /// `mailrace table accept`.
-pub fn table_accept(config: &Config, name: &str) -> anyhow::Result<()> {
+pub fn accept_table_removals(config: &Config, name: &str) -> anyhow::Result<()> {
     request_text(&config.admin.socket, &ControlRequest::TableAccept { table: name.into() }).map(drop)
 }

@@ -1,12 +1,14 @@
 //! `[auth]`, and its effect on listeners.
 
-use credentials::{CredentialsConfig, ThrottleLimit, ThrottleSettings};
+use credentials::{CredentialCheckerSettings, ThrottleLimit, ThrottleSettings};
 use toml::Spanned;
 
 use super::{check_known_name, take_reference, unspanned};
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{Auth, AuthSource, ListenerTls, Mechanism, Network, Protocol, TableConfig, TableKind};
+use crate::config::{
+    AuthBackend, AuthSettings, ListenerProtocol, ListenerTls, Mechanism, Network, TableConfig, TableKind,
+};
 
 /// What listeners need to know about `[auth]`.
 #[derive(Clone, Copy, Default)]
@@ -28,7 +30,7 @@ pub(super) fn auth(
     document: &mut Section<'_, '_>,
     tables: &[TableConfig],
     names: &[String],
-) -> (Option<Auth>, AuthContext) {
+) -> (Option<AuthSettings>, AuthContext) {
     let Some(mut section) = document.section("auth") else { return (None, AuthContext::default()) };
     let source = source(&mut section, tables, names);
     let mechanisms = mechanisms(&mut section, source.as_ref());
@@ -38,12 +40,19 @@ pub(super) fn auth(
     let trace_users = section.take_or("trace_users", &value_kind::FLAG, false);
     let (checking, shared_clients) = verification(&mut section, scram);
     let known = AuthContext { is_configured: true, clear_text };
-    let sound =
-        |source| Auth { source, mechanisms, senders, clear_text, trace_users, verification: checking, shared_clients };
+    let sound = |source| AuthSettings {
+        source,
+        mechanisms,
+        senders,
+        clear_text,
+        trace_users,
+        verification: checking,
+        shared_clients,
+    };
     (source.map(sound), known)
 }
 
-fn source(section: &mut Section<'_, '_>, tables: &[TableConfig], names: &[String]) -> Option<AuthSource> {
+fn source(section: &mut Section<'_, '_>, tables: &[TableConfig], names: &[String]) -> Option<AuthBackend> {
     let bind = section.take_spanned("bind", &value_kind::TEXT);
     if let Some(name) = bind {
         section.reject("passwords", "expected either `passwords` or `bind`");
@@ -54,14 +63,14 @@ fn source(section: &mut Section<'_, '_>, tables: &[TableConfig], names: &[String
             let label = format!("found one of type {:?}, expected one of type \"ldap\"", table.kind.type_name());
             section.report(name.span(), "bind", "needs a table of type ldap", label);
         }
-        return Some(AuthSource::Bind(name.into_inner().into()));
+        return Some(AuthBackend::Bind(name.into_inner().into()));
     }
     section.report_if_missing("passwords", "the name of a table, or `bind` with the name of a table of type ldap");
-    take_reference(section, "passwords", "table", names).map(|name| AuthSource::Passwords(name.into_inner().into()))
+    take_reference(section, "passwords", "table", names).map(|name| AuthBackend::Passwords(name.into_inner().into()))
 }
 
-fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec<Mechanism> {
-    let binds = matches!(source, Some(AuthSource::Bind(_)));
+fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthBackend>) -> Vec<Mechanism> {
+    let binds = matches!(source, Some(AuthBackend::Bind(_)));
     let place = section.span_of("mechanisms");
     let Some(written) = section.list("mechanisms", &MECHANISM) else { return PASSWORD_MECHANISMS.into() };
     if written.is_empty() {
@@ -80,8 +89,8 @@ fn mechanisms(section: &mut Section<'_, '_>, source: Option<&AuthSource>) -> Vec
     mechanisms
 }
 
-fn verification(section: &mut Section<'_, '_>, scram: bool) -> (CredentialsConfig, Vec<Network>) {
-    let defaults = CredentialsConfig::default();
+fn verification(section: &mut Section<'_, '_>, scram: bool) -> (CredentialCheckerSettings, Vec<Network>) {
+    let defaults = CredentialCheckerSettings::default();
     let threads = match section.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0) {
         0 => defaults.threads,
         count => count,
@@ -89,7 +98,7 @@ fn verification(section: &mut Section<'_, '_>, scram: bool) -> (CredentialsConfi
     let waiting_max = section.take_or("waiting", &ValueKind::COUNT, defaults.waiting_max);
     let recent_ttl = section.take_or("remember", &value_kind::DURATION_OR_ZERO, defaults.recent_ttl);
     let (throttle, shared_clients) = section.section("throttle").map_or_else(Default::default, throttle);
-    (CredentialsConfig { threads, waiting_max, recent_ttl, throttle, scram, ..defaults }, shared_clients)
+    (CredentialCheckerSettings { threads, waiting_max, recent_ttl, throttle, scram, ..defaults }, shared_clients)
 }
 
 fn throttle(mut section: Section<'_, '_>) -> (ThrottleSettings, Vec<Network>) {
@@ -122,11 +131,11 @@ fn read_bound(section: &mut Section<'_, '_>, key: &'static str, default: Throttl
 /// Whether clients of a listener may log in, and whether they must.
 pub(super) fn listener(
     section: &mut Section<'_, '_>,
-    protocol: Option<Protocol>,
+    protocol: Option<ListenerProtocol>,
     tls: ListenerTls,
     known: AuthContext,
 ) -> (bool, bool) {
-    let is_submission = protocol == Some(Protocol::Submission);
+    let is_submission = protocol == Some(ListenerProtocol::Submission);
     let place = [section.span_of("auth"), section.span_of("require_auth"), section.span_of("protocol")];
     let [of_auth, of_required, of_protocol] = place;
     let written = section.take("auth", &value_kind::FLAG);

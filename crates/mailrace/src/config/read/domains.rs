@@ -5,7 +5,7 @@ use super::{Unique, take_reference};
 use crate::config::error::ConfigError;
 use crate::config::section::Section;
 use crate::config::value_kind;
-use crate::config::{Domain, DomainTable, Transport};
+use crate::config::{DomainSettings, DomainTableSettings, TransportSettings};
 
 /// The default delimiter between mailbox and tag.
 const DELIMITER: Option<char> = Some('+');
@@ -15,7 +15,7 @@ pub(super) fn domains(
     document: &mut Section<'_, '_>,
     tables: &[String],
     transports: &TransportSections,
-) -> (Vec<Domain>, Vec<DomainTable>) {
+) -> (Vec<DomainSettings>, Vec<DomainTableSettings>) {
     let Some(sections) = document.sections("domain") else { return (vec![localhost()], Vec::new()) };
     let (mut names, mut tabled) = (Unique::default(), Unique::default());
     let (mut domains, mut domain_tables) = (Vec::new(), Vec::new());
@@ -26,7 +26,7 @@ pub(super) fn domains(
                 tabled.insert(&section, "names", table.get_ref(), table.span());
                 first_tabled.get_or_insert(table.span());
                 let settings = domain(&mut section, Box::default(), tables, transports);
-                domain_tables.push(DomainTable { names: table.into_inner().into(), settings });
+                domain_tables.push(DomainTableSettings { names: table.into_inner().into(), settings });
             }
             None => {
                 let name = section.take_required("name", &value_kind::HOST);
@@ -45,34 +45,39 @@ pub(super) fn domains(
     (domains, domain_tables)
 }
 
-fn localhost() -> Domain {
-    Domain {
+fn localhost() -> DomainSettings {
+    DomainSettings {
         name: "localhost".into(),
         mailboxes: None,
         aliases: None,
         hosts: None,
-        transport: Transport::MAILDIR.into(),
+        transport: TransportSettings::MAILDIR.into(),
         catch_all: None,
         delimiter: DELIMITER,
     }
 }
 
-fn domain(section: &mut Section<'_, '_>, name: Box<str>, tables: &[String], transports: &TransportSections) -> Domain {
+fn domain(
+    section: &mut Section<'_, '_>,
+    name: Box<str>,
+    tables: &[String],
+    transports: &TransportSections,
+) -> DomainSettings {
     let mut table = |key| take_reference(section, key, "[[table]]", tables).map(|name| name.into_inner().into());
     let (mailboxes, aliases, hosts) = (table("mailboxes"), table("aliases"), table("hosts"));
     let transport = transport(section, transports);
     let catch_all = section.take("catch_all", &value_kind::ADDRESS);
     let delimiter = section.take_or("delimiter", &value_kind::DELIMITER, DELIMITER);
-    Domain { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
+    DomainSettings { name, mailboxes, aliases, hosts, transport, catch_all, delimiter }
 }
 
 /// The transport's name. One that looked up the MX of the recipient's domain would come back to
 /// this server.
 fn transport(section: &mut Section<'_, '_>, transports: &TransportSections) -> Box<str> {
     let Some(name) = take_reference(section, "transport", "[transport.NAME]", &transports.names) else {
-        return Transport::MAILDIR.into();
+        return TransportSettings::MAILDIR.into();
     };
-    let astray = |transport: &&Transport| !transport.is_maildir() && transport.next_hop().is_none();
+    let astray = |transport: &&TransportSettings| !transport.is_maildir() && transport.next_hop().is_none();
     if transports.find(name.get_ref()).filter(astray).is_some() {
         let label = format!("expected a transport of type maildir, or a `next_hop` in [transport.{}]", name.get_ref());
         section.report(name.span(), "transport", "has no next hop, and the MX of the domain is this server", label);

@@ -3,13 +3,13 @@
 use super::unspanned;
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{BounceConfig, Limits, Load};
+use crate::config::{BounceConfig, ClientLimits, LoadSettings};
 
-pub(super) fn limits(document: &mut Section<'_, '_>) -> Limits {
-    let defaults = Limits::default();
+pub(super) fn limits(document: &mut Section<'_, '_>) -> ClientLimits {
+    let defaults = ClientLimits::default();
     let Some(mut s) = document.section("limits") else { return defaults };
     let command_line = s.take("command_line", &value_kind::COMMAND_LINE_SIZE);
-    Limits {
+    ClientLimits {
         command_line_octets_max: command_line.map_or(defaults.command_line_octets_max, |octets| octets as usize),
         commands_max: s.take_or("commands", &ValueKind::COUNT, defaults.commands_max),
         errors_max: s.take_or("errors", &ValueKind::COUNT, defaults.errors_max),
@@ -38,8 +38,8 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> Limits {
     }
 }
 
-pub(super) fn load(document: &mut Section<'_, '_>) -> Load {
-    let defaults = Load::default();
+pub(super) fn load(document: &mut Section<'_, '_>) -> LoadSettings {
+    let defaults = LoadSettings::default();
     let Some(mut section) = document.section("load") else { return defaults };
     let no_delivery_above = section.take("no_delivery_above", &value_kind::LOAD_AVERAGE);
     let queue_only_above = section.take_spanned("queue_only_above", &value_kind::LOAD_AVERAGE);
@@ -49,7 +49,7 @@ pub(super) fn load(document: &mut Section<'_, '_>) -> Load {
         let label = format!("expected no more than `no_delivery_above`, {later}");
         section.report(sooner.span(), "queue_only_above", "has an invalid value", label);
     }
-    Load {
+    LoadSettings {
         queue_only_above: queue_only_above.map(|above| above.into_inner()),
         no_delivery_above,
         refuse_above: section.take("refuse_above", &value_kind::LOAD_AVERAGE),

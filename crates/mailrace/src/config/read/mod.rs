@@ -26,7 +26,9 @@ use super::error::{ConfigError, ConfigErrors};
 use super::hint::did_you_mean;
 use super::section::{Diagnostics, Keywords, Section};
 use super::value_kind::{self, ValueKind};
-use super::{Config, Listener, ListenerTls, NulPolicy, Protocol, Relay, Smtp, path, secret};
+use super::{
+    Config, ListenerProtocol, ListenerSettings, ListenerTls, NulPolicy, RelaySettings, SmtpServerSettings, path, secret,
+};
 
 const DATA_DIR: &str = "./mailrace-data";
 
@@ -105,17 +107,32 @@ fn read_data_dir(document: &Section<'_, '_>, written: &Spanned<String>) -> PathB
     PathBuf::from(written.get_ref())
 }
 
-const PROTOCOL: Keywords<Protocol> = Keywords {
-    supported: &[("smtp", Protocol::Smtp), ("lmtp", Protocol::Lmtp), ("submission", Protocol::Submission)],
+const PROTOCOL: Keywords<ListenerProtocol> = Keywords {
+    supported: &[
+        ("smtp", ListenerProtocol::Smtp),
+        ("lmtp", ListenerProtocol::Lmtp),
+        ("submission", ListenerProtocol::Submission),
+    ],
     planned: &["pop3", "http"],
 };
 
-fn listeners(document: &mut Section<'_, '_>, has_certificate: bool, logins: auth::AuthContext) -> Vec<Listener> {
+fn listeners(
+    document: &mut Section<'_, '_>,
+    has_certificate: bool,
+    logins: auth::AuthContext,
+) -> Vec<ListenerSettings> {
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
         let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
         let (auth, require_auth) = (false, false);
-        return vec![Listener { protocol: Protocol::Smtp, address, tls, auth, require_auth, proxies: Vec::new() }];
+        return vec![ListenerSettings {
+            protocol: ListenerProtocol::Smtp,
+            address,
+            tls,
+            auth,
+            require_auth,
+            proxies: Vec::new(),
+        }];
     };
     let mut unique = Unique::default();
     sections.into_iter().filter_map(|section| listener(section, has_certificate, logins, &mut unique)).collect()
@@ -126,7 +143,7 @@ fn listener(
     has_certificate: bool,
     logins: auth::AuthContext,
     unique: &mut Unique,
-) -> Option<Listener> {
+) -> Option<ListenerSettings> {
     let of_protocol = section.span_of("protocol");
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
     let tls = tls::listener(&mut section, has_certificate);
@@ -143,14 +160,14 @@ fn listener(
         );
         return None;
     };
-    if protocol == Some(Protocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
+    if protocol == Some(ListenerProtocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
         let label = "expected a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
         section.report(of_protocol, "protocol", "needs TLS on addresses that other hosts can reach", label);
     }
     if address.port() != 0 {
         unique.insert(&section, "address", &address.to_string(), place);
     }
-    Some(Listener { protocol: protocol?, address, tls, auth, require_auth, proxies })
+    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies })
 }
 
 /// The name of another section.
@@ -178,10 +195,10 @@ fn check_known_name(section: &Section<'_, '_>, key: &str, name: &Spanned<String>
     }
 }
 
-fn relay(document: &mut Section<'_, '_>) -> Relay {
-    let defaults = Relay::default();
+fn relay(document: &mut Section<'_, '_>) -> RelaySettings {
+    let defaults = RelaySettings::default();
     let Some(mut section) = document.section("relay") else { return defaults };
-    Relay {
+    RelaySettings {
         networks: section.list("networks", &value_kind::NETWORK).map_or(defaults.networks, unspanned),
         is_deferred: section.choice("others", &RELAY_OTHERS).unwrap_or(defaults.is_deferred),
     }
@@ -194,11 +211,11 @@ const NUL: Keywords<NulPolicy> = Keywords {
     planned: &[],
 };
 
-fn smtp(document: &mut Section<'_, '_>) -> Smtp {
-    let defaults = Smtp::default();
+fn smtp(document: &mut Section<'_, '_>) -> SmtpServerSettings {
+    let defaults = SmtpServerSettings::default();
     let Some(mut section) = document.section("smtp") else { return defaults };
     let mut networks = |key| unspanned(section.list(key, &value_kind::NETWORK).unwrap_or_default());
-    Smtp {
+    SmtpServerSettings {
         normalise_bare_newlines_from: networks("normalise_bare_newlines_from"),
         xclient_from: networks("xclient_from"),
         strict_addresses: section.take_or("strict_addresses", &value_kind::FLAG, defaults.strict_addresses),

@@ -9,7 +9,7 @@ use super::{Unique, read_waits, take_reference};
 use crate::config::error::ConfigError;
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{AdoptSettings, Queue, QueueRules, RetrySettings, Scheduler};
+use crate::config::{AdoptSettings, QueueRules, QueueSettings, RetrySettings, SchedulerSettings};
 
 /// More queues are probably a mistake; each costs a turn of the scheduler.
 const QUEUES_MAX: usize = 1000;
@@ -27,14 +27,14 @@ struct SeenQueues {
     held: Vec<(Box<str>, Range<usize>)>,
 }
 
-pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Queue> {
+pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<QueueSettings> {
     let mut seen = SeenQueues::default();
-    let mut queues = Vec::from(Queue::built_in());
+    let mut queues = Vec::from(QueueSettings::built_in());
     for section in document.sections("queue").unwrap_or_default() {
         queue(section, tables, &mut seen, &mut queues);
     }
     if seen.adopting.is_none() {
-        let lame = queues.iter_mut().filter(|queue| &*queue.name == Queue::LAME);
+        let lame = queues.iter_mut().filter(|queue| &*queue.name == QueueSettings::LAME);
         lame.for_each(|lame| lame.adopt = Some(AdoptSettings::default()));
     }
     let adopting = queues.iter().find(|queue| queue.adopt.is_some()).map(|queue| &queue.name);
@@ -52,18 +52,18 @@ fn held_adopter_error(place: Range<usize>) -> ConfigError {
 }
 
 /// Changes the queue that the section names, or adds it.
-fn queue(mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenQueues, queues: &mut Vec<Queue>) {
+fn queue(mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenQueues, queues: &mut Vec<QueueSettings>) {
     let name = section.take_required("name", &value_kind::TEXT);
     if let Some(name) = &name {
         seen.names.insert(&section, "name", name.get_ref(), name.span());
     }
     let name = name.map(Spanned::into_inner).unwrap_or_default();
     let place = queues.iter().position(|queue| *queue.name == *name);
-    let defaults = place.map_or_else(|| Queue::new(&name), |place| queues[place].clone());
+    let defaults = place.map_or_else(|| QueueSettings::new(&name), |place| queues[place].clone());
     let concurrency = section.take_spanned("concurrency", &ValueKind::COUNT_OR_ZERO);
     let held = concurrency.iter().filter(|concurrency| *concurrency.get_ref() == 0);
     seen.held.extend(held.map(|concurrency| (defaults.name.clone(), concurrency.span())));
-    let queue = Queue {
+    let queue = QueueSettings {
         name: defaults.name,
         concurrency: concurrency.map_or(defaults.concurrency, Spanned::into_inner),
         rules: rules(&mut section, tables, seen),
@@ -137,10 +137,10 @@ fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> A
 }
 
 /// `[queues]`.
-pub(super) fn scheduler(document: &mut Section<'_, '_>) -> Scheduler {
-    let defaults = Scheduler::default();
+pub(super) fn scheduler(document: &mut Section<'_, '_>) -> SchedulerSettings {
+    let defaults = SchedulerSettings::default();
     let Some(mut section) = document.section("queues") else { return defaults };
-    Scheduler {
+    SchedulerSettings {
         unrecorded_max: section.take_or("unrecorded", &ValueKind::COUNT, defaults.unrecorded_max),
         bulk_above: section.take_or("bulk_above", &ValueKind::COUNT, defaults.bulk_above),
         single_share: section.take_or("single_share", &ValueKind::COUNT, defaults.single_share),

@@ -10,7 +10,10 @@ use super::{Unique, take_reference, unspanned};
 use crate::config::error::ConfigError;
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{Domain, FixedHop, NextHopSettings, Route, SmtpFlavor, SmtpTransport, Transport, TransportKind};
+use crate::config::{
+    DomainSettings, FixedHop, NextHopSettings, Route, SmtpFlavor, SmtpTransportSettings, TransportKind,
+    TransportSettings,
+};
 
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
@@ -20,17 +23,17 @@ pub(super) fn routes(
     document: &mut Section<'_, '_>,
     tables: &[String],
     transports: &TransportSections,
-    domains: &[Domain],
+    domains: &[DomainSettings],
 ) -> Vec<Route> {
     let mut order = PatternOrder::default();
     let sections = document.sections("route").unwrap_or_default();
     let route = |section| route(section, tables, transports, domains, &mut order);
     let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
     if routes.last().is_none_or(|last| last.pattern != DomainPattern::Any || last.next_hop_table.is_some()) {
-        let next_hop = transports.find(Transport::SMTP).and_then(Transport::next_hop).cloned();
+        let next_hop = transports.find(TransportSettings::SMTP).and_then(TransportSettings::next_hop).cloned();
         routes.push(Route {
             pattern: DomainPattern::Any,
-            transport: Transport::SMTP.into(),
+            transport: TransportSettings::SMTP.into(),
             next_hop,
             next_hop_table: None,
         });
@@ -42,7 +45,7 @@ fn route(
     mut section: Section<'_, '_>,
     tables: &[String],
     transports: &TransportSections,
-    domains: &[Domain],
+    domains: &[DomainSettings],
     order: &mut PatternOrder,
 ) -> Option<Route> {
     let next_hops = take_reference(&mut section, "next_hops", "[[table]]", tables);
@@ -53,7 +56,7 @@ fn route(
             true => order.check_reachable(&section, &domain.get_ref().to_string(), domain.span()),
             false => order.insert(&section, "domain", &domain.get_ref().to_string(), domain.span()),
         }
-        let ours = |own: &Domain| own.name.parse().is_ok_and(|name: DomainPattern| name == *domain.get_ref());
+        let ours = |own: &DomainSettings| own.name.parse().is_ok_and(|name: DomainPattern| name == *domain.get_ref());
         if domains.iter().any(ours) {
             let label =
                 "expected a domain without a [[domain]] section: mail for local domains is not routed".to_owned();
@@ -63,7 +66,8 @@ fn route(
     let next_hop = section.take("next_hop", &value_kind::NEXT_HOP);
     let transport = take_reference(&mut section, "transport", "[transport.NAME]", &transports.names);
     let place = transport.as_ref().map_or(section.span(), |transport| transport.span());
-    let name: Box<str> = transport.map_or_else(|| Transport::SMTP.into(), |transport| transport.into_inner().into());
+    let name: Box<str> =
+        transport.map_or_else(|| TransportSettings::SMTP.into(), |transport| transport.into_inner().into());
     let next_hop = transports.find(&name).and_then(|transport| next_hop_of_route(&section, transport, next_hop, place));
     let next_hops = next_hops.map(|table| table.into_inner().into());
     Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hop_table: next_hops })
@@ -73,11 +77,11 @@ fn route(
 /// transport needs one.
 fn next_hop_of_route(
     section: &Section<'_, '_>,
-    transport: &Transport,
+    transport: &TransportSettings,
     own: Option<FixedHop>,
     place: Range<usize>,
 ) -> Option<FixedHop> {
-    let smtp: &SmtpTransport = match &transport.kind {
+    let smtp: &SmtpTransportSettings = match &transport.kind {
         TransportKind::Smtp(smtp) => smtp,
         TransportKind::Maildir(_) => {
             let label = "delivers to Maildirs; expected a transport of type \"smtp\" or \"lmtp\"".to_owned();

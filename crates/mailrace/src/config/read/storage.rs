@@ -8,12 +8,14 @@ use toml::Spanned;
 use super::{Unique, fill_path};
 use crate::config::section::{Keywords, Section};
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{Admin, Durability, Log, LogFormat, LogTarget, SOCKET_PATH_BYTES_MAX, Spool};
+use crate::config::{
+    AdminSettings, Durability, LogFormat, LogSettings, LogTarget, SOCKET_PATH_BYTES_MAX, SpoolSettings,
+};
 
 const DURABILITY: Keywords<bool> = Keywords { supported: &[("commit", false), ("relaxed", true)], planned: &[] };
 
-pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above: u64) -> Spool {
-    let defaults = Spool::with_data_dir(data_dir);
+pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above: u64) -> SpoolSettings {
+    let defaults = SpoolSettings::with_data_dir(data_dir);
     let Some(mut section) = document.section("spool") else { return defaults };
     let lanes = section.list("lanes", &value_kind::TEXT).map(|lanes| read_lanes(&section, &lanes, data_dir));
     let segment = section.take_spanned("segment", &value_kind::SEGMENT_SIZE);
@@ -21,7 +23,7 @@ pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above
         let label = format!("expected at least four times `limits.spill_above`, which is {spill_above} bytes");
         section.report(segment.span(), "segment", "has an invalid value", label);
     }
-    Spool {
+    SpoolSettings {
         lanes: lanes.unwrap_or(defaults.lanes),
         durability: durability(&mut section),
         segment_octets: segment.map_or(defaults.segment_octets, Spanned::into_inner),
@@ -61,12 +63,12 @@ fn durability(section: &mut Section<'_, '_>) -> Durability {
 const LOG_FORMAT: Keywords<LogFormat> =
     Keywords { supported: &[("text", LogFormat::Text), ("json", LogFormat::Json)], planned: &[] };
 
-pub(super) fn log(document: &mut Section<'_, '_>, data_dir: &Path) -> Log {
-    let defaults = Log::default();
+pub(super) fn log(document: &mut Section<'_, '_>, data_dir: &Path) -> LogSettings {
+    let defaults = LogSettings::default();
     let Some(mut section) = document.section("log") else { return defaults };
     let to = section.take_spanned("to", &value_kind::TEXT).filter(|to| to.get_ref() != "stderr");
     let file = to.and_then(|template| fill_path(&section, "to", &template, data_dir));
-    Log {
+    LogSettings {
         format: section.choice("format", &LOG_FORMAT).unwrap_or(defaults.format),
         to: file.map_or(defaults.to, LogTarget::File),
         queue: section.take_or("queue", &ValueKind::COUNT, defaults.queue),
@@ -74,8 +76,8 @@ pub(super) fn log(document: &mut Section<'_, '_>, data_dir: &Path) -> Log {
     }
 }
 
-pub(super) fn admin(document: &mut Section<'_, '_>, data_dir: &Path) -> Admin {
-    let defaults = Admin { socket: data_dir.join("control.sock") };
+pub(super) fn admin(document: &mut Section<'_, '_>, data_dir: &Path) -> AdminSettings {
+    let defaults = AdminSettings { socket: data_dir.join("control.sock") };
     let Some(mut section) = document.section("admin") else { return defaults };
     let Some(template) = section.take_spanned("socket", &value_kind::TEXT) else { return defaults };
     let Some(socket) = fill_path(&section, "socket", &template, data_dir) else { return defaults };
@@ -83,5 +85,5 @@ pub(super) fn admin(document: &mut Section<'_, '_>, data_dir: &Path) -> Admin {
         let label = format!("expected a path of at most {SOCKET_PATH_BYTES_MAX} bytes, the limit of unix sockets");
         section.report(template.span(), "socket", "is too long", label);
     }
-    Admin { socket }
+    AdminSettings { socket }
 }

@@ -7,24 +7,24 @@ use toml::Spanned;
 use super::{Unique, fill_path};
 use crate::config::section::{Keywords, Section};
 use crate::config::value_kind::{self, ServerName};
-use crate::config::{Certificate, ListenerTls, ServerTls, TlsVersion};
+use crate::config::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
 
 /// The valid certificates, and whether there is any section, valid or not.
-pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<Certificate>, bool) {
+pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<CertificateSettings>, bool) {
     let sections = document.sections("certificate").unwrap_or_default();
     let has_any = !sections.is_empty();
     let mut unique = Unique::default();
     (sections.into_iter().filter_map(|section| certificate(section, data_dir, &mut unique)).collect(), has_any)
 }
 
-fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Unique) -> Option<Certificate> {
+fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Unique) -> Option<CertificateSettings> {
     let chain = section.take_required("chain", &value_kind::TEXT);
     let key = section.take_required("key", &value_kind::TEXT);
     let names = names(&mut section);
     let (chain, key) = (chain?, key?);
     unique.insert(&section, "chain", chain.get_ref(), chain.span());
     let file = |name, template: &Spanned<String>| fill_path(&section, name, template, data_dir);
-    Some(Certificate {
+    Some(CertificateSettings {
         chain: file("chain", &chain)?,
         key: file("key", &key)?,
         names,
@@ -52,10 +52,10 @@ fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
 const VERSION: Keywords<TlsVersion> =
     Keywords { supported: &[("1.2", TlsVersion::V1_2), ("1.3", TlsVersion::V1_3)], planned: &[] };
 
-pub(super) fn server(document: &mut Section<'_, '_>) -> ServerTls {
-    let defaults = ServerTls::default();
+pub(super) fn server(document: &mut Section<'_, '_>) -> ServerTlsSettings {
+    let defaults = ServerTlsSettings::default();
     let Some(mut section) = document.section("tls") else { return defaults };
-    ServerTls {
+    ServerTlsSettings {
         version_min: section.choice("min_version", &VERSION).unwrap_or(defaults.version_min),
         handshake_timeout: section.take_or("handshake_timeout", &value_kind::DURATION, defaults.handshake_timeout),
         reload_every: section.take_or("reload_every", &value_kind::DURATION, defaults.reload_every),

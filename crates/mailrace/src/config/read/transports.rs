@@ -8,19 +8,20 @@ use crate::config::section::{Keywords, Section};
 use crate::config::transport::SENDFILE_ABOVE;
 use crate::config::value_kind::{self, ValueKind};
 use crate::config::{
-    Concurrency, IpFamilies, LineEnds, MailboxPlaces, Maildir, MaildirPath, OutboundTls, ProbeSettings,
-    QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransport, Transport, TransportKind,
+    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirPathTemplate, MaildirTransportSettings,
+    OutboundTls, ProbeSettings, QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings,
+    TransportKind, TransportSettings,
 };
 
 /// The valid transports, and the names of all, including those with errors.
 pub(super) struct TransportSections {
-    pub(super) valid: Vec<Transport>,
+    pub(super) valid: Vec<TransportSettings>,
     pub(super) names: Vec<String>,
 }
 
 impl TransportSections {
     /// The transport of that name, if it is valid.
-    pub(super) fn find(&self, name: &str) -> Option<&Transport> {
+    pub(super) fn find(&self, name: &str) -> Option<&TransportSettings> {
         self.valid.iter().find(|transport| &*transport.name == name)
     }
 }
@@ -45,20 +46,21 @@ pub(super) fn transports(
     data_dir: &Path,
     hostname: &str,
 ) -> TransportSections {
-    let (names, mut sound) = (vec![Transport::MAILDIR.to_owned(), Transport::SMTP.to_owned()], Vec::new());
-    sound.push(Transport {
-        name: Transport::MAILDIR.into(),
-        kind: TransportKind::Maildir(Maildir::with_data_dir(data_dir)),
+    let (names, mut sound) =
+        (vec![TransportSettings::MAILDIR.to_owned(), TransportSettings::SMTP.to_owned()], Vec::new());
+    sound.push(TransportSettings {
+        name: TransportSettings::MAILDIR.into(),
+        kind: TransportKind::Maildir(MaildirTransportSettings::with_data_dir(data_dir)),
     });
-    let smtp = SmtpTransport::new(SmtpFlavor::Smtp, hostname.into());
-    sound.push(Transport { name: Transport::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
+    let smtp = SmtpTransportSettings::new(SmtpFlavor::Smtp, hostname.into());
+    sound.push(TransportSettings { name: TransportSettings::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
     let mut transports = TransportSections { valid: sound, names };
     for (name, section) in document.named_sections("transport") {
         let name = name.into_inner();
         let kind = transport_kind(section, &name, tables, data_dir, hostname);
         match (transports.valid.iter_mut().find(|transport| *transport.name == *name), kind) {
             (Some(built_in), Some(kind)) => built_in.kind = kind,
-            (None, Some(kind)) => transports.valid.push(Transport { name: (*name).into(), kind }),
+            (None, Some(kind)) => transports.valid.push(TransportSettings { name: (*name).into(), kind }),
             (_, None) => {}
         }
         if !transports.names.contains(&name) {
@@ -77,8 +79,8 @@ fn transport_kind(
     hostname: &str,
 ) -> Option<TransportKind> {
     let kind = match name {
-        Transport::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
-        Transport::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(SmtpFlavor::Smtp)),
+        TransportSettings::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
+        TransportSettings::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(SmtpFlavor::Smtp)),
         _ => section.take_required_choice("type", &ANY_TYPE).or_else(|| {
             section.skip_rest();
             None
@@ -93,14 +95,14 @@ fn transport_kind(
 const LINE_ENDS: Keywords<LineEnds> =
     Keywords { supported: &[("crlf", LineEnds::Crlf), ("lf", LineEnds::Lf)], planned: &[] };
 
-fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> Maildir {
-    let defaults = Maildir::with_data_dir(data_dir);
+fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> MaildirTransportSettings {
+    let defaults = MaildirTransportSettings::with_data_dir(data_dir);
     let path = section.take_spanned("path", &value_kind::TEXT).and_then(|template| {
         let state = |matter| {
             let label = format!("{matter}; expected a path with {{data_dir}}, {{domain}} and {{local}}");
             section.report(template.span(), "path", "has an invalid value", label);
         };
-        MaildirPath::parse(template.get_ref(), data_dir).map_err(state).ok()
+        MaildirPathTemplate::parse(template.get_ref(), data_dir).map_err(state).ok()
     });
     let places = mailbox_places(&mut section, tables, data_dir);
     let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(defaults.line_ends);
@@ -113,11 +115,22 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
             (concurrency(numbers, Concurrency { max: most, ..defaults.concurrency }, "most"), target)
         }
     };
-    Maildir { path: path.unwrap_or(defaults.path), places, line_ends, quota, concurrency, latency_target }
+    MaildirTransportSettings {
+        path: path.unwrap_or(defaults.path),
+        places,
+        line_ends,
+        quota,
+        concurrency,
+        latency_target,
+    }
 }
 
 /// The table of mailbox folders, and the folder that contains them all.
-fn mailbox_places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &Path) -> Option<MailboxPlaces> {
+fn mailbox_places(
+    section: &mut Section<'_, '_>,
+    tables: &[String],
+    data_dir: &Path,
+) -> Option<MailboxPathTableSettings> {
     let table = take_reference(section, "places", "[[table]]", tables);
     let root = section.take_spanned("root", &value_kind::TEXT);
     if let (None, Some(root)) = (&table, &root) {
@@ -125,7 +138,10 @@ fn mailbox_places(section: &mut Section<'_, '_>, tables: &[String], data_dir: &P
         section.report(root.span(), "root", "is not allowed here", label);
     }
     let root = root.and_then(|template| fill_path(section, "root", &template, data_dir));
-    Some(MailboxPlaces { table: table?.into_inner().into(), root: root.unwrap_or_else(|| data_dir.join("mail")) })
+    Some(MailboxPathTableSettings {
+        table: table?.into_inner().into(),
+        root: root.unwrap_or_else(|| data_dir.join("mail")),
+    })
 }
 
 const QUOTA_FULL: Keywords<QuotaFullAction> =
@@ -175,10 +191,10 @@ const FAMILIES: Keywords<IpFamilies> = Keywords {
     planned: &[],
 };
 
-fn smtp(mut s: Section<'_, '_>, flavor: SmtpFlavor, hostname: &str) -> SmtpTransport {
-    let defaults = SmtpTransport::new(flavor, hostname.into());
+fn smtp(mut s: Section<'_, '_>, flavor: SmtpFlavor, hostname: &str) -> SmtpTransportSettings {
+    let defaults = SmtpTransportSettings::new(flavor, hostname.into());
     let (source_v4, source_v6) = sources(&mut s);
-    SmtpTransport {
+    SmtpTransportSettings {
         flavor,
         next_hop: s.take("next_hop", &value_kind::NEXT_HOP),
         port: s.take_or("port", &value_kind::PORT, defaults.port),

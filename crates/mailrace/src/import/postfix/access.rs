@@ -420,7 +420,7 @@ impl Conversion<'_> {
     /// Converts postscreen's DNS lists: those that suffice on their own become rules.
     fn postscreen_rules(&mut self, rules: &mut Vec<ImportedRule>) {
         let is_screened = self.inbound_services.iter().any(|inbound| inbound.uses_postscreen);
-        let Some(sites) = self.values.given("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
+        let Some(sites) = self.values.explicit_value("postscreen_dnsbl_sites").filter(|_| is_screened) else { return };
         let action = self.values.value("postscreen_dnsbl_action");
         if !["enforce", "drop"].contains(&action.as_str()) {
             return self.draft.unsupported("postscreen_dnsbl_sites", "postscreen_dnsbl_action does not refuse clients");
@@ -429,7 +429,7 @@ impl Conversion<'_> {
             .iter()
             .for_each(|name| self.draft.mapped(name));
         let threshold = self.values.value("postscreen_dnsbl_threshold").parse().unwrap_or(1);
-        let exempt = self.values.given("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
+        let exempt = self.values.explicit_value("postscreen_access_list").unwrap_or_else(|| "permit_mynetworks".into());
         if list(&exempt).first().is_some_and(|first| first == "permit_mynetworks") {
             let from = "postscreen_access_list: permit_mynetworks".to_owned();
             rules.push(ImportedRule {
@@ -494,7 +494,7 @@ impl Conversion<'_> {
     /// The proxies that may use XCLIENT, if all services agree.
     fn proxies(&mut self) {
         let name = "smtpd_authorized_xclient_hosts";
-        let Some(value) = self.values.given(name) else { return };
+        let Some(value) = self.values.explicit_value(name) else { return };
         if self.inbound_services.iter().any(|inbound| inbound.main.value(name) != self.main.value(name)) {
             self.draft.add_behavior_change(format!(
                 "Mail from the proxies in {name} is handled as their own: a service in master.cf has a different \

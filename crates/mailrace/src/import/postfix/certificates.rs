@@ -12,7 +12,7 @@ impl Conversion<'_> {
             return;
         }
         self.draft.mapped("smtpd_tls_security_level");
-        let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty() && value != "none");
+        let given = |name: &str| self.values.explicit_value(name).filter(|value| !value.is_empty() && value != "none");
         let chains = list(&given("smtpd_tls_chain_files").unwrap_or_default());
         let mut pairs: Vec<(String, String, [&str; 2])> = Vec::new();
         if chains.is_empty() {
@@ -43,7 +43,7 @@ impl Conversion<'_> {
 
     fn versions(&mut self) {
         let name = "smtpd_tls_protocols";
-        let Some(value) = self.values.given(name) else { return };
+        let Some(value) = self.values.explicit_value(name) else { return };
         let demands_13 = value == ">=TLSv1.3" || value == "TLSv1.3" || list(&value).iter().any(|it| it == "!TLSv1.2");
         match demands_13 {
             true => self.draft.set("[tls]", "min_version", quoted("1.3"), name),

@@ -439,7 +439,7 @@ impl Conversion<'_> {
         self.draft.mapped("virtual_transport");
         let base = self
             .values
-            .given("virtual_mailbox_base")
+            .explicit_value("virtual_mailbox_base")
             .filter(|base| base.starts_with('/') && !base.contains(['{', '}']));
         let Some(base) = base else {
             self.draft.add_behavior_change(

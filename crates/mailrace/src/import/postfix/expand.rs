@@ -55,24 +55,24 @@ const DEFAULTS: [(&str, &str); 25] = [
 
 /// Values with all parameters expanded.
 #[derive(Clone, Copy, Debug)]
-pub struct Values<'a> {
+pub struct ExpandedParameters<'a> {
     main: &'a MainCf,
     /// The host name, if main.cf does not set it.
     machine: &'a str,
 }
 
-impl<'a> Values<'a> {
+impl<'a> ExpandedParameters<'a> {
     /// The values of a file on the host named `machine`.
     pub fn new(main: &'a MainCf, machine: &'a str) -> Self {
-        Values { main, machine }
+        ExpandedParameters { main, machine }
     }
 
     /// The same for another file, such as that of a service with its own settings.
-    pub fn with_settings<'b>(&self, main: &'b MainCf) -> Values<'b>
+    pub fn with_main_cf<'b>(&self, main: &'b MainCf) -> ExpandedParameters<'b>
     where
         'a: 'b,
     {
-        Values { main, machine: self.machine }
+        ExpandedParameters { main, machine: self.machine }
     }
 
     /// The expanded value of a parameter or its default; empty if it is unknown.
@@ -81,7 +81,7 @@ impl<'a> Values<'a> {
     }
 
     /// The expanded value, if main.cf sets the parameter.
-    pub fn given(&self, name: &str) -> Option<String> {
+    pub fn explicit_value(&self, name: &str) -> Option<String> {
         self.main.value(name).map(|value| self.expand(value))
     }
 
@@ -116,7 +116,7 @@ impl<'a> Values<'a> {
 }
 
 struct Expansion<'v, 'a> {
-    values: &'v Values<'a>,
+    values: &'v ExpandedParameters<'a>,
     octets: usize,
 }
 
@@ -233,7 +233,7 @@ mod tests {
 
     fn expanded(text: &str) -> String {
         let main = MainCf::parse("a = 1\nempty =\nb = <$a>\ncircle = x$circle\nmydomain = example.org\n");
-        Values::new(&main, "mail.example.net").expand(text)
+        ExpandedParameters::new(&main, "mail.example.net").expand(text)
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
     fn a_value_that_grows_without_end_stays_as_it_is_written() {
         let text: String = (1..19).map(|n| format!("p{n} = {}\n", format!("$p{}", n - 1).repeat(9))).collect();
         let main = MainCf::parse(&format!("p0 = x\n{text}"));
-        assert_eq!(Values::new(&main, "host").value("p18"), "$p17".repeat(9));
+        assert_eq!(ExpandedParameters::new(&main, "host").value("p18"), "$p17".repeat(9));
     }
 
     proptest! {

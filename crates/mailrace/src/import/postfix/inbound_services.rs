@@ -185,8 +185,8 @@ impl Conversion<'_> {
                 }
             }
         }
-        let main = self.main.with(overrides);
-        let values = self.values.with_settings(&main);
+        let main = self.main.with_overrides(overrides);
+        let values = self.values.with_main_cf(&main);
         let is_yes = |name: &str| values.value(name).eq_ignore_ascii_case("yes");
         let level = match values.value("smtpd_tls_security_level").as_str() {
             "" if is_yes("smtpd_enforce_tls") => TlsLevel::Required,
@@ -199,7 +199,7 @@ impl Conversion<'_> {
         let lists = RestrictionLists::read(&values);
         let (has_logins, is_wrapped) = (is_yes("smtpd_sasl_auth_enable"), is_yes("smtpd_tls_wrappermode"));
         let is_balanced = !values.value(balanced[usize::from(is_screened)]).is_empty();
-        let mynetworks = values.given("mynetworks");
+        let mynetworks = values.explicit_value("mynetworks");
         let networks = match mynetworks {
             Some(value) => self.network_list("mynetworks", &value),
             None => IpNet::loopback(),

@@ -47,9 +47,10 @@ const NO_ZERO: &str = "0 means no limit; here there is always a limit";
 
 impl Conversion<'_> {
     pub(super) fn numbers(&mut self) {
-        let unit = self.values.given("anvil_rate_time_unit").map_or(Some(60), |text| duration_seconds(&text, 's'));
+        let unit =
+            self.values.explicit_value("anvil_rate_time_unit").map_or(Some(60), |text| duration_seconds(&text, 's'));
         for (name, header, key, kind) in NUMBERS {
-            let Some(value) = self.values.given(name) else { continue };
+            let Some(value) = self.values.explicit_value(name) else { continue };
             match convert(&value, kind, unit.unwrap_or_default()) {
                 _ if name == "smtp_helo_name" && Address::new("postmaster", &value).is_err() => {
                     self.draft.unsupported(name, "this is not a host name");
@@ -68,7 +69,7 @@ impl Conversion<'_> {
                 }
             }
         }
-        if self.values.given("delay_warning_time").is_none() {
+        if self.values.explicit_value("delay_warning_time").is_none() {
             self.draft.section("[bounce]").set("delay_notice_after", quoted("0s"), "delay_warning_time by default");
         }
         self.retries();
@@ -83,7 +84,7 @@ impl Conversion<'_> {
         ];
         let (mut parts, mut from, mut octets) = (Vec::new(), Vec::new(), Vec::new());
         for (name, key, unit, default) in keys {
-            let given = self.values.given(name);
+            let given = self.values.explicit_value(name);
             let span = duration_seconds(given.as_deref().unwrap_or(default), unit);
             match span.filter(|span| *span > 0) {
                 Some(seconds) => {

@@ -156,7 +156,7 @@ impl Conversion<'_> {
                  and relay.networks applies to all listeners.",
             );
         }
-        if self.values.given("mynetworks").is_some() || relays != IpNet::loopback() {
+        if self.values.explicit_value("mynetworks").is_some() || relays != IpNet::loopback() {
             self.draft.set("[relay]", "networks", quoted_networks(&relays), "mynetworks");
         }
         if self.main.value("mynetworks_style").is_some() && self.main.value("mynetworks").is_some() {
@@ -169,8 +169,8 @@ impl Conversion<'_> {
     /// Postfix's default for mynetworks. With compatibility_level below 2, it is all of this
     /// machine's networks.
     fn networks_by_style(&mut self) {
-        let given = self.values.given("mynetworks_style");
-        let level = self.values.given("compatibility_level").unwrap_or_default();
+        let given = self.values.explicit_value("mynetworks_style");
+        let level = self.values.explicit_value("compatibility_level").unwrap_or_default();
         let level: u32 = level.split('.').next().and_then(|level| level.trim().parse().ok()).unwrap_or(0);
         let (style, source) = match &given {
             Some(style) => (style.as_str(), ""),

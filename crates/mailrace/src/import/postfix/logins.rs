@@ -101,7 +101,7 @@ impl Conversion<'_> {
             );
         };
         self.draft.mapped(parameter);
-        let value = self.values.with_settings(&inbound.main).value(parameter);
+        let value = self.values.with_main_cf(&inbound.main).value(parameter);
         let mut owners: Vec<(String, String)> = Vec::new();
         let mut has_unknown = false;
         for element in list(&value) {

@@ -34,7 +34,7 @@ impl MainCf {
 
     /// The same file with other values for some names.
     #[must_use]
-    pub fn with(&self, settings: &[(String, String)]) -> MainCf {
+    pub fn with_overrides(&self, settings: &[(String, String)]) -> MainCf {
         let mut file = self.clone();
         settings.iter().for_each(|(name, value)| file.set(name, value));
         file
@@ -46,7 +46,7 @@ impl MainCf {
     }
 
     /// Lines that are not definitions.
-    pub fn oddities(&self) -> &[String] {
+    pub fn malformed_lines(&self) -> &[String] {
         &self.oddities
     }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_no_definition_is_kept_as_an_oddity() {
         let file = MainCf::parse("no definition\n= 5\ntwo words = 5\na = 1");
-        assert_eq!(file.oddities(), ["no definition", "= 5", "two words = 5"]);
+        assert_eq!(file.malformed_lines(), ["no definition", "= 5", "two words = 5"]);
         assert_eq!(file.value("a"), Some("1"));
     }
 

@@ -37,7 +37,7 @@ use std::path::Path;
 
 pub use config_draft::NewFile;
 use config_draft::{ConfigDraft, quoted};
-use expand::Values;
+use expand::ExpandedParameters;
 use inbound_services::InboundService;
 use lookups::ConvertedTables;
 use mail::Address;
@@ -74,7 +74,7 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, f
     let main = MainCf::parse(main);
     let mut conversion = Conversion {
         main: &main,
-        values: Values::new(&main, machine),
+        values: ExpandedParameters::new(&main, machine),
         master: MasterCf::parse(master),
         files,
         folder,
@@ -104,7 +104,7 @@ pub fn import(main: &str, master: &str, machine: &str, files: &dyn FileReader, f
 /// A conversion in progress.
 struct Conversion<'a> {
     main: &'a MainCf,
-    values: Values<'a>,
+    values: ExpandedParameters<'a>,
     master: MasterCf,
     files: &'a dyn FileReader,
     folder: &'a Path,
@@ -138,7 +138,7 @@ impl Conversion<'_> {
         if !self.master.services.is_empty() {
             self.draft.sources.insert("master.cf".into());
         }
-        for line in self.main.oddities().iter().chain(&self.master.oddities) {
+        for line in self.main.malformed_lines().iter().chain(&self.master.oddities) {
             self.draft.unsupported.push((line.clone(), "this line is neither a comment nor a definition".into()));
         }
         let hostname = self.hostname();

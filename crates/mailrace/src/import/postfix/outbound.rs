@@ -52,8 +52,8 @@ impl Conversion<'_> {
     /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
     pub(super) fn password_needed(&mut self, target: &TransportTarget) -> Option<String> {
         let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
-        let main = self.main.with(service.map_or(&[], |service| &service.overrides));
-        let values = self.values.with_settings(&main);
+        let main = self.main.with_overrides(service.map_or(&[], |service| &service.overrides));
+        let values = self.values.with_main_cf(&main);
         let logs_in = values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
         let hop = target.next_hop.as_deref().filter(|_| logs_in)?;
         let mut entries = Vec::new();
@@ -155,7 +155,7 @@ impl Conversion<'_> {
     fn sources(&mut self) {
         let mut sources = Vec::new();
         for (name, is_v4) in [("smtp_bind_address", true), ("smtp_bind_address6", false)] {
-            let Some(value) = self.values.given(name).filter(|value| !value.is_empty()) else { continue };
+            let Some(value) = self.values.explicit_value(name).filter(|value| !value.is_empty()) else { continue };
             match value.parse::<std::net::IpAddr>() {
                 Ok(ip) if ip.is_ipv4() == is_v4 => {
                     sources.push(ip.to_string());
@@ -184,7 +184,7 @@ impl Conversion<'_> {
             (false, is_used) => is_used.then(|| "may".to_owned()),
         };
         ["smtp_enforce_tls", "smtp_use_tls"].iter().for_each(|name| self.draft.mapped(name));
-        let given = self.values.given(name);
+        let given = self.values.explicit_value(name);
         let none = given.as_ref().map(|_| "none".to_owned());
         let Some(level) = given.filter(|level| !level.is_empty()).or(older).or(none) else { return };
         let (tls, doubt) = match level.as_str() {

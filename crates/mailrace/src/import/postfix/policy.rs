@@ -334,11 +334,11 @@ impl Conversion<'_> {
 
     /// Converts the recipients of notices.
     fn notices(&mut self) {
-        let Some(classes) = self.values.given("notify_classes") else { return };
+        let Some(classes) = self.values.explicit_value("notify_classes") else { return };
         self.draft
             .unsupported("notify_classes", "see the log; `double_bounces_to` gets bounces that cannot be delivered");
         if list(&classes).iter().any(|class| class == "2bounce") {
-            let given = self.values.given("2bounce_notice_recipient").unwrap_or_else(|| "postmaster".into());
+            let given = self.values.explicit_value("2bounce_notice_recipient").unwrap_or_else(|| "postmaster".into());
             if let Ok(address) = super::map_text::target(&given, &self.site) {
                 self.draft.set(
                     "[bounce]",

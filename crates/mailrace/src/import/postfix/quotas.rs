@@ -18,7 +18,7 @@ impl Conversion<'_> {
 
     /// The limit in bytes; None for no limit, which is reported.
     fn size_limit(&mut self, parameter: &str) -> Option<u64> {
-        let value = self.values.given(parameter)?;
+        let value = self.values.explicit_value(parameter)?;
         match value.parse::<u64>() {
             Ok(0) => self.draft.not_needed(parameter, "mailboxes have no quota, unless their transport has `quota`"),
             Ok(octets) => return Some(octets),

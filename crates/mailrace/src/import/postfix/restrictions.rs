@@ -1,7 +1,7 @@
 //! Parses restriction lists as smtpd does, and determines what they mean for a client: whether any
 //! of its mail is accepted, and whether it may relay. Restriction classes are expanded.
 
-use super::expand::Values;
+use super::expand::ExpandedParameters;
 use super::words::list;
 
 /// The lists that are converted, in the order in which smtpd evaluates them at RCPT.
@@ -133,7 +133,7 @@ pub(super) struct RestrictionLists(pub(super) [Vec<Restriction>; 5]);
 impl RestrictionLists {
     /// Parses the lists. Without `smtpd_delay_reject`, restrictions on later commands have no
     /// effect.
-    pub(super) fn read(values: &Values<'_>) -> RestrictionLists {
+    pub(super) fn read(values: &ExpandedParameters<'_>) -> RestrictionLists {
         let mut lists = RestrictionLists(LISTS.map(|name| parse_list(values, name)));
         if values.value("smtpd_delay_reject") == "no" {
             let unknown: [&[&str]; 3] = [
@@ -196,7 +196,7 @@ fn list_may_relay(elements: &[Restriction], who: ClientKind) -> bool {
 }
 
 /// The elements of the list of this name.
-pub(super) fn parse_list(values: &Values<'_>, name: &str) -> Vec<Restriction> {
+pub(super) fn parse_list(values: &ExpandedParameters<'_>, name: &str) -> Vec<Restriction> {
     let classes = list(&values.value("smtpd_restriction_classes"));
     let mut words = Vec::new();
     expand_class(values, &classes, &values.value(name), 0, &mut words);
@@ -222,7 +222,13 @@ pub(super) fn parse_list(values: &Values<'_>, name: &str) -> Vec<Restriction> {
     elements
 }
 
-fn expand_class(values: &Values<'_>, classes: &[String], text: &str, depth: usize, words: &mut Vec<String>) {
+fn expand_class(
+    values: &ExpandedParameters<'_>,
+    classes: &[String],
+    text: &str,
+    depth: usize,
+    words: &mut Vec<String>,
+) {
     for word in list(text) {
         if words.len() >= ELEMENTS_MAX {
             return;
@@ -257,7 +263,7 @@ mod tests {
 
     fn lists(main: &str) -> RestrictionLists {
         let main = MainCf::parse(main);
-        RestrictionLists::read(&Values::new(&main, "mail.example.com"))
+        RestrictionLists::read(&ExpandedParameters::new(&main, "mail.example.com"))
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl Conversion<'_> {
             AddressClass::Other => "default_transport",
         };
         let target = TransportTarget::read(&self.values.value(name), name);
-        let relayhost = self.values.given("relayhost").filter(|hop| !hop.is_empty());
+        let relayhost = self.values.explicit_value("relayhost").filter(|hop| !hop.is_empty());
         match (kind, target.next_hop.is_some(), relayhost) {
             (AddressClass::Relay | AddressClass::Other, false, Some(hop)) => {
                 TransportTarget { next_hop: Some(hop), from: "relayhost", ..target }
@@ -166,7 +166,7 @@ impl Conversion<'_> {
     }
 
     fn local_target(&self, target: TransportTarget) -> TransportTarget {
-        let given = |name: &str| self.values.given(name).filter(|value| !value.is_empty());
+        let given = |name: &str| self.values.explicit_value(name).filter(|value| !value.is_empty());
         if let Some(value) = given("mailbox_transport") {
             return TransportTarget::read(&value, "mailbox_transport");
         }

@@ -58,7 +58,7 @@ impl HttpRequest {
     }
 
     /// The bytes to send.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 }

@@ -15,9 +15,9 @@ struct ReceivedResponse {
 }
 
 /// The result of the pieces and, if `ends`, of the end of the connection.
-fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> ReceivedResponse {
+fn gather(method: Method, limits: HttpResponseLimits, pieces: &[&[u8]], ends: bool) -> ReceivedResponse {
     let mut client = HttpClient::new(limits);
-    client.handle_request(method);
+    client.handle_request_sent(method);
     let mut gathered = ReceivedResponse { head: None, body: Vec::new(), ends: 0, fault: None, is_idle: false };
     for mut input in pieces.iter().copied() {
         loop {
@@ -29,7 +29,7 @@ fn gather(method: Method, limits: Limits, pieces: &[&[u8]], ends: bool) -> Recei
         }
     }
     if ends {
-        match client.handle_end() {
+        match client.handle_disconnect() {
             Ok(event) => event.into_iter().for_each(|event| gathered.take(event)),
             Err(fault) => gathered.fault = Some(fault),
         }
@@ -52,7 +52,7 @@ impl ReceivedResponse {
 
 /// Checks that the result is the same for whole input and any split.
 fn check(method: Method, input: &[u8], ends: bool) -> ReceivedResponse {
-    let limits = Limits { body_octets_max: 1000 };
+    let limits = HttpResponseLimits { body_octets_max: 1000 };
     let whole = gather(method, limits, &[input], ends);
     for cut in 0..=input.len() {
         let cut_once = gather(method, limits, &[&input[..cut], &input[cut..]], ends);
@@ -130,11 +130,11 @@ fn chunks_are_put_together() {
     faulty(format!("{HEAD}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(0x3e9)).as_bytes(), HttpViolation::BodyTooLong);
     faulty(format!("{HEAD}5\r\nhel").as_bytes(), HttpViolation::ConnectionClosed);
     let many = format!("{HEAD}{}0\r\n\r\n", "1\r\nx\r\n".repeat(FRAMING_OCTETS_MAX));
-    let gathered = gather(Method::Get, Limits::default(), &[many.as_bytes()], false);
+    let gathered = gather(Method::Get, HttpResponseLimits::default(), &[many.as_bytes()], false);
     assert_eq!((gathered.fault, gathered.body.len()), (None, FRAMING_OCTETS_MAX));
     for endless in ["1;", "0\r\n"] {
         let input = format!("{HEAD}{endless}{}", "x: y".repeat(FRAMING_OCTETS_MAX / 4));
-        let gathered = gather(Method::Get, Limits::default(), &[input.as_bytes()], false);
+        let gathered = gather(Method::Get, HttpResponseLimits::default(), &[input.as_bytes()], false);
         assert_eq!(gathered.fault, Some(HttpViolation::Chunk));
     }
 }
@@ -155,8 +155,8 @@ fn interim_replies_are_passed_over_but_not_for_ever() {
     const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
     sound(Method::Get, &[INTERIM, LAST].concat(), b"x", true);
     let many = INTERIM.repeat(INTERIM_HEADS_MAX as usize);
-    assert_eq!(gather(Method::Get, Limits::default(), &[&many, LAST], false).fault, None);
-    let too_many = gather(Method::Get, Limits::default(), &[&many, INTERIM, LAST], false);
+    assert_eq!(gather(Method::Get, HttpResponseLimits::default(), &[&many, LAST], false).fault, None);
+    let too_many = gather(Method::Get, HttpResponseLimits::default(), &[&many, INTERIM, LAST], false);
     assert_eq!(too_many.fault, Some(HttpViolation::TooManyInterim));
     faulty(b"HTTP/1.1 101 Switching\r\n\r\n", HttpViolation::Upgrade);
 }
@@ -198,7 +198,9 @@ fn invalid_heads_are_violations() {
         faulty(input.as_bytes(), HttpViolation::NoHead);
     }
     let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
-    assert!(gather(Method::Head, Limits::default(), &[fields(FIELDS_MAX).as_bytes()], false).head.is_some());
+    assert!(
+        gather(Method::Head, HttpResponseLimits::default(), &[fields(FIELDS_MAX).as_bytes()], false).head.is_some()
+    );
     faulty(fields(FIELDS_MAX + 1).as_bytes(), HttpViolation::NoHead);
     faulty(b"", HttpViolation::ConnectionClosed);
     faulty(b"HTTP/1.1 200 OK\r\n", HttpViolation::ConnectionClosed);
@@ -214,32 +216,32 @@ fn a_head_has_a_limit() {
         let fault = |octets| {
             let head = head(octets);
             let pieces: Vec<_> = head.as_bytes().chunks(pieces).collect();
-            gather(Method::Get, Limits::default(), &pieces, false).fault
+            gather(Method::Get, HttpResponseLimits::default(), &pieces, false).fault
         };
         assert_eq!(fault(HEAD_OCTETS_MAX), None);
         assert_eq!(fault(HEAD_OCTETS_MAX + 1), Some(HttpViolation::HeadTooLong));
     }
-    let endless = gather(Method::Get, Limits::default(), &[&[b'x'; 1000][..]; 1000], false);
+    let endless = gather(Method::Get, HttpResponseLimits::default(), &[&[b'x'; 1000][..]; 1000], false);
     assert_eq!(endless.fault, Some(HttpViolation::HeadTooLong));
 }
 
 #[test]
 fn unsolicited_bytes_are_violations() {
-    let mut client = HttpClient::new(Limits::default());
+    let mut client = HttpClient::new(HttpResponseLimits::default());
     assert_eq!(client.handle_input(&mut &b""[..]), Ok(None));
     assert_eq!(client.handle_input(&mut &b"HTTP/1.1 408 Late\r\n\r\n"[..]), Err(HttpViolation::Unsolicited));
     assert!(!client.is_idle());
     faulty(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", HttpViolation::Unsolicited);
-    let mut idle = HttpClient::new(Limits::default());
-    assert_eq!(idle.handle_end(), Ok(None));
+    let mut idle = HttpClient::new(HttpResponseLimits::default());
+    assert_eq!(idle.handle_disconnect(), Ok(None));
     assert!(!idle.is_idle());
 }
 
 #[test]
 fn a_kept_connection_serves_one_request_after_the_other() {
-    let mut client = HttpClient::new(Limits::default());
+    let mut client = HttpClient::new(HttpResponseLimits::default());
     for round in 0..3 {
-        client.handle_request(Method::Get);
+        client.handle_request_sent(Method::Get);
         let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"[..];
         let place = input[38..].as_ptr();
         assert!(matches!(client.handle_input(&mut input), Ok(Some(HttpEvent::Head(_)))), "round {round}");
@@ -258,9 +260,9 @@ fn a_kept_connection_serves_one_request_after_the_other() {
 fn a_request_carries_no_other_one() {
     let get = |host, target| HttpRequest::new(Method::Get, host, target, Persistence::Keep);
     let request = get("a.example:80", "/x?y").unwrap();
-    assert_eq!(request.bytes(), b"GET /x?y HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
+    assert_eq!(request.as_bytes(), b"GET /x?y HTTP/1.1\r\nHost: a.example:80\r\n\r\n");
     let last = HttpRequest::new(Method::Head, "a", "/", Persistence::Close).unwrap();
-    assert_eq!(last.bytes(), b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(last.as_bytes(), b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     for host in ["", "a b", "a\r\nX: y", "a/b", "\u{fc}"] {
         assert_eq!(get(host, "/"), Err(InvalidHttpRequest::Host), "{host:?}");
     }

@@ -36,7 +36,7 @@ pub enum Pop3Command<'a> {
 
 /// Why a command cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidCommand {
+pub enum Pop3CommandError {
     /// A reply is pending, or the session is over.
     #[error("a reply is pending or the session is over")]
     NotReady,
@@ -78,12 +78,12 @@ impl Pop3Command<'_> {
     }
 
     /// Whether the command is valid.
-    pub fn check(&self) -> Result<(), InvalidCommand> {
+    pub fn check(&self) -> Result<(), Pop3CommandError> {
         self.write(&mut Vec::new())
     }
 
     /// Appends the command line.
-    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), InvalidCommand> {
+    pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), Pop3CommandError> {
         match self {
             Pop3Command::User(argument) | Pop3Command::Pass(argument) => write_line(out, &[self.verb(), " ", argument]),
             Pop3Command::Retr(number) | Pop3Command::Dele(number) => {
@@ -142,12 +142,12 @@ impl ReplyKind {
     }
 }
 
-fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), InvalidCommand> {
+fn write_line(out: &mut Vec<u8>, words: &[&str]) -> Result<(), Pop3CommandError> {
     if words.iter().any(|word| word.chars().any(char::is_control)) {
-        return Err(InvalidCommand::ControlCharacter);
+        return Err(Pop3CommandError::ControlCharacter);
     }
     if words.iter().map(|word| word.len()).sum::<usize>() + "\r\n".len() > COMMAND_OCTETS_MAX {
-        return Err(InvalidCommand::TooLong);
+        return Err(Pop3CommandError::TooLong);
     }
     for text in words.iter().copied().chain(["\r\n"]) {
         out.extend_from_slice(text.as_bytes());

@@ -15,7 +15,7 @@ struct ReceivedReply {
     is_closed: bool,
 }
 
-fn gather(command: Option<Pop3Command<'_>>, limits: Limits, pieces: &[&[u8]]) -> ReceivedReply {
+fn gather(command: Option<Pop3Command<'_>>, limits: Pop3ResponseLimits, pieces: &[&[u8]]) -> ReceivedReply {
     let mut client = Pop3Client::new(limits);
     if let Some(command) = command {
         assert_eq!(client.handle_input(&mut &b"+OK\r\n"[..]), Ok(Some(Pop3Event::Accepted)));
@@ -55,7 +55,7 @@ impl ReceivedReply {
 
 /// Checks that the result is the same for whole input, any split, and single bytes.
 fn check(command: Option<Pop3Command<'_>>, input: &[u8]) -> ReceivedReply {
-    let limits = Limits { message_octets_max: 100 };
+    let limits = Pop3ResponseLimits { message_octets_max: 100 };
     let whole = gather(command, limits, &[input]);
     let same = |mut other: ReceivedReply, how: &str| {
         if whole.fault.is_some() {
@@ -178,7 +178,7 @@ fn invalid_replies_are_violations() {
 
 #[test]
 fn everything_has_a_limit() {
-    let limits = Limits { message_octets_max: 100 };
+    let limits = Pop3ResponseLimits { message_octets_max: 100 };
     let line = |octets: usize| [b"+OK ", &vec![b'x'; octets - 6][..], b"\r\n"].concat();
     assert_eq!(gather(None, limits, &[&line(LINE_OCTETS_MAX)]).fault, None);
     for input in [line(LINE_OCTETS_MAX + 1), vec![b'+'; LINE_OCTETS_MAX]] {
@@ -201,12 +201,12 @@ fn everything_has_a_limit() {
 
 #[test]
 fn each_side_waits_for_its_turn() {
-    let mut client = Pop3Client::new(Limits::default());
+    let mut client = Pop3Client::new(Pop3ResponseLimits::default());
     let mut out = Vec::new();
-    assert_eq!(client.send(Pop3Command::Stat, &mut out), Err(InvalidCommand::NotReady));
+    assert_eq!(client.send(Pop3Command::Stat, &mut out), Err(Pop3CommandError::NotReady));
     assert_eq!(client.handle_input(&mut &b"+OK\r\n"[..]), Ok(Some(Pop3Event::Accepted)));
     client.send(Pop3Command::Retr(17), &mut out).unwrap();
-    assert_eq!(client.send(Pop3Command::Quit, &mut out), Err(InvalidCommand::NotReady));
+    assert_eq!(client.send(Pop3Command::Quit, &mut out), Err(Pop3CommandError::NotReady));
     assert_eq!(out, b"RETR 17\r\n");
     faulty(None, b"+OK\r\n+OK\r\n", Pop3Violation::Unsolicited);
     faulty(Some(Pop3Command::Retr(1)), b"+OK\r\n.\r\n.", Pop3Violation::Unsolicited);
@@ -214,25 +214,28 @@ fn each_side_waits_for_its_turn() {
 
 #[test]
 fn a_session_ends_by_quit_and_not_otherwise() {
-    let mut client = Pop3Client::new(Limits::default());
+    let mut client = Pop3Client::new(Pop3ResponseLimits::default());
     assert_eq!(client.handle_input(&mut &b"+OK\r\n"[..]), Ok(Some(Pop3Event::Accepted)));
     client.send(Pop3Command::Quit, &mut Vec::new()).unwrap();
     assert_eq!(client.handle_input(&mut &b"+OK bye\r\n"[..]), Ok(Some(Pop3Event::Accepted)));
     assert!(client.is_closed());
     assert_eq!(client.handle_input(&mut &b"whatever"[..]), Ok(None));
-    assert_eq!(client.handle_end(), Ok(()));
-    assert_eq!(Pop3Client::new(Limits::default()).handle_end(), Err(Pop3Violation::ConnectionClosed));
+    assert_eq!(client.handle_disconnect(), Ok(()));
+    assert_eq!(
+        Pop3Client::new(Pop3ResponseLimits::default()).handle_disconnect(),
+        Err(Pop3Violation::ConnectionClosed)
+    );
 }
 
 #[test]
 fn a_command_carries_no_other_one() {
-    let mut client = Pop3Client::new(Limits::default());
+    let mut client = Pop3Client::new(Pop3ResponseLimits::default());
     assert_eq!(client.handle_input(&mut &b"+OK\r\n"[..]), Ok(Some(Pop3Event::Accepted)));
     let mut out = Vec::new();
     for name in ["a\r\nDELE 1", "a\0", "\u{85}"] {
-        assert_eq!(client.send(Pop3Command::User(name), &mut out), Err(InvalidCommand::ControlCharacter));
+        assert_eq!(client.send(Pop3Command::User(name), &mut out), Err(Pop3CommandError::ControlCharacter));
     }
-    assert_eq!(client.send(Pop3Command::Pass(&"x".repeat(249)), &mut out), Err(InvalidCommand::TooLong));
+    assert_eq!(client.send(Pop3Command::Pass(&"x".repeat(249)), &mut out), Err(Pop3CommandError::TooLong));
     assert_eq!(out, b"");
     client.send(Pop3Command::Pass(&"x".repeat(248)), &mut out).unwrap();
     assert_eq!(out.len(), COMMAND_OCTETS_MAX);

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use crate::smtp::MailProtocol;
 
-/// Octets of a [`CommandWord`]. The limit of RFC 3461 section 4.2 is the highest that applies.
+/// Octets of a [`CommandArgument`]. The limit of RFC 3461 section 4.2 is the highest that applies.
 pub const WORD_OCTETS_MAX: usize = 500;
 /// Octets of a user name or password.
 pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
 
 /// The behaviour of a client.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct SmtpClientConfig {
     /// SMTP or LMTP.
     pub flavor: MailProtocol,
     /// The name for EHLO, LHLO or HELO.
-    pub helo: CommandWord,
+    pub helo: CommandArgument,
     /// Whether to use STARTTLS.
     pub tls: TlsPolicy,
     /// The user to log in as, if any. Without [`TlsPolicy::Required`] the password may be sent in
@@ -32,11 +32,19 @@ pub struct Config {
     pub timeouts: Timeouts,
 }
 
-impl Config {
+impl SmtpClientConfig {
     /// TLS if offered, no login, commands in groups, messages by DATA.
-    pub fn new(flavor: MailProtocol, helo: CommandWord) -> Self {
+    pub fn new(flavor: MailProtocol, helo: CommandArgument) -> Self {
         let timeouts = Timeouts::default();
-        Config { flavor, helo, tls: TlsPolicy::Offered, credentials: None, pipelining: true, chunking: false, timeouts }
+        SmtpClientConfig {
+            flavor,
+            helo,
+            tls: TlsPolicy::Offered,
+            credentials: None,
+            pipelining: true,
+            chunking: false,
+            timeouts,
+        }
     }
 }
 
@@ -54,19 +62,19 @@ pub enum TlsPolicy {
 /// Text that forms a single word of a command: not empty, at most [`WORD_OCTETS_MAX`], no white
 /// space, no control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandWord(Box<str>);
+pub struct CommandArgument(Box<str>);
 
-/// The text is not a valid [`CommandWord`].
+/// The text is not a valid [`CommandArgument`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 1 to {WORD_OCTETS_MAX} octets without white space and control characters")]
-pub struct InvalidCommandWord;
+pub struct InvalidCommandArgument;
 
-impl CommandWord {
+impl CommandArgument {
     /// Validates the text.
-    pub fn new(text: &str) -> Result<Self, InvalidCommandWord> {
+    pub fn new(text: &str) -> Result<Self, InvalidCommandArgument> {
         let sound = (1..=WORD_OCTETS_MAX).contains(&text.len())
             && !text.chars().any(|letter| letter.is_control() || letter.is_whitespace());
-        if sound { Ok(CommandWord(text.into())) } else { Err(InvalidCommandWord) }
+        if sound { Ok(CommandArgument(text.into())) } else { Err(InvalidCommandArgument) }
     }
 
     /// The text.
@@ -85,14 +93,14 @@ pub struct SmtpCredentials {
 /// The user name or password is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("user and password must have 1 to {CREDENTIAL_OCTETS_MAX} octets each, and no NUL")]
-pub struct InvalidCredentials;
+pub struct MalformedCredentials;
 
 impl SmtpCredentials {
     /// Validates both; a NUL would end one early (RFC 4616 section 2).
-    pub fn new(user: &str, password: &str) -> Result<Self, InvalidCredentials> {
+    pub fn new(user: &str, password: &str) -> Result<Self, MalformedCredentials> {
         let sound = |text: &str| (1..=CREDENTIAL_OCTETS_MAX).contains(&text.len()) && !text.contains('\0');
         if !sound(user) || !sound(password) {
-            return Err(InvalidCredentials);
+            return Err(MalformedCredentials);
         }
         Ok(SmtpCredentials { user: user.into(), password: password.into() })
     }
@@ -131,7 +139,7 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// The same time for each.
-    pub fn all(span: Duration) -> Self {
+    pub fn uniform(span: Duration) -> Self {
         Timeouts { banner: span, command: span, data: span, block: span, message: span }
     }
 }

@@ -14,7 +14,8 @@ pub enum SmtpClientEvent {
         /// The reply.
         reply: Reply,
     },
-    /// Perform the TLS handshake, then call `handle_secured`; if it fails, close the connection.
+    /// Perform the TLS handshake, then call `handle_tls_established`; if it fails, close the
+    /// connection.
     StartTls,
     /// A transaction may begin.
     Ready,
@@ -164,7 +165,7 @@ pub enum SmtpViolation {
 
 /// Why a transaction did not begin. Nothing was sent, and the session is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransactionError {
+pub enum BeginTransactionError {
     /// The session is not ready; its events say why.
     #[error("the session is not ready")]
     NotReady,

@@ -50,7 +50,7 @@ impl Extensions {
     }
 
     /// How many of these recipients, from the first on, fit into one transaction; at least one.
-    pub fn recipients_that_fit<'a>(&self, recipients: impl IntoIterator<Item = &'a Address>) -> usize {
+    pub fn fitting_recipient_count<'a>(&self, recipients: impl IntoIterator<Item = &'a Address>) -> usize {
         let most = |max: Option<NonZeroU32>| max.map_or(usize::MAX, |max| max.get() as usize);
         let recipients = recipients.into_iter().take(most(self.recipients_max));
         let Some(domains_max) = self.recipient_domains_max else { return recipients.count() };
@@ -145,7 +145,7 @@ mod tests {
     fn the_first_recipients_fit_by_number_and_by_domains() {
         let recipients: Vec<Address> =
             ["a@x.example", "b@y.example", "c@x.example", "d@z.example"].map(|text| text.parse().unwrap()).into();
-        let fit = |limits| Extensions::parse(&format!("x\n{limits}")).recipients_that_fit(&recipients);
+        let fit = |limits| Extensions::parse(&format!("x\n{limits}")).fitting_recipient_count(&recipients);
         assert_eq!(["", "LIMITS RCPTMAX=3", "LIMITS RCPTMAX=9"].map(fit), [4, 3, 4]);
         assert_eq!(["LIMITS RCPTDOMAINMAX=1", "LIMITS RCPTDOMAINMAX=2", "LIMITS RCPTDOMAINMAX=3"].map(fit), [1, 3, 4]);
         assert_eq!(fit("LIMITS RCPTMAX=2 RCPTDOMAINMAX=2"), 2);

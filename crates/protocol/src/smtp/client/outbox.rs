@@ -9,29 +9,29 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use super::transaction::ContentForm;
+use super::transaction::DotStuffing;
 
 /// What to send now: the whole head, then the range of the content, then the whole tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output<'a> {
+pub struct SmtpClientOutput<'a> {
     /// Commands.
     pub head: &'a [u8],
     /// A range of the transaction's content in `form`; empty if none is due.
     pub content: Range<u64>,
     /// The form of the content.
-    pub form: ContentForm,
+    pub form: DotStuffing,
     /// The end-of-data mark.
     pub tail: &'a [u8],
 }
 
-impl Output<'_> {
+impl SmtpClientOutput<'_> {
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.content.is_empty() && self.tail.is_empty()
     }
 
     /// The number of octets to send.
-    pub fn octets(&self) -> u64 {
+    pub fn octet_count(&self) -> u64 {
         self.head.len() as u64 + (self.content.end - self.content.start) + self.tail.len() as u64
     }
 }
@@ -45,7 +45,7 @@ pub(super) struct Outbox {
     released: usize,
     /// The unsent range of the content.
     content: Range<u64>,
-    form: ContentForm,
+    form: DotStuffing,
     tail: &'static [u8],
 }
 
@@ -72,7 +72,7 @@ impl Outbox {
     }
 
     /// Sends content after the lines, all of which are released.
-    pub(super) fn send_content(&mut self, octets: u64, form: ContentForm, tail: &'static [u8]) {
+    pub(super) fn send_content(&mut self, octets: u64, form: DotStuffing, tail: &'static [u8]) {
         self.content = 0..octets;
         self.form = form;
         self.tail = tail;
@@ -102,9 +102,9 @@ impl Outbox {
         self.lines.capacity()
     }
 
-    pub(super) fn output(&self) -> Output<'_> {
+    pub(super) fn output(&self) -> SmtpClientOutput<'_> {
         let head = &self.lines[self.sent..self.released];
-        Output { head, content: self.content.clone(), form: self.form, tail: self.tail }
+        SmtpClientOutput { head, content: self.content.clone(), form: self.form, tail: self.tail }
     }
 
     /// The first `count` octets of the output were sent.

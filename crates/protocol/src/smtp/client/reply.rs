@@ -209,10 +209,10 @@ mod tests {
         check(
             b"220 mx.example.org\r\n250\r\n250-\r\n250 \r\n354 go\r\n",
             &Ok(vec![
-                Reply::plain(220, "mx.example.org"),
-                Reply::plain(250, ""),
-                Reply::plain(250, "\n"),
-                Reply::plain(354, "go"),
+                Reply::without_enhanced_code(220, "mx.example.org"),
+                Reply::without_enhanced_code(250, ""),
+                Reply::without_enhanced_code(250, "\n"),
+                Reply::without_enhanced_code(354, "go"),
             ]),
         );
         check(
@@ -229,7 +229,7 @@ mod tests {
     fn only_an_enhanced_code_of_the_same_class_is_one() {
         for text in ["5.0.0 x", "2.0 x", "2.0.0.0 x", "2.0.1234 x", "2..0 x", "2.0.0x", "2.+1.0 x", "02.0.0.0"] {
             let input = format!("250 {text}\r\n");
-            check(input.as_bytes(), &Ok(vec![Reply::plain(250, text.to_owned())]));
+            check(input.as_bytes(), &Ok(vec![Reply::without_enhanced_code(250, text.to_owned())]));
         }
         check(b"250 2.999.0 x y\r\n", &Ok(vec![Reply::new(250, EnhancedCode(2, 999, 0), "x y")]));
     }
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn control_characters_and_broken_letters_are_replaced() {
-        let expected = Reply::plain(250, "a b c\u{fffd}\u{fc} ");
+        let expected = Reply::without_enhanced_code(250, "a b c\u{fffd}\u{fc} ");
         check(b"250 a\0b\x1bc\xff\xc3\xbc\xc2\x85\r\n", &Ok(vec![expected]));
     }
 

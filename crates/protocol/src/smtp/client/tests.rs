@@ -29,20 +29,20 @@ struct PlayedSession {
     begun: usize,
 }
 
-fn config(mode: TestMode) -> Config {
+fn config(mode: TestMode) -> SmtpClientConfig {
     let flavor = if mode.lmtp { MailProtocol::Lmtp } else { MailProtocol::Smtp };
-    Config {
+    SmtpClientConfig {
         pipelining: mode.pipelining,
         chunking: mode.chunking,
         credentials: mode.log_in.then(|| SmtpCredentials::new("user", "secret").unwrap()),
-        ..Config::new(flavor, CommandWord::new("client.example").unwrap())
+        ..SmtpClientConfig::new(flavor, CommandArgument::new("client.example").unwrap())
     }
 }
 
 fn transaction() -> Transaction {
     let address = |text: &str| -> Address { text.parse().unwrap() };
     let recipients = [address("c@d.example"), address("e@d.example")];
-    Transaction::new(Some(address("a@b.example")), recipients, ContentInfo::from_message(MESSAGE))
+    Transaction::new(Some(address("a@b.example")), recipients, ContentSize::from_message(MESSAGE))
 }
 
 /// Plays the server's turns, each in pieces of `size` octets. The client acts between two turns.
@@ -55,7 +55,7 @@ fn play(mode: TestMode, turns: &[Vec<u8>], size: usize) -> PlayedSession {
         settle(&mut client, &mut outcome, mode, is_all_sent);
     }
     let is_all_sent = client.output().is_empty();
-    client.handle_end();
+    client.handle_disconnect();
     settle(&mut client, &mut outcome, mode, is_all_sent);
     assert!(client.wants_close());
     outcome
@@ -64,7 +64,7 @@ fn play(mode: TestMode, turns: &[Vec<u8>], size: usize) -> PlayedSession {
 fn settle(client: &mut SmtpClient, outcome: &mut PlayedSession, mode: TestMode, is_all_sent: bool) {
     while let Some(event) = client.poll_event() {
         match &event {
-            SmtpClientEvent::StartTls => client.handle_secured(NOW),
+            SmtpClientEvent::StartTls => client.handle_tls_established(NOW),
             SmtpClientEvent::Finished(verdicts) => {
                 let needs_all = |verdict: &RecipientOutcome| {
                     matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt)
@@ -78,9 +78,9 @@ fn settle(client: &mut SmtpClient, outcome: &mut PlayedSession, mode: TestMode, 
     }
     assert_eq!(client.events.capacity(), 0);
     if client.is_ready() {
-        assert_eq!(client.outbox.output().octets(), 0);
+        assert_eq!(client.outbox.output().octet_count(), 0);
         if outcome.begun < TRANSACTIONS_MAX {
-            client.begin(NOW, &transaction()).unwrap();
+            client.begin_transaction(NOW, &transaction()).unwrap();
             outcome.begun += 1;
         } else {
             client.quit(NOW);
@@ -92,10 +92,10 @@ fn settle(client: &mut SmtpClient, outcome: &mut PlayedSession, mode: TestMode, 
 fn send(client: &mut SmtpClient, outcome: &mut PlayedSession, room: u64) {
     let stuffed = stuff_dots(MESSAGE);
     let output = client.output();
-    let form = if output.form == ContentForm::Stuffed { &stuffed[..] } else { MESSAGE };
+    let form = if output.form == DotStuffing::Stuffed { &stuffed[..] } else { MESSAGE };
     let content = &form[output.content.start as usize..output.content.end as usize];
     let bytes = [output.head, content, output.tail].concat();
-    let count = output.octets().min(room);
+    let count = output.octet_count().min(room);
     outcome.output.extend_from_slice(&bytes[..count as usize]);
     client.handle_sent(NOW, count);
 }
@@ -165,11 +165,11 @@ proptest! {
 }
 
 /// A client after the greeting.
-fn ready(config: Config) -> SmtpClient {
+fn ready(config: SmtpClientConfig) -> SmtpClient {
     let mut client = SmtpClient::new(Arc::new(config), NOW);
     for input in [&b"220 mx\r\n"[..], b"250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n"] {
         client.handle_input(NOW, input);
-        client.handle_sent(NOW, client.output().octets());
+        client.handle_sent(NOW, client.output().octet_count());
     }
     assert!(client.is_ready());
     client
@@ -180,10 +180,10 @@ fn a_waiting_session_is_small_and_keeps_no_buffers() {
     let mode = TestMode { lmtp: false, pipelining: true, chunking: false, log_in: false, room: 0 };
     for chunking in [false, true] {
         let mut client = ready(config(TestMode { chunking, ..mode }));
-        client.begin(NOW, &transaction()).unwrap();
+        client.begin_transaction(NOW, &transaction()).unwrap();
         for input in [&b"250 ok\r\n250 ok\r\n25"[..], b"0 ok\r\n", b"354 go\r\n", b"250-kept\r\n250 as 1\r\n"] {
             if !chunking || input[0] != b'3' {
-                client.handle_sent(NOW, client.output().octets());
+                client.handle_sent(NOW, client.output().octet_count());
                 client.handle_input(NOW, input);
             }
         }
@@ -197,7 +197,7 @@ fn a_waiting_session_is_small_and_keeps_no_buffers() {
 #[test]
 fn no_text_can_end_a_command_line() {
     for text in ["", "a b", "a\r\nRSET", "a\nRSET", "a\rRSET", "a\0", "a\tb", "a\u{2028}b", "a\u{85}b", "\u{a0}"] {
-        assert_eq!(CommandWord::new(text), Err(InvalidCommandWord), "{}", text.escape_debug());
+        assert_eq!(CommandArgument::new(text), Err(InvalidCommandArgument), "{}", text.escape_debug());
     }
     for text in ["a\r\nRSET", "a\nRSET", "a\rRSET", "a\0"] {
         let quoted = format!("\"{text}\"@example.org");
@@ -205,10 +205,10 @@ fn no_text_can_end_a_command_line() {
             assert!(address.parse::<Address>().is_err(), "{}", address.escape_debug());
         }
     }
-    assert!(CommandWord::new(&"x".repeat(WORD_OCTETS_MAX)).is_ok());
-    assert_eq!(CommandWord::new(&"x".repeat(WORD_OCTETS_MAX + 1)), Err(InvalidCommandWord));
+    assert!(CommandArgument::new(&"x".repeat(WORD_OCTETS_MAX)).is_ok());
+    assert_eq!(CommandArgument::new(&"x".repeat(WORD_OCTETS_MAX + 1)), Err(InvalidCommandArgument));
     for (user, password) in [("", "x"), ("x", ""), ("x\0y", "z"), ("x", "y\0z")] {
-        assert_eq!(SmtpCredentials::new(user, password), Err(InvalidCredentials));
+        assert_eq!(SmtpCredentials::new(user, password), Err(MalformedCredentials));
     }
 }
 
@@ -217,7 +217,7 @@ fn a_password_is_never_shown() {
     let mode = TestMode { lmtp: false, pipelining: true, chunking: false, log_in: true, room: 0 };
     let mut client = SmtpClient::new(Arc::new(config(mode)), NOW);
     client.handle_input(NOW, b"220 mx\r\n");
-    client.handle_sent(NOW, client.output().octets());
+    client.handle_sent(NOW, client.output().octet_count());
     client.handle_input(NOW, b"250-mx\r\n250 AUTH PLAIN\r\n");
     let line = str::from_utf8(client.output().head).unwrap().to_owned();
     let response = line.strip_prefix("AUTH PLAIN ").unwrap().trim_end();
@@ -228,14 +228,15 @@ fn a_password_is_never_shown() {
 #[test]
 fn a_deadline_moves_with_what_goes_on_and_not_with_half_a_reply() {
     let minute = |count: u64| Timestamp(count * 60_000);
-    let mut client = SmtpClient::new(Arc::new(Config::new(MailProtocol::Smtp, CommandWord::new("c").unwrap())), NOW);
+    let mut client =
+        SmtpClient::new(Arc::new(SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("c").unwrap())), NOW);
     assert_eq!(client.poll_deadline(), Some(minute(5)));
     client.handle_input(minute(4), b"220-mx\r\n220 ");
     assert_eq!(client.poll_deadline(), Some(minute(5)));
     client.handle_timeout(minute(4));
     client.handle_input(minute(4), b"mx\r\n");
     assert_eq!(client.poll_deadline(), Some(minute(9)));
-    client.handle_sent(minute(5), client.output().octets());
+    client.handle_sent(minute(5), client.output().octet_count());
     client.handle_sent(minute(6), 0);
     assert_eq!(client.poll_deadline(), Some(minute(10)));
     client.handle_input(minute(6), b"250 mx\r\n");
@@ -250,11 +251,11 @@ fn content_knows_its_forms() {
         (b".", b"..", 1, false),
         (b".\r\n..\r\n\r\n.\n.x", b"..\r\n...\r\n\r\n..\n.x", 3, false),
     ] {
-        let content = ContentInfo::from_message(message);
-        let expected = ContentInfo { octets: message.len() as u64, dot_lines, ends_in_crlf };
+        let content = ContentSize::from_message(message);
+        let expected = ContentSize { octets: message.len() as u64, dot_lines, ends_in_crlf };
         assert_eq!(content, expected, "{}", message.escape_ascii());
         assert_eq!(stuff_dots(message), stuffed);
-        assert_eq!(content.octets_as(ContentForm::Stuffed), stuffed.len() as u64);
-        assert_eq!(content.octets_as(ContentForm::Plain), message.len() as u64);
+        assert_eq!(content.encoded_len(DotStuffing::Stuffed), stuffed.len() as u64);
+        assert_eq!(content.encoded_len(DotStuffing::Plain), message.len() as u64);
     }
 }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use mail::{Address, BodyType, DsnNotify, DsnReturn};
 use memchr::memmem;
 
-use super::{CommandWord, Extensions, TransactionError};
+use super::{BeginTransactionError, CommandArgument, Extensions};
 
 /// One message to some recipients at one server. The client keeps none of it once it has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Transaction {
     /// The recipients.
     pub recipients: Vec<TransactionRecipient>,
     /// The properties of the message content.
-    pub content: ContentInfo,
+    pub content: ContentSize,
     /// BODY= (RFC 6152). An 8-bit message declared as 7BIT is sent unchanged.
     pub body_type: BodyType,
     /// Requests SMTPUTF8 (RFC 6531).
@@ -24,7 +24,7 @@ pub struct Transaction {
     /// RET= (RFC 3461). All DSN parameters are omitted if the server lacks DSN.
     pub ret: Option<DsnReturn>,
     /// ENVID= (RFC 3461), in xtext.
-    pub envid: Option<CommandWord>,
+    pub envid: Option<CommandArgument>,
 }
 
 /// A recipient of a transaction.
@@ -37,7 +37,7 @@ pub struct TransactionRecipient {
     /// ORCPT= (RFC 3461): a type, a semicolon, xtext. A non-ASCII one (RFC 6533 section 3) is
     /// omitted unless the transaction requests SMTPUTF8: an incomplete notification is better than
     /// no message.
-    pub orcpt: Option<CommandWord>,
+    pub orcpt: Option<CommandArgument>,
 }
 
 impl From<Address> for TransactionRecipient {
@@ -49,7 +49,7 @@ impl From<Address> for TransactionRecipient {
 /// The properties of a message; the driver has the bytes. The driver must ensure that lines end in
 /// CRLF, and that there is no bare CR or LF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ContentInfo {
+pub struct ContentSize {
     /// Octets of the message, before dot-stuffing.
     pub octets: u64,
     /// Lines that begin with a dot. DATA sends that many more octets.
@@ -60,7 +60,7 @@ pub struct ContentInfo {
 
 /// The form in which a message is sent. Both are the same without lines that begin with a dot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContentForm {
+pub enum DotStuffing {
     /// Unchanged, for BDAT.
     #[default]
     Plain,
@@ -68,19 +68,19 @@ pub enum ContentForm {
     Stuffed,
 }
 
-impl ContentInfo {
+impl ContentSize {
     /// Determines the properties of a message.
     pub fn from_message(message: &[u8]) -> Self {
         let dot_lines = dot_lines(message).count() as u64;
         let ends_in_crlf = message.is_empty() || message.ends_with(b"\r\n");
-        ContentInfo { octets: message.len() as u64, dot_lines, ends_in_crlf }
+        ContentSize { octets: message.len() as u64, dot_lines, ends_in_crlf }
     }
 
     /// The number of octets to send in this form.
-    pub fn octets_as(&self, form: ContentForm) -> u64 {
+    pub fn encoded_len(&self, form: DotStuffing) -> u64 {
         match form {
-            ContentForm::Plain => self.octets,
-            ContentForm::Stuffed => self.octets + self.dot_lines,
+            DotStuffing::Plain => self.octets,
+            DotStuffing::Stuffed => self.octets + self.dot_lines,
         }
     }
 
@@ -90,7 +90,7 @@ impl ContentInfo {
     }
 }
 
-/// Dot-stuffs a message for DATA ([`ContentForm::Stuffed`]).
+/// Dot-stuffs a message for DATA ([`DotStuffing::Stuffed`]).
 pub fn stuff_dots(message: &[u8]) -> Cow<'_, [u8]> {
     let mut stuffed = Vec::new();
     let mut done = 0;
@@ -114,7 +114,7 @@ fn dot_lines(message: &[u8]) -> impl Iterator<Item = usize> {
 
 impl Transaction {
     /// A transaction without any extensions.
-    pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: ContentInfo) -> Self {
+    pub fn new(sender: Option<Address>, recipients: impl IntoIterator<Item = Address>, content: ContentSize) -> Self {
         Transaction {
             sender,
             recipients: recipients.into_iter().map(TransactionRecipient::from).collect(),
@@ -127,16 +127,16 @@ impl Transaction {
     }
 
     /// Whether a server with these extensions can accept it.
-    pub(super) fn check(&self, extensions: &Extensions) -> Result<(), TransactionError> {
+    pub(super) fn check(&self, extensions: &Extensions) -> Result<(), BeginTransactionError> {
         let octets_max = extensions.size.filter(|size| *size > 0).unwrap_or(u64::MAX);
         if self.recipients.is_empty() {
-            Err(TransactionError::NoRecipients)
+            Err(BeginTransactionError::NoRecipients)
         } else if self.content.declared_octets() > octets_max {
-            Err(TransactionError::TooBig { octets_max })
+            Err(BeginTransactionError::TooBig { octets_max })
         } else if if self.smtputf8 { !extensions.smtputf8 } else { !self.is_ascii() } {
-            Err(TransactionError::Smtputf8)
+            Err(BeginTransactionError::Smtputf8)
         } else if self.body_type == BodyType::EightBitMime && !extensions.eight_bit_mime {
-            Err(TransactionError::EightBit)
+            Err(BeginTransactionError::EightBit)
         } else {
             Ok(())
         }
@@ -148,8 +148,8 @@ impl Transaction {
             && self.recipients.iter().all(|recipient| recipient.address.is_ascii())
     }
 
-    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a [`CommandWord`],
-    /// so none can end a line early.
+    /// The lines of MAIL and each RCPT. Every text in them is an [`Address`] or a
+    /// [`CommandArgument`], so none can end a line early.
     pub(super) fn envelope_lines(&self, extensions: &Extensions) -> Vec<u8> {
         const LINE_OCTETS_EXPECTED: usize = 64;
         let mut lines = Vec::with_capacity(LINE_OCTETS_EXPECTED * (2 + self.recipients.len()));

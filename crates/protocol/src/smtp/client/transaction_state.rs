@@ -16,9 +16,9 @@
 use mail::Reply;
 
 use super::outbox::Outbox;
-use super::transaction::{ContentForm, ContentInfo, Transaction};
+use super::transaction::{ContentSize, DotStuffing, Transaction};
 use super::{
-    CloseReason, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, State, TransactionError,
+    BeginTransactionError, CloseReason, RecipientOutcome, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, State,
 };
 use crate::smtp::MailProtocol;
 
@@ -30,7 +30,7 @@ pub const GROUPED_CHUNK_OCTETS_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct TransactionState {
     due: AwaitedReply,
-    content: ContentInfo,
+    content: ContentSize,
     chunked: bool,
     /// MAIL was accepted.
     is_open: bool,
@@ -111,11 +111,11 @@ impl TransactionState {
 }
 
 impl SmtpClient {
-    pub(super) fn open(&mut self, transaction: &Transaction) -> Result<(), TransactionError> {
+    pub(super) fn open(&mut self, transaction: &Transaction) -> Result<(), BeginTransactionError> {
         transaction.check(&self.extensions)?;
         let Transaction { content, recipients, .. } = transaction;
         let grouped = self.config.pipelining && self.extensions.pipelining;
-        let chunked = self.form() == ContentForm::Plain;
+        let chunked = self.dot_stuffing() == DotStuffing::Plain;
         let mut lines = transaction.envelope_lines(&self.extensions);
         let envelope_octets = lines.len();
         if chunked {
@@ -269,12 +269,12 @@ impl SmtpClient {
     fn send_content(&mut self, state: &mut TransactionState) {
         let content = &state.content;
         match state.chunked {
-            true => self.outbox.send_content(content.octets, ContentForm::Plain, b""),
+            true => self.outbox.send_content(content.octets, DotStuffing::Plain, b""),
             // No recipient remains: the server waits for a message, and gets an empty one.
-            false if state.undecided == 0 => self.outbox.send_content(0, ContentForm::Stuffed, b".\r\n"),
+            false if state.undecided == 0 => self.outbox.send_content(0, DotStuffing::Stuffed, b".\r\n"),
             false => {
                 let tail: &[u8] = if content.ends_in_crlf { b".\r\n" } else { b"\r\n.\r\n" };
-                self.outbox.send_content(content.octets_as(ContentForm::Stuffed), ContentForm::Stuffed, tail);
+                self.outbox.send_content(content.encoded_len(DotStuffing::Stuffed), DotStuffing::Stuffed, tail);
             }
         }
         state.content_begun = true;

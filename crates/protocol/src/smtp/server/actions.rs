@@ -22,7 +22,8 @@ impl BodySink for Vec<u8> {
 /// What the driver must do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Find the answer and pass it to `handle_answer`. Until then, the session processes nothing.
+    /// Find the answer and pass it to `handle_driver_answer`. Until then, the session processes
+    /// nothing.
     Ask(SessionQuestion),
     /// The transaction ended without a message: drop its state and its bytes.
     Abandon,
@@ -69,7 +70,7 @@ pub enum SessionQuestion {
     Login(LoginRequest),
     /// Which SCRAM keys are stored for the user? The answer is [`SessionAnswer::Keys`];
     /// [`SessionAction::Login`] reports the result of the exchange, unless the session ends before.
-    Keys(KeysRequest),
+    Keys(ScramKeysRequest),
 }
 
 /// The driver's answer to the pending [`SessionQuestion`].
@@ -145,7 +146,7 @@ pub struct LoginRequest {
 
 /// A client that is about to prove that it knows a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeysRequest {
+pub struct ScramKeysRequest {
     /// The user name that the client gave.
     pub user: Box<str>,
 }

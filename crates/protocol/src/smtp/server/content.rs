@@ -13,7 +13,7 @@ use memchr::{memchr, memchr2};
 
 use super::header::HeaderScan;
 use super::tolerance::NulPolicy;
-use super::{BodySink, Limits, MessageEnd, replies};
+use super::{BodySink, MessageEnd, SessionLimits, replies};
 
 /// How to treat bytes that a message must not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +38,11 @@ pub(super) enum ContentFault {
     BareNewline,
     /// It contains a NUL.
     Nul,
-    /// It exceeds [`Limits::message_octets_max`].
+    /// It exceeds [`SessionLimits::message_octets_max`].
     TooBig,
-    /// It exceeds [`Limits::header_octets_max`].
+    /// It exceeds [`SessionLimits::header_octets_max`].
     HeaderTooBig,
-    /// It exceeds [`Limits::received_max`].
+    /// It exceeds [`SessionLimits::received_max`].
     Loop,
 }
 
@@ -86,7 +86,7 @@ impl ContentState {
         &mut self,
         mut bytes: &[u8],
         repair: RepairPolicy,
-        limits: &Limits,
+        limits: &SessionLimits,
         sink: &mut impl BodySink,
     ) -> Result<(), ContentFault> {
         if repair.nul == NulPolicy::Keep {
@@ -106,7 +106,7 @@ impl ContentState {
         &mut self,
         bytes: &[u8],
         bare: BareNewlines,
-        limits: &Limits,
+        limits: &SessionLimits,
         sink: &mut impl BodySink,
     ) -> Result<(), ContentFault> {
         let marks = ByteTraits::of(self.previous, bytes);
@@ -125,7 +125,7 @@ impl ContentState {
     pub(super) fn finish(
         &mut self,
         bare: BareNewlines,
-        limits: &Limits,
+        limits: &SessionLimits,
         sink: &mut impl BodySink,
     ) -> Result<MessageEnd, ContentFault> {
         match bare {
@@ -142,7 +142,7 @@ impl ContentState {
     fn append_normalised(
         &mut self,
         mut bytes: &[u8],
-        limits: &Limits,
+        limits: &SessionLimits,
         sink: &mut impl BodySink,
     ) -> Result<(), ContentFault> {
         while let Some(&first) = bytes.first() {
@@ -163,7 +163,12 @@ impl ContentState {
         Ok(())
     }
 
-    fn append_checked(&mut self, bytes: &[u8], limits: &Limits, sink: &mut impl BodySink) -> Result<(), ContentFault> {
+    fn append_checked(
+        &mut self,
+        bytes: &[u8],
+        limits: &SessionLimits,
+        sink: &mut impl BodySink,
+    ) -> Result<(), ContentFault> {
         self.pass_to_sink(bytes, ByteTraits::of(self.previous, bytes), limits, sink)
     }
 
@@ -171,7 +176,7 @@ impl ContentState {
         &mut self,
         bytes: &[u8],
         marks: ByteTraits,
-        limits: &Limits,
+        limits: &SessionLimits,
         sink: &mut impl BodySink,
     ) -> Result<(), ContentFault> {
         let after = self.after(bytes, marks);
@@ -202,7 +207,7 @@ impl ContentState {
         after
     }
 
-    fn exceeded_limit(&self, limits: &Limits) -> Option<ContentFault> {
+    fn exceeded_limit(&self, limits: &SessionLimits) -> Option<ContentFault> {
         if self.octets > limits.message_octets_max {
             Some(ContentFault::TooBig)
         } else if self.header.octets() > limits.header_octets_max {
@@ -251,7 +256,11 @@ impl ByteTraits {
 mod tests {
     use super::*;
 
-    fn run(pieces: &[&[u8]], bare: BareNewlines, limits: &Limits) -> Result<(Vec<u8>, MessageEnd), ContentFault> {
+    fn run(
+        pieces: &[&[u8]],
+        bare: BareNewlines,
+        limits: &SessionLimits,
+    ) -> Result<(Vec<u8>, MessageEnd), ContentFault> {
         let (mut content, mut sink) = (ContentState::new(), Vec::new());
         for piece in pieces {
             content.append(piece, RepairPolicy { bare_newlines: bare, nul: NulPolicy::Keep }, limits, &mut sink)?;
@@ -261,7 +270,7 @@ mod tests {
 
     #[test]
     fn bare_newlines_are_converted_to_crlf_or_refused() {
-        let limits = Limits::default();
+        let limits = SessionLimits::default();
         for (input, mended) in [
             (&b"a\nb\rc\r\nd"[..], &b"a\r\nb\r\nc\r\nd"[..]),
             (b"\n.\n", b"\r\n.\r\n"),
@@ -295,7 +304,7 @@ mod tests {
             let flags = BodyFlags { dot_lines, eight_bit, ends_in_crlf };
             for cut in 0..=input.len() {
                 let pieces = [&input[..cut], &input[cut..]];
-                let (_, end) = run(&pieces, BareNewlines::Refuse, &Limits::default()).unwrap();
+                let (_, end) = run(&pieces, BareNewlines::Refuse, &SessionLimits::default()).unwrap();
                 assert_eq!(end, MessageEnd { flags, octets: input.len() as u64 }, "{}", input.escape_ascii());
             }
         }
@@ -303,7 +312,12 @@ mod tests {
 
     #[test]
     fn the_first_fault_is_reported_at_any_split() {
-        let limits = Limits { message_octets_max: 40, header_octets_max: 30, received_max: 1, ..Limits::default() };
+        let limits = SessionLimits {
+            message_octets_max: 40,
+            header_octets_max: 30,
+            received_max: 1,
+            ..SessionLimits::default()
+        };
         for (input, fault) in [
             (&b"Received: 1\r\nReceived: 2\r\n01234567890123456789\n"[..], ContentFault::Loop),
             (b"Received: 1\r\n01234567890123456789\r\nReceived: 2\n", ContentFault::HeaderTooBig),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The limits of a session, each with the reply to a peer that exceeds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SessionLimits {
     /// A command line with its CRLF. Beyond: 500 5.5.2, and the line is discarded up to its CRLF.
     /// RFC 5321 section 4.5.3.1.4 requires at least 512, and extensions add to it. AUTH and its
     /// exchange may always use lines of 12,288 octets (RFC 4954 section 4).
@@ -35,14 +35,14 @@ pub struct Limits {
     /// 4.4.2, close.
     pub idle_time_max: Duration,
     /// The lowest data rate of a message in octets per second, averaged over each
-    /// [`data_rate_window`](Limits::data_rate_window) from the 354 or the first chunk on; not for
-    /// clients that have logged in or may relay. 0: no limit. Below: 421 4.4.2, close.
+    /// [`data_rate_window`](SessionLimits::data_rate_window) from the 354 or the first chunk on;
+    /// not for clients that have logged in or may relay. 0: no limit. Below: 421 4.4.2, close.
     pub data_rate_min: u64,
     /// The length of the measuring window; also the initial time without a check.
     pub data_rate_window: Duration,
 }
 
-impl Limits {
+impl SessionLimits {
     /// The octets that each window of a message must contain.
     pub(super) fn window_octets_min(&self) -> u64 {
         let octets = u128::from(self.data_rate_min) * self.data_rate_window.as_millis() / 1000;
@@ -50,9 +50,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for SessionLimits {
     fn default() -> Self {
-        Limits {
+        SessionLimits {
             command_line_octets_max: 4096,
             commands_max: 100,
             errors_max: 20,

@@ -12,7 +12,7 @@ use mail::Reply;
 
 use super::command::Verb;
 use super::{
-    GreetingKind, KeysRequest, LoginRequest, PendingQuestion, SessionAction, SessionAnswer, SessionQuestion,
+    GreetingKind, LoginRequest, PendingQuestion, ScramKeysRequest, SessionAction, SessionAnswer, SessionQuestion,
     SmtpSession, State, TlsMode, replies,
 };
 use crate::sasl::{self, DecodeError, Mechanism, SaslExchange, SaslOutcome, SaslRefusal};
@@ -28,7 +28,7 @@ pub struct AuthConfig {
     /// Clients must log in before MAIL, or get 530 (RFC 6409 section 4.3).
     pub required: bool,
     /// Settings shared by all exchanges.
-    pub sasl: sasl::Config,
+    pub sasl: sasl::SaslConfig,
 }
 
 /// One authentication attempt.
@@ -103,8 +103,8 @@ impl SmtpSession {
     /// Handles the answer to a question of the exchange.
     pub(super) fn login_answered(&mut self, mut attempt: Box<AuthAttempt>, answer: SessionAnswer) {
         match answer {
-            SessionAnswer::Verdict(verdict) => attempt.exchange.handle_verdict(verdict),
-            SessionAnswer::Keys { keys, nonce } => attempt.exchange.handle_keys(keys, &nonce),
+            SessionAnswer::Verdict(verdict) => attempt.exchange.handle_password_verdict(verdict),
+            SessionAnswer::Keys { keys, nonce } => attempt.exchange.handle_scram_keys(keys, &nonce),
             // These answer other questions, so nothing is known.
             SessionAnswer::Accept | SessionAnswer::Refuse(_) | SessionAnswer::Done(_) => {
                 attempt.exchange.handle_cancel(SaslRefusal::Unavailable)
@@ -120,13 +120,13 @@ impl SmtpSession {
                 self.send_reply(format!("334 {}\r\n", sasl::encode(&challenge)).as_bytes());
                 self.state = State::Authenticating(attempt);
             }
-            Some(sasl::SaslAction::Ask(sasl::SaslQuestion::Verify { user, password })) => {
+            Some(sasl::SaslAction::Ask(sasl::CredentialQuestion::Verify { user, password })) => {
                 attempt.user = user.clone();
                 self.ask(PendingQuestion::Login(attempt), SessionQuestion::Login(LoginRequest { user, password }));
             }
-            Some(sasl::SaslAction::Ask(sasl::SaslQuestion::Credentials { user })) => {
+            Some(sasl::SaslAction::Ask(sasl::CredentialQuestion::Credentials { user })) => {
                 attempt.user = user.clone();
-                self.ask(PendingQuestion::Login(attempt), SessionQuestion::Keys(KeysRequest { user }));
+                self.ask(PendingQuestion::Login(attempt), SessionQuestion::Keys(ScramKeysRequest { user }));
             }
             Some(sasl::SaslAction::Done(outcome)) => self.finish_login(*attempt, outcome),
             // The answer was for a question of another mechanism.

@@ -15,8 +15,8 @@ struct PlayedSession {
 }
 
 /// Limits that short inputs reach.
-fn small_limits() -> Limits {
-    Limits {
+fn small_limits() -> SessionLimits {
+    SessionLimits {
         command_line_octets_max: 64,
         commands_max: 6,
         errors_max: 6,
@@ -24,7 +24,7 @@ fn small_limits() -> Limits {
         message_octets_max: 60,
         header_octets_max: 40,
         received_max: 1,
-        ..Limits::default()
+        ..SessionLimits::default()
     }
 }
 
@@ -34,21 +34,21 @@ fn auth() -> AuthConfig {
         mechanisms: [Mechanism::Plain, Mechanism::Login].into(),
         clear_text: true,
         required: false,
-        sasl: sasl::Config { secret: [7; 32] },
+        sasl: sasl::SaslConfig { secret: [7; 32] },
     }
 }
 
-fn session(flavor: MailProtocol, mend: bool, limits: Limits) -> SmtpSession {
+fn session(flavor: MailProtocol, mend: bool, limits: SessionLimits) -> SmtpSession {
     tolerant(flavor, mend, NulPolicy::Keep, limits)
 }
 
-fn tolerant(flavor: MailProtocol, mend: bool, nul: NulPolicy, limits: Limits) -> SmtpSession {
-    let config = Config {
+fn tolerant(flavor: MailProtocol, mend: bool, nul: NulPolicy, limits: SessionLimits) -> SmtpSession {
+    let config = SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor,
         tls: TlsMode::Offered,
         auth: Some(auth()),
-        tolerance: Tolerance { nul, ..Tolerance::default() },
+        tolerance: TolerancePolicy { nul, ..TolerancePolicy::default() },
         limits,
     };
     SmtpSession::new(Arc::new(config), SmtpPeer { normalise_bare_newlines: mend, ..SmtpPeer::default() }, Timestamp(0))
@@ -68,7 +68,7 @@ fn answer(question: &SessionQuestion) -> SessionAnswer {
         }
         SessionQuestion::Keys(_) => true,
     };
-    if refused { SessionAnswer::Refuse(Reply::plain(451, "not now")) } else { SessionAnswer::Accept }
+    if refused { SessionAnswer::Refuse(Reply::without_enhanced_code(451, "not now")) } else { SessionAnswer::Accept }
 }
 
 /// Plays the pieces; with `late`, answers questions only after every third piece.
@@ -81,7 +81,7 @@ fn play<'a>(mut session: SmtpSession, pieces: impl Iterator<Item = &'a [u8]>, la
         }
     }
     settle(&mut session, &mut outcome, &mut body);
-    session.handle_end();
+    session.handle_disconnect();
     settle(&mut session, &mut outcome, &mut body);
     outcome.closed = session.wants_close();
     outcome
@@ -96,7 +96,7 @@ fn settle(session: &mut SmtpSession, outcome: &mut PlayedSession, body: &mut Vec
                     message = std::mem::take(body);
                 }
                 let answer = answer(question);
-                session.handle_answer(Timestamp(0), answer, body);
+                session.handle_driver_answer(Timestamp(0), answer, body);
             }
             SessionAction::Abandon => body.clear(),
             SessionAction::Refused { .. } | SessionAction::Login { .. } => {}
@@ -193,7 +193,7 @@ proptest! {
 
 #[test]
 fn an_idle_session_is_small_and_keeps_no_buffers() {
-    let mut session = session(MailProtocol::Smtp, false, Limits::default());
+    let mut session = session(MailProtocol::Smtp, false, SessionLimits::default());
     let (mut outcome, mut body) = (PlayedSession::default(), Vec::new());
     let dialogue = b"EHLO client.example\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\n";
     for piece in dialogue.chunks(30) {
@@ -208,7 +208,7 @@ fn an_idle_session_is_small_and_keeps_no_buffers() {
 
 /// A session that waits for the answer about its message, with one more command pending.
 fn session_with_message() -> SmtpSession {
-    let mut session = session(MailProtocol::Smtp, false, Limits::default());
+    let mut session = session(MailProtocol::Smtp, false, SessionLimits::default());
     let mut body = Vec::new();
     let dialogue = b"HELO c\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nx\r\n.\r\nNOOP\r\n";
     session.handle_input(Timestamp(0), dialogue, &mut body);
@@ -216,7 +216,7 @@ fn session_with_message() -> SmtpSession {
         if let SessionQuestion::Message(_) = question {
             break;
         }
-        session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut body);
+        session.handle_driver_answer(Timestamp(0), SessionAnswer::Accept, &mut body);
     }
     session.handle_sent(session.output().len());
     session
@@ -228,26 +228,26 @@ fn a_message_handed_to_the_driver_is_always_answered() {
     let mut session = session_with_message();
     assert_eq!((session.poll_deadline(), session.wants_input()), (None, false));
     session.handle_timeout(late);
-    session.handle_end();
+    session.handle_disconnect();
     assert_eq!((session.output(), session.wants_close()), (&b""[..], false));
-    session.handle_answer(late, SessionAnswer::Accept, &mut Vec::new());
+    session.handle_driver_answer(late, SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n250 2.0.0 ok\r\n");
     assert!(session.wants_close());
     assert_eq!(session.poll_action(), None);
 
     let mut session = session_with_message();
     session.handle_shutdown(late);
-    session.handle_answer(Timestamp(1), SessionAnswer::Accept, &mut Vec::new());
+    session.handle_driver_answer(Timestamp(1), SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"250 2.0.0 message accepted\r\n421 4.3.2 server is shutting down; closing\r\n");
 }
 
 #[test]
 fn an_unexpected_answer_is_ignored() {
-    let mut session = session(MailProtocol::Smtp, false, Limits::default());
+    let mut session = session(MailProtocol::Smtp, false, SessionLimits::default());
     session.handle_sent(session.output().len());
-    session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
+    session.handle_driver_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
     session.handle_timeout(Timestamp(300_000));
-    session.handle_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
+    session.handle_driver_answer(Timestamp(0), SessionAnswer::Accept, &mut Vec::new());
     assert_eq!(session.output(), b"421 4.4.2 idle for too long; closing\r\n");
 }
 
@@ -259,7 +259,7 @@ fn a_line_of_an_exchange_has_a_limit_of_its_own_and_ends_the_exchange() {
         (sasl::LINE_OCTETS_MAX, b"500 5.5.6 Authentication Exchange line is too long\r\n250 2.0.0 ok\r\n"),
     ] {
         for size in [1000, 4096, 100_000] {
-            let mut session = session(MailProtocol::Smtp, false, Limits::default());
+            let mut session = session(MailProtocol::Smtp, false, SessionLimits::default());
             session.handle_input(Timestamp(0), b"EHLO c\r\nAUTH LOGIN YQ==\r\n", &mut Vec::new());
             session.handle_sent(session.output().len());
             let line = [&b"A".repeat(letters)[..], b"\r\nNOOP\r\n"].concat();

@@ -9,7 +9,7 @@ use super::{SmtpSession, replies};
 
 /// What the sessions of a listener accept beyond RFC 5321.
 #[derive(Clone, Debug, Default)]
-pub struct Tolerance {
+pub struct TolerancePolicy {
     /// Require angle brackets around paths, and a domain without a final dot in addresses (501).
     pub strict_addresses: bool,
     /// The domain for addresses without one, if the client may omit it; None: the host name.
@@ -41,7 +41,7 @@ impl SmtpSession {
 
     /// How this client may write addresses.
     pub(super) fn grammar(&self) -> PathGrammar<'_> {
-        let Tolerance { strict_addresses: strict, origin, .. } = &self.config.tolerance;
+        let TolerancePolicy { strict_addresses: strict, origin, .. } = &self.config.tolerance;
         let origin = origin.as_ref().unwrap_or(&self.config.hostname);
         PathGrammar { strict: *strict, origin: (!strict && self.is_trusted()).then_some(origin) }
     }

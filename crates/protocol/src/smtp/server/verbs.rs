@@ -8,8 +8,8 @@ use super::command::{self, Chunk, Verb};
 use super::parameters::{MailParameters, RcptParameters};
 use super::path::{PathError, SmtpPath};
 use super::{
-    Config, GreetingKind, MailProtocol, MailRequest, PendingQuestion, RcptRequest, SessionQuestion, SmtpSession, State,
-    TlsMode, Transaction, replies, xclient,
+    GreetingKind, MailProtocol, MailRequest, PendingQuestion, RcptRequest, SessionQuestion, SmtpServerConfig,
+    SmtpSession, State, TlsMode, Transaction, replies, xclient,
 };
 
 impl SmtpSession {
@@ -96,7 +96,7 @@ impl SmtpSession {
         self.helo = name;
         self.abandon();
         self.greeting = Some(greeting);
-        let Config { hostname, limits, .. } = &*self.config;
+        let SmtpServerConfig { hostname, limits, .. } = &*self.config;
         let reply = match greeting {
             GreetingKind::Helo => format!("250 {hostname}\r\n"),
             GreetingKind::Extended => format!(

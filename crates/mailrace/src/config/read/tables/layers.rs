@@ -1,14 +1,14 @@
 //! The common keys of tables outside of memory: limits and caches.
 
-use lookup::layers::{CacheSettings, Settings};
+use lookup::layers::{BackendSettings, CacheSettings};
 
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
 
 /// `wait` and `cache`. `cached` is whether there is a cache by default.
-pub(super) fn read_layer_settings(section: &mut Section<'_, '_>, cached: bool) -> Settings {
-    let defaults = Settings::default();
-    Settings {
+pub(super) fn read_layer_settings(section: &mut Section<'_, '_>, cached: bool) -> BackendSettings {
+    let defaults = BackendSettings::default();
+    BackendSettings {
         wait_max: section.take_or("wait", &value_kind::DURATION, defaults.wait_max),
         cache: cache(section, cached),
         ..defaults
@@ -16,12 +16,14 @@ pub(super) fn read_layer_settings(section: &mut Section<'_, '_>, cached: bool) -
 }
 
 /// The same with `batch`, `concurrency` and `breaker`, for network tables.
-pub(super) fn network_settings(section: &mut Section<'_, '_>) -> Settings {
+pub(super) fn network_settings(section: &mut Section<'_, '_>) -> BackendSettings {
     let defaults = read_layer_settings(section, true);
     let batch_max = section.take_or("batch", &value_kind::BATCH_SIZE, defaults.batch_max);
     let concurrency = section.take_or("concurrency", &value_kind::CONNECTIONS, defaults.concurrency);
-    let Some(mut breaker) = section.section("breaker") else { return Settings { batch_max, concurrency, ..defaults } };
-    Settings {
+    let Some(mut breaker) = section.section("breaker") else {
+        return BackendSettings { batch_max, concurrency, ..defaults };
+    };
+    BackendSettings {
         batch_max,
         concurrency,
         failures_max: breaker.take_or("failures", &ValueKind::COUNT, defaults.failures_max),

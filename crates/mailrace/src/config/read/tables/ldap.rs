@@ -4,19 +4,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ldap::replica::{ReplicaConfig, ReplicaError};
-use ldap::{Bind, LdapConfig, LdapServers, LdapUrl, Members, Scope};
+use ldap::{GroupMembersConfig, LdapBindMethod, LdapConfig, LdapConnectionConfig, LdapUrl, SearchScope};
 use toml::Spanned;
 
 use super::{layers, optional_file, parse_value};
 use crate::config::read::Unique;
 use crate::config::section::{Keywords, Section};
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{LdapReplicaConfig, LdapTable};
+use crate::config::{LdapReplicaConfig, LdapTableConfig};
 
 /// The limit of file systems, less what the store appends.
 const FILE_NAME_OCTETS_MAX: usize = 200;
-const SCOPE: Keywords<Scope> =
-    Keywords { supported: &[("base", Scope::Base), ("one", Scope::One), ("sub", Scope::Sub)], planned: &[] };
+const SCOPE: Keywords<SearchScope> = Keywords {
+    supported: &[("base", SearchScope::Base), ("one", SearchScope::One), ("sub", SearchScope::Sub)],
+    planned: &[],
+};
 const SASL: Keywords<()> = Keywords { supported: &[("external", ())], planned: &[] };
 /// Whether there is a local copy.
 const MODE: Keywords<bool> = Keywords { supported: &[("direct", false), ("replica", true)], planned: &[] };
@@ -41,7 +43,7 @@ pub(super) fn read_ldap_table(
     name: Option<&Spanned<String>>,
     data_dir: &Path,
     files: &mut Unique,
-) -> Option<LdapTable> {
+) -> Option<LdapTableConfig> {
     let (servers, password_file) = servers(section, data_dir);
     let base = section.take_required("base", &BASE);
     let scope = section.choice("scope", &SCOPE).unwrap_or_default();
@@ -61,7 +63,7 @@ pub(super) fn read_ldap_table(
     if replica.is_some() {
         check_replica_support(section, &directory, asked);
     }
-    Some(LdapTable { directory, password_file, lookup_settings: layers, replica })
+    Some(LdapTableConfig { directory, password_file, lookup_settings: layers, replica })
 }
 
 /// Reports a search that a copy cannot answer. The spans are those of `filter`, `members` and
@@ -71,7 +73,7 @@ fn check_replica_support(
     directory: &LdapConfig,
     [filter, members, referrals]: [Range<usize>; 3],
 ) {
-    if let Err(error) = ReplicaConfig::check(directory) {
+    if let Err(error) = ReplicaConfig::check_ldap_config(directory) {
         let (key, place) = match error {
             ReplicaError::Members => ("members", members),
             ReplicaError::Referrals => ("referrals", referrals),
@@ -82,16 +84,17 @@ fn check_replica_support(
 }
 
 /// How to connect, and the file with the password, which is not read yet.
-fn servers(section: &mut Section<'_, '_>, data_dir: &Path) -> (Option<LdapServers>, Option<PathBuf>) {
+fn servers(section: &mut Section<'_, '_>, data_dir: &Path) -> (Option<LdapConnectionConfig>, Option<PathBuf>) {
     section.report_if_missing("url", URL.expected);
     let urls = urls(section);
     let known = urls.as_deref().unwrap_or_default();
     let starttls = starttls(section, known);
     let ca_file = ca_file(section, known, starttls, data_dir);
     let (bind, password_file) = bind(section, known, data_dir);
-    let connect_timeout = section.take_or("connect_timeout", &value_kind::DURATION, LdapServers::CONNECT_TIMEOUT);
-    let timeout = section.take_or("timeout", &value_kind::DURATION, LdapServers::TIMEOUT);
-    (urls.map(|urls| LdapServers { urls, starttls, ca_file, bind, connect_timeout, timeout }), password_file)
+    let connect_timeout =
+        section.take_or("connect_timeout", &value_kind::DURATION, LdapConnectionConfig::CONNECT_TIMEOUT);
+    let timeout = section.take_or("timeout", &value_kind::DURATION, LdapConnectionConfig::TIMEOUT);
+    (urls.map(|urls| LdapConnectionConfig { urls, starttls, ca_file, bind, connect_timeout, timeout }), password_file)
 }
 
 /// None if one of them is invalid: then other keys cannot be checked against them.
@@ -128,7 +131,7 @@ fn ca_file(section: &mut Section<'_, '_>, urls: &[LdapUrl], starttls: bool, data
 }
 
 /// How to authenticate. A password in a file is left empty.
-fn bind(section: &mut Section<'_, '_>, urls: &[LdapUrl], data_dir: &Path) -> (Bind, Option<PathBuf>) {
+fn bind(section: &mut Section<'_, '_>, urls: &[LdapUrl], data_dir: &Path) -> (LdapBindMethod, Option<PathBuf>) {
     let dn = section.take_spanned("bind_dn", &value_kind::TEXT);
     let sasl = section.span_of("sasl");
     let external = section.choice("sasl", &SASL).is_some();
@@ -161,24 +164,24 @@ fn bind(section: &mut Section<'_, '_>, urls: &[LdapUrl], data_dir: &Path) -> (Bi
         section.report(sasl, "sasl", "is not allowed here", label);
     }
     let bind = match dn {
-        _ if external => Bind::External,
+        _ if external => LdapBindMethod::External,
         Some(dn) => {
             let password = password.map(Spanned::into_inner).unwrap_or_default();
-            Bind::Simple { dn: dn.into_inner().into(), password: password.into() }
+            LdapBindMethod::Simple { dn: dn.into_inner().into(), password: password.into() }
         }
-        None => Bind::Anonymous,
+        None => LdapBindMethod::Anonymous,
     };
     (bind, file.map(Spanned::into_inner))
 }
 
-fn members(section: &mut Section<'_, '_>) -> Option<Members> {
+fn members(section: &mut Section<'_, '_>) -> Option<GroupMembersConfig> {
     let attribute = section.take("members", &value_kind::TEXT);
     let depth = section.take_spanned("members_depth", &value_kind::NESTING_DEPTH);
     if let (None, Some(depth)) = (&attribute, &depth) {
         section.report(depth.span(), "members_depth", "is not allowed here", "expected only with `members`".into());
     }
-    let depth_max = depth.map_or(Members::DEPTH_MAX, Spanned::into_inner);
-    attribute.map(|attribute| Members { attribute: attribute.into(), depth_max })
+    let depth_max = depth.map_or(GroupMembersConfig::DEPTH_MAX, Spanned::into_inner);
+    attribute.map(|attribute| GroupMembersConfig { attribute: attribute.into(), depth_max })
 }
 
 fn replica(

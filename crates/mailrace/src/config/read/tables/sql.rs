@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::{layers, optional_file, parse_value, path};
 use crate::config::section::Section;
 use crate::config::value_kind::{self, ValueKind};
-use crate::config::{PostgresTable, SqliteTable};
+use crate::config::{PostgresTableConfig, SqliteTableConfig};
 
 /// The default time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,16 +27,19 @@ const URL: ValueKind<String> = ValueKind {
 };
 const QUERY: ValueKind<String> = ValueKind { expected: "a query", parse: value_kind::TEXT.parse };
 
-pub(super) fn sqlite(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<SqliteTable> {
+pub(super) fn sqlite(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<SqliteTableConfig> {
     let path = path(section, data_dir);
     let query = query(section, &SQLITE_KEYS);
     let timeout = section.take_or("timeout", &value_kind::DURATION, TIMEOUT);
     // A local file is so fast that a cache gains nothing, and it is never out of date.
     let layers = layers::read_layer_settings(section, false);
-    Some(SqliteTable { database: sqlite::Config { path: path?, query: query?, timeout }, lookup_settings: layers })
+    Some(SqliteTableConfig {
+        database: sqlite::SqliteConfig { path: path?, query: query?, timeout },
+        lookup_settings: layers,
+    })
 }
 
-pub(super) fn postgres(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<PostgresTable> {
+pub(super) fn postgres(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<PostgresTableConfig> {
     let url = section.take_required("url", &URL).and_then(|url| parse_value(section, "url", &URL, &url));
     let query = query(section, &POSTGRES_KEYS);
     let password_file = optional_file(section, "password_file", data_dir).map(Spanned::into_inner);
@@ -44,7 +47,7 @@ pub(super) fn postgres(section: &mut Section<'_, '_>, data_dir: &Path) -> Option
     let timeout = section.take_or("timeout", &value_kind::DURATION, TIMEOUT);
     let connect_timeout = section.take_or("connect_timeout", &value_kind::DURATION, CONNECT_TIMEOUT);
     let layers = layers::network_settings(section);
-    Some(PostgresTable {
+    Some(PostgresTableConfig {
         url: url?,
         password_file,
         ca_file,
