@@ -52,7 +52,7 @@ pub use password::{
     ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, PasswordHashError,
     SCRAM_ITERATIONS_MAX, SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError,
 };
-pub use throttle::{ClientNetworks, LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};
+pub use throttle::{LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};
 
 use binder::{LdapBinder, PasswordCheck};
 use decoys::Decoys;

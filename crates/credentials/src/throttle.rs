@@ -28,11 +28,11 @@
 #[path = "throttle_tests.rs"]
 mod tests;
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
+
+use mail::Networks;
 
 /// Counters per group.
 const GROUP_SIZE_MAX: usize = 8;
@@ -48,40 +48,6 @@ pub struct ThrottleLimit {
     pub delay: Duration,
     /// The maximum delay.
     pub delay_max: Duration,
-}
-
-/// A set of client addresses, defined by a function.
-#[derive(Clone, Default)]
-pub struct ClientNetworks(Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>);
-
-impl ClientNetworks {
-    /// The addresses for which this is true. Called for each attempt.
-    pub fn new(contain: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> ClientNetworks {
-        ClientNetworks(Some(Arc::new(contain)))
-    }
-
-    /// Whether the address is in the set. IPv4-mapped IPv6 addresses count as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.0.as_ref().is_some_and(|contain| contain(address.to_canonical()))
-    }
-}
-
-/// Compares identity: two separate functions are never equal.
-impl PartialEq for ClientNetworks {
-    fn eq(&self, other: &ClientNetworks) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        }
-    }
-}
-
-impl Eq for ClientNetworks {}
-
-impl fmt::Debug for ClientNetworks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Networks(some)" } else { "Networks(none)" })
-    }
 }
 
 /// Settings of the throttle.
@@ -105,7 +71,7 @@ pub struct ThrottleSettings {
     /// The number of counters for pairs, for clients and for users each; 112 octets per counter.
     pub counters_max: usize,
     /// Clients with many users, such as webmail servers. They have no limit by client.
-    pub shared_clients: ClientNetworks,
+    pub shared_clients: Networks,
 }
 
 impl Default for ThrottleSettings {
@@ -120,7 +86,7 @@ impl Default for ThrottleSettings {
             pair_concurrency: 16,
             client_concurrency: 64,
             counters_max: 65_536,
-            shared_clients: ClientNetworks::default(),
+            shared_clients: Networks::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mail::{Address, Body, BodyError, EnhancedCode, Envelope, Outcome, QueueId, Reply};
+use mailbox::quota::OverQuotaAction;
 use mailbox::{DeliverError, MaildirMessage, MaildirWriter, MaildirWriterConfig, QuotaState};
 
 use crate::DeliveryResult;
@@ -37,16 +38,6 @@ pub struct LocalRecipient {
     pub folder: PathBuf,
     /// How the quota of the mailbox applies to the message.
     pub quota: QuotaState,
-}
-
-/// What happens to mail for a mailbox that is over its quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OverQuotaAction {
-    /// It is deferred until there is room or the message expires.
-    #[default]
-    Defer,
-    /// It fails immediately.
-    Refuse,
 }
 
 /// A finished task.

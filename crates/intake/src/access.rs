@@ -32,9 +32,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lookup::Table;
-use mail::{Address, Reply};
+use mail::{Address, Networks, Reply};
 
-use crate::{NetworkMatcher, ThrottledLog, replies};
+use crate::{ThrottledLog, replies};
 
 use conditions::ConditionResult;
 pub use explain::RuleExplanation;
@@ -124,7 +124,7 @@ pub struct AccessCondition {
 /// How a condition is evaluated.
 pub enum ConditionMatcher {
     /// The client's address.
-    Client(NetworkMatcher),
+    Client(Networks),
     /// The HELO name.
     Helo(HeloNameMatcher),
     /// The reverse-path.

@@ -3,13 +3,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use mail::{Address, Reply};
+use mail::{Address, Networks, Reply};
 use net::StopReceiver;
 use protocol::smtp::server::{MailRequest, XclientIdentity};
 
 use crate::access::{AccessDecision, AccessRules, AccessStage, SessionInfo};
 use crate::session::IntakeSession;
-use crate::{IntakeContext, NetworkMatcher, ResourceRefusal};
+use crate::{IntakeContext, ResourceRefusal};
 
 /// The address under which all clients are counted whose address the proxy does not know. No host
 /// has it.
@@ -159,7 +159,7 @@ impl IntakeSession {
     /// XCLIENT: treats the client named by the peer as if it had connected itself.
     pub(crate) async fn switch_client(&mut self, identity: &XclientIdentity) -> Result<(), Reply> {
         let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
-        let is_of = |networks: &NetworkMatcher| client.is_some_and(|client| networks(client));
+        let is_of = |networks: &Networks| client.is_some_and(|client| networks.contains(client));
         let trusted = is_of(&self.context.relay_networks);
         let counted = client.unwrap_or(UNKNOWN_CLIENT);
         self.context.transfer_permit(&mut self.client.permit, counted, trusted).map_err(ResourceRefusal::reply)?;

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, MailEvent, Reply};
+use mail::{Address, EventLog, MailEvent, Networks, QuotaCheck, Reply};
 use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, StopReceiver, TlsServer};
 use protocol::smtp::server::{SmtpPeer, SmtpServerConfig as Machine, TlsMode};
 use spool::Spool;
@@ -56,14 +56,10 @@ pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
 pub use logged_header::find_logged_header;
 pub use logins::LoginPolicy;
-pub use quota_check::{QuotaCheck, QuotaFit};
 pub use refusals::{RefusalCounters, ResourceRefusal};
 use session::IntakeSession;
 pub use throttled_log::ThrottledLog;
 pub use tls_handshakes::TlsHandshakeCounters;
-
-/// Whether an address is in certain networks of the configuration.
-pub type NetworkMatcher = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// Whether a domain is one of certain domains of the configuration.
 pub type DomainMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -91,15 +87,15 @@ pub struct IntakeContext {
     /// Users and their credentials; None: no one can log in.
     pub logins: Option<LoginPolicy>,
     /// Clients admitted even under high load.
-    pub reserved_networks: NetworkMatcher,
+    pub reserved_networks: Networks,
     /// Clients that may relay, and are exempt from the limits of single clients.
-    pub relay_networks: NetworkMatcher,
+    pub relay_networks: Networks,
     /// Relaying is refused with 454 instead of 550, so that clients try again.
     pub relaying_is_deferred: bool,
     /// Clients in whose messages a bare CR or LF becomes CRLF.
-    pub normalized_networks: NetworkMatcher,
+    pub normalized_networks: Networks,
     /// Clients that may use XCLIENT.
-    pub proxy_networks: NetworkMatcher,
+    pub proxy_networks: Networks,
     /// Access rules, in addition to everything else here; None: there are no rules.
     pub access_rules: Option<AccessRules>,
     /// Memory for bodies being received.
@@ -134,7 +130,7 @@ pub struct ListenerContext {
     /// other servers (RFC 6409 section 8).
     pub adds_missing_headers: bool,
     /// Clients that must send a PROXY header before anything else; None: no one.
-    pub proxy_protocol_networks: Option<NetworkMatcher>,
+    pub proxy_protocol_networks: Networks,
 }
 
 /// Runs one session, from the banner to the end.
@@ -146,7 +142,7 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
         local_address: local_address.map(|own| own.to_canonical()),
     };
     let mut permit = None;
-    if listener.proxy_protocol_networks.as_ref().is_some_and(|balancers| balancers(addresses.client)) {
+    if listener.proxy_protocol_networks.contains(addresses.client) {
         // While waiting for the header, the connection counts as a session, but not as one of its
         // client, which is unknown yet.
         match context.connection_limiter.admit(addresses.client, true, Instant::now()) {
@@ -159,7 +155,7 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
         }
     }
     let ConnectionAddresses { client, local_address } = addresses;
-    let trusted = (context.relay_networks)(client);
+    let trusted = context.relay_networks.contains(client);
     let permit = match context.admit(permit, client, trusted) {
         Ok(permit) => permit,
         Err(refusal) => return reject_connection(&listener, &stream, client, refusal),
@@ -174,7 +170,7 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
         }
         None => return,
     };
-    let normalise_bare_newlines = (context.normalized_networks)(client);
+    let normalise_bare_newlines = context.normalized_networks.contains(client);
     let peer = SmtpPeer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
     let client_state = ClientState {
         permit,
@@ -327,7 +323,7 @@ impl IntakeContext {
 
     fn check_load(&self, client: IpAddr) -> Result<(), ResourceRefusal> {
         let is_reserved = self.load.restrictions().intake == load::AllowedClients::ReservedOnly;
-        if is_reserved && !(self.reserved_networks)(client) { Err(ResourceRefusal::Load) } else { Ok(()) }
+        if is_reserved && !self.reserved_networks.contains(client) { Err(ResourceRefusal::Load) } else { Ok(()) }
     }
 
     fn log_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {

@@ -1,37 +1,13 @@
 //! Checks at RCPT whether a mailbox has room for a message. Usage is counted from the files of the
-//! mailbox, which intake does not read: it asks a [`QuotaCheck`], and accepts the message if the
+//! mailbox, which intake does not read: it asks a [`mail::QuotaCheck`], and accepts the message if the
 //! answer is unknown. Delivery checks again.
 
-use std::pin::Pin;
 use std::time::Instant;
 
 use lookup::directory::ResolvedRecipient;
-use mail::{Address, Reply};
+use mail::{Address, QuotaFit, Reply};
 
 use crate::{IntakeContext, replies};
-
-/// Whether a message fits in a mailbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuotaFit {
-    /// It fits, or the mailbox has no quota.
-    Fits,
-    /// It does not fit.
-    Full {
-        /// The message is refused permanently instead of deferred.
-        for_good: bool,
-    },
-    /// Unknown within reasonable time.
-    Unknown,
-}
-
-/// Knows which mailboxes are full.
-pub trait QuotaCheck: Send + Sync {
-    /// The answer found a short time ago, if it still applies to a message of this size.
-    fn cached(&self, mailbox: &Address, octets: u64, now: Instant) -> Option<QuotaFit>;
-
-    /// Finds the answer, within a time limit.
-    fn check<'a>(&'a self, mailbox: &'a Address, octets: u64) -> Pin<Box<dyn Future<Output = QuotaFit> + Send + 'a>>;
-}
 
 impl IntakeContext {
     /// Refuses the recipient if the mailbox is full for a message of this size, or of unknown size.

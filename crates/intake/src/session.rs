@@ -105,7 +105,7 @@ impl IntakeSession {
             proxy_protocol_networks: _,
             adds_missing_headers: completes,
         } = listener;
-        let speaks_for_others = peer.address.is_some_and(|address| (context.proxy_networks)(address));
+        let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
         let asks_of_greetings =
             context.access_rules.as_ref().is_some_and(|access| access.has_rules_at(AccessStage::Helo));
         let mut session = SmtpSession::new(machine, peer, net::steady_now());

@@ -12,9 +12,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use intake::{BodyMemoryBudget, QuotaCheck, QuotaFit, ResourceRefusal};
-use mail::Address;
-use server::{Server, body_after_received};
+use intake::{BodyMemoryBudget, ResourceRefusal};
+use mail::{Address, QuotaCheck, QuotaFit};
+use server::{Server, body_after_received, everyone};
 use spool::SpooledMessage;
 
 fn recipients(message: &SpooledMessage) -> Vec<&str> {
@@ -75,7 +75,7 @@ async fn sessions_are_limited_per_client() {
 
 #[tokio::test]
 async fn trusted_clients_share_one_limit() {
-    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
+    let server = Server::start(|context| context.relay_networks = everyone());
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(server.client().await);
@@ -124,7 +124,7 @@ async fn a_local_alias_may_lead_elsewhere_for_every_client() {
 
 #[tokio::test]
 async fn relay_networks_send_elsewhere_by_name_by_literal_and_by_route() {
-    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
+    let server = Server::start(|context| context.relay_networks = everyone());
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<bob@com>", "550 5.1.2 ").await;
@@ -174,7 +174,7 @@ async fn source_routes_through_relay_domains_are_refused() {
 
 #[tokio::test]
 async fn relay_networks_may_use_source_routes() {
-    let server = Server::start(|context| context.relay_networks = Arc::new(|_| true));
+    let server = Server::start(|context| context.relay_networks = everyone());
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     for route in SOURCE_ROUTES {

@@ -28,6 +28,7 @@ mod delivered;
 mod folder;
 mod list;
 mod name;
+mod paths;
 pub mod quota;
 
 use std::io;
@@ -37,6 +38,7 @@ use mail::{Body, BodyError, QueueId, Timestamp};
 
 pub use deliver::MaildirWriter;
 pub use list::{MaildirEntry, MaildirFolder, list_messages, open_message};
+pub use paths::{MailboxPathResolver, MailboxPathTable, MaildirPathFn, split_by_size};
 
 /// How files are named and written.
 #[derive(Clone, Debug)]

@@ -21,6 +21,10 @@
 //! on disk I/O, and a recount reads whole directories: run it where that may take time.
 
 mod maildirsize;
+mod quota_checker;
+mod slow_counts;
+mod transport_quota;
+mod usage_counter;
 
 use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -33,7 +37,10 @@ use std::time::{Duration, SystemTime};
 
 use maildirsize::MaildirSize;
 pub use maildirsize::{InvalidQuotaLimits, QuotaLimits, Usage};
+pub use quota_checker::{MailboxQuotaChecker, QuotaTransport, UnknownUsageLog};
 use rustix::fs::OFlags;
+pub use transport_quota::{QUOTA_TIME_MAX, QuotaRequest, TransportQuota};
+pub use usage_counter::UsageCounter;
 
 use crate::name::field;
 
@@ -47,6 +54,16 @@ const AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const TICK: Duration = Duration::from_millis(10);
 /// Messages in this folder do not count.
 const TRASH: &[u8] = b".Trash";
+
+/// What happens to mail for a mailbox that is over its quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverQuotaAction {
+    /// It is deferred until there is room or the message expires.
+    #[default]
+    Defer,
+    /// It fails immediately.
+    Refuse,
+}
 
 /// The recorded usage of a Maildir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

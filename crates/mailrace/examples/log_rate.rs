@@ -6,8 +6,8 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::LogTarget;
 use mail::{EventLog, LoggedHeader, MailEvent, QueueId, SpoolId, Timestamp};
-use mailrace::config::{self, LogTarget};
 use mailrace::log::Log;
 
 const LINES: u64 = 100_000;

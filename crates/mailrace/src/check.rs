@@ -12,10 +12,11 @@ use std::path::PathBuf;
 
 use ldap::{LdapBindMethod, LdapUrl};
 
-use crate::config::{
-    AuthBackend, Config, ConfigSource, Durability, ListenerProtocol, ListenerTls, LoadedConfig, LogTarget, Network,
+use config::{
+    AuthBackend, Config, ConfigSource, Durability, ListenerProtocol, ListenerTls, LoadedConfig, LogTarget,
     QueueSettings, TableKind,
 };
+use mail::Network;
 
 pub use sockets::unreachable_socket_warnings;
 
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn tables_are_summed_up_without_their_passwords() {
-        let text = include_str!("../tests/tables.toml");
+        let text = include_str!("../../config/tests/tables.toml");
         let config = Config::parse(text, "text", "host.example").unwrap();
         let summary =
             ConfigSummary(&LoadedConfig { source: ConfigSource::BuiltIn, text: text.into(), config }).to_string();

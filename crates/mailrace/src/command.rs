@@ -14,12 +14,12 @@ use crate::check::{self, ConfigSummary};
 use crate::cli::{
     BenchCommand, Cli, Command, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand, TableCommand,
 };
-use crate::config::{self, Config, LoadedConfig};
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
-use crate::{admin, import, inject, log_summary, manual, password, serve, spool_commands, tables};
+use crate::{admin, import_command, inject, log_summary, manual, password, serve, spool_commands, tables};
+use config::{self, Config, LoadedConfig};
 
 /// Runs the command of the command line.
 pub fn run() -> ExitCode {
@@ -61,7 +61,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
         Command::Import(ImportCommand::Postfix { folder, output, force }) => {
-            import::from_postfix(folder, output.as_deref(), *force)
+            import_command::from_postfix(folder, output.as_deref(), *force)
         }
         Command::Bench(command) => run_bench(command),
         Command::Password { scheme } => password::run(*scheme),

@@ -3,8 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::config::ConfigErrors;
 use crate::privileges::PrivilegesError;
+use config::{ConfigErrors, LoadError};
 
 /// The answer is no.
 pub const NEGATIVE: u8 = 1;
@@ -50,14 +50,22 @@ pub struct FormattedError {
 impl FormattedError {
     /// Errors in a configuration are printed as they are, other errors on a line of their own.
     pub fn from_error(error: &anyhow::Error) -> FormattedError {
-        let text = match error.downcast_ref::<ConfigErrors>() {
-            Some(faults) => faults.to_string(),
+        let text = match config_errors(error) {
+            Some(errors) => errors.to_string(),
             None => match error.downcast_ref::<FormattedError>() {
                 Some(page) => page.text.clone(),
                 None => format!("mailrace: {error:#}"),
             },
         };
         FormattedError { code: error.chain().find_map(exit_code_of_cause).unwrap_or(SOFTWARE), text }
+    }
+}
+
+/// The errors of a configuration text.
+fn config_errors(error: &anyhow::Error) -> Option<&ConfigErrors> {
+    match error.downcast_ref() {
+        Some(LoadError::Invalid(errors)) => Some(errors),
+        _ => error.downcast_ref(),
     }
 }
 
@@ -73,8 +81,12 @@ fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(page) = cause.downcast_ref::<FormattedError>() {
         return Some(page.code);
     }
-    if cause.is::<ConfigErrors>() || cause.is::<std::string::FromUtf8Error>() {
-        return Some(CONFIG);
+    match cause.downcast_ref() {
+        Some(LoadError::Invalid(_) | LoadError::NotUtf8 { .. } | LoadError::NotForInjection(_)) => return Some(CONFIG),
+        // The cause of the system error, which follows, determines the code.
+        Some(LoadError::Unreadable { .. }) => return None,
+        None if cause.is::<ConfigErrors>() => return Some(CONFIG),
+        None => {}
     }
     if cause.is::<PrivilegesError>() {
         return Some(PERMISSION);

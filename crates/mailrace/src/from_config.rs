@@ -4,6 +4,7 @@
 
 mod access;
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,9 +13,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use delivery::bounce::{NoticeLimiter, NoticeLimits};
-use delivery::local::OverQuotaAction;
 use delivery::remote;
-use intake::{DomainMatcher, NetworkMatcher};
+use intake::DomainMatcher;
 use lookup::directory::{self, RecipientDirectory};
 use mail::Address;
 use net::{TlsClient, TlsServer, TlsServerError};
@@ -25,16 +25,16 @@ use protocol::smtp::client::{self, CommandArgument};
 use protocol::smtp::server as smtp;
 use queue::{ConcurrencyFeedback, QueueNumber};
 
-use crate::config::{
-    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, Network, OutboundTls, QueueSettings,
-    QuotaFullAction, SmtpTransportSettings, TransportKind,
-};
-use crate::flow::{
-    ClassifierRules, LocalTransport, MailboxPathResolver, MailboxPathTable, NextHopOverride, NoticeConfig,
-    TransportConfig, Transports,
-};
-use crate::quota::{TransportQuota, UsageCounter};
+use crate::flow::{ClassifierRules, LocalTransport, NextHopOverride, NoticeConfig, TransportConfig, Transports};
+use crate::intake_context;
+use crate::log::Log;
 use crate::tables::OpenTables;
+use config::{
+    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, OutboundTls, QueueSettings, QuotaFullAction,
+    SmtpTransportSettings, TransportKind,
+};
+use mailbox::quota::{MailboxQuotaChecker, OverQuotaAction, QuotaTransport, TransportQuota, UsageCounter};
+use mailbox::{MailboxPathResolver, MailboxPathTable};
 
 pub use access::{DnsblLists, compile_access_rules};
 
@@ -92,12 +92,6 @@ pub fn session_tls_mode(listener: &config::ListenerSettings) -> smtp::TlsMode {
         ListenerTls::Required => smtp::TlsMode::Required,
         ListenerTls::Implicit => smtp::TlsMode::Implicit,
     }
-}
-
-/// Tells whether an address is in one of these networks.
-pub fn network_matcher(networks: &[Network]) -> NetworkMatcher {
-    let networks = networks.to_vec();
-    Arc::new(move |address: IpAddr| networks.iter().any(|network| network.contains(address)))
 }
 
 /// The login settings of a listener's sessions. `secret` is the server's own.
@@ -416,6 +410,21 @@ pub fn quota_counter(config: &Config, before: Option<&UsageCounter>) -> io::Resu
 pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&UsageCounter>) -> Vec<LocalTransport> {
     let maildirs = config.transports.iter().filter_map(|transport| Some((&transport.name, maildir_of(transport)?)));
     maildirs.map(|(name, maildir)| local_transport(name, maildir, tables, counter)).collect()
+}
+
+/// Checks the quotas of mailboxes at RCPT; None if no transport has a quota.
+pub fn quota_checker(
+    transports: &[LocalTransport],
+    directory: &Arc<RecipientDirectory>,
+    log: &Arc<Log>,
+) -> Option<MailboxQuotaChecker> {
+    let with_quota = |transport: &LocalTransport| {
+        let (name, mailbox_paths) = (transport.name.clone(), transport.mailbox_paths.clone());
+        Some(QuotaTransport { name, mailbox_paths, quota: transport.quota.clone()? })
+    };
+    let log = intake_context::throttled_log(log.clone());
+    let log = Box::new(move |text: fmt::Arguments<'_>| log.log_line(text));
+    MailboxQuotaChecker::new(transports.iter().filter_map(with_quota), directory, log)
 }
 
 fn local_transport(

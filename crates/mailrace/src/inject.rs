@@ -34,13 +34,13 @@ use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{Uid, User, getuid};
 
 use crate::admin::{RecipientFilter, SerdeAsText};
-use crate::config::{self, Config, LoadedConfig};
 use crate::exit::{self, ExitError};
 use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
 use crate::output::output;
 use crate::privileges::ProcessUser;
 use crate::stderr::print_stderr;
 use crate::{admin, from_config};
+use config::{self, Config, LoadedConfig};
 
 use addresses::parse_addresses;
 use header::{HeaderDefaults, MessageHeader};

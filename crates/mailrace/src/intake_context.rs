@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use intake::access::AccessRules;
-use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy, QuotaCheck, ThrottledLog};
+use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy, ThrottledLog};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog};
+use mail::{Address, EventLog, QuotaCheck};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
 use spool::Spool;
 
-use crate::config::{self, Config};
-use crate::from_config::{self, network_matcher};
+use crate::from_config;
 use crate::log::Log;
 use crate::log_line::Level;
+use config::{self, Config};
 
 /// The parts of it that can fail, or that depend on the system.
 pub struct IntakeContextParts {
@@ -51,11 +51,11 @@ pub fn create(
         refusals: Arc::default(),
         tls_handshakes: Arc::default(),
         logins: policy.logins,
-        reserved_networks: network_matcher(&config.load.reserve),
-        relay_networks: network_matcher(&config.relay.networks),
+        reserved_networks: config.load.reserve.clone(),
+        relay_networks: config.relay.networks.clone(),
         relaying_is_deferred: config.relay.is_deferred,
-        normalized_networks: network_matcher(&config.smtp.normalise_bare_newlines_from),
-        proxy_networks: network_matcher(&config.smtp.xclient_from),
+        normalized_networks: config.smtp.normalise_bare_newlines_from.clone(),
+        proxy_networks: config.smtp.xclient_from.clone(),
         access_rules: policy.access,
         body_memory: BodyMemoryBudget::new(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
@@ -81,11 +81,11 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         refusals: previous.refusals.clone(),
         tls_handshakes: previous.tls_handshakes.clone(),
         logins: policy.logins,
-        reserved_networks: network_matcher(&config.load.reserve),
-        relay_networks: network_matcher(&config.relay.networks),
+        reserved_networks: config.load.reserve.clone(),
+        relay_networks: config.relay.networks.clone(),
         relaying_is_deferred: config.relay.is_deferred,
-        normalized_networks: network_matcher(&config.smtp.normalise_bare_newlines_from),
-        proxy_networks: network_matcher(&config.smtp.xclient_from),
+        normalized_networks: config.smtp.normalise_bare_newlines_from.clone(),
+        proxy_networks: config.smtp.xclient_from.clone(),
         access_rules: policy.access.map(|access| access.with_counters_from(previous.access_rules.as_ref())),
         body_memory: previous.body_memory.resized(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,

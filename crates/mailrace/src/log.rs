@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime};
 use mail::{EventLog, MailEvent, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-use crate::config::{self, LogFormat, LogTarget};
 use crate::log_line::{self, Level, LogEntry};
+use config::{self, LogFormat, LogTarget};
 
 /// How long lines gather before they are written together; callers do not wake the thread
 /// meanwhile.

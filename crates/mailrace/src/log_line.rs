@@ -14,8 +14,8 @@ use std::net::IpAddr;
 
 use mail::{Address, MailEvent, QueueId, Timestamp};
 
-use crate::config::LogFormat;
 use crate::terminal::{must_escape, push_escaped};
+use config::LogFormat;
 
 pub(crate) mod events;
 

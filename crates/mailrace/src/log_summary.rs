@@ -116,8 +116,8 @@ mod tests {
     use mail::{Address, EnhancedCode, LoggedHeader, MailEvent, QueueId, Reply, SpoolId, Timestamp};
 
     use super::*;
-    use crate::config::LogFormat;
     use crate::log_line::{self as log_line, Level, LogEntry};
+    use config::LogFormat;
 
     const START: u64 = 1_795_196_776_123;
 

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use credentials::{ClientNetworks, CredentialChecker, CredentialCheckerSettings, CredentialSource};
+use credentials::{CredentialChecker, CredentialSource};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::config::{AuthBackend, AuthSettings, Config, TableKind};
 use crate::tables::{self, OpenTables};
+use config::{AuthBackend, AuthSettings, Config, TableKind};
 
 const SECRET_FILE: &str = "auth.secret";
 const SECRET_OCTETS: usize = 32;
@@ -81,9 +81,9 @@ pub fn open_credential_checker(
         Some(before) if before.checks_the_same(auth, tables) => before.credentials.clone(),
         Some(before) => {
             let (source, keeps_throttle) = (credential_source(config, auth, tables)?, before.throttles_the_same(auth));
-            before.credentials.create_successor(source, credential_settings(auth), keeps_throttle).context("[auth]")?
+            before.credentials.create_successor(source, auth.verification.clone(), keeps_throttle).context("[auth]")?
         }
-        None => CredentialChecker::new(credential_source(config, auth, tables)?, credential_settings(auth), secret)
+        None => CredentialChecker::new(credential_source(config, auth, tables)?, auth.verification.clone(), secret)
             .context("[auth]")?,
     };
     let senders = auth.senders.as_ref().and_then(|name| tables.find(name)).cloned();
@@ -104,7 +104,7 @@ impl PreviousCredentialChecker<'_> {
     }
 
     fn throttles_the_same(&self, auth: &AuthSettings) -> bool {
-        self.auth.verification.throttle == auth.verification.throttle && self.auth.shared_clients == auth.shared_clients
+        self.auth.verification.throttle == auth.verification.throttle
     }
 }
 
@@ -118,16 +118,6 @@ fn credential_source(config: &Config, auth: &AuthSettings, tables: &OpenTables) 
             _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
     })
-}
-
-fn credential_settings(auth: &AuthSettings) -> CredentialCheckerSettings {
-    let mut checking = auth.verification.clone();
-    if !auth.shared_clients.is_empty() {
-        let networks = auth.shared_clients.clone();
-        checking.throttle.shared_clients =
-            ClientNetworks::new(move |client| networks.iter().any(|it| it.contains(client)));
-    }
-    checking
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use clap::{ArgAction, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::{Cli, Shell};
-use crate::config;
 
 const SETTINGS_PAGE: &str = "mailrace.toml.5";
 

@@ -21,8 +21,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
-use crate::config::{Config, ConfigSource, LoadedConfig};
 use crate::maildrop;
+use config::{Config, ConfigSource, LoadedConfig};
 
 /// Why the server cannot run with the privileges it has.
 #[derive(Debug, thiserror::Error)]

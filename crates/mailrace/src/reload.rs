@@ -33,8 +33,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{LoginPolicy, QuotaCheck};
+use intake::LoginPolicy;
 use lookup::Table;
+use mail::QuotaCheck;
 use net::{InheritedSockets, TlsServer};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -42,7 +43,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
-use crate::config::{self, Config, ConfigSource, LoadedConfig};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::flow::{self, DropFolderScanner, FlowConfig, MessageFlow};
 use crate::from_config::DnsblLists;
@@ -50,10 +50,11 @@ use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::log_line::Level;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
-use crate::quota::{self, MailboxQuotaChecker};
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, privileges, serve};
+use config::{self, Config, ConfigSource, LoadedConfig};
+use mailbox::quota::UsageCounter;
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 
@@ -105,7 +106,7 @@ pub struct RunningServer {
     /// All queues since the start, by number.
     pub queues: queue::SchedulerConfig,
     /// Counts mailboxes, if any has a quota.
-    pub quota_counter: Option<quota::UsageCounter>,
+    pub quota_counter: Option<UsageCounter>,
     /// The threads that run sessions.
     pub workers: SessionWorkers,
     /// The number of session threads, and of threads that deliver to other hosts.
@@ -132,7 +133,7 @@ struct PreparedReload {
     tables: OpenTables,
     dnsbl_lists: DnsblLists,
     queues: queue::SchedulerConfig,
-    quota_counter: Option<quota::UsageCounter>,
+    quota_counter: Option<UsageCounter>,
     policy: IntakeContextParts,
     listeners: Vec<BoundListener>,
     acceptor: Option<Arc<TlsServer>>,
@@ -205,12 +206,7 @@ impl RunningServer {
         let logins = self.logins(new, &tables, secret)?;
         let quota_counter = from_config::quota_counter(new, self.quota_counter.as_ref()).context("starting")?;
         let flow_config = flow_config(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
-        let quotas = MailboxQuotaChecker::new(
-            &flow_config.local_transports,
-            &directory,
-            intake_context::throttled_log(self.log.clone()),
-        )
-        .map(Arc::new);
+        let quotas = from_config::quota_checker(&flow_config.local_transports, &directory, &self.log).map(Arc::new);
         let policy = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(new)?,
@@ -339,7 +335,7 @@ pub fn flow_config(
     tables: &OpenTables,
     directory: Arc<lookup::directory::RecipientDirectory>,
     queues: &queue::SchedulerConfig,
-    quota_counter: Option<&quota::UsageCounter>,
+    quota_counter: Option<&UsageCounter>,
 ) -> anyhow::Result<FlowConfig> {
     Ok(FlowConfig {
         directory,

@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::{IntakeContext, LoginPolicy, QuotaCheck};
+use intake::{IntakeContext, LoginPolicy};
 use load::{LoadMonitor, MachineGauges};
 use lookup::directory::RecipientDirectory;
+use mail::QuotaCheck;
 use net::{InheritedSockets, TlsServer};
 use spool::{Disk, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
@@ -24,7 +25,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
-use crate::config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
 use crate::exit;
 use crate::flow::{
     self, DropFolderConfig, DropFolderScanner, DropSubmitter, FlowParts, MessageFlow, Queues, SchedulerHandle,
@@ -37,13 +37,14 @@ use crate::log_line::Level;
 use crate::logins::{self, ServerSecret};
 use crate::metrics::OutcomeCounters;
 use crate::privileges::{self, PrivilegesError, ProcessUser};
-use crate::quota::{self, MailboxQuotaChecker};
 use crate::reload::{self, ReloadRequest, ReloadSender, RunningServer};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, maildrop};
+use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
+use mailbox::quota::{MailboxQuotaChecker, UsageCounter};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -197,7 +198,7 @@ struct Server {
     directory: Arc<RecipientDirectory>,
     logins: Option<LoginPolicy>,
     quotas: Option<Arc<MailboxQuotaChecker>>,
-    quota_counter: Option<quota::UsageCounter>,
+    quota_counter: Option<UsageCounter>,
     flow: MessageFlow,
     scheduler: SchedulerHandle,
     outcome_counters: Arc<OutcomeCounters>,
@@ -224,12 +225,7 @@ impl Server {
         let quota_counter = from_config::quota_counter(config, None).context("starting")?;
         let flow_config =
             reload::flow_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
-        let quotas = MailboxQuotaChecker::new(
-            &flow_config.local_transports,
-            &directory,
-            intake_context::throttled_log(log.clone()),
-        )
-        .map(Arc::new);
+        let quotas = from_config::quota_checker(&flow_config.local_transports, &directory, &log).map(Arc::new);
         let mut admit = |message| flow::enqueue_recovered_message(&mut queues, &flow_config.rules, &scheduler, message);
         let spool =
             Arc::new(open_spool(config, flow::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use lookup::{Table, TableEventHandler, cdb};
 
-use crate::config::{self, Config, TableKind};
 use crate::exit::{self, ExitError};
 use crate::output::output;
+use config::{self, Config, TableKind};
 
 pub use events::table_event_logger;
 pub use open::ldap_config;

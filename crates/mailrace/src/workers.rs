@@ -16,19 +16,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
-use intake::{CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher};
+use intake::{CommitNotifier, IntakeContext, ListenerContext};
+use mail::Networks;
 use net::{InheritedSockets, StopReceiver, StopSender, TlsServer};
 use parking_lot::Mutex;
 use protocol::smtp::server as smtp;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::config::{Config, ListenerProtocol, ListenerSettings};
 use crate::from_config;
 use crate::log::Log;
 use crate::log_line::Level;
 use crate::logins::ServerSecret;
 use crate::stderr::print_stderr;
+use config::{Config, ListenerProtocol, ListenerSettings};
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -56,7 +57,7 @@ pub struct BoundListener {
     /// Missing header fields are added, since the clients are users and not servers.
     completes_headers: bool,
     /// The proxies that may tell the client's address (PROXY protocol).
-    trusted_proxies: Option<NetworkMatcher>,
+    trusted_proxies: Networks,
 }
 
 /// A listening socket. It closes with the last listener that has it: a thread drops its own handle
@@ -122,14 +123,13 @@ impl ListenerOpener {
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;
-        let balancers = (!listener.proxies.is_empty()).then(|| from_config::network_matcher(&listener.proxies));
         let completes = listener.protocol == ListenerProtocol::Submission;
         Ok(BoundListener {
             socket,
             protocol,
             protocol_config: Arc::new(machine),
             completes_headers: completes,
-            trusted_proxies: balancers,
+            trusted_proxies: listener.proxies.clone(),
         })
     }
 

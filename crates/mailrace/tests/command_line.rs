@@ -76,7 +76,9 @@ fn a_wrong_command_line_is_64() {
 #[test]
 fn check_sums_up_a_configuration_without_faults() {
     let folder = tempfile::tempdir().unwrap();
-    let text = include_str!("full.toml").replace("/etc/mailrace/", "").replace("{data_dir}/people", "people");
+    let text = include_str!("../../config/tests/full.toml")
+        .replace("/etc/mailrace/", "")
+        .replace("{data_dir}/people", "people");
     // On some machines a server listens on this socket.
     let text = text.replace("/run/dovecot/", "/nowhere/");
     std::fs::write(folder.path().join("full.toml"), text).unwrap();

@@ -9,10 +9,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use config::Config;
+use import::postfix::{FileReader, ImportResult, import};
 use lookup::directory::{AddressResolution, RecipientDirectory};
-use mailrace::config::Config;
 use mailrace::from_config;
-use mailrace::import::postfix::{FileReader, ImportResult, import};
 use mailrace::tables::OpenTables;
 use route::{Endpoint, RouteAnswer, Router};
 use tempfile::TempDir;
@@ -350,8 +350,8 @@ fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
     );
     let server = Server::new(&main, &[]);
     let transports = server.config.transports.iter().filter_map(|transport| match &transport.kind {
-        mailrace::config::TransportKind::Smtp(smtp) => Some(smtp.tls),
-        mailrace::config::TransportKind::Maildir(_) => None,
+        config::TransportKind::Smtp(smtp) => Some(smtp.tls),
+        config::TransportKind::Maildir(_) => None,
     });
-    assert!(transports.into_iter().all(|tls| tls == mailrace::config::OutboundTls::Required), "{}", server.import.text);
+    assert!(transports.into_iter().all(|tls| tls == config::OutboundTls::Required), "{}", server.import.text);
 }

@@ -6,10 +6,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use mailrace::config::Config;
-use mailrace::import::postfix::expand::ExpandedParameters;
-use mailrace::import::postfix::main_cf::MainCf;
-use mailrace::import::postfix::{FileReader, ImportResult, import};
+use config::Config;
+use import::postfix::expand::ExpandedParameters;
+use import::postfix::main_cf::MainCf;
+use import::postfix::{FileReader, ImportResult, import};
 use proptest::prelude::*;
 
 const PASSWD: (&str, &str) = ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n");

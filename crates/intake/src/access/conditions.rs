@@ -29,7 +29,7 @@ pub(super) enum ConditionResult {
 /// The results of a rule's conditions as far as they are known without a query.
 pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Vec<ConditionResult> {
     let holds = |test: &ConditionMatcher| match test {
-        ConditionMatcher::Client(networks) => info.client.is_some_and(|client| networks(client)),
+        ConditionMatcher::Client(networks) => info.client.is_some_and(|client| networks.contains(client)),
         ConditionMatcher::Helo(names) => info.helo.is_some_and(|helo| names(&keys::normalize_helo(helo))),
         ConditionMatcher::Sender(senders) => {
             info.sender.is_some_and(|sender| senders(sender))

@@ -48,7 +48,7 @@ fn rule(name: &str, stage: AccessStage, tests: Vec<ConditionMatcher>, action: Ru
 
 /// A test for a client with this address.
 fn client_is(client: &'static str) -> ConditionMatcher {
-    ConditionMatcher::Client(Arc::new(move |address| address.to_string() == client))
+    ConditionMatcher::Client(client.parse().unwrap())
 }
 
 fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> ConditionMatcher {

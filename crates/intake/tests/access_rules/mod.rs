@@ -8,11 +8,11 @@ use intake::access::{
     AccessCondition, AccessRules, AccessStage, CompiledRule, ConditionMatcher, RuleAction, RuleSubject,
 };
 use lookup::Table;
-use mail::{Address, EnhancedCode, Reply};
+use mail::{Address, EnhancedCode, Networks, Reply};
 use spool::RecipientState;
 use tokio::sync::Notify;
 
-use super::server::{Client, GATE_LIMITS, Server};
+use super::server::{Client, GATE_LIMITS, Server, everyone};
 
 fn rule(stage: AccessStage, test: Option<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = test.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
@@ -23,12 +23,12 @@ fn server(rules: Vec<CompiledRule>) -> Server {
     Server::start(|context| {
         context.access_rules = AccessRules::new(rules);
         // Every client is a proxy.
-        context.proxy_networks = Arc::new(|address| address.is_loopback());
+        context.proxy_networks = Networks::loopback();
     })
 }
 
 fn client_is(client: &'static str) -> Option<ConditionMatcher> {
-    Some(ConditionMatcher::Client(Arc::new(move |address| address.to_string() == client)))
+    Some(ConditionMatcher::Client(client.parse().unwrap()))
 }
 
 fn recipient_is(recipient: &'static str) -> Option<ConditionMatcher> {
@@ -209,8 +209,8 @@ async fn a_rule_that_speaks_as_a_full_mailbox_does_is_not_counted_as_one() {
 #[tokio::test]
 async fn a_proxied_client_may_not_use_xclient() {
     let server = Server::start(|context| {
-        context.proxy_networks = Arc::new(|address| address.is_loopback());
-        context.relay_networks = Arc::new(|address| address.is_loopback());
+        context.proxy_networks = Networks::loopback();
+        context.relay_networks = Networks::loopback();
     });
     let mut client = server.client().await;
     client.expect("XCLIENT ADDR=127.0.0.7", "220 ").await;
@@ -224,8 +224,8 @@ async fn a_proxied_client_may_not_use_xclient() {
 #[tokio::test]
 async fn bare_newlines_are_normalized_for_the_client_not_the_proxy() {
     let server = Server::start(|context| {
-        context.proxy_networks = Arc::new(|address| address.is_loopback());
-        context.normalized_networks = Arc::new(|address| address.to_string() == "192.0.2.1");
+        context.proxy_networks = Networks::loopback();
+        context.normalized_networks = "192.0.2.1".parse().unwrap();
     });
     for (address, reply) in [("192.0.2.1", "250 2.0.0"), ("192.0.2.2", "5")] {
         let mut client = server.client().await;
@@ -240,8 +240,8 @@ async fn bare_newlines_are_normalized_for_the_client_not_the_proxy() {
 #[tokio::test]
 async fn clients_without_a_known_address_share_one_limit() {
     let server = Server::start(|context| {
-        context.proxy_networks = Arc::new(|address| address.is_loopback());
-        context.relay_networks = Arc::new(|address| address.is_loopback());
+        context.proxy_networks = Networks::loopback();
+        context.relay_networks = Networks::loopback();
     });
     let mut clients = Vec::new();
     for reply in ["220 ", "220 ", "421 4.7.0"] {
@@ -254,7 +254,7 @@ async fn clients_without_a_known_address_share_one_limit() {
 /// Otherwise a balancer could open any number of connections without sending anything.
 #[tokio::test]
 async fn a_connection_without_proxy_header_holds_a_permit_and_transfers_it() {
-    let server = Server::start_behind(Some(Arc::new(|_| true)), |_| {});
+    let server = Server::start_behind(everyone(), |_| {});
     let mut clients = Vec::new();
     for count in 1..=GATE_LIMITS.sessions_max {
         clients.push(server.connect_without_reading().await);

@@ -11,7 +11,8 @@ use intake::access::{
 use intake::{IntakeContext, LoginPolicy};
 use lookup::LookupAnswer;
 
-use crate::server::{Client, Server, TableStub, body_after_received};
+use crate::server::{Client, Server, TableStub, body_after_received, everyone};
+use mail::Networks;
 
 /// Bob with his password, in another spelling.
 const BOB: &str = "AUTH PLAIN AEJvYgBzZWNyZXQ=";
@@ -70,7 +71,7 @@ async fn a_message_says_whether_its_client_is_trusted() {
     for (is_in_relay_network, logs_in) in [(false, false), (true, false), (false, true)] {
         let server = Server::for_all(|context| {
             configure_logins(context);
-            context.relay_networks = Arc::new(move |_| is_in_relay_network);
+            context.relay_networks = if is_in_relay_network { everyone() } else { Networks::default() };
         });
         let mut client = if logs_in { bob(&server).await } else { server.user().await };
         client.expect("MAIL FROM:<bob@example.org>", "250").await;
@@ -85,7 +86,7 @@ async fn a_message_says_whether_its_client_is_trusted() {
 async fn relay_networks_have_to_log_in_too_where_that_is_required() {
     let server = Server::for_users(|context| {
         configure_logins(context);
-        context.relay_networks = Arc::new(|_| true);
+        context.relay_networks = everyone();
         // A rule that accepts makes no exception either.
         context.access_rules = AccessRules::new(vec![rule(AccessStage::Connect, Vec::new(), RuleAction::Accept)]);
     });
@@ -139,7 +140,7 @@ async fn a_listed_address_is_accepted_after_login() {
 async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
     let server = Server::for_all(|context| {
         configure_logins(context);
-        context.proxy_networks = Arc::new(|address| address.is_loopback());
+        context.proxy_networks = Networks::loopback();
         // XCLIENT for the same address keeps the rights of a proxy.
         list_all_clients(context, AccessStage::Rcpt);
     });

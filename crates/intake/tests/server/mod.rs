@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use intake::{BodyMemoryBudget, CommitNotifier, IntakeContext, ListenerContext, NetworkMatcher, ThrottledLog};
+use intake::{BodyMemoryBudget, CommitNotifier, IntakeContext, ListenerContext, ThrottledLog};
 use load::policy::{Gauge, GaugeReading};
 use load::{GaugeReader, LoadMonitor};
 use lookup::directory::{self, LocalDomain, RecipientDirectory};
 use lookup::{LookupAnswer, Table};
-use mail::{EventLog, LoggedHeader, MailEvent, Timestamp};
+use mail::{EventLog, LoggedHeader, MailEvent, Networks, Timestamp};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, StopSender};
 use protocol::sasl::{self, Mechanism};
 use protocol::smtp::server::{
@@ -61,10 +61,15 @@ pub(crate) const GATE_LIMITS: ConnectionLimits = ConnectionLimits {
     rated_clients_max: RATED_CLIENTS_MAX,
 };
 
+/// All addresses.
+pub(crate) fn everyone() -> Networks {
+    "0.0.0.0/0 ::/0".parse().unwrap()
+}
+
 impl Server {
     /// Starts a server with changes to what its sessions share.
     pub(crate) fn start(change: impl FnOnce(&mut IntakeContext)) -> Server {
-        Server::start_with(None, None, change)
+        Server::start_with(None, Networks::default(), change)
     }
 
     /// The same, with changed protocol settings.
@@ -72,21 +77,21 @@ impl Server {
         change_machine: impl FnOnce(&mut Machine),
         change: impl FnOnce(&mut IntakeContext),
     ) -> Server {
-        Server::start_changed(None, change_machine, change)
+        Server::start_changed(Networks::default(), change_machine, change)
     }
 
     /// A server for mail submission by users, in clear text.
     pub(crate) fn for_users(change: impl FnOnce(&mut IntakeContext)) -> Server {
-        Server::start_with(Some(Server::auth(true)), None, change)
+        Server::start_with(Some(Server::auth(true)), Networks::default(), change)
     }
 
     /// A server that also lets users log in, in clear text.
     pub(crate) fn for_all(change: impl FnOnce(&mut IntakeContext)) -> Server {
-        Server::start_with(Some(Server::auth(false)), None, change)
+        Server::start_with(Some(Server::auth(false)), Networks::default(), change)
     }
 
     /// The same as [`Server::start`], behind balancers.
-    pub(crate) fn start_behind(balancers: Option<NetworkMatcher>, change: impl FnOnce(&mut IntakeContext)) -> Server {
+    pub(crate) fn start_behind(balancers: Networks, change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_with(None, balancers, change)
     }
 
@@ -95,16 +100,12 @@ impl Server {
         AuthConfig { mechanisms: Mechanism::ADVERTISED.into(), clear_text: true, required, sasl: exchanges }
     }
 
-    fn start_with(
-        auth: Option<AuthConfig>,
-        balancers: Option<NetworkMatcher>,
-        change: impl FnOnce(&mut IntakeContext),
-    ) -> Server {
+    fn start_with(auth: Option<AuthConfig>, balancers: Networks, change: impl FnOnce(&mut IntakeContext)) -> Server {
         Server::start_changed(balancers, |machine| machine.auth = auth, change)
     }
 
     fn start_changed(
-        balancers: Option<NetworkMatcher>,
+        balancers: Networks,
         change_machine: impl FnOnce(&mut Machine),
         change: impl FnOnce(&mut IntakeContext),
     ) -> Server {
@@ -275,12 +276,12 @@ fn context(
         refusals: Arc::default(),
         tls_handshakes: Arc::default(),
         logins: None,
-        reserved_networks: Arc::new(|_| false),
-        relay_networks: Arc::new(|_| false),
+        reserved_networks: Networks::default(),
+        relay_networks: Networks::default(),
         relaying_is_deferred: false,
-        normalized_networks: Arc::new(|_| false),
+        normalized_networks: Networks::default(),
         logs_subjects: true,
-        proxy_networks: Arc::new(|_| false),
+        proxy_networks: Networks::default(),
         access_rules: None,
         body_memory: BodyMemoryBudget::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,

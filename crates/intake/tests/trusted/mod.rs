@@ -1,13 +1,11 @@
 //! What trusted clients may do and others may not: omit the domain, send before the reply, send
 //! slowly.
 
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use intake::BodyMemoryBudget;
 
-use crate::server::{Client, Server, body_after_received};
+use crate::server::{Client, Server, body_after_received, everyone};
 
 const RELAY_CLIENT: &str = "192.0.2.7";
 const AT_ONCE: &[u8] = b"MAIL FROM:<a@client.example>\r\nRCPT TO:<bob@example.org>\r\nDATA\r\nx\r\n.\r\n";
@@ -36,8 +34,8 @@ async fn a_relay_client_need_not_wait_whether_it_comes_itself_or_by_a_proxy() {
     let server = Server::start_as(
         |machine| machine.tolerance.enforces_sync = true,
         |context| {
-            context.proxy_networks = Arc::new(|_| true);
-            context.relay_networks = Arc::new(|client| client == RELAY_CLIENT.parse::<IpAddr>().unwrap());
+            context.proxy_networks = everyone();
+            context.relay_networks = RELAY_CLIENT.parse().unwrap();
         },
     );
     let mut proxy = server.client().await;
@@ -50,14 +48,14 @@ async fn a_relay_client_need_not_wait_whether_it_comes_itself_or_by_a_proxy() {
 
     let server = Server::start_as(
         |machine| machine.tolerance.enforces_sync = true,
-        |context| context.relay_networks = Arc::new(|_| true),
+        |context| context.relay_networks = everyone(),
     );
     send_at_once(&mut server.client().await, &["250", "250", "354", "250"]).await;
 }
 
 #[tokio::test]
 async fn a_relay_client_that_names_no_domain_means_the_origin() {
-    let relays = |context: &mut intake::IntakeContext| context.relay_networks = Arc::new(|_| true);
+    let relays = |context: &mut intake::IntakeContext| context.relay_networks = everyone();
     let server = Server::start_as(|machine| machine.tolerance.origin = Some("example.org".into()), relays);
     let mut client = server.client().await;
     client.expect("MAIL FROM:root", "250").await;

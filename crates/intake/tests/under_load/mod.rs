@@ -1,10 +1,9 @@
 //! Load, with simulated gauges: each stage has its reply, and whatever has begun may finish.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::server::{GATE_LIMITS, Server, body_after_received};
+use crate::server::{GATE_LIMITS, Server, body_after_received, everyone};
 use intake::ResourceRefusal;
 use load::policy::Gauge;
 use net::{ConnectionLimiter, ConnectionLimits, Rate};
@@ -40,7 +39,7 @@ async fn a_high_load_turns_strangers_away_before_they_speak() {
 
 #[tokio::test]
 async fn reserved_networks_are_let_in_whatever_the_load() {
-    let server = Server::start(|context| context.reserved_networks = Arc::new(|_| true));
+    let server = Server::start(|context| context.reserved_networks = everyone());
     server.set_gauges(&load(400.0));
     server.client().await.deliver(&["bob@example.org"]).await;
 }
@@ -48,7 +47,7 @@ async fn reserved_networks_are_let_in_whatever_the_load() {
 #[tokio::test]
 async fn short_disks_and_memory_take_no_new_mail_and_let_clients_in() {
     let path = Path::new("/lane");
-    let server = Server::start(|context| context.reserved_networks = Arc::new(|_| true));
+    let server = Server::start(|context| context.reserved_networks = everyone());
     for short in [Gauge::FreeSpace(path.into()), Gauge::FreeInodes(path.into()), Gauge::MemoryAvailable] {
         server.set_gauges(&[(short, 99.0)]);
         let mut client = server.client().await;
@@ -120,7 +119,7 @@ async fn relay_networks_have_no_rate_limits() {
     let limits = ConnectionLimits { connections_per_client: TWO_A_DAY, messages_per_client: TWO_A_DAY, ..GATE_LIMITS };
     let server = Server::start(|context| {
         context.connection_limiter = ConnectionLimiter::new(limits);
-        context.relay_networks = Arc::new(|_| true);
+        context.relay_networks = everyone();
     });
     for _ in 0..4 {
         let mut client = server.client().await;

@@ -17,11 +17,11 @@ use super::request::{ActionRequest, ControlRequest};
 use super::text::{SerdeAsText, plural};
 use super::{REQUEST_OCTETS_MAX, list as listed, show};
 use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
-use crate::config::Config;
 use crate::exit::{self, ExitError, FormattedError};
 use crate::output::output;
 use crate::reload::ReloadAnswer;
 use crate::terminal::printable;
+use config::Config;
 
 /// `mailrace queue list`.
 pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {

@@ -272,7 +272,7 @@ impl ControlHandler {
             if matches!(self.intake.resolve_recipient(&recipient).await, AddressResolution::Remote(_)) {
                 text += &access::explain_relaying(
                     client,
-                    (self.intake.relay_networks)(client),
+                    self.intake.relay_networks.contains(client),
                     self.intake.relaying_is_deferred,
                 );
             }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::client::{print, request_text};
 use super::filter::RecipientFilter;
 use super::request::ControlRequest;
-use crate::config::Config;
+use config::Config;
 
 const HEAD: &str = "-Queue ID-                --Size-- ---Arrival Time----  -Sender/Recipient-------";
 /// The column of recipients.

@@ -4,7 +4,8 @@
 
 use intake::access::{AccessStage, RuleAction};
 
-use crate::config::{AccessRule, Config, DomainPattern, EnvelopePattern, Network};
+use config::{AccessRule, Config, DomainPattern, EnvelopePattern};
+use mail::Network;
 
 /// A warning for each such rule.
 pub(super) fn unreachable_rules(config: &Config) -> Vec<String> {

@@ -13,7 +13,7 @@ use route::FixedHop;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use crate::config::{Config, TableKind, TransportKind};
+use config::{Config, TableKind, TransportKind};
 
 /// A warning for each socket that does not accept connections.
 pub fn unreachable_socket_warnings(config: &Config) -> Vec<String> {

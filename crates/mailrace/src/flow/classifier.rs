@@ -25,7 +25,8 @@ use queue::{AdmittedMessage, DestinationId, PendingRecipient, QueueNumber};
 use spool::{LiveMessage, RecipientState};
 
 use super::Queues;
-use crate::config::{DomainPattern, HeaderRule, Network, SenderRule};
+use config::{DomainPattern, HeaderRule, SenderRule};
+use mail::Network;
 
 /// Replaces the host of a mailbox whose host the directory does not tell. No real host has this
 /// name.

@@ -18,9 +18,9 @@ use spool::{CommitError, Spool, SpoolEntry, SubmittedBody};
 use tokio::runtime::Runtime;
 
 use super::SubmittedNotice;
-use crate::config::NulPolicy;
 use crate::log::Log;
 use crate::maildrop::DropFile;
+use config::NulPolicy;
 
 /// The protocol of these messages in Received lines and in the log.
 const PROTOCOL: &str = "local";

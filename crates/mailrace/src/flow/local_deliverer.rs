@@ -16,11 +16,11 @@ use mailbox::{LineEnds, MaildirWriterConfig};
 use queue::ContactResult;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::quota::{self, TransportQuota};
+use mailbox::quota::{QUOTA_TIME_MAX, QuotaRequest, TransportQuota};
 
-use super::mailbox_paths::{MailboxPathResolver, split_by_size};
 use super::message_cache::{CachedMessage, MessageCache};
 use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
+use mailbox::{MailboxPathResolver, split_by_size};
 
 /// Recipients in one batch. A larger batch shares its syncs better, but each message waits longer.
 const BATCH_RECIPIENTS_MAX: usize = 1000;
@@ -153,14 +153,16 @@ impl LocalDeliverer {
         let Some(quota) = &self.quota else {
             return targets.into_iter().map(|place| place.map(|folder| (folder, mailbox::QuotaState::None))).collect();
         };
-        let deadline = Instant::now() + quota::QUOTA_TIME_MAX;
+        let deadline = Instant::now() + QUOTA_TIME_MAX;
         let limits = match &self.runtime {
             Some(runtime) => runtime.block_on(quota.lookup_limits(mailboxes, deadline)),
             None => quota.default_limits(mailboxes.len()),
         };
         let octets = contexts.iter().flat_map(LocalTaskContext::stored_sizes);
-        let recipient_count = targets.iter().zip(&limits).zip(octets).map(|((place, limits), octets)| {
-            quota::QuotaRequest { folder: place.as_deref().ok(), limits: limits.as_ref().ok().copied(), octets }
+        let recipient_count = targets.iter().zip(&limits).zip(octets).map(|((place, limits), octets)| QuotaRequest {
+            folder: place.as_deref().ok(),
+            limits: limits.as_ref().ok().copied(),
+            octets,
         });
         let quotas = quota.check(&recipient_count.collect::<Vec<_>>(), SystemTime::now(), deadline);
         targets.into_iter().zip(quotas).map(|(place, quota)| place.map(|folder| (folder, quota))).collect()

@@ -13,8 +13,9 @@ use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{Table, TableEventHandler};
 use mail::Address;
 
-use crate::config::{AccessRule, Config, DomainPattern, EnvelopePattern, Network};
 use crate::tables::OpenTables;
+use config::{AccessRule, Config, DomainPattern, EnvelopePattern};
+use mail::Networks;
 
 /// The longest time that an answer is cached, whatever `[dns]` allows: a client that is removed
 /// from a list will soon try again.
@@ -126,11 +127,11 @@ fn rule_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
             conditions.push(AccessCondition { text: format!("{key} {}", list.join(", ")).into(), test });
         }
     };
-    let clients: Vec<Network> = rule.clients.clone();
+    let clients = Networks::from(rule.clients.clone());
     let helos: Vec<DomainPattern> = rule.helos.clone();
     let senders: Vec<EnvelopePattern> = rule.senders.clone();
     let recipients: Vec<EnvelopePattern> = rule.recipients.clone();
-    add("clients", &texts(&clients), ConditionMatcher::Client(super::network_matcher(&clients)));
+    add("clients", &texts(&clients), ConditionMatcher::Client(clients.clone()));
     add(
         "helos",
         &texts(&helos),

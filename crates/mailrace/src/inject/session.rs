@@ -14,11 +14,11 @@ use protocol::smtp::server::{
 use super::header::MessageHeader;
 use super::text::TextError;
 use super::{InjectError, Injector, now};
-use crate::config::Config;
 use crate::exit::{self, ExitError};
 use crate::from_config;
 use crate::maildrop::DropFile;
 use crate::stderr::print_stderr;
+use config::Config;
 
 const READ_OCTETS: usize = 64 * 1024;
 /// The CHUNKING line of the EHLO reply (RFC 3030).
@@ -283,7 +283,7 @@ fn push_with_crlf(input: &[u8], mut after_cr: bool, wire: &mut Vec<u8>) -> bool 
 mod tests {
     use super::super::options::Options;
     use super::*;
-    use crate::config::DEFAULT;
+    use config::DEFAULT;
 
     /// The replies, the totals, and the messages in the drop folder.
     fn run_session(input: &str) -> (String, SessionTotals, Vec<DropFile>) {

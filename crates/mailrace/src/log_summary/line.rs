@@ -159,8 +159,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::LogFormat;
     use crate::log_line::{self, Level};
+    use config::LogFormat;
 
     proptest! {
         #[test]

@@ -172,8 +172,8 @@ concurrency = { start = 1 }
 
     #[test]
     fn every_key_of_the_defaults_is_in_the_page() {
-        let page = page(crate::config::DEFAULT);
-        let keys = crate::config::DEFAULT.lines().filter_map(|line| match parse_line(line) {
+        let page = page(config::DEFAULT);
+        let keys = config::DEFAULT.lines().filter_map(|line| match parse_line(line) {
             SettingsLine::Key { name, .. } => Some(name),
             _ => None,
         });

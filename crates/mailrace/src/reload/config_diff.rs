@@ -1,7 +1,7 @@
 //! Compares two configurations by section, and tells which changes a running server cannot take
 //! over.
 
-use crate::config::{CertificateSettings, Config};
+use config::{CertificateSettings, Config};
 
 /// A section or key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

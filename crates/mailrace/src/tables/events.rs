@@ -67,8 +67,8 @@ mod tests {
     use mail::Timestamp;
 
     use super::*;
-    use crate::config::LogFormat;
     use crate::log_line::{self, LogEntry};
+    use config::LogFormat;
 
     #[test]
     fn each_event_is_a_line() {

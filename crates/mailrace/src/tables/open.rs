@@ -25,8 +25,8 @@ use lookup::unavailable::UnavailableTable;
 use lookup::{Table, TableEventHandler};
 
 use super::{TableOpener, TablePurpose};
-use crate::config::{self, TableKind};
 use crate::exit::{self, ExitError};
+use config::{self, TableKind};
 
 /// Opens a table. Its parts come from `opener`, which opens each once.
 pub(super) fn open(table: &config::TableConfig, opener: &mut TableOpener<'_>) -> Result<Arc<dyn Table>, ExitError> {
@@ -151,7 +151,7 @@ mod tests {
     use lookup::LookupAnswer;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     /// A configuration with one table of each type, in a folder.
     fn every_type(folder: &Path) -> Config {

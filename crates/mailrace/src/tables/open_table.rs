@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lookup::Table;
 
-use crate::config::{self, TableKind};
+use config::{self, TableKind};
 
 /// An open table.
 #[derive(Clone)]

@@ -60,9 +60,9 @@ fn rule_line(stage: AccessStage, rule: &RuleExplanation) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use crate::config::Config;
     use crate::from_config;
     use crate::tables::OpenTables;
+    use config::Config;
 
     use super::*;
 

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use super::super::text::{plural, short_duration};
 use super::{next_hop_load, obstacle_lines};
-use crate::config::Config;
 use crate::flow::{ClassifierRules, Transports};
 use crate::from_config;
-use crate::quota::MailboxQuotaChecker;
 use crate::tables::OpenTables;
+use config::Config;
+use mailbox::quota::MailboxQuotaChecker;
 
 /// How many of the addresses that an alias resolves to are traced.
 const RECIPIENTS_MAX: usize = 20;

@@ -11,10 +11,10 @@ use super::super::request::ControlRequest;
 use super::super::text::SerdeAsText;
 use super::text;
 use crate::cli::QueueShowArgs;
-use crate::config::Config;
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::terminal::printable;
+use config::Config;
 use mail::QueueId;
 
 /// `mailrace queue show`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::text::{plural, short_duration};
-use crate::config::LogTarget;
+use config::LogTarget;
 
 /// One JSON object for everything.
 pub(super) fn json(mut message: Value, recipients: Vec<Value>, header: &str) -> Value {

@@ -11,10 +11,10 @@ use super::super::client::{ControlClientError, print, request_text, try_request_
 use super::super::request::ControlRequest;
 use super::{LookupReport, ReportedAnswer, show};
 use crate::cli::TableStatsArgs;
-use crate::config::Config;
 use crate::exit::{self, ExitError};
 use crate::stderr::print_stderr;
 use crate::tables::{self, TableOpener, TablePurpose};
+use config::Config;
 
 /// `mailrace table get`: prints the values of `key`, one per line; standard error says which layer
 /// answered.

@@ -1,0 +1,338 @@
+//! The validated configuration: every value is checked, every default is filled in, and every
+//! reference to another section is resolved. Later code does not check settings again.
+//!
+//! [`Config::parse`] makes it from a TOML text, or returns [`ConfigErrors`]: everything that is
+//! wrong with the text, with lines and columns. The types here are plain data; the other crates get
+//! their own settings from them when the server starts. `default.toml`, beside this file, has every
+//! key with its default; `mailrace serve` uses it if there is no configuration file.
+
+mod access;
+mod auth;
+mod bounce;
+mod certificate_check;
+mod error;
+mod hint;
+mod limits;
+mod load;
+mod locate;
+mod path;
+mod queue;
+mod rate;
+mod read;
+mod routing;
+mod secret;
+mod section;
+mod table;
+mod tls;
+mod transport;
+mod value_kind;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mail::{Address, Networks};
+
+pub use access::{AccessRule, DnsblCodes, DnsblZone, EnvelopePattern, NotationError};
+pub use auth::{AuthBackend, AuthSettings, Mechanism};
+pub use bounce::BounceConfig;
+pub use certificate_check::check_certificates;
+pub use error::{ConfigError, ConfigErrors};
+pub use limits::ClientLimits;
+pub use load::LoadSettings;
+pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
+pub use path::MaildirPathTemplate;
+pub use protocol::smtp::server::NulPolicy;
+pub use queue::{AdoptSettings, HeaderRule, QueueRules, QueueSettings, RetrySettings, SchedulerSettings, SenderRule};
+pub use rate::Rate;
+pub use route::DomainPattern;
+pub use route::{FixedHop, RouteRule as Route};
+pub use routing::NextHopSettings;
+pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
+pub use tls::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
+pub use transport::{
+    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirTransportSettings, OutboundTls, ProbeSettings,
+    QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings, TransportKind, TransportSettings,
+};
+
+/// The kernel's limit for the path of a unix socket, without the final NUL.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The built-in configuration, used without a file: every key with its default.
+pub const DEFAULT: &str = include_str!("default.toml");
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The server's name in its greeting, in Received lines and in bounces.
+    pub hostname: Box<str>,
+    /// The domain for addresses without one. None: a domain of [`Config::domains`].
+    pub origin: Option<Box<str>>,
+    /// The folder for all data that has no other place.
+    pub data_dir: PathBuf,
+    /// The user to switch to after binding ports.
+    pub user: Option<Box<str>>,
+    /// Whether the server may run as root.
+    pub allow_root: bool,
+    /// Threads for sessions; 0 lets the server choose.
+    pub threads: usize,
+    /// The addresses to listen on: at least one, all different.
+    pub listeners: Vec<ListenerSettings>,
+    /// The certificates for TLS. Clients that ask for no other name get the first.
+    pub certificates: Vec<CertificateSettings>,
+    /// The TLS settings of all listeners.
+    pub tls: ServerTlsSettings,
+    /// How users log in. None: no listener offers AUTH.
+    pub auth: Option<AuthSettings>,
+    /// Lookup tables, with unique names.
+    pub tables: Vec<TableConfig>,
+    /// Local domains, with unique names.
+    pub domains: Vec<DomainSettings>,
+    /// Local domains whose names are in tables; no table appears twice.
+    pub domain_tables: Vec<DomainTableSettings>,
+    /// Transports, with unique names. The first two are [`TransportSettings::MAILDIR`] and
+    /// [`TransportSettings::SMTP`].
+    pub transports: Vec<TransportSettings>,
+    /// Routes for mail to other domains. The first match wins; the last one matches everything.
+    /// Each has a transport of type smtp or lmtp, and the next hop of its own or of its transport,
+    /// if any.
+    pub routes: Vec<Route>,
+    /// Settings of single next hops. The first match wins.
+    pub next_hops: Vec<NextHopSettings>,
+    /// How the DNS is queried and cached.
+    pub dns: dns::ResolverConfig,
+    /// When mail fails for a domain whose MX hosts have no address.
+    pub missing_addresses: route::MissingAddressPolicy,
+    /// The clients that may send to other domains.
+    pub relay: RelaySettings,
+    /// Access rules, in the order in which they are checked.
+    pub access: Vec<AccessRule>,
+    /// Settings of the SMTP protocol.
+    pub smtp: SmtpServerSettings,
+    /// Limits for clients.
+    pub limits: ClientLimits,
+    /// The queues, with unique names. The first three are [`QueueSettings::LOCAL`],
+    /// [`QueueSettings::STANDARD`] and [`QueueSettings::LAME`]. Exactly one adopts.
+    pub queues: Vec<QueueSettings>,
+    /// Settings of all queues together.
+    pub scheduler: SchedulerSettings,
+    /// Limits on system load.
+    pub load: LoadSettings,
+    /// Settings of bounces and delay notices.
+    pub bounce: BounceConfig,
+    /// The spool.
+    pub spool: SpoolSettings,
+    /// The log.
+    pub log: LogSettings,
+    /// The control socket.
+    pub admin: AdminSettings,
+}
+
+impl Config {
+    /// Parses `text`. `origin` is its name in error messages; `machine` is the default `hostname`.
+    pub fn parse(text: &str, origin: &str, machine: &str) -> Result<Config, ConfigErrors> {
+        read::config(text, origin, machine)
+    }
+
+    /// The transport named `name`. [`DomainSettings::transport`] and [`Route::transport`] always
+    /// name one that exists.
+    pub fn transport(&self, name: &str) -> Option<&TransportSettings> {
+        self.transports.iter().find(|transport| &*transport.name == name)
+    }
+
+    /// The queue named `name`.
+    pub fn queue(&self, name: &str) -> Option<&QueueSettings> {
+        self.queues.iter().find(|queue| &*queue.name == name)
+    }
+
+    /// The table named `name`. [`DomainSettings::mailboxes`], [`DomainSettings::aliases`] and
+    /// [`DomainSettings::hosts`] always name one that exists.
+    pub fn table(&self, name: &str) -> Option<&TableConfig> {
+        self.tables.iter().find(|table| &*table.name == name)
+    }
+}
+
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerProtocol {
+    /// RFC 5321.
+    Smtp,
+    /// RFC 2033.
+    Lmtp,
+    /// RFC 6409: SMTP for users. Messages get missing header fields.
+    Submission,
+}
+
+/// An address on which the server accepts connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSettings {
+    /// The protocol.
+    pub protocol: ListenerProtocol,
+    /// The address; with port 0 the system chooses a port.
+    pub address: SocketAddr,
+    /// The TLS mode. Any mode but `None` has a certificate.
+    pub tls: ListenerTls,
+    /// Load balancers, which must send a PROXY header first.
+    pub proxies: Networks,
+    /// Whether clients may log in. If true, there is [`Config::auth`].
+    pub auth: bool,
+    /// Whether clients must log in before they send mail.
+    pub require_auth: bool,
+}
+
+/// A local domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainSettings {
+    /// Its name, in lower case.
+    pub name: Box<str>,
+    /// The table of existing mailboxes; None: all exist.
+    pub mailboxes: Option<Box<str>>,
+    /// The table of aliases.
+    pub aliases: Option<Box<str>>,
+    /// The table of the hosts that store mailboxes. Mail for other hosts leaves by
+    /// [`TransportSettings::SMTP`].
+    pub hosts: Option<Box<str>>,
+    /// The transport to its mailboxes: of type maildir, or with a next hop of its own.
+    pub transport: Box<str>,
+    /// The address that gets mail for unknown mailboxes.
+    pub catch_all: Option<Address>,
+    /// The character between mailbox and tag.
+    pub delimiter: Option<char>,
+}
+
+/// Local domains whose names are in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainTableSettings {
+    /// The table of names.
+    pub names: Box<str>,
+    /// The settings of each domain; the name in it is empty.
+    pub settings: DomainSettings,
+}
+
+/// Which clients may send to other domains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelaySettings {
+    /// These networks may.
+    pub networks: Networks,
+    /// All other clients get 454 and may try again, rather than 550.
+    pub is_deferred: bool,
+}
+
+impl Default for RelaySettings {
+    fn default() -> Self {
+        RelaySettings { networks: Networks::loopback(), is_deferred: false }
+    }
+}
+
+/// Settings of the SMTP protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmtpServerSettings {
+    /// Clients whose bare CR and LF become CRLF instead of an error.
+    pub normalise_bare_newlines_from: Networks,
+    /// Proxies that may use XCLIENT.
+    pub xclient_from: Networks,
+    /// Accept only addresses in the syntax of RFC 5321.
+    pub strict_addresses: bool,
+    /// What to do with NUL bytes in a message.
+    pub nul: NulPolicy,
+    /// Untrusted clients must wait for 354 before they send a message.
+    pub enforces_sync: bool,
+}
+
+impl Default for SmtpServerSettings {
+    fn default() -> Self {
+        SmtpServerSettings {
+            normalise_bare_newlines_from: Networks::default(),
+            xclient_from: Networks::default(),
+            strict_addresses: false,
+            nul: NulPolicy::Keep,
+            enforces_sync: true,
+        }
+    }
+}
+
+/// What a 250 reply to a message guarantees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The message is on disk.
+    Commit,
+    /// The message is written, and on disk after the next sync.
+    Relaxed {
+        /// The time between syncs: how much mail a power failure can lose.
+        sync_every: Duration,
+    },
+}
+
+/// The spool, which keeps messages until they are delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolSettings {
+    /// The folders of the lanes, at least one. More lanes help only on disks of their own.
+    pub lanes: Vec<PathBuf>,
+    /// What a 250 reply guarantees.
+    pub durability: Durability,
+    /// The size of a segment file.
+    pub segment_octets: u64,
+    /// Free segments that each lane keeps for reuse.
+    pub spare_segments: usize,
+    /// Below this many free bytes on a lane's disk, new mail gets 452.
+    pub space_min: u64,
+    /// Below this many free inodes on a lane's disk, new mail gets 452.
+    pub inodes_min: u64,
+}
+
+impl SpoolSettings {
+    fn with_data_dir(data_dir: &Path) -> Self {
+        SpoolSettings {
+            lanes: vec![data_dir.join("spool")],
+            durability: Durability::Commit,
+            segment_octets: 64 << 20,
+            spare_segments: 8,
+            space_min: 256 << 20,
+            inodes_min: 1000,
+        }
+    }
+}
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `time event key=value ...`
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The destination of log lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard error.
+    Stderr,
+    /// A file, to which lines are appended.
+    File(PathBuf),
+}
+
+/// Log settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The format.
+    pub format: LogFormat,
+    /// The destination.
+    pub to: LogTarget,
+    /// Lines that may wait to be written. Further lines are dropped and counted.
+    pub queue: usize,
+    /// Whether to log the subject of each message.
+    pub subject: bool,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        LogSettings { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536, subject: false }
+    }
+}
+
+/// Settings of the control interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminSettings {
+    /// The path of its unix socket.
+    pub socket: PathBuf,
+}

@@ -1,0 +1,255 @@
+//! `[[access]]`. The conditions of a rule determine the earliest stage at which it can be checked.
+
+use std::collections::HashMap;
+
+use intake::access::{AccessStage, RuleAction, RuleSubject};
+use mail::Reply;
+use toml::Spanned;
+
+use super::{Unique, take_reference, unspanned};
+use crate::access::{AccessRule, DnsblZone};
+use crate::section::{Keywords, Section};
+use crate::value_kind::{self, ValueKind};
+
+/// Each client may cost a check of all rules.
+const RULES_MAX: usize = 1000;
+
+const STAGE: Keywords<AccessStage> = Keywords {
+    supported: &[
+        ("connect", AccessStage::Connect),
+        ("helo", AccessStage::Helo),
+        ("mail", AccessStage::Mail),
+        ("rcpt", AccessStage::Rcpt),
+    ],
+    planned: &[],
+};
+
+/// The words for actions, before their replies are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ActionWord {
+    Accept,
+    Refuse,
+    Defer,
+    Hold,
+    Table,
+}
+
+const ACTION: Keywords<ActionWord> = Keywords {
+    supported: &[
+        ("accept", ActionWord::Accept),
+        ("refuse", ActionWord::Refuse),
+        ("defer", ActionWord::Defer),
+        ("hold", ActionWord::Hold),
+        ("table", ActionWord::Table),
+    ],
+    planned: &[],
+};
+
+pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<AccessRule> {
+    let sections = document.sections("access").unwrap_or_default();
+    if let Some(section) = sections.get(RULES_MAX) {
+        let label = format!("expected at most {RULES_MAX}; put long lists of clients, names and addresses into tables");
+        section.report(section.span(), "access", "has too many rules", label);
+    }
+    let mut seen = SeenRules::default();
+    let rule = |(place, section)| rule(place, section, tables, &mut seen);
+    (1..).zip(sections).filter_map(rule).collect()
+}
+
+/// What later rules must agree with.
+#[derive(Default)]
+struct SeenRules {
+    names: Unique,
+    /// The stage of each list.
+    stages: HashMap<Box<str>, AccessStage>,
+}
+
+fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenRules) -> Option<AccessRule> {
+    let (name, at) = match section.take_spanned("name", &value_kind::TEXT) {
+        Some(name) => (name.get_ref().clone(), name.span()),
+        None => (format!("rule {number}"), section.span()),
+    };
+    seen.names.insert(&section, "name", &name, at);
+    let list = section.take_spanned("list", &value_kind::TEXT);
+    let table = |section: &mut Section<'_, '_>, key| take_reference(section, key, "[[table]]", tables).map(into_boxed);
+    let mut rule = AccessRule {
+        name: name.into(),
+        list: list.as_ref().map(|list| list.get_ref().as_str().into()),
+        stage: AccessStage::Connect,
+        users: true,
+        clients: non_empty_list(&mut section, "clients", &value_kind::NETWORK),
+        clients_in: table(&mut section, "clients_in"),
+        helos: non_empty_list(&mut section, "helos", &value_kind::PATTERN),
+        helos_in: table(&mut section, "helos_in"),
+        senders: non_empty_list(&mut section, "senders", &value_kind::SENDER_PATTERN),
+        senders_in: table(&mut section, "senders_in"),
+        recipients: non_empty_list(&mut section, "recipients", &value_kind::RECIPIENT_PATTERN),
+        recipients_in: table(&mut section, "recipients_in"),
+        dnsbl: section.section("dnsbl").and_then(zone),
+        action: RuleAction::Accept,
+    };
+    rule.stage = stage(&mut section, &rule);
+    if let Some(list) = list {
+        let first = *seen.stages.entry(list.get_ref().as_str().into()).or_insert(rule.stage);
+        if first != rule.stage {
+            let label = format!("expected `stage = {:?}`, as in the first rule of this list", first.name());
+            section.report(list.span(), "list", "has rules with another stage", label);
+        }
+    }
+    // Users often have addresses that are listed because of others.
+    rule.users = section.take_or("users", &value_kind::FLAG, rule.dnsbl.is_none());
+    rule.action = action(&mut section, &rule)?;
+    Some(rule)
+}
+
+fn into_boxed(text: Spanned<String>) -> Box<str> {
+    text.into_inner().into()
+}
+
+/// A list that is not empty: an empty one would be a condition that never holds, which is never
+/// intended.
+fn non_empty_list<T>(section: &mut Section<'_, '_>, key: &'static str, kind: &ValueKind<T>) -> Vec<T> {
+    let place = section.span_of(key);
+    let Some(list) = section.list(key, kind) else { return Vec::new() };
+    if list.is_empty() {
+        section.report(place, key, "is empty", format!("expected {}, or remove the key", kind.expected));
+    }
+    unspanned(list)
+}
+
+fn zone(mut section: Section<'_, '_>) -> Option<DnsblZone> {
+    let zone = section.take_required("zone", &value_kind::HOST);
+    let codes = non_empty_list(&mut section, "codes", &value_kind::DNSBL_CODES);
+    Some(DnsblZone { zone: zone?.into_inner(), codes })
+}
+
+/// The given stage, or the first at which all conditions are known.
+fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> AccessStage {
+    let of = |subject: RuleSubject, is_there: bool| is_there.then(|| subject.stage());
+    let needed = [
+        of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some()),
+        of(RuleSubject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
+        of(RuleSubject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
+    ];
+    let earliest = needed.into_iter().flatten().max().unwrap_or(AccessStage::Connect);
+    let place = section.span_of("stage");
+    match section.choice("stage", &STAGE) {
+        Some(stage) if stage < earliest => {
+            let label = format!("the conditions of the rule are known only at {:?}", earliest.name());
+            section.report(place, "stage", "is too early", label);
+            earliest
+        }
+        Some(stage) => stage,
+        None => earliest,
+    }
+}
+
+fn action(section: &mut Section<'_, '_>, rule: &AccessRule) -> Option<RuleAction> {
+    let place = section.span_of("action");
+    let word = section.take_required_choice("action", &ACTION);
+    let tables = [&rule.clients_in, &rule.helos_in, &rule.senders_in, &rule.recipients_in];
+    let named = tables.iter().filter(|table| table.is_some()).count();
+    if word == Some(ActionWord::Table) && named != 1 {
+        let label = format!("found {named} keys that name a table, expected one, whose values are the actions");
+        section.report(place, "action", "needs a table", label);
+    }
+    let reply = match word? {
+        ActionWord::Refuse | ActionWord::Defer => section.take_spanned("reply", &value_kind::REPLY),
+        ActionWord::Accept | ActionWord::Hold | ActionWord::Table => {
+            section.reject("reply", "expected only with \"refuse\" and \"defer\"");
+            None
+        }
+    };
+    let worded = |is_right: fn(&Reply) -> bool, class: &str| {
+        reply.filter(|reply| {
+            if !is_right(reply.get_ref()) {
+                let label = format!("expected a code from {class}00 to {class}99 with this action");
+                section.report(reply.span(), "reply", "does not match `action`", label);
+            }
+            true
+        })
+    };
+    Some(match word? {
+        ActionWord::Accept => RuleAction::Accept,
+        ActionWord::Hold => RuleAction::Hold,
+        ActionWord::Table => RuleAction::Table,
+        ActionWord::Refuse => RuleAction::Refuse(worded(Reply::is_permanent, "5").map(Spanned::into_inner)),
+        ActionWord::Defer => RuleAction::Defer(worded(Reply::is_transient, "4").map(Spanned::into_inner)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn parse(text: &str) -> Result<Vec<AccessRule>, String> {
+        let text = format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"OK\"]\n{text}");
+        Config::parse(&text, "text", "mx.here").map(|config| config.access).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn a_rule_is_asked_when_all_is_known_that_it_names() {
+        for (named, stage) in [
+            ("", AccessStage::Connect),
+            ("clients = [\"192.0.2.0/24\"]\n", AccessStage::Connect),
+            ("dnsbl = { zone = \"list.example\" }\n", AccessStage::Connect),
+            ("clients_in = \"t\"\nhelos = [\"*.example\"]\n", AccessStage::Helo),
+            ("senders = [\"<>\"]\nhelos_in = \"t\"\n", AccessStage::Mail),
+            ("recipients_in = \"t\"\nsenders_in = \"t\"\n", AccessStage::Rcpt),
+            ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", AccessStage::Rcpt),
+        ] {
+            let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
+            assert_eq!(
+                (rules[0].stage, &*rules[0].name, &rules[0].action),
+                (stage, "rule 1", &RuleAction::Hold),
+                "{named}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_rule_that_names_a_list_is_for_users_only_where_it_says_so() {
+        for (named, users) in [
+            ("clients_in = \"t\"\n", true),
+            ("users = false\n", false),
+            ("dnsbl = { zone = \"list.example\" }\n", false),
+            ("dnsbl = { zone = \"list.example\" }\nusers = true\n", true),
+        ] {
+            assert_eq!(parse(&format!("[[access]]\n{named}action = \"refuse\"\n")).unwrap()[0].users, users, "{named}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_told() {
+        for (rule, expected) in [
+            ("clients = []\naction = \"accept\"", "is empty"),
+            ("stage = \"connect\"\nsenders = [\"<>\"]\naction = \"accept\"", "known only at \"mail\""),
+            ("clients = [\"192.0.2.1\"]", "`access.action` is missing"),
+            ("action = \"accept\"\nreply = \"550 no\"", "is not allowed here"),
+            ("action = \"refuse\"\nreply = \"450 later\"", "from 500 to 599"),
+            ("action = \"defer\"\nreply = \"550 no\"", "from 400 to 499"),
+            ("action = \"refuse\"\nreply = \"550 4.7.1 no\"", "a reply such as"),
+            ("action = \"table\"\nclients = [\"192.0.2.1\"]", "found 0 keys"),
+            ("action = \"table\"\nclients_in = \"t\"\nhelos_in = \"t\"", "found 2 keys"),
+            ("action = \"hold\"\nclients_in = \"u\"", "unknown [[table]]"),
+            ("action = \"hold\"\nrecipients = [\"<>\"]", "a mail address"),
+            (
+                "list = \"l\"\naction = \"hold\"\n[[access]]\nlist = \"l\"\nsenders = [\"<>\"]\naction = \"hold\"",
+                "expected `stage = \"connect\"`",
+            ),
+            ("action = \"hold\"\ndnsbl = { codes = [\"127.0.0.2\"] }", "`access.dnsbl.zone` is missing"),
+            (
+                "action = \"hold\"\ndnsbl = { zone = \"a.example\", codes = [\"192.0.2.1\"] }",
+                "an answer of the DNS list",
+            ),
+        ] {
+            let faults = parse(&format!("[[access]]\n{rule}\n")).unwrap_err();
+            assert!(faults.contains(expected), "{rule}\n{faults}");
+        }
+        let twice = parse("[[access]]\nname = \"a\"\naction = \"hold\"\n[[access]]\nname = \"a\"\naction = \"hold\"\n");
+        assert!(twice.unwrap_err().contains("\"a\" appears twice"));
+        let as_another = parse("[[access]]\nname = \"rule 2\"\naction = \"hold\"\n[[access]]\naction = \"hold\"\n");
+        assert!(as_another.unwrap_err().contains("\"rule 2\" appears twice"));
+    }
+}

@@ -1,0 +1,283 @@
+//! From the TOML document to the validated configuration, section by section. `value_kind` defines
+//! what a value looks like; this module knows the sections, their defaults, and how settings depend
+//! on each other.
+
+mod access;
+mod auth;
+mod domains;
+mod limits;
+mod queues;
+mod routing;
+mod storage;
+mod tables;
+mod tls;
+mod transports;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mail::Networks;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::error::{ConfigError, ConfigErrors};
+use super::hint::did_you_mean;
+use super::section::{Diagnostics, Keywords, Section};
+use super::value_kind::{self, ValueKind};
+use super::{
+    Config, ListenerProtocol, ListenerSettings, ListenerTls, NulPolicy, RelaySettings, SmtpServerSettings, path, secret,
+};
+
+const DATA_DIR: &str = "./mailrace-data";
+
+/// Parses the whole text and reports all errors together, but only the first if the text is not
+/// TOML.
+pub(super) fn config(text: &str, origin: &str, machine: &str) -> Result<Config, ConfigErrors> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let faults = errors.iter().map(syntax_error).collect();
+        return Err(ConfigErrors::new(origin, text, faults, &secret::likely_secret_spans(text)));
+    }
+    let document = document.into_inner();
+    let diagnostics = Diagnostics { secrets: secret::secret_spans(&document).into(), ..Diagnostics::default() };
+    let config = read_document(Section::document(document, &diagnostics), machine);
+    match diagnostics.errors.into_inner() {
+        faults if faults.is_empty() => Ok(config),
+        faults => Err(ConfigErrors::new(origin, text, faults, &diagnostics.secrets.into_inner())),
+    }
+}
+
+fn syntax_error(error: &toml::de::Error) -> ConfigError {
+    ConfigError::new(error.span().unwrap_or(0..0), "this is not TOML", error.message())
+}
+
+fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
+    let data_dir = document.take_spanned("data_dir", &value_kind::TEXT);
+    let data_dir = data_dir.map_or_else(|| PathBuf::from(DATA_DIR), |dir| read_data_dir(&document, &dir));
+    let hostname = document.take("hostname", &value_kind::HOST).or_else(|| value_kind::host(machine));
+    let hostname = hostname.unwrap_or_else(|| "localhost".into());
+    let origin = document.take("origin", &value_kind::HOST);
+    let limits = limits::limits(&mut document);
+    let (tables, table_names) = tables::tables(&mut document, &data_dir);
+    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
+    let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
+    let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
+    let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
+    let (dns, missing_addresses) = routing::dns(&mut document);
+    Config {
+        user: document.take("user", &value_kind::TEXT).map(Into::into),
+        allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
+        threads: document.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0),
+        listeners: listeners(&mut document, has_certificate, logins),
+        auth,
+        tls: tls::server(&mut document),
+        routes: routing::routes(&mut document, &table_names, &transports, &domains),
+        next_hops: routing::next_hops(&mut document),
+        dns,
+        missing_addresses,
+        access: access::rules(&mut document, &table_names),
+        relay: relay(&mut document),
+        smtp: smtp(&mut document),
+        queues: queues::queues(&mut document, &table_names),
+        scheduler: queues::scheduler(&mut document),
+        load: limits::load(&mut document),
+        bounce: limits::bounce(&mut document),
+        spool: storage::spool(&mut document, &data_dir, limits.spill_above),
+        log: storage::log(&mut document, &data_dir),
+        admin: storage::admin(&mut document, &data_dir),
+        limits,
+        certificates,
+        tables,
+        domains,
+        domain_tables,
+        transports: transports.valid,
+        hostname,
+        origin,
+        data_dir,
+    }
+}
+
+fn read_data_dir(document: &Section<'_, '_>, written: &Spanned<String>) -> PathBuf {
+    if let Some(placeholder) = written.get_ref().find(['{', '}']) {
+        let label = format!("found a brace at character {}, expected a path without placeholders", placeholder + 1);
+        document.report(written.span(), "data_dir", "has an invalid value", label);
+    }
+    PathBuf::from(written.get_ref())
+}
+
+const PROTOCOL: Keywords<ListenerProtocol> = Keywords {
+    supported: &[
+        ("smtp", ListenerProtocol::Smtp),
+        ("lmtp", ListenerProtocol::Lmtp),
+        ("submission", ListenerProtocol::Submission),
+    ],
+    planned: &["pop3", "http"],
+};
+
+fn listeners(
+    document: &mut Section<'_, '_>,
+    has_certificate: bool,
+    logins: auth::AuthContext,
+) -> Vec<ListenerSettings> {
+    let Some(sections) = document.sections("listener") else {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
+        let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
+        let (auth, require_auth) = (false, false);
+        return vec![ListenerSettings {
+            protocol: ListenerProtocol::Smtp,
+            address,
+            tls,
+            auth,
+            require_auth,
+            proxies: Networks::default(),
+        }];
+    };
+    let mut unique = Unique::default();
+    sections.into_iter().filter_map(|section| listener(section, has_certificate, logins, &mut unique)).collect()
+}
+
+fn listener(
+    mut section: Section<'_, '_>,
+    has_certificate: bool,
+    logins: auth::AuthContext,
+    unique: &mut Unique,
+) -> Option<ListenerSettings> {
+    let of_protocol = section.span_of("protocol");
+    let protocol = section.take_required_choice("protocol", &PROTOCOL);
+    let tls = tls::listener(&mut section, has_certificate);
+    let (auth, require_auth) = auth::listener(&mut section, protocol, tls, logins);
+    let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
+    let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
+    let place = endpoint.span();
+    let Some(address) = endpoint.into_inner() else {
+        section.report(
+            place,
+            "address",
+            "is not supported yet",
+            "listening on unix sockets is not supported yet".into(),
+        );
+        return None;
+    };
+    if protocol == Some(ListenerProtocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
+        let label = "expected a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
+        section.report(of_protocol, "protocol", "needs TLS on addresses that other hosts can reach", label);
+    }
+    if address.port() != 0 {
+        unique.insert(&section, "address", &address.to_string(), place);
+    }
+    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies })
+}
+
+/// The name of another section.
+fn take_reference(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    kind: &str,
+    names: &[String],
+) -> Option<Spanned<String>> {
+    let name = section.take_spanned(key, &value_kind::TEXT)?;
+    check_known_name(section, key, &name, kind, names);
+    Some(name)
+}
+
+/// Reports a name under `key` that no section has.
+fn check_known_name(section: &Section<'_, '_>, key: &str, name: &Spanned<String>, kind: &str, names: &[String]) {
+    if !names.contains(name.get_ref()) {
+        let title = format!("unknown {kind} in `{key}`");
+        let label = match names {
+            [] => format!("found {:?}, but there is no {kind}", name.get_ref()),
+            names => format!("found {:?}, expected one of: {}", name.get_ref(), names.join(", ")),
+        };
+        let help = did_you_mean(name.get_ref(), names.iter().map(String::as_str));
+        section.report_error(ConfigError::new(name.span(), title, label).with_help(help));
+    }
+}
+
+fn relay(document: &mut Section<'_, '_>) -> RelaySettings {
+    let defaults = RelaySettings::default();
+    let Some(mut section) = document.section("relay") else { return defaults };
+    RelaySettings {
+        networks: networks(&mut section, "networks").unwrap_or(defaults.networks),
+        is_deferred: section.choice("others", &RELAY_OTHERS).unwrap_or(defaults.is_deferred),
+    }
+}
+
+const RELAY_OTHERS: Keywords<bool> = Keywords { supported: &[("refuse", false), ("defer", true)], planned: &[] };
+
+const NUL: Keywords<NulPolicy> = Keywords {
+    supported: &[("keep", NulPolicy::Keep), ("strip", NulPolicy::Strip), ("refuse", NulPolicy::Refuse)],
+    planned: &[],
+};
+
+fn smtp(document: &mut Section<'_, '_>) -> SmtpServerSettings {
+    let defaults = SmtpServerSettings::default();
+    let Some(mut section) = document.section("smtp") else { return defaults };
+    let mut networks = |key| networks(&mut section, key).unwrap_or_default();
+    SmtpServerSettings {
+        normalise_bare_newlines_from: networks("normalise_bare_newlines_from"),
+        xclient_from: networks("xclient_from"),
+        strict_addresses: section.take_or("strict_addresses", &value_kind::FLAG, defaults.strict_addresses),
+        nul: section.choice("nul", &NUL).unwrap_or(defaults.nul),
+        enforces_sync: section.take_or("enforce_sync", &value_kind::FLAG, defaults.enforces_sync),
+    }
+}
+
+fn networks(section: &mut Section<'_, '_>, key: &'static str) -> Option<Networks> {
+    section.list(key, &value_kind::NETWORK).map(|list| unspanned(list).into())
+}
+
+fn unspanned<T>(placed: Vec<Spanned<T>>) -> Vec<T> {
+    placed.into_iter().map(Spanned::into_inner).collect()
+}
+
+/// `first` and `longest` of growing waits; `first` must not exceed `longest`.
+fn read_waits(section: &mut Section<'_, '_>, first: Duration, longest: Duration) -> (Duration, Duration) {
+    let longest = section.take_or("longest", &value_kind::DURATION, longest);
+    let written = section.take_spanned("first", &value_kind::DURATION);
+    if let Some(written) = written.as_ref().filter(|written| *written.get_ref() > longest) {
+        let label = format!("expected no more than `longest`, {longest:?}");
+        section.report(written.span(), "first", "has an invalid value", label);
+    }
+    (written.map_or(first.min(longest), Spanned::into_inner), longest)
+}
+
+/// A path with `{data_dir}` replaced.
+fn fill_path(section: &Section<'_, '_>, key: &str, template: &Spanned<String>, data_dir: &Path) -> Option<PathBuf> {
+    let filled = path::fill_data_dir(template.get_ref(), data_dir);
+    let state = |matter| {
+        let label = format!("{matter}; expected a path, optionally with {{data_dir}}");
+        section.report(template.span(), key, "has an invalid value", label);
+    };
+    filled.map_err(state).ok()
+}
+
+/// Values that may appear only once.
+#[derive(Default)]
+struct Unique {
+    first_spans: HashMap<String, Range<usize>>,
+}
+
+impl Unique {
+    fn insert(&mut self, section: &Section<'_, '_>, key: &str, value: &str, place: Range<usize>) {
+        if let Some(first) = self.first_spans.get(value) {
+            let title = format!("{value:?} appears twice");
+            let fault = ConfigError::new(place, title, format!("expected another `{key}`")).with_earlier(first.clone());
+            section.report_error(fault);
+        } else {
+            self.first_spans.insert(value.to_owned(), place);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first_spans.is_empty()
+    }
+
+    fn names(self) -> Vec<String> {
+        let mut names: Vec<_> = self.first_spans.into_iter().collect();
+        names.sort_by_key(|(_, place)| place.start);
+        names.into_iter().map(|(name, _)| name).collect()
+    }
+}

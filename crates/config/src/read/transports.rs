@@ -1,0 +1,285 @@
+//! `[transport.NAME]`: the two built-in transports, and added ones.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use super::{fill_path, read_waits, take_reference};
+use crate::section::{Keywords, Section};
+use crate::transport::SENDFILE_ABOVE;
+use crate::value_kind::{self, ValueKind};
+use crate::{
+    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirPathTemplate, MaildirTransportSettings,
+    OutboundTls, ProbeSettings, QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings,
+    TransportKind, TransportSettings,
+};
+
+/// The valid transports, and the names of all, including those with errors.
+pub(super) struct TransportSections {
+    pub(super) valid: Vec<TransportSettings>,
+    pub(super) names: Vec<String>,
+}
+
+impl TransportSections {
+    /// The transport of that name, if it is valid.
+    pub(super) fn find(&self, name: &str) -> Option<&TransportSettings> {
+        self.valid.iter().find(|transport| &*transport.name == name)
+    }
+}
+
+/// The value of the key `type`.
+#[derive(Clone, Copy)]
+enum Type {
+    Maildir,
+    Network(SmtpFlavor),
+}
+
+const SMTP: (&str, Type) = ("smtp", Type::Network(SmtpFlavor::Smtp));
+const LMTP: (&str, Type) = ("lmtp", Type::Network(SmtpFlavor::Lmtp));
+const MAILDIR: (&str, Type) = ("maildir", Type::Maildir);
+const ANY_TYPE: Keywords<Type> = Keywords { supported: &[MAILDIR, SMTP, LMTP], planned: &[] };
+const ONLY_SMTP: Keywords<Type> = Keywords { supported: &[SMTP], planned: &[] };
+const ONLY_MAILDIR: Keywords<Type> = Keywords { supported: &[MAILDIR], planned: &[] };
+
+pub(super) fn transports(
+    document: &mut Section<'_, '_>,
+    tables: &[String],
+    data_dir: &Path,
+    hostname: &str,
+) -> TransportSections {
+    let (names, mut sound) =
+        (vec![TransportSettings::MAILDIR.to_owned(), TransportSettings::SMTP.to_owned()], Vec::new());
+    sound.push(TransportSettings {
+        name: TransportSettings::MAILDIR.into(),
+        kind: TransportKind::Maildir(MaildirTransportSettings::with_data_dir(data_dir)),
+    });
+    let smtp = SmtpTransportSettings::new(SmtpFlavor::Smtp, hostname.into());
+    sound.push(TransportSettings { name: TransportSettings::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
+    let mut transports = TransportSections { valid: sound, names };
+    for (name, section) in document.named_sections("transport") {
+        let name = name.into_inner();
+        let kind = transport_kind(section, &name, tables, data_dir, hostname);
+        match (transports.valid.iter_mut().find(|transport| *transport.name == *name), kind) {
+            (Some(built_in), Some(kind)) => built_in.kind = kind,
+            (None, Some(kind)) => transports.valid.push(TransportSettings { name: (*name).into(), kind }),
+            (_, None) => {}
+        }
+        if !transports.names.contains(&name) {
+            transports.names.push(name);
+        }
+    }
+    transports
+}
+
+/// None if the type is invalid: then the other keys cannot be checked.
+fn transport_kind(
+    mut section: Section<'_, '_>,
+    name: &str,
+    tables: &[String],
+    data_dir: &Path,
+    hostname: &str,
+) -> Option<TransportKind> {
+    let kind = match name {
+        TransportSettings::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
+        TransportSettings::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(SmtpFlavor::Smtp)),
+        _ => section.take_required_choice("type", &ANY_TYPE).or_else(|| {
+            section.skip_rest();
+            None
+        })?,
+    };
+    Some(match kind {
+        Type::Maildir => TransportKind::Maildir(maildir(section, tables, data_dir)),
+        Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, hostname))),
+    })
+}
+
+const LINE_ENDS: Keywords<LineEnds> =
+    Keywords { supported: &[("crlf", LineEnds::Crlf), ("lf", LineEnds::Lf)], planned: &[] };
+
+fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> MaildirTransportSettings {
+    let defaults = MaildirTransportSettings::with_data_dir(data_dir);
+    let path = section.take_spanned("path", &value_kind::TEXT).and_then(|template| {
+        let state = |matter| {
+            let label = format!("{matter}; expected a path with {{data_dir}}, {{domain}} and {{local}}");
+            section.report(template.span(), "path", "has an invalid value", label);
+        };
+        MaildirPathTemplate::parse(template.get_ref(), data_dir).map_err(state).ok()
+    });
+    let places = mailbox_places(&mut section, tables, data_dir);
+    let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(defaults.line_ends);
+    let quota = quota(&mut section, tables);
+    let (concurrency, latency_target) = match section.section("concurrency") {
+        None => (defaults.concurrency, defaults.latency_target),
+        Some(mut numbers) => {
+            let most = numbers.take_or("most", &ValueKind::COUNT, defaults.concurrency.max);
+            let target = numbers.take_or("target", &value_kind::DURATION, defaults.latency_target);
+            (concurrency(numbers, Concurrency { max: most, ..defaults.concurrency }, "most"), target)
+        }
+    };
+    MaildirTransportSettings {
+        path: path.unwrap_or(defaults.path),
+        places,
+        line_ends,
+        quota,
+        concurrency,
+        latency_target,
+    }
+}
+
+/// The table of mailbox folders, and the folder that contains them all.
+fn mailbox_places(
+    section: &mut Section<'_, '_>,
+    tables: &[String],
+    data_dir: &Path,
+) -> Option<MailboxPathTableSettings> {
+    let table = take_reference(section, "places", "[[table]]", tables);
+    let root = section.take_spanned("root", &value_kind::TEXT);
+    if let (None, Some(root)) = (&table, &root) {
+        let label = "expected `places` too, a table of mailbox folders".to_owned();
+        section.report(root.span(), "root", "is not allowed here", label);
+    }
+    let root = root.and_then(|template| fill_path(section, "root", &template, data_dir));
+    Some(MailboxPathTableSettings {
+        table: table?.into_inner().into(),
+        root: root.unwrap_or_else(|| data_dir.join("mail")),
+    })
+}
+
+const QUOTA_FULL: Keywords<QuotaFullAction> =
+    Keywords { supported: &[("defer", QuotaFullAction::Defer), ("refuse", QuotaFullAction::Refuse)], planned: &[] };
+
+/// The size limits of mailboxes, if there are any.
+fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<QuotaSettings> {
+    let limits = section.section("quota").map(|mut limits| {
+        let bytes = limits.take_or("bytes", &value_kind::SIZE, 0);
+        (bytes, limits.take_or("messages", &ValueKind::COUNT_OR_ZERO, 0))
+    });
+    let table = take_reference(section, "quota_table", "[[table]]", tables).map(|table| table.into_inner().into());
+    let place = section.span_of("quota_full");
+    let full = section.choice("quota_full", &QUOTA_FULL);
+    if limits.is_none() && table.is_none() {
+        if full.is_some() {
+            let label = "expected `quota` or `quota_table` too".to_owned();
+            section.report(place, "quota_full", "is not allowed here", label);
+        }
+        return None;
+    }
+    let (bytes, messages) = limits.unwrap_or_default();
+    Some(QuotaSettings { bytes, messages, table, full: full.unwrap_or(QuotaFullAction::Defer) })
+}
+
+/// Reads `concurrency`. `defaults.max` is already known; `most` is the name of its key.
+fn concurrency(mut section: Section<'_, '_>, defaults: Concurrency, most: &str) -> Concurrency {
+    let start = section.take_spanned("start", &ValueKind::COUNT);
+    if let Some(start) = start.as_ref().filter(|start| *start.get_ref() > defaults.max) {
+        let label = format!("expected no more than `{most}`, {}", defaults.max);
+        section.report(start.span(), "start", "has an invalid value", label);
+    }
+    Concurrency {
+        start: start.map_or(defaults.start, |start| start.into_inner()).min(defaults.max),
+        max: defaults.max,
+        grow: section.take_or("grow", &value_kind::NON_NEGATIVE, defaults.grow),
+        shrink: section.take_or("shrink", &value_kind::FRACTION, defaults.shrink),
+    }
+}
+
+const TLS: Keywords<OutboundTls> = Keywords {
+    supported: &[("never", OutboundTls::Never), ("offered", OutboundTls::Offered), ("required", OutboundTls::Required)],
+    planned: &[],
+};
+const FAMILIES: Keywords<IpFamilies> = Keywords {
+    supported: &[("ipv4", IpFamilies::V4), ("ipv6", IpFamilies::V6), ("both", IpFamilies::Both)],
+    planned: &[],
+};
+
+fn smtp(mut s: Section<'_, '_>, flavor: SmtpFlavor, hostname: &str) -> SmtpTransportSettings {
+    let defaults = SmtpTransportSettings::new(flavor, hostname.into());
+    let (source_v4, source_v6) = sources(&mut s);
+    SmtpTransportSettings {
+        flavor,
+        next_hop: s.take("next_hop", &value_kind::NEXT_HOP),
+        port: s.take_or("port", &value_kind::PORT, defaults.port),
+        source_v4,
+        source_v6,
+        helo: s.take_or("helo", &value_kind::HOST, defaults.helo),
+        tls: s.choice("tls", &TLS).unwrap_or(defaults.tls),
+        pipelining: s.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
+        chunking: s.take_or("chunking", &value_kind::FLAG, defaults.chunking),
+        sendfile_above: sendfile(&mut s),
+        families: s.choice("families", &FAMILIES).unwrap_or(defaults.families),
+        concurrency: connections(&mut s, defaults.concurrency),
+        rate: s.take("rate", &value_kind::RATE),
+        messages_per_connection_max: s.take_or(
+            "messages_per_connection",
+            &ValueKind::COUNT,
+            defaults.messages_per_connection_max,
+        ),
+        recipients_per_message_max: s.take_or(
+            "recipients_per_message",
+            &ValueKind::COUNT,
+            defaults.recipients_per_message_max,
+        ),
+        addresses_tried_max: s.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
+        idle_time_max: s.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
+        idle_connections_max: s.take_or("idle_connections", &ValueKind::COUNT_OR_ZERO, defaults.idle_connections_max),
+        probe: s.section("probe").map_or(defaults.probe, probe),
+        timeouts: s.section("timeouts").map_or(defaults.timeouts, timeouts),
+    }
+}
+
+fn connections(section: &mut Section<'_, '_>, defaults: Concurrency) -> Concurrency {
+    let most = section.take_or("connections", &ValueKind::COUNT, defaults.max);
+    let defaults = Concurrency { start: defaults.start.min(most), max: most, ..defaults };
+    match section.section("concurrency") {
+        Some(numbers) => concurrency(numbers, defaults, "connections"),
+        None => defaults,
+    }
+}
+
+/// The local addresses, at most one per family.
+fn sources(section: &mut Section<'_, '_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let (mut v4, mut v6) = (None, None);
+    for source in section.list("source", &value_kind::IP_ADDRESS).unwrap_or_default() {
+        let earlier = match *source.get_ref() {
+            IpAddr::V4(address) => v4.replace(address).map(|_| "IPv4"),
+            IpAddr::V6(address) => v6.replace(address).map(|_| "IPv6"),
+        };
+        if let Some(family) = earlier {
+            let label = format!("expected at most one {family} address");
+            section.report(source.span(), "source", "has too many addresses", label);
+        }
+    }
+    (v4, v6)
+}
+
+fn sendfile(section: &mut Section<'_, '_>) -> Option<u64> {
+    let wanted = section.take_or("sendfile", &value_kind::FLAG, true);
+    let above = section.take_spanned("sendfile_above", &value_kind::SIZE);
+    if let (false, Some(above)) = (wanted, &above) {
+        let label = "expected only with sendfile = true".to_owned();
+        section.report(above.span(), "sendfile_above", "is not allowed here", label);
+    }
+    wanted.then(|| above.map_or(SENDFILE_ABOVE, |above| above.into_inner()))
+}
+
+fn probe(mut section: Section<'_, '_>) -> ProbeSettings {
+    let defaults = ProbeSettings::default();
+    let (first, longest) = read_waits(&mut section, defaults.first, defaults.longest);
+    ProbeSettings {
+        failures: section.take_or("failures", &ValueKind::COUNT, defaults.failures),
+        first,
+        factor: section.take_or("factor", &value_kind::FACTOR, defaults.factor),
+        longest,
+    }
+}
+
+fn timeouts(mut section: Section<'_, '_>) -> SmtpTimeouts {
+    let defaults = SmtpTimeouts::default();
+    SmtpTimeouts {
+        connect: section.take_or("connect", &value_kind::DURATION, defaults.connect),
+        banner: section.take_or("banner", &value_kind::DURATION, defaults.banner),
+        command: section.take_or("command", &value_kind::DURATION, defaults.command),
+        data: section.take_or("data", &value_kind::DURATION, defaults.data),
+        block: section.take_or("block", &value_kind::DURATION, defaults.block),
+        message: section.take_or("message", &value_kind::DURATION, defaults.message),
+    }
+}

@@ -1,0 +1,375 @@
+//! The configuration file: all errors are reported together, each with its place.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use config::{
+    Config, DEFAULT, Durability, LineEnds, ListenerProtocol, ListenerTls, LogFormat, LogTarget, QueueSettings,
+    QuotaFullAction, TlsVersion, TransportKind, TransportSettings,
+};
+use proptest::prelude::*;
+use route::DomainPattern;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
+}
+
+fn faults(text: &str) -> String {
+    parse(text).expect_err("the text has faults")
+}
+
+#[test]
+fn the_built_in_text_states_every_default() {
+    assert_eq!(parse(DEFAULT), parse(""));
+}
+
+/// The built-in text with its examples: the lines that begin with `# key =` or `# [`.
+fn with_examples() -> impl Iterator<Item = &'static str> {
+    let example = |line: &'static str| {
+        let rest = line.strip_prefix("# ")?;
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_lowercase() || c == '_');
+        (after.starts_with(" = ") || rest.starts_with('[')).then_some(rest)
+    };
+    DEFAULT.lines().map(move |line| example(line).unwrap_or(line))
+}
+
+#[test]
+fn the_examples_of_the_built_in_text_are_sound() {
+    // These contradict other settings in the text.
+    let is_other = |line: &&str| line.starts_with("sync_every") || line.starts_with("bind =");
+    let text: Vec<_> = with_examples().filter(|line| !is_other(line)).collect();
+    let config = parse(&text.join("\n")).unwrap();
+    assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (10, 2, 1));
+    assert!(config.load.refuse_above.is_some() && !config.queues[1].rules.is_empty());
+}
+
+/// An error about an unknown key lists all known keys of its section.
+#[test]
+fn the_built_in_text_names_every_key_that_is_known() {
+    let shown = faults(include_str!("unknown.toml"));
+    let document: toml::Table = with_examples().collect::<Vec<_>>().join("\n").parse().unwrap();
+    let (mut sections, mut missing) = (0, Vec::new());
+    for (title, rest) in shown.split("error: unknown key `").skip(1).filter_map(|fault| fault.split_once("zz`")) {
+        let known = rest.lines().find_map(|line| line.split_once("expected one of: ")).unwrap().1;
+        let stated = keys_in(&document, title.split('.').filter(|name| !name.is_empty()));
+        missing.extend(known.split(", ").filter(|key| !stated.contains(*key)).map(|key| format!("{title}{key}")));
+        sections += 1;
+    }
+    assert_eq!((sections, missing), (47, Vec::<String>::new()));
+}
+
+/// The keys of the section at that path; for a list of tables, the keys of all of them.
+fn keys_in<'a>(document: &toml::Table, path: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let mut tables = vec![document];
+    for name in path {
+        tables = tables.into_iter().filter_map(|table| table.get(name)).flat_map(tables_of).collect();
+    }
+    tables.into_iter().flat_map(|table| table.keys().cloned()).collect()
+}
+
+fn tables_of(value: &toml::Value) -> Vec<&toml::Table> {
+    match value {
+        toml::Value::Table(table) => vec![table],
+        toml::Value::Array(elements) => elements.iter().filter_map(toml::Value::as_table).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn without_a_file_it_keeps_mail_for_localhost() {
+    let config = parse("").unwrap();
+    assert_eq!(&*config.hostname, "host.example");
+    assert_eq!(config.listeners[0].address.to_string(), "127.0.0.1:2525");
+    assert_eq!(&*config.domains[0].name, "localhost");
+    let TransportKind::Maildir(maildir) = &config.transport(&config.domains[0].transport).unwrap().kind else {
+        panic!("the default transport is not a Maildir");
+    };
+    assert_eq!(maildir.path.expand("localhost", "bob"), Path::new("./mailrace-data/mail/localhost/bob"));
+    assert_eq!(config.spool.lanes, [Path::new("./mailrace-data/spool")]);
+    assert!(config.relay.networks[0].contains("127.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn what_is_built_in_is_always_there_and_comes_first() {
+    let adopting = |config: &Config| {
+        let mut adopting = config.queues.iter().filter(|queue| queue.adopt.is_some());
+        let name = adopting.next().unwrap().name.clone();
+        assert_eq!(adopting.next(), None);
+        name
+    };
+    for (text, adopts) in [
+        ("", QueueSettings::LAME),
+        ("[[queue]]\nname = \"lame\"\nconcurrency = 1\n", QueueSettings::LAME),
+        ("[[queue]]\nname = \"slow\"\nadopt = {}\n[[queue]]\nname = \"local\"\n", "slow"),
+        ("[transport.a]\ntype = \"maildir\"\n[transport.smtp]\nport = 26\n", QueueSettings::LAME),
+    ] {
+        let config = parse(text).unwrap();
+        let queues: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
+        assert_eq!(queues[..3], [QueueSettings::LOCAL, QueueSettings::STANDARD, QueueSettings::LAME], "{text}");
+        let transports: Vec<_> = config.transports.iter().map(|transport| &*transport.name).collect();
+        assert_eq!(transports[..2], [TransportSettings::MAILDIR, TransportSettings::SMTP], "{text}");
+        assert_eq!(&*adopting(&config), adopts, "{text}");
+    }
+}
+
+#[test]
+fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
+    let last = |text: &str| parse(text).unwrap().routes.pop().unwrap();
+    assert_eq!((last("").pattern, last("").next_hop), (DomainPattern::Any, None));
+    let relayed = last("[transport.smtp]\nnext_hop = \"relay.example.net\"\n");
+    assert_eq!(relayed.next_hop.unwrap().to_string(), "relay.example.net");
+    let own = parse("[[route]]\ndomain = \"*\"\nnext_hop = \"[192.0.2.1]\"\n").unwrap().routes;
+    assert_eq!((own.len(), own[0].next_hop.as_ref().unwrap().to_string()), (1, "[192.0.2.1]".to_owned()));
+}
+
+#[test]
+fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
+    let config = parse("[transport.smtp]\nconnections = 1\n").unwrap();
+    let TransportKind::Smtp(smtp) = &config.transport(TransportSettings::SMTP).unwrap().kind else {
+        panic!("not SMTP")
+    };
+    assert_eq!((smtp.concurrency.start, smtp.concurrency.max), (1, 1));
+}
+
+#[test]
+fn a_machine_without_a_usable_name_is_localhost() {
+    for name in ["", "a b", "-"] {
+        assert_eq!(&*Config::parse("", "", name).unwrap().hostname, "localhost");
+    }
+}
+
+#[test]
+fn every_setting_arrives_where_it_belongs() {
+    let config = parse(include_str!("full.toml")).unwrap();
+    insta::assert_debug_snapshot!(config);
+    assert_eq!(config.listeners[1].protocol, ListenerProtocol::Lmtp);
+    let TransportKind::Maildir(boxes) = &config.transport("boxes").unwrap().kind else { panic!("not a Maildir") };
+    assert_eq!(boxes.line_ends, LineEnds::Lf);
+    let names: Vec<_> = config.queues.iter().map(|queue| &*queue.name).collect();
+    assert_eq!(names, ["local", "standard", "lame", "lists"]);
+    assert_eq!(config.spool.durability, Durability::Relaxed { sync_every: Duration::from_millis(250) });
+    assert_eq!((config.log.format, config.log.to), (LogFormat::Json, LogTarget::File("/srv/mail/log".into())));
+}
+
+#[test]
+fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
+    let quota = |text: &str| {
+        let text =
+            format!("[[table]]\nname = \"t\"\ntype = \"static\"\nvalues = [\"1S\"]\n[transport.maildir]\n{text}\n");
+        let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else {
+            panic!("not a Maildir")
+        };
+        maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
+    };
+    assert_eq!(quota(""), None);
+    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, QuotaFullAction::Defer)));
+    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, QuotaFullAction::Refuse)));
+    let shown = faults(
+        "[transport.maildir]\nquota_full = \"defer\"\n[transport.a]\ntype = \"maildir\"\nquota_table = \"nowhere\"\n\
+         quota = { bytes = \"much\", mesages = 1 }\nquota_full = \"bounce\"\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn an_unknown_key_is_told_with_the_nearest_known_one() {
+    let shown = faults("hostnam = \"mx1.example.org\"\n\n[limits]\nmesage = \"50MiB\"\ncolour = 3\n");
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_wrong_type_is_told_with_what_was_found() {
+    let shown = faults(
+        "hostname = 5\nallow_root = \"yes\"\nlistener = 25\nlimits = []\n[relay]\nnetworks = \"10.0.0.0/8\"\n[transport]\nmaildir = 1\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_wrong_unit_or_range_is_told_with_examples() {
+    let shown = faults(
+        "[limits]\nsession_time = \"2 parsecs\"\nidle_time = 300\nmessage = \"50 mib\"\nsessions = 0\nerrors = -1\n\
+         spill_above = \"63KiB\"\n\
+         [relay]\nnetworks = [\"10.0.0.0/8\", \"10.0.0.1/8\"]\n[spool]\nsegment = \"1KiB\"\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+/// The error used to list the known words, without the equivalent of the given one.
+#[test]
+fn words_of_other_servers_are_told_with_ours() {
+    insta::assert_snapshot!(faults(include_str!("foreign.toml")));
+}
+
+#[test]
+fn what_is_wrong_about_tls_is_told() {
+    let shown = faults(
+        "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:465\"\ntls = \"implicit\"\n\
+         [tls]\nmin_version = \"1.1\"\nhandshake_timeout = \"0s\"\n",
+    );
+    insta::assert_snapshot!(shown);
+    let shown = faults(
+        "[[certificate]]\nchain = \"a.pem\"\n[[certificate]]\nchain = \"{x}/a.pem\"\nkey = \"k\"\nnames = [\"*\", \"a b\"]\n\
+         [[listener]]\nprotocol = \"lmtp\"\naddress = \"127.0.0.1:25\"\ntls = \"startls\"\n",
+    );
+    insta::assert_snapshot!("what_is_wrong_about_certificates", shown);
+}
+
+#[test]
+fn a_listener_offers_tls_where_there_is_a_certificate() {
+    let listener = |tls: &str| format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:0\"\n{tls}");
+    let certificate = "[[certificate]]\nchain = \"{data_dir}/a.pem\"\nkey = \"b.pem\"\nnames = [\"*.Example.ORG\"]\n";
+    let tls_of = |text: &str| parse(text).unwrap().listeners[0].tls;
+    assert_eq!(tls_of(""), ListenerTls::None);
+    assert_eq!(tls_of(&listener("")), ListenerTls::None);
+    assert_eq!(tls_of(certificate), ListenerTls::Starttls);
+    assert_eq!(tls_of(&format!("{}{certificate}", listener(""))), ListenerTls::Starttls);
+    for (word, tls) in [
+        ("none", ListenerTls::None),
+        ("starttls", ListenerTls::Starttls),
+        ("required", ListenerTls::Required),
+        ("implicit", ListenerTls::Implicit),
+    ] {
+        assert_eq!(tls_of(&format!("{}{certificate}", listener(&format!("tls = \"{word}\"\n")))), tls);
+    }
+    let config = parse(&format!("data_dir = \"/d\"\n{certificate}[tls]\nmin_version = \"1.3\"\n")).unwrap();
+    assert_eq!(config.certificates[0].chain, Path::new("/d/a.pem"));
+    assert_eq!(config.certificates[0].names, ["*.example.org".into()]);
+    assert_eq!(config.tls.version_min, TlsVersion::V1_3);
+}
+
+#[test]
+fn the_same_twice_is_told_with_both_places() {
+    let shown = faults(
+        "[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\n\n[[listener]]\nprotocol = \"lmtp\"\n\
+         address = \"127.0.0.1:25\"\n\n[[domain]]\nname = \"example.org\"\n\n[[domain]]\nname = \"Example.ORG\"\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_name_that_nothing_bears_is_told_with_those_there_are() {
+    let shown = faults(
+        "[[domain]]\nname = \"example.org\"\nmailboxes = \"peeple\"\naliases = \"others\"\ntransport = \"mailder\"\n\n\
+         [[table]]\nname = \"people\"\ntype = \"text\"\npath = \"people\"\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn what_is_missing_is_told_at_its_section() {
+    let shown = faults("[[listener]]\n[[table]]\nname = \"people\"\n[[domain]]\nmailboxes = \"people\"\n");
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn what_the_design_has_and_this_version_has_not_is_told_as_such() {
+    let shown = faults(include_str!("designed.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_text_that_is_not_toml_is_told_by_its_syntax_alone() {
+    let shown = faults("hostname = \"mx1\ncolour = \n[limits\n");
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_told() {
+    let shown = faults(
+        "[[queue]]\nname = \"standard\"\nretry = { first = \"5h\", factor = 0.5, jitter = 2 }\n\n\
+         [spool]\nsync_every = \"1s\"\nsegment = 4194303\nlanes = [\"/a\", \"/a\", \"{local}\"]\n\n\
+         [transport.maildir]\ntype = \"maildir\"\npath = \"{data_dir}/mail\"\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn unusable_transports_are_reported() {
+    let shown = faults(include_str!("astray.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn conflicting_queues_are_reported() {
+    let shown = faults(include_str!("queues.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_thousand_queues_are_enough() {
+    let queues = |count| (0..count).map(|n| format!("[[queue]]\nname = \"q{n}\"\n")).collect::<String>();
+    assert_eq!(parse(&queues(997)).unwrap().queues.len(), 1000);
+    assert!(faults(&queues(998)).contains("too many queues"));
+}
+
+#[test]
+fn what_is_no_pattern_no_next_hop_and_no_rate_is_told_with_examples() {
+    let shown = faults(include_str!("notations.toml"));
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn only_the_first_errors_are_shown() {
+    let text: String = (0..5000).map(|n| format!("k{n} = 1\n")).collect();
+    let shown = faults(&text);
+    assert_eq!(shown.matches("error: ").count(), 50);
+    assert!(shown.ends_with("5000 errors in mailrace.toml, only the first 50 are shown"));
+}
+
+/// Texts similar to configurations: known keys with values of all kinds, in any order.
+fn nearly_toml() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        proptest::sample::select(with_examples().collect::<Vec<_>>()).prop_map(str::to_owned),
+        ("[a-z_]{1,12}", "[\"\\[\\]{}0-9a-zA-Zé\u{202e}\t .=,-]{0,12}")
+            .prop_map(|(key, value)| format!("{key} = {value}")),
+        any::<String>(),
+    ];
+    proptest::collection::vec(line, 0..12).prop_map(|lines| lines.join("\n"))
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in nearly_toml()) {
+        let _ = parse(&text);
+    }
+}
+
+#[test]
+fn what_is_wrong_about_logins_is_told() {
+    let shown = faults(
+        "[[listener]]\nprotocol = \"submission\"\naddress = \"0.0.0.0:587\"\n\
+         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\nauth = true\n\
+         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:26\"\nrequire_auth = true\n\
+         [[table]]\nname = \"people\"\ntype = \"static\"\nvalues = [\"x\"]\n\
+         [auth]\nbind = \"people\"\npasswords = \"people\"\nmechanisms = [\"SCRAM-SHA-256\", \"XOAUTH2\"]\n\
+         senders = \"owners\"\n",
+    );
+    insta::assert_snapshot!(shown);
+    insta::assert_snapshot!(faults("[auth]\n"));
+    insta::assert_snapshot!(faults("[[listener]]\nprotocol = \"submission\"\naddress = \"127.0.0.1:587\"\n"));
+}
+
+#[test]
+fn a_submission_wants_users_and_scram_is_spoken_where_it_is_named() {
+    let of = |auth: &str| {
+        let table =
+            "[[table]]\nname = \"a\"\ntype = \"ldap\"\nurl = \"ldap://x\"\nbase = \"x\"\nfilter = \"(x={key})\"\n";
+        let listeners = "[[listener]]\nprotocol = \"submission\"\naddress = \"127.0.0.1:587\"\n\
+                         [[listener]]\nprotocol = \"submission\"\naddress = \"127.0.0.1:588\"\nrequire_auth = false\n\
+                         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\n";
+        parse(&format!("{listeners}{table}[auth]\nclear_text = true\n{auth}")).unwrap()
+    };
+    let config = of("passwords = \"a\"\n");
+    let asked: Vec<_> = config.listeners.iter().map(|listener| (listener.auth, listener.require_auth)).collect();
+    assert_eq!(asked, [(true, true), (true, false), (false, false)]);
+    let spoken = |config: Config| {
+        let auth = config.auth.unwrap();
+        (auth.mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>(), auth.verification.scram)
+    };
+    assert_eq!(spoken(config), (vec!["PLAIN", "LOGIN"], false));
+    assert_eq!(spoken(of("bind = \"a\"\n")), (vec!["PLAIN", "LOGIN"], false));
+    let named = "passwords = \"a\"\nmechanisms = [\"SCRAM-SHA-256\", \"PLAIN\"]\n";
+    assert_eq!(spoken(of(named)), (vec!["SCRAM-SHA-256", "PLAIN"], true));
+}

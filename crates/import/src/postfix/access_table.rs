@@ -1,0 +1,445 @@
+//! Converts tables of access(5). Values are translated as follows:
+//!
+//! | Postfix                                                      | here                              |
+//! |--------------------------------------------------------------|-----------------------------------|
+//! | `OK`, `PERMIT`, digits                                       | `OK`                              |
+//! | `REJECT`, `DEFER`, `4NN`, `5NN`, `HOLD`                      | the same                          |
+//! | `DEFER_IF_PERMIT`                                            | `DEFER`                           |
+//! | `DUNNO`, `WARN`, `INFO`, `PREPEND`, `BCC`, `DEFER_IF_REJECT` | `DUNNO`                           |
+//! | `DISCARD`, `FILTER`, `REDIRECT`, restrictions                | `DEFER`, so that no mail is accepted by mistake |
+//!
+//! A domain without a leading dot also matches its subdomains, unless
+//! `parent_domain_matches_subdomains` says otherwise; here such a key is written twice. Clients are
+//! known only by their address, so keys that are host names of clients are reported.
+
+use std::collections::HashSet;
+use std::net::Ipv6Addr;
+
+use mail::Reply;
+
+use super::networks::IpNet;
+
+/// What a table is looked up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AccessSubject {
+    Client,
+    Helo,
+    Sender,
+    Recipient,
+}
+
+impl AccessSubject {
+    /// The subject of `check_SUBJECT_access`.
+    pub(super) fn of_rule(rule: &str) -> Option<AccessSubject> {
+        Some(match rule {
+            "check_client_access" => AccessSubject::Client,
+            "check_helo_access" => AccessSubject::Helo,
+            "check_sender_access" => AccessSubject::Sender,
+            "check_recipient_access" => AccessSubject::Recipient,
+            _ => return None,
+        })
+    }
+
+    /// The key of a rule that names such a table.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            AccessSubject::Client => "clients_in",
+            AccessSubject::Helo => "helos_in",
+            AccessSubject::Sender => "senders_in",
+            AccessSubject::Recipient => "recipients_in",
+        }
+    }
+}
+
+/// The meaning of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AccessAction {
+    Accept,
+    /// `REJECT`, `DEFER`, or a reply code, with its text.
+    Reject(String),
+    Hold,
+    /// No decision; the text says what is lost, if anything.
+    Dunno(Option<&'static str>),
+    /// Not supported; why.
+    Other(&'static str),
+}
+
+/// Why restrictions as values are not supported.
+const RESTRICTIONS: &str = "restrictions as table values are not supported";
+
+impl AccessAction {
+    /// Whether Postfix may let mail pass by this value.
+    fn may_accept(&self) -> bool {
+        matches!(self, AccessAction::Accept | AccessAction::Other(RESTRICTIONS))
+    }
+
+    /// Parses a value.
+    pub(super) fn parse(value: &str) -> AccessAction {
+        let value = valid_reply(value);
+        let (word, text) = value.split_once(' ').unwrap_or((&value, ""));
+        let digits = word.bytes().all(|b| b.is_ascii_digit());
+        let is_code = digits && word.len() == 3 && word.starts_with(['4', '5']);
+        match &*word.to_ascii_uppercase() {
+            "" | "DUNNO" => AccessAction::Dunno(None),
+            "OK" | "PERMIT" => AccessAction::Accept,
+            "REJECT" => AccessAction::Reject(value),
+            "DEFER" | "DEFER_IF_PERMIT" => AccessAction::Reject(format!("DEFER {text}").trim_end().to_owned()),
+            "HOLD" => AccessAction::Hold,
+            "DEFER_IF_REJECT" => AccessAction::Dunno(Some("later refusals are not deferred")),
+            "WARN" | "INFO" => AccessAction::Dunno(Some("there is no log line for it")),
+            "PREPEND" => AccessAction::Dunno(Some("header fields are not added")),
+            "BCC" => AccessAction::Dunno(Some("copies of mail are not supported")),
+            "DISCARD" => AccessAction::Other("discarding mail is not supported"),
+            "FILTER" => AccessAction::Other("filters are not supported"),
+            "REDIRECT" => AccessAction::Other("redirecting mail is not supported"),
+            _ if is_code => AccessAction::Reject(value),
+            _ if digits && text.is_empty() => AccessAction::Accept,
+            _ => AccessAction::Other(RESTRICTIONS),
+        }
+    }
+
+    /// The value for a table of ours.
+    fn description(&self) -> &str {
+        match self {
+            AccessAction::Accept => "OK",
+            AccessAction::Reject(text) => text,
+            AccessAction::Hold => "HOLD",
+            AccessAction::Dunno(_) => "DUNNO",
+            AccessAction::Other(_) => "DEFER",
+        }
+    }
+
+    /// What is lost.
+    fn unsupported_reason(&self) -> Option<&'static str> {
+        match self {
+            AccessAction::Dunno(why) => *why,
+            AccessAction::Other(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// `action` and `reply` of an equivalent rule; None if there is no decision.
+    pub(super) fn action(&self) -> Option<(&'static str, Option<String>)> {
+        match self {
+            AccessAction::Accept => Some(("accept", None)),
+            AccessAction::Hold => Some(("hold", None)),
+            AccessAction::Dunno(_) => None,
+            AccessAction::Other(_) => Some(("defer", None)),
+            AccessAction::Reject(value) => {
+                let (word, text) = value.split_once(' ').unwrap_or((value, ""));
+                let is_later = word.starts_with('4') || word == "DEFER";
+                let action = if is_later { "defer" } else { "refuse" };
+                let usual = if is_later { "450 4.7.1" } else { "554 5.7.1" };
+                let own = format!("{word} {text}").parse::<Reply>().ok().filter(|reply| !reply.text.is_empty());
+                let with = |line: String| line.parse::<Reply>().ok();
+                let enhanced = || with(format!("{} {text}", &usual[..3])).filter(|reply| reply.enhanced.is_some());
+                let worded = || enhanced().or_else(|| with(format!("{usual} {text}")));
+                let reply = own.or_else(|| (!text.is_empty()).then(worded).flatten());
+                Some((action, reply.map(|reply| reply.to_string())))
+            }
+        }
+    }
+}
+
+/// A valid value for a text table: without quotes and stray commas.
+fn valid_reply(value: &str) -> String {
+    let value = value.replace('"', "'");
+    let parts = value.split(',').map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// The contents of a table, as far as they can be read.
+#[derive(Clone, Debug)]
+pub(super) enum AccessTableContent {
+    /// Keys and their actions.
+    Entries(Vec<(String, AccessAction)>),
+    /// Lines of regular expressions.
+    Patterns(PatternLines),
+    /// Networks; the first match wins.
+    Networks(Vec<(IpNet, AccessAction)>),
+    /// A table of this name that is queried at run time.
+    Unreadable(String),
+}
+
+impl AccessTableContent {
+    /// Whether it may let clients pass.
+    pub(super) fn can_accept(&self) -> bool {
+        let mut acts: Box<dyn Iterator<Item = &AccessAction>> = match self {
+            AccessTableContent::Entries(entries) => Box::new(entries.iter().map(|(_, act)| act)),
+            AccessTableContent::Patterns(lines) => Box::new(lines.iter().filter_map(|(_, act)| act.as_ref())),
+            AccessTableContent::Networks(networks) => Box::new(networks.iter().map(|(_, act)| act)),
+            AccessTableContent::Unreadable(_) => return true,
+        };
+        acts.any(|act| *act == AccessAction::Accept)
+    }
+
+    /// Whether Postfix lets mail to other domains pass by it.
+    pub(super) fn may_relay(&self, subject: AccessSubject, own: &[String]) -> bool {
+        let is_ours = |key: &str| {
+            let domain = key.rsplit_once('@').map_or(key, |(_, domain)| domain);
+            subject == AccessSubject::Recipient && own.iter().any(|it| it.eq_ignore_ascii_case(domain))
+        };
+        match self {
+            AccessTableContent::Entries(entries) => entries.iter().any(|(key, act)| act.may_accept() && !is_ours(key)),
+            AccessTableContent::Patterns(lines) => {
+                lines.iter().any(|(_, act)| act.as_ref().is_some_and(AccessAction::may_accept))
+            }
+            AccessTableContent::Networks(networks) => networks.iter().any(|(_, act)| act.may_accept()),
+            AccessTableContent::Unreadable(_) => true,
+        }
+    }
+
+    /// Whether it has an accepting entry that cannot be translated.
+    pub(super) fn loses_accept(&self, subject: AccessSubject) -> bool {
+        match self {
+            AccessTableContent::Entries(entries) => {
+                entries.iter().any(|(key, act)| *act == AccessAction::Accept && keys(key, subject, false).is_err())
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Lines of regular expressions: the text before the value, and the action. None: a line without a
+/// value.
+pub(super) type PatternLines = Vec<(String, Option<AccessAction>)>;
+
+/// Whether a pattern contains letters that no address has, so that it must be for host names.
+pub(super) fn is_for_name(head: &str) -> bool {
+    if head.trim().eq_ignore_ascii_case("endif") {
+        return false;
+    }
+    let mut is_escaped = false;
+    let body = head.rsplit_once(|c: char| !c.is_alphanumeric()).map_or(head, |(body, _)| body);
+    body.strip_prefix("if").unwrap_or(body).chars().any(|c| {
+        let is_letter = c.is_ascii_alphabetic() && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_letter
+    })
+}
+
+/// Parses lines of `/pattern/flags value`.
+pub(super) fn patterns(lines: &[String]) -> PatternLines {
+    let read = |line: &String| match pattern_end(line) {
+        Some(end) => (line[..end].trim_end().to_owned(), Some(AccessAction::parse(&line[end..]))),
+        None => (line.clone(), None),
+    };
+    lines.iter().map(read).collect()
+}
+
+/// The start of the value; None without one, as in `if` and `endif`.
+pub(super) fn pattern_end(line: &str) -> Option<usize> {
+    let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
+    let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
+    let mut is_escaped = false;
+    let closes = |(_, c): &(usize, char)| {
+        let found = *c == mark && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        found
+    };
+    let begin = start + mark.len_utf8();
+    let close = begin + line[begin..].char_indices().find(closes)?.0;
+    Some(line[close..].find(char::is_whitespace).map_or(line.len(), |behind| close + behind))
+}
+
+/// Formats the lines of a pattern table.
+pub(super) fn pattern_text(lines: &[(String, Option<AccessAction>)]) -> String {
+    let line = |(head, act): &(String, Option<AccessAction>)| match act {
+        None => format!("{head}\n"),
+        Some(act) => {
+            let why = act.unsupported_reason().map(|why| format!("# not translated, the value below: {why}\n"));
+            format!("{}{head} {}\n", why.unwrap_or_default(), act.description())
+        }
+    };
+    lines.iter().map(line).collect()
+}
+
+/// A converted table, with counts of what was lost.
+#[derive(Debug, Default)]
+pub(super) struct ConvertedAccessTable {
+    pub(super) text: String,
+    /// Entries that act differently, or not at all.
+    pub(super) unsupported: usize,
+    /// Entries that are missing and rejected mail.
+    pub(super) not_refused: usize,
+}
+
+/// Formats entries as a text table. `parents`: a domain matches its subdomains.
+pub(super) fn entry_text(
+    entries: &[(String, AccessAction)],
+    subject: AccessSubject,
+    parents: bool,
+) -> ConvertedAccessTable {
+    let (mut written, mut seen) = (ConvertedAccessTable::default(), HashSet::new());
+    for (key, act) in entries {
+        let keys = match keys(key, subject, parents) {
+            Ok(keys) => keys,
+            Err(why) => {
+                written.unsupported += 1;
+                written.not_refused +=
+                    usize::from(matches!(act, AccessAction::Reject(_) | AccessAction::Hold | AccessAction::Other(_)));
+                let entry = format!("{key} {}", act.description()).split_whitespace().collect::<Vec<_>>().join(" ");
+                written.text.push_str(&format!("# not translated: {entry}: {why}\n"));
+                continue;
+            }
+        };
+        if let Some(why) = act.unsupported_reason() {
+            written.unsupported += 1;
+            written.text.push_str(&format!("# not translated, the value below: {why}\n"));
+        }
+        for key in keys.into_iter().filter(|key| seen.insert(key.to_lowercase())) {
+            written.text.push_str(&format!("{key:<31} {}\n", act.description()));
+        }
+    }
+    written
+}
+
+/// The keys that one Postfix key becomes.
+fn keys(key: &str, subject: AccessSubject, parents: bool) -> Result<Vec<String>, &'static str> {
+    let is_sound = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
+    if key.is_empty() || key.starts_with('#') || key.ends_with(':') || !key.chars().all(is_sound) {
+        return Err("this is not a valid key");
+    }
+    if subject == AccessSubject::Client {
+        return match is_address(key) {
+            true => Ok(vec![key.trim_end_matches('.').to_owned()]),
+            false => Err("clients are known only by their addresses, not by names"),
+        };
+    }
+    if key == "<>" && subject == AccessSubject::Sender || key.starts_with('[') {
+        return Ok(vec![key.to_owned()]);
+    }
+    match key.split_once('@') {
+        Some(_) if subject == AccessSubject::Helo => Err("no client uses this HELO name"),
+        Some(("", _)) => Err("Postfix never looks it up: a domain has no @"),
+        Some(_) => Ok(vec![key.to_owned()]),
+        None if key.starts_with('.') && parents => Err("Postfix never looks it up: see \
+             parent_domain_matches_subdomains"),
+        None if parents => Ok(vec![key.to_owned(), format!(".{key}")]),
+        None => Ok(vec![key.to_owned()]),
+    }
+}
+
+/// Whether it is an IP address or a prefix of one: whole octets of IPv4, or groups of IPv6.
+fn is_address(key: &str) -> bool {
+    let octets: Vec<&str> = key.trim_end_matches('.').split('.').collect();
+    let is_v4 = octets.len() <= 4 && octets.iter().all(|octet| octet.parse::<u8>().is_ok());
+    let is_group = |group: &str| group.len() <= 4 && group.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_v6 = key.parse::<Ipv6Addr>().is_ok() || key.contains(':') && key.split(':').all(is_group);
+    let begins_v6 = !key.contains('.') && key.len() == 4 && is_group(key) && key.starts_with(['2', '3', 'f']);
+    is_v4 || is_v6 || begins_v6
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::postfix::map_text;
+
+    fn entries(text: &str) -> Vec<(String, AccessAction)> {
+        map_text::entries(text, false).into_iter().map(|(key, value)| (key, AccessAction::parse(&value))).collect()
+    }
+
+    #[test]
+    fn values_say_the_same_or_put_off() {
+        for (value, expected) in [
+            ("OK", "OK"),
+            ("permit", "OK"),
+            ("12345", "OK"),
+            ("reject", "reject"),
+            ("REJECT \"no\",, way,", "REJECT 'no', way"),
+            ("550 5.1.1 moved", "550 5.1.1 moved"),
+            ("defer_if_permit later", "DEFER later"),
+            ("WARN of it", "DUNNO"),
+            ("PREPEND X-A: b", "DUNNO"),
+            ("DISCARD", "DEFER"),
+            ("REDIRECT a@b.example", "DEFER"),
+            ("permit_mynetworks, reject", "DEFER"),
+            ("", "DUNNO"),
+        ] {
+            assert_eq!(AccessAction::parse(value).description(), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_rule_says_what_the_value_says() {
+        for (value, action, reply) in [
+            ("REJECT", "refuse", None),
+            ("reject go away", "refuse", Some("554 5.7.1 go away")),
+            ("REJECT 5.1.1 moved", "refuse", Some("554 5.1.1 moved")),
+            ("521 5.3.2 no mail", "refuse", Some("521 5.3.2 no mail")),
+            ("554", "refuse", None),
+            ("DEFER in an hour", "defer", Some("450 4.7.1 in an hour")),
+            ("450 later", "defer", Some("450 later")),
+            ("554 4.7.1 of another class", "refuse", Some("554 5.7.1 4.7.1 of another class")),
+        ] {
+            assert_eq!(AccessAction::parse(value).action(), Some((action, reply.map(str::to_owned))), "{value}");
+        }
+    }
+
+    #[test]
+    fn keys_stand_for_what_postfix_asks_for() {
+        let text = "example.org REJECT\n.dead.example OK\nbob@example.org OK\npostmaster@ OK\n<> DUNNO\n@x.example REJECT\n\
+                    \"a b\"@x.example REJECT\n";
+        insta::assert_snapshot!(entry_text(&entries(text), AccessSubject::Sender, true).text, @r#"
+        example.org                     REJECT
+        .example.org                    REJECT
+        # not translated: .dead.example OK: Postfix never looks it up: see parent_domain_matches_subdomains
+        bob@example.org                 OK
+        postmaster@                     OK
+        <>                              DUNNO
+        # not translated: @x.example REJECT: Postfix never looks it up: a domain has no @
+        # not translated: "a b"@x.example REJECT: this is not a valid key
+        "#);
+        let clients = "192.0.2 OK\n192.0.2.1 REJECT\n2001:db8 HOLD\nbad.example REJECT\n10.0.0.0/8 OK\n";
+        let written = entry_text(&entries(clients), AccessSubject::Client, true);
+        assert_eq!((written.unsupported, written.not_refused), (2, 1));
+        insta::assert_snapshot!(written.text, @r"
+        192.0.2                         OK
+        192.0.2.1                       REJECT
+        2001:db8                        HOLD
+        # not translated: bad.example REJECT: clients are known only by their addresses, not by names
+        # not translated: 10.0.0.0/8 OK: clients are known only by their addresses, not by names
+        ");
+    }
+
+    #[test]
+    fn patterns_for_names_of_clients_are_told_from_those_for_addresses() {
+        for (head, expected) in [
+            ("/^192\\.0\\.2\\.\\d+$/i", false),
+            ("/^unknown$/", true),
+            ("!/\\.example$/", true),
+            ("if /^10\\./", false),
+            ("if !/^mx/", true),
+            ("endif", false),
+        ] {
+            assert_eq!(is_for_name(head), expected, "{head}");
+        }
+    }
+
+    #[test]
+    fn patterns_keep_all_but_their_value() {
+        let lines = ["/^a\\/b/i  OK", "if /x/", "!|y z| REDIRECT q@r", "endif", "/z/"].map(str::to_owned);
+        insta::assert_snapshot!(pattern_text(&patterns(&lines)), @r"
+        /^a\/b/i OK
+        if /x/
+        # not translated, the value below: redirecting mail is not supported
+        !|y z| DEFER
+        endif
+        /z/ DUNNO
+        ");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_a_text_table(text in "(?s)[1a.@:,\"#<> \n\t/\\[OKREJ45]{0,80}|(?s).{0,80}", parents: bool) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("table");
+            for subject in [AccessSubject::Client, AccessSubject::Helo, AccessSubject::Sender, AccessSubject::Recipient] {
+                std::fs::write(&path, entry_text(&entries(&text), subject, parents).text).unwrap();
+                lookup::text::TextTable::load("table", &path).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Converts outbound mail: the relay host, routes, and settings of the SMTP client.
+
+use super::Conversion;
+use super::config_draft::{TomlSection, quoted, quoted_list};
+use super::delivery_methods::DeliveryMethod;
+use super::lookups::MapRef;
+use super::transports::{AddressClass, TransportTarget};
+use super::words::list;
+use config::DomainPattern;
+
+/// Entries of transport_maps that become routes; more belong in a table.
+const ROUTES_MAX: usize = 1000;
+
+impl Conversion<'_> {
+    pub(super) fn outbound(&mut self) {
+        self.default_delivery();
+        self.routes();
+        self.block_addresses(AddressClass::Other, None);
+        self.sources();
+        self.client_tls();
+        self.share_client_settings();
+    }
+
+    /// default_transport and relayhost.
+    fn default_delivery(&mut self) {
+        ["default_transport", "relayhost"].iter().for_each(|name| self.draft.mapped(name));
+        let target = self.target_of_class(AddressClass::Other);
+        let who = "other domains";
+        match self.delivery_method(&target, who) {
+            DeliveryMethod::Network { kind: "smtp", next_hop, port } => {
+                let set = |(key, value): (&str, String)| self.draft.set("[transport.smtp]", key, value, target.from);
+                let hop = next_hop.map(|hop| ("next_hop", quoted(&hop)));
+                hop.into_iter().chain(port.map(|port| ("port", port.to_string()))).for_each(set);
+            }
+            DeliveryMethod::Reply(reply) => self.draft.set("[transport.smtp]", "next_hop", quoted(&reply), target.from),
+            DeliveryMethod::Network { .. }
+                if self.transport_map.patterns().iter().any(|(pattern, _)| pattern == "*") => {}
+            way => {
+                let method = match way {
+                    DeliveryMethod::Maildirs => {
+                        self.deferring_method(who, &format!("{} delivers it locally", target.from))
+                    }
+                    way => way,
+                };
+                let name = self.transport("onward", &method, target.from);
+                let block = TomlSection::new("[[route]]").key("domain", quoted("*"), target.from);
+                self.draft.add(block.key("transport", quoted(&name), ""));
+            }
+        }
+    }
+
+    /// Why mail for a next hop must wait: the next hop would reject it permanently without a login.
+    pub(super) fn password_needed(&mut self, target: &TransportTarget) -> Option<String> {
+        let service = self.master.services.iter().find(|it| it.name == target.channel && it.kind == "unix");
+        let main = self.main.with_overrides(service.map_or(&[], |service| &service.overrides));
+        let values = self.values.with_main_cf(&main);
+        let logs_in = values.value("smtp_sasl_auth_enable").eq_ignore_ascii_case("yes");
+        let hop = target.next_hop.as_deref().filter(|_| logs_in)?;
+        let mut entries = Vec::new();
+        for map_ref in list(&values.value("smtp_sasl_password_maps")).iter().filter_map(|it| MapRef::parse(it)) {
+            match self.entries(&map_ref, false) {
+                Some(own) => entries.extend(own.into_iter().map(|(key, _)| key)),
+                None => entries.push(hop.to_owned()),
+            }
+        }
+        let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
+        let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
+        is_named
+            .then(|| format!("the relay host {hop} requires a password, and logins at other servers are not supported"))
+    }
+
+    fn routes(&mut self) {
+        if let Some(table) = self.transport_map.opaque.clone() {
+            let block =
+                TomlSection::new("[[route]]").comment("Until this table is set up, mail to other domains waits.");
+            let block = block.key("domain", quoted("*"), "transport_maps");
+            self.draft.add(block.key("next_hops", quoted(&table), ""));
+        }
+        let own = self.own_domains();
+        let mut patterns = self.transport_map.patterns();
+        patterns.retain(|(pattern, _)| !own.contains(pattern));
+        if patterns.len() > ROUTES_MAX {
+            self.draft.add_behavior_change(format!(
+                "Mail to {} domains in transport_maps is sent like mail to any other domain: only {ROUTES_MAX} of \
+                 its entries became routes; put the others into a table for `next_hops`.",
+                patterns.len() - ROUTES_MAX
+            ));
+            patterns.truncate(ROUTES_MAX);
+        }
+        for (pattern, value) in patterns {
+            self.route(&pattern, &value);
+        }
+    }
+
+    fn route(&mut self, pattern: &str, value: &str) {
+        if pattern.parse::<DomainPattern>().is_err() {
+            let what = format!("transport_maps: {pattern} {value}");
+            return self.draft.add_unsupported(what, "the key is not a domain, so it matches no mail");
+        }
+        let base = self.target_of_class(AddressClass::Other);
+        let target = base.clone().overridden(value);
+        let mut block = TomlSection::new("[[route]]").key("domain", quoted(pattern), "transport_maps");
+        if (&target.channel, &target.next_hop) == (&base.channel, &base.next_hop) {
+            // As without the entry, whatever a wider entry says.
+            return self.draft.add(block);
+        }
+        let who = if pattern == "*" { "all other domains" } else { pattern };
+        let method = match self.delivery_method(&target, who) {
+            DeliveryMethod::Maildirs => {
+                self.deferring_method(who, "transport_maps delivers it locally, but it is not a local domain")
+            }
+            way => way,
+        };
+        match &method {
+            DeliveryMethod::Reply(hop) | DeliveryMethod::Network { kind: "smtp", next_hop: Some(hop), port: None } => {
+                block.set("next_hop", quoted(hop), "");
+            }
+            DeliveryMethod::Network { kind: "smtp", next_hop: None, port: None } if base.next_hop.is_none() => {}
+            _ => {
+                let like =
+                    if matches!(method, DeliveryMethod::Network { next_hop: None, .. }) { "direct" } else { "onward" };
+                let name = self.transport(like, &method, "transport_maps");
+                block.set("transport", quoted(&name), "");
+            }
+        }
+        self.draft.add(block);
+    }
+
+    /// Settings of Postfix's SMTP client apply to all its transports; here each transport has its
+    /// own.
+    fn share_client_settings(&mut self) {
+        let shared = self.draft.section("[transport.smtp]").keys.clone();
+        let is_shared = |key: &str| key != "next_hop" && key != "port" && key != "type";
+        for block in self.draft.sections.iter_mut().filter(|block| block.header.starts_with("[transport.")) {
+            let is_smtp = block.keys.iter().any(|(key, value, _)| key == "type" && value == "\"smtp\"");
+            if is_smtp && block.header != "[transport.smtp]" {
+                let missing: Vec<_> = shared
+                    .iter()
+                    .filter(|(key, ..)| is_shared(key) && !block.keys.iter().any(|(own, ..)| own == key))
+                    .cloned()
+                    .collect();
+                block.keys.extend(missing);
+            }
+        }
+        self.draft.sections.retain(|block| block.header != "[transport.smtp]" || !block.keys.is_empty());
+    }
+
+    /// The local domains, whose mail is not routed.
+    pub(super) fn own_domains(&self) -> Vec<String> {
+        let domains = self.draft.sections.iter().filter(|block| block.header == "[[domain]]");
+        let names = domains.flat_map(|block| &block.keys).filter(|(key, ..)| key == "name");
+        names.map(|(_, value, _)| value.trim_matches('"').to_owned()).collect()
+    }
+
+    fn sources(&mut self) {
+        let mut sources = Vec::new();
+        for (name, is_v4) in [("smtp_bind_address", true), ("smtp_bind_address6", false)] {
+            let Some(value) = self.values.explicit_value(name).filter(|value| !value.is_empty()) else { continue };
+            match value.parse::<std::net::IpAddr>() {
+                Ok(ip) if ip.is_ipv4() == is_v4 => {
+                    sources.push(ip.to_string());
+                    self.draft.mapped(name);
+                }
+                _ => {
+                    self.draft.unsupported(name, "this is not an address of that family; the system chooses one");
+                    self.draft.add_behavior_change(format!(
+                        "Mail to other hosts is sent from an address that the system chooses, not from {value} \
+                         ({name})."
+                    ));
+                }
+            }
+        }
+        if !sources.is_empty() {
+            let value = quoted_list(sources.iter().map(String::as_str));
+            self.draft.section("[transport.smtp]").set("source", value, "smtp_bind_address");
+        }
+    }
+
+    fn client_tls(&mut self) {
+        let name = "smtp_tls_security_level";
+        let is_yes = |name: &str| self.values.value(name).eq_ignore_ascii_case("yes");
+        let older = match (is_yes("smtp_enforce_tls"), is_yes("smtp_use_tls")) {
+            (true, _) => Some("encrypt".to_owned()),
+            (false, is_used) => is_used.then(|| "may".to_owned()),
+        };
+        ["smtp_enforce_tls", "smtp_use_tls"].iter().for_each(|name| self.draft.mapped(name));
+        let given = self.values.explicit_value(name);
+        let none = given.as_ref().map(|_| "none".to_owned());
+        let Some(level) = given.filter(|level| !level.is_empty()).or(older).or(none) else { return };
+        let (tls, doubt) = match level.as_str() {
+            "none" => ("never", None),
+            "may" => ("offered", None),
+            "encrypt" => ("required", None),
+            "dane" => ("offered", Some("is encrypted if TLS is offered, and not checked by DANE")),
+            "dane-only" => ("required", Some("waits if TLS is not offered, and is not checked by DANE")),
+            _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
+        };
+        self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
+        if let Some(doubt) = doubt {
+            self.draft.add_behavior_change(format!("Mail to other hosts {doubt} ({name} = {level})."));
+        }
+    }
+}
