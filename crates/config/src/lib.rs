@@ -43,7 +43,7 @@ pub use load::LoadSettings;
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
 pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
-pub use queue::{AdoptSettings, HeaderRule, QueueRules, QueueSettings, RetrySettings, SchedulerSettings, SenderRule};
+pub use queue::{AdoptSettings, QueueRules, QueueSettings, RetrySettings, SchedulerSettings};
 pub use rate::Rate;
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};

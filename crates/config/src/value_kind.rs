@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use dispatch::{HeaderRule, SenderRule};
 use mail::{Address, Network, Reply, units};
 use toml::de::DeValue;
 
 use super::access::{DnsblCodes, EnvelopePattern};
-use super::{DomainPattern, FixedHop, HeaderRule, Rate, SOCKET_PATH_BYTES_MAX, SenderRule};
+use super::{DomainPattern, FixedHop, Rate, SOCKET_PATH_BYTES_MAX};
 
 /// A kind of value.
 pub(super) struct ValueKind<T> {

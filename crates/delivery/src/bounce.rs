@@ -25,8 +25,10 @@ mod limiter;
 mod notice_writer;
 mod report;
 mod status_part;
+mod submitted_notice;
 mod text_part;
 
 pub use dsn::{Dsn, DsnComposeInput, ORIGINAL_OCTETS_MAX};
 pub use limiter::{NoticeLimiter, NoticeLimits};
 pub use report::{DsnAction, DsnKind, DsnReport, RecipientResult};
+pub use submitted_notice::SubmittedNotice;

@@ -13,12 +13,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{LoggedHeader, QueueId};
+use mail::{LoggedHeader, QueueId, find_logged_header};
 use protocol::smtp::server::BodySink;
 use spool::{SpillWriter, Spool, SubmittedBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::logged_header::find_logged_header;
 
 /// The memory that every message may use.
 const FLOOR_BYTES: usize = 64 * 1024;

@@ -57,7 +57,7 @@ pub fn read_message(octets: &[u8]) {
     let Ok((_, Some(response))) = message::decode(octets.into()) else { return };
     if let message::LdapResponse::Entry(entry) = response {
         let octets = entry.attributes().flat_map(|(_, values)| values.map(<[u8]>::len)).sum::<usize>();
-        assert!(entry.dn().len() + octets <= entry.len(), "the parts of an entry fit in its message");
+        assert!(entry.dn().len() + octets <= entry.octet_count(), "the parts of an entry fit in its message");
     }
 }
 

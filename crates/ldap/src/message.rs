@@ -102,7 +102,7 @@ impl SearchEntry {
     }
 
     /// The length of the whole message.
-    pub fn len(&self) -> usize {
+    pub fn octet_count(&self) -> usize {
         self.message.len()
     }
 

@@ -61,12 +61,12 @@ impl Slots {
     }
 
     /// The number of keys.
-    pub fn len(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.used
     }
 
     /// The number of slots, free ones included.
-    pub fn count(&self) -> usize {
+    pub fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
@@ -167,7 +167,7 @@ impl Arena {
     }
 
     /// Octets in the buffer, including removed records.
-    pub fn len(&self) -> usize {
+    pub fn octet_count(&self) -> usize {
         self.octets.len()
     }
 
@@ -177,12 +177,12 @@ impl Arena {
     }
 
     /// The buffer from this offset on.
-    pub fn at(&self, place: u32) -> &[u8] {
+    pub fn octets_from(&self, place: u32) -> &[u8] {
         &self.octets[place as usize..]
     }
 
     /// The buffer from this offset on, mutable.
-    pub fn at_mut(&mut self, place: u32) -> &mut [u8] {
+    pub fn octets_from_mut(&mut self, place: u32) -> &mut [u8] {
         &mut self.octets[place as usize..]
     }
 
@@ -270,8 +270,8 @@ mod tests {
                     (Some(slot), _) => slots.set_place(slot, place),
                 }
             }
-            prop_assert_eq!(slots.len(), expected.len());
-            prop_assert_eq!((0..slots.count()).filter(|&slot| slots.at(slot).is_some()).count(), expected.len());
+            prop_assert_eq!(slots.key_count(), expected.len());
+            prop_assert_eq!((0..slots.slot_count()).filter(|&slot| slots.at(slot).is_some()).count(), expected.len());
             for (place, (tag, is_marked)) in expected {
                 let slot = slots.find(tag, |at| at == place).unwrap();
                 prop_assert_eq!(slots.at(slot), Some((tag, place)));
@@ -288,6 +288,6 @@ mod tests {
         assert!(!arena.needs_compaction());
         arena.add_garbage(1);
         assert!(arena.needs_compaction());
-        assert_eq!((arena.len(), arena.in_use()), (16 * GARBAGE_MIN, 14 * GARBAGE_MIN));
+        assert_eq!((arena.octet_count(), arena.in_use()), (16 * GARBAGE_MIN, 14 * GARBAGE_MIN));
     }
 }

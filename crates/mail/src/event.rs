@@ -1,26 +1,11 @@
 //! What happens to mail: one event for each log line. Other crates emit events; the binary decides
 //! how to write them.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Address, QueueId, Reply, Timestamp, TlsInfo};
-
-/// Header fields for the log: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as
-/// the client wrote them. They may contain any character.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoggedHeader {
-    /// The first Message-ID (RFC 5322 section 3.6.4).
-    pub message_id: Option<Box<str>>,
-    /// The first Subject, RFC 2047 encoded words undecoded; None also if subjects are not logged.
-    pub subject: Option<Box<str>>,
-}
-
-impl LoggedHeader {
-    /// Octets of a value that are logged. A longer value is cut at a character boundary and ends in
-    /// `...`.
-    pub const VALUE_OCTETS_MAX: usize = 256;
-}
+use crate::{Address, LoggedHeader, QueueId, Reply, Timestamp, TlsInfo};
 
 /// An event in the life of a message or a session.
 #[derive(Clone, Debug)]
@@ -169,4 +154,21 @@ pub enum MailEvent {
 pub trait EventLog: Send + Sync {
     /// Writes one event.
     fn write(&self, event: MailEvent);
+}
+
+/// The severity of a line about the server itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Normal operation.
+    Info,
+    /// The operator may have to act.
+    Warning,
+    /// Something is broken.
+    Error,
+}
+
+/// Receives mail events, and lines about the server itself.
+pub trait ServerLog: EventLog {
+    /// Writes a line about the server itself, under the rules of [`EventLog::write`].
+    fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]);
 }

@@ -48,13 +48,13 @@ use std::sync::atomic::AtomicBool;
 
 use intake::IntakeContext;
 
-use crate::flow::SchedulerHandle;
 use crate::from_config::DnsblLists;
 use crate::log::Log;
-use crate::metrics::OutcomeCounters;
 use crate::reload::ReloadSender;
 use crate::tables::OpenTables;
 use config::{Config, Durability};
+use dispatch::OutcomeCounters;
+use dispatch::SchedulerHandle;
 
 pub use client::{
     apply_queue_action, print_explanation, print_load, print_queue, print_status, reload, retry_now, set_queue_paused,

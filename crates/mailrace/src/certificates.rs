@@ -8,7 +8,7 @@ use net::{Certificate, CertificateError, TlsServer};
 use parking_lot::Mutex;
 
 use crate::log::Log;
-use crate::log_line::Level;
+use mail::{LogLevel, ServerLog};
 
 /// Checks the files of the current acceptor at intervals, forever, and reloads them if they
 /// changed. The disk is read on a blocking thread.
@@ -68,18 +68,22 @@ fn log_result(found: &Result<Certificate, CertificateError>, now: SystemTime, lo
     match found {
         Ok(certificate) => {
             let names = certificate.names().join(",");
-            log.event(Level::Info, "reloaded a changed certificate", &[("names", &names)]);
+            log.event(LogLevel::Info, "reloaded a changed certificate", &[("names", &names)]);
             if let Some(doubt) = certificate.warning(now) {
-                log.event(Level::Warning, &format!("a certificate {doubt}"), &[("names", &names)]);
+                log.event(LogLevel::Warning, &format!("a certificate {doubt}"), &[("names", &names)]);
             }
         }
         // Perhaps only the permission is missing: root privileges were dropped after the start.
         Err(error @ CertificateError::Unreadable { .. }) => {
             let text = "cannot read the files of a certificate to see whether it changed; the current one stays in use";
-            log.event(Level::Error, text, &[("error", error)]);
+            log.event(LogLevel::Error, text, &[("error", error)]);
         }
         Err(error) => {
-            log.event(Level::Error, "cannot use a changed certificate; the old one stays in use", &[("error", error)]);
+            log.event(
+                LogLevel::Error,
+                "cannot use a changed certificate; the old one stays in use",
+                &[("error", error)],
+            );
         }
     }
 }

@@ -25,7 +25,6 @@ use protocol::smtp::client::{self, CommandArgument};
 use protocol::smtp::server as smtp;
 use queue::{ConcurrencyFeedback, QueueNumber};
 
-use crate::flow::{ClassifierRules, LocalTransport, NextHopOverride, NoticeConfig, TransportConfig, Transports};
 use crate::intake_context;
 use crate::log::Log;
 use crate::tables::OpenTables;
@@ -33,6 +32,7 @@ use config::{
     self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, OutboundTls, QueueSettings, QuotaFullAction,
     SmtpTransportSettings, TransportKind,
 };
+use dispatch::{ClassifierRules, LocalTransport, NextHopOverride, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, OverQuotaAction, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 

@@ -12,8 +12,8 @@ use spool::Spool;
 
 use crate::from_config;
 use crate::log::Log;
-use crate::log_line::Level;
 use config::{self, Config};
+use mail::{LogLevel, ServerLog};
 
 /// The parts of it that can fail, or that depend on the system.
 pub struct IntakeContextParts {
@@ -111,5 +111,5 @@ fn gate_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
 
 /// Logs problems of clients as warnings.
 pub fn throttled_log(log: Arc<Log>) -> ThrottledLog {
-    ThrottledLog::new(move |what, left_out| log.event(Level::Warning, what, &[("left_out", &left_out)]))
+    ThrottledLog::new(move |what, left_out| log.event(LogLevel::Warning, what, &[("left_out", &left_out)]))
 }

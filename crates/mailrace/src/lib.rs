@@ -1,11 +1,10 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
-//! `cli` and `command` are the command line, `config` the configuration file. `serve` starts the
-//! server and `reload` changes its configuration; `flow` delivers accepted messages, `workers` run
-//! the sessions with what `intake_context` gives them, `admin` is the control socket.
-//! `from_config`, `tables`, `logins`, `certificates` and `quota` translate or open what the
+//! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
+//! configuration; `workers` run the sessions with what `intake_context` gives them, `admin` is the
+//! control socket. `from_config`, `tables`, `logins` and `certificates` translate or open what the
 //! configuration names; `log`, `log_line` and `metrics` report. `inject` takes mail from local
-//! programs and leaves it in `maildrop`. `check`, `import`, `log_summary`, `password`, `manual` and
+//! programs and leaves it in `maildrop`. `check`, `import_command`, `log_summary`, `password`, `manual` and
 //! `spool_commands` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
 //! `terminal` concern the process.
 
@@ -15,7 +14,6 @@ pub mod check;
 pub mod cli;
 pub mod command;
 pub mod exit;
-pub mod flow;
 pub mod from_config;
 pub mod import_command;
 pub mod inject;

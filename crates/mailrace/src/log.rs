@@ -20,8 +20,9 @@ use std::time::{Duration, SystemTime};
 use mail::{EventLog, MailEvent, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-use crate::log_line::{self, Level, LogEntry};
+use crate::log_line::{self, LogEntry};
 use config::{self, LogFormat, LogTarget};
+use mail::{LogLevel, ServerLog};
 
 /// How long lines gather before they are written together; callers do not wake the thread
 /// meanwhile.
@@ -83,13 +84,6 @@ impl Log {
         Ok(())
     }
 
-    /// Logs a server event.
-    pub fn event(&self, level: Level, text: &str, fields: &[(&'static str, &dyn Display)]) {
-        let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
-        let line = LogEntry::Server { level, text: text.to_owned(), fields };
-        self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
-    }
-
     /// The lines lost so far, for lack of memory or because the target failed.
     pub fn lines_dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
@@ -110,6 +104,14 @@ impl Log {
 impl EventLog for Log {
     fn write(&self, fact: MailEvent) {
         self.shared.push(LogEntry::Mail(fact), self.shared.lines_max);
+    }
+}
+
+impl ServerLog for Log {
+    fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]) {
+        let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        let line = LogEntry::Server { level, text: text.to_owned(), fields };
+        self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
 }
 
@@ -216,7 +218,7 @@ impl LogWriter {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         if dropped > self.reported_drops {
             let fields = vec![("lines", (dropped - self.reported_drops).to_string())];
-            let line = LogEntry::Server { level: Level::Warning, text: "log lines were dropped".into(), fields };
+            let line = LogEntry::Server { level: LogLevel::Warning, text: "log lines were dropped".into(), fields };
             log_line::write(&mut self.text, self.format, Timestamp::from(SystemTime::now()), &line);
             if self.write_text(0) {
                 self.reported_drops = dropped;
@@ -317,7 +319,7 @@ mod tests {
         // The thread is in its first write and takes no lines until it gets its permit.
         writes.recv().unwrap();
         (0..15).for_each(|_| log.write(fact()));
-        log.event(Level::Info, "stop", &[]);
+        log.event(LogLevel::Info, "stop", &[]);
         assert_eq!(log.lines_dropped(), 5);
         drop(permit);
         log.close();
@@ -356,7 +358,7 @@ mod tests {
         let path = folder.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
         let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
-        Log::open(&config).unwrap().event(Level::Info, "start", &[("pid", &1)]);
+        Log::open(&config).unwrap().event(LogLevel::Info, "start", &[("pid", &1)]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("before\n2") && text.ends_with("Z info message=start pid=1\n"), "{text}");
     }
@@ -368,7 +370,7 @@ mod tests {
         let log = Log::open(&config).unwrap();
         std::fs::rename(&path, &rotated).unwrap();
         log.reopen().unwrap();
-        log.event(Level::Info, "after", &[]);
+        log.event(LogLevel::Info, "after", &[]);
         log.close();
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("Z info message=after\n"));
         assert_eq!(std::fs::read_to_string(&rotated).unwrap(), "");
@@ -383,7 +385,7 @@ mod tests {
         std::fs::rename(&path, &rotated).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
-        log.event(Level::Info, "after", &[]);
+        log.event(LogLevel::Info, "after", &[]);
         log.close();
         assert!(std::fs::read_to_string(&rotated).unwrap().ends_with("Z info message=after\n"));
     }

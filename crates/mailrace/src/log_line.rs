@@ -12,7 +12,7 @@
 use std::fmt::{Display, Write};
 use std::net::IpAddr;
 
-use mail::{Address, MailEvent, QueueId, Timestamp};
+use mail::{Address, LogLevel, MailEvent, QueueId, Timestamp};
 
 use crate::terminal::{must_escape, push_escaped};
 use config::LogFormat;
@@ -21,21 +21,10 @@ pub(crate) mod events;
 
 use events::MailEventKind;
 
-/// The severity of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Normal operation.
-    Info,
-    /// The operator may have to act.
-    Warning,
-    /// Something is broken.
-    Error,
-}
-
 /// The content of a line.
 pub(crate) enum LogEntry {
     Mail(MailEvent),
-    Server { level: Level, text: String, fields: Vec<(&'static str, String)> },
+    Server { level: LogLevel, text: String, fields: Vec<(&'static str, String)> },
 }
 
 /// Appends the line with its line end.
@@ -56,11 +45,11 @@ pub(crate) fn write(out: &mut String, format: LogFormat, time: Timestamp, line: 
     writer.end();
 }
 
-fn level_name(level: Level) -> &'static str {
+fn level_name(level: LogLevel) -> &'static str {
     match level {
-        Level::Info => "info",
-        Level::Warning => "warning",
-        Level::Error => "error",
+        LogLevel::Info => "info",
+        LogLevel::Warning => "warning",
+        LogLevel::Error => "error",
     }
 }
 
@@ -337,7 +326,7 @@ mod tests {
         let facts = facts.into_iter().chain(outcomes(id, &gone, &full)).chain(others);
         let mut lines: Vec<LogEntry> = facts.map(LogEntry::Mail).collect();
         let fields = vec![("address", "127.0.0.1:2525".into()), ("note", "a=b".into())];
-        lines.push(LogEntry::Server { level: Level::Warning, text: "listening".into(), fields });
+        lines.push(LogEntry::Server { level: LogLevel::Warning, text: "listening".into(), fields });
         lines
     }
 
@@ -470,7 +459,7 @@ mod tests {
             for format in [LogFormat::Text, LogFormat::Json] {
                 let mut out = String::new();
                 let fields = vec![("helo", helo.clone())];
-                write(&mut out, format, TIME, &LogEntry::Server { level: Level::Info, text: what.clone(), fields });
+                write(&mut out, format, TIME, &LogEntry::Server { level: LogLevel::Info, text: what.clone(), fields });
                 let line = out.strip_suffix('\n').unwrap();
                 prop_assert!(!line.contains(must_escape), "{line:?}");
                 if format == LogFormat::Json {

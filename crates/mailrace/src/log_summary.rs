@@ -116,8 +116,9 @@ mod tests {
     use mail::{Address, EnhancedCode, LoggedHeader, MailEvent, QueueId, Reply, SpoolId, Timestamp};
 
     use super::*;
-    use crate::log_line::{self as log_line, Level, LogEntry};
+    use crate::log_line::{self as log_line, LogEntry};
     use config::LogFormat;
+    use mail::LogLevel;
 
     const START: u64 = 1_795_196_776_123;
 
@@ -211,7 +212,7 @@ mod tests {
         let mut out = String::new();
         let mut write = |n: u64, line| log_line::write(&mut out, format, Timestamp(START + n * 1_800_000), &line);
         (0..).zip(facts).for_each(|(n, fact)| write(n, LogEntry::Mail(fact)));
-        write(15, LogEntry::Server { level: Level::Warning, text: "a table is down".into(), fields: Vec::new() });
+        write(15, LogEntry::Server { level: LogLevel::Warning, text: "a table is down".into(), fields: Vec::new() });
         out
     }
 

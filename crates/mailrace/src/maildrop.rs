@@ -14,6 +14,8 @@
 
 mod drop_file;
 mod drop_folder;
+mod drop_folder_scanner;
+mod drop_submission;
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ pub(crate) use drop_file::is_envid;
 pub use drop_file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile, DropFileError};
 pub(crate) use drop_folder::random_name;
 pub use drop_folder::{DropFolderWriter, is_message_name, is_temporary_name};
+pub use drop_folder_scanner::{DropFolderConfig, DropFolderScanner};
+pub use drop_submission::DropSubmitter;
 
 /// The mode of the folder.
 pub const FOLDER_MODE: u32 = 0o1733;

@@ -44,16 +44,17 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::{self, ExitError, FormattedError};
-use crate::flow::{self, DropFolderScanner, FlowConfig, MessageFlow};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
-use crate::log_line::Level;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
+use crate::maildrop::DropFolderScanner;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, privileges, serve};
 use config::{self, Config, ConfigSource, LoadedConfig};
+use dispatch::{Dispatcher, DispatcherConfig};
+use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
@@ -112,7 +113,7 @@ pub struct RunningServer {
     /// The number of session threads, and of threads that deliver to other hosts.
     pub threads: usize,
     /// The message flow.
-    pub flow: MessageFlow,
+    pub flow: Dispatcher,
     /// The control socket.
     pub control_server: admin::ControlServer,
     /// What its handlers share.
@@ -137,7 +138,7 @@ struct PreparedReload {
     policy: IntakeContextParts,
     listeners: Vec<BoundListener>,
     acceptor: Option<Arc<TlsServer>>,
-    change: flow::PreparedChange,
+    change: dispatch::PreparedChange,
     explainer: AddressExplainer,
     drop_runtime: Runtime,
 }
@@ -148,14 +149,14 @@ impl RunningServer {
         match self.try_reload() {
             Ok(lines) => {
                 let changed = lines.join("; ");
-                self.log.event(Level::Info, "reloaded the configuration", &[("outcome", &changed)]);
+                self.log.event(LogLevel::Info, "reloaded the configuration", &[("outcome", &changed)]);
                 ReloadAnswer { code: 0, text: format!("{}: {changed}\n", self.loaded.source) }
             }
             Err(error) => {
                 let FormattedError { code, text } = FormattedError::from_error(&error);
                 let text_in_short = one_line(&text);
                 let event = "the configuration is refused; the old one stays in force";
-                self.log.event(Level::Error, event, &[("error", &text_in_short)]);
+                self.log.event(LogLevel::Error, event, &[("error", &text_in_short)]);
                 ReloadAnswer { code, text }
             }
         }
@@ -171,7 +172,7 @@ impl RunningServer {
         let differences = differences(&self.loaded.config, &loaded.config);
         refuse_what_needs_a_restart(&differences)?;
         let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
-        doubts.iter().for_each(|doubt| self.log.event(Level::Warning, doubt, &[]));
+        doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
             let acceptor = self.workers.current_generation().acceptor.clone();
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
@@ -205,8 +206,9 @@ impl RunningServer {
         let secret = logins::load_or_create_secret(new)?;
         let logins = self.logins(new, &tables, secret)?;
         let quota_counter = from_config::quota_counter(new, self.quota_counter.as_ref()).context("starting")?;
-        let flow_config = flow_config(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
-        let quotas = from_config::quota_checker(&flow_config.local_transports, &directory, &self.log).map(Arc::new);
+        let dispatcher_config = dispatcher_config(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
+        let quotas =
+            from_config::quota_checker(&dispatcher_config.local_transports, &directory, &self.log).map(Arc::new);
         let policy = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(new)?,
@@ -227,11 +229,11 @@ impl RunningServer {
         workers::enable_auth(&mut listeners, new, secret);
         let explainer = AddressExplainer::new(new, &tables, directory, &queues, quotas)?;
         let drop_runtime = runtime().context("the drop")?;
-        let flow_difference = flow::FlowDifference {
+        let dispatcher_difference = dispatch::DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
             notice_limit: old.bounce.per_sender != new.bounce.per_sender,
         };
-        let change = self.flow.prepare_change(queues.clone(), flow_config, flow_difference)?;
+        let change = self.flow.prepare_change(queues.clone(), dispatcher_config, dispatcher_difference)?;
         Ok(PreparedReload {
             loaded,
             tables,
@@ -324,22 +326,22 @@ impl RunningServer {
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {
         if let Err(error) = listener.set_backlog(backlog) {
             let fields: &[(&'static str, &dyn Display)] = &[("address", &listener.address()), ("error", &error)];
-            self.log.event(Level::Warning, "cannot change the backlog of a listener", fields);
+            self.log.event(LogLevel::Warning, "cannot change the backlog of a listener", fields);
         }
     }
 }
 
 /// The configuration of the message flow.
-pub fn flow_config(
+pub fn dispatcher_config(
     config: &Config,
     tables: &OpenTables,
     directory: Arc<lookup::directory::RecipientDirectory>,
     queues: &queue::SchedulerConfig,
     quota_counter: Option<&UsageCounter>,
-) -> anyhow::Result<FlowConfig> {
-    Ok(FlowConfig {
+) -> anyhow::Result<DispatcherConfig> {
+    Ok(DispatcherConfig {
         directory,
-        tables: tables.clone(),
+        tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
         router: from_config::routing_config(config),
         transports: from_config::transports(config)?,

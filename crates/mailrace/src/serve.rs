@@ -26,24 +26,21 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit;
-use crate::flow::{
-    self, DropFolderConfig, DropFolderScanner, DropSubmitter, FlowParts, MessageFlow, Queues, SchedulerHandle,
-    SchedulerReceiver,
-};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
-use crate::log_line::Level;
 use crate::logins::{self, ServerSecret};
-use crate::metrics::OutcomeCounters;
+use crate::maildrop::{self, DropFolderConfig, DropFolderScanner, DropSubmitter};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::{self, ReloadRequest, ReloadSender, RunningServer};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
-use crate::{check, from_config, maildrop};
+use crate::{check, from_config};
 use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
+use dispatch::{self, Dispatcher, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver};
+use mail::{LogLevel, ServerLog};
 use mailbox::quota::{MailboxQuotaChecker, UsageCounter};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
@@ -73,10 +70,10 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
     if identity == ProcessUser::ImplicitRoot {
-        log.event(Level::Warning, "running as root; set `user` to drop privileges after binding", &[]);
+        log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
     log_config_warnings(config, sessions_max, &log);
-    doubts.iter().for_each(|doubt| log.event(Level::Warning, doubt, &[]));
+    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     workers::enable_auth(&mut listeners, config, secret);
     let server = Server::open(config, secret, log.clone())?;
@@ -104,10 +101,10 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     }
     // Callers that wait for a reload learn that there is no answer.
     drop(reload_requests);
-    log.event(Level::Info, "stopping", &[]);
+    log.event(LogLevel::Info, "stopping", &[]);
     notify_manager(&manager, ServiceState::Stopping, &log);
     stop(running, &runtime, &log);
-    log.event(Level::Info, "stopped", &[]);
+    log.event(LogLevel::Info, "stopped", &[]);
     log.close();
     Ok(())
 }
@@ -120,12 +117,12 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
     let all_gone =
         runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.wait_for_sessions()).await.is_ok() });
     if !all_gone {
-        log.event(Level::Warning, "closed sessions that took too long to finish", &[]);
+        log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }
     workers.abort();
     drop_scanner.stop();
     if !flow.stop() {
-        log.event(Level::Warning, "cut off deliveries that took too long to finish", &[]);
+        log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
     drop((context, gauges));
@@ -145,7 +142,7 @@ fn abort_on_panic() {
 /// Reports the state to the service manager; a failure is only logged.
 fn notify_manager(manager: &ServiceManager, state: ServiceState, log: &Log) {
     if let Err(error) = manager.notify(state) {
-        log.event(Level::Warning, "cannot notify the service manager", &[("error", &error)]);
+        log.event(LogLevel::Warning, "cannot notify the service manager", &[("error", &error)]);
     }
 }
 
@@ -177,16 +174,16 @@ pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
     let allowed = config.limits.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
-        log.event(Level::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
+        log.event(LogLevel::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
     }
-    check::startup_warnings(config).iter().for_each(|caution| log.event(Level::Warning, caution, &[]));
+    check::startup_warnings(config).iter().for_each(|caution| log.event(LogLevel::Warning, caution, &[]));
 }
 
 /// All users of the spool have ended, unless a disk hangs.
 fn close(spool: Arc<Spool>, log: &Log) {
     match Arc::into_inner(spool) {
         Some(spool) => spool.close(),
-        None => log.event(Level::Error, "the spool is still in use and was not closed", &[]),
+        None => log.event(LogLevel::Error, "the spool is still in use and was not closed", &[]),
     }
 }
 
@@ -199,7 +196,7 @@ struct Server {
     logins: Option<LoginPolicy>,
     quotas: Option<Arc<MailboxQuotaChecker>>,
     quota_counter: Option<UsageCounter>,
-    flow: MessageFlow,
+    flow: Dispatcher,
     scheduler: SchedulerHandle,
     outcome_counters: Arc<OutcomeCounters>,
     log: Arc<Log>,
@@ -216,34 +213,35 @@ struct ServerInputs {
 
 impl Server {
     fn open(config: &Config, secret: Option<ServerSecret>, log: Arc<Log>) -> anyhow::Result<Server> {
-        let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = flow::scheduler_channel();
+        let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
         let queue_config = from_config::scheduler_config(config);
         let mut queues = Queues::new(queue_config.clone(), random());
         let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
         let logins = logins::open_credential_checker(config, &tables, secret, None)?;
         let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, None).context("starting")?;
-        let flow_config =
-            reload::flow_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
-        let quotas = from_config::quota_checker(&flow_config.local_transports, &directory, &log).map(Arc::new);
-        let mut admit = |message| flow::enqueue_recovered_message(&mut queues, &flow_config.rules, &scheduler, message);
+        let dispatcher_config =
+            reload::dispatcher_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
+        let quotas = from_config::quota_checker(&dispatcher_config.local_transports, &directory, &log).map(Arc::new);
+        let mut admit =
+            |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher_config.rules, &scheduler, message);
         let spool =
-            Arc::new(open_spool(config, flow::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);
+            Arc::new(open_spool(config, dispatch::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);
         log.event(
-            Level::Info,
+            LogLevel::Info,
             "the spool is open",
             &[("messages", &queues.message_count()), ("recipients", &queues.recipient_count())],
         );
         let outcome_counters = Arc::new(OutcomeCounters::default());
-        let parts = FlowParts {
+        let parts = DispatcherParts {
             spool: spool.clone(),
             queues,
-            config: flow_config,
+            config: dispatcher_config,
             smtp_threads: threads(config),
             outcome_counters: outcome_counters.clone(),
             log: log.clone(),
         };
-        let flow = MessageFlow::start(parts, scheduler.clone(), receiver)?;
+        let flow = Dispatcher::start(parts, scheduler.clone(), receiver)?;
         let queues = queue_config;
         Ok(Server {
             spool,
@@ -383,10 +381,10 @@ fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMo
     LoadMonitor::new(MachineGauges::open(&disks), from_config::system_load_limits(config), move |before, after| {
         scheduler.set_allowed_deliveries(after.restrictions().delivery);
         for reason in after.activated_since(before) {
-            log.event(Level::Warning, "a load limit is in force", &[("reason", &reason)]);
+            log.event(LogLevel::Warning, "a load limit is in force", &[("reason", &reason)]);
         }
         for reason in after.cleared_since(before) {
-            log.event(Level::Info, "a load limit is no longer in force", &[("reason", &reason)]);
+            log.event(LogLevel::Info, "a load limit is no longer in force", &[("reason", &reason)]);
         }
     })
 }
@@ -485,18 +483,20 @@ async fn next_command(
 
 fn reopen(log: &Log) {
     match log.reopen() {
-        Ok(()) => log.event(Level::Info, "reopened the log", &[]),
-        Err(error) => log.event(Level::Error, "cannot reopen the log; the old file stays in use", &[("error", &error)]),
+        Ok(()) => log.event(LogLevel::Info, "reopened the log", &[]),
+        Err(error) => {
+            log.event(LogLevel::Error, "cannot reopen the log; the old file stays in use", &[("error", &error)])
+        }
     }
 }
 
 /// Prints the listeners to standard error, and without a configuration how to send a first message.
 fn announce(loaded: &LoadedConfig, listeners: &[BoundListener], log: &Log) {
-    log.event(Level::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
+    log.event(LogLevel::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
     listeners.iter().for_each(BoundListener::announce);
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss may lose mail accepted since the last sync";
-        log.event(Level::Warning, text, &[]);
+        log.event(LogLevel::Warning, text, &[]);
     }
     if let (ConfigSource::BuiltIn, Some(door)) = (&loaded.source, listeners.first()) {
         let folder = match loaded.config.transport(config::TransportSettings::MAILDIR).map(|transport| &transport.kind)

@@ -26,10 +26,10 @@ use tokio::sync::watch;
 
 use crate::from_config;
 use crate::log::Log;
-use crate::log_line::Level;
 use crate::logins::ServerSecret;
 use crate::stderr::print_stderr;
 use config::{Config, ListenerProtocol, ListenerSettings};
+use mail::{LogLevel, ServerLog};
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -323,7 +323,7 @@ impl SessionWorker {
         tokio::spawn(async move {
             if let Err(error) = accepting.await {
                 let fields: &[(&'static str, &dyn Display)] = &[("address", &address), ("error", &error)];
-                log.event(Level::Error, "a worker cannot accept connections at a listener", fields);
+                log.event(LogLevel::Error, "a worker cannot accept connections at a listener", fields);
             }
         });
         Some(stopper)

@@ -211,7 +211,7 @@ impl Shard {
     }
 
     fn record(&self, place: u32) -> Record<'_> {
-        read_record(self.arena.at(place)).expect("the offset is that of a record")
+        read_record(self.arena.octets_from(place)).expect("the offset is that of a record")
     }
 
     /// The records of a slot's key, with their offsets.
@@ -289,7 +289,7 @@ impl Shard {
 
     /// Changes the link of the record at `place`, which must have one.
     fn set_next(&mut self, place: u32, next: u32) {
-        self.arena.at_mut(place)[HEAD_OCTETS..HEAD_OCTETS + 4].copy_from_slice(&next.to_le_bytes());
+        self.arena.octets_from_mut(place)[HEAD_OCTETS..HEAD_OCTETS + 4].copy_from_slice(&next.to_le_bytes());
     }
 
     /// Compacts the arena if enough of it is unused.
@@ -297,10 +297,10 @@ impl Shard {
         if !self.arena.needs_compaction() {
             return;
         }
-        let slots = Slots::with_capacity(self.slots.len());
+        let slots = Slots::with_capacity(self.slots.key_count());
         let mut tidied = Shard { slots, arena: Arena::with_capacity(self.arena.in_use()), records: self.records };
         let mut places = Vec::new();
-        for slot in 0..self.slots.count() {
+        for slot in 0..self.slots.slot_count() {
             let Some((tag, _)) = self.slots.at(slot) else { continue };
             places.extend(self.records_of(slot).map(|(place, _)| place));
             let first = places.drain(..).rev().fold(NO_RECORD, |next, place| {

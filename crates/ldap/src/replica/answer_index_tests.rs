@@ -31,7 +31,7 @@ impl AnswerIndex {
     }
 
     fn garbage(&self) -> usize {
-        let garbage = |arena: &Arena| arena.len() - arena.in_use();
+        let garbage = |arena: &Arena| arena.octet_count() - arena.in_use();
         self.shards.iter().map(|shard| garbage(&shard.read().arena)).sum()
     }
 }
@@ -204,7 +204,7 @@ proptest! {
             prop_assert_eq!(answers.len(), model.len() as u64);
             prop_assert_eq!(crowded.0.records, model.len());
             let keys = model.keys().map(|(key, _)| key.as_str()).collect::<std::collections::BTreeSet<_>>();
-            prop_assert_eq!(crowded.0.slots.len(), keys.len());
+            prop_assert_eq!(crowded.0.slots.key_count(), keys.len());
             for key in keys.into_iter().chain(["nobody"]) {
                 let mut values: Option<Vec<String>> = None;
                 for (_, more) in model.range((key.to_owned(), 0)..=(key.to_owned(), u32::MAX)) {

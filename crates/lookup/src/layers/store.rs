@@ -102,7 +102,7 @@ impl CacheStore {
             shard.replace(slot, &draft, octets);
             return;
         }
-        while shard.slots.len() >= self.shard_entries_max {
+        while shard.slots.key_count() >= self.shard_entries_max {
             shard.evict(|record| is_useful(CachedEntry { created: self.created, record }));
         }
         if let Some(place) = shard.arena.append(octets, |octets| draft.write(octets)) {
@@ -112,7 +112,7 @@ impl CacheStore {
 
     /// The number of entries.
     pub(super) fn count(&self) -> usize {
-        let count = |shard: &RwLock<Shard>| shard.read().slots.len();
+        let count = |shard: &RwLock<Shard>| shard.read().slots.key_count();
         self.shards.iter().map(count).sum()
     }
 
@@ -127,11 +127,12 @@ impl CacheStore {
 
 impl Shard {
     fn find(&self, tag: Tag, key: &[u8]) -> Option<usize> {
-        self.slots.find(tag, |place| Record::read(self.arena.at(place)).is_some_and(|record| record.key() == key))
+        self.slots
+            .find(tag, |place| Record::read(self.arena.octets_from(place)).is_some_and(|record| record.key() == key))
     }
 
     fn record(&self, slot: usize) -> Option<Record<'_>> {
-        Record::read(self.arena.at(self.slots.at(slot)?.1))
+        Record::read(self.arena.octets_from(self.slots.at(slot)?.1))
     }
 
     /// Replaces the record in a slot, in place if the length is the same.
@@ -141,7 +142,7 @@ impl Shard {
         if octets == before {
             let mut record = Vec::with_capacity(octets);
             draft.write(&mut record);
-            self.arena.at_mut(place)[..octets].copy_from_slice(&record);
+            self.arena.octets_from_mut(place)[..octets].copy_from_slice(&record);
         } else if let Some(place) = self.arena.append(octets, |octets| draft.write(octets)) {
             self.slots.set_place(slot, place);
             self.arena.add_garbage(before);
@@ -153,9 +154,9 @@ impl Shard {
 
     /// Advances the hand until enough entries are evicted; on its second pass no marks are left.
     fn evict(&mut self, is_useful: impl Fn(Record<'_>) -> bool) {
-        let slots = self.slots.count();
+        let slots = self.slots.slot_count();
         let mut is_gone = vec![false; slots];
-        let mut excess = self.slots.len() / EVICTED_PART + 1;
+        let mut excess = self.slots.key_count() / EVICTED_PART + 1;
         let first = self.hand;
         for slot in (first..first + 2 * slots).map(|slot| slot % slots) {
             if excess == 0 {
@@ -177,15 +178,16 @@ impl Shard {
     fn rebuild(&mut self, stays: impl Fn(usize) -> bool) {
         // Keep the old capacity for new entries.
         let mut kept = Shard {
-            slots: Slots::with_capacity(self.slots.len()),
-            arena: Arena::with_capacity(self.arena.len()),
+            slots: Slots::with_capacity(self.slots.key_count()),
+            arena: Arena::with_capacity(self.arena.octet_count()),
             hand: self.hand,
         };
-        for slot in (0..self.slots.count()).filter(|&slot| stays(slot)) {
+        for slot in (0..self.slots.slot_count()).filter(|&slot| stays(slot)) {
             let Some((tag, place)) = self.slots.at(slot) else { continue };
-            let Some(record) = Record::read(self.arena.at(place)) else { continue };
+            let Some(record) = Record::read(self.arena.octets_from(place)) else { continue };
             let octets = record.octets();
-            let copied = kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.at(place)[..octets]));
+            let copied =
+                kept.arena.append(octets, |copy| copy.extend_from_slice(&self.arena.octets_from(place)[..octets]));
             let copy = kept.slots.insert(tag, copied.expect("the remaining records fit in the arena"));
             if self.slots.clear_mark(slot) {
                 kept.slots.mark(copy);

@@ -25,13 +25,14 @@ use super::summary::{self, RecipientTally};
 use super::tables::{self, LookupReport};
 use super::wait::unless_stopping;
 use super::{list, load, message};
-use crate::flow::{Queues, SchedulerHandle};
 use crate::from_config::DnsblLists;
 use crate::log::Log;
-use crate::log_line::Level;
-use crate::metrics::{self, MetricsSnapshot, OutcomeCounters, QueueMetrics};
+use crate::metrics::{self, MetricsSnapshot, QueueMetrics};
 use crate::reload::{ReloadAnswer, ReloadRequest, ReloadSender};
 use crate::tables::OpenTables;
+use dispatch::OutcomeCounters;
+use dispatch::{Queues, SchedulerHandle};
+use mail::{LogLevel, ServerLog};
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -80,7 +81,7 @@ impl ControlHandler {
     pub(super) fn handle(&self, line: &str, out: &mut impl Write) -> ControlResult<()> {
         let request: ControlRequest = line.parse()?;
         if request.is_change() {
-            self.log.event(Level::Info, "operator action", &[("order", &request)]);
+            self.log.event(LogLevel::Info, "operator action", &[("order", &request)]);
         }
         match request {
             ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::REQUEST_OCTETS_MAX;
 use super::handler::{ControlError, ControlHandler};
-use crate::log_line::Level;
+use mail::{LogLevel, ServerLog};
 
 /// How long the server waits for a client in total: for the request, and again while it reads the
 /// answer.
@@ -153,7 +153,7 @@ fn printable(text: &str) -> String {
 }
 
 fn log_error(handler: &ControlHandler, error: &io::Error) {
-    handler.log.event(Level::Warning, "a request on the control socket failed", &[("error", error)]);
+    handler.log.event(LogLevel::Warning, "a request on the control socket failed", &[("error", error)]);
 }
 
 pub(super) fn read_request(stream: &UnixStream) -> io::Result<String> {

@@ -159,8 +159,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log_line::{self, Level};
+    use crate::log_line;
     use config::LogFormat;
+    use mail::LogLevel;
 
     proptest! {
         #[test]
@@ -168,7 +169,7 @@ mod tests {
             for format in [LogFormat::Text, LogFormat::Json] {
                 let fields = vec![("error", one.clone()), ("why", other.clone())];
                 let (mut out, time) = (String::new(), mail::Timestamp(1_795_196_776_123));
-                log_line::write(&mut out, format, time, &log_line::LogEntry::Server { level: Level::Error, text: "x y".into(), fields });
+                log_line::write(&mut out, format, time, &log_line::LogEntry::Server { level: LogLevel::Error, text: "x y".into(), fields });
                 let read = parse(&out).unwrap();
                 prop_assert_eq!((read.kind, &*read.time), (LineKind::Error, "2026-11-20T17:46:16.123Z"));
                 let values = ["message", "error", "why"].map(|name| read.text(name));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lookup::{TableEvent, TableEventHandler};
 
 use crate::log::Log;
-use crate::log_line::Level;
+use mail::{LogLevel, ServerLog};
 
 /// Writes the events of tables to the log.
 pub fn table_event_logger(log: Arc<Log>) -> TableEventHandler {
@@ -19,21 +19,23 @@ pub fn table_event_logger(log: Arc<Log>) -> TableEventHandler {
 }
 
 /// Passes an event to `log` as level, message and fields.
-fn log_event(event: &TableEvent, log: impl Fn(Level, &str, &[(&'static str, &dyn Display)])) {
+fn log_event(event: &TableEvent, log: impl Fn(LogLevel, &str, &[(&'static str, &dyn Display)])) {
     match event {
-        TableEvent::Failed { table, error, left_out } => {
-            log(Level::Warning, "a table lookup failed", &[("table", table), ("error", error), ("left_out", left_out)])
-        }
+        TableEvent::Failed { table, error, left_out } => log(
+            LogLevel::Warning,
+            "a table lookup failed",
+            &[("table", table), ("error", error), ("left_out", left_out)],
+        ),
         TableEvent::Down { table, error } => log(
-            Level::Error,
+            LogLevel::Error,
             "a table is down: it is not queried until it recovers; cached answers are used while they may be stale",
             &[("table", table), ("error", error)],
         ),
         TableEvent::Up { table, after } => {
-            log(Level::Info, "a table has recovered", &[("table", table), ("after", &seconds(*after))]);
+            log(LogLevel::Info, "a table has recovered", &[("table", table), ("after", &seconds(*after))]);
         }
         TableEvent::ReplicaLoaded { table, entries, changed, removed, took } => log(
-            Level::Info,
+            LogLevel::Info,
             "a replica is up to date",
             &[
                 ("table", table),
@@ -44,12 +46,12 @@ fn log_event(event: &TableEvent, log: impl Fn(Level, &str, &[(&'static str, &dyn
             ],
         ),
         TableEvent::RemovalsHeldBack { table, removals, entries } => log(
-            Level::Error,
+            LogLevel::Error,
             "a refresh would remove too much of a replica and is held back: if it is correct, run `mailrace table accept`",
             &[("table", table), ("removals", removals), ("entries", entries)],
         ),
         TableEvent::ReplicaDisconnected { table, error } => log(
-            Level::Warning,
+            LogLevel::Warning,
             "a replica lost its master and continues with the entries it has",
             &[("table", table), ("error", error)],
         ),

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::text::{plural, short_duration};
 use super::{next_hop_load, obstacle_lines};
-use crate::flow::{ClassifierRules, Transports};
 use crate::from_config;
 use crate::tables::OpenTables;
 use config::Config;
+use dispatch::{ClassifierRules, Transports};
 use mailbox::quota::MailboxQuotaChecker;
 
 /// How many of the addresses that an alias resolves to are traced.

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 
-use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult};
+use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult, SubmittedNotice};
 use lookup::directory::{AddressResolution, ResolvedRecipient};
 use mail::{
     Address, ClientInfo, DsnNotify, EnhancedCode, Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Recipient,
@@ -17,7 +17,6 @@ use mail::{
 use spool::{CommitError, Spool, SpoolEntry, SubmittedBody};
 use tokio::runtime::Runtime;
 
-use super::SubmittedNotice;
 use crate::log::Log;
 use crate::maildrop::DropFile;
 use config::NulPolicy;
@@ -108,7 +107,7 @@ impl DropSubmitter {
                 to.address
             )));
         }
-        let header = intake::find_logged_header(&content, self.intake.logs_subjects);
+        let header = mail::find_logged_header(&content, self.intake.logs_subjects);
         let (size, mut entries) = (content.len() as u64, Vec::new());
         if !envelope.recipients.is_empty() {
             let mut stored = self.received_line(id, uid, &envelope, now).into_bytes();

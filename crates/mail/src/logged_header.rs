@@ -4,7 +4,6 @@
 //! found. Lines are found with memchr, and only the values are copied, cut to
 //! [`LoggedHeader::VALUE_OCTETS_MAX`]. Malformed fields are skipped, never an error.
 
-use mail::LoggedHeader;
 use memchr::{memchr, memchr2};
 
 /// Fields that end beyond this are not found. Trace fields come first in a header, and are seldom
@@ -12,6 +11,22 @@ use memchr::{memchr, memchr2};
 const SEARCHED_OCTETS_MAX: usize = 16 * 1024;
 /// Marks a value that was cut.
 const CUT_MARK: &str = "...";
+
+/// Header fields for the log: unfolded and cut to [`LoggedHeader::VALUE_OCTETS_MAX`], otherwise as
+/// the client wrote them. They may contain any character.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoggedHeader {
+    /// The first Message-ID (RFC 5322 section 3.6.4).
+    pub message_id: Option<Box<str>>,
+    /// The first Subject, RFC 2047 encoded words undecoded; None also if subjects are not logged.
+    pub subject: Option<Box<str>>,
+}
+
+impl LoggedHeader {
+    /// Octets of a value that are logged. A longer value is cut at a character boundary and ends in
+    /// `...`.
+    pub const VALUE_OCTETS_MAX: usize = 256;
+}
 
 /// The first Message-ID of a message and, if wanted, the first Subject.
 pub fn find_logged_header(message: &[u8], with_subject: bool) -> LoggedHeader {

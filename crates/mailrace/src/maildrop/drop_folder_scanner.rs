@@ -33,8 +33,8 @@ use rustix::fs::{Mode, OFlags, inotify};
 
 use super::drop_submission::{DropSubmitError, DropSubmitter, Submitted};
 use crate::log::Log;
-use crate::log_line::Level;
 use crate::maildrop::{self, DROP_FILE_HEAD_OCTETS_MAX, DropFile, is_message_name, is_temporary_name};
+use mail::{LogLevel, ServerLog};
 
 /// The folder is scanned this often in any case: inotify can lose events, and kept files are
 /// retried.
@@ -175,7 +175,7 @@ impl DropFolderConfig {
         let events = self.watch();
         if let Err(error) = &events {
             let text = "cannot watch the drop folder: scanning it every few seconds instead";
-            self.log.event(Level::Warning, text, &[("error", error)]);
+            self.log.event(LogLevel::Warning, text, &[("error", error)]);
         }
         let events = events.ok();
         let mut state = ScanState::default();
@@ -187,7 +187,7 @@ impl DropFolderConfig {
                 Ok(()) if state.is_full => {}
                 Ok(()) => wait(events.as_ref(), notifier),
                 Err(error) => {
-                    self.log.event(Level::Error, "cannot read the drop folder", &[("error", &error)]);
+                    self.log.event(LogLevel::Error, "cannot read the drop folder", &[("error", &error)]);
                     wait(None, notifier);
                 }
             }
@@ -225,12 +225,12 @@ impl DropFolderConfig {
             && let Err(error) = folder.sync_all()
         {
             let text = "cannot sync the drop folder: after a crash, removed files may be delivered again";
-            self.log.event(Level::Warning, text, &[("error", &error)]);
+            self.log.event(LogLevel::Warning, text, &[("error", &error)]);
         }
         if state.log_lines > SCAN_LOG_LINES_MAX {
             let left_out = state.log_lines - SCAN_LOG_LINES_MAX;
             self.log.event(
-                Level::Warning,
+                LogLevel::Warning,
                 "more files in the drop folder had errors; not logged one by one",
                 &[("left_out", &left_out)],
             );
@@ -309,7 +309,7 @@ impl DropFolderConfig {
                 if !state.reported.contains(name) {
                     let file = name.to_string_lossy();
                     let facts: [(&str, &dyn std::fmt::Display); 2] = [("file", &file), ("why", &why)];
-                    self.log.event(Level::Error, "a message from the drop folder cannot be delivered", &facts);
+                    self.log.event(LogLevel::Error, "a message from the drop folder cannot be delivered", &facts);
                 }
                 self.set_aside(name, &why, state)
             }
@@ -406,7 +406,7 @@ impl DropFolderConfig {
         state.log_lines += 1;
         if state.log_lines <= SCAN_LOG_LINES_MAX {
             let name = name.to_string_lossy();
-            self.log.event(Level::Warning, what, &[("file", &name), ("why", &why)]);
+            self.log.event(LogLevel::Warning, what, &[("file", &name), ("why", &why)]);
         }
     }
 }

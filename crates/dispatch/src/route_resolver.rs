@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use delivery::remote::{NextHop, NextHopAddress};
+use lookup::Table;
 use mail::{EnhancedCode, Outcome, Reply, Timestamp};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
 use route::{NextHopHosts, RouteAnswer, Router};
@@ -24,7 +25,6 @@ use tokio::task::{LocalSet, spawn_local};
 use super::classifier::UNKNOWN_HOST;
 use super::delivery_route::DeliveryRoute;
 use super::{SchedulerHandle, SchedulerMsg};
-use crate::tables::OpenTables;
 
 /// Concurrent attempts that contact no host.
 const INTERNAL_CONCURRENCY: usize = 100_000;
@@ -109,7 +109,7 @@ struct RouteResolver {
 /// Starts the thread. It ends when all handles are dropped; open queries are then not answered.
 pub(super) fn start(
     config: route::Config,
-    tables: &OpenTables,
+    tables: &[Arc<dyn Table>],
     transports: Transports,
     scheduler: SchedulerHandle,
     alive: Sender<()>,
@@ -152,12 +152,12 @@ impl RouterFactory {
     pub(super) fn routing(
         &self,
         config: route::Config,
-        tables: &OpenTables,
+        tables: &[Arc<dyn Table>],
         transports: Transports,
     ) -> io::Result<Routing> {
         let _entered = self.0.enter();
         let router = Router::new(config).map_err(io::Error::other)?;
-        let router = Box::new(router.with_tables(tables.iter().map(|(_, table)| table.clone())));
+        let router = Box::new(router.with_tables(tables.iter().cloned()));
         Ok(Routing { router, transports })
     }
 }

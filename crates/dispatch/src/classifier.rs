@@ -25,7 +25,9 @@ use queue::{AdmittedMessage, DestinationId, PendingRecipient, QueueNumber};
 use spool::{LiveMessage, RecipientState};
 
 use super::Queues;
-use config::{DomainPattern, HeaderRule, SenderRule};
+use route::DomainPattern;
+
+use crate::queue_rules::{HeaderRule, SenderRule};
 use mail::Network;
 
 /// Replaces the host of a mailbox whose host the directory does not tell. No real host has this
@@ -80,7 +82,7 @@ impl ClassifierRules {
 
     /// Whether only the directory knows where the domain's mailboxes are: they are on several
     /// hosts, or a table may name the domain.
-    pub(crate) fn needs_directory(&self, domain: &str) -> bool {
+    pub fn needs_directory(&self, domain: &str) -> bool {
         self.has_domain_tables && !self.configured_domains.contains(domain)
             || self.shared_domains.iter().any(|pattern| pattern.matches(domain))
     }
@@ -94,18 +96,18 @@ impl ClassifierRules {
     }
 
     /// The queue of a sender, by the configured lists.
-    pub(crate) fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
+    pub fn by_sender(&self, sender: &Address) -> Option<&(SenderRule, QueueNumber)> {
         self.senders.iter().find(|(rule, _)| rule.matches(sender))
     }
 
     /// The queue of a client address.
-    pub(crate) fn by_client(&self, client: IpAddr) -> Option<&(Network, QueueNumber)> {
+    pub fn by_client(&self, client: IpAddr) -> Option<&(Network, QueueNumber)> {
         self.clients.iter().find(|(network, _)| network.contains(client))
     }
 
     /// The queues of these senders, by the first table that has each; None also if an earlier table
     /// fails. Each table gets at most one query, for the senders that no earlier table had.
-    pub(crate) async fn by_sender_tables(&self, senders: &[&Address]) -> Vec<Option<&(Arc<dyn Table>, QueueNumber)>> {
+    pub async fn by_sender_tables(&self, senders: &[&Address]) -> Vec<Option<&(Arc<dyn Table>, QueueNumber)>> {
         // A sender that was not in the table before an outage is taken as absent.
         let is_none = |answer: &&LookupAnswer| matches!(answer, LookupAnswer::NotFound | LookupAnswer::Unconfirmed(_));
         let mut queues = vec![None; senders.len()];

@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use super::classifier::{ClassifiedMessage, ClassifierRules, MailboxHost, UNKNOWN_HOST};
 use super::message_cache::{CachedMessage, MessageCache};
 use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
-use config::HeaderRule;
+use crate::queue_rules::HeaderRule;
 
 /// Messages in one batch.
 const BATCH_MESSAGES_MAX: usize = 1000;

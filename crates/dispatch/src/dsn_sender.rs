@@ -31,9 +31,9 @@ use super::classifier::ClassifierRules;
 use super::message_cache::{CachedMessage, MessageCache};
 use super::outcome_writer::OutcomeWriter;
 use super::{Attempt, AttemptOutcome, NoticeProgress, SchedulerMsg, SubmittedNotice};
-use crate::log::Log;
-use crate::log_line::Level;
-use crate::metrics::OutcomeCounters;
+use crate::OutcomeCounters;
+use mail::LogLevel;
+use mail::ServerLog;
 
 /// A delay notice is not sent before this share of its time has passed, whatever the number of
 /// attempts.
@@ -137,7 +137,7 @@ struct DsnSender {
     /// Runs lookups; the thread waits for them.
     runtime: Runtime,
     hostname: Box<str>,
-    log: Arc<Log>,
+    log: Arc<dyn ServerLog>,
 }
 
 /// The directory cannot say now where the sender's mail goes.
@@ -149,7 +149,7 @@ impl DsnSenderParts {
         self,
         notices: NoticeConfig,
         hostname: Box<str>,
-        log: Arc<Log>,
+        log: Arc<dyn ServerLog>,
         alive: Sender<()>,
     ) -> io::Result<Sender<DsnRequest>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -235,7 +235,7 @@ impl DsnSender {
         let (log, id) = (self.log.clone(), attempt.id);
         let done = move |result: Result<(), CommitError>| {
             if let Err(error) = result {
-                log.event(Level::Error, "cannot set aside a damaged message", &[("id", &id), ("error", &error)]);
+                log.event(LogLevel::Error, "cannot set aside a damaged message", &[("id", &id), ("error", &error)]);
             }
             scheduler.send(SchedulerMsg::MessageGone(attempt));
         };
@@ -305,7 +305,7 @@ impl DsnSender {
         let recipients = self.notice_recipients(report.notified_address(), progress, &mut unavailable)?;
         if let Some(why) = unavailable.filter(|_| recipients.is_empty()) {
             let text = "no notice sent: cannot look up the sender's address";
-            self.log.event(Level::Warning, text, &[("sender", report.notified_address()), ("error", &why)]);
+            self.log.event(LogLevel::Warning, text, &[("sender", report.notified_address()), ("error", &why)]);
         }
         Ok((report, recipients))
     }
@@ -326,7 +326,7 @@ impl DsnSender {
                 let text = "no notice sent: too many to this sender for mail from untrusted clients";
                 let facts: [(&str, &dyn Display); 3] =
                     [("id", &id), ("sender", report.notified_address()), ("recipients", &report.recipient_count())];
-                self.log.event(Level::Warning, text, &facts);
+                self.log.event(LogLevel::Warning, text, &facts);
             }
             is_sent
         })

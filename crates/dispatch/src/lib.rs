@@ -16,13 +16,13 @@
 mod classifier;
 mod classifier_worker;
 mod delivery_route;
-mod drop_folder_scanner;
-mod drop_submission;
 mod dsn_sender;
 mod local_deliverer;
 mod message_cache;
+mod outcome_counters;
 mod outcome_handler;
 mod outcome_writer;
+mod queue_rules;
 mod reclassification;
 mod route_resolver;
 mod scheduler;
@@ -36,33 +36,32 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use delivery::DeliveryResult;
-use delivery::bounce::Dsn;
+use delivery::bounce::SubmittedNotice;
 use delivery::remote::NextHop;
 use load::AllowedDeliveries;
+use lookup::Table;
 use lookup::directory::RecipientDirectory;
-use mail::{Envelope, EventLog, LoggedHeader, MailEvent, QueueId, Timestamp};
+use mail::{MailEvent, Timestamp};
 use parking_lot::Mutex;
 use queue::{ContactResult, DestinationId, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
 
-use crate::log::Log;
-use crate::log_line::Level;
-use crate::metrics::OutcomeCounters;
-use crate::tables::OpenTables;
+use mail::LogLevel;
+use mail::ServerLog;
 
 pub use classifier::ClassifierRules;
 use classifier::{ClassifiedMessage, Classifier};
 use classifier_worker::ClassifierWorker;
 pub use delivery_route::DeliveryRoute;
-pub use drop_folder_scanner::{DropFolderConfig, DropFolderScanner};
-pub use drop_submission::DropSubmitter;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
 use local_deliverer::LocalDeliverer;
 pub use local_deliverer::LocalTransport;
 use message_cache::{CachedMessage, MessageCache};
+pub use outcome_counters::OutcomeCounters;
 use outcome_handler::OutcomeHandler;
 use outcome_writer::OutcomeWriter;
+pub use queue_rules::{HeaderRule, InvalidQueueRule, SenderRule};
 use route_resolver::RouterFactory;
 pub use route_resolver::{NextHopOverride, TransportConfig, Transports};
 use scheduler::{Scheduler, SchedulerWorkers};
@@ -147,42 +146,6 @@ struct NoticeProgress {
     is_allowed: Option<bool>,
 }
 
-/// A notice made for an attempt.
-struct SubmittedNotice {
-    id: QueueId,
-    /// The recipients that it reports.
-    ordinals: Vec<u32>,
-    /// How many recipients the notice has.
-    recipients: usize,
-    size: u64,
-    /// The header fields for the log.
-    header: LoggedHeader,
-}
-
-impl SubmittedNotice {
-    fn new(dsn: &Dsn, id: QueueId, ordinals: Vec<u32>, envelope: &Envelope) -> SubmittedNotice {
-        // The subject would be our own text.
-        let header = intake::find_logged_header(&dsn.content, false);
-        SubmittedNotice { id, ordinals, recipients: envelope.recipients.len(), size: dsn.content.len() as u64, header }
-    }
-
-    /// The log event for the notice.
-    fn received_event(&self, hostname: &str) -> MailEvent {
-        MailEvent::Received {
-            id: self.id,
-            client: None,
-            helo: hostname.into(),
-            sender: None,
-            recipients: self.recipients,
-            size: self.size,
-            protocol: "bounce",
-            security: None,
-            user: None,
-            header: self.header.clone(),
-        }
-    }
-}
-
 /// A handle to the scheduler.
 #[derive(Clone)]
 pub struct SchedulerHandle(Sender<SchedulerMsg>);
@@ -191,28 +154,28 @@ pub struct SchedulerHandle(Sender<SchedulerMsg>);
 pub struct SchedulerReceiver(Receiver<SchedulerMsg>);
 
 /// What the flow starts with.
-pub struct FlowParts {
+pub struct DispatcherParts {
     /// The messages.
     pub spool: Arc<Spool>,
     /// The queues, with the recovered messages already in them.
     pub queues: Queues,
     /// The first configuration.
-    pub config: FlowConfig,
+    pub config: DispatcherConfig,
     /// Threads that deliver to other hosts.
     pub smtp_threads: usize,
     /// Counters of outcomes.
     pub outcome_counters: Arc<OutcomeCounters>,
     /// The log.
-    pub log: Arc<Log>,
+    pub log: Arc<dyn ServerLog>,
 }
 
 /// The part of the configuration that can change while mail is being delivered
-/// ([`MessageFlow::prepare_change`]).
-pub struct FlowConfig {
+/// ([`Dispatcher::prepare_change`]).
+pub struct DispatcherConfig {
     /// Resolves addresses and names the host of each mailbox.
     pub directory: Arc<RecipientDirectory>,
     /// The tables that the routing rules use.
-    pub tables: OpenTables,
+    pub tables: Vec<Arc<dyn Table>>,
     /// The rules that choose the queue of a message.
     pub rules: Arc<ClassifierRules>,
     /// How mail is routed.
@@ -229,7 +192,7 @@ pub struct FlowConfig {
 
 /// What a new configuration changes.
 #[derive(Clone, Copy, Debug)]
-pub struct FlowDifference {
+pub struct DispatcherDifference {
     /// Routes or transport settings differ. Otherwise the router stays, with its cache.
     pub routes: bool,
     /// The limit on notices differs. Otherwise the notices already sent still count.
@@ -240,7 +203,7 @@ pub struct FlowDifference {
 pub struct PreparedChange(Box<scheduler::SchedulerChange>);
 
 /// The running threads.
-pub struct MessageFlow {
+pub struct Dispatcher {
     scheduler: SchedulerHandle,
     worker_factory: WorkerFactory,
     /// Every thread holds a sender; the channel closes when the last thread ends.
@@ -275,11 +238,16 @@ pub fn enqueue_recovered_message(
     }
 }
 
-impl MessageFlow {
+impl Dispatcher {
     /// Starts the threads.
-    pub fn start(parts: FlowParts, scheduler: SchedulerHandle, receiver: SchedulerReceiver) -> io::Result<MessageFlow> {
-        let FlowParts { spool, queues, config, smtp_threads, outcome_counters: attempts, log } = parts;
-        let FlowConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } = config;
+    pub fn start(
+        parts: DispatcherParts,
+        scheduler: SchedulerHandle,
+        receiver: SchedulerReceiver,
+    ) -> io::Result<Dispatcher> {
+        let DispatcherParts { spool, queues, config, smtp_threads, outcome_counters: attempts, log } = parts;
+        let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
+            config;
         let (alive, ended) = mpsc::channel();
         let messages = MessageCache::new(spool.clone());
         let (route_resolver, router_factory) =
@@ -316,7 +284,7 @@ impl MessageFlow {
             drop((receiver, alive));
         };
         thread::Builder::new().name("scheduler".into()).spawn(run)?;
-        Ok(MessageFlow { scheduler, worker_factory, ended })
+        Ok(Dispatcher { scheduler, worker_factory, ended })
     }
 
     /// Prepares another configuration without using it yet. Dropping the result undoes it.
@@ -327,10 +295,11 @@ impl MessageFlow {
     pub fn prepare_change(
         &self,
         queues: queue::SchedulerConfig,
-        config: FlowConfig,
-        differs: FlowDifference,
+        config: DispatcherConfig,
+        differs: DispatcherDifference,
     ) -> io::Result<PreparedChange> {
-        let FlowConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } = config;
+        let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
+            config;
         let routing = differs
             .routes
             .then(|| self.worker_factory.router_factory.routing(router, &tables, transports))
@@ -366,7 +335,7 @@ impl MessageFlow {
     /// Finishes the attempts in progress and starts no others. Returns false on timeout: a disk or
     /// a mailbox hangs, and the threads that wait for it are abandoned.
     pub fn stop(self) -> bool {
-        let MessageFlow { scheduler, worker_factory, ended } = self;
+        let Dispatcher { scheduler, worker_factory, ended } = self;
         drop(worker_factory);
         scheduler.send(SchedulerMsg::Stop(SystemTime::now().into()));
         ended.recv_timeout(STOP_TIME_MAX * 2) == Err(RecvTimeoutError::Disconnected)
@@ -449,7 +418,10 @@ impl AttemptOutcome {
 }
 
 /// Forwards the spool's events to the scheduler and to the log.
-pub fn spool_event_handler(scheduler: SchedulerHandle, log: Arc<Log>) -> impl Fn(spool::SpoolEvent) + Send + Sync {
+pub fn spool_event_handler(
+    scheduler: SchedulerHandle,
+    log: Arc<dyn ServerLog>,
+) -> impl Fn(spool::SpoolEvent) + Send + Sync {
     // An mpsc sender is used by one thread at a time; the spool has several.
     let scheduler = Mutex::new(scheduler);
     move |event| match event {
@@ -459,12 +431,12 @@ pub fn spool_event_handler(scheduler: SchedulerHandle, log: Arc<Log>) -> impl Fn
         }
         spool::SpoolEvent::SetAside { id, what } => log.write(MailEvent::SetAside { id, detail: what }),
         spool::SpoolEvent::BatchFailed { lane, segment, error } => log.event(
-            Level::Error,
+            LogLevel::Error,
             "writing to the spool failed; nothing in the batch was acknowledged",
             &[("lane", &lane), ("segment", &segment), ("error", &error)],
         ),
         spool::SpoolEvent::NoSegment { lane, error } => {
-            log.event(Level::Error, "the spool is full", &[("lane", &lane), ("error", &error)]);
+            log.event(LogLevel::Error, "the spool is full", &[("lane", &lane), ("error", &error)]);
         }
     }
 }

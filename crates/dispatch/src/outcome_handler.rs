@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use mail::{Envelope, EventLog, MailEvent, QueueId, Timestamp};
+use mail::{Envelope, MailEvent, QueueId, Timestamp};
 use queue::{AttemptPurpose, OperatorAction, RecipientVerdict};
 
 use super::dsn_sender::{DsnConfig, DsnRequest};
 use super::outcome_writer::OutcomeWriter;
 use super::{Attempt, AttemptOutcome};
-use crate::log::Log;
-use crate::log_line::Level;
-use crate::metrics::OutcomeCounters;
+use crate::OutcomeCounters;
+use mail::LogLevel;
+use mail::ServerLog;
 
 /// Records outcomes in the spool, then in the log.
 pub(super) struct OutcomeHandler {
@@ -23,7 +23,7 @@ pub(super) struct OutcomeHandler {
     dsn_sender: Sender<DsnRequest>,
     hostname: Box<str>,
     outcome_counters: Arc<OutcomeCounters>,
-    log: Arc<Log>,
+    log: Arc<dyn ServerLog>,
 }
 
 impl OutcomeHandler {
@@ -32,7 +32,7 @@ impl OutcomeHandler {
         dsn_sender: Sender<DsnRequest>,
         hostname: Box<str>,
         attempts: Arc<OutcomeCounters>,
-        log: Arc<Log>,
+        log: Arc<dyn ServerLog>,
     ) -> Self {
         OutcomeHandler { outcome_writer, dsn_sender, hostname, outcome_counters: attempts, log }
     }
@@ -78,11 +78,15 @@ impl OutcomeHandler {
     }
 
     pub(super) fn log_not_recorded(&self, attempts: usize, why: &str) {
-        self.log.event(Level::Error, "cannot record outcomes", &[("attempts", &attempts), ("error", &why)]);
+        self.log.event(LogLevel::Error, "cannot record outcomes", &[("attempts", &attempts), ("error", &why)]);
     }
 
     pub(super) fn log_unreadable_message(&self, id: QueueId, why: &str) {
-        self.log.event(Level::Warning, "cannot read a message; it is retried later", &[("id", &id), ("error", &why)]);
+        self.log.event(
+            LogLevel::Warning,
+            "cannot read a message; it is retried later",
+            &[("id", &id), ("error", &why)],
+        );
     }
 }
 
