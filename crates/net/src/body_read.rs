@@ -95,6 +95,7 @@ mod tests {
     use std::fs::File;
     use std::io::Write as _;
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use mail::{BodyFlags, ByteSource};
     use rustix::fs::{Advice, fadvise};
@@ -113,32 +114,45 @@ mod tests {
         }
     }
 
-    /// Attempts to drop a new file from the page cache.
-    const DROP_ATTEMPTS_MAX: usize = 10_000;
+    /// How long the kernel may keep pages that it is busy with.
+    const DROP_TIME_MAX: Duration = Duration::from_secs(20);
+    const DROP_INTERVAL: Duration = Duration::from_millis(1);
     const OCTETS: usize = 300_000;
 
-    /// A body that covers most of a file that is on disk but not in the page cache.
-    fn cold_body() -> (Body, Vec<u8>) {
+    /// A body that covers most of a file on disk, and the file.
+    fn body_on_disk() -> (Body, Vec<u8>, File) {
         let mut file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..OCTETS + 20).map(|number| (number % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         file.sync_all().unwrap();
-        let cache = file.try_clone().unwrap();
+        let same = file.try_clone().unwrap();
         let body = Body::new(Arc::new(FileSource(file)), 10, OCTETS as u64, 0, BodyFlags::default());
-        // Advice only: the kernel keeps a page that it is busy with.
-        for _ in 0..DROP_ATTEMPTS_MAX {
-            fadvise(&cache, 0, None, Advice::DontNeed).unwrap();
-            if !is_cached(&body, 0, OCTETS as u64).unwrap() {
-                break;
+        (body, bytes[10..OCTETS + 10].to_vec(), same)
+    }
+
+    fn drop_from_cache(file: &File) {
+        fadvise(file, 0, None, Advice::DontNeed).unwrap();
+    }
+
+    /// Whether this is true right after the file was dropped from the page cache. Tried several
+    /// times: the kernel keeps pages that it is busy with, and a question about a page that is not
+    /// there makes it read ahead.
+    fn holds_without_cache(file: &File, holds: impl Fn() -> bool) -> bool {
+        let begun_at = Instant::now();
+        while begun_at.elapsed() < DROP_TIME_MAX {
+            drop_from_cache(file);
+            if holds() {
+                return true;
             }
-            std::thread::yield_now();
+            std::thread::sleep(DROP_INTERVAL);
         }
-        (body, bytes[10..OCTETS + 10].to_vec())
+        false
     }
 
     #[tokio::test]
     async fn uncached_bytes_are_read_from_disk_and_then_cached() {
-        let (body, bytes) = cold_body();
+        let (body, bytes, file) = body_on_disk();
+        drop_from_cache(&file);
         assert_eq!(read_from_disk(&body, 5, 1000).await.unwrap(), bytes[5..1005]);
         let octets = OCTETS as u64;
         prefetch_from_disk(&body, 0, octets).await.unwrap();
@@ -153,9 +167,9 @@ mod tests {
 
     #[test]
     fn cached_reads_do_not_wait_for_the_disk() {
-        let (body, _) = cold_body();
-        assert!(!is_cached(&body, 0, OCTETS as u64).unwrap());
-        assert!(!read_if_cached(&body, &mut [0; 100], 200_000).unwrap());
+        let (body, _, file) = body_on_disk();
+        assert!(holds_without_cache(&file, || !is_cached(&body, 0, OCTETS as u64).unwrap()));
+        assert!(holds_without_cache(&file, || !read_if_cached(&body, &mut [0; 100], 200_000).unwrap()));
     }
 
     #[test]
