@@ -21,6 +21,7 @@
 //! | null | the postmaster | no one: this ends the loop |
 
 mod dsn;
+mod dsn_input;
 mod limiter;
 mod notice_writer;
 mod report;
@@ -28,7 +29,8 @@ mod status_part;
 mod submitted_notice;
 mod text_part;
 
-pub use dsn::{Dsn, DsnComposeInput, ORIGINAL_OCTETS_MAX};
+pub use dsn::Dsn;
+pub use dsn_input::{DsnComposeInput, ORIGINAL_OCTETS_MAX};
 pub use limiter::{NoticeLimiter, NoticeLimits};
 pub use report::{DsnAction, DsnKind, DsnReport, RecipientResult};
 pub use submitted_notice::SubmittedNotice;

@@ -12,32 +12,10 @@
 
 use mail::{BodyFlags, BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, QueueId, Recipient, Timestamp};
 
+use super::dsn_input::DsnComposeInput;
 use super::notice_writer::{Charset, NoticeWriter};
 use super::report::DsnReport;
 use super::{status_part, text_part};
-
-/// Of larger messages only the header is returned.
-pub const ORIGINAL_OCTETS_MAX: u64 = 50_000;
-
-/// What a notice needs beside its report.
-#[derive(Clone, Copy, Debug)]
-pub struct DsnComposeInput<'a> {
-    /// Our host name, the reporting MTA.
-    pub hostname: &'a str,
-    /// The queue ID of the notice itself.
-    pub id: QueueId,
-    /// The date of the notice.
-    pub now: Timestamp,
-    /// The queue ID of the message the report is about.
-    pub original_id: QueueId,
-    /// The time of the last attempt, if there was one.
-    pub attempted_at: Option<Timestamp>,
-    /// The size of that message.
-    pub octets: u64,
-    /// The message itself, or as much as could be read. No more than its first
-    /// [`ORIGINAL_OCTETS_MAX`] are needed.
-    pub original: &'a [u8],
-}
 
 /// A notice, to be queued like any message and sent to [`DsnReport::to`] with a null reverse-path.
 #[derive(Debug, PartialEq, Eq)]

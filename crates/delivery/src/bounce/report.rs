@@ -6,7 +6,7 @@
 
 use mail::{Address, DsnNotify, DsnReturn, Envelope, Recipient, Reply, Timestamp};
 
-use super::dsn::ORIGINAL_OCTETS_MAX;
+use super::dsn_input::ORIGINAL_OCTETS_MAX;
 
 /// The result of one attempt for one recipient.
 #[derive(Clone, Copy, Debug)]

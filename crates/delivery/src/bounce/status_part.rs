@@ -6,7 +6,7 @@ use std::fmt;
 
 use mail::{Address, EnhancedCode, Recipient, Reply};
 
-use super::dsn::DsnComposeInput;
+use super::dsn_input::DsnComposeInput;
 use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 

@@ -3,7 +3,7 @@
 
 use mail::{DsnReturn, EnhancedCode, Recipient};
 
-use super::dsn::DsnComposeInput;
+use super::dsn_input::DsnComposeInput;
 use super::notice_writer::{Charset, NoticeWriter, sanitize_foreign_text};
 use super::report::{DsnAction, DsnKind, DsnRecipient, DsnReport};
 use super::status_part::failure_status;

@@ -10,7 +10,7 @@
 use std::path::Path;
 
 use super::Conversion;
-use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, PatternLines};
+use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, PatternLines, group_by_action};
 use super::dnsbl::PostfixDnsbl;
 use super::listeners::quoted_networks;
 use super::logins::OTHER_SENDER_CHECKS;
@@ -18,7 +18,6 @@ use super::lookups::MapRef;
 use super::map_text::TableUse;
 use super::networks::IpNet;
 use super::restrictions::{ClientKind, LISTS, Restriction, RestrictionLists};
-use super::rules::group_by_action;
 use super::words::{braced, list};
 
 /// Rules that one table of networks may become.

@@ -17,6 +17,7 @@ use std::net::Ipv6Addr;
 
 use mail::Reply;
 
+use super::map_text::pattern_end;
 use super::networks::IpNet;
 
 /// What a table is looked up with.
@@ -218,6 +219,27 @@ pub(super) fn is_for_name(head: &str) -> bool {
     })
 }
 
+/// Groups consecutive networks with the same action, without those that an earlier entry exempts.
+pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpNet>, AccessAction)> {
+    let (mut runs, mut holes): (Vec<(Vec<IpNet>, AccessAction)>, Vec<IpNet>) = (Vec::new(), Vec::new());
+    for (net, act) in entries {
+        if matches!(act, AccessAction::Dunno(_)) {
+            holes.push(*net);
+            continue;
+        }
+        let mut rest = vec![*net];
+        for hole in &holes {
+            rest = rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
+        }
+        match runs.last_mut().filter(|(_, last)| last == act) {
+            Some((nets, _)) => nets.extend(rest),
+            None if rest.is_empty() => {}
+            None => runs.push((rest, act.clone())),
+        }
+    }
+    runs
+}
+
 /// Parses lines of `/pattern/flags value`.
 pub(super) fn patterns(lines: &[String]) -> PatternLines {
     let read = |line: &String| match pattern_end(line) {
@@ -225,21 +247,6 @@ pub(super) fn patterns(lines: &[String]) -> PatternLines {
         None => (line.clone(), None),
     };
     lines.iter().map(read).collect()
-}
-
-/// The start of the value; None without one, as in `if` and `endif`.
-pub(super) fn pattern_end(line: &str) -> Option<usize> {
-    let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
-    let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
-    let mut is_escaped = false;
-    let closes = |(_, c): &(usize, char)| {
-        let found = *c == mark && !is_escaped;
-        is_escaped = *c == '\\' && !is_escaped;
-        found
-    };
-    let begin = start + mark.len_utf8();
-    let close = begin + line[begin..].char_indices().find(closes)?.0;
-    Some(line[close..].find(char::is_whitespace).map_or(line.len(), |behind| close + behind))
 }
 
 /// Formats the lines of a pattern table.

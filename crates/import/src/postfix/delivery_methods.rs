@@ -3,7 +3,7 @@
 
 use super::Conversion;
 use super::config_draft::{TomlSection, quoted};
-use super::transports::TransportTarget;
+use super::transport_target::TransportTarget;
 use super::words::list;
 use config::FixedHop;
 

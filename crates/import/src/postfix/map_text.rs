@@ -126,7 +126,7 @@ pub(super) fn convert_entries(entries: &[(String, String)], of_use: TableUse, si
 pub(super) fn convert_patterns(lines: &[String], of_use: TableUse, site: &SiteDomains) -> Result<String, &'static str> {
     let mut text = String::new();
     for line in lines {
-        let line = match super::access_table::pattern_end(line) {
+        let line = match pattern_end(line) {
             Some(end) => format!("{} {}", line[..end].trim_end(), pattern_values(line[end..].trim(), of_use, site)?),
             None => line.clone(),
         };
@@ -235,6 +235,21 @@ pub(super) fn target(word: &str, site: &SiteDomains) -> Result<String, &'static 
     let word = word.trim_start_matches('\\');
     let whole = if word.contains('@') { word.to_owned() } else { format!("{word}@{}", site.origin) };
     whole.parse::<Address>().map(|_| whole).map_err(|_| "a target is not an address")
+}
+
+/// The start of the value; None without one, as in `if` and `endif`.
+pub(super) fn pattern_end(line: &str) -> Option<usize> {
+    let start = line.len() - line.trim_start_matches(['!', ' ', '\t']).len();
+    let mark = line[start..].chars().next().filter(|c| !c.is_alphanumeric())?;
+    let mut is_escaped = false;
+    let closes = |(_, c): &(usize, char)| {
+        let found = *c == mark && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        found
+    };
+    let begin = start + mark.len_utf8();
+    let close = begin + line[begin..].char_indices().find(closes)?.0;
+    Some(line[close..].find(char::is_whitespace).map_or(line.len(), |behind| close + behind))
 }
 
 #[cfg(test)]

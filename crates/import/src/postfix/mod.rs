@@ -28,6 +28,7 @@ mod quotas;
 mod restrictions;
 mod rules;
 mod sql;
+mod transport_target;
 mod transports;
 mod words;
 

@@ -4,7 +4,8 @@ use super::Conversion;
 use super::config_draft::{TomlSection, quoted, quoted_list};
 use super::delivery_methods::DeliveryMethod;
 use super::lookups::MapRef;
-use super::transports::{AddressClass, TransportTarget};
+use super::transport_target::TransportTarget;
+use super::transports::AddressClass;
 use super::words::list;
 use config::DomainPattern;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Conversion;
 use super::access::{ImportedRule, LIST_NAMES, RuleCondition};
-use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent};
+use super::access_table::{self, AccessAction, AccessSubject, AccessTableContent, group_by_action};
 use super::config_draft::{TomlSection, quoted};
 use super::listeners::quoted_networks;
 use super::lookups::{MapRef, file_name};
@@ -171,27 +171,6 @@ impl Conversion<'_> {
             ));
         }
     }
-}
-
-/// Groups consecutive networks with the same action, without those that an earlier entry exempts.
-pub(super) fn group_by_action(entries: &[(IpNet, AccessAction)]) -> Vec<(Vec<IpNet>, AccessAction)> {
-    let (mut runs, mut holes): (Vec<(Vec<IpNet>, AccessAction)>, Vec<IpNet>) = (Vec::new(), Vec::new());
-    for (net, act) in entries {
-        if matches!(act, AccessAction::Dunno(_)) {
-            holes.push(*net);
-            continue;
-        }
-        let mut rest = vec![*net];
-        for hole in &holes {
-            rest = rest.into_iter().flat_map(|net| net.subtract(hole)).collect();
-        }
-        match runs.last_mut().filter(|(_, last)| last == act) {
-            Some((nets, _)) => nets.extend(rest),
-            None if rest.is_empty() => {}
-            None => runs.push((rest, act.clone())),
-        }
-    }
-    runs
 }
 
 fn entry_count(number: usize) -> String {
