@@ -171,4 +171,7 @@ pub enum LogLevel {
 pub trait ServerLog: EventLog {
     /// Writes a line about the server itself, under the rules of [`EventLog::write`].
     fn event(&self, level: LogLevel, text: &str, fields: &[(&'static str, &dyn Display)]);
+
+    /// The lines lost so far, for lack of memory or because the target failed.
+    fn lines_dropped(&self) -> u64;
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::LogTarget;
-use mail::{EventLog, LoggedHeader, MailEvent, QueueId, SpoolId, Timestamp};
+use mail::{EventLog, LoggedHeader, MailEvent, QueueId, ServerLog, SpoolId, Timestamp};
 use mailrace::log::Log;
 
 const LINES: u64 = 100_000;

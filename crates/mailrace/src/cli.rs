@@ -9,9 +9,10 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
 
-use crate::admin::{RecipientFilter, SummaryKey};
 use crate::log_summary;
 use crate::password::Scheme;
+use control::RecipientFilter;
+use control::request::SummaryKey;
 
 /// The end of the help.
 const AFTER_HELP: &str = "\

@@ -18,7 +18,7 @@ use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
-use crate::{admin, import_command, inject, log_summary, manual, password, serve, spool_commands, tables};
+use crate::{control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables};
 use config::{self, Config, LoadedConfig};
 
 /// Runs the command of the command line.
@@ -52,11 +52,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Table(command) => table(config, command),
         Command::Serve => serve::run(&load_and_announce(config)?),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
-        Command::Explain(what) => admin::print_explanation(&config::load(config)?.config, what),
+        Command::Explain(what) => control_client::print_explanation(&config::load(config)?.config, what),
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
-        Command::Reload => admin::reload(&config::load(config)?.config),
-        Command::Load => admin::print_load(&config::load(config)?.config),
-        Command::Status => admin::print_status(&config::load(config)?.config),
+        Command::Reload => control_client::reload(&config::load(config)?.config),
+        Command::Load => control_client::print_load(&config::load(config)?.config),
+        Command::Status => control_client::print_status(&config::load(config)?.config),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),
@@ -73,23 +73,23 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
 fn table(named: Option<&Path>, command: &TableCommand) -> anyhow::Result<()> {
     match command {
         TableCommand::Build { text, cdb } => tables::build_cdb(text, cdb),
-        TableCommand::Get { name, key } => admin::table_get(&load_and_announce(named)?.config, name, key),
-        TableCommand::Stats(how) => admin::table_stats(&config::load(named)?.config, how),
-        TableCommand::Accept { name } => admin::accept_table_removals(&config::load(named)?.config, name),
+        TableCommand::Get { name, key } => control_client::table_get(&load_and_announce(named)?.config, name, key),
+        TableCommand::Stats(how) => control_client::table_stats(&config::load(named)?.config, how),
+        TableCommand::Accept { name } => control_client::accept_table_removals(&config::load(named)?.config, name),
     }
 }
 
 fn queue(config: &Config, command: &QueueCommand) -> anyhow::Result<()> {
     match command {
-        QueueCommand::List(how) => admin::print_queue(config, how),
-        QueueCommand::Show(how) => admin::print_message(config, how),
-        QueueCommand::Hold(how) => admin::apply_queue_action(config, OperatorAction::Hold, how),
-        QueueCommand::Release(how) => admin::apply_queue_action(config, OperatorAction::Release, how),
-        QueueCommand::Retry(how) => admin::apply_queue_action(config, OperatorAction::Retry, how),
-        QueueCommand::Remove(how) => admin::apply_queue_action(config, OperatorAction::Remove, how),
-        QueueCommand::Bounce(how) => admin::apply_queue_action(config, OperatorAction::Bounce, how),
-        QueueCommand::Pause(queue) => admin::set_queue_paused(config, &queue.name, true),
-        QueueCommand::Resume(queue) => admin::set_queue_paused(config, &queue.name, false),
+        QueueCommand::List(how) => control_client::print_queue(config, how),
+        QueueCommand::Show(how) => control_client::print_message(config, how),
+        QueueCommand::Hold(how) => control_client::apply_queue_action(config, OperatorAction::Hold, how),
+        QueueCommand::Release(how) => control_client::apply_queue_action(config, OperatorAction::Release, how),
+        QueueCommand::Retry(how) => control_client::apply_queue_action(config, OperatorAction::Retry, how),
+        QueueCommand::Remove(how) => control_client::apply_queue_action(config, OperatorAction::Remove, how),
+        QueueCommand::Bounce(how) => control_client::apply_queue_action(config, OperatorAction::Bounce, how),
+        QueueCommand::Pause(queue) => control_client::set_queue_paused(config, &queue.name, true),
+        QueueCommand::Resume(queue) => control_client::set_queue_paused(config, &queue.name, false),
     }
 }
 

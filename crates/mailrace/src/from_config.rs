@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits};
 use delivery::remote;
-use intake::DomainMatcher;
+use intake::{DomainMatcher, IntakeContext};
 use lookup::directory::{self, RecipientDirectory};
 use mail::Address;
 use net::{TlsClient, TlsServer, TlsServerError};
@@ -25,12 +26,11 @@ use protocol::smtp::client::{self, CommandArgument};
 use protocol::smtp::server as smtp;
 use queue::{ConcurrencyFeedback, QueueNumber};
 
-use crate::intake_context;
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::tables::OpenTables;
 use config::{
-    self, Config, DomainPattern, IpFamilies, LineEnds, ListenerTls, OutboundTls, QueueSettings, QuotaFullAction,
-    SmtpTransportSettings, TransportKind,
+    self, Config, DomainPattern, Durability, IpFamilies, LineEnds, ListenerTls, OutboundTls, QueueSettings,
+    QuotaFullAction, SmtpTransportSettings, TransportKind,
 };
 use dispatch::{ClassifierRules, LocalTransport, NextHopOverride, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, OverQuotaAction, QuotaTransport, TransportQuota, UsageCounter};
@@ -422,7 +422,7 @@ pub fn quota_checker(
         let (name, mailbox_paths) = (transport.name.clone(), transport.mailbox_paths.clone());
         Some(QuotaTransport { name, mailbox_paths, quota: transport.quota.clone()? })
     };
-    let log = intake_context::throttled_log(log.clone());
+    let log = log::throttled(log.clone());
     let log = Box::new(move |text: fmt::Arguments<'_>| log.log_line(text));
     MailboxQuotaChecker::new(transports.iter().filter_map(with_quota), directory, log)
 }
@@ -507,6 +507,40 @@ pub fn recipient_directory(config: &Config, tables: &OpenTables) -> RecipientDir
     RecipientDirectory::new(domains, directory::AliasLimits::default())
         .with_domain_tables(config.domain_tables.iter().filter_map(tabled).collect())
         .with_hostname(&config.hostname)
+}
+
+/// Explains where mail for an address goes; `queues` have their numbers, and `quotas` belong to the
+/// same configuration.
+pub fn address_explainer(
+    config: &Config,
+    tables: &OpenTables,
+    directory: Arc<RecipientDirectory>,
+    queues: &queue::SchedulerConfig,
+    quotas: Option<Arc<MailboxQuotaChecker>>,
+) -> anyhow::Result<AddressExplainer> {
+    Ok(AddressExplainer {
+        directory,
+        rules: classifier_rules(config, tables, queues),
+        tables: tables.iter().map(|(_, table)| table.clone()).collect(),
+        router_config: routing_config(config),
+        transports: transports(config)?,
+        quotas,
+    })
+}
+
+/// What the control socket needs.
+pub fn control_parts(
+    config: &Config,
+    explainer: AddressExplainer,
+    intake: Arc<IntakeContext>,
+    tables: &OpenTables,
+    lists: &DnsblLists,
+) -> ControlParts {
+    let tables = ControlTables {
+        tables: tables.iter().map(|(kind, table)| (kind, table.clone())).collect(),
+        dnsbl_lists: lists.iter().cloned().collect(),
+    };
+    ControlParts { explainer, intake, tables, relaxed_durability: config.spool.durability != Durability::Commit }
 }
 
 fn maildir_of(transport: &config::TransportSettings) -> Option<&config::MaildirTransportSettings> {

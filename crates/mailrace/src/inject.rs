@@ -33,14 +33,15 @@ use std::time::SystemTime;
 use mail::{Address, BodyType, Recipient, Timestamp};
 use nix::unistd::{Uid, User, getuid};
 
-use crate::admin::{RecipientFilter, SerdeAsText};
 use crate::exit::{self, ExitError};
 use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
 use crate::output::output;
 use crate::privileges::ProcessUser;
 use crate::stderr::print_stderr;
-use crate::{admin, from_config};
+use crate::{control_client, from_config};
 use config::{self, Config, LoadedConfig};
+use control::RecipientFilter;
+use control::text::SerdeAsText;
 
 use addresses::parse_addresses;
 use header::{HeaderDefaults, MessageHeader};
@@ -97,7 +98,7 @@ pub fn run(name: ProgramName, configuration: Option<PathBuf>, words: &[OsString]
     }
     let config = loaded.config;
     match options.mode.clone() {
-        Mode::Queue => admin::mailq(&config),
+        Mode::Queue => control_client::mailq(&config),
         Mode::Flush(what) => flush(&config, &what, options.verbose),
         Mode::Verify => verify(&config, &options),
         Mode::Message => Injector::new(&config, options)?.inject_stdin(),
@@ -118,7 +119,7 @@ fn flush(config: &Config, what: &Flush, verbose: bool) -> anyhow::Result<()> {
             RecipientFilter { destination: Some(SerdeAsText(site.clone())), ..RecipientFilter::default() }
         }
     };
-    let count = admin::retry_now(config, filter)?;
+    let count = control_client::retry_now(config, filter)?;
     if verbose {
         print_stderr(format_args!("mailrace: {count} to be retried now"));
     }
@@ -130,7 +131,7 @@ fn verify(config: &Config, options: &Options) -> anyhow::Result<()> {
     let origin = from_config::origin_domain(config);
     let named = options.recipients.iter().flat_map(|text| parse_addresses(text));
     let addresses: Result<Vec<Address>, InjectError> = named.map(|text| qualify(&text, &origin)).collect();
-    admin::verify_addresses(
+    control_client::verify_addresses(
         config,
         &addresses.map_err(|error| ExitError { code: error.exit_code(), text: error.to_string() })?,
     )

@@ -4,16 +4,15 @@
 use std::sync::Arc;
 
 use intake::access::AccessRules;
-use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy, ThrottledLog};
+use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, QuotaCheck};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
 use spool::Spool;
 
 use crate::from_config;
-use crate::log::Log;
+use crate::log::{self, Log};
 use config::{self, Config};
-use mail::{LogLevel, ServerLog};
 
 /// The parts of it that can fail, or that depend on the system.
 pub struct IntakeContextParts {
@@ -45,7 +44,7 @@ pub fn create(
         directory: policy.directory,
         event_log: log.clone() as Arc<dyn EventLog>,
         logs_subjects: config.log.subject,
-        operator_log: Arc::new(throttled_log(log)),
+        operator_log: Arc::new(log::throttled(log)),
         load,
         connection_limiter: ConnectionLimiter::new(gate_limits(config, policy.sessions_max)),
         refusals: Arc::default(),
@@ -107,9 +106,4 @@ fn gate_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
         messages_per_client: limits.messages_per_client.map(rate),
         rated_clients_max: RATED_CLIENTS_MAX,
     }
-}
-
-/// Logs problems of clients as warnings.
-pub fn throttled_log(log: Arc<Log>) -> ThrottledLog {
-    ThrottledLog::new(move |what, left_out| log.event(LogLevel::Warning, what, &[("left_out", &left_out)]))
 }

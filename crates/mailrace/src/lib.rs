@@ -1,18 +1,18 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
-//! configuration; `workers` run the sessions with what `intake_context` gives them, `admin` is the
-//! control socket. `from_config`, `tables`, `logins` and `certificates` translate or open what the
+//! configuration; `workers` run the sessions with what `intake_context` gives them, `control_client` asks a running
+//! server. `from_config`, `tables`, `logins` and `certificates` translate or open what the
 //! configuration names; `log`, `log_line` and `metrics` report. `inject` takes mail from local
 //! programs and leaves it in `maildrop`. `check`, `import_command`, `log_summary`, `password`, `manual` and
 //! `spool_commands` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
 //! `terminal` concern the process.
 
-pub mod admin;
 pub mod certificates;
 pub mod check;
 pub mod cli;
 pub mod command;
+pub mod control_client;
 pub mod exit;
 pub mod from_config;
 pub mod import_command;
@@ -24,7 +24,6 @@ pub mod log_summary;
 pub mod logins;
 pub mod maildrop;
 pub mod manual;
-pub mod metrics;
 mod output;
 pub mod password;
 pub mod privileges;
@@ -34,5 +33,4 @@ mod service;
 pub mod spool_commands;
 mod stderr;
 pub mod tables;
-mod terminal;
 pub mod workers;

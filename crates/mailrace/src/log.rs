@@ -22,6 +22,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::log_line::{self, LogEntry};
 use config::{self, LogFormat, LogTarget};
+use intake::ThrottledLog;
 use mail::{LogLevel, ServerLog};
 
 /// How long lines gather before they are written together; callers do not wake the thread
@@ -84,11 +85,6 @@ impl Log {
         Ok(())
     }
 
-    /// The lines lost so far, for lack of memory or because the target failed.
-    pub fn lines_dropped(&self) -> u64 {
-        self.shared.dropped.load(Ordering::Relaxed)
-    }
-
     /// Writes the gathered lines and stops; later lines are dropped.
     pub fn close(&self) {
         self.shared.state.lock().closed = true;
@@ -113,12 +109,21 @@ impl ServerLog for Log {
         let line = LogEntry::Server { level, text: text.to_owned(), fields };
         self.shared.push(line, self.shared.lines_max.saturating_add(EVENTS_RESERVED));
     }
+
+    fn lines_dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// A log of problems with clients, as warnings, at most one a second.
+pub fn throttled(log: Arc<Log>) -> ThrottledLog {
+    ThrottledLog::new(move |what, left_out| log.event(LogLevel::Warning, what, &[("left_out", &left_out)]))
 }
 
 fn append(path: &Path) -> io::Result<File> {

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 
 use mail::{Address, LogLevel, MailEvent, QueueId, Timestamp};
 
-use crate::terminal::{must_escape, push_escaped};
 use config::LogFormat;
+use mail::{must_escape, push_escaped};
 
 pub(crate) mod events;
 

@@ -28,7 +28,6 @@ mod config_diff;
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -37,11 +36,8 @@ use intake::LoginPolicy;
 use lookup::Table;
 use mail::QuotaCheck;
 use net::{InheritedSockets, TlsServer};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::UnboundedSender;
 
-use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
@@ -53,6 +49,7 @@ use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, privileges, serve};
 use config::{self, Config, ConfigSource, LoadedConfig};
+use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
 use dispatch::{Dispatcher, DispatcherConfig};
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
@@ -61,38 +58,6 @@ use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 
 /// How often to check whether removed tables are still in use.
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The channel for reload requests.
-pub type ReloadSender = UnboundedSender<ReloadRequest>;
-
-/// A request to reload, with a channel for the answer.
-pub struct ReloadRequest {
-    answer: mpsc::Sender<ReloadAnswer>,
-}
-
-/// The result of a reload, as the command prints it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReloadAnswer {
-    /// The exit code; 0: the configuration is in force.
-    pub code: u8,
-    /// The output, in lines.
-    pub text: String,
-}
-
-impl ReloadRequest {
-    /// A request, and the receiver of its answer. No answer comes if the server ends first.
-    pub fn new() -> (Self, Receiver<ReloadAnswer>) {
-        let (answer, answered) = mpsc::channel();
-        (ReloadRequest { answer }, answered)
-    }
-
-    /// Answers the request.
-    pub fn reply(self, answer: ReloadAnswer) {
-        // The caller may be gone.
-        drop(self.answer.send(answer));
-    }
-}
 
 /// The running server: the parts that a reload replaces.
 pub struct RunningServer {
@@ -115,9 +80,9 @@ pub struct RunningServer {
     /// The message flow.
     pub flow: Dispatcher,
     /// The control socket.
-    pub control_server: admin::ControlServer,
+    pub control_server: ControlServer,
     /// What its handlers share.
-    pub control_context: admin::SharedControlState,
+    pub control_context: SharedControlState,
     /// The drop folder scanner.
     pub drop_scanner: DropFolderScanner,
     /// The load monitor.
@@ -227,7 +192,7 @@ impl RunningServer {
             ListenerOpener { previous: before, inherited: InheritedSockets::default(), workers: self.threads };
         let mut listeners = listener_set.open(new)?;
         workers::enable_auth(&mut listeners, new, secret);
-        let explainer = AddressExplainer::new(new, &tables, directory, &queues, quotas)?;
+        let explainer = from_config::address_explainer(new, &tables, directory, &queues, quotas)?;
         let drop_runtime = runtime().context("the drop")?;
         let dispatcher_difference = dispatch::DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
@@ -288,14 +253,8 @@ impl RunningServer {
         self.gauges.reconfigure(from_config::system_load_limits(config), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.workers.current_generation().intake, config, policy));
         let context = self.control_context.clone();
-        self.control_server.set_handler(ControlHandler::new(
-            config,
-            context,
-            explainer,
-            intake.clone(),
-            tables.clone(),
-            lists.clone(),
-        ));
+        let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
+        self.control_server.set_handler(ControlHandler::new(parts, context));
         self.drop_scanner.reconfigure(serve::drop_folder_config(config, &intake, &self.log, drop_runtime));
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));

@@ -23,7 +23,6 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::admin::{self, AddressExplainer, ControlHandler};
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit;
 use crate::from_config::DnsblLists;
@@ -32,13 +31,14 @@ use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::maildrop::{self, DropFolderConfig, DropFolderScanner, DropSubmitter};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
-use crate::reload::{self, ReloadRequest, ReloadSender, RunningServer};
+use crate::reload::{self, RunningServer};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config};
 use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
+use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{self, Dispatcher, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver};
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::{MailboxQuotaChecker, UsageCounter};
@@ -288,17 +288,19 @@ impl Server {
         };
         let intake = Arc::new(intake_context::create(config, policy, spool, monitor.handle(), log.clone()));
         let gauges = monitor.start(config.load.every)?;
-        let explainer = AddressExplainer::new(config, &tables, directory, &queues, quotas)?;
-        let context = admin::SharedControlState {
+        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas)?;
+        let context = SharedControlState {
             scheduler,
             log: log.clone(),
             outcome_counters,
             reload_sender,
             stopping: Arc::default(),
         };
-        let handler =
-            ControlHandler::new(config, context.clone(), explainer, intake.clone(), tables.clone(), lists.clone());
-        let control_server = admin::ControlServer::start(config, handler)?;
+        let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
+        let handler = ControlHandler::new(parts, context.clone());
+        let socket = &config.admin.socket;
+        let control_server = ControlServer::start(socket, handler)
+            .with_context(|| format!("the control socket {}", socket.display()))?;
         let folder = drop_folder_config(config, &intake, &log, runtime()?);
         let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
         let certificate_watch =

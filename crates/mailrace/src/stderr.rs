@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use crate::terminal::printable;
+use mail::printable;
 
 /// Prints lines to standard error.
 pub(crate) fn print_stderr(text: impl Display) {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use mail::{BodyType, DsnNotify, DsnReturn, QueueId};
 
-use crate::admin::DestinationPattern;
 use crate::maildrop::is_envid;
+use control::DestinationPattern;
 
 /// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]

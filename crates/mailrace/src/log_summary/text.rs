@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::count::{DelayHistogram, DestinationCounts, HourCounts, LogSummary};
 use super::top::TopCounter;
-use crate::admin::table::{Align, ColumnTable};
 use crate::log_line::events::MailEventKind;
+use control::columns::{Align, ColumnTable};
 
 /// With more hours, each row is a day.
 const HOURS_SHOWN_MAX: usize = 48;

@@ -1,0 +1,406 @@
+//! Handles requests. What concerns the queues is one short pass on the scheduler's thread;
+//! messages, the directory and the DNS are read on the handler's own thread, which may wait.
+//! Actions run the same way, are logged, and change nothing but what they name.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use dispatch::Queues;
+use intake::ResourceRefusal;
+use intake::access::{AccessRules, SessionInfo};
+use lookup::directory::AddressResolution;
+use mail::{Address, LogLevel, QueueId, Timestamp};
+use queue::{DestinationId, OperatorAction};
+use serde_json::{Value, json};
+use spool::SpooledMessage;
+
+use super::explain::{AddressTrace, MessageState, access};
+use super::filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
+use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
+use super::selection::{self, DestinationName, RecipientId, SelectedRecipients, StoredMessage, StoredMessageReader};
+use super::summary::{self, RecipientTally};
+use super::tables::{self, LookupReport};
+use super::wait::unless_stopping;
+use super::{list, load, message};
+use crate::metrics::{self, MetricsSnapshot, QueueMetrics};
+use crate::reload_request::{ReloadAnswer, ReloadRequest};
+use crate::{ControlParts, SharedControlState};
+
+/// Handles requests.
+pub struct ControlHandler {
+    pub(super) parts: ControlParts,
+    pub(super) shared: SharedControlState,
+}
+
+/// Why there is no answer, or only part of one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    #[error("the server is stopping")]
+    Stopping,
+    #[error("invalid request: {0}")]
+    InvalidRequest(#[from] InvalidRequest),
+    /// The request is valid, and refused.
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<UnknownQueue> for ControlError {
+    fn from(error: UnknownQueue) -> Self {
+        ControlError::Refused(error.to_string())
+    }
+}
+
+type ControlResult<T> = Result<T, ControlError>;
+
+impl ControlHandler {
+    /// The flag that stops the handlers.
+    pub(super) fn stopping(&self) -> Arc<AtomicBool> {
+        self.shared.stopping.clone()
+    }
+
+    /// Handles one request.
+    pub(super) fn handle(&self, line: &str, out: &mut impl Write) -> ControlResult<()> {
+        let request: ControlRequest = line.parse()?;
+        if request.is_change() {
+            self.shared.log.event(LogLevel::Info, "operator action", &[("order", &request)]);
+        }
+        match request {
+            ControlRequest::Count(filter) => writeln!(out, "{}", self.count(filter)?)?,
+            ControlRequest::List(filter) => self.list(filter, out)?,
+            ControlRequest::Summary { by, filter } => write_rows(&self.summary(by, filter)?, out)?,
+            ControlRequest::Hold(order) => self.act(OperatorAction::Hold, order, out)?,
+            ControlRequest::Release(order) => self.act(OperatorAction::Release, order, out)?,
+            ControlRequest::Retry(order) => self.act(OperatorAction::Retry, order, out)?,
+            ControlRequest::Remove(order) => self.act(OperatorAction::Remove, order, out)?,
+            ControlRequest::Bounce(order) => self.act(OperatorAction::Bounce, order, out)?,
+            ControlRequest::Pause { queue } => self.pause(queue, true)?,
+            ControlRequest::Resume { queue } => self.pause(queue, false)?,
+            ControlRequest::ExplainAddress { address, sender, client, helo } => {
+                let sender = sender.map(|sender| sender.0);
+                if let Some(client) = client {
+                    self.explain_access(client, helo.as_deref(), sender.as_ref(), &address.0, out)?;
+                }
+                self.explain_address(&address.0, sender, out)?;
+            }
+            ControlRequest::ExplainMessage { id } => self.explain_message(id.0, out)?,
+            ControlRequest::Verify { address } => self.verify(&address.0, out)?,
+            ControlRequest::Show { id } => self.show(id.0, out)?,
+            ControlRequest::Content { id, from } => self.content(id.0, from, out)?,
+            ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
+            ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
+            ControlRequest::TableAccept { table } => self.table_accept(&table)?,
+            ControlRequest::Reload => self.reload(out)?,
+            ControlRequest::Load => out.write_all(self.load().as_bytes())?,
+            ControlRequest::Status => out.write_all(metrics::render(&self.metrics_snapshot()?).as_bytes())?,
+        }
+        Ok(())
+    }
+
+    fn with_queues<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut Queues) -> T + Send + 'static,
+    ) -> ControlResult<T> {
+        self.shared.scheduler.with_queues(request).ok_or(ControlError::Stopping)
+    }
+
+    fn count(&self, filter: RecipientFilter) -> ControlResult<usize> {
+        if filter.needs_messages() {
+            let mut number = 0;
+            self.for_each_recipient(filter, |_, _, _| {
+                number += 1;
+                Ok(())
+            })?;
+            return Ok(number);
+        }
+        Ok(self.with_queues(move |queues| selection::count(queues, &filter, now()))??)
+    }
+
+    fn list(&self, filter: RecipientFilter, out: &mut impl Write) -> ControlResult<()> {
+        self.for_each_recipient(filter, |entry, place, (envelope, size)| {
+            match list::entry_json(entry, place, envelope, *size) {
+                Some(line) => writeln!(out, "{line}"),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Shows each selected recipient with its message, oldest first. Recipients that were delivered
+    /// since, or whose message cannot be read, are left out.
+    fn for_each_recipient(
+        &self,
+        filter: RecipientFilter,
+        mut show: impl FnMut(&queue::RecipientView, &DestinationName, &StoredMessage) -> io::Result<()>,
+    ) -> ControlResult<()> {
+        let (filter, SelectedRecipients { entries, destinations: places }) = self.select(filter)?;
+        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        for entry in entries {
+            self.check_stopping()?;
+            let Some(message) = messages.read(entry.id) else { continue };
+            if filter.passes_message(&message.0, message.1, entry.ordinal) {
+                show(&entry, &places[&entry.destination], message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn select(&self, filter: RecipientFilter) -> ControlResult<(RecipientFilter, SelectedRecipients)> {
+        let (filter, found) = self.with_queues(move |queues| {
+            let found = selection::select(queues, &filter, now());
+            (filter, found)
+        })?;
+        let mut found = found?;
+        found.sort();
+        Ok((filter, found))
+    }
+
+    /// Reading a million messages takes long; shutdown does not wait for it.
+    fn check_stopping(&self) -> ControlResult<()> {
+        if self.shared.stopping.load(Relaxed) { Err(ControlError::Stopping) } else { Ok(()) }
+    }
+
+    fn summary(&self, by: SummaryKey, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
+        match by {
+            SummaryKey::NextHop if filter.is_empty() => self.with_queues(|queues| summary::by_next_hop(queues, now())),
+            SummaryKey::NextHop => {
+                Err(ControlError::Refused("a filter selects recipients and does not apply to next hops".into()))
+            }
+            SummaryKey::Destination => Ok(summary::by_destination(self.tally_destinations(filter)?, now())),
+            SummaryKey::Queue => {
+                let places = self.tally_destinations(filter)?;
+                Ok(summary::by_queue(self.with_queues(|queues| summary::queue_summaries(queues))?, places, now()))
+            }
+            SummaryKey::Sender => self.summary_by_sender(filter),
+        }
+    }
+
+    /// Counts by destination; on the scheduler's thread and without copies if no message has to be
+    /// read.
+    fn tally_destinations(&self, filter: RecipientFilter) -> ControlResult<HashMap<DestinationName, RecipientTally>> {
+        if !filter.needs_messages() {
+            return Ok(self.with_queues(move |queues| tally_queued_destinations(queues, &filter))??);
+        }
+        let mut tallies: HashMap<DestinationName, RecipientTally> = HashMap::new();
+        self.for_each_recipient(filter, |entry, place, _| {
+            tallies.entry(place.clone()).or_default().count(entry, now());
+            Ok(())
+        })?;
+        Ok(tallies)
+    }
+
+    fn summary_by_sender(&self, filter: RecipientFilter) -> ControlResult<Vec<Value>> {
+        let (mut tallies, now): (HashMap<String, RecipientTally>, _) = (HashMap::new(), now());
+        self.for_each_recipient(filter, |entry, _, (envelope, _)| {
+            let sender = envelope.sender.as_ref().map_or("", |sender| sender.as_str());
+            match tallies.get_mut(sender) {
+                Some(tally) => tally.count(entry, now),
+                None => tallies.entry(sender.to_owned()).or_default().count(entry, now),
+            }
+            Ok(())
+        })?;
+        Ok(summary::by_sender(tallies, now))
+    }
+
+    fn act(&self, act: OperatorAction, action: ActionRequest, out: &mut impl Write) -> ControlResult<()> {
+        let messages =
+            if action.filter.needs_messages() { Some(self.match_messages(act, &action.filter)?) } else { None };
+        let chosen =
+            self.with_queues(move |queues| selection::apply_action(queues, act, &action, messages.as_ref(), now()))??;
+        Ok(writeln!(out, "{chosen}")?)
+    }
+
+    /// The recipients that an action selects by their messages.
+    fn match_messages(&self, act: OperatorAction, filter: &RecipientFilter) -> ControlResult<HashSet<RecipientId>> {
+        let asked = filter.clone();
+        let mut candidates = self.with_queues(move |queues| selection::candidates(queues, act, &asked, now()))??;
+        candidates.sort_unstable();
+        let mut messages = StoredMessageReader::new(&self.parts.intake.spool);
+        let mut chosen = HashSet::new();
+        for (id, ordinal) in candidates {
+            self.check_stopping()?;
+            if messages.read(id).is_some_and(|(envelope, size)| filter.passes_message(envelope, *size, ordinal)) {
+                chosen.insert((id, ordinal));
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn pause(&self, queue: String, paused: bool) -> ControlResult<()> {
+        Ok(self.with_queues(move |queues| {
+            find_queue(queues, &queue).map(|number| queues.set_queue_paused(number, paused))
+        })??)
+    }
+
+    fn explain_access(
+        &self,
+        client: IpAddr,
+        helo: Option<&str>,
+        sender: Option<&Address>,
+        recipient: &Address,
+        out: &mut impl Write,
+    ) -> ControlResult<()> {
+        let text = async {
+            let recipient = self.parts.intake.normalize_address(recipient, None).await;
+            let client = client.to_canonical();
+            let session = SessionInfo {
+                client: Some(client),
+                helo,
+                sender: Some(sender),
+                recipient: Some(&recipient),
+                ..SessionInfo::default()
+            };
+            let tags = self.parts.intake.untagged_addresses(&session).await;
+            let mut text =
+                access::explain_access(self.parts.intake.access_rules.as_ref(), &tags.add_to_session_info(&session))
+                    .await;
+            if matches!(self.parts.intake.resolve_recipient(&recipient).await, AddressResolution::Remote(_)) {
+                text += &access::explain_relaying(
+                    client,
+                    self.parts.intake.relay_networks.contains(client),
+                    self.parts.intake.relaying_is_deferred,
+                );
+            }
+            text
+        };
+        let text = unless_stopping(&self.shared.stopping, text)?;
+        Ok(out.write_all(text.ok_or(ControlError::Stopping)?.as_bytes())?)
+    }
+
+    fn explain_address(&self, address: &Address, sender: Option<Address>, out: &mut impl Write) -> ControlResult<()> {
+        let (normalized, trace) = self.trace_address(address, sender.as_ref())?;
+        let recipients = trace.recipients.clone();
+        let queue_states = self.with_queues(move |queues| {
+            recipients.iter().map(|recipient| recipient.queue_state(queues, now())).collect::<Vec<_>>()
+        })?;
+        Ok(self.parts.explainer.write([address, &normalized], &trace, &queue_states, now(), out)?)
+    }
+
+    /// The route of mail for an address, by the functions that sessions use.
+    fn trace_address(&self, address: &Address, sender: Option<&Address>) -> ControlResult<(Address, AddressTrace)> {
+        let trace = async {
+            let normalized = self.parts.intake.normalize_address(address, None).await.into_owned();
+            let resolution = self.parts.intake.resolve_recipient(&normalized).await;
+            let trace = self.parts.explainer.trace(resolution, sender).await;
+            (normalized, trace)
+        };
+        unless_stopping(&self.shared.stopping, trace)?.ok_or(ControlError::Stopping)
+    }
+
+    fn verify(&self, address: &Address, out: &mut impl Write) -> ControlResult<()> {
+        let (verdict, why) = self.trace_address(address, None)?.1.deliverability();
+        Ok(writeln!(out, "{}", json!({ "verdict": verdict, "why": why }))?)
+    }
+
+    fn show(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
+        let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
+        Ok(message::write_message(&message_state, &self.stored(id)?, now(), out)?)
+    }
+
+    fn content(&self, id: QueueId, from: u64, out: &mut impl Write) -> ControlResult<()> {
+        Ok(message::write_content(&self.stored(id)?.body, from, out)?)
+    }
+
+    fn explain_message(&self, id: QueueId, out: &mut impl Write) -> ControlResult<()> {
+        let message_state = self.with_queues(move |queues| MessageState::of(queues, id, now()))?;
+        Ok(message_state.write(&self.stored(id)?, now(), out)?)
+    }
+
+    fn stored(&self, id: QueueId) -> ControlResult<SpooledMessage> {
+        self.parts.intake.spool.message(id).map_err(|error| match error {
+            spool::ReadError::Unknown => ControlError::Refused(format!(
+                "no message {id} in the queue: it is finished or never existed; see the log for its history"
+            )),
+            error => ControlError::Refused(format!("cannot read {id}: {error}")),
+        })
+    }
+
+    fn table(&self, name: &str) -> ControlResult<&Arc<dyn lookup::Table>> {
+        self.parts.tables.find(name).ok_or_else(|| ControlError::Refused(format!("no such table: {name:?}")))
+    }
+
+    fn table_get(&self, name: &str, key: &str) -> ControlResult<LookupReport> {
+        let table = self.table(name)?;
+        unless_stopping(&self.shared.stopping, LookupReport::lookup(&**table, key))?.ok_or(ControlError::Stopping)
+    }
+
+    fn table_stats(&self, name: Option<&str>) -> ControlResult<Vec<Value>> {
+        let normalized = self.parts.tables.all().filter(|(_, table)| name.is_none_or(|name| name == table.name()));
+        let rows: Vec<_> =
+            normalized.map(|(kind, table)| tables::stats_row(table.name(), kind, table.stats().as_ref())).collect();
+        match name {
+            Some(name) if rows.is_empty() => self.table(name).map(|_| rows),
+            _ => Ok(rows),
+        }
+    }
+
+    fn table_accept(&self, name: &str) -> ControlResult<()> {
+        match self.table(name)?.accept_removals() {
+            true => Ok(()),
+            false => Err(ControlError::Refused(format!("table {name:?} has no removals held back"))),
+        }
+    }
+
+    /// The main thread reloads, one request at a time.
+    fn reload(&self, out: &mut impl Write) -> ControlResult<()> {
+        let (reload_request, reply_receiver) = ReloadRequest::new();
+        self.shared.reload_sender.send(reload_request).map_err(|_| ControlError::Stopping)?;
+        let answer: ReloadAnswer = reply_receiver.recv().map_err(|_| ControlError::Stopping)?;
+        Ok(writeln!(out, "{}", json!({ "code": answer.code, "text": answer.text }))?)
+    }
+
+    fn load(&self) -> String {
+        load::report_text(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
+    }
+
+    fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
+        Ok(MetricsSnapshot {
+            sessions: self.parts.intake.connection_limiter.session_count(),
+            queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
+            outcomes: self.shared.outcome_counters.by_outcome(),
+            notices_dropped: self.shared.outcome_counters.notices_dropped(),
+            refusals: ResourceRefusal::ALL
+                .map(|refusal| (refusal.name(), self.parts.intake.refusals.count_of(refusal)))
+                .into(),
+            access: self
+                .parts
+                .intake
+                .access_rules
+                .iter()
+                .flat_map(AccessRules::match_counts)
+                .map(|(rule, count)| (rule.into(), count))
+                .collect(),
+            lists_unanswered: self.parts.intake.access_rules.as_ref().map_or(0, AccessRules::unanswered_dnsbl_queries),
+            handshakes: self.parts.intake.tls_handshakes.counts(),
+            logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
+            load: self.parts.intake.load.report(),
+            log_lines_dropped: self.shared.log.lines_dropped(),
+            relaxed_durability: self.parts.relaxed_durability,
+            spool: self.parts.intake.spool.stats(),
+            tables: self.parts.tables.all().filter_map(|(_, it)| Some((it.name().into(), it.stats()?))).collect(),
+        })
+    }
+}
+
+fn tally_queued_destinations(
+    queues: &Queues,
+    filter: &RecipientFilter,
+) -> Result<HashMap<DestinationName, RecipientTally>, UnknownQueue> {
+    let now = now();
+    let mut queue_filter = QueueFilter::new(filter, queues, now)?;
+    let normalized = queues.recipient_views().filter(|entry| queue_filter.passes(entry));
+    let tallies: HashMap<DestinationId, RecipientTally> = summary::tally(normalized, now, |entry| entry.destination);
+    Ok(tallies.into_iter().map(|(destination, tally)| (DestinationName::of(queues, destination), tally)).collect())
+}
+
+fn write_rows(rows: &[Value], out: &mut impl Write) -> io::Result<()> {
+    rows.iter().try_for_each(|row| writeln!(out, "{row}"))
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}

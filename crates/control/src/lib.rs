@@ -1,0 +1,121 @@
+//! The control socket: the running server answers requests of the operator. A request is one line:
+//! a word, followed by a JSON object if it has parameters. The answer ends with a line `done`; with
+//! `no: ` and the reason if the request is refused; or with `failed: ` and the reason. An answer
+//! without such a line was truncated, and is discarded.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `count {FILTER}` | a number: queued recipients |
+//! | `list {FILTER}` | a JSON object for each queued recipient |
+//! | `summary {"by": "destination", "filter": {FILTER}}` | an object for each destination, queue, sender or next hop |
+//! | `hold`, `release`, `retry`, `remove`, `bounce` `{"filter": {FILTER}, "dry_run": false}` | a number: recipients selected |
+//! | `pause`, `resume` `{"queue": NAME}` | nothing |
+//! | `explain-address {"address": ADDRESS, "sender": ADDRESS, "client": IP, "helo": NAME}` | text |
+//! | `explain-message {"id": QUEUE-ID}` | text |
+//! | `verify {"address": ADDRESS}` | an object: verdict and reason |
+//! | `show {"id": QUEUE-ID}` | an object for the message, and one for each recipient |
+//! | `content {"id": QUEUE-ID, "from": 0}` | an object with the number of bytes and the total size; the bytes, and a line end |
+//! | `table-get {"table": NAME, "key": KEY}` | an object: the table's answer, the layer that gave it, and the time it took |
+//! | `table-stats {"table": NAME}` | an object for each table, or for this table |
+//! | `table-accept {"table": NAME}` | nothing |
+//! | `load` | gauges, limits and refusals, as text |
+//! | `status` | metrics in the Prometheus text format |
+//! | `reload` | an object: the command's exit code and its output |
+
+pub mod columns;
+mod explain;
+mod filter;
+mod handler;
+pub mod list;
+mod load;
+mod message;
+pub mod message_text;
+mod metrics;
+mod pattern;
+mod reload_request;
+pub mod request;
+#[cfg(test)]
+pub(crate) mod sample;
+mod selection;
+mod server;
+mod summary;
+pub mod summary_text;
+pub mod tables;
+pub mod tables_text;
+pub mod text;
+mod wait;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use intake::IntakeContext;
+
+use dispatch::{OutcomeCounters, SchedulerHandle};
+use lookup::Table;
+use mail::ServerLog;
+
+pub use explain::{AddressExplainer, Deliverability};
+pub use filter::RecipientFilter;
+pub use handler::ControlHandler;
+pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
+pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
+pub use server::ControlServer;
+
+/// The longest request, with its line end.
+pub const REQUEST_OCTETS_MAX: u64 = 64 * 1024;
+
+/// The tables that operators can ask about.
+#[derive(Clone, Default)]
+pub struct ControlTables {
+    /// The tables of the configuration, each with its type.
+    pub tables: Vec<(&'static str, Arc<dyn Table>)>,
+    /// The DNS lists, each named after its zone.
+    pub dnsbl_lists: Vec<Arc<dyn Table>>,
+}
+
+impl ControlTables {
+    /// The table with this name.
+    fn find(&self, name: &str) -> Option<&Arc<dyn Table>> {
+        self.tables.iter().map(|(_, table)| table).find(|table| table.name() == name)
+    }
+
+    /// All tables and DNS lists, with their types. A table hides a DNS list with the same name.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Table>)> {
+        let lists = self.dnsbl_lists.iter().filter(|list| self.find(list.name()).is_none());
+        self.tables.iter().map(|(kind, table)| (*kind, table)).chain(lists.map(|list| ("dnsbl", list)))
+    }
+}
+
+/// What a handler needs of one configuration.
+pub struct ControlParts {
+    /// Explains where mail for an address goes.
+    pub explainer: AddressExplainer,
+    /// What sessions use.
+    pub intake: Arc<IntakeContext>,
+    /// The tables.
+    pub tables: ControlTables,
+    /// A 250 does not wait for the disk.
+    pub relaxed_durability: bool,
+}
+
+impl ControlHandler {
+    /// A handler for one configuration.
+    pub fn new(parts: ControlParts, shared: SharedControlState) -> ControlHandler {
+        ControlHandler { parts, shared }
+    }
+}
+
+/// What all handlers share, whatever their configuration.
+#[derive(Clone)]
+pub struct SharedControlState {
+    /// The queues.
+    pub scheduler: SchedulerHandle,
+    /// Operator actions are logged here.
+    pub log: Arc<dyn ServerLog>,
+    /// Counters of outcomes.
+    pub outcome_counters: Arc<OutcomeCounters>,
+    /// Where reload requests go.
+    pub reload_sender: ReloadSender,
+    /// Set when handlers are to stop.
+    pub stopping: Arc<AtomicBool>,
+}

@@ -1,0 +1,273 @@
+//! The metrics of the server, in the Prometheus text format. No label value comes from outside:
+//! they are names of queues, tables, access rules and disks in the configuration, or fixed words.
+
+mod tables;
+mod text;
+
+use std::sync::Arc;
+
+use credentials::CredentialStats;
+use load::LoadReport;
+use queue::Queues;
+use spool::Stats;
+
+use text::MetricsText;
+
+/// The state of the queues.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QueueMetrics {
+    queues: Vec<QueueSample>,
+    recipients: usize,
+    messages: usize,
+    destinations: usize,
+    unrecorded: usize,
+    /// Known next hops, and those of them that are adopted or dead.
+    next_hops: [(&'static str, usize); 3],
+}
+
+/// One queue.
+#[derive(Clone, Debug)]
+struct QueueSample {
+    name: Box<str>,
+    /// Recipients in each state.
+    recipients: [(&'static str, usize); 4],
+    attempts: usize,
+    concurrency: usize,
+    paused: bool,
+}
+
+impl QueueMetrics {
+    /// Reads the state of the queues.
+    pub(crate) fn read<R: Clone>(queues: &Queues<R>) -> QueueMetrics {
+        let queue = |view: queue::QueueView<'_>| QueueSample {
+            name: view.name.into(),
+            recipients: [
+                ("ready", view.ready),
+                ("in_flight", view.in_flight),
+                ("waiting", view.waiting),
+                ("held", view.held),
+            ],
+            attempts: view.attempts,
+            concurrency: view.concurrency,
+            paused: view.paused,
+        };
+        let (mut known, mut adopted, mut dead) = (0, 0, 0);
+        for hop in queues.next_hop_views() {
+            known += 1;
+            adopted += usize::from(hop.adopted_by.is_some());
+            dead += usize::from(hop.probe_at.is_some());
+        }
+        QueueMetrics {
+            queues: queues.queue_views().filter(|view| !view.is_retired_and_empty()).map(queue).collect(),
+            recipients: queues.recipient_count(),
+            messages: queues.message_count(),
+            destinations: queues.destination_count(),
+            unrecorded: queues.unrecorded_attempts(),
+            next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
+        }
+    }
+}
+
+/// Everything that the metrics show, read at one time.
+pub(crate) struct MetricsSnapshot {
+    /// Open sessions.
+    pub sessions: usize,
+    /// The queues.
+    pub queues: QueueMetrics,
+    /// Recipients by outcome.
+    pub outcomes: [(&'static str, u64); 4],
+    /// Notices not sent, by `bounce.per_sender`.
+    pub notices_dropped: u64,
+    /// Refused clients, by the resource that was short.
+    pub refusals: Vec<(&'static str, u64)>,
+    /// How often each access rule decided, by name.
+    pub access: Vec<(Box<str>, u64)>,
+    /// DNS list queries without an answer.
+    pub lists_unanswered: u64,
+    /// TLS handshakes, by version, or failed.
+    pub handshakes: [(&'static str, u64); 3],
+    /// Logins, if `[auth]` is configured.
+    pub logins: Option<CredentialStats>,
+    /// Gauges, and the limits in force.
+    pub load: Arc<LoadReport>,
+    /// Lost log lines.
+    pub log_lines_dropped: u64,
+    /// A 250 does not wait for the disk.
+    pub relaxed_durability: bool,
+    /// The spool's counters.
+    pub spool: Stats,
+    /// The counters of tables that have any, by name.
+    pub tables: Vec<(Box<str>, lookup::LookupStats)>,
+}
+
+/// Renders all metrics.
+pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
+    let mut out = MetricsText::default();
+    out.gauge("mailrace_sessions", "Open sessions", snapshot.sessions as u64);
+    write_queues(&snapshot.queues, &mut out);
+    write_next_hops(&snapshot.queues, &mut out);
+    out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
+    snapshot.outcomes.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    let help = "Notices not sent: too many to one sender for mail from untrusted clients";
+    out.counter("mailrace_notices_dropped_total", help, snapshot.notices_dropped);
+    out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
+    snapshot.refusals.iter().for_each(|(want, count)| out.sample(&[("want", want)], count));
+    if !snapshot.access.is_empty() {
+        out.family("mailrace_access_rules_total", "How often each access rule matched and decided", "counter");
+        snapshot.access.iter().for_each(|(rule, count)| out.sample(&[("rule", rule)], count));
+        let help = "DNS list queries without an answer";
+        out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
+    }
+    out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
+    snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
+    write_load(&snapshot.load, &mut out);
+    out.counter("mailrace_log_lines_dropped_total", "Log lines lost", snapshot.log_lines_dropped);
+    out.gauge(
+        "mailrace_spool_relaxed",
+        "Whether a power loss may lose accepted mail",
+        u64::from(snapshot.relaxed_durability),
+    );
+    write_spool(&snapshot.spool, &mut out);
+    tables::write_tables(&snapshot.tables, &mut out);
+    out.into()
+}
+
+fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
+    let &CredentialStats { accepted, remembered, refused, repeated, throttled, unavailable, waiting } = logins;
+    out.family("mailrace_auth_logins_total", "Logins by result, without malformed and cancelled ones", "counter");
+    let results = [("ok", accepted), ("refused", refused), ("throttled", throttled), ("unavailable", unavailable)];
+    results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    out.counter("mailrace_auth_remembered_total", "Logins accepted from the cache", remembered);
+    out.counter("mailrace_auth_repeated_total", "Logins refused from the cache", repeated);
+    out.gauge("mailrace_auth_waiting", "Passwords waiting to be checked", waiting);
+}
+
+fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
+    out.gauge("mailrace_queue_recipients", "Recipients queued or in flight", metrics.recipients as u64);
+    out.gauge("mailrace_queue_messages", "Messages queued or in flight", metrics.messages as u64);
+    out.gauge("mailrace_queue_destinations", "Destinations with recipients", metrics.destinations as u64);
+    out.gauge("mailrace_attempts_unrecorded", "Attempts that ended but are not recorded", metrics.unrecorded as u64);
+    out.family("mailrace_queue_depth", "Recipients by queue and state", "gauge");
+    for queue in &metrics.queues {
+        queue
+            .recipients
+            .iter()
+            .for_each(|(state, count)| out.sample(&[("queue", &queue.name), ("state", state)], count));
+    }
+    out.family("mailrace_queue_attempts", "Attempts in progress, by the queue that serves them", "gauge");
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.attempts));
+    out.family("mailrace_queue_concurrency", "Limit on attempts in progress", "gauge");
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], queue.concurrency));
+    out.family("mailrace_queue_paused", "Whether the operator has paused the queue", "gauge");
+    metrics.queues.iter().for_each(|queue| out.sample(&[("queue", &queue.name)], u8::from(queue.paused)));
+}
+
+fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
+    out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", "gauge");
+    metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
+}
+
+fn write_load(report: &LoadReport, out: &mut MetricsText) {
+    out.family("mailrace_load", "Load by gauge, in tasks, percent, bytes or files", "gauge");
+    for snapshot in &report.sample.readings {
+        if let Some(value) = snapshot.value {
+            out.sample(&[("gauge", &snapshot.gauge.to_string())], value);
+        }
+    }
+    out.family("mailrace_load_limit_in_force", "Whether a limit is in force", "gauge");
+    for limit in &report.limits {
+        let in_force = report.state.active.iter().any(|reason| reason.limit == *limit);
+        let labels = [("gauge", &*limit.gauge.to_string()), ("measure", &*limit.restriction.to_string())];
+        out.sample(&labels, u8::from(in_force));
+    }
+}
+
+fn write_spool(stats: &Stats, out: &mut MetricsText) {
+    out.gauge("mailrace_spool_messages", "Messages with unfinished recipients", stats.messages_live);
+    out.counter("mailrace_spool_committed_total", "Messages accepted", stats.messages_committed);
+    out.counter("mailrace_spool_copied_total", "Messages copied to another segment", stats.messages_copied);
+    out.counter("mailrace_spool_set_aside_total", "Damaged places set aside", stats.set_aside);
+    out.counter("mailrace_spool_batches_failed_total", "Batches that failed", stats.batches_failed);
+    out.gauge("mailrace_spool_segments", "Segment files", stats.segments);
+    out.gauge("mailrace_spool_segments_free", "Free segment files", stats.segments_free);
+    out.histogram("mailrace_spool_batch_records", "Records in a batch", &stats.batch_records, 1.0);
+    out.histogram("mailrace_spool_sync_seconds", "Time to write and sync a batch", &stats.sync_micros, 1e6);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use dispatch::OutcomeCounters;
+    use load::policy::{ActiveLimits, Gauge, LoadLimits, LoadSample};
+    use mail::{Histogram, Timestamp};
+
+    use super::*;
+    use crate::sample;
+
+    fn load() -> LoadReport {
+        let snapshot = |gauge, value| load::policy::GaugeReading { gauge, source: "told", value };
+        let disk = Gauge::FreeSpace(Path::new("/var/a \"b\"").into());
+        let readings = vec![
+            snapshot(Gauge::LoadAverage, Some(9.5)),
+            snapshot(disk, Some(1e9)),
+            snapshot(Gauge::MemoryAvailable, None),
+        ];
+        let (sample, limits) = (
+            LoadSample { at: Timestamp(1), readings },
+            LoadLimits { refuse_above: Some(9.0), ..LoadLimits::default() },
+        );
+        let of_each = sample.readings.iter().flat_map(|one| limits.for_gauge(&one.gauge)).collect();
+        LoadReport { state: ActiveLimits::default().after_sample(&sample, &limits), limits: of_each, sample }
+    }
+
+    fn stats() -> Stats {
+        let mut batch_records = Histogram { sum: 9, ..Histogram::default() };
+        (batch_records.buckets[0], batch_records.buckets[3]) = (1, 1);
+        let mut sync_micros = Histogram { sum: 20_001_500, ..Histogram::default() };
+        (sync_micros.buckets[11], sync_micros.buckets[Histogram::BUCKETS - 1]) = (1, 1);
+        Stats {
+            messages_live: 4,
+            messages_committed: 5,
+            batch_records,
+            sync_micros,
+            batches_failed: 6,
+            segments: 7,
+            segments_free: 8,
+            messages_copied: 9,
+            set_aside: 10,
+        }
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let mut queues = sample::queues().queues;
+        queues.set_queue_paused(queue::QueueNumber(1), true);
+        let snapshot = MetricsSnapshot {
+            sessions: 1,
+            queues: QueueMetrics::read(&queues),
+            outcomes: OutcomeCounters::default().by_outcome(),
+            notices_dropped: 4,
+            refusals: vec![("load", 2), ("disk", 0)],
+            access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
+            lists_unanswered: 1,
+            handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
+            logins: Some(CredentialStats {
+                accepted: 5,
+                remembered: 4,
+                refused: 3,
+                repeated: 7,
+                throttled: 2,
+                unavailable: 1,
+                waiting: 6,
+            }),
+            load: Arc::new(load()),
+            log_lines_dropped: 3,
+            relaxed_durability: true,
+            spool: stats(),
+            tables: Vec::new(),
+        };
+        insta::assert_snapshot!(render(&snapshot));
+    }
+}

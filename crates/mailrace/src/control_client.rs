@@ -1,0 +1,283 @@
+//! The client side of the control socket: what the commands ask of a running server, and how they
+//! show its answers. An answer is read whole before it is shown, so that the server does not wait
+//! for a pager.
+
+mod mailq;
+mod message;
+mod tables;
+
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use mail::Address;
+use queue::OperatorAction;
+use serde::Deserialize;
+use serde_json::Value;
+
+use control::request::{ActionRequest, ControlRequest};
+use control::text::{SerdeAsText, plural};
+use control::{Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, list, summary_text};
+
+use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
+use crate::exit::{self, ExitError, FormattedError};
+use crate::output::output;
+use config::Config;
+use mail::printable;
+
+pub use mailq::mailq;
+pub use message::print_message;
+pub use tables::{accept_table_removals, table_get, table_stats};
+
+/// `mailrace queue list`.
+pub fn print_queue(config: &Config, args: &QueueListArgs) -> anyhow::Result<()> {
+    let filter = args.filter.clone();
+    let request = match args.by {
+        Some(by) => ControlRequest::Summary { by, filter },
+        None if args.count => ControlRequest::Count(filter),
+        None => ControlRequest::List(filter),
+    };
+    let answer = request_text(&config.admin.socket, &request)?;
+    if args.count || args.json {
+        return print(answer.lines());
+    }
+    let rows = answer.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    match args.by {
+        Some(by) => print(summary_text::summary(by, &rows, args.ages)),
+        None => print(rows.iter().map(list::entry_line)),
+    }
+}
+
+/// `mailrace queue hold`, `release`, `retry`, `remove`, `bounce`.
+pub fn apply_queue_action(config: &Config, action: OperatorAction, args: &QueueActionArgs) -> anyhow::Result<()> {
+    if args.filter.is_empty() && !args.all {
+        let text = "no recipients selected: give a filter or --all".into();
+        return Err(ExitError { code: exit::USAGE, text }.into());
+    }
+    let request = ControlRequest::action(action, ActionRequest { filter: args.filter.clone(), dry_run: args.dry_run });
+    let answer = request_text(&config.admin.socket, &request)?;
+    let fate = match action {
+        OperatorAction::Hold => "held",
+        OperatorAction::Release => "released",
+        OperatorAction::Retry => "tried again",
+        OperatorAction::Remove => "removed",
+        OperatorAction::Bounce => "bounced",
+    };
+    let will = if args.dry_run { "would be" } else { "to be" };
+    print([format!("{} {will} {fate}", plural(answer.trim_end().parse()?, "recipient"))])
+}
+
+/// `mailrace queue pause` and `resume`.
+pub fn set_queue_paused(config: &Config, queue: &str, paused: bool) -> anyhow::Result<()> {
+    let queue = queue.to_owned();
+    let request = if paused { ControlRequest::Pause { queue } } else { ControlRequest::Resume { queue } };
+    request_text(&config.admin.socket, &request).map(drop)
+}
+
+/// `mailrace explain`.
+pub fn print_explanation(config: &Config, args: &ExplainArgs) -> anyhow::Result<()> {
+    let sender = args.sender.clone().map(SerdeAsText);
+    let (client, helo) = (args.client, args.helo.clone());
+    let request = match &args.target {
+        ExplainTarget::Address(address) => {
+            ControlRequest::ExplainAddress { address: SerdeAsText(address.clone()), sender, client, helo }
+        }
+        ExplainTarget::Message(id) => ControlRequest::ExplainMessage { id: SerdeAsText(*id) },
+    };
+    print(request_text(&config.admin.socket, &request)?.lines())
+}
+
+/// `mailrace load`.
+pub fn print_load(config: &Config) -> anyhow::Result<()> {
+    print(request_text(&config.admin.socket, &ControlRequest::Load)?.lines())
+}
+
+/// `mailrace status`.
+pub fn print_status(config: &Config) -> anyhow::Result<()> {
+    print(request_text(&config.admin.socket, &ControlRequest::Status)?.lines())
+}
+
+/// `mailrace reload`.
+pub fn reload(config: &Config) -> anyhow::Result<()> {
+    let answer: ReloadAnswer = serde_json::from_str(&request_text(&config.admin.socket, &ControlRequest::Reload)?)?;
+    match answer.code {
+        0 => print(answer.text.lines()),
+        code => Err(FormattedError { code, text: answer.text }.into()),
+    }
+}
+
+/// Prints lines, which may contain text from strangers.
+pub(super) fn print(lines: impl IntoIterator<Item = impl AsRef<str>>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(output());
+    lines.into_iter().try_for_each(|line| writeln!(out, "{}", printable(line.as_ref())))?;
+    Ok(out.flush()?)
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum ControlClientError {
+    /// Nothing listens on the socket, or we may not connect: the server may not be running.
+    NoServer(io::Error),
+    /// The server was asked, and failed or refused.
+    Failed(ExitError),
+}
+
+impl From<ExitError> for ControlClientError {
+    fn from(exit: ExitError) -> Self {
+        ControlClientError::Failed(exit)
+    }
+}
+
+/// `sendmail -q`: retries the selected recipients that wait for a later attempt. Returns how many.
+pub fn retry_now(config: &Config, filter: RecipientFilter) -> anyhow::Result<usize> {
+    let answer = request_text(&config.admin.socket, &ControlRequest::Retry(ActionRequest { filter, dry_run: false }))?;
+    Ok(answer.trim_end().parse()?)
+}
+
+/// `sendmail -bv`: prints a line for each address with what would happen to its mail. The exit
+/// codes are those of Exim: 2 if any address is undeliverable, else 1 if any is unknown now.
+pub fn verify_addresses(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
+    let mut worst = Deliverability::Deliverable;
+    for address in addresses {
+        let answer =
+            request_text(&config.admin.socket, &ControlRequest::Verify { address: SerdeAsText(address.clone()) })?;
+        let VerifyAnswer { verdict, why } = serde_json::from_str(&answer)?;
+        worst = worst.max(verdict);
+        print([format!("{address}: {}: {why}", verdict.word())])?;
+    }
+    let (code, text) = match worst {
+        Deliverability::Deliverable => return Ok(()),
+        Deliverability::Unknown => (exit::NEGATIVE, "some addresses cannot be verified now"),
+        Deliverability::Undeliverable => (exit::UNDELIVERABLE, "mail for some addresses cannot be delivered"),
+    };
+    Err(ExitError { code, text: text.into() }.into())
+}
+
+#[derive(Deserialize)]
+struct VerifyAnswer {
+    verdict: Deliverability,
+    why: String,
+}
+
+/// The whole answer.
+pub(super) fn request_text(socket: &Path, request: &ControlRequest) -> anyhow::Result<String> {
+    try_request_text(socket, request).map_err(|error| into_exit(socket, error))
+}
+
+/// The same, for answers that are not text.
+pub(super) fn request_bytes(socket: &Path, request: &ControlRequest) -> anyhow::Result<Vec<u8>> {
+    try_request_bytes(socket, request).map_err(|error| into_exit(socket, error))
+}
+
+fn into_exit(socket: &Path, error: ControlClientError) -> anyhow::Error {
+    match error {
+        ControlClientError::Failed(exit) => exit.into(),
+        ControlClientError::NoServer(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let text =
+                format!("permission denied: only the server's user and root may use {}: {error}", socket.display());
+            ExitError { code: exit::PERMISSION, text }.into()
+        }
+        ControlClientError::NoServer(error) => {
+            let text = format!("cannot connect to the server at {}: {error}", socket.display());
+            ExitError { code: exit::UNAVAILABLE, text }.into()
+        }
+    }
+}
+
+/// The same, for callers that can do without a server.
+pub(super) fn try_request_text(socket: &Path, request: &ControlRequest) -> Result<String, ControlClientError> {
+    let answer = try_request_bytes(socket, request)?;
+    let cut = |_| ExitError { code: exit::IO, text: "the server's answer is not text".into() };
+    Ok(String::from_utf8(answer).map_err(cut)?)
+}
+
+fn try_request_bytes(socket: &Path, request: &ControlRequest) -> Result<Vec<u8>, ControlClientError> {
+    let unavailable = |text| ExitError { code: exit::UNAVAILABLE, text };
+    let line = format!("{request}\n");
+    if line.len() as u64 > REQUEST_OCTETS_MAX {
+        return Err(ExitError {
+            code: exit::USAGE,
+            text: format!("the request is longer than {REQUEST_OCTETS_MAX} bytes"),
+        }
+        .into());
+    }
+    let stream = UnixStream::connect(socket).map_err(ControlClientError::NoServer)?;
+    // A server that refuses may close before it reads the request; its answer is still there to
+    // read.
+    let asked = (&stream).write_all(line.as_bytes());
+    let mut answer = Vec::new();
+    let read = (&stream).read_to_end(&mut answer);
+    let body = answer.strip_suffix(b"\n").unwrap_or(&answer);
+    let start = body.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
+    let last = String::from_utf8_lossy(&body[start..]);
+    let is_whole = answer.ends_with(b"\n");
+    if let Some(why) = last.strip_prefix("no: ").filter(|_| is_whole) {
+        return Err(ExitError { code: exit::NEGATIVE, text: printable(why).into() }.into());
+    }
+    if let Some(why) = last.strip_prefix("failed: ").filter(|_| is_whole) {
+        return Err(unavailable(format!("the server failed: {}", printable(why))).into());
+    }
+    if last != "done" || !is_whole {
+        let error = asked.err().or(read.err()).map_or_else(String::new, |error| format!(": {error}"));
+        let text = format!("the server's answer is truncated{error}");
+        return Err(ExitError { code: exit::IO, text }.into());
+    }
+    answer.truncate(start);
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+
+    /// The client's result for an answer of these bytes.
+    fn answered(bytes: &'static [u8]) -> Result<String, (u8, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).unwrap();
+            assert_eq!(request, "list {}\n");
+            stream.write_all(bytes).unwrap();
+        });
+        let answer = request_text(&socket, &ControlRequest::List(RecipientFilter::default())).map_err(|error| {
+            let exit = error.downcast::<ExitError>().unwrap();
+            (exit.code, exit.text)
+        });
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn a_truncated_answer_is_an_error() {
+        assert_eq!(answered(b"a\nb\ndone\n").unwrap(), "a\nb\n");
+        assert_eq!(answered(b"done\n").unwrap(), "");
+        for cut in [&b""[..], b"a\n", b"a\nb", b"a\ndone", b"a\nfailed: x", b"a\nno: x", b"done\na\n"] {
+            assert_eq!(answered(cut).unwrap_err(), (74, "the server's answer is truncated".into()), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_differs_from_a_failure() {
+        assert_eq!(answered(b"a\nfailed: x\n").unwrap_err(), (69, "the server failed: x".into()));
+        assert_eq!(answered(b"no: unknown queue\n").unwrap_err(), (1, "unknown queue".into()));
+    }
+
+    #[test]
+    fn an_oversized_request_is_not_sent() {
+        let id = "7-0-1";
+        let command = RecipientFilter::augment_args(clap::Command::new("filter").no_binary_name(true));
+        let options = command.get_matches_from([&["--id"][..], &[id; 10_000]].concat());
+        let filter = RecipientFilter::from_arg_matches(&options).unwrap();
+        let error = request_text(Path::new("nowhere"), &ControlRequest::List(filter)).unwrap_err();
+        assert_eq!(error.downcast::<ExitError>().unwrap().code, 64);
+    }
+}
