@@ -22,6 +22,8 @@ struct Shared {
 }
 
 type CommitResult = Result<(), CommitError>;
+/// The callback for the spool, and the receiver for its result.
+pub(crate) type CommitTicket = (CommitCallback, oneshot::Receiver<CommitResult>);
 type CompletedCommit = (oneshot::Sender<CommitResult>, CommitResult);
 
 impl CommitNotifier {
@@ -36,12 +38,18 @@ impl CommitNotifier {
         }
     }
 
-    /// The callback for the spool, and the receiver for its result.
-    pub(crate) fn register(&self) -> (CommitCallback, oneshot::Receiver<CommitResult>) {
+    /// A ticket for one commit.
+    pub(crate) fn register(&self) -> CommitTicket {
         let (waiter, answer) = oneshot::channel();
         let shared = self.shared.clone();
         (Box::new(move |result| shared.push(waiter, result)), answer)
     }
+}
+
+/// A ticket for a thread that waits for one commit at a time: the spool's thread wakes it directly.
+pub(crate) fn single_ticket() -> CommitTicket {
+    let (waiter, answer) = oneshot::channel();
+    (Box::new(move |result| drop(waiter.send(result))), answer)
 }
 
 impl Shared {

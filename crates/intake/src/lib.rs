@@ -34,6 +34,7 @@ mod replies;
 mod session;
 mod throttled_log;
 mod tls_handshakes;
+mod transaction;
 
 use std::io;
 use std::net::IpAddr;

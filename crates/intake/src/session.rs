@@ -6,23 +6,22 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use credentials::PendingLogin;
-use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
-use mail::{Address, BodyFlags, ClientInfo, Envelope, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
+use mail::{Address, BodyFlags, ClientInfo, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{ConnectionHandler, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
 use protocol::smtp::server::{
     BodySink, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
     SmtpSession,
 };
-use spool::{CommitError, RecipientState, SpoolEntry};
+use spool::{RecipientState, SpoolEntry};
 
 use crate::access::AccessStage;
 use crate::access_state::{AccessDenied, AccessState};
 use crate::body::IncomingBody;
 use crate::header_completion::HeaderCompletion;
-use crate::received_line::ReceivedLine;
-use crate::recipients::{RecipientList, TooManyRecipients};
-use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, recipient_lookup, replies};
+use crate::received_line::MessageSource;
+use crate::transaction::{ReceivedDetails, Transaction};
+use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, replies};
 
 /// A session and its transaction.
 pub(crate) struct IntakeSession {
@@ -40,13 +39,12 @@ pub(crate) struct IntakeSession {
     /// Boxed: most sessions are in clear text.
     security: Option<Box<TlsInfo>>,
     /// From the accepted MAIL to the reply at the end of data. Boxed: most sessions are idle.
-    transaction: Option<Box<Transaction>>,
+    incoming: Option<Box<IncomingMessage>>,
 }
 
-struct Transaction {
-    id: QueueId,
-    mail: MailRequest,
-    recipients: RecipientList,
+/// A transaction and the state that only sessions need.
+struct IncomingMessage {
+    transaction: Transaction,
     /// The result of the access rules for the sender and the recipients so far.
     access_state: AccessState,
     /// From DATA on.
@@ -60,19 +58,19 @@ struct Transaction {
 }
 
 /// Receives the decoded bytes. Without a transaction the protocol decodes none.
-struct Sink<'a>(Option<&'a mut Transaction>);
+struct Sink<'a>(Option<&'a mut IncomingMessage>);
 
 impl BodySink for Sink<'_> {
     fn append(&mut self, bytes: &[u8]) {
-        if let Some(transaction) = &mut self.0
-            && transaction.failed.is_none()
-            && let Some(body) = &mut transaction.body
+        if let Some(incoming) = &mut self.0
+            && incoming.failed.is_none()
+            && let Some(body) = &mut incoming.body
         {
-            match &mut transaction.header_completion {
+            match &mut incoming.header_completion {
                 None => body.append(bytes),
                 Some(header) => {
                     if header.append(bytes) {
-                        transaction.complete(false);
+                        incoming.complete(false);
                     }
                 }
             }
@@ -80,7 +78,7 @@ impl BodySink for Sink<'_> {
     }
 }
 
-impl Transaction {
+impl IncomingMessage {
     /// Writes the header that was held back, once it or the message has ended.
     fn complete(&mut self, ended: bool) {
         if let (Some(header), Some(body)) = (self.header_completion.take(), &mut self.body) {
@@ -116,7 +114,7 @@ impl IntakeSession {
             session = session.with_xclient();
         }
         let security = security.map(Box::new);
-        let (denied_by, proof, transaction) = (None, None, None);
+        let (denied_by, proof, incoming) = (None, None, None);
         IntakeSession {
             context,
             commit_notifier: answers,
@@ -127,7 +125,7 @@ impl IntakeSession {
             adds_missing_headers: completes,
             proof,
             security,
-            transaction,
+            incoming,
         }
     }
 
@@ -160,11 +158,8 @@ impl IntakeSession {
         if let Some(user) = self.session.user() {
             self.context.check_sender(user, mail.sender.as_ref()).await?;
         }
-        let id = self.context.spool.new_id();
-        self.transaction = Some(Box::new(Transaction {
-            id,
-            mail,
-            recipients: RecipientList::default(),
+        self.incoming = Some(Box::new(IncomingMessage {
+            transaction: Transaction::new(&self.context, mail),
             access_state,
             body: None,
             header_completion: None,
@@ -174,38 +169,25 @@ impl IntakeSession {
         Ok(())
     }
 
-    /// RCPT: resolves the recipient, and checks whether the client may send to it and whether the
-    /// mailbox has room.
+    /// RCPT: checks the access rules, and admits the recipient.
     async fn add_recipient(&mut self, request: RcptRequest) -> Result<(), Reply> {
         let recipient = self.context.normalize_address(&request.address, self.client.local_address).await;
         let recipient = recipient.as_ref();
         let judged = self.check_recipient_access(recipient).await;
         let access_state = judged.map_err(|denied| denied.into_reply(&mut self.denied_by))?;
-        let resolved = match self.context.resolve_recipient(recipient).await {
-            AddressResolution::Local(resolved) => resolved,
-            AddressResolution::Unknown => return Err(replies::unknown_user(&request.address)),
-            AddressResolution::Remote(address) => vec![self.remote_recipient(address)?],
-            AddressResolution::Unavailable(why) => return Err(self.directory_unavailable(recipient, &why)),
-            AddressResolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP),
-            AddressResolution::TooMany => return Err(replies::ALIAS_TOO_MANY),
-        };
-        if !self.is_trusted() {
-            self.refuse_source_routes(&resolved).await?;
-        }
-        let size = self.transaction.as_ref().and_then(|transaction| transaction.mail.size);
-        self.context.check_quota(&request.address, &resolved, size).await?;
-        let Some(transaction) = &mut self.transaction else { return Ok(()) };
-        let added = transaction.recipients.add(resolved, &request, self.context.expanded_recipients_max);
-        added.map_err(|TooManyRecipients| replies::RECIPIENTS_FULL)?;
-        transaction.access_state.held |= access_state.held;
+        let trusted = self.is_trusted();
+        let Some(incoming) = &mut self.incoming else { return Ok(()) };
+        let added = incoming.transaction.add_recipient(&self.context, recipient, &request, trusted).await;
+        added.map_err(|refusal| refusal.into_reply(&self.context))?;
+        incoming.access_state.held |= access_state.held;
         Ok(())
     }
 
     /// Evaluates the access rules for a recipient, unless the sender was accepted.
     async fn check_recipient_access(&self, recipient: &Address) -> Result<AccessState, AccessDenied> {
-        match &self.transaction {
-            Some(transaction) if !transaction.access_state.accepted => {
-                self.check_recipient_rules(transaction.mail.sender.as_ref(), recipient).await
+        match &self.incoming {
+            Some(incoming) if !incoming.access_state.accepted => {
+                self.check_recipient_rules(incoming.transaction.mail.sender.as_ref(), recipient).await
             }
             _ => Ok(AccessState::default()),
         }
@@ -230,137 +212,72 @@ impl IntakeSession {
         self.context.log_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }
 
-    /// A recipient in a remote domain: only for relay networks and users. A local alias may lead
-    /// elsewhere for any client: its target is our decision.
-    fn remote_recipient(&self, address: Address) -> Result<ResolvedRecipient, Reply> {
-        if !self.is_trusted() {
-            let deferred = self.context.relaying_is_deferred;
-            return Err(if deferred { replies::RELAY_DEFERRED } else { replies::RELAY_DENIED });
-        }
-        if recipient_lookup::is_dotless(&address) && !(self.context.routed_domains)(address.domain()) {
-            return Err(replies::NOT_QUALIFIED);
-        }
-        Ok(ResolvedRecipient { address, original: None, local: false })
-    }
-
-    /// Logs the reason.
-    fn directory_unavailable(&self, recipient: &Address, why: &str) -> Reply {
-        self.context.operator_log.log_line(format_args!("cannot look up <{recipient}> in the directory: {why}"));
-        replies::DIRECTORY_UNAVAILABLE
-    }
-
-    /// Refuses source routes through a domain we relay for, such as `victim%elsewhere.example@ours`
-    /// (RFC 1123 section 5.2.16): a next hop that trusts us might follow them. The target of a
-    /// local alias and an entry in a table of mailboxes are not source routes, but an address tag
-    /// is chosen by the sender.
-    async fn refuse_source_routes(&self, resolved: &[ResolvedRecipient]) -> Result<(), Reply> {
-        for found in resolved.iter().filter(|found| found.original.is_none()) {
-            let domain = self.context.directory.domain(found.address.domain()).await;
-            let domain = domain.map_err(|why| self.directory_unavailable(&found.address, &why))?;
-            if domain.is_some_and(|domain| has_source_route(&found.address, &domain)) {
-                return Err(replies::SOURCE_ROUTE_DENIED);
-            }
-        }
-        Ok(())
-    }
-
     /// DATA: reserves memory for the body. The Received line comes first, so that the stored
     /// message is one range.
     async fn begin_body(&mut self) -> Result<(), Reply> {
         let is_trusted = self.is_trusted();
-        let Some(transaction) = &mut self.transaction else { return Err(replies::BODY_UNWRITABLE) };
+        let Some(incoming) = &mut self.incoming else { return Err(replies::BODY_UNWRITABLE) };
         let memory = self.context.body_memory.reserve(is_trusted, self.context.message_wait_max).await;
-        let body = transaction.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
-        let recipient = transaction.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
-        let received = ReceivedLine {
+        let body = incoming.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
+        let shows_user = self.context.logins.as_ref().is_some_and(|logins| logins.in_received_line);
+        let source = MessageSource::Client {
             helo: self.session.helo(),
-            client: self.session.peer().address,
-            hostname: &self.context.hostname,
-            protocol: self.session.protocol_name(),
+            address: self.session.peer().address,
             security: self.security.as_deref().copied(),
-            user: self
-                .session
-                .user()
-                .filter(|_| self.context.logins.as_ref().is_some_and(|logins| logins.in_received_line)),
-            id: transaction.id,
-            recipient,
-            now: now(),
+            user: self.session.user().filter(|_| shows_user),
         };
-        let line = received.to_line();
-        transaction.trace_is_ascii = line.is_ascii();
+        let (transaction, now) = (&incoming.transaction, now());
+        let line = transaction.received_line(&self.context, source, self.session.protocol_name(), now).to_line();
+        incoming.trace_is_ascii = line.is_ascii();
         body.append(line.as_bytes());
         if self.adds_missing_headers {
-            let completion = HeaderCompletion::new(transaction.id, &self.context.hostname, received.now);
-            transaction.header_completion = Some(Box::new(completion));
+            let completion = HeaderCompletion::new(transaction.id, &self.context.hostname, now);
+            incoming.header_completion = Some(Box::new(completion));
         }
         Ok(())
     }
 
     /// End of data: submits the message to the spool and waits for the result.
     async fn commit_message(&mut self, end: MessageEnd) -> Reply {
-        let Some(mut transaction) = self.transaction.take() else { return replies::BODY_UNWRITABLE };
-        transaction.complete(true);
-        let Transaction { id, mail, recipients, access_state, body, header_completion: _, trace_is_ascii, failed } =
-            *transaction;
+        let Some(mut incoming) = self.incoming.take() else { return replies::BODY_UNWRITABLE };
+        incoming.complete(true);
+        let IncomingMessage { transaction, access_state, body, header_completion: _, trace_is_ascii, failed } =
+            *incoming;
         if let Some(reply) = failed {
             return reply;
         }
         let Some(mut body) = body else { return replies::BODY_UNWRITABLE };
-        let (recipients, size) = (recipients.into_list(), body.len());
-        let header = body.logged_header(self.context.logs_subjects);
-        let (content, _held) = match body.finish().await {
+        let (id, details) = (transaction.id, self.received_details(&mut body));
+        let (content, _memory) = match body.finish().await {
             Ok(finished) => finished,
             Err(error) => return self.body_unwritable(id, &error),
         };
         let (address, trusted) = (self.session.peer().address, self.is_trusted());
         let client = ClientInfo { address, helo: self.session.helo().into(), trusted };
-        let event = MailEvent::Received {
-            id,
-            client: client.address,
-            helo: client.helo.clone(),
-            sender: mail.sender.clone(),
-            recipients: recipients.len(),
-            size,
-            protocol: self.session.protocol_name(),
-            security: self.security.as_deref().copied(),
-            user: self.session.user().map(Into::into),
-            header,
-        };
-        let envelope = Envelope {
-            sender: mail.sender,
-            recipients,
-            accepted_at: now(),
-            client,
-            body_type: mail.body_type,
-            smtputf8: mail.smtputf8,
-            ret: mail.ret,
-            envid: mail.envid,
-        };
-        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
+        let envelope = transaction.into_envelope(client, now());
+        let received = details.into_event(id, &envelope);
         let is_held = access_state.held || self.is_held();
         let held = if is_held { envelope.recipients.iter().map(|to| to.address.clone()).collect() } else { Vec::new() };
-        match self.commit(id, SpoolEntry::Message { id, envelope, content, flags }, held.len()).await {
-            Ok(()) => {
-                self.context.event_log.write(event);
-                held.into_iter().for_each(|recipient| self.context.event_log.write(MailEvent::Held { id, recipient }));
-                replies::queued(id)
-            }
+        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
+        let mut entries = vec![SpoolEntry::Message { id, envelope, content, flags }];
+        entries.extend(hold_entry(id, held.len()));
+        let held = held.into_iter().map(|recipient| MailEvent::Held { id, recipient });
+        let events = std::iter::once(received).chain(held);
+        match self.context.commit(entries, self.commit_notifier.register(), events).await {
+            Ok(()) => replies::queued(id),
             Err(error) => replies::commit_failed(&error),
         }
     }
 
-    /// If the message is held, all its `held` recipients are held from the start, in the same
-    /// batch.
-    async fn commit(&self, id: QueueId, message: SpoolEntry, held: usize) -> Result<(), CommitError> {
-        let mut entries = vec![message];
-        if held > 0 {
-            let recipients = (0..).take(held).map(|ordinal| (ordinal, RecipientState::Held { attempts: 0 })).collect();
-            entries.push(SpoolEntry::Outcome { id, recipients, bounce: None });
+    /// What the log has of the message that ends now.
+    fn received_details(&self, body: &mut IncomingBody) -> ReceivedDetails {
+        ReceivedDetails {
+            size: body.len(),
+            protocol: self.session.protocol_name(),
+            security: self.security.as_deref().copied(),
+            user: self.session.user().map(Into::into),
+            header: body.logged_header(self.context.logs_subjects),
         }
-        let (done, answer) = self.commit_notifier.register();
-        self.context.spool.submit(entries, done);
-        // The result is missing only if the spool is closed.
-        answer.await.unwrap_or(Err(CommitError::Closed))
     }
 
     fn body_unwritable(&self, id: QueueId, error: &io::Error) -> Reply {
@@ -370,8 +287,8 @@ impl IntakeSession {
 
     /// The message is lost; the client is told at the end of data.
     fn mark_failed(&mut self, reply: Reply) {
-        if let Some(transaction) = &mut self.transaction {
-            transaction.failed = Some(reply);
+        if let Some(incoming) = &mut self.incoming {
+            incoming.failed = Some(reply);
         }
     }
 
@@ -389,7 +306,7 @@ impl IntakeSession {
 
 impl ConnectionHandler for IntakeSession {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]) {
-        self.session.handle_input(now, input, &mut Sink(self.transaction.as_deref_mut()));
+        self.session.handle_input(now, input, &mut Sink(self.incoming.as_deref_mut()));
     }
 
     fn handle_disconnect(&mut self, _now: Timestamp) {
@@ -412,23 +329,23 @@ impl ConnectionHandler for IntakeSession {
                     self.session.handle_driver_answer(
                         net::steady_now(),
                         answer,
-                        &mut Sink(self.transaction.as_deref_mut()),
+                        &mut Sink(self.incoming.as_deref_mut()),
                     );
                 }
-                Some(SessionAction::Abandon) => self.transaction = None,
+                Some(SessionAction::Abandon) => self.incoming = None,
                 Some(SessionAction::Refused { stage, address, reply }) => self.log_refusal(stage, address, reply),
                 Some(SessionAction::Login { mechanism, user, outcome }) => self.finish_login(mechanism, user, &outcome),
                 None => break,
             }
         }
-        if let Some(transaction) = &mut self.transaction
-            && let Some(body) = &mut transaction.body
+        if let Some(incoming) = &mut self.incoming
+            && let Some(body) = &mut incoming.body
             && body.needs_spill()
-            && transaction.failed.is_none()
+            && incoming.failed.is_none()
         {
-            let relieved = body.spill_to_file(&self.context.spool, transaction.id, self.context.logs_subjects).await;
+            let id = incoming.transaction.id;
+            let relieved = body.spill_to_file(&self.context.spool, id, self.context.logs_subjects).await;
             if let Err(error) = relieved {
-                let id = transaction.id;
                 let reply = self.body_unwritable(id, &error);
                 self.mark_failed(reply);
             }
@@ -466,13 +383,10 @@ impl ConnectionHandler for IntakeSession {
     }
 }
 
-fn has_source_route(address: &Address, domain: &LocalDomain) -> bool {
-    let name = address.unquoted_local_part();
-    let unconfirmed = match domain.mailboxes {
-        None => &*name,
-        Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),
-    };
-    !domain.is_final && unconfirmed.contains(['@', '%', '!'])
+/// If a message is held, all its recipients are held from the start, in the same batch.
+fn hold_entry(id: QueueId, recipients: usize) -> Option<SpoolEntry> {
+    let held = (0..).take(recipients).map(|ordinal| (ordinal, RecipientState::Held { attempts: 0 })).collect();
+    (recipients > 0).then_some(SpoolEntry::Outcome { id, recipients: held, bounce: None })
 }
 
 fn now() -> Timestamp {

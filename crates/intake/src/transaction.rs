@@ -1,0 +1,197 @@
+//! What every message goes through on its way into the spool, whether an SMTP session or the [drop
+//! folder](crate::drop_folder) brings it. Both admit recipients here, so both give the same answer.
+//!
+//! | step | here | only in a session | only in the drop folder |
+//! |---|---|---|---|
+//! | MAIL | the queue id | load, rates, access rules, sender of a user | load |
+//! | RCPT | directory, right to relay, source routes, quota, number of recipients | access rules | |
+//! | data | the Received line | streaming, limits, missing fields | loops, NUL |
+//! | commit | envelope, spool, log | holding, the reply | the notice |
+//!
+//! Nothing here replies: the caller turns a [`RecipientRefusal`] into a reply, a later try or a
+//! notice.
+
+use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
+use mail::{Address, ClientInfo, Envelope, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
+use protocol::smtp::server::{MailRequest, RcptRequest};
+use spool::{CommitError, SpoolEntry};
+
+use crate::commit_notifier::CommitTicket;
+use crate::received_line::{MessageSource, ReceivedLine};
+use crate::recipients::{RecipientList, TooManyRecipients};
+use crate::{IntakeContext, recipient_lookup, replies};
+
+/// A message from MAIL on: its envelope so far.
+pub(crate) struct Transaction {
+    pub(crate) id: QueueId,
+    pub(crate) mail: MailRequest,
+    recipients: RecipientList,
+}
+
+/// Why a recipient is not admitted.
+#[derive(Debug)]
+pub(crate) enum RecipientRefusal {
+    /// The directory cannot look up this address; the reason is not for the client.
+    Unavailable { address: Address, why: String },
+    /// Beyond a limit on the recipients of one transaction; the client may send to the rest of them
+    /// in another one.
+    TooMany(Reply),
+    /// Anything else.
+    Denied(Reply),
+}
+
+/// What the log has of a message beside its envelope.
+pub(crate) struct ReceivedDetails {
+    /// In bytes.
+    pub(crate) size: u64,
+    pub(crate) protocol: &'static str,
+    pub(crate) security: Option<TlsInfo>,
+    pub(crate) user: Option<Box<str>>,
+    pub(crate) header: LoggedHeader,
+}
+
+impl From<Reply> for RecipientRefusal {
+    fn from(reply: Reply) -> RecipientRefusal {
+        RecipientRefusal::Denied(reply)
+    }
+}
+
+impl RecipientRefusal {
+    /// The reply to a client. Clients are not told why the directory failed: that is logged.
+    pub(crate) fn into_reply(self, context: &IntakeContext) -> Reply {
+        match self {
+            RecipientRefusal::Unavailable { address, why } => {
+                context.operator_log.log_line(format_args!("cannot look up <{address}> in the directory: {why}"));
+                replies::DIRECTORY_UNAVAILABLE
+            }
+            RecipientRefusal::TooMany(reply) | RecipientRefusal::Denied(reply) => reply,
+        }
+    }
+}
+
+impl Transaction {
+    /// MAIL, once the caller has accepted it.
+    pub(crate) fn new(context: &IntakeContext, mail: MailRequest) -> Transaction {
+        Transaction { id: context.spool.new_id(), mail, recipients: RecipientList::default() }
+    }
+
+    /// RCPT: adds what `recipient` resolves to. It is the address of the request as
+    /// [`IntakeContext::normalize_address`] returned it. `trusted` clients may relay.
+    pub(crate) async fn add_recipient(
+        &mut self,
+        context: &IntakeContext,
+        recipient: &Address,
+        request: &RcptRequest,
+        trusted: bool,
+    ) -> Result<(), RecipientRefusal> {
+        let resolved = match context.resolve_recipient(recipient).await {
+            AddressResolution::Local(resolved) => resolved,
+            AddressResolution::Unknown => return Err(replies::unknown_user(&request.address).into()),
+            AddressResolution::Remote(address) => vec![context.remote_recipient(address, trusted)?],
+            AddressResolution::Unavailable(why) => return Err(unavailable(recipient, why)),
+            AddressResolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP.into()),
+            AddressResolution::TooMany => return Err(RecipientRefusal::TooMany(replies::ALIAS_TOO_MANY)),
+        };
+        if !trusted {
+            context.refuse_source_routes(&resolved).await?;
+        }
+        context.check_quota(&request.address, &resolved, self.mail.size).await?;
+        let added = self.recipients.add(resolved, request, context.expanded_recipients_max);
+        added.map_err(|TooManyRecipients| RecipientRefusal::TooMany(replies::RECIPIENTS_FULL))
+    }
+
+    /// The Received line. `protocol` is the word after "with".
+    pub(crate) fn received_line<'a>(
+        &'a self,
+        context: &'a IntakeContext,
+        source: MessageSource<'a>,
+        protocol: &'static str,
+        now: Timestamp,
+    ) -> ReceivedLine<'a> {
+        let recipient = self.recipients.only().map(|only| only.original.as_ref().unwrap_or(&only.address));
+        ReceivedLine { source, hostname: &context.hostname, protocol, id: self.id, recipient, now }
+    }
+
+    /// The envelope of the complete message.
+    pub(crate) fn into_envelope(self, client: ClientInfo, now: Timestamp) -> Envelope {
+        let MailRequest { sender, size: _, body_type, smtputf8, ret, envid } = self.mail;
+        let recipients = self.recipients.into_list();
+        Envelope { sender, recipients, accepted_at: now, client, body_type, smtputf8, ret, envid }
+    }
+}
+
+impl ReceivedDetails {
+    /// The event for the log.
+    pub(crate) fn into_event(self, id: QueueId, envelope: &Envelope) -> MailEvent {
+        let ReceivedDetails { size, protocol, security, user, header } = self;
+        MailEvent::Received {
+            id,
+            client: envelope.client.address,
+            helo: envelope.client.helo.clone(),
+            sender: envelope.sender.clone(),
+            recipients: envelope.recipients.len(),
+            size,
+            protocol,
+            security,
+            user,
+            header,
+        }
+    }
+}
+
+impl IntakeContext {
+    /// Submits entries that belong together, waits for the result, and writes the events once the
+    /// entries are durable.
+    pub(crate) async fn commit(
+        &self,
+        entries: Vec<SpoolEntry>,
+        (done, answer): CommitTicket,
+        events: impl IntoIterator<Item = MailEvent>,
+    ) -> Result<(), CommitError> {
+        self.spool.submit(entries, done);
+        // The result is missing only if the spool is closed.
+        answer.await.unwrap_or(Err(CommitError::Closed))?;
+        events.into_iter().for_each(|event| self.event_log.write(event));
+        Ok(())
+    }
+
+    /// A recipient in a remote domain: only for relay networks, users and local programs. A local
+    /// alias may lead elsewhere for any client: its target is our decision.
+    fn remote_recipient(&self, address: Address, trusted: bool) -> Result<ResolvedRecipient, Reply> {
+        if !trusted {
+            return Err(if self.relaying_is_deferred { replies::RELAY_DEFERRED } else { replies::RELAY_DENIED });
+        }
+        if recipient_lookup::is_dotless(&address) && !(self.routed_domains)(address.domain()) {
+            return Err(replies::NOT_QUALIFIED);
+        }
+        Ok(ResolvedRecipient { address, original: None, local: false })
+    }
+
+    /// Refuses source routes through a domain we relay for, such as `victim%elsewhere.example@ours`
+    /// (RFC 1123 section 5.2.16): a next hop that trusts us might follow them. The target of a
+    /// local alias and an entry in a table of mailboxes are not source routes, but an address tag
+    /// is chosen by the sender.
+    async fn refuse_source_routes(&self, resolved: &[ResolvedRecipient]) -> Result<(), RecipientRefusal> {
+        for found in resolved.iter().filter(|found| found.original.is_none()) {
+            let domain = self.directory.domain(found.address.domain()).await;
+            let domain = domain.map_err(|why| unavailable(&found.address, why))?;
+            if domain.is_some_and(|domain| has_source_route(&found.address, &domain)) {
+                return Err(replies::SOURCE_ROUTE_DENIED.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unavailable(address: &Address, why: String) -> RecipientRefusal {
+    RecipientRefusal::Unavailable { address: address.clone(), why }
+}
+
+fn has_source_route(address: &Address, domain: &LocalDomain) -> bool {
+    let name = address.unquoted_local_part();
+    let unconfirmed = match domain.mailboxes {
+        None => &*name,
+        Some(_) => domain.delimiter.and_then(|delimiter| name.find(delimiter)).map_or("", |tag| &name[tag..]),
+    };
+    !domain.is_final && unconfirmed.contains(['@', '%', '!'])
+}
