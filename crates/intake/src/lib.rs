@@ -23,6 +23,7 @@ pub mod access;
 mod access_state;
 mod body;
 mod commit_notifier;
+pub mod drop_folder;
 mod header_completion;
 mod logins;
 mod quota_check;

@@ -1,5 +1,5 @@
 //! `mailrace inject`, also called `sendmail`: accepts mail from local programs. A message is
-//! accepted once it is in the [drop folder](crate::maildrop), whether the server is running or not;
+//! accepted once it is in the [drop folder](intake::drop_folder), whether the server is running or not;
 //! otherwise the exit code says why not.
 //!
 //! | exit code | meaning |
@@ -30,11 +30,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use mail::{Address, BodyType, Recipient, Timestamp};
+use intake::drop_folder::{self, DropFile, DropFileError, DropFolderWriter};
+use mail::{Address, BodyType, Timestamp};
 use nix::unistd::{Uid, User, getuid};
+use protocol::smtp::server::RcptRequest;
 
 use crate::exit::{self, ExitError};
-use crate::maildrop::{self, DropFile, DropFileError, DropFolderWriter};
 use crate::output::output;
 use crate::privileges::ProcessUser;
 use crate::stderr::print_stderr;
@@ -145,7 +146,7 @@ fn usage_error(what: impl ToString) -> ExitError {
 /// and only in the server's own `data_dir`. If this fails, the message is not accepted.
 fn make_drop_folder(loaded: &LoadedConfig) {
     let data_dir = &loaded.config.data_dir;
-    if maildrop::drop_folder_path(data_dir).symlink_metadata().is_err()
+    if drop_folder::drop_folder_path(data_dir).symlink_metadata().is_err()
         && let Ok(identity) = ProcessUser::resolve(loaded)
         && is_owned(data_dir, identity.uid())
     {
@@ -236,7 +237,7 @@ impl Injector {
         };
         Ok(Injector {
             options,
-            drop_folder: DropFolderWriter::new(maildrop::drop_folder_path(&config.data_dir)),
+            drop_folder: DropFolderWriter::new(drop_folder::drop_folder_path(&config.data_dir)),
             socket: config.admin.socket.clone(),
             origin,
             hostname: config.hostname.clone(),
@@ -290,8 +291,8 @@ impl Injector {
         self.store(drop_file, &draft, now())
     }
 
-    fn to_recipient(&self, address: Address) -> Recipient {
-        Recipient { address, original: None, notify: self.options.notify, orcpt: None }
+    fn to_recipient(&self, address: Address) -> RcptRequest {
+        RcptRequest { address, notify: self.options.notify, orcpt: None }
     }
 
     /// Adds missing header fields and writes the message to the drop folder.
@@ -303,7 +304,7 @@ impl Injector {
         let unwritten = |error| InjectError::DropFolder(self.drop_folder.folder().to_owned(), error);
         let from =
             drop_file.sender.as_ref().map_or_else(|| format!("MAILER-DAEMON@{}", self.origin), Address::to_string);
-        let id = format!("{:x}.{}@{}", now.millis(), maildrop::random_name().map_err(unwritten)?, self.hostname);
+        let id = format!("{:x}.{}@{}", now.millis(), drop_folder::random_name().map_err(unwritten)?, self.hostname);
         let name = self.options.full_name.as_deref();
         let date = now.rfc5322_date();
         drop_file.content = draft.complete(&HeaderDefaults { from: &from, name, date: &date, message_id: &id });

@@ -1,18 +1,20 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
-//! configuration; `workers` run the sessions with what `intake_context` gives them, `control_client` asks a running
-//! server. `from_config`, `tables`, `logins` and `certificates` translate or open what the
-//! configuration names; `log`, `log_line` and `metrics` report. `inject` takes mail from local
-//! programs and leaves it in `maildrop`. `check`, `import_command`, `log_summary`, `password`, `manual` and
-//! `spool_commands` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
-//! `terminal` concern the process.
+//! configuration; `workers` run the sessions with what `intake_context` gives them.
+//! `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
+//! translate or open what the configuration names; `log` and `log_line` report. `inject` takes mail
+//! from local programs and leaves it in the folder of `intake::drop_folder`, for which
+//! `drop_notices` writes the notices. `check`, `import_command`, `log_summary`, `password`,
+//! `manual` and `spool_commands` are commands; `privileges`, `service`, `exit`, `output` and
+//! `stderr` concern the process.
 
 pub mod certificates;
 pub mod check;
 pub mod cli;
 pub mod command;
 pub mod control_client;
+pub mod drop_notices;
 pub mod exit;
 pub mod from_config;
 pub mod import_command;
@@ -22,7 +24,6 @@ pub mod log;
 mod log_line;
 pub mod log_summary;
 pub mod logins;
-pub mod maildrop;
 pub mod manual;
 mod output;
 pub mod password;

@@ -21,8 +21,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
-use crate::maildrop;
 use config::{Config, ConfigSource, LoadedConfig};
+use intake::drop_folder;
 
 /// Why the server cannot run with the privileges it has.
 #[derive(Debug, thiserror::Error)]
@@ -142,21 +142,21 @@ impl ProcessUser {
     /// Call it before [`ProcessUser::drop_privileges`].
     pub fn make_drop_folder(&self, data_dir: &Path) -> Result<(), PrivilegesError> {
         self.make_folders(data_dir, MODE_SEARCHABLE)?;
-        let folder = maildrop::drop_folder_path(data_dir);
+        let folder = drop_folder::drop_folder_path(data_dir);
         // The operator decides about the mode of an existing folder.
         if folder.symlink_metadata().is_err() {
             self.make_writable_folder(&folder).map_err(|error| PrivilegesError::Make { path: folder, error })?;
         }
-        self.make_folder(&maildrop::rejected_folder_path(data_dir))
+        self.make_folder(&drop_folder::rejected_folder_path(data_dir))
     }
 
     /// Creates a folder under a temporary name and renames it when it is complete, so that an
     /// interrupted start leaves none with the wrong mode. A folder that another start or the
     /// operator created meanwhile stays.
     fn make_writable_folder(&self, folder: &Path) -> io::Result<()> {
-        let unnamed = folder.with_file_name(format!(".new-{}", maildrop::random_name()?));
+        let unnamed = folder.with_file_name(format!(".new-{}", drop_folder::random_name()?));
         DirBuilder::new().mode(MODE_PRIVATE).create(&unnamed)?;
-        let made = self.chown_folder(&unnamed, maildrop::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
+        let made = self.chown_folder(&unnamed, drop_folder::FOLDER_MODE).and_then(|()| rename_new(&unnamed, folder));
         if made.is_err() {
             // It is empty and not in use.
             let _ = std::fs::remove_dir(&unnamed);
@@ -323,8 +323,8 @@ mod tests {
         let data = above.path().join("data");
         ProcessUser::Unchanged.make_drop_folder(&data).unwrap();
         let mode = |folder: &Path| folder.symlink_metadata().unwrap().permissions().mode() & 0o7777;
-        let drop = maildrop::drop_folder_path(&data);
-        assert_eq!((mode(&data), mode(&drop), mode(&maildrop::rejected_folder_path(&data))), (0o711, 0o1733, 0o700));
+        let drop = drop_folder::drop_folder_path(&data);
+        assert_eq!((mode(&data), mode(&drop), mode(&drop_folder::rejected_folder_path(&data))), (0o711, 0o1733, 0o700));
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 2);
         let link = above.path().join("link");
         std::os::unix::fs::symlink(&data, &link).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn an_existing_drop_folder_is_not_replaced() {
         let data = tempfile::tempdir().unwrap();
-        let drop = maildrop::drop_folder_path(data.path());
+        let drop = drop_folder::drop_folder_path(data.path());
         DirBuilder::new().mode(MODE_PRIVATE).create(&drop).unwrap();
         ProcessUser::Unchanged.make_writable_folder(&drop).unwrap();
         assert_eq!(drop.metadata().unwrap().mode() & 0o7777, MODE_PRIVATE);

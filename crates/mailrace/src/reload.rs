@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use intake::LoginPolicy;
+use intake::drop_folder::DropFolderScanner;
 use lookup::Table;
 use mail::QuotaCheck;
 use net::{InheritedSockets, TlsServer};
@@ -44,7 +45,6 @@ use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
-use crate::maildrop::DropFolderScanner;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, privileges, serve};

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use intake::drop_folder::{self, DropFolderConfig, DropFolderScanner, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
 use load::{LoadMonitor, MachineGauges};
 use lookup::directory::RecipientDirectory;
@@ -24,12 +25,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::drop_notices::DropNoticeComposer;
 use crate::exit;
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::logins::{self, ServerSecret};
-use crate::maildrop::{self, DropFolderConfig, DropFolderScanner, DropSubmitter};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::{self, RunningServer};
 use crate::service::{ServiceManager, ServiceState};
@@ -358,20 +359,24 @@ pub fn drop_folder_config(
     log: &Arc<Log>,
     runtime: Runtime,
 ) -> DropFolderConfig {
-    let intake = DropSubmitter {
+    let notices = DropNoticeComposer {
+        hostname: config.hostname.clone(),
+        double_bounces_to: config.bounce.double_bounces_to.clone(),
+        nul: config.smtp.nul,
+    };
+    let submitter = DropSubmitter {
         intake: intake.clone(),
         runtime,
         spill_above: config.limits.spill_above,
         received_max: config.limits.received_max,
         nul: config.smtp.nul,
-        double_bounces_to: config.bounce.double_bounces_to.clone(),
-        log: log.clone(),
+        notices: Box::new(notices),
     };
     DropFolderConfig {
-        folder: maildrop::drop_folder_path(&config.data_dir),
-        rejected: maildrop::rejected_folder_path(&config.data_dir),
+        folder: drop_folder::drop_folder_path(&config.data_dir),
+        rejected: drop_folder::rejected_folder_path(&config.data_dir),
         message_octets_max: config.limits.message_octets_max,
-        submitter: intake,
+        submitter,
         log: log.clone(),
     }
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use mail::{BodyType, DsnNotify, DsnReturn, QueueId};
 
-use crate::maildrop::is_envid;
 use control::DestinationPattern;
+use intake::drop_folder::is_envid;
 
 /// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use mail::{Recipient, Reply};
+use intake::drop_folder::DropFile;
+use mail::Reply;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::server::{
     self as smtp, MailRequest, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession,
@@ -16,7 +17,6 @@ use super::text::TextError;
 use super::{InjectError, Injector, now};
 use crate::exit::{self, ExitError};
 use crate::from_config;
-use crate::maildrop::DropFile;
 use crate::stderr::print_stderr;
 use config::Config;
 
@@ -60,7 +60,7 @@ struct SessionTotals {
 struct StdioSession<'a> {
     injector: &'a Injector,
     session: SmtpSession,
-    transaction: Option<(MailRequest, Vec<Recipient>)>,
+    transaction: Option<(MailRequest, Vec<RcptRequest>)>,
     body: Vec<u8>,
     reports_refusals: bool,
     totals: SessionTotals,
@@ -189,9 +189,9 @@ impl<'a> StdioSession<'a> {
                 self.is_in_message = false;
                 self.transaction = Some((request, Vec::new()));
             }
-            SessionQuestion::Recipient(RcptRequest { address, notify, orcpt }) => {
+            SessionQuestion::Recipient(request) => {
                 if let Some((_, recipients)) = &mut self.transaction {
-                    recipients.push(Recipient { address, original: None, notify, orcpt });
+                    recipients.push(request);
                 }
             }
             SessionQuestion::Data => {
@@ -298,7 +298,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::parse(DEFAULT, "default", "here.example").unwrap();
         config.data_dir = folder.path().to_owned();
-        let drop = crate::maildrop::drop_folder_path(folder.path());
+        let drop = intake::drop_folder::drop_folder_path(folder.path());
         std::fs::create_dir(&drop).unwrap();
         let injector = Injector::new(&config, Options::default()).unwrap();
         let totals = work(&config, &injector);

@@ -1,5 +1,6 @@
 //! The drop folder, where local programs leave mail for the server, whether it runs or not, and the
-//! format of its files. Both sides use this: `inject` writes the files, the flow takes them out.
+//! format of its files. Both sides use this: local programs write the files ([`DropFolderWriter`]), and
+//! the server takes them out ([`DropFolderScanner`]).
 //!
 //! | name | meaning |
 //! |---|---|
@@ -12,19 +13,19 @@
 //! them because the names cannot be guessed. The file's owner, not its content, tells who sent a
 //! message.
 
-mod drop_file;
-mod drop_folder;
-mod drop_folder_scanner;
-mod drop_submission;
+mod file;
+mod notice;
+mod scanner;
+mod submission;
+mod writer;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use drop_file::is_envid;
-pub use drop_file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile, DropFileError};
-pub(crate) use drop_folder::random_name;
-pub use drop_folder::{DropFolderWriter, is_message_name, is_temporary_name};
-pub use drop_folder_scanner::{DropFolderConfig, DropFolderScanner};
-pub use drop_submission::DropSubmitter;
+pub use file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile, DropFileError, is_envid};
+pub use notice::{DropNotice, NoticeComposer, RefusedMessage};
+pub use scanner::{DropFolderConfig, DropFolderScanner};
+pub use submission::DropSubmitter;
+pub use writer::{DropFolderWriter, is_message_name, is_temporary_name, random_name};
 
 /// The mode of the folder.
 pub const FOLDER_MODE: u32 = 0o1733;

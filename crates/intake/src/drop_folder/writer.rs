@@ -92,7 +92,11 @@ fn is_digit(byte: u8) -> bool {
 }
 
 /// Digits that cannot be guessed, from the system's random source.
-pub(crate) fn random_name() -> io::Result<String> {
+///
+/// # Errors
+///
+/// The system has no random source.
+pub fn random_name() -> io::Result<String> {
     let mut bytes = [0u8; SECRET_DIGITS / 2];
     let mut filled = 0;
     while filled < bytes.len() {

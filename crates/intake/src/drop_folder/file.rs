@@ -22,7 +22,8 @@
 
 use std::fmt::Write as _;
 
-use mail::{Address, BodyFlags, BodyType, DsnNotify, DsnReturn, Recipient};
+use mail::{Address, BodyFlags, BodyType, DsnNotify, DsnReturn};
+use protocol::smtp::server::RcptRequest;
 
 const MAGIC: &str = "mailrace drop 1 ";
 /// The first line with its end: 8 digits of checksum, and at most 20 of length.
@@ -41,7 +42,7 @@ pub struct DropFile {
     /// The envelope sender; None is the null sender.
     pub sender: Option<Address>,
     /// The recipients, before alias expansion; at least one.
-    pub recipients: Vec<Recipient>,
+    pub recipients: Vec<RcptRequest>,
     /// RET: how much of the message a notice returns (RFC 3461).
     pub ret: Option<DsnReturn>,
     /// ENVID: the sender's name for the message, in xtext.
@@ -185,7 +186,7 @@ impl DropFile {
             ("from", sender) => self.sender = Some(sender.parse().ok()?),
             ("to", recipient) => {
                 let (address, RecipientParams { notify, orcpt }) = (recipient.parse().ok()?, std::mem::take(params));
-                self.recipients.push(Recipient { address, original: None, notify, orcpt });
+                self.recipients.push(RcptRequest { address, notify, orcpt });
             }
             ("notify", bits) => params.notify = parse_notify(bits.parse().ok()?)?,
             ("orcpt", orcpt) if is_orcpt(orcpt) => params.orcpt = Some(orcpt.into()),
@@ -224,7 +225,7 @@ fn parse_notify(bits: u8) -> Option<DsnNotify> {
 }
 
 /// Whether the text is a valid ENVID value: xtext of RFC 3461 section 4.
-pub(crate) fn is_envid(text: &str) -> bool {
+pub fn is_envid(text: &str) -> bool {
     !text.is_empty() && text.len() <= ENVID_OCTETS_MAX && is_xtext(text)
 }
 
@@ -296,15 +297,15 @@ mod tests {
 
     use super::*;
 
-    fn to(address: &str) -> Recipient {
-        Recipient { address: address.parse().unwrap(), original: None, notify: DsnNotify::UNSET, orcpt: None }
+    fn to(address: &str) -> RcptRequest {
+        RcptRequest { address: address.parse().unwrap(), notify: DsnNotify::UNSET, orcpt: None }
     }
 
     fn sample_file() -> DropFile {
         DropFile {
             sender: Some("alice@example.org".parse().unwrap()),
             recipients: vec![
-                Recipient {
+                RcptRequest {
                     notify: DsnNotify::FAILURE.with(DsnNotify::DELAY),
                     orcpt: Some("rfc822;x+2By".into()),
                     ..to("bob@example.net")
@@ -337,7 +338,7 @@ mod tests {
             DropFile { sender: None, ret: None, envid: None, ..sample_file() },
             DropFile { content: Vec::new(), ret: Some(DsnReturn::Full), smtputf8: true, ..sample_file() },
             DropFile {
-                recipients: vec![Recipient { orcpt: Some("utf-8;b\u{fc}+2Bb@x".into()), ..to("b\u{fc}b@x") }],
+                recipients: vec![RcptRequest { orcpt: Some("utf-8;b\u{fc}+2Bb@x".into()), ..to("b\u{fc}b@x") }],
                 ..sample_file()
             },
         ] {

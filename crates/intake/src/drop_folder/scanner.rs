@@ -1,11 +1,11 @@
-//! The thread that moves mail from the [drop folder](crate::maildrop) to the spool. A file is
+//! The thread that moves mail from the [drop folder](crate::drop_folder) to the spool. A file is
 //! removed only after the spool has its message: a crash in between delivers a message twice, never
 //! not at all.
 //!
 //! | in the folder | becomes |
 //! |---|---|
 //! | a message | committed to the spool, with a notice to its sender if recipients are unknown |
-//! | a message, while the directory, the disk or the spool fail | stays and is retried |
+//! | a message, while the directory, the disk or the spool fail, or SMTP would defer a recipient | stays and is retried |
 //! | a message that cannot be delivered, and neither can a notice | set aside and logged |
 //! | an invalid message, or a file with another name | set aside and logged |
 //! | a file that is still being written | stays |
@@ -27,14 +27,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use mail::{LogLevel, ServerLog};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, OFlags, inotify};
 
-use super::drop_submission::{DropSubmitError, DropSubmitter, Submitted};
-use crate::log::Log;
-use crate::maildrop::{self, DROP_FILE_HEAD_OCTETS_MAX, DropFile, is_message_name, is_temporary_name};
-use mail::{LogLevel, ServerLog};
+use super::file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile};
+use super::submission::{DropSubmitError, DropSubmitter, Submitted};
+use super::writer::{self, is_message_name, is_temporary_name};
 
 /// The folder is scanned this often in any case: inotify can lose events, and kept files are
 /// retried.
@@ -59,7 +59,7 @@ pub struct DropFolderConfig {
     /// Submits the messages.
     pub submitter: DropSubmitter,
     /// The log.
-    pub log: Arc<Log>,
+    pub log: Arc<dyn ServerLog>,
 }
 
 /// The running thread.
@@ -373,7 +373,7 @@ impl DropFolderConfig {
     /// Moves the file to a name of our own, because its owner may have chosen a name to get in the
     /// way; the log shows both.
     fn set_aside(&self, name: &OsStr, why: &str, state: &mut ScanState) -> bool {
-        let renamed = maildrop::random_name().and_then(|secret| {
+        let renamed = writer::random_name().and_then(|secret| {
             let target = format!("r-{secret}");
             std::fs::rename(self.folder.join(name), self.rejected.join(&target)).map(|()| target)
         });
