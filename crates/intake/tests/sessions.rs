@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod access_rules;
+mod both_ways;
 mod logins;
 mod server;
 mod trusted;

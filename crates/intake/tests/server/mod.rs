@@ -11,7 +11,7 @@ use load::policy::{Gauge, GaugeReading};
 use load::{GaugeReader, LoadMonitor};
 use lookup::directory::{self, LocalDomain, RecipientDirectory};
 use lookup::{LookupAnswer, Table};
-use mail::{EventLog, LoggedHeader, MailEvent, Networks, Timestamp};
+use mail::{EventLog, LoggedHeader, MailEvent, Networks, QueueId, Timestamp};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, StopSender};
 use protocol::sasl::{self, Mechanism};
 use protocol::smtp::server::{
@@ -336,6 +336,26 @@ impl TestEventLog {
         self.0.lock().unwrap().iter().filter_map(header).collect()
     }
 
+    /// The recipients that bounced, with the codes of the replies.
+    pub(crate) fn bounced(&self) -> Vec<(String, String)> {
+        let bounced = |event: &MailEvent| match event {
+            MailEvent::Bounced { recipient, reason, .. } => {
+                Some((recipient.to_string(), reason.to_string()[..9].into()))
+            }
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().filter_map(bounced).collect()
+    }
+
+    /// The message of a local program.
+    pub(crate) fn received_locally(&self) -> Option<QueueId> {
+        let local = |event: &MailEvent| match event {
+            MailEvent::Received { id, protocol: "local", .. } => Some(*id),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().find_map(local)
+    }
+
     /// The login attempts: user, mechanism and result.
     pub(crate) fn logins(&self) -> Vec<(String, &'static str, &'static str)> {
         let login = |event: &MailEvent| match event {
@@ -362,7 +382,8 @@ impl GaugeReader for Gauges {
 }
 
 /// Bob and Carol have mailboxes at example.org; down.example is unavailable. We relay for
-/// onward.example, and for listed.example, where we know that `a%b` exists.
+/// onward.example, and for listed.example, where we know that `a%b` exists. The aliases of
+/// loops.example form a loop.
 fn directory() -> Arc<RecipientDirectory> {
     let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
     let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
@@ -377,6 +398,8 @@ fn directory() -> Arc<RecipientDirectory> {
         ("here@example.org", found(&["there@example.org"])),
         ("there@example.org", found(&["here@example.org"])),
         ("eleven@example.org", LookupAnswer::Found(people("eleven", 11))),
+        ("postmaster@loops.example", found(&["loop@loops.example"])),
+        ("loop@loops.example", found(&["postmaster@loops.example"])),
     ]);
     let mailboxes = HashMap::from([("bob@example.org", found(&[])), ("carol@example.org", found(&[]))]);
     let aliases: Option<Arc<dyn Table>> = Some(Arc::new(TableStub("aliases", aliases)));
@@ -397,7 +420,8 @@ fn directory() -> Arc<RecipientDirectory> {
         |name: &str, mailboxes| LocalDomain { is_final: false, delimiter: Some('+'), ..domain(name, mailboxes, None) };
     let domains = vec![
         domain("example.org", Some(Arc::new(TableStub("mailboxes", mailboxes)) as Arc<dyn Table>), aliases.clone()),
-        domain("open.example", None, aliases),
+        domain("open.example", None, aliases.clone()),
+        domain("loops.example", None, aliases),
         domain("down.example", Some(Arc::new(down)), None),
         domain("例子.example", None, None),
         onward("onward.example", None),
