@@ -33,6 +33,7 @@ mod recipients;
 mod refusals;
 mod replies;
 mod session;
+mod session_access;
 mod throttled_log;
 mod tls_handshakes;
 mod transaction;

@@ -1,7 +1,7 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
-//! configuration; `workers` run the sessions with what `intake_context` gives them.
+//! configuration, both with what `server_parts` builds; `workers` run the sessions with what `intake_context` gives them.
 //! `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names; `log` and `log_line` report. `inject` takes mail
 //! from local programs and leaves it in the folder of `intake::drop_folder`, for which
@@ -30,6 +30,7 @@ pub mod password;
 pub mod privileges;
 pub mod reload;
 pub mod serve;
+pub mod server_parts;
 mod service;
 pub mod spool_commands;
 mod stderr;

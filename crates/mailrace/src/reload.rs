@@ -32,10 +32,13 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::LoginPolicy;
+use config::{self, ConfigSource, LoadedConfig};
+use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
+use dispatch::{Dispatcher, DispatcherDifference};
 use intake::drop_folder::DropFolderScanner;
 use lookup::Table;
-use mail::QuotaCheck;
+use mail::{LogLevel, ServerLog};
+use mailbox::quota::UsageCounter;
 use net::{InheritedSockets, TlsServer};
 use tokio::runtime::Runtime;
 
@@ -44,15 +47,10 @@ use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
-use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
+use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
-use crate::{check, from_config, privileges, serve};
-use config::{self, Config, ConfigSource, LoadedConfig};
-use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
-use dispatch::{Dispatcher, DispatcherConfig};
-use mail::{LogLevel, ServerLog};
-use mailbox::quota::UsageCounter;
+use crate::{check, from_config, logins};
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 
@@ -63,8 +61,8 @@ const RELEASE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub struct RunningServer {
     /// The configuration in force.
     pub loaded: LoadedConfig,
-    /// The limit on open files.
-    pub files: u64,
+    /// What the process allows.
+    pub limits: ProcessLimits,
     /// The tables in use.
     pub tables: OpenTables,
     /// The DNS lists in use.
@@ -75,8 +73,6 @@ pub struct RunningServer {
     pub quota_counter: Option<UsageCounter>,
     /// The threads that run sessions.
     pub workers: SessionWorkers,
-    /// The number of session threads, and of threads that deliver to other hosts.
-    pub threads: usize,
     /// The message flow.
     pub flow: Dispatcher,
     /// The control socket.
@@ -150,86 +146,51 @@ impl RunningServer {
         let next = self.prepare(loaded, tables)?;
         let sessions_max = next.policy.sessions_max;
         self.commit(next);
-        serve::log_config_warnings(&self.loaded.config, sessions_max, &self.log);
+        server_parts::log_config_warnings(&self.loaded.config, sessions_max, &self.log);
         Ok(report)
     }
 
     /// Builds everything for the next configuration beside the one in force.
     fn prepare(&self, loaded: LoadedConfig, tables: OpenTables) -> anyhow::Result<PreparedReload> {
         let (old, new) = (&self.loaded.config, &loaded.config);
-        let too_many =
-            || ExitError { code: exit::NEGATIVE, text: "too many queues since the start: this needs a restart".into() };
-        let queues = from_config::updated_scheduler_config(new, &self.queues).ok_or_else(too_many)?;
-        let sessions_max = privileges::limit_sessions_by_files(
-            new.limits.sessions_max,
-            from_config::outbound_connections_max(new, self.threads),
-            self.files,
-        )?;
-        let directory = Arc::new(from_config::recipient_directory(new, &tables));
-        let lists = self.dnsbl_lists.reopen_changed(new, &tables::table_event_logger(self.log.clone()))?;
-        let access = from_config::compile_access_rules(new, &tables, &lists);
-        let secret = logins::load_or_create_secret(new)?;
-        let logins = self.logins(new, &tables, secret)?;
-        let quota_counter = from_config::quota_counter(new, self.quota_counter.as_ref()).context("starting")?;
-        let dispatcher_config = dispatcher_config(new, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
-        let quotas =
-            from_config::quota_checker(&dispatcher_config.local_transports, &directory, &self.log).map(Arc::new);
-        let policy = IntakeContextParts {
-            directory: directory.clone(),
-            postmaster: from_config::postmaster_address(new)?,
-            access,
-            logins,
-            quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
-            sessions_max,
-        };
         let generation = self.workers.current_generation();
+        let before = PreviousParts {
+            config: old,
+            tables: &self.tables,
+            dnsbl_lists: &self.dnsbl_lists,
+            queues: &self.queues,
+            quota_counter: self.quota_counter.as_ref(),
+            logins: generation.intake.logins.as_ref(),
+        };
+        let secret = logins::load_or_create_secret(new)?;
+        let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
+        let ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer } = parts;
         let acceptor = match &generation.acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same.clone()),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
         };
-        let before = generation.listeners.clone();
-        let listener_set =
-            ListenerOpener { previous: before, inherited: InheritedSockets::default(), workers: self.threads };
-        let mut listeners = listener_set.open(new)?;
+        let (previous, inherited) = (generation.listeners.clone(), InheritedSockets::default());
+        let mut listeners = ListenerOpener { previous, inherited, workers: self.limits.threads }.open(new)?;
         workers::enable_auth(&mut listeners, new, secret);
-        let explainer = from_config::address_explainer(new, &tables, directory, &queues, quotas)?;
         let drop_runtime = runtime().context("the drop")?;
-        let dispatcher_difference = dispatch::DispatcherDifference {
+        let difference = DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
             notice_limit: old.bounce.per_sender != new.bounce.per_sender,
         };
-        let change = self.flow.prepare_change(queues.clone(), dispatcher_config, dispatcher_difference)?;
+        let change = self.flow.prepare_change(queues.clone(), dispatcher, difference)?;
         Ok(PreparedReload {
             loaded,
             tables,
-            dnsbl_lists: lists,
+            dnsbl_lists,
             queues,
             quota_counter,
-            policy,
+            policy: intake,
             listeners,
             acceptor,
             change,
             explainer,
             drop_runtime,
         })
-    }
-
-    /// The credential checker: the one in use, if nothing about it has changed.
-    fn logins(
-        &self,
-        new: &Config,
-        tables: &OpenTables,
-        secret: Option<ServerSecret>,
-    ) -> anyhow::Result<Option<LoginPolicy>> {
-        let intake = self.workers.current_generation().intake.clone();
-        let (auth, logins) = (self.loaded.config.auth.as_ref(), intake.logins.as_ref());
-        let before = auth.zip(logins);
-        let before = before.map(|(auth, logins)| PreviousCredentialChecker {
-            auth,
-            tables: &self.tables,
-            credentials: &logins.credentials,
-        });
-        logins::open_credential_checker(new, tables, secret, before)
     }
 
     /// Switches to the next configuration; nothing here can fail. Listeners come last, since their
@@ -255,7 +216,7 @@ impl RunningServer {
         let context = self.control_context.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
-        self.drop_scanner.reconfigure(serve::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        self.drop_scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
         }
@@ -288,26 +249,6 @@ impl RunningServer {
             self.log.event(LogLevel::Warning, "cannot change the backlog of a listener", fields);
         }
     }
-}
-
-/// The configuration of the message flow.
-pub fn dispatcher_config(
-    config: &Config,
-    tables: &OpenTables,
-    directory: Arc<lookup::directory::RecipientDirectory>,
-    queues: &queue::SchedulerConfig,
-    quota_counter: Option<&UsageCounter>,
-) -> anyhow::Result<DispatcherConfig> {
-    Ok(DispatcherConfig {
-        directory,
-        tables: tables.iter().map(|(_, table)| table.clone()).collect(),
-        rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
-        router: from_config::routing_config(config),
-        transports: from_config::transports(config)?,
-        local_transports: from_config::local_transports(config, tables, quota_counter),
-        notices: from_config::notice_config(config, serve::random()),
-        hostname: config.hostname.clone(),
-    })
 }
 
 fn refuse_what_needs_a_restart(differences: &[ConfigDifference]) -> Result<(), ExitError> {

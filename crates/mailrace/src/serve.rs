@@ -3,7 +3,7 @@
 //! signal, or one during the start, ends the process at once. SIGKILL is safe at any time. SIGUSR1
 //! reopens the log file; SIGHUP does too, and reloads the configuration ([`crate::reload`]).
 
-use std::hash::{BuildHasher, RandomState};
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,14 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use intake::drop_folder::{self, DropFolderConfig, DropFolderScanner, DropSubmitter};
-use intake::{IntakeContext, LoginPolicy};
+use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
+use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
+use dispatch::{
+    self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
+};
+use intake::drop_folder::DropFolderScanner;
 use load::{LoadMonitor, MachineGauges};
-use lookup::directory::RecipientDirectory;
-use mail::QuotaCheck;
+use mail::{LogLevel, ServerLog};
 use net::{InheritedSockets, TlsServer};
 use spool::{Disk, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
@@ -25,24 +28,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
-use crate::drop_notices::DropNoticeComposer;
-use crate::exit;
-use crate::from_config::DnsblLists;
-use crate::intake_context::{self, IntakeContextParts};
 use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
-use crate::reload::{self, RunningServer};
+use crate::reload::RunningServer;
+use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
-use crate::{check, from_config};
-use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
-use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
-use dispatch::{self, Dispatcher, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver};
-use mail::{LogLevel, ServerLog};
-use mailbox::quota::{MailboxQuotaChecker, UsageCounter};
+use crate::{exit, from_config, intake_context};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
@@ -56,30 +51,27 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
     let runtime = runtime().context("starting")?;
     let files = privileges::set_umask_and_rlimit()?;
-    let sessions_max = privileges::limit_sessions_by_files(
-        config.limits.sessions_max,
-        from_config::outbound_connections_max(config, threads(config)),
-        files,
-    )?;
+    let limits = ProcessLimits { files, threads: threads(config) };
+    let sessions_max = server_parts::sessions_max(config, limits)?;
     let identity = ProcessUser::resolve(loaded)?;
     // Only root may be able to read the keys, so this comes before dropping privileges.
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    let mut listeners = ListenerOpener { previous: Vec::new(), inherited, workers: threads(config) }.open(config)?;
+    let mut listeners = ListenerOpener { previous: Vec::new(), inherited, workers: limits.threads }.open(config)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
     if identity == ProcessUser::ImplicitRoot {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
-    log_config_warnings(config, sessions_max, &log);
+    server_parts::log_config_warnings(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     workers::enable_auth(&mut listeners, config, secret);
-    let server = Server::open(config, secret, log.clone())?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let mut running = server.start(loaded, ServerInputs { listeners, acceptor, files, sessions_max, reload_sender })?;
+    let inputs = StartInputs { listeners, acceptor, secret, limits, reload_sender };
+    let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.current_generation().listeners, &log);
     notify_manager(&manager, ServiceState::Ready, &log);
@@ -170,16 +162,6 @@ fn replica_files(config: &Config) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// Logs warnings about settings that are valid, but that the operator should know of.
-pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
-    let allowed = config.limits.sessions_max;
-    if sessions_max < allowed {
-        let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
-        log.event(LogLevel::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
-    }
-    check::startup_warnings(config).iter().for_each(|caution| log.event(LogLevel::Warning, caution, &[]));
-}
-
 /// All users of the spool have ended, unless a disk hangs.
 fn close(spool: Arc<Spool>, log: &Log) {
     match Arc::into_inner(spool) {
@@ -188,144 +170,81 @@ fn close(spool: Arc<Spool>, log: &Log) {
     }
 }
 
-/// The spool with its queue, and the threads of the flow.
-struct Server {
-    spool: Arc<Spool>,
-    tables: OpenTables,
-    queues: queue::SchedulerConfig,
-    directory: Arc<RecipientDirectory>,
-    logins: Option<LoginPolicy>,
-    quotas: Option<Arc<MailboxQuotaChecker>>,
-    quota_counter: Option<UsageCounter>,
-    flow: Dispatcher,
-    scheduler: SchedulerHandle,
-    outcome_counters: Arc<OutcomeCounters>,
-    log: Arc<Log>,
-}
-
-/// What was opened before privileges were dropped.
-struct ServerInputs {
+/// What is there before the first part is built.
+struct StartInputs {
     listeners: Vec<BoundListener>,
     acceptor: Option<Arc<TlsServer>>,
-    files: u64,
-    sessions_max: usize,
+    secret: Option<ServerSecret>,
+    limits: ProcessLimits,
     reload_sender: ReloadSender,
 }
 
-impl Server {
-    fn open(config: &Config, secret: Option<ServerSecret>, log: Arc<Log>) -> anyhow::Result<Server> {
-        let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
-        let queue_config = from_config::scheduler_config(config);
-        let mut queues = Queues::new(queue_config.clone(), random());
-        let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
-        let logins = logins::open_credential_checker(config, &tables, secret, None)?;
-        let directory = Arc::new(from_config::recipient_directory(config, &tables));
-        let quota_counter = from_config::quota_counter(config, None).context("starting")?;
-        let dispatcher_config =
-            reload::dispatcher_config(config, &tables, directory.clone(), &queue_config, quota_counter.as_ref())?;
-        let quotas = from_config::quota_checker(&dispatcher_config.local_transports, &directory, &log).map(Arc::new);
-        let mut admit =
-            |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher_config.rules, &scheduler, message);
-        let spool =
-            Arc::new(open_spool(config, dispatch::spool_event_handler(scheduler.clone(), log.clone()), &mut admit)?);
-        log.event(
-            LogLevel::Info,
-            "the spool is open",
-            &[("messages", &queues.message_count()), ("recipients", &queues.recipient_count())],
-        );
-        let outcome_counters = Arc::new(OutcomeCounters::default());
-        let parts = DispatcherParts {
-            spool: spool.clone(),
-            queues,
-            config: dispatcher_config,
-            smtp_threads: threads(config),
-            outcome_counters: outcome_counters.clone(),
-            log: log.clone(),
-        };
-        let flow = Dispatcher::start(parts, scheduler.clone(), receiver)?;
-        let queues = queue_config;
-        Ok(Server {
-            spool,
-            tables,
-            queues,
-            directory,
-            logins,
-            quotas,
-            quota_counter,
-            flow,
-            scheduler,
-            outcome_counters,
-            log,
-        })
-    }
+/// Opens the spool and starts everything, the listeners last.
+fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
+    let StartInputs { listeners, acceptor, secret, limits, reload_sender } = inputs;
+    let config = &loaded.config;
+    let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
+    let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
+    let ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer } = parts;
+    let outcome_counters = Arc::new(OutcomeCounters::default());
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
+    let monitor = monitor(config, scheduler.clone(), log.clone());
+    let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
+    let gauges = monitor.start(config.load.every)?;
+    let control_context =
+        SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
+    let control_parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &dnsbl_lists);
+    let socket = &config.admin.socket;
+    let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
+        .with_context(|| format!("the control socket {}", socket.display()))?;
+    let folder = server_parts::drop_folder_config(config, &intake, &log, runtime()?);
+    let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
+    let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
+    let generation = ConfigGeneration { intake, acceptor, listeners };
+    Ok(RunningServer {
+        loaded: loaded.clone(),
+        limits,
+        tables,
+        dnsbl_lists,
+        queues,
+        quota_counter,
+        workers: SessionWorkers::start(limits.threads, generation, &log)?,
+        flow,
+        control_server,
+        control_context,
+        drop_scanner,
+        gauges,
+        certificate_watch: CertificateWatchHandle::new(watched),
+        log,
+    })
+}
 
-    /// Starts the listeners and everything around them.
-    fn start(self, loaded: &LoadedConfig, inputs: ServerInputs) -> anyhow::Result<RunningServer> {
-        let Server {
-            spool,
-            tables,
-            queues,
-            directory,
-            logins,
-            quotas,
-            quota_counter,
-            flow,
-            scheduler,
-            outcome_counters,
-            log,
-        } = self;
-        let ServerInputs { listeners, acceptor, files, sessions_max, reload_sender } = inputs;
-        let config = &loaded.config;
-        let monitor = monitor(config, scheduler.clone(), log.clone());
-        let lists = DnsblLists::open(config, &tables::table_event_logger(log.clone()))?;
-        let access = from_config::compile_access_rules(config, &tables, &lists);
-        let policy = IntakeContextParts {
-            directory: directory.clone(),
-            postmaster: from_config::postmaster_address(config)?,
-            access,
-            logins,
-            quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
-            sessions_max,
-        };
-        let intake = Arc::new(intake_context::create(config, policy, spool, monitor.handle(), log.clone()));
-        let gauges = monitor.start(config.load.every)?;
-        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas)?;
-        let context = SharedControlState {
-            scheduler,
-            log: log.clone(),
-            outcome_counters,
-            reload_sender,
-            stopping: Arc::default(),
-        };
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
-        let handler = ControlHandler::new(parts, context.clone());
-        let socket = &config.admin.socket;
-        let control_server = ControlServer::start(socket, handler)
-            .with_context(|| format!("the control socket {}", socket.display()))?;
-        let folder = drop_folder_config(config, &intake, &log, runtime()?);
-        let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
-        let certificate_watch =
-            CertificateWatchHandle::new(WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every });
-        let workers = SessionWorkers::start(threads(config), ConfigGeneration { intake, acceptor, listeners }, &log)?;
-        let (loaded, threads) = (loaded.clone(), threads(config));
-        Ok(RunningServer {
-            loaded,
-            files,
-            tables,
-            dnsbl_lists: lists,
-            queues,
-            quota_counter,
-            workers,
-            threads,
-            flow,
-            control_server,
-            control_context: context,
-            drop_scanner,
-            gauges,
-            certificate_watch,
-            log,
-        })
-    }
+/// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.
+fn start_dispatcher(
+    config: &Config,
+    dispatcher: DispatcherConfig,
+    queue_config: &queue::SchedulerConfig,
+    limits: ProcessLimits,
+    outcome_counters: &Arc<OutcomeCounters>,
+    log: &Arc<Log>,
+) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
+    let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
+    let mut queues = Queues::new(queue_config.clone(), server_parts::random());
+    let mut admit = |message| dispatch::enqueue_recovered_message(&mut queues, &dispatcher.rules, &scheduler, message);
+    let events = dispatch::spool_event_handler(scheduler.clone(), log.clone());
+    let spool = Arc::new(open_spool(config, events, &mut admit)?);
+    let fields: [(&'static str, &dyn Display); 2] =
+        [("messages", &queues.message_count()), ("recipients", &queues.recipient_count())];
+    log.event(LogLevel::Info, "the spool is open", &fields);
+    let parts = DispatcherParts {
+        spool: spool.clone(),
+        queues,
+        config: dispatcher,
+        smtp_threads: limits.threads,
+        outcome_counters: outcome_counters.clone(),
+        log: log.clone(),
+    };
+    Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))
 }
 
 fn open_spool(
@@ -349,36 +268,7 @@ fn open_spool(
         ..spool::Config::default()
     };
     let lanes = lanes.collect::<anyhow::Result<Vec<_>>>()?;
-    spool::open(lanes, settings, random(), sink).context("opening the spool")
-}
-
-/// The settings of the drop folder. Lookups run on this runtime.
-pub fn drop_folder_config(
-    config: &Config,
-    intake: &Arc<IntakeContext>,
-    log: &Arc<Log>,
-    runtime: Runtime,
-) -> DropFolderConfig {
-    let notices = DropNoticeComposer {
-        hostname: config.hostname.clone(),
-        double_bounces_to: config.bounce.double_bounces_to.clone(),
-        nul: config.smtp.nul,
-    };
-    let submitter = DropSubmitter {
-        intake: intake.clone(),
-        runtime,
-        spill_above: config.limits.spill_above,
-        received_max: config.limits.received_max,
-        nul: config.smtp.nul,
-        notices: Box::new(notices),
-    };
-    DropFolderConfig {
-        folder: drop_folder::drop_folder_path(&config.data_dir),
-        rejected: drop_folder::rejected_folder_path(&config.data_dir),
-        message_octets_max: config.limits.message_octets_max,
-        submitter,
-        log: log.clone(),
-    }
+    spool::open(lanes, settings, server_parts::random(), sink).context("opening the spool")
 }
 
 /// Watches the load and the disks of the lanes and of `data_dir`, and tells the scheduler and the
@@ -526,9 +416,4 @@ fn first_message(address: SocketAddr, folder: &str) -> String {
          \n  cat {folder}/new/*\n\
          \nControl-C stops the server.\n"
     )
-}
-
-/// A random number that outsiders cannot guess.
-pub fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }

@@ -307,6 +307,10 @@ impl ServerLog for ScannerLog {
         let fields: String = fields.iter().map(|(name, value)| format!(" {name}={value}")).collect();
         self.0.lock().unwrap().push(format!("{text}{fields}"));
     }
+
+    fn lines_dropped(&self) -> u64 {
+        0
+    }
 }
 
 /// Notices without text, to every sender.

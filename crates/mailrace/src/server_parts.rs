@@ -1,0 +1,203 @@
+//! What a configuration is made into: built for the start and for a reload alike, before anything
+//! uses it. Building is the part that can fail. It keeps what is in use and has not changed: tables
+//! and DNS lists with their caches, the queues' numbers, the counters of failed logins.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use anyhow::Context;
+use config::Config;
+use control::AddressExplainer;
+use dispatch::DispatcherConfig;
+use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
+use intake::{IntakeContext, LoginPolicy};
+use lookup::directory::RecipientDirectory;
+use mail::{LogLevel, QuotaCheck, ServerLog};
+use mailbox::quota::UsageCounter;
+use tokio::runtime::Runtime;
+
+use crate::drop_notices::DropNoticeComposer;
+use crate::exit::{self, ExitError};
+use crate::from_config::{self, DnsblLists};
+use crate::intake_context::IntakeContextParts;
+use crate::log::Log;
+use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
+use crate::tables::{self, OpenTables};
+use crate::{check, privileges};
+
+/// The parts of a server that depend on its configuration.
+pub struct ServerParts {
+    /// The tables.
+    pub tables: OpenTables,
+    /// The DNS lists.
+    pub dnsbl_lists: DnsblLists,
+    /// All queues since the start, by number.
+    pub queues: queue::SchedulerConfig,
+    /// Counts mailboxes, if any has a quota.
+    pub quota_counter: Option<UsageCounter>,
+    /// What happens to messages after their commit.
+    pub dispatcher: DispatcherConfig,
+    /// What sessions use.
+    pub intake: IntakeContextParts,
+    /// Explains where mail goes.
+    pub explainer: AddressExplainer,
+}
+
+/// The configuration in force and what it was made into.
+pub struct PreviousParts<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Its tables.
+    pub tables: &'a OpenTables,
+    /// Its DNS lists.
+    pub dnsbl_lists: &'a DnsblLists,
+    /// All queues since the start.
+    pub queues: &'a queue::SchedulerConfig,
+    /// Its counter of mailboxes.
+    pub quota_counter: Option<&'a UsageCounter>,
+    /// Its logins.
+    pub logins: Option<&'a LoginPolicy>,
+}
+
+/// What the process allows, whatever the configuration.
+#[derive(Clone, Copy)]
+pub struct ProcessLimits {
+    /// Open files.
+    pub files: u64,
+    /// Threads that run sessions; as many deliver to other hosts.
+    pub threads: usize,
+}
+
+impl ServerParts {
+    /// Builds the parts for a configuration whose tables are open. With `before`, keeps what has
+    /// not changed.
+    ///
+    /// # Errors
+    ///
+    /// A setting cannot be used on this system, or there were too many queues since the start.
+    pub fn build(
+        config: &Config,
+        tables: OpenTables,
+        secret: Option<ServerSecret>,
+        limits: ProcessLimits,
+        before: Option<&PreviousParts<'_>>,
+        log: &Arc<Log>,
+    ) -> anyhow::Result<ServerParts> {
+        let queues = queues(config, before)?;
+        let dnsbl_lists = dnsbl_lists(config, before, log)?;
+        let directory = Arc::new(from_config::recipient_directory(config, &tables));
+        let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
+        let quota_counter = quota_counter.context("starting")?;
+        let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
+        let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
+        let intake = IntakeContextParts {
+            directory: directory.clone(),
+            postmaster: from_config::postmaster_address(config)?,
+            access: from_config::compile_access_rules(config, &tables, &dnsbl_lists),
+            logins: logins(config, &tables, secret, before)?,
+            quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
+            sessions_max: sessions_max(config, limits)?,
+        };
+        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas)?;
+        Ok(ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer })
+    }
+}
+
+/// Concurrent sessions, as far as file descriptors allow.
+pub fn sessions_max(config: &Config, limits: ProcessLimits) -> anyhow::Result<usize> {
+    let outbound = from_config::outbound_connections_max(config, limits.threads);
+    Ok(privileges::limit_sessions_by_files(config.limits.sessions_max, outbound, limits.files)?)
+}
+
+/// Logs warnings about settings that are valid, but that the operator should know of.
+pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
+    let allowed = config.limits.sessions_max;
+    if sessions_max < allowed {
+        let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
+        log.event(LogLevel::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
+    }
+    check::startup_warnings(config).iter().for_each(|caution| log.event(LogLevel::Warning, caution, &[]));
+}
+
+/// A random number that outsiders cannot guess.
+pub fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// The settings of the drop folder. Lookups run on this runtime.
+pub fn drop_folder_config(
+    config: &Config,
+    intake: &Arc<IntakeContext>,
+    log: &Arc<Log>,
+    runtime: Runtime,
+) -> DropFolderConfig {
+    let notices = DropNoticeComposer {
+        hostname: config.hostname.clone(),
+        double_bounces_to: config.bounce.double_bounces_to.clone(),
+        nul: config.smtp.nul,
+    };
+    let submitter = DropSubmitter {
+        intake: intake.clone(),
+        runtime,
+        spill_above: config.limits.spill_above,
+        received_max: config.limits.received_max,
+        nul: config.smtp.nul,
+        notices: Box::new(notices),
+    };
+    DropFolderConfig {
+        folder: drop_folder::drop_folder_path(&config.data_dir),
+        rejected: drop_folder::rejected_folder_path(&config.data_dir),
+        message_octets_max: config.limits.message_octets_max,
+        submitter,
+        log: log.clone(),
+    }
+}
+
+fn queues(config: &Config, before: Option<&PreviousParts<'_>>) -> Result<queue::SchedulerConfig, ExitError> {
+    let Some(before) = before else { return Ok(from_config::scheduler_config(config)) };
+    from_config::updated_scheduler_config(config, before.queues).ok_or_else(|| ExitError {
+        code: exit::NEGATIVE,
+        text: "too many queues since the start: this needs a restart".into(),
+    })
+}
+
+fn dnsbl_lists(config: &Config, before: Option<&PreviousParts<'_>>, log: &Arc<Log>) -> anyhow::Result<DnsblLists> {
+    let events = tables::table_event_logger(log.clone());
+    match before {
+        Some(before) => before.dnsbl_lists.reopen_changed(config, &events),
+        None => DnsblLists::open(config, &events),
+    }
+}
+
+/// The credential checker: the one in use, if nothing about it has changed.
+fn logins(
+    config: &Config,
+    tables: &OpenTables,
+    secret: Option<ServerSecret>,
+    before: Option<&PreviousParts<'_>>,
+) -> anyhow::Result<Option<LoginPolicy>> {
+    let before = before.and_then(|before| {
+        let (auth, logins) = before.config.auth.as_ref().zip(before.logins)?;
+        Some(PreviousCredentialChecker { auth, tables: before.tables, credentials: &logins.credentials })
+    });
+    logins::open_credential_checker(config, tables, secret, before)
+}
+
+fn dispatcher_config(
+    config: &Config,
+    tables: &OpenTables,
+    directory: Arc<RecipientDirectory>,
+    queues: &queue::SchedulerConfig,
+    quota_counter: Option<&UsageCounter>,
+) -> anyhow::Result<DispatcherConfig> {
+    Ok(DispatcherConfig {
+        directory,
+        tables: tables.iter().map(|(_, table)| table.clone()).collect(),
+        rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
+        router: from_config::routing_config(config),
+        transports: from_config::transports(config)?,
+        local_transports: from_config::local_transports(config, tables, quota_counter),
+        notices: from_config::notice_config(config, random()),
+        hostname: config.hostname.clone(),
+    })
+}
