@@ -21,6 +21,7 @@ from harness import Mailrace, await_messages, await_that, folder, mail_files
 from hosts import Host
 from name_server import NameServer
 from peers.mailrace import route
+from test_reload import reload
 
 STRANGER = 1  # daemon; the server itself is nobody
 
@@ -161,7 +162,7 @@ class RecipientLimits(InjectCase):
     def setUp(self):
         place = folder()
         self.addCleanup(place.cleanup)
-        patterns = pathlib.Path(place.name) / "patterns"
+        self.patterns = patterns = pathlib.Path(place.name) / "patterns"
         patterns.write_text(
             "/^all@bench\\.test$/ alice@bench.test, bob@bench.test, carol@bench.test\n"
             "/^postmaster@bench\\.test$/ loop@bench.test\n/^loop@bench\\.test$/ postmaster@bench.test\n"
@@ -183,6 +184,17 @@ class RecipientLimits(InjectCase):
         self.assertIn(b"\r\nSubject: x\r\n", self.delivered("postmaster"))
         verified = self.sendmail("-bv", "postmaster@mx.bench.test").stdout
         self.assertIn(b": deliverable: postmaster@bench.test: local mailbox", verified)
+
+    def test_an_alias_loop_keeps_the_message_until_it_is_corrected(self):
+        self.sendmail("-f", "alice@bench.test", "loop@bench.test", "bob@bench.test", text="Subject: x\n\nx\n")
+        reason = "<loop@bench.test>: 451 4.4.6 Alias loop"
+        await_that(lambda: reason in self.server.log.read_text(), "the reason in the log", self.server)
+        self.assertEqual((len(self.dropped()), self.server.queued()), (1, 0))
+        self.patterns.write_text("/^loop@bench\\.test$/ alice@bench.test\n")
+        reload(self.server)
+        for user in ("alice", "bob"):
+            self.assertIn(b"\r\nSubject: x\r\n", self.delivered(user))
+        await_that(lambda: not self.dropped(), "an empty folder", self.server)
 
     def test_the_postmaster_of_this_host_gets_bounces_like_any_sender(self):
         self.sendmail("-f", "postmaster@mx.bench.test", "no-such-user@bench.test", text="Subject: x\n\nx\n")
