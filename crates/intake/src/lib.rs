@@ -15,6 +15,9 @@
 //! | DATA | memory for the body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
 //!
+//! Mail of local programs, in the [`drop_folder`], takes the same steps from RCPT on, as far as they
+//! do not depend on a client: the module `transaction` has them for both.
+//!
 //! After the 354 reply only the spool can refuse a message, or the protocol if the message breaks
 //! its rules or arrives too slowly: load never interrupts a message. This crate does not know how
 //! messages are delivered, and makes no DNS lookups for remote recipients.
