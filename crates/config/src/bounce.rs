@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use mail::Address;
-
-use super::Rate;
+use mail::{Address, Rate};
 
 /// Settings of bounces and delay notices.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,6 @@ mod load;
 mod locate;
 mod path;
 mod queue;
-mod rate;
 mod read;
 mod routing;
 mod secret;
@@ -44,7 +43,6 @@ pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, loa
 pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
 pub use queue::{AdoptSettings, QueueRules, QueueSettings, RetrySettings, SchedulerSettings};
-pub use rate::Rate;
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use routing::NextHopSettings;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Rate;
+use mail::Rate;
 
 /// Limits on what clients can use, and the reply above each.
 #[derive(Clone, Debug, PartialEq, Eq)]

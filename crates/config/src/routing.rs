@@ -1,8 +1,7 @@
 //! Settings of single next hops.
 
+use mail::Rate;
 use route::DomainPattern;
-
-use super::Rate;
 
 /// Settings of a next hop that replace those of its transport. None: keep the transport's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{FixedHop, MaildirPathTemplate, Rate};
+use mail::Rate;
+
+use super::{FixedHop, MaildirPathTemplate};
 
 /// A transport.
 #[derive(Clone, Debug, PartialEq)]

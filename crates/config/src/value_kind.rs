@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dispatch::{HeaderRule, SenderRule};
-use mail::{Address, Network, Reply, units};
+use mail::{Address, Network, Rate, Reply, units};
 use toml::de::DeValue;
 
 use super::access::{DnsblCodes, EnvelopePattern};
-use super::{DomainPattern, FixedHop, Rate, SOCKET_PATH_BYTES_MAX};
+use super::{DomainPattern, FixedHop, SOCKET_PATH_BYTES_MAX};
 
 /// A kind of value.
 pub(super) struct ValueKind<T> {

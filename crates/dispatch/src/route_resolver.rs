@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use delivery::remote::{NextHop, NextHopAddress};
 use lookup::Table;
-use mail::{EnhancedCode, Outcome, Reply, Timestamp};
+use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
 use route::{NextHopHosts, RouteAnswer, Router};
 use tokio::runtime::Handle;
@@ -81,7 +81,7 @@ pub struct NextHopOverride {
     /// Concurrent connections.
     pub connections: Option<usize>,
     /// Messages per time.
-    pub rate: Option<queue::RateLimit>,
+    pub rate: Option<Rate>,
     /// Messages per connection.
     pub messages_per_connection: Option<u32>,
     /// Recipients per message.

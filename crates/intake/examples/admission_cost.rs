@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use load::{LoadLimits, LoadMonitor, LoadMonitorHandle, MachineGauges};
-use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
+use mail::Rate;
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX};
 
 const ROUNDS: u32 = 1_000_000;
 

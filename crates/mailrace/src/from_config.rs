@@ -360,7 +360,7 @@ fn smtp_transport_config(smtp: &SmtpTransportSettings, slower_than: Duration) ->
         addresses_tried_max: smtp.addresses_tried_max,
     };
     let limits = queue::NextHopLimits {
-        rate: smtp.rate.map(rate),
+        rate: smtp.rate,
         probe: queue::ProbePolicy {
             failures: smtp.probe.failures,
             first: smtp.probe.first,
@@ -386,14 +386,10 @@ fn next_hop_override(peer: &config::NextHopSettings) -> NextHopOverride {
     NextHopOverride {
         applies_to: Arc::new(move |name| host.matches(name)),
         connections: peer.connections_max,
-        rate: peer.rate.map(rate),
+        rate: peer.rate,
         messages_per_connection: peer.messages_per_connection_max,
         recipients_per_message: peer.recipients_per_message_max,
     }
-}
-
-fn rate(rate: config::Rate) -> queue::RateLimit {
-    queue::RateLimit { messages: rate.count, per: rate.per }
 }
 
 /// Counts mailboxes, if any has a quota: the one in use, or a new one.
@@ -478,7 +474,7 @@ pub fn monitored_folders(config: &Config) -> Vec<PathBuf> {
 
 /// The settings for notices. `seed` keeps outsiders from finding senders that share a bucket.
 pub fn notice_config(config: &Config, seed: u64) -> NoticeConfig {
-    let limits = |rate: config::Rate| NoticeLimits { notices: rate.count, per: rate.per, ..NoticeLimits::default() };
+    let limits = |per_sender| NoticeLimits { per_sender, ..NoticeLimits::default() };
     NoticeConfig {
         delay_after: config.bounce.delay_notice_after,
         double_bounces_to: config.bounce.double_bounces_to.clone(),

@@ -7,7 +7,7 @@ use intake::access::AccessRules;
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, QuotaCheck};
-use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, Rate};
+use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX};
 use spool::Spool;
 
 use crate::from_config;
@@ -98,12 +98,11 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
 
 fn gate_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
     let limits = &config.limits;
-    let rate = |rate: config::Rate| Rate { count: rate.count, per: rate.per };
     ConnectionLimits {
         sessions_max,
         sessions_per_client_max: limits.sessions_per_client_max,
-        connections_per_client: limits.connections_per_client.map(rate),
-        messages_per_client: limits.messages_per_client.map(rate),
+        connections_per_client: limits.connections_per_client,
+        messages_per_client: limits.messages_per_client,
         rated_clients_max: RATED_CLIENTS_MAX,
     }
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
+use mail::Rate;
 use parking_lot::{Mutex, MutexGuard};
 
-pub use rates::Rate;
 use rates::{ClientRates, RateKind};
 
 /// The default number of clients whose rates are tracked; they take about 10 MB.
@@ -32,9 +32,10 @@ pub struct ConnectionLimits {
     pub sessions_max: usize,
     /// Sessions of one client: an IPv4 address or an IPv6 /64.
     pub sessions_per_client_max: usize,
-    /// New sessions of one client per time span; `None` for no limit.
+    /// New sessions of one client per time span, all of which may come in a burst after a quiet
+    /// span; 0 allows none, `None` is no limit.
     pub connections_per_client: Option<Rate>,
-    /// Messages of one client per time span; `None` for no limit.
+    /// Messages of one client per time span, in the same way.
     pub messages_per_client: Option<Rate>,
     /// The number of clients whose rates are tracked; beyond it, those unseen the longest are
     /// forgotten.

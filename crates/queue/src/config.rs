@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mail::Rate;
+
 use crate::RetryPolicy;
 
 /// The settings of all queues.
@@ -100,8 +102,9 @@ impl Default for HopAdoptionPolicy {
 pub struct NextHopLimits {
     /// The number of attempts at a time.
     pub concurrency: ConcurrencyPolicy,
-    /// The number of attempts per time span.
-    pub rate: Option<RateLimit>,
+    /// The number of attempts per time span, evenly spaced: a burst is at most one second's worth,
+    /// and at least one. 0 means 1.
+    pub rate: Option<Rate>,
     /// What to do when it cannot be reached.
     pub probe: ProbePolicy,
     /// The maximum number of recipients in one attempt, in addition to the queue's limit; 0 means
@@ -149,16 +152,6 @@ pub enum ConcurrencyFeedback {
         /// The time an attempt may take.
         target: Duration,
     },
-}
-
-/// A number of attempts per time span, evenly spaced: a burst is at most one second's worth, and at
-/// least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateLimit {
-    /// The number of attempts; 0 means 1.
-    pub messages: u32,
-    /// The time span.
-    pub per: Duration,
 }
 
 /// When a next hop counts as dead, and how often it is probed: one attempt at a time, when a probe

@@ -58,7 +58,7 @@ pub use attempt::{
 };
 pub use config::{
     ConcurrencyFeedback, ConcurrencyPolicy, HopAdoptionPolicy, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber,
-    RateLimit, SchedulerConfig,
+    SchedulerConfig,
 };
 pub use destinations::DestinationId;
 use destinations::Destinations;

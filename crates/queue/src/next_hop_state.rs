@@ -373,10 +373,10 @@ impl NextHopState {
 
 #[cfg(test)]
 mod tests {
-    use mail::SpoolId;
+    use mail::{Rate, SpoolId};
 
     use super::*;
-    use crate::{ConcurrencyPolicy, DestinationId, ProbePolicy, RateLimit};
+    use crate::{ConcurrencyPolicy, DestinationId, ProbePolicy};
 
     const NOW: Timestamp = Timestamp(1_700_000_000_000);
     const QUICK: Duration = Duration::from_millis(5);
@@ -429,10 +429,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_comes_later_counts_from_then_on_and_one_that_changes_keeps_what_was_used() {
-        let slow = |messages| NextHopLimits {
-            rate: Some(RateLimit { messages, per: Duration::from_secs(60) }),
-            ..limits(8, 20)
-        };
+        let slow = |count| NextHopLimits { rate: Some(Rate { count, per: Duration::from_secs(60) }), ..limits(8, 20) };
         let mut hop = hop(limits(8, 20));
         hop.start_attempt(NOW);
         assert_eq!(hop.rate_free_at(), None);

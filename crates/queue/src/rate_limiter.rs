@@ -5,9 +5,7 @@
 //! by one interval. So any time span has at most the burst plus its share, whenever the clock is
 //! read.
 
-use mail::Timestamp;
-
-use crate::RateLimit;
+use mail::{Rate, Timestamp};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -23,15 +21,15 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    pub(crate) fn new(rate: RateLimit) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         let per = u64::try_from(rate.per.as_nanos()).unwrap_or(u64::MAX);
-        let interval = (per / u64::from(rate.messages.max(1))).max(1);
+        let interval = (per / u64::from(rate.count.max(1))).max(1);
         let burst = (NANOS_PER_SECOND / interval).max(1);
         RateLimiter { interval, burst_slack: (burst - 1) * interval, full_at: 0 }
     }
 
     /// The same use with another rate.
-    pub(crate) fn with_rate(&self, rate: RateLimit) -> Self {
+    pub(crate) fn with_rate(&self, rate: Rate) -> Self {
         RateLimiter { full_at: self.full_at, ..RateLimiter::new(rate) }
     }
 
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
 
     /// The times at which attempts leave if they are requested as early as possible.
-    fn departures(rate: RateLimit, count: usize) -> Vec<u64> {
+    fn departures(rate: Rate, count: usize) -> Vec<u64> {
         let (mut pace, mut now) = (RateLimiter::new(rate), Timestamp(1_700_000_000_000));
         let start = now;
         (0..count)
@@ -77,25 +75,25 @@ mod tests {
 
     #[test]
     fn one_second_s_share_leaves_immediately_and_the_rest_evenly() {
-        let rate = RateLimit { messages: 4, per: Duration::from_secs(1) };
+        let rate = Rate { count: 4, per: Duration::from_secs(1) };
         assert_eq!(departures(rate, 8), [0, 0, 0, 0, 250, 500, 750, 1000]);
     }
 
     #[test]
     fn a_slow_rate_has_no_burst() {
-        let rate = RateLimit { messages: 3, per: Duration::from_secs(60) };
+        let rate = Rate { count: 3, per: Duration::from_secs(60) };
         assert_eq!(departures(rate, 4), [0, 20_000, 40_000, 60_000]);
     }
 
     #[test]
     fn thirds_of_a_second_add_up() {
-        let times = departures(RateLimit { messages: 3, per: Duration::from_secs(1) }, 3003);
+        let times = departures(Rate { count: 3, per: Duration::from_secs(1) }, 3003);
         assert!((999_990..=1_000_001).contains(&times[3002]), "{}", times[3002]);
     }
 
     #[test]
     fn a_clock_set_back_costs_one_interval_at_most() {
-        let mut pace = RateLimiter::new(RateLimit { messages: 4, per: Duration::from_secs(1) });
+        let mut pace = RateLimiter::new(Rate { count: 4, per: Duration::from_secs(1) });
         let (now, earlier) = (Timestamp(1_700_000_000_000), Timestamp(1_699_900_000_000));
         pace.consume(now);
         pace.clamp_to_clock(now);
@@ -106,8 +104,8 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_still_make_a_pace() {
-        for (messages, per) in [(0, Duration::ZERO), (7, Duration::ZERO), (0, Duration::MAX)] {
-            let mut pace = RateLimiter::new(RateLimit { messages, per });
+        for (count, per) in [(0, Duration::ZERO), (7, Duration::ZERO), (0, Duration::MAX)] {
+            let mut pace = RateLimiter::new(Rate { count, per });
             pace.consume(Timestamp(5));
             pace.consume(Timestamp(u64::MAX));
             pace.free_at();

@@ -5,14 +5,15 @@ mod harness;
 use std::time::Duration;
 
 use harness::*;
-use queue::{AttemptPurpose, ContactResult, RateLimit};
+use mail::Rate;
+use queue::{AttemptPurpose, ContactResult};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn a_rate_limit_continues() {
     let mut harness = harness();
-    harness.limits.rate = Some(RateLimit { messages: 1, per: seconds(10) });
+    harness.limits.rate = Some(Rate { count: 1, per: seconds(10) });
     harness.admit_each(1..=3, "a.example");
     let first = harness.take();
     harness.deliver(first);

@@ -3,9 +3,9 @@
 mod harness;
 
 use harness::*;
-use mail::{Outcome, Reply, Timestamp};
+use mail::{Outcome, Rate, Reply, Timestamp};
 use queue::{
-    AttemptPurpose, BlockReason, ConcurrencyFeedback, ConcurrencyPolicy, ContactResult, NextHopLimits, RateLimit,
+    AttemptPurpose, BlockReason, ConcurrencyFeedback, ConcurrencyPolicy, ContactResult, NextHopLimits,
     RecipientProgress, RecipientVerdict,
 };
 
@@ -136,7 +136,7 @@ fn concurrency_by_latency_grows_within_the_target_and_shrinks_beyond_and_is_neve
 #[test]
 fn a_rate_is_held_exactly_and_its_moments_are_deadlines() {
     let mut harness = harness();
-    harness.limits.rate = Some(RateLimit { messages: 4, per: seconds(1) });
+    harness.limits.rate = Some(Rate { count: 4, per: seconds(1) });
     harness.prove("a.example");
     harness.admit_each(1..=20, "a.example");
     let mut times = Vec::new();

@@ -237,7 +237,7 @@ impl AddressExplainer {
             peer_override.connections.map(|most| plural(most, "connection")),
             peer_override
                 .rate
-                .map(|rate| format!("{} every {:?}", plural(rate.messages as usize, "message"), rate.per)),
+                .map(|rate| format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per)),
             peer_override.messages_per_connection.map(|most| plural(most as usize, "message") + " a connection"),
             peer_override.recipients_per_message.map(|most| plural(most, "recipient") + " a message"),
         ];
@@ -380,7 +380,7 @@ fn limits_text(limits: &NextHopLimits) -> String {
         .map(|most| format!(", {} each", plural(most, "recipient")))
         .unwrap_or_default();
     let rate = match limits.rate {
-        Some(rate) => format!("{} every {:?}", plural(rate.messages as usize, "message"), rate.per),
+        Some(rate) => format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per),
         None => "no rate".into(),
     };
     format!("at most {most} concurrently{recipients}; {rate}")

@@ -11,22 +11,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use mail::{Address, Timestamp};
+use mail::{Address, Rate, Timestamp};
 
 /// The limits of a [`NoticeLimiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoticeLimits {
-    /// Notices to one sender in a burst, and in each `per`; 0 suppresses all.
-    pub notices: u32,
-    /// The time in which an empty bucket fills up.
-    pub per: Duration,
+    /// Notices to one sender: this many in a burst, and in each time span, in which an empty bucket
+    /// fills up. 0 suppresses all.
+    pub per_sender: Rate,
     /// The maximum number of senders tracked.
     pub senders_max: usize,
 }
 
 impl Default for NoticeLimits {
     fn default() -> Self {
-        NoticeLimits { notices: 100, per: Duration::from_secs(3600), senders_max: 100_000 }
+        NoticeLimits { per_sender: Rate { count: 100, per: Duration::from_secs(3600) }, senders_max: 100_000 }
     }
 }
 
@@ -58,7 +57,7 @@ impl NoticeLimiter {
     pub fn allows(&mut self, now: Timestamp, sender: &Address) -> bool {
         let key = self.hash(sender);
         let token = self.token_interval();
-        let empty = now + token * self.limits.notices;
+        let empty = now + token * self.limits.per_sender.count;
         // The upper bound corrects entries from before the clock was set back.
         let full_at = self.take_bucket(key).clamp(now, empty);
         let after = full_at + token;
@@ -75,7 +74,8 @@ impl NoticeLimiter {
 
     /// The time one token takes to return, in whole milliseconds, the resolution of [`Timestamp`].
     fn token_interval(&self) -> Duration {
-        let token = self.limits.per / self.limits.notices.max(1);
+        let Rate { count, per } = self.limits.per_sender;
+        let token = per / count.max(1);
         Duration::new(token.as_secs(), token.subsec_millis() * 1_000_000)
     }
 
@@ -111,7 +111,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_762_160_000_000);
     const MINUTE: Duration = Duration::from_secs(60);
-    const LIMITS: NoticeLimits = NoticeLimits { notices: 3, per: Duration::from_secs(180), senders_max: 4 };
+    const LIMITS: NoticeLimits =
+        NoticeLimits { per_sender: Rate { count: 3, per: Duration::from_secs(180) }, senders_max: 4 };
 
     fn sender(name: &str) -> Address {
         format!("{name}@example.org").parse().unwrap()
@@ -176,15 +177,16 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_holds_all_back() {
-        let mut limiter = NoticeLimiter::new(NoticeLimits { notices: 0, ..LIMITS }, 1);
+        let mut limiter =
+            NoticeLimiter::new(NoticeLimits { per_sender: Rate { count: 0, ..LIMITS.per_sender }, ..LIMITS }, 1);
         assert_eq!(allowed(&mut limiter, NOW, "ann", 3), 0);
         assert_eq!(limiter.suppressed_count(), 3);
     }
 
     #[test]
     fn a_limit_finer_than_a_millisecond_is_none() {
-        let mut limiter =
-            NoticeLimiter::new(NoticeLimits { notices: 1000, per: Duration::from_millis(10), senders_max: 4 }, 1);
+        let fine = Rate { count: 1000, per: Duration::from_millis(10) };
+        let mut limiter = NoticeLimiter::new(NoticeLimits { per_sender: fine, ..LIMITS }, 1);
         assert_eq!(allowed(&mut limiter, NOW, "ann", 5000), 5000);
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::server::{GATE_LIMITS, Server, body_after_received, everyone};
 use intake::ResourceRefusal;
 use load::policy::Gauge;
-use net::{ConnectionLimiter, ConnectionLimits, Rate};
+use mail::Rate;
+use net::{ConnectionLimiter, ConnectionLimits};
 
 const MAIL: &str = "MAIL FROM:<a@client.example>";
 /// So few that no token returns during a test.

@@ -11,14 +11,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A number of events per time span. After a quiet span, all of them may come in a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// The number of events; 0 allows none.
-    pub count: u32,
-    /// The time span.
-    pub per: Duration,
-}
+use mail::Rate;
 
 /// The kind of event.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use mail::Timestamp;
+use mail::{Rate, Timestamp};
 use proptest::prelude::*;
-use queue::{NextHopLimits, OperatorAction, QueueNumber, RateLimit};
+use queue::{NextHopLimits, OperatorAction, QueueNumber};
 
 use crate::environment::*;
 
@@ -34,8 +34,7 @@ fn random_environment(seed: u64) -> Environment {
     }
     environment.poison = [|_| false, |message| message % 5 == 4, |message| message % 2 == 0][random.below(3) as usize];
     if random.below(3) == 0 {
-        environment.limits.rate =
-            Some(RateLimit { messages: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
+        environment.limits.rate = Some(Rate { count: 1 + random.below(30) as u32, per: Duration::from_secs(10) });
     }
     environment
 }
@@ -193,7 +192,7 @@ proptest! {
     #[test]
     fn a_rate_is_never_exceeded(seed: u64, messages in 1u32..40, seconds in 1u64..20) {
         let mut environment = random_environment(seed);
-        let rate = RateLimit { messages, per: Duration::from_secs(seconds) };
+        let rate = Rate { count: messages, per: Duration::from_secs(seconds) };
         environment.limits.rate = Some(rate);
         for _ in 0..40 {
             admit_random(&mut environment);

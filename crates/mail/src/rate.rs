@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of events in a period.
+/// A number of events per time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// The number; at least 1.
+    /// The number of events; at least 1 if it was parsed.
     pub count: u32,
-    /// The period: a second, a minute or an hour.
+    /// The time span; a second, a minute or an hour if it was parsed.
     pub per: Duration,
 }
 
