@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use delivery::bounce::NoticeLimits;
 use mail::{Address, Rate};
 
 /// Settings of bounces and delay notices.
@@ -25,7 +26,7 @@ impl Default for BounceConfig {
         BounceConfig {
             delay_notice_after: Some(Duration::from_secs(4 * 3600)),
             double_bounces_to: None,
-            per_sender: Some(Rate { count: 100, per: Duration::from_secs(3600) }),
+            per_sender: Some(NoticeLimits::default().per_sender),
             verp: Vec::new(),
         }
     }

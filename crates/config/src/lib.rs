@@ -16,9 +16,8 @@ mod limits;
 mod load;
 mod locate;
 mod path;
-mod queue;
+mod queues;
 mod read;
-mod routing;
 mod secret;
 mod section;
 mod table;
@@ -42,15 +41,14 @@ pub use load::LoadSettings;
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
 pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
-pub use queue::{AdoptSettings, QueueRules, QueueSettings, RetrySettings, SchedulerSettings};
+pub use queues::{QueueRules, QueueSettings};
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
-pub use routing::NextHopSettings;
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirTransportSettings, OutboundTls, ProbeSettings,
-    QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings, TransportKind, TransportSettings,
+    MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, SmtpTransportSettings, TransportKind,
+    TransportSettings,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.
@@ -96,7 +94,7 @@ pub struct Config {
     /// if any.
     pub routes: Vec<Route>,
     /// Settings of single next hops. The first match wins.
-    pub next_hops: Vec<NextHopSettings>,
+    pub next_hops: Vec<dispatch::NextHopOverride>,
     /// How the DNS is queried and cached.
     pub dns: dns::ResolverConfig,
     /// When mail fails for a domain whose MX hosts have no address.
@@ -113,7 +111,7 @@ pub struct Config {
     /// [`QueueSettings::STANDARD`] and [`QueueSettings::LAME`]. Exactly one adopts.
     pub queues: Vec<QueueSettings>,
     /// Settings of all queues together.
-    pub scheduler: SchedulerSettings,
+    pub scheduler: queue::SchedulerPolicy,
     /// Limits on system load.
     pub load: LoadSettings,
     /// Settings of bounces and delay notices.

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::{
-    Config, DEFAULT, Durability, LineEnds, ListenerProtocol, ListenerTls, LogFormat, LogTarget, QueueSettings,
-    QuotaFullAction, TlsVersion, TransportKind, TransportSettings,
+    Config, DEFAULT, Durability, ListenerProtocol, ListenerTls, LogFormat, LogTarget, QueueSettings, TlsVersion,
+    TransportKind, TransportSettings,
 };
+use mailbox::LineEnds;
+use mailbox::quota::OverQuotaAction;
 use proptest::prelude::*;
 use route::DomainPattern;
 
@@ -129,7 +131,7 @@ fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
     let TransportKind::Smtp(smtp) = &config.transport(TransportSettings::SMTP).unwrap().kind else {
         panic!("not SMTP")
     };
-    assert_eq!((smtp.concurrency.start, smtp.concurrency.max), (1, 1));
+    assert_eq!((smtp.limits.concurrency.start, smtp.limits.concurrency.max), (1, 1));
 }
 
 #[test]
@@ -160,11 +162,14 @@ fn a_quota_may_be_of_a_table_alone_and_what_belongs_to_none_is_told() {
         let TransportKind::Maildir(maildir) = &parse(&text).unwrap().transports[0].kind else {
             panic!("not a Maildir")
         };
-        maildir.quota.as_ref().map(|quota| (quota.bytes, quota.messages, quota.table.is_some(), quota.full))
+        maildir
+            .quota
+            .as_ref()
+            .map(|quota| (quota.limits.bytes, quota.limits.messages, quota.table.is_some(), quota.full))
     };
     assert_eq!(quota(""), None);
-    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, QuotaFullAction::Defer)));
-    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, QuotaFullAction::Refuse)));
+    assert_eq!(quota("quota = { bytes = \"1KiB\" }"), Some((1024, 0, false, OverQuotaAction::Defer)));
+    assert_eq!(quota("quota_table = \"t\"\nquota_full = \"refuse\""), Some((0, 0, true, OverQuotaAction::Refuse)));
     let shown = faults(
         "[transport.maildir]\nquota_full = \"defer\"\n[transport.a]\ntype = \"maildir\"\nquota_table = \"nowhere\"\n\
          quota = { bytes = \"much\", mesages = 1 }\nquota_full = \"bounce\"\n",

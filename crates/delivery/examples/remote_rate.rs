@@ -52,7 +52,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..client::SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("rate.example")?)
     };
     let target = NextHopAddress { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
-    let config = Arc::new(RemoteDeliveryConfig { sendfile_above, ..RemoteDeliveryConfig::new(client) });
+    let mut config = RemoteDeliveryConfig::new(client);
+    config.connections.sendfile_above = sendfile_above;
+    let config = Arc::new(config);
     let hop = Arc::new(NextHop { name: "sink".into(), config_version: 0, tiers: vec![vec![target]], config });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);

@@ -47,6 +47,16 @@ pub struct RemoteDeliveryConfig {
     pub client: Arc<client::SmtpClientConfig>,
     /// The trusted certificates. Without them there is no TLS.
     pub tls_client: Option<TlsClient>,
+    /// How connections are made and used.
+    pub connections: ConnectionConfig,
+    /// A server that takes longer than this for one reply is reported as slow:
+    /// [`RemoteEvent::Slow`].
+    pub slow_after: Duration,
+}
+
+/// How the connections of a transport are made and used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionConfig {
     /// The local address for connections to IPv4 addresses.
     pub source_v4: Option<Ipv4Addr>,
     /// The local address for connections to IPv6 addresses.
@@ -59,9 +69,6 @@ pub struct RemoteDeliveryConfig {
     pub idle_connections_max: usize,
     /// Bodies larger than this are sent by sendfile; None: sendfile is not used.
     pub sendfile_above: Option<u64>,
-    /// A server that takes longer than this for one reply is reported as slow:
-    /// [`RemoteEvent::Slow`].
-    pub slow_after: Duration,
     /// After this many messages a connection is closed.
     pub messages_per_connection_max: u32,
     /// How many addresses one task tries. If a next hop has more, later tasks try the others, and
@@ -75,13 +82,22 @@ impl RemoteDeliveryConfig {
         RemoteDeliveryConfig {
             client: Arc::new(client),
             tls_client: None,
+            connections: ConnectionConfig::default(),
+            slow_after: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        ConnectionConfig {
             source_v4: None,
             source_v6: None,
             connect_timeout: Duration::from_secs(30),
             idle_time_max: Duration::from_secs(5),
             idle_connections_max: 2000,
+            // Smaller bodies are copied: one write together with their commands costs less.
             sendfile_above: Some(32 << 10),
-            slow_after: Duration::from_secs(10),
             messages_per_connection_max: 1000,
             addresses_tried_max: 8,
         }

@@ -17,7 +17,7 @@ use delivery::remote::{NextHop, NextHopAddress};
 use lookup::Table;
 use mail::{EnhancedCode, Outcome, Rate, Reply, Timestamp};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, DestinationId, NextHopLimits, NextHopRoute, ProbePolicy};
-use route::{NextHopHosts, RouteAnswer, Router};
+use route::{DomainPattern, NextHopHosts, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
@@ -74,11 +74,11 @@ pub struct TransportConfig {
 }
 
 /// Settings for one next hop that override those of its transport.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopOverride {
-    /// Whether the override applies to a host.
-    pub applies_to: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Concurrent connections.
+    /// The hosts that it applies to.
+    pub host: DomainPattern,
+    /// Concurrent connections; at least 1.
     pub connections: Option<usize>,
     /// Messages per time.
     pub rate: Option<Rate>,
@@ -95,6 +95,14 @@ pub struct Transports {
     pub by_name: HashMap<Box<str>, TransportConfig>,
     /// The first override that applies to any host of a next hop counts.
     pub overrides: Vec<NextHopOverride>,
+}
+
+impl Transports {
+    /// The override that applies to this next hop, if any.
+    pub fn override_for(&self, hosts: &NextHopHosts) -> Option<&NextHopOverride> {
+        let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
+        self.overrides.iter().find(|peer_override| names().any(|name| peer_override.host.matches(name)))
+    }
 }
 
 /// The name of a next hop, the route to it, and its limits.
@@ -217,23 +225,14 @@ impl RouteResolver {
         mut config: Arc<delivery::remote::RemoteDeliveryConfig>,
         mut limits: NextHopLimits,
     ) -> (Arc<delivery::remote::RemoteDeliveryConfig>, NextHopLimits) {
-        let names = || hosts.tiers.iter().flatten().map(|host| &*host.name);
-        let Some(peer_override) = self
-            .routing
-            .transports
-            .overrides
-            .iter()
-            .find(|peer_override| names().any(|name| (peer_override.applies_to)(name)))
-        else {
-            return (config, limits);
-        };
+        let Some(peer_override) = self.routing.transports.override_for(hosts) else { return (config, limits) };
         if let Some(connections) = peer_override.connections {
             limits.concurrency.max = connections;
         }
         limits.rate = peer_override.rate.or(limits.rate);
         limits.recipients_per_attempt_max = peer_override.recipients_per_message.or(limits.recipients_per_attempt_max);
         if let Some(messages) = peer_override.messages_per_connection {
-            Arc::make_mut(&mut config).messages_per_connection_max = messages;
+            Arc::make_mut(&mut config).connections.messages_per_connection_max = messages;
         }
         (config, limits)
     }

@@ -14,32 +14,24 @@ use std::time::Duration;
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits};
-use delivery::remote;
+use delivery::remote::RemoteDeliveryConfig;
 use intake::{DomainMatcher, IntakeContext};
 use lookup::directory::{self, RecipientDirectory};
 use mail::Address;
 use net::{TlsClient, TlsServer, TlsServerError};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
-use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{self, CommandArgument};
 use protocol::smtp::server as smtp;
-use queue::{ConcurrencyFeedback, QueueNumber};
+use queue::{NextHopLimits, QueueNumber};
 
 use crate::log::{self, Log};
 use crate::tables::OpenTables;
-use config::{
-    self, Config, DomainPattern, Durability, IpFamilies, LineEnds, ListenerTls, OutboundTls, QueueSettings,
-    QuotaFullAction, SmtpTransportSettings, TransportKind,
-};
-use dispatch::{ClassifierRules, LocalTransport, NextHopOverride, NoticeConfig, TransportConfig, Transports};
-use mailbox::quota::{MailboxQuotaChecker, OverQuotaAction, QuotaTransport, TransportQuota, UsageCounter};
+use config::{self, Config, DomainPattern, ListenerTls, QueueSettings, SmtpTransportSettings, TransportKind};
+use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
+use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 
 pub use access::{DnsblLists, compile_access_rules};
-
-/// Recipients per attempt if no next hop has another limit.
-const RECIPIENTS_PER_ATTEMPT: usize = 100;
 
 /// The limits of a client's session.
 pub fn session_limits(config: &Config) -> smtp::SessionLimits {
@@ -158,15 +150,14 @@ pub fn system_load_limits(config: &Config) -> load::LoadLimits {
 
 /// The queues.
 pub fn scheduler_config(config: &Config) -> queue::SchedulerConfig {
-    let usual = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.recipients_per_message_max);
-    let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message_max);
+    let usual = config.transports.iter().filter_map(smtp_of).filter_map(|smtp| smtp.limits.recipients_per_attempt_max);
+    let exceptional = config.next_hops.iter().filter_map(|peer| peer.recipients_per_message);
     // A next hop's limit counts only as far as its queue allows.
-    let recipients = usual.chain(exceptional).fold(RECIPIENTS_PER_ATTEMPT, usize::max);
+    let default = queue::QueueConfig::default().recipients_per_attempt_max;
+    let recipients = usual.chain(exceptional).fold(default, usize::max);
     queue::SchedulerConfig {
         queues: config.queues.iter().map(|queue| queue_config(queue, recipients)).collect(),
-        unrecorded_max: config.scheduler.unrecorded_max,
-        bulk_above: config.scheduler.bulk_above,
-        single_share: config.scheduler.single_share,
+        policy: config.scheduler.clone(),
     }
 }
 
@@ -185,24 +176,12 @@ pub fn updated_scheduler_config(config: &Config, before: &queue::SchedulerConfig
 }
 
 fn queue_config(queue: &QueueSettings, recipients_per_attempt_max: usize) -> queue::QueueConfig {
-    let retry = &queue.retry;
     queue::QueueConfig {
         name: queue.name.clone(),
         concurrency: queue.concurrency,
-        retry: queue::RetryPolicy {
-            first: retry.first,
-            factor: retry.factor,
-            longest: retry.longest,
-            jitter: retry.jitter,
-            lifetime: retry.lifetime,
-        },
+        retry: queue.retry.clone(),
         recipients_per_attempt_max,
-        adopts: queue.adopt.as_ref().map(|adopt| queue::HopAdoptionPolicy {
-            failures: adopt.failures,
-            slower_than: adopt.slower_than,
-            release_after: adopt.release_after,
-            per_next_hop: adopt.per_next_hop,
-        }),
+        adopts: queue.adopt.clone(),
         retired: false,
     }
 }
@@ -211,7 +190,13 @@ fn queue_config(queue: &QueueSettings, recipients_per_attempt_max: usize) -> que
 pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
     let slots: usize =
         config.queues.iter().filter(|queue| &*queue.name != QueueSettings::LOCAL).map(|q| q.concurrency).sum();
-    let waiting = config.transports.iter().filter_map(smtp_of).map(|smtp| smtp.idle_connections_max).max().unwrap_or(0);
+    let waiting = config
+        .transports
+        .iter()
+        .filter_map(smtp_of)
+        .map(|smtp| smtp.connections.idle_connections_max)
+        .max()
+        .unwrap_or(0);
     slots + smtp_threads * waiting
 }
 
@@ -250,10 +235,8 @@ pub fn routing_config(config: &Config) -> route::Config {
         table: table.names.clone(),
         route: domain_route(&table.settings),
     };
-    let endpoint_options = |transport: &config::TransportSettings| {
-        let smtp = smtp_of(transport)?;
-        Some((transport.name.clone(), endpoint_options(smtp)))
-    };
+    let endpoint_options =
+        |transport: &config::TransportSettings| Some((transport.name.clone(), smtp_of(transport)?.endpoints));
     route::Config {
         own_addresses: own_addresses(config),
         own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
@@ -289,107 +272,34 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
     all.filter(|address| !address.is_unspecified() && !address.is_loopback()).collect()
 }
 
-fn endpoint_options(smtp: &SmtpTransportSettings) -> route::EndpointOptions {
-    route::EndpointOptions {
-        port: smtp.port,
-        families: match smtp.families {
-            IpFamilies::V4 => dns::AddressFamilies::V4,
-            IpFamilies::V6 => dns::AddressFamilies::V6,
-            IpFamilies::Both => dns::AddressFamilies::Both,
-        },
-        ..route::EndpointOptions::default()
-    }
-}
-
 /// The transports.
-pub fn transports(config: &Config) -> anyhow::Result<Transports> {
+pub fn transports(config: &Config) -> Transports {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
     let transport_config = |transport: &config::TransportSettings| {
         let transport_config = match &transport.kind {
             TransportKind::Maildir(maildir) => {
-                let adapt = ConcurrencyFeedback::ByLatency { target: maildir.latency_target };
-                TransportConfig { remote: None, limits: limits(&maildir.concurrency, adapt) }
+                let concurrency = maildir.concurrency.clone();
+                TransportConfig { remote: None, limits: NextHopLimits { concurrency, ..NextHopLimits::default() } }
             }
-            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX))?,
+            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX)),
         };
-        Ok((transport.name.clone(), transport_config))
+        (transport.name.clone(), transport_config)
     };
-    Ok(Transports {
-        by_name: config.transports.iter().map(transport_config).collect::<anyhow::Result<_>>()?,
-        overrides: config.next_hops.iter().map(next_hop_override).collect(),
-    })
+    Transports {
+        by_name: config.transports.iter().map(transport_config).collect(),
+        overrides: config.next_hops.clone(),
+    }
 }
 
-fn smtp_transport_config(smtp: &SmtpTransportSettings, slower_than: Duration) -> anyhow::Result<TransportConfig> {
-    let flavor = match smtp.flavor {
-        config::SmtpFlavor::Smtp => MailProtocol::Smtp,
-        config::SmtpFlavor::Lmtp => MailProtocol::Lmtp,
-    };
-    let helo = CommandArgument::new(&smtp.helo).context("the name for EHLO")?;
-    let tls = match smtp.tls {
-        OutboundTls::Never => client::TlsPolicy::Never,
-        OutboundTls::Offered => client::TlsPolicy::Offered,
-        OutboundTls::Required => client::TlsPolicy::Required,
-    };
-    let times = &smtp.timeouts;
-    let client = client::SmtpClientConfig {
-        tls,
-        pipelining: smtp.pipelining,
-        chunking: smtp.chunking,
-        timeouts: client::Timeouts {
-            banner: times.banner,
-            command: times.command,
-            data: times.data,
-            block: times.block,
-            message: times.message,
-        },
-        ..client::SmtpClientConfig::new(flavor, helo)
-    };
-    let remote = remote::RemoteDeliveryConfig {
-        client: Arc::new(client),
+fn smtp_transport_config(smtp: &SmtpTransportSettings, slow_after: Duration) -> TransportConfig {
+    let remote = RemoteDeliveryConfig {
+        client: Arc::new(smtp.client.clone()),
         // If TLS is required, any certificate is accepted: certificates are not verified yet.
         tls_client: Some(TlsClient::unverified()),
-        source_v4: smtp.source_v4,
-        source_v6: smtp.source_v6,
-        connect_timeout: times.connect,
-        idle_time_max: smtp.idle_time_max,
-        idle_connections_max: smtp.idle_connections_max,
-        sendfile_above: smtp.sendfile_above,
-        slow_after: slower_than,
-        messages_per_connection_max: smtp.messages_per_connection_max,
-        addresses_tried_max: smtp.addresses_tried_max,
+        connections: smtp.connections.clone(),
+        slow_after,
     };
-    let limits = queue::NextHopLimits {
-        rate: smtp.rate,
-        probe: queue::ProbePolicy {
-            failures: smtp.probe.failures,
-            first: smtp.probe.first,
-            factor: smtp.probe.factor,
-            longest: smtp.probe.longest,
-        },
-        recipients_per_attempt_max: Some(smtp.recipients_per_message_max),
-        ..limits(&smtp.concurrency, ConcurrencyFeedback::ByAnswers)
-    };
-    Ok(TransportConfig { remote: Some(Arc::new(remote)), limits })
-}
-
-fn limits(concurrency: &config::Concurrency, adapt: ConcurrencyFeedback) -> queue::NextHopLimits {
-    let &config::Concurrency { start, max: most, grow, shrink } = concurrency;
-    queue::NextHopLimits {
-        concurrency: queue::ConcurrencyPolicy { start, max: most, grow, shrink, adapt },
-        ..queue::NextHopLimits::default()
-    }
-}
-
-fn next_hop_override(peer: &config::NextHopSettings) -> NextHopOverride {
-    let host = peer.host.clone();
-    NextHopOverride {
-        applies_to: Arc::new(move |name| host.matches(name)),
-        connections: peer.connections_max,
-        rate: peer.rate,
-        messages_per_connection: peer.messages_per_connection_max,
-        recipients_per_message: peer.recipients_per_message_max,
-    }
+    TransportConfig { remote: Some(Arc::new(remote)), limits: smtp.limits.clone() }
 }
 
 /// Counts mailboxes, if any has a quota: the one in use, or a new one.
@@ -432,10 +342,7 @@ fn local_transport(
     LocalTransport {
         name: name.into(),
         mailbox_paths: mailbox_paths(maildir, tables),
-        line_ends: match maildir.line_ends {
-            LineEnds::Crlf => mailbox::LineEnds::Crlf,
-            LineEnds::Lf => mailbox::LineEnds::Lf,
-        },
+        line_ends: maildir.line_ends,
         quota: maildir
             .quota
             .as_ref()
@@ -457,12 +364,9 @@ fn mailbox_paths(maildir: &config::MaildirTransportSettings, tables: &OpenTables
 
 fn transport_quota(quota: &config::QuotaSettings, tables: &OpenTables, counter: &UsageCounter) -> TransportQuota {
     TransportQuota {
-        default_limits: mailbox::quota::QuotaLimits { bytes: quota.bytes, messages: quota.messages },
+        default_limits: quota.limits,
         table: quota.table.as_ref().and_then(|name| tables.find(name)).cloned(),
-        when_full: match quota.full {
-            QuotaFullAction::Defer => OverQuotaAction::Defer,
-            QuotaFullAction::Refuse => OverQuotaAction::Refuse,
-        },
+        when_full: quota.full,
         counter: counter.clone(),
     }
 }

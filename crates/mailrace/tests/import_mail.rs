@@ -350,8 +350,12 @@ fn all_transports_of_smtp_share_what_postfixs_client_is_told() {
     );
     let server = Server::new(&main, &[]);
     let transports = server.config.transports.iter().filter_map(|transport| match &transport.kind {
-        config::TransportKind::Smtp(smtp) => Some(smtp.tls),
+        config::TransportKind::Smtp(smtp) => Some(smtp.client.tls),
         config::TransportKind::Maildir(_) => None,
     });
-    assert!(transports.into_iter().all(|tls| tls == config::OutboundTls::Required), "{}", server.import.text);
+    assert!(
+        transports.into_iter().all(|tls| tls == protocol::smtp::client::TlsPolicy::Required),
+        "{}",
+        server.import.text
+    );
 }

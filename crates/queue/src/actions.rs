@@ -79,7 +79,7 @@ impl<R: Clone> Queues<R> {
     /// Whether there is one, and capacity to record it: a million actions must not keep attempts
     /// from being recorded.
     pub(crate) fn has_action(&self) -> bool {
-        !self.pending_actions.is_empty() && self.actions_unrecorded < self.config.unrecorded_max.div_ceil(2)
+        !self.pending_actions.is_empty() && self.actions_unrecorded < self.config.policy.unrecorded_max.div_ceil(2)
     }
 
     fn choose(&self, act: OperatorAction, now: Timestamp, filter: &mut dyn FnMut(&RecipientView) -> bool) -> Vec<u32> {

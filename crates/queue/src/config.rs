@@ -7,10 +7,17 @@ use mail::Rate;
 use crate::RetryPolicy;
 
 /// The settings of all queues.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SchedulerConfig {
     /// The queues; their indexes are their numbers. At most one adopts: the first that says so.
     pub queues: Vec<QueueConfig>,
+    /// What they share.
+    pub policy: SchedulerPolicy,
+}
+
+/// What all queues share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerPolicy {
     /// No attempt starts while this many have ended and are not reported, 10,000 by default.
     /// Attempts in flight at that moment come on top, so at most this number plus the concurrency
     /// of all queues is ever unrecorded.
@@ -24,10 +31,9 @@ pub struct SchedulerConfig {
     pub single_share: u32,
 }
 
-impl Default for SchedulerConfig {
-    /// No queues.
+impl Default for SchedulerPolicy {
     fn default() -> Self {
-        SchedulerConfig { queues: Vec::new(), unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
+        SchedulerPolicy { unrecorded_max: 10_000, bulk_above: 1000, single_share: 3 }
     }
 }
 

@@ -65,7 +65,7 @@ impl<R: Clone> Queues<R> {
         if self.is_stopped {
             obstacles.push(BlockReason::Stopped);
         }
-        let (attempts, most) = (self.unrecorded, self.config.unrecorded_max);
+        let (attempts, most) = (self.unrecorded, self.config.policy.unrecorded_max);
         if attempts >= most {
             obstacles.push(BlockReason::Unrecorded { attempts, max: most });
         }

@@ -58,7 +58,7 @@ pub use attempt::{
 };
 pub use config::{
     ConcurrencyFeedback, ConcurrencyPolicy, HopAdoptionPolicy, NextHopLimits, ProbePolicy, QueueConfig, QueueNumber,
-    SchedulerConfig,
+    SchedulerConfig, SchedulerPolicy,
 };
 pub use destinations::DestinationId;
 use destinations::Destinations;
@@ -138,7 +138,7 @@ impl<R: Clone> Queues<R> {
             recipients: Slab::new(),
             destinations: Destinations::new(queues),
             hops: NextHops::new(),
-            ready: ReadyQueues::new(queues, config.bulk_above, config.single_share),
+            ready: ReadyQueues::new(queues, config.policy.bulk_above, config.policy.single_share),
             waiting: WaitHeap::new(),
             pending_actions: PendingActions::new(),
             actions_unrecorded: 0,
@@ -162,7 +162,7 @@ impl<R: Clone> Queues<R> {
             return;
         }
         let count = u32::try_from(recipients.len()).expect("ordinals are 32 bits, so there are fewer recipients");
-        let is_bulk = recipients.len() > self.config.bulk_above;
+        let is_bulk = recipients.len() > self.config.policy.bulk_above;
         let message =
             QueuedMessage { id, sender, accepted_at, recipients: count, recovered, separate_attempts: alone, is_bulk };
         let message = self.messages.insert(message);
@@ -179,14 +179,14 @@ impl<R: Clone> Queues<R> {
     }
 
     /// The next thing to do, or None if nothing is due or nothing has capacity. The operator's
-    /// actions come first (limited to half of [`SchedulerConfig::unrecorded_max`]), then attempts
+    /// actions come first (limited to half of [`SchedulerPolicy::unrecorded_max`]), then attempts
     /// (limited by slots), then refusals, so that none blocks the others.
     pub fn next_attempt(&mut self, now: Timestamp) -> Option<Attempt<R>> {
         self.handle_clock_step(now);
         self.handle_due_alarms(now);
         self.retry_moved(now);
         self.wake_due(now);
-        if self.unrecorded >= self.config.unrecorded_max {
+        if self.unrecorded >= self.config.policy.unrecorded_max {
             return None;
         }
         self.next_action().or_else(|| self.next_delivery(now)).or_else(|| self.next_refusal(now))
@@ -256,7 +256,7 @@ impl<R: Clone> Queues<R> {
     /// When to call `next` again at the latest. None if only other calls can change anything; a
     /// time in the past means now.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        if self.unrecorded >= self.config.unrecorded_max {
+        if self.unrecorded >= self.config.policy.unrecorded_max {
             return None;
         }
         if self.has_next() {

@@ -52,7 +52,7 @@ impl<R: Clone> Queues<R> {
         self.adopter = adopter;
         self.statuses.resize_with(config.queues.len(), QueueStatus::default);
         self.destinations.resize(config.queues.len());
-        self.ready.reconfigure(config.queues.len(), config.bulk_above, config.single_share);
+        self.ready.reconfigure(config.queues.len(), config.policy.bulk_above, config.policy.single_share);
         // A queue that returns under a retired name is not paused, and its mail may leave.
         let lanes = self.statuses.iter_mut().zip(&config.queues).filter(|(_, queue)| queue.retired);
         lanes.for_each(|(lane, _)| lane.is_paused = false);

@@ -171,7 +171,7 @@ fn an_action_that_selects_no_recipient_changes_nothing() {
 #[test]
 fn a_sender_whose_bulk_mail_was_removed_is_single_again() {
     let mut config = config();
-    config.bulk_above = 10;
+    config.policy.bulk_above = 10;
     let mut harness = Harness::new(config);
     harness.admit_each(1..=20, "a.example");
     harness.prove("b.example");
@@ -184,7 +184,7 @@ fn a_sender_whose_bulk_mail_was_removed_is_single_again() {
 #[test]
 fn a_million_acts_do_not_hold_up_attempts() {
     let mut config = config();
-    config.unrecorded_max = 10;
+    config.policy.unrecorded_max = 10;
     let mut harness = Harness::new(config);
     for sequence in 0..100 {
         harness.admit(sequence, sequence, &format!("{sequence}.example"), 1);

@@ -57,7 +57,7 @@ fn the_cap_of_a_queue_counts_attempts_and_an_ended_one_is_free_before_it_is_repo
 #[test]
 fn what_is_ended_and_not_reported_is_bounded() {
     let mut config = config();
-    config.unrecorded_max = 3;
+    config.policy.unrecorded_max = 3;
     let mut harness = Harness::new(config);
     harness.prove("a.example");
     harness.admit_each(1..=50, "a.example");

@@ -133,7 +133,7 @@ fn messages_of_one_sender_leave_in_the_order_of_admission() {
 #[test]
 fn a_sender_that_becomes_bulk_stays_in_order() {
     let mut config = config();
-    config.bulk_above = 10;
+    config.policy.bulk_above = 10;
     let mut harness = Harness::new(config);
     harness.admit_each(1..=50, "a.example");
     assert!(harness.drain().into_iter().eq(1..=50));
@@ -183,7 +183,7 @@ fn destinations_that_come_anew_again_and_again_do_not_starve_one_that_pays() {
 #[test]
 fn single_messages_have_three_turns_for_each_of_bulk_mail() {
     let mut config = config();
-    config.bulk_above = 4;
+    config.policy.bulk_above = 4;
     let mut harness = Harness::new(config);
     (1..=3).for_each(|sequence| _ = harness.admit(sequence, 5, "a.example", 5));
     // Single messages of the same sender are not affected.
@@ -195,7 +195,7 @@ fn single_messages_have_three_turns_for_each_of_bulk_mail() {
 #[test]
 fn many_single_messages_one_after_the_other_are_not_bulk() {
     let mut config = config();
-    config.bulk_above = 10;
+    config.policy.bulk_above = 10;
     let mut harness = Harness::new(config);
     harness.prove("b.example");
     for sequence in 1..=30 {

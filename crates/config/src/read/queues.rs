@@ -3,13 +3,14 @@
 use std::fmt::Display;
 use std::ops::Range;
 
+use queue::{HopAdoptionPolicy, RetryPolicy, SchedulerPolicy};
 use toml::Spanned;
 
 use super::{Unique, read_waits, take_reference};
 use crate::error::ConfigError;
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
-use crate::{AdoptSettings, QueueRules, QueueSettings, RetrySettings, SchedulerSettings};
+use crate::{QueueRules, QueueSettings};
 
 /// More queues are probably a mistake; each costs a turn of the scheduler.
 const QUEUES_MAX: usize = 1000;
@@ -35,7 +36,7 @@ pub(super) fn queues(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Q
     }
     if seen.adopting.is_none() {
         let lame = queues.iter_mut().filter(|queue| &*queue.name == QueueSettings::LAME);
-        lame.for_each(|lame| lame.adopt = Some(AdoptSettings::default()));
+        lame.for_each(|lame| lame.adopt = Some(HopAdoptionPolicy::default()));
     }
     let adopting = queues.iter().find(|queue| queue.adopt.is_some()).map(|queue| &queue.name);
     let held = seen.held.into_iter().filter(|(name, _)| adopting == Some(name));
@@ -106,10 +107,10 @@ fn read_rules<T: Display>(
     rules.into_iter().map(claim).collect()
 }
 
-fn retry(mut section: Section<'_, '_>) -> RetrySettings {
-    let defaults = RetrySettings::default();
+fn retry(mut section: Section<'_, '_>) -> RetryPolicy {
+    let defaults = RetryPolicy::default();
     let (first, longest) = read_waits(&mut section, defaults.first, defaults.longest);
-    RetrySettings {
+    RetryPolicy {
         first,
         factor: section.take_or("factor", &value_kind::FACTOR, defaults.factor),
         longest,
@@ -118,7 +119,7 @@ fn retry(mut section: Section<'_, '_>) -> RetrySettings {
     }
 }
 
-fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> AdoptSettings {
+fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> HopAdoptionPolicy {
     match adopting {
         None => *adopting = Some(section.span()),
         Some(first) => {
@@ -127,8 +128,8 @@ fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> A
             section.report_error(error);
         }
     }
-    let defaults = AdoptSettings::default();
-    AdoptSettings {
+    let defaults = HopAdoptionPolicy::default();
+    HopAdoptionPolicy {
         failures: section.take_or("failures", &ValueKind::COUNT, defaults.failures),
         slower_than: section.take_or("slower_than", &value_kind::DURATION, defaults.slower_than),
         release_after: section.take_or("release_after", &value_kind::DURATION, defaults.release_after),
@@ -137,10 +138,10 @@ fn adopt(mut section: Section<'_, '_>, adopting: &mut Option<Range<usize>>) -> A
 }
 
 /// `[queues]`.
-pub(super) fn scheduler(document: &mut Section<'_, '_>) -> SchedulerSettings {
-    let defaults = SchedulerSettings::default();
+pub(super) fn scheduler(document: &mut Section<'_, '_>) -> SchedulerPolicy {
+    let defaults = SchedulerPolicy::default();
     let Some(mut section) = document.section("queues") else { return defaults };
-    SchedulerSettings {
+    SchedulerPolicy {
         unrecorded_max: section.take_or("unrecorded", &ValueKind::COUNT, defaults.unrecorded_max),
         bulk_above: section.take_or("bulk_above", &ValueKind::COUNT, defaults.bulk_above),
         single_share: section.take_or("single_share", &ValueKind::COUNT, defaults.single_share),

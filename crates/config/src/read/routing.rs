@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use dispatch::NextHopOverride;
 use dns::{QueryConfig, ResolverConfig};
+use protocol::smtp::MailProtocol;
 use route::{DomainPattern, MissingAddressPolicy};
 
 use super::transports::TransportSections;
@@ -10,10 +12,7 @@ use super::{Unique, take_reference, unspanned};
 use crate::error::ConfigError;
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
-use crate::{
-    DomainSettings, FixedHop, NextHopSettings, Route, SmtpFlavor, SmtpTransportSettings, TransportKind,
-    TransportSettings,
-};
+use crate::{DomainSettings, FixedHop, Route, SmtpTransportSettings, TransportKind, TransportSettings};
 
 /// The pattern that matches everything.
 const MATCH_ALL: &str = "*";
@@ -90,7 +89,7 @@ fn next_hop_of_route(
         }
     };
     let next_hop = own.or_else(|| smtp.next_hop.clone());
-    if next_hop.is_none() && smtp.flavor == SmtpFlavor::Lmtp {
+    if next_hop.is_none() && smtp.client.flavor == MailProtocol::Lmtp {
         let label = format!(
             "{:?} speaks LMTP, which does not use MX; expected {}",
             transport.name,
@@ -102,23 +101,22 @@ fn next_hop_of_route(
 }
 
 /// Settings of single next hops.
-pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHopSettings> {
+pub(super) fn next_hops(document: &mut Section<'_, '_>) -> Vec<NextHopOverride> {
     let mut order = PatternOrder::default();
     let sections = document.sections("next_hop").unwrap_or_default();
     sections.into_iter().filter_map(|section| next_hop(section, &mut order)).collect()
 }
 
-fn next_hop(mut section: Section<'_, '_>, order: &mut PatternOrder) -> Option<NextHopSettings> {
+fn next_hop(mut section: Section<'_, '_>, order: &mut PatternOrder) -> Option<NextHopOverride> {
     let host = section.take_required("host", &value_kind::PATTERN);
     if let Some(host) = &host {
         order.insert(&section, "host", &host.get_ref().to_string(), host.span());
     }
-    let connections_max = section.take("connections", &ValueKind::COUNT);
-    let rate = section.take("rate", &value_kind::RATE);
-    let messages_per_connection_max = section.take("messages_per_connection", &ValueKind::COUNT);
-    let recipients_per_message_max = section.take("recipients_per_message", &ValueKind::COUNT);
+    let (connections, rate) = (section.take("connections", &ValueKind::COUNT), section.take("rate", &value_kind::RATE));
+    let messages_per_connection = section.take("messages_per_connection", &ValueKind::COUNT);
+    let recipients_per_message = section.take("recipients_per_message", &ValueKind::COUNT);
     let host = host?.into_inner();
-    Some(NextHopSettings { host, connections_max, rate, messages_per_connection_max, recipients_per_message_max })
+    Some(NextHopOverride { host, connections, rate, messages_per_connection, recipients_per_message })
 }
 
 /// Patterns of which the first match wins.

@@ -2,14 +2,23 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::time::Duration;
+
+use delivery::remote::ConnectionConfig;
+use dns::AddressFamilies;
+use mailbox::LineEnds;
+use mailbox::quota::{OverQuotaAction, QuotaLimits};
+use protocol::smtp::MailProtocol;
+use protocol::smtp::client::{SmtpClientConfig, Timeouts, TlsPolicy};
+use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy};
+use route::EndpointOptions;
 
 use super::{fill_path, read_waits, take_reference};
 use crate::section::{Keywords, Section};
-use crate::transport::SENDFILE_ABOVE;
+use crate::transport::helo_argument;
 use crate::value_kind::{self, ValueKind};
 use crate::{
-    Concurrency, IpFamilies, LineEnds, MailboxPathTableSettings, MaildirPathTemplate, MaildirTransportSettings,
-    OutboundTls, ProbeSettings, QuotaFullAction, QuotaSettings, SmtpFlavor, SmtpTimeouts, SmtpTransportSettings,
+    MailboxPathTableSettings, MaildirPathTemplate, MaildirTransportSettings, QuotaSettings, SmtpTransportSettings,
     TransportKind, TransportSettings,
 };
 
@@ -30,11 +39,11 @@ impl TransportSections {
 #[derive(Clone, Copy)]
 enum Type {
     Maildir,
-    Network(SmtpFlavor),
+    Network(MailProtocol),
 }
 
-const SMTP: (&str, Type) = ("smtp", Type::Network(SmtpFlavor::Smtp));
-const LMTP: (&str, Type) = ("lmtp", Type::Network(SmtpFlavor::Lmtp));
+const SMTP: (&str, Type) = ("smtp", Type::Network(MailProtocol::Smtp));
+const LMTP: (&str, Type) = ("lmtp", Type::Network(MailProtocol::Lmtp));
 const MAILDIR: (&str, Type) = ("maildir", Type::Maildir);
 const ANY_TYPE: Keywords<Type> = Keywords { supported: &[MAILDIR, SMTP, LMTP], planned: &[] };
 const ONLY_SMTP: Keywords<Type> = Keywords { supported: &[SMTP], planned: &[] };
@@ -52,7 +61,7 @@ pub(super) fn transports(
         name: TransportSettings::MAILDIR.into(),
         kind: TransportKind::Maildir(MaildirTransportSettings::with_data_dir(data_dir)),
     });
-    let smtp = SmtpTransportSettings::new(SmtpFlavor::Smtp, hostname.into());
+    let smtp = SmtpTransportSettings::new(MailProtocol::Smtp, hostname);
     sound.push(TransportSettings { name: TransportSettings::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
     let mut transports = TransportSections { valid: sound, names };
     for (name, section) in document.named_sections("transport") {
@@ -80,7 +89,7 @@ fn transport_kind(
 ) -> Option<TransportKind> {
     let kind = match name {
         TransportSettings::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
-        TransportSettings::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(SmtpFlavor::Smtp)),
+        TransportSettings::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(MailProtocol::Smtp)),
         _ => section.take_required_choice("type", &ANY_TYPE).or_else(|| {
             section.skip_rest();
             None
@@ -107,22 +116,16 @@ fn maildir(mut section: Section<'_, '_>, tables: &[String], data_dir: &Path) -> 
     let places = mailbox_places(&mut section, tables, data_dir);
     let line_ends = section.choice("line_ends", &LINE_ENDS).unwrap_or(defaults.line_ends);
     let quota = quota(&mut section, tables);
-    let (concurrency, latency_target) = match section.section("concurrency") {
-        None => (defaults.concurrency, defaults.latency_target),
+    let concurrency = match section.section("concurrency") {
+        None => defaults.concurrency,
         Some(mut numbers) => {
-            let most = numbers.take_or("most", &ValueKind::COUNT, defaults.concurrency.max);
-            let target = numbers.take_or("target", &value_kind::DURATION, defaults.latency_target);
-            (concurrency(numbers, Concurrency { max: most, ..defaults.concurrency }, "most"), target)
+            let max = numbers.take_or("most", &ValueKind::COUNT, defaults.concurrency.max);
+            let target = numbers.take("target", &value_kind::DURATION);
+            let adapt = target.map_or(defaults.concurrency.adapt, |target| ConcurrencyFeedback::ByLatency { target });
+            concurrency(numbers, ConcurrencyPolicy { max, adapt, ..defaults.concurrency }, "most")
         }
     };
-    MaildirTransportSettings {
-        path: path.unwrap_or(defaults.path),
-        places,
-        line_ends,
-        quota,
-        concurrency,
-        latency_target,
-    }
+    MaildirTransportSettings { path: path.unwrap_or(defaults.path), places, line_ends, quota, concurrency }
 }
 
 /// The table of mailbox folders, and the folder that contains them all.
@@ -144,14 +147,15 @@ fn mailbox_places(
     })
 }
 
-const QUOTA_FULL: Keywords<QuotaFullAction> =
-    Keywords { supported: &[("defer", QuotaFullAction::Defer), ("refuse", QuotaFullAction::Refuse)], planned: &[] };
+const QUOTA_FULL: Keywords<OverQuotaAction> =
+    Keywords { supported: &[("defer", OverQuotaAction::Defer), ("refuse", OverQuotaAction::Refuse)], planned: &[] };
 
 /// The size limits of mailboxes, if there are any.
 fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<QuotaSettings> {
-    let limits = section.section("quota").map(|mut limits| {
-        let bytes = limits.take_or("bytes", &value_kind::SIZE, 0);
-        (bytes, limits.take_or("messages", &ValueKind::COUNT_OR_ZERO, 0))
+    let defaults = QuotaLimits::default();
+    let limits = section.section("quota").map(|mut limits| QuotaLimits {
+        bytes: limits.take_or("bytes", &value_kind::SIZE, defaults.bytes),
+        messages: limits.take_or("messages", &ValueKind::COUNT_OR_ZERO, defaults.messages),
     });
     let table = take_reference(section, "quota_table", "[[table]]", tables).map(|table| table.into_inner().into());
     let place = section.span_of("quota_full");
@@ -163,72 +167,99 @@ fn quota(section: &mut Section<'_, '_>, tables: &[String]) -> Option<QuotaSettin
         }
         return None;
     }
-    let (bytes, messages) = limits.unwrap_or_default();
-    Some(QuotaSettings { bytes, messages, table, full: full.unwrap_or(QuotaFullAction::Defer) })
+    Some(QuotaSettings { limits: limits.unwrap_or(defaults), table, full: full.unwrap_or_default() })
 }
 
 /// Reads `concurrency`. `defaults.max` is already known; `most` is the name of its key.
-fn concurrency(mut section: Section<'_, '_>, defaults: Concurrency, most: &str) -> Concurrency {
+fn concurrency(mut section: Section<'_, '_>, defaults: ConcurrencyPolicy, most: &str) -> ConcurrencyPolicy {
     let start = section.take_spanned("start", &ValueKind::COUNT);
     if let Some(start) = start.as_ref().filter(|start| *start.get_ref() > defaults.max) {
         let label = format!("expected no more than `{most}`, {}", defaults.max);
         section.report(start.span(), "start", "has an invalid value", label);
     }
-    Concurrency {
+    ConcurrencyPolicy {
         start: start.map_or(defaults.start, |start| start.into_inner()).min(defaults.max),
-        max: defaults.max,
         grow: section.take_or("grow", &value_kind::NON_NEGATIVE, defaults.grow),
         shrink: section.take_or("shrink", &value_kind::FRACTION, defaults.shrink),
+        ..defaults
     }
 }
 
-const TLS: Keywords<OutboundTls> = Keywords {
-    supported: &[("never", OutboundTls::Never), ("offered", OutboundTls::Offered), ("required", OutboundTls::Required)],
+const TLS: Keywords<TlsPolicy> = Keywords {
+    supported: &[("never", TlsPolicy::Never), ("offered", TlsPolicy::Offered), ("required", TlsPolicy::Required)],
     planned: &[],
 };
-const FAMILIES: Keywords<IpFamilies> = Keywords {
-    supported: &[("ipv4", IpFamilies::V4), ("ipv6", IpFamilies::V6), ("both", IpFamilies::Both)],
+const FAMILIES: Keywords<AddressFamilies> = Keywords {
+    supported: &[("ipv4", AddressFamilies::V4), ("ipv6", AddressFamilies::V6), ("both", AddressFamilies::Both)],
     planned: &[],
 };
 
-fn smtp(mut s: Section<'_, '_>, flavor: SmtpFlavor, hostname: &str) -> SmtpTransportSettings {
-    let defaults = SmtpTransportSettings::new(flavor, hostname.into());
-    let (source_v4, source_v6) = sources(&mut s);
+fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> SmtpTransportSettings {
+    let defaults = SmtpTransportSettings::new(flavor, hostname);
+    let (timeouts, connect_timeout) = match section.section("timeouts") {
+        None => (defaults.client.timeouts, defaults.connections.connect_timeout),
+        Some(section) => timeouts(section, defaults.client.timeouts, defaults.connections.connect_timeout),
+    };
+    let client = SmtpClientConfig { timeouts, ..defaults.client };
+    let connections = ConnectionConfig { connect_timeout, ..defaults.connections };
     SmtpTransportSettings {
-        flavor,
-        next_hop: s.take("next_hop", &value_kind::NEXT_HOP),
-        port: s.take_or("port", &value_kind::PORT, defaults.port),
+        next_hop: section.take("next_hop", &value_kind::NEXT_HOP),
+        endpoints: EndpointOptions {
+            port: section.take_or("port", &value_kind::PORT, defaults.endpoints.port),
+            families: section.choice("families", &FAMILIES).unwrap_or(defaults.endpoints.families),
+            ..defaults.endpoints
+        },
+        client: client_config(&mut section, client),
+        connections: connection_config(&mut section, connections),
+        limits: next_hop_limits(&mut section, defaults.limits),
+    }
+}
+
+fn client_config(section: &mut Section<'_, '_>, defaults: SmtpClientConfig) -> SmtpClientConfig {
+    SmtpClientConfig {
+        helo: section.take("helo", &value_kind::HOST).map_or(defaults.helo, |host| helo_argument(&host)),
+        tls: section.choice("tls", &TLS).unwrap_or(defaults.tls),
+        pipelining: section.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
+        chunking: section.take_or("chunking", &value_kind::FLAG, defaults.chunking),
+        ..defaults
+    }
+}
+
+fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) -> ConnectionConfig {
+    let (source_v4, source_v6) = sources(section);
+    ConnectionConfig {
         source_v4,
         source_v6,
-        helo: s.take_or("helo", &value_kind::HOST, defaults.helo),
-        tls: s.choice("tls", &TLS).unwrap_or(defaults.tls),
-        pipelining: s.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
-        chunking: s.take_or("chunking", &value_kind::FLAG, defaults.chunking),
-        sendfile_above: sendfile(&mut s),
-        families: s.choice("families", &FAMILIES).unwrap_or(defaults.families),
-        concurrency: connections(&mut s, defaults.concurrency),
-        rate: s.take("rate", &value_kind::RATE),
-        messages_per_connection_max: s.take_or(
+        idle_time_max: section.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
+        idle_connections_max: section.take_or(
+            "idle_connections",
+            &ValueKind::COUNT_OR_ZERO,
+            defaults.idle_connections_max,
+        ),
+        sendfile_above: sendfile(section, defaults.sendfile_above),
+        messages_per_connection_max: section.take_or(
             "messages_per_connection",
             &ValueKind::COUNT,
             defaults.messages_per_connection_max,
         ),
-        recipients_per_message_max: s.take_or(
-            "recipients_per_message",
-            &ValueKind::COUNT,
-            defaults.recipients_per_message_max,
-        ),
-        addresses_tried_max: s.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
-        idle_time_max: s.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
-        idle_connections_max: s.take_or("idle_connections", &ValueKind::COUNT_OR_ZERO, defaults.idle_connections_max),
-        probe: s.section("probe").map_or(defaults.probe, probe),
-        timeouts: s.section("timeouts").map_or(defaults.timeouts, timeouts),
+        addresses_tried_max: section.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
+        ..defaults
     }
 }
 
-fn connections(section: &mut Section<'_, '_>, defaults: Concurrency) -> Concurrency {
+fn next_hop_limits(section: &mut Section<'_, '_>, defaults: NextHopLimits) -> NextHopLimits {
+    let recipients = section.take("recipients_per_message", &ValueKind::COUNT);
+    NextHopLimits {
+        concurrency: connections(section, defaults.concurrency),
+        rate: section.take("rate", &value_kind::RATE),
+        probe: section.section("probe").map_or(defaults.probe, probe),
+        recipients_per_attempt_max: recipients.or(defaults.recipients_per_attempt_max),
+    }
+}
+
+fn connections(section: &mut Section<'_, '_>, defaults: ConcurrencyPolicy) -> ConcurrencyPolicy {
     let most = section.take_or("connections", &ValueKind::COUNT, defaults.max);
-    let defaults = Concurrency { start: defaults.start.min(most), max: most, ..defaults };
+    let defaults = ConcurrencyPolicy { start: defaults.start.min(most), max: most, ..defaults };
     match section.section("concurrency") {
         Some(numbers) => concurrency(numbers, defaults, "connections"),
         None => defaults,
@@ -251,20 +282,20 @@ fn sources(section: &mut Section<'_, '_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>
     (v4, v6)
 }
 
-fn sendfile(section: &mut Section<'_, '_>) -> Option<u64> {
+fn sendfile(section: &mut Section<'_, '_>, default: Option<u64>) -> Option<u64> {
     let wanted = section.take_or("sendfile", &value_kind::FLAG, true);
     let above = section.take_spanned("sendfile_above", &value_kind::SIZE);
     if let (false, Some(above)) = (wanted, &above) {
         let label = "expected only with sendfile = true".to_owned();
         section.report(above.span(), "sendfile_above", "is not allowed here", label);
     }
-    wanted.then(|| above.map_or(SENDFILE_ABOVE, |above| above.into_inner()))
+    above.map(|above| above.into_inner()).or(default).filter(|_| wanted)
 }
 
-fn probe(mut section: Section<'_, '_>) -> ProbeSettings {
-    let defaults = ProbeSettings::default();
+fn probe(mut section: Section<'_, '_>) -> ProbePolicy {
+    let defaults = ProbePolicy::default();
     let (first, longest) = read_waits(&mut section, defaults.first, defaults.longest);
-    ProbeSettings {
+    ProbePolicy {
         failures: section.take_or("failures", &ValueKind::COUNT, defaults.failures),
         first,
         factor: section.take_or("factor", &value_kind::FACTOR, defaults.factor),
@@ -272,14 +303,14 @@ fn probe(mut section: Section<'_, '_>) -> ProbeSettings {
     }
 }
 
-fn timeouts(mut section: Section<'_, '_>) -> SmtpTimeouts {
-    let defaults = SmtpTimeouts::default();
-    SmtpTimeouts {
-        connect: section.take_or("connect", &value_kind::DURATION, defaults.connect),
+/// The time limits of replies, and of connecting to one address.
+fn timeouts(mut section: Section<'_, '_>, defaults: Timeouts, connect: Duration) -> (Timeouts, Duration) {
+    let timeouts = Timeouts {
         banner: section.take_or("banner", &value_kind::DURATION, defaults.banner),
         command: section.take_or("command", &value_kind::DURATION, defaults.command),
         data: section.take_or("data", &value_kind::DURATION, defaults.data),
         block: section.take_or("block", &value_kind::DURATION, defaults.block),
         message: section.take_or("message", &value_kind::DURATION, defaults.message),
-    }
+    };
+    (timeouts, section.take_or("connect", &value_kind::DURATION, connect))
 }

@@ -229,15 +229,11 @@ impl AddressExplainer {
         if let Some(transport_config) = self.transports.by_name.get(transport) {
             writeln!(out, "  limits: {}", limits_text(&transport_config.limits))?;
         }
-        let names = || hosts.into_iter().flat_map(|hosts| hosts.tiers.iter().flatten()).map(|host| &*host.name);
-        let peer_override =
-            self.transports.overrides.iter().find(|exception| names().any(|name| (exception.applies_to)(name)));
+        let peer_override = hosts.and_then(|hosts| self.transports.override_for(hosts));
         let Some(peer_override) = peer_override else { return Ok(()) };
         let told = [
             peer_override.connections.map(|most| plural(most, "connection")),
-            peer_override
-                .rate
-                .map(|rate| format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per)),
+            peer_override.rate.map(|rate| format!("{} every {:?}", plural(rate.count as usize, "message"), rate.per)),
             peer_override.messages_per_connection.map(|most| plural(most as usize, "message") + " a connection"),
             peer_override.recipients_per_message.map(|most| plural(most, "recipient") + " a message"),
         ];

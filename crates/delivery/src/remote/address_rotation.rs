@@ -39,7 +39,7 @@ pub(super) struct AddressChoice<'a> {
 impl AddressRotation {
     /// Chooses the addresses for an attempt.
     pub(super) fn choose_addresses<'a>(&self, hop: &'a NextHop) -> AddressChoice<'a> {
-        let tries = hop.config.addresses_tried_max;
+        let tries = hop.config.connections.addresses_tried_max;
         let addresses = hop.tiers.iter().map(Vec::len).sum();
         let mut targets: Vec<(usize, &NextHopAddress)> = Vec::with_capacity(addresses);
         for (tier, equals) in hop.tiers.iter().enumerate() {
@@ -115,7 +115,7 @@ mod tests {
     use net::Endpoint;
     use protocol::smtp::client;
 
-    use super::super::RemoteDeliveryConfig;
+    use super::super::{ConnectionConfig, RemoteDeliveryConfig};
     use super::*;
 
     fn target(number: u16) -> NextHopAddress {
@@ -134,7 +134,8 @@ mod tests {
             client::MailProtocol::Smtp,
             client::CommandArgument::new("we.example").unwrap(),
         );
-        let config = Arc::new(RemoteDeliveryConfig { addresses_tried_max: tries, ..RemoteDeliveryConfig::new(client) });
+        let connections = ConnectionConfig { addresses_tried_max: tries, ..ConnectionConfig::default() };
+        let config = Arc::new(RemoteDeliveryConfig { connections, ..RemoteDeliveryConfig::new(client) });
         NextHop { name: "hop".into(), config_version: 0, tiers, config }
     }
 

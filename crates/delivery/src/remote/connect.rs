@@ -185,11 +185,11 @@ async fn start_session(
 
 async fn connect(config: &RemoteDeliveryConfig, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
     let source: Option<IpAddr> = match endpoint {
-        Endpoint::Tcp(SocketAddr::V4(_)) => config.source_v4.map(IpAddr::V4),
-        Endpoint::Tcp(SocketAddr::V6(_)) => config.source_v6.map(IpAddr::V6),
+        Endpoint::Tcp(SocketAddr::V4(_)) => config.connections.source_v4.map(IpAddr::V4),
+        Endpoint::Tcp(SocketAddr::V6(_)) => config.connections.source_v6.map(IpAddr::V6),
         Endpoint::Unix(_) => None,
     };
-    OutboundConnection::connect(endpoint.clone(), source, Instant::now() + config.connect_timeout).await
+    OutboundConnection::connect(endpoint.clone(), source, Instant::now() + config.connections.connect_timeout).await
 }
 
 /// A lack of resources on this host is not the fault of the next hop.

@@ -19,7 +19,7 @@ use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
 use super::outcome::{self, local_error_reply};
 use super::pool::{IdleConnection, SmtpConnectionPool};
-use super::{NextHopFeedback, RemoteDeliveryConfig, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
+use super::{ConnectionConfig, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
 use crate::{DeliveryResult, verp};
 
 /// Runs a task on an idle connection or on a new one.
@@ -37,7 +37,8 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
         let (end, kept) = TaskRun::new(&task, &pool.rotation, &tell_slow).run(reused).await;
         let hop = task.next_hop.clone();
-        let RemoteDeliveryConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } = *hop.config;
+        let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
+            hop.config.connections;
         let kept = match kept {
             Some(kept)
                 if kept.is_reusable(messages_per_connection_max)
@@ -162,7 +163,7 @@ impl<'a, T> TaskRun<'a, T> {
 
     /// Runs as many transactions as the task needs and the connection allows.
     async fn run_transactions(&mut self, connection: &mut RemoteConnection, is_used: bool) -> TransactionEnd {
-        let transactions_max = self.task.next_hop.config.messages_per_connection_max;
+        let transactions_max = self.task.next_hop.config.connections.messages_per_connection_max;
         let mut is_fresh = !is_used;
         connection.take_slowest();
         loop {
@@ -183,8 +184,11 @@ impl<'a, T> TaskRun<'a, T> {
                 );
             }
         };
-        let begun =
-            connection.begin_transaction(&transaction, &mut self.content, self.task.next_hop.config.sendfile_above);
+        let begun = connection.begin_transaction(
+            &transaction,
+            &mut self.content,
+            self.task.next_hop.config.connections.sendfile_above,
+        );
         if let Err(unsendable) = begun {
             return TransactionEnd::Unsent(
                 self.fill_outcomes(outcome::unsendable_outcome(unsendable)),

@@ -44,7 +44,7 @@ fn every_text_arrives_as_it_is_by_every_way() {
         for text in texts() {
             for sendfile_above in [None, Some(1000)] {
                 for hello in [PLAIN, PIPELINING, CHUNKING] {
-                    let config = || RemoteDeliveryConfig { sendfile_above, ..config() };
+                    let config = || config_with(|it| it.sendfile_above = sendfile_above);
                     let expected = if hello == CHUNKING { text.clone() } else { dot_stuffed(&text) };
                     let from_memory = deliver_and_read(config(), hello, body(&text)).await.content;
                     assert!(from_memory == expected, "{} octets from memory, {hello}", text.len());
@@ -65,7 +65,7 @@ fn what_is_only_on_the_disk_arrives_too() {
                 stored.file().sync_all().unwrap();
                 fadvise(stored.file(), 0, None, Advice::DontNeed).unwrap();
                 let message =
-                    deliver_and_read(RemoteDeliveryConfig { sendfile_above, ..config() }, PIPELINING, body).await;
+                    deliver_and_read(config_with(|it| it.sendfile_above = sendfile_above), PIPELINING, body).await;
                 assert!(message.content == dot_stuffed(&text), "{} octets", text.len());
             }
         }

@@ -179,7 +179,7 @@ fn no_more_addresses_are_tried_than_may_be() {
     run_test(async {
         let seen = ServerActivity::default();
         let endpoints = [unused_endpoint().await, unused_endpoint().await, serve_all(&seen, CHUNKING).await];
-        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 2, ..config() }, &endpoints);
+        let hop = hop(config_with(|it| it.addresses_tried_max = 2), &endpoints);
         let end = TestDelivery::new().send(&hop, TO, body(TEXT)).await;
         assert_eq!((summary(&end), seen.connections.get()), (vec!["deferred 451 4.4.1".to_owned(); 2], 0));
         assert_eq!(end.peer, None);
@@ -200,7 +200,7 @@ fn mail_waits_where_all_that_were_tried_refuse_it_and_there_are_others() {
             endpoints.push(endpoint.await);
         }
         endpoints.push(serve_all(&seen, CHUNKING).await);
-        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 3, ..config() }, &endpoints);
+        let hop = hop(config_with(|it| it.addresses_tried_max = 3), &endpoints);
         let mut sender = TestDelivery::new();
         let end = sender.send(&hop, TO, body(TEXT)).await;
         let Outcome::Deferred(reply) = &outcomes(&end)[0] else { panic!("{:?}", outcomes(&end)) };
@@ -223,7 +223,7 @@ fn later_tasks_go_on_with_the_addresses_that_were_not_tried() {
             endpoints.push(unused_endpoint().await);
         }
         endpoints.push(serve_all(&seen, CHUNKING).await);
-        let hop = hop(RemoteDeliveryConfig { addresses_tried_max: 4, idle_connections_max: 0, ..config() }, &endpoints);
+        let hop = hop(config_with(|it| (it.addresses_tried_max, it.idle_connections_max) = (4, 0)), &endpoints);
         let mut sender = TestDelivery::new();
         for _ in 0..4 {
             let end = sender.send(&hop, TO, body(TEXT)).await;

@@ -29,7 +29,7 @@ fn one_connection_carries_one_message_after_the_other_and_is_left_when_it_is_idl
         let mut sender = TestDelivery::new();
         send_one_by_one(&mut sender, config(), endpoint.clone(), 5).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len(), seen.quits.get()), (1, 5, 0));
-        advance_time(config().idle_time_max).await;
+        advance_time(config().connections.idle_time_max).await;
         seen.until_quits(1).await;
         send_one_by_one(&mut sender, config(), endpoint, 1).await;
         assert_eq!(seen.connections.get(), 2);
@@ -90,8 +90,7 @@ fn the_connection_that_was_used_last_is_used_first() {
 fn a_connection_that_finds_no_room_to_wait_is_left_at_once() {
     run_test(async {
         let seen = ServerActivity::default();
-        let hop =
-            hop(RemoteDeliveryConfig { idle_connections_max: 1, ..config() }, &[serve_all(&seen, CHUNKING).await]);
+        let hop = hop(config_with(|it| it.idle_connections_max = 1), &[serve_all(&seen, CHUNKING).await]);
         let mut sender = TestDelivery::new();
         for ticket in 0..3 {
             sender.start(&hop, ticket, body(TEXT));
@@ -126,7 +125,7 @@ fn a_server_that_is_slow_to_say_goodbye_never_has_more_connections_than_tasks() 
                 open.set(open.get() - 1);
             }
         });
-        let hop = hop(RemoteDeliveryConfig { messages_per_connection_max: 1, ..config() }, &[endpoint.await]);
+        let hop = hop(config_with(|it| it.messages_per_connection_max = 1), &[endpoint.await]);
         let mut sender = TestDelivery::new();
         for _ in 0..3 {
             assert_eq!(summary(&sender.send(&hop, &["bob@example.net"], body(TEXT)).await), ["relayed"]);
@@ -141,7 +140,7 @@ fn a_connection_carries_no_more_messages_than_it_may() {
         let seen = ServerActivity::default();
         let endpoint = serve_all(&seen, CHUNKING).await;
         let mut sender = TestDelivery::new();
-        let config = RemoteDeliveryConfig { messages_per_connection_max: 2, ..config() };
+        let config = config_with(|it| it.messages_per_connection_max = 2);
         send_one_by_one(&mut sender, config, endpoint, 5).await;
         assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (3, 5));
     });

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use delivery::DeliveryResult;
 use delivery::remote::{
-    NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask, RemoteTaskResult,
+    ConnectionConfig, NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask,
+    RemoteTaskResult,
 };
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
@@ -291,7 +292,15 @@ pub(crate) fn client() -> client::SmtpClientConfig {
 }
 
 pub(crate) fn config() -> RemoteDeliveryConfig {
-    RemoteDeliveryConfig { connect_timeout: TIMEOUT, sendfile_above: Some(1000), ..RemoteDeliveryConfig::new(client()) }
+    config_with(|_| {})
+}
+
+/// The same with other settings of connections.
+pub(crate) fn config_with(change: impl FnOnce(&mut ConnectionConfig)) -> RemoteDeliveryConfig {
+    let mut connections =
+        ConnectionConfig { connect_timeout: TIMEOUT, sendfile_above: Some(1000), ..ConnectionConfig::default() };
+    change(&mut connections);
+    RemoteDeliveryConfig { connections, ..RemoteDeliveryConfig::new(client()) }
 }
 
 /// A next hop with one host in each tier.

@@ -154,7 +154,7 @@ fn bulk_mail_is_not_starved_by_single_messages_that_never_end() {
 #[test]
 fn queues_take_turns_when_the_records_are_the_bottleneck() {
     let mut config = config(RetryPolicy::default());
-    config.unrecorded_max = 1;
+    config.policy.unrecorded_max = 1;
     let mut environment = Environment::new(1, config);
     for _ in 0..300 {
         environment.admit(STANDARD, 1, ["a.example"]);

@@ -15,8 +15,8 @@ fn random_environment(seed: u64) -> Environment {
     for queue in &mut config.queues {
         queue.concurrency = 1 + random.below(12) as usize;
     }
-    config.bulk_above = random.below(30) as usize;
-    config.unrecorded_max = 1 + random.below(50) as usize;
+    config.policy.bulk_above = random.below(30) as usize;
+    config.policy.unrecorded_max = 1 + random.below(50) as usize;
     let mut environment = Environment::new(seed, config);
     environment.route = |domain| format!("mx{}", domain.len() % 3);
     environment.checks = true;

@@ -13,7 +13,7 @@ pub const WORD_OCTETS_MAX: usize = 500;
 pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
 
 /// The behaviour of a client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmtpClientConfig {
     /// SMTP or LMTP.
     pub flavor: MailProtocol,
