@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use intake::access::{AccessStage, RuleAction};
@@ -48,16 +49,7 @@ pub struct DnsblZone {
     /// Its domain.
     pub zone: Box<str>,
     /// The answers that match; none: all.
-    pub codes: Vec<DnsblCodes>,
-}
-
-/// Answers of a DNS list, as a range: `127.0.0.2` or `127.0.0.4/30`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DnsblCodes {
-    /// The first answer.
-    pub first: Ipv4Addr,
-    /// The last answer.
-    pub last: Ipv4Addr,
+    pub codes: Vec<RangeInclusive<Ipv4Addr>>,
 }
 
 /// The text is not in the expected notation.
@@ -65,15 +57,12 @@ pub struct DnsblCodes {
 #[error("not in the expected notation")]
 pub struct NotationError;
 
-impl FromStr for DnsblCodes {
-    type Err = NotationError;
-
-    fn from_str(text: &str) -> Result<Self, NotationError> {
-        let network: Network = text.parse().map_err(|_| NotationError)?;
-        let (first, last) = network.range_v4().ok_or(NotationError)?;
-        let is_code = |address: Ipv4Addr| address.octets()[0] == 127;
-        (is_code(first) && is_code(last)).then_some(DnsblCodes { first, last }).ok_or(NotationError)
-    }
+/// Answers of a DNS list, as a range: `127.0.0.2` or `127.0.0.4/30`.
+pub(super) fn parse_dnsbl_codes(text: &str) -> Option<RangeInclusive<Ipv4Addr>> {
+    let network: Network = text.parse().ok()?;
+    let (first, last) = network.range_v4()?;
+    let is_code = |address: Ipv4Addr| address.octets()[0] == 127;
+    (is_code(first) && is_code(last)).then_some(first..=last)
 }
 
 /// A pattern for senders or recipients.
@@ -171,12 +160,11 @@ mod tests {
 
     #[test]
     fn codes_are_addresses_of_the_loopback() {
-        let codes =
-            |text: &str| text.parse::<DnsblCodes>().map(|codes| (codes.first.to_string(), codes.last.to_string()));
-        assert_eq!(codes("127.0.0.2"), Ok(("127.0.0.2".into(), "127.0.0.2".into())));
-        assert_eq!(codes("127.0.0.4/30"), Ok(("127.0.0.4".into(), "127.0.0.7".into())));
+        let codes = |text: &str| parse_dnsbl_codes(text).map(|codes| format!("{codes:?}"));
+        assert_eq!(codes("127.0.0.2").unwrap(), "127.0.0.2..=127.0.0.2");
+        assert_eq!(codes("127.0.0.4/30").unwrap(), "127.0.0.4..=127.0.0.7");
         for text in ["", "2", "192.0.2.1", "127.0.0.2/30", "126.0.0.0/7", "::1"] {
-            assert_eq!(codes(text), Err(NotationError), "{text}");
+            assert_eq!(codes(text), None, "{text}");
         }
     }
 }

@@ -4,18 +4,13 @@
 use std::ops::Range;
 use std::time::SystemTime;
 
-use net::{CertificateError, CertificateFiles};
+use net::CertificateError;
 
 use super::error::{ConfigError, ConfigErrors, line_number_at};
 use super::secret::likely_secret_spans;
 use super::{CertificateSettings, LoadedConfig};
 
 impl CertificateSettings {
-    /// In the type of the `net` crate.
-    pub fn files(&self) -> CertificateFiles {
-        CertificateFiles { chain: self.chain.clone(), key: self.key.clone(), names: self.names.clone() }
-    }
-
     fn to_config_error(&self, error: &CertificateError) -> ConfigError {
         let (key, place) =
             if error.concerns_key_file() { ("key", &self.key_span) } else { ("chain", &self.chain_span) };
@@ -29,11 +24,11 @@ impl CertificateSettings {
 pub fn check_certificates(loaded: &LoadedConfig, now: SystemTime) -> Result<Vec<String>, ConfigErrors> {
     let (mut errors, mut doubts) = (Vec::new(), Vec::new());
     for certificate in &loaded.config.certificates {
-        match net::Certificate::load(&certificate.files()) {
+        match net::Certificate::load(&certificate.files) {
             Err(error) => errors.push(certificate.to_config_error(&error)),
             Ok(read) => doubts.extend(read.warning(now).map(|doubt| {
                 let place = location(loaded, &certificate.chain_span);
-                format!("{place}: the certificate in {} {doubt}", certificate.chain.display())
+                format!("{place}: the certificate in {} {doubt}", certificate.files.chain.display())
             })),
         }
     }

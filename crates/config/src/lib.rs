@@ -2,9 +2,10 @@
 //! reference to another section is resolved. Later code does not check settings again.
 //!
 //! [`Config::parse`] makes it from a TOML text, or returns [`ConfigErrors`]: everything that is
-//! wrong with the text, with lines and columns. The types here are plain data; the other crates get
-//! their own settings from them when the server starts. `default.toml`, beside this file, has every
-//! key with its default; `mailrace serve` uses it if there is no configuration file.
+//! wrong with the text, with lines and columns. The values are plain data in the types of the crates
+//! that use them. The types here add what those crates cannot hold: names of other sections, places
+//! in the text. `default.toml`, beside this file, has every key with its default; `mailrace serve`
+//! uses it if there is no configuration file.
 
 mod access;
 mod auth;
@@ -13,7 +14,6 @@ mod certificate_check;
 mod error;
 mod hint;
 mod limits;
-mod load;
 mod locate;
 mod path;
 mod queues;
@@ -27,17 +27,17 @@ mod value_kind;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use mail::{Address, Networks};
+use protocol::smtp::server::TlsMode;
+use spool::Durability;
 
-pub use access::{AccessRule, DnsblCodes, DnsblZone, EnvelopePattern, NotationError};
+pub use access::{AccessRule, DnsblZone, EnvelopePattern, NotationError};
 pub use auth::{AuthBackend, AuthSettings, Mechanism};
 pub use bounce::BounceConfig;
 pub use certificate_check::check_certificates;
 pub use error::{ConfigError, ConfigErrors};
-pub use limits::ClientLimits;
-pub use load::LoadSettings;
+pub use limits::{ClientLimits, LoadSettings};
 pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, load_for_injection, machine_name};
 pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
@@ -45,7 +45,7 @@ pub use queues::{QueueRules, QueueSettings};
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
-pub use tls::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
+pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
     MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, SmtpTransportSettings, TransportKind,
     TransportSettings,
@@ -166,8 +166,8 @@ pub struct ListenerSettings {
     pub protocol: ListenerProtocol,
     /// The address; with port 0 the system chooses a port.
     pub address: SocketAddr,
-    /// The TLS mode. Any mode but `None` has a certificate.
-    pub tls: ListenerTls,
+    /// The TLS mode. Any mode but `Never` has a certificate.
+    pub tls: TlsMode,
     /// Load balancers, which must send a PROXY header first.
     pub proxies: Networks,
     /// Whether clients may log in. If true, there is [`Config::auth`].
@@ -247,18 +247,6 @@ impl Default for SmtpServerSettings {
     }
 }
 
-/// What a 250 reply to a message guarantees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// The message is on disk.
-    Commit,
-    /// The message is written, and on disk after the next sync.
-    Relaxed {
-        /// The time between syncs: how much mail a power failure can lose.
-        sync_every: Duration,
-    },
-}
-
 /// The spool, which keeps messages until they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolSettings {
@@ -270,22 +258,12 @@ pub struct SpoolSettings {
     pub segment_octets: u64,
     /// Free segments that each lane keeps for reuse.
     pub spare_segments: usize,
-    /// Below this many free bytes on a lane's disk, new mail gets 452.
-    pub space_min: u64,
-    /// Below this many free inodes on a lane's disk, new mail gets 452.
-    pub inodes_min: u64,
 }
 
 impl SpoolSettings {
     fn with_data_dir(data_dir: &Path) -> Self {
-        SpoolSettings {
-            lanes: vec![data_dir.join("spool")],
-            durability: Durability::Commit,
-            segment_octets: 64 << 20,
-            spare_segments: 8,
-            space_min: 256 << 20,
-            inodes_min: 1000,
-        }
+        let spool::Config { segment_bytes, durability, spare_segments, .. } = spool::Config::default();
+        SpoolSettings { lanes: vec![data_dir.join("spool")], durability, segment_octets: segment_bytes, spare_segments }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kinds of value that keys accept: how to parse each, and how to describe it in errors.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use dispatch::{HeaderRule, SenderRule};
 use mail::{Address, Network, Rate, Reply, units};
 use toml::de::DeValue;
 
-use super::access::{DnsblCodes, EnvelopePattern};
+use super::access::{EnvelopePattern, parse_dnsbl_codes};
 use super::{DomainPattern, FixedHop, SOCKET_PATH_BYTES_MAX};
 
 /// A kind of value.
@@ -126,8 +127,10 @@ pub(super) const RECIPIENT_PATTERN: ValueKind<EnvelopePattern> = ValueKind {
     parse: |v| parse_str(v).filter(|pattern| *pattern != EnvelopePattern::Null),
 };
 
-pub(super) const DNSBL_CODES: ValueKind<DnsblCodes> =
-    ValueKind { expected: "an answer of the DNS list, such as \"127.0.0.2\" or \"127.0.0.4/30\"", parse: parse_str };
+pub(super) const DNSBL_CODES: ValueKind<RangeInclusive<Ipv4Addr>> = ValueKind {
+    expected: "an answer of the DNS list, such as \"127.0.0.2\" or \"127.0.0.4/30\"",
+    parse: |v| v.as_str().and_then(parse_dnsbl_codes),
+};
 
 pub(super) const REPLY: ValueKind<Reply> =
     ValueKind { expected: "a reply such as \"550 5.7.1 not from here\", in ASCII", parse: parse_str };

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use config::{
-    Config, DEFAULT, Durability, ListenerProtocol, ListenerTls, LogFormat, LogTarget, QueueSettings, TlsVersion,
-    TransportKind, TransportSettings,
+    Config, DEFAULT, ListenerProtocol, LogFormat, LogTarget, QueueSettings, TlsVersion, TransportKind,
+    TransportSettings,
 };
 use mailbox::LineEnds;
 use mailbox::quota::OverQuotaAction;
 use proptest::prelude::*;
+use protocol::smtp::server::TlsMode;
 use route::DomainPattern;
+use spool::Durability;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, "mailrace.toml", "host.example").map_err(|faults| faults.to_string())
@@ -43,7 +45,7 @@ fn the_examples_of_the_built_in_text_are_sound() {
     let text: Vec<_> = with_examples().filter(|line| !is_other(line)).collect();
     let config = parse(&text.join("\n")).unwrap();
     assert_eq!((config.tables.len(), config.routes.len(), config.next_hops.len()), (10, 2, 1));
-    assert!(config.load.refuse_above.is_some() && !config.queues[1].rules.is_empty());
+    assert!(config.load.limits.refuse_above.is_some() && !config.queues[1].rules.is_empty());
 }
 
 /// An error about an unknown key lists all known keys of its section.
@@ -226,21 +228,21 @@ fn a_listener_offers_tls_where_there_is_a_certificate() {
     let listener = |tls: &str| format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:0\"\n{tls}");
     let certificate = "[[certificate]]\nchain = \"{data_dir}/a.pem\"\nkey = \"b.pem\"\nnames = [\"*.Example.ORG\"]\n";
     let tls_of = |text: &str| parse(text).unwrap().listeners[0].tls;
-    assert_eq!(tls_of(""), ListenerTls::None);
-    assert_eq!(tls_of(&listener("")), ListenerTls::None);
-    assert_eq!(tls_of(certificate), ListenerTls::Starttls);
-    assert_eq!(tls_of(&format!("{}{certificate}", listener(""))), ListenerTls::Starttls);
+    assert_eq!(tls_of(""), TlsMode::Never);
+    assert_eq!(tls_of(&listener("")), TlsMode::Never);
+    assert_eq!(tls_of(certificate), TlsMode::Offered);
+    assert_eq!(tls_of(&format!("{}{certificate}", listener(""))), TlsMode::Offered);
     for (word, tls) in [
-        ("none", ListenerTls::None),
-        ("starttls", ListenerTls::Starttls),
-        ("required", ListenerTls::Required),
-        ("implicit", ListenerTls::Implicit),
+        ("none", TlsMode::Never),
+        ("starttls", TlsMode::Offered),
+        ("required", TlsMode::Required),
+        ("implicit", TlsMode::Implicit),
     ] {
         assert_eq!(tls_of(&format!("{}{certificate}", listener(&format!("tls = \"{word}\"\n")))), tls);
     }
     let config = parse(&format!("data_dir = \"/d\"\n{certificate}[tls]\nmin_version = \"1.3\"\n")).unwrap();
-    assert_eq!(config.certificates[0].chain, Path::new("/d/a.pem"));
-    assert_eq!(config.certificates[0].names, ["*.example.org".into()]);
+    assert_eq!(config.certificates[0].files.chain, Path::new("/d/a.pem"));
+    assert_eq!(config.certificates[0].files.names, ["*.example.org".into()]);
     assert_eq!(config.tls.version_min, TlsVersion::V1_3);
 }
 

@@ -301,7 +301,7 @@ fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> Compil
     }
     if let Some(zone) = &rule.dnsbl {
         let name = if &*zone.zone == "list.example" { "list.example" } else { "white.example" };
-        let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
+        let codes = zone.codes.clone();
         tests.push(ConditionMatcher::Dnsbl(DnsblCheck { name: name.into(), table: Arc::new(ListOf(name)), codes }));
     }
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();

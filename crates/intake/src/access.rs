@@ -28,6 +28,7 @@ mod tests;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -156,14 +157,14 @@ pub struct DnsblCheck {
     pub name: Box<str>,
     /// Queried with an address in text form; the values are the return codes.
     pub table: Arc<dyn Table>,
-    /// The return codes that match, as ranges including both ends; empty: all of 127.0.0.0/8.
-    pub codes: Vec<(Ipv4Addr, Ipv4Addr)>,
+    /// The return codes that match; empty: all of 127.0.0.0/8.
+    pub codes: Vec<RangeInclusive<Ipv4Addr>>,
 }
 
 impl DnsblCheck {
     fn matches_code(&self, code: &str) -> bool {
         let Ok(code) = code.parse::<Ipv4Addr>() else { return false };
-        self.codes.is_empty() || self.codes.iter().any(|(first, last)| (first..=last).contains(&&code))
+        self.codes.is_empty() || self.codes.iter().any(|codes| codes.contains(&code))
     }
 }
 

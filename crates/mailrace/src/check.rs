@@ -10,13 +10,11 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use config::{AuthBackend, Config, ConfigSource, ListenerProtocol, LoadedConfig, LogTarget, QueueSettings, TableKind};
 use ldap::{LdapBindMethod, LdapUrl};
-
-use config::{
-    AuthBackend, Config, ConfigSource, Durability, ListenerProtocol, ListenerTls, LoadedConfig, LogTarget,
-    QueueSettings, TableKind,
-};
 use mail::Network;
+use protocol::smtp::server::TlsMode;
+use spool::Durability;
 
 pub use sockets::unreachable_socket_warnings;
 
@@ -35,10 +33,10 @@ impl fmt::Display for ConfigSummary<'_> {
                 ListenerProtocol::Submission => "submission",
             };
             let tls = match listener.tls {
-                ListenerTls::None => "",
-                ListenerTls::Starttls => ", STARTTLS",
-                ListenerTls::Required => ", STARTTLS required",
-                ListenerTls::Implicit => ", TLS",
+                TlsMode::Never => "",
+                TlsMode::Offered => ", STARTTLS",
+                TlsMode::Required => ", STARTTLS required",
+                TlsMode::Implicit => ", TLS",
             };
             let auth = match (listener.auth, listener.require_auth) {
                 (_, true) => ", login required",
@@ -48,9 +46,9 @@ impl fmt::Display for ConfigSummary<'_> {
             writeln!(f, "  listener   {protocol} on {}{tls}{auth}", listener.address)?;
         }
         for certificate in &config.certificates {
-            let names = certificate.names.join(", ");
+            let names = certificate.files.names.join(", ");
             let names = if names.is_empty() { "the names in it" } else { &names };
-            writeln!(f, "  certificate {}: for {names}", certificate.chain.display())?;
+            writeln!(f, "  certificate {}: for {names}", certificate.files.chain.display())?;
         }
         if let Some(auth) = &config.auth {
             let source = match &auth.source {
@@ -217,7 +215,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         Some(TableKind::Text { path } | TableKind::Cdb { path }) => Some((path, "password hash")),
         _ => None,
     };
-    let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.key, "private key"));
+    let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.files.key, "private key"));
     let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {

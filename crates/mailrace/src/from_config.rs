@@ -26,31 +26,12 @@ use queue::{NextHopLimits, QueueNumber};
 
 use crate::log::{self, Log};
 use crate::tables::OpenTables;
-use config::{self, Config, DomainPattern, ListenerTls, QueueSettings, SmtpTransportSettings, TransportKind};
+use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 
 pub use access::{DnsblLists, compile_access_rules};
-
-/// The limits of a client's session.
-pub fn session_limits(config: &Config) -> smtp::SessionLimits {
-    let limits = &config.limits;
-    smtp::SessionLimits {
-        command_line_octets_max: limits.command_line_octets_max,
-        commands_max: limits.commands_max,
-        errors_max: limits.errors_max,
-        failed_logins_max: limits.failed_logins_max,
-        recipients_max: limits.recipients_max,
-        message_octets_max: limits.message_octets_max,
-        header_octets_max: limits.header_octets_max,
-        received_max: limits.received_max,
-        session_time_max: limits.session_time_max,
-        idle_time_max: limits.idle_time_max,
-        data_rate_min: limits.data_rate_min,
-        data_rate_window: limits.data_rate_window,
-    }
-}
 
 /// What sessions accept beyond RFC 5321.
 pub fn session_tolerance(config: &Config) -> smtp::TolerancePolicy {
@@ -67,23 +48,13 @@ pub fn load_tls_acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServer
     if !has_tls(config) {
         return Ok(None);
     }
-    let files = config.certificates.iter().map(config::CertificateSettings::files).collect();
+    let files = config.certificates.iter().map(|certificate| certificate.files.clone()).collect();
     TlsServer::new(files, config.tls.version_min, config.tls.handshake_timeout).map(Some)
 }
 
 /// Whether any listener uses TLS.
 pub fn has_tls(config: &Config) -> bool {
-    config.listeners.iter().any(|listener| listener.tls != ListenerTls::None)
-}
-
-/// How the sessions of a listener use TLS.
-pub fn session_tls_mode(listener: &config::ListenerSettings) -> smtp::TlsMode {
-    match listener.tls {
-        ListenerTls::None => smtp::TlsMode::Never,
-        ListenerTls::Starttls => smtp::TlsMode::Offered,
-        ListenerTls::Required => smtp::TlsMode::Required,
-        ListenerTls::Implicit => smtp::TlsMode::Implicit,
-    }
+    config.listeners.iter().any(|listener| listener.tls != smtp::TlsMode::Never)
 }
 
 /// The login settings of a listener's sessions. `secret` is the server's own.
@@ -129,23 +100,6 @@ pub fn routed_domains(config: &Config) -> DomainMatcher {
             matches!(route.pattern, DomainPattern::Exact(_) | DomainPattern::Literal(_)) || route.next_hop.is_some()
         })
     })
-}
-
-/// The load limits.
-pub fn system_load_limits(config: &Config) -> load::LoadLimits {
-    let load = &config.load;
-    load::LoadLimits {
-        queue_only_above: load.queue_only_above,
-        no_delivery_above: load.no_delivery_above,
-        refuse_above: load.refuse_above,
-        cpu_pressure_max: load.cpu_pressure_max,
-        memory_pressure_max: load.memory_pressure_max,
-        io_pressure_max: load.io_pressure_max,
-        memory_min: load.memory_min,
-        space_min: config.spool.space_min,
-        inodes_min: config.spool.inodes_min,
-        margin: load.margin,
-    }
 }
 
 /// The queues.

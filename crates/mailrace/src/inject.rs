@@ -242,7 +242,7 @@ impl Injector {
             origin,
             hostname: config.hostname.clone(),
             sender,
-            octets_max: config.limits.message_octets_max,
+            octets_max: config.limits.session.message_octets_max,
             recipients_max: config.limits.expanded_recipients_max,
         })
     }

@@ -7,7 +7,7 @@ use intake::access::AccessRules;
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, QuotaCheck};
-use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX};
+use net::{ConnectionLimiter, ConnectionLimits};
 use spool::Spool;
 
 use crate::from_config;
@@ -46,7 +46,7 @@ pub fn create(
         logs_subjects: config.log.subject,
         operator_log: Arc::new(log::throttled(log)),
         load,
-        connection_limiter: ConnectionLimiter::new(gate_limits(config, policy.sessions_max)),
+        connection_limiter: ConnectionLimiter::new(connection_limits(config, policy.sessions_max)),
         refusals: Arc::default(),
         tls_handshakes: Arc::default(),
         logins: policy.logins,
@@ -76,7 +76,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         logs_subjects: config.log.subject,
         operator_log: previous.operator_log.clone(),
         load: previous.load.clone(),
-        connection_limiter: previous.connection_limiter.with_limits(gate_limits(config, policy.sessions_max)),
+        connection_limiter: previous.connection_limiter.with_limits(connection_limits(config, policy.sessions_max)),
         refusals: previous.refusals.clone(),
         tls_handshakes: previous.tls_handshakes.clone(),
         logins: policy.logins,
@@ -96,13 +96,6 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
     }
 }
 
-fn gate_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
-    let limits = &config.limits;
-    ConnectionLimits {
-        sessions_max,
-        sessions_per_client_max: limits.sessions_per_client_max,
-        connections_per_client: limits.connections_per_client,
-        messages_per_client: limits.messages_per_client,
-        rated_clients_max: RATED_CLIENTS_MAX,
-    }
+fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
+    ConnectionLimits { sessions_max, ..config.limits.connections.clone() }
 }

@@ -211,7 +211,7 @@ impl RunningServer {
         } = next;
         let config = &loaded.config;
         self.flow.apply_change(change);
-        self.gauges.reconfigure(from_config::system_load_limits(config), config.load.every);
+        self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.workers.current_generation().intake, config, policy));
         let context = self.control_context.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);

@@ -22,7 +22,7 @@ use intake::drop_folder::DropFolderScanner;
 use load::{LoadMonitor, MachineGauges};
 use mail::{LogLevel, ServerLog};
 use net::{InheritedSockets, TlsServer};
-use spool::{Disk, FolderDisk, LiveMessage, Spool};
+use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -260,10 +260,7 @@ fn open_spool(
     let settings = spool::Config {
         segment_bytes: config.spool.segment_octets,
         spare_segments: config.spool.spare_segments,
-        durability: match config.spool.durability {
-            Durability::Commit => spool::Durability::Commit,
-            Durability::Relaxed { sync_every } => spool::Durability::Relaxed { sync_every },
-        },
+        durability: config.spool.durability,
         events: Arc::new(events),
         ..spool::Config::default()
     };
@@ -275,7 +272,7 @@ fn open_spool(
 /// log when a limit enters or leaves force.
 fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMonitor {
     let disks = from_config::monitored_folders(config);
-    LoadMonitor::new(MachineGauges::open(&disks), from_config::system_load_limits(config), move |before, after| {
+    LoadMonitor::new(MachineGauges::open(&disks), config.load.limits.clone(), move |before, after| {
         scheduler.set_allowed_deliveries(after.restrictions().delivery);
         for reason in after.activated_since(before) {
             log.event(LogLevel::Warning, "a load limit is in force", &[("reason", &reason)]);

@@ -116,10 +116,10 @@ impl ListenerOpener {
         let machine = smtp::SmtpServerConfig {
             hostname: config.hostname.clone(),
             flavor,
-            tls: from_config::session_tls_mode(listener),
+            tls: listener.tls,
             auth: None,
             tolerance: from_config::session_tolerance(config),
-            limits: from_config::session_limits(config),
+            limits: config.limits.session.clone(),
         };
         let socket = self.socket(listener.address, config.limits.backlog);
         let socket = socket.with_context(|| format!("listening on {}", listener.address))?;

@@ -26,7 +26,7 @@ pub const RATED_CLIENTS_MAX: usize = 100_000;
 const SHARDS: usize = 16;
 
 /// The limits of a [`ConnectionLimiter`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// Sessions of all clients together.
     pub sessions_max: usize,
@@ -40,6 +40,19 @@ pub struct ConnectionLimits {
     /// The number of clients whose rates are tracked; beyond it, those unseen the longest are
     /// forgotten.
     pub rated_clients_max: usize,
+}
+
+impl Default for ConnectionLimits {
+    /// 10,000 sessions, 100 for each client, and no rates.
+    fn default() -> Self {
+        ConnectionLimits {
+            sessions_max: 10_000,
+            sessions_per_client_max: 100,
+            connections_per_client: None,
+            messages_per_client: None,
+            rated_clients_max: RATED_CLIENTS_MAX,
+        }
+    }
 }
 
 /// Enforces the limits.

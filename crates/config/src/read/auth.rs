@@ -1,12 +1,13 @@
 //! `[auth]`, and its effect on listeners.
 
 use credentials::{CredentialCheckerSettings, ThrottleLimit, ThrottleSettings};
+use protocol::smtp::server::TlsMode;
 use toml::Spanned;
 
 use super::{check_known_name, networks, take_reference};
 use crate::section::Section;
 use crate::value_kind::{self, ValueKind};
-use crate::{AuthBackend, AuthSettings, ListenerProtocol, ListenerTls, Mechanism, TableConfig, TableKind};
+use crate::{AuthBackend, AuthSettings, ListenerProtocol, Mechanism, TableConfig, TableKind};
 
 /// What listeners need to know about `[auth]`.
 #[derive(Clone, Copy, Default)]
@@ -120,7 +121,7 @@ fn read_bound(section: &mut Section<'_, '_>, key: &'static str, default: Throttl
 pub(super) fn listener(
     section: &mut Section<'_, '_>,
     protocol: Option<ListenerProtocol>,
-    tls: ListenerTls,
+    tls: TlsMode,
     known: AuthContext,
 ) -> (bool, bool) {
     let is_submission = protocol == Some(ListenerProtocol::Submission);
@@ -136,7 +137,7 @@ pub(super) fn listener(
     if auth && !known.is_configured {
         let label = "expected a section [auth]".into();
         section.report(place, key, "needs an [auth] section", label);
-    } else if auth && tls == ListenerTls::None && !known.clear_text {
+    } else if auth && tls == TlsMode::Never && !known.clear_text {
         let label =
             "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
         section.report(place, key, "needs TLS", label);

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mail::Networks;
+use protocol::smtp::server::TlsMode;
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -27,9 +28,7 @@ use super::error::{ConfigError, ConfigErrors};
 use super::hint::did_you_mean;
 use super::section::{Diagnostics, Keywords, Section};
 use super::value_kind::{self, ValueKind};
-use super::{
-    Config, ListenerProtocol, ListenerSettings, ListenerTls, NulPolicy, RelaySettings, SmtpServerSettings, path, secret,
-};
+use super::{Config, ListenerProtocol, ListenerSettings, NulPolicy, RelaySettings, SmtpServerSettings, path, secret};
 
 const DATA_DIR: &str = "./mailrace-data";
 
@@ -61,6 +60,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let hostname = hostname.unwrap_or_else(|| "localhost".into());
     let origin = document.take("origin", &value_kind::HOST);
     let limits = limits::limits(&mut document);
+    let mut load = limits::load(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
@@ -83,11 +83,11 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         smtp: smtp(&mut document),
         queues: queues::queues(&mut document, &table_names),
         scheduler: queues::scheduler(&mut document),
-        load: limits::load(&mut document),
         bounce: limits::bounce(&mut document),
-        spool: storage::spool(&mut document, &data_dir, limits.spill_above),
+        spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),
+        load,
         limits,
         certificates,
         tables,
@@ -124,7 +124,7 @@ fn listeners(
 ) -> Vec<ListenerSettings> {
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
-        let tls = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
+        let tls = if has_certificate { TlsMode::Offered } else { TlsMode::Never };
         let (auth, require_auth) = (false, false);
         return vec![ListenerSettings {
             protocol: ListenerProtocol::Smtp,
@@ -161,7 +161,7 @@ fn listener(
         );
         return None;
     };
-    if protocol == Some(ListenerProtocol::Submission) && tls == ListenerTls::None && !address.ip().is_loopback() {
+    if protocol == Some(ListenerProtocol::Submission) && tls == TlsMode::Never && !address.ip().is_loopback() {
         let label = "expected a [[certificate]], or a loopback address such as 127.0.0.1".to_owned();
         section.report(of_protocol, "protocol", "needs TLS on addresses that other hosts can reach", label);
     }

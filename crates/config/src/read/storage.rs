@@ -3,16 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use load::LoadLimits;
+use spool::Durability;
 use toml::Spanned;
 
 use super::{Unique, fill_path};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
-use crate::{AdminSettings, Durability, LogFormat, LogSettings, LogTarget, SOCKET_PATH_BYTES_MAX, SpoolSettings};
+use crate::{AdminSettings, LogFormat, LogSettings, LogTarget, SOCKET_PATH_BYTES_MAX, SpoolSettings};
 
 const DURABILITY: Keywords<bool> = Keywords { supported: &[("commit", false), ("relaxed", true)], planned: &[] };
 
-pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above: u64) -> SpoolSettings {
+/// `[spool]`, which also has the limits on free space in `load`.
+pub(super) fn spool(
+    document: &mut Section<'_, '_>,
+    data_dir: &Path,
+    spill_above: u64,
+    load: &mut LoadLimits,
+) -> SpoolSettings {
     let defaults = SpoolSettings::with_data_dir(data_dir);
     let Some(mut section) = document.section("spool") else { return defaults };
     let lanes = section.list("lanes", &value_kind::TEXT).map(|lanes| read_lanes(&section, &lanes, data_dir));
@@ -21,13 +29,13 @@ pub(super) fn spool(document: &mut Section<'_, '_>, data_dir: &Path, spill_above
         let label = format!("expected at least four times `limits.spill_above`, which is {spill_above} bytes");
         section.report(segment.span(), "segment", "has an invalid value", label);
     }
+    load.space_min = section.take_or("space_min", &value_kind::SIZE, load.space_min);
+    load.inodes_min = section.take_or("inodes_min", &ValueKind::COUNT_OR_ZERO, load.inodes_min);
     SpoolSettings {
         lanes: lanes.unwrap_or(defaults.lanes),
         durability: durability(&mut section),
         segment_octets: segment.map_or(defaults.segment_octets, Spanned::into_inner),
         spare_segments: section.take_or("spare_segments", &ValueKind::COUNT_OR_ZERO, defaults.spare_segments),
-        space_min: section.take_or("space_min", &value_kind::SIZE, defaults.space_min),
-        inodes_min: section.take_or("inodes_min", &ValueKind::COUNT_OR_ZERO, defaults.inodes_min),
     }
 }
 

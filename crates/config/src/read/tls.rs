@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use net::CertificateFiles;
+use protocol::smtp::server::TlsMode;
 use toml::Spanned;
 
 use super::{Unique, fill_path};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ServerName};
-use crate::{CertificateSettings, ListenerTls, ServerTlsSettings, TlsVersion};
+use crate::{CertificateSettings, ServerTlsSettings, TlsVersion};
 
 /// The valid certificates, and whether there is any section, valid or not.
 pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<CertificateSettings>, bool) {
@@ -24,13 +26,8 @@ fn certificate(mut section: Section<'_, '_>, data_dir: &Path, unique: &mut Uniqu
     let (chain, key) = (chain?, key?);
     unique.insert(&section, "chain", chain.get_ref(), chain.span());
     let file = |name, template: &Spanned<String>| fill_path(&section, name, template, data_dir);
-    Some(CertificateSettings {
-        chain: file("chain", &chain)?,
-        key: file("key", &key)?,
-        names,
-        chain_span: chain.span(),
-        key_span: key.span(),
-    })
+    let files = CertificateFiles { chain: file("chain", &chain)?, key: file("key", &key)?, names };
+    Some(CertificateSettings { files, chain_span: chain.span(), key_span: key.span() })
 }
 
 fn names(section: &mut Section<'_, '_>) -> Vec<Box<str>> {
@@ -62,22 +59,22 @@ pub(super) fn server(document: &mut Section<'_, '_>) -> ServerTlsSettings {
     }
 }
 
-const LISTENER_TLS: Keywords<ListenerTls> = Keywords {
+const LISTENER_TLS: Keywords<TlsMode> = Keywords {
     supported: &[
-        ("none", ListenerTls::None),
-        ("starttls", ListenerTls::Starttls),
-        ("required", ListenerTls::Required),
-        ("implicit", ListenerTls::Implicit),
+        ("none", TlsMode::Never),
+        ("starttls", TlsMode::Offered),
+        ("required", TlsMode::Required),
+        ("implicit", TlsMode::Implicit),
     ],
     planned: &[],
 };
 
 /// The TLS mode of a listener. By default it depends on whether there is a certificate.
-pub(super) fn listener(section: &mut Section<'_, '_>, has_certificate: bool) -> ListenerTls {
+pub(super) fn listener(section: &mut Section<'_, '_>, has_certificate: bool) -> TlsMode {
     let place = section.span_of("tls");
-    let usual = if has_certificate { ListenerTls::Starttls } else { ListenerTls::None };
+    let usual = if has_certificate { TlsMode::Offered } else { TlsMode::Never };
     let tls = section.choice("tls", &LISTENER_TLS).unwrap_or(usual);
-    if tls != ListenerTls::None && !has_certificate {
+    if tls != TlsMode::Never && !has_certificate {
         section.report(place, "tls", "needs a certificate", "expected a [[certificate]], or tls = \"none\"".into());
     }
     tls

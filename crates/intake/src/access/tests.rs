@@ -52,7 +52,7 @@ fn client_is(client: &'static str) -> ConditionMatcher {
 }
 
 fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> ConditionMatcher {
-    let codes = codes.iter().map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())).collect();
+    let codes = codes.iter().map(|(first, last)| first.parse().unwrap()..=last.parse().unwrap()).collect();
     ConditionMatcher::Dnsbl(DnsblCheck { name: "list.example".into(), table: table.clone(), codes })
 }
 

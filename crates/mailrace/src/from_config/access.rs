@@ -100,7 +100,7 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
     conditions.extend(in_table(RuleSubject::Recipient, "recipients_in", &rule.recipients_in));
     if let Some(zone) = &rule.dnsbl {
         let table = lists.open.get(&zone.zone).expect("the list of every rule is open").clone();
-        let codes = zone.codes.iter().map(|codes| (codes.first, codes.last)).collect();
+        let codes = zone.codes.clone();
         let test = ConditionMatcher::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
         conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
     }

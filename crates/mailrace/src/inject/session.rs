@@ -86,7 +86,7 @@ impl<'a> StdioSession<'a> {
             commands_max: u32::MAX,
             errors_max: u32::MAX,
             recipients_max: injector.recipients_max,
-            ..from_config::session_limits(config)
+            ..config.limits.session.clone()
         };
         let machine = smtp::SmtpServerConfig {
             hostname: config.hostname.clone(),

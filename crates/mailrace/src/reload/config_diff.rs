@@ -1,7 +1,9 @@
 //! Compares two configurations by section, and tells which changes a running server cannot take
 //! over.
 
-use config::{CertificateSettings, Config};
+use config::{Config, LoadSettings};
+use load::LoadLimits;
+use net::CertificateFiles;
 
 /// A section or key that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         hostname,
         origin,
         listeners,
-        certificates,
+        certificates: _,
         tls,
         tables,
         domains,
@@ -71,24 +73,24 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         scheduler,
         load,
         bounce,
-        spool,
+        spool: _,
     } = new;
-    let files =
-        |certificates: &[CertificateSettings]| certificates.iter().map(CertificateSettings::files).collect::<Vec<_>>();
-    let room = (old.spool.space_min, old.spool.inodes_min);
+    // Their keys are in [spool].
+    let LoadLimits { space_min, inodes_min, .. } = old.load.limits;
+    let other_load = LoadLimits { space_min, inodes_min, ..load.limits.clone() };
     [
         ("hostname", *hostname != old.hostname),
         ("origin", *origin != old.origin),
         ("[[listener]]", *listeners != old.listeners),
         // Their position in the file does not matter.
-        ("[[certificate]]", files(certificates) != files(&old.certificates)),
+        ("[[certificate]]", !certificate_files(new).eq(certificate_files(old))),
         ("[tls]", *tls != old.tls),
         ("[relay]", *relay != old.relay),
         ("[[access]]", *access != old.access),
         ("[auth]", *auth != old.auth),
         ("[smtp]", *smtp != old.smtp),
         ("[limits]", *limits != old.limits),
-        ("[load]", *load != old.load),
+        ("[load]", LoadSettings { limits: other_load, ..load.clone() } != old.load),
         ("[[table]]", *tables != old.tables),
         ("[[domain]]", *domains != old.domains),
         ("[[domain]] names", *domain_tables != old.domain_tables),
@@ -100,7 +102,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
         ("[log] subject", log.subject != old.log.subject),
-        ("[spool] space_min, inodes_min", (spool.space_min, spool.inodes_min) != room),
+        ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
     ]
 }
 
@@ -120,9 +122,12 @@ pub(super) fn routes_differ(old: &Config, new: &Config) -> bool {
 
 /// Whether TLS for clients uses the same files and settings.
 pub(super) fn is_same_tls(old: &Config, new: &Config) -> bool {
-    let files = |config: &Config| config.certificates.iter().map(CertificateSettings::files).collect::<Vec<_>>();
     let settings = |config: &Config| (config.tls.version_min, config.tls.handshake_timeout);
-    files(old) == files(new) && settings(old) == settings(new)
+    certificate_files(old).eq(certificate_files(new)) && settings(old) == settings(new)
+}
+
+fn certificate_files(config: &Config) -> impl Iterator<Item = &CertificateFiles> {
+    config.certificates.iter().map(|certificate| &certificate.files)
 }
 
 #[cfg(test)]
