@@ -89,7 +89,7 @@ pub fn load(named: Option<&Path>) -> Result<LoadedConfig, LoadError> {
 ///
 /// # Errors
 ///
-/// Those of [`load`]. Without a named file, [`LoadError::NotForInjection`].
+/// Those of [`load()`]. Without a named file, [`LoadError::NotForInjection`].
 pub fn load_for_injection(named: Option<&Path>) -> Result<LoadedConfig, LoadError> {
     named.map_or_else(|| load_system_file(Path::new(SYSTEM_FILE)), |named| load(Some(named)))
 }
