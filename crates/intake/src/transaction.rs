@@ -26,6 +26,9 @@ pub(crate) struct Transaction {
     pub(crate) id: QueueId,
     pub(crate) mail: MailRequest,
     recipients: RecipientList,
+    /// Accepts mail for a mailbox that is full for now: it waits in the queue. Clients are told to
+    /// try again instead.
+    pub(crate) waits_for_room: bool,
 }
 
 /// Why a recipient is not admitted.
@@ -72,7 +75,7 @@ impl RecipientRefusal {
 impl Transaction {
     /// MAIL, once the caller has accepted it.
     pub(crate) fn new(context: &IntakeContext, mail: MailRequest) -> Transaction {
-        Transaction { id: context.spool.new_id(), mail, recipients: RecipientList::default() }
+        Transaction { id: context.spool.new_id(), mail, recipients: RecipientList::default(), waits_for_room: false }
     }
 
     /// RCPT: adds what `recipient` resolves to. It is the address of the request as
@@ -95,7 +98,10 @@ impl Transaction {
         if !trusted {
             context.refuse_source_routes(&resolved).await?;
         }
-        context.check_quota(&request.address, &resolved, self.mail.size).await?;
+        match context.check_quota(&request.address, &resolved, self.mail.size).await {
+            Err(full) if !(self.waits_for_room && full.is_transient()) => return Err(full.into()),
+            Ok(()) | Err(_) => {}
+        }
         let added = self.recipients.add(resolved, request, context.expanded_recipients_max);
         added.map_err(|TooManyRecipients| RecipientRefusal::TooMany(replies::RECIPIENTS_FULL))
     }

@@ -371,15 +371,15 @@ pub fn address_explainer(
     directory: Arc<RecipientDirectory>,
     queues: &queue::SchedulerConfig,
     quotas: Option<Arc<MailboxQuotaChecker>>,
-) -> anyhow::Result<AddressExplainer> {
-    Ok(AddressExplainer {
+) -> AddressExplainer {
+    AddressExplainer {
         directory,
         rules: classifier_rules(config, tables, queues),
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         router_config: routing_config(config),
-        transports: transports(config)?,
+        transports: transports(config),
         quotas,
-    })
+    }
 }
 
 /// What the control socket needs.
@@ -394,7 +394,7 @@ pub fn control_parts(
         tables: tables.iter().map(|(kind, table)| (kind, table.clone())).collect(),
         dnsbl_lists: lists.iter().cloned().collect(),
     };
-    ControlParts { explainer, intake, tables, relaxed_durability: config.spool.durability != Durability::Commit }
+    ControlParts { explainer, intake, tables, relaxed_durability: config.spool.durability != spool::Durability::Commit }
 }
 
 fn maildir_of(transport: &config::TransportSettings) -> Option<&config::MaildirTransportSettings> {

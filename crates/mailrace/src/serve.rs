@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use config::{self, Config, ConfigSource, Durability, LoadedConfig, LogTarget, TableKind, TransportKind};
+use config::{self, Config, ConfigSource, LoadedConfig, LogTarget, TableKind, TransportKind};
 use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,

@@ -88,7 +88,7 @@ impl ServerParts {
         let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
-        let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref())?;
+        let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref());
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
         let intake = IntakeContextParts {
             directory: directory.clone(),
@@ -98,7 +98,7 @@ impl ServerParts {
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max: sessions_max(config, limits)?,
         };
-        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas)?;
+        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas);
         Ok(ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer })
     }
 }
@@ -106,12 +106,12 @@ impl ServerParts {
 /// Concurrent sessions, as far as file descriptors allow.
 pub fn sessions_max(config: &Config, limits: ProcessLimits) -> anyhow::Result<usize> {
     let outbound = from_config::outbound_connections_max(config, limits.threads);
-    Ok(privileges::limit_sessions_by_files(config.limits.sessions_max, outbound, limits.files)?)
+    Ok(privileges::limit_sessions_by_files(config.limits.connections.sessions_max, outbound, limits.files)?)
 }
 
 /// Logs warnings about settings that are valid, but that the operator should know of.
 pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
-    let allowed = config.limits.sessions_max;
+    let allowed = config.limits.connections.sessions_max;
     if sessions_max < allowed {
         let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
         log.event(LogLevel::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
@@ -140,14 +140,14 @@ pub fn drop_folder_config(
         intake: intake.clone(),
         runtime,
         spill_above: config.limits.spill_above,
-        received_max: config.limits.received_max,
+        received_max: config.limits.session.received_max,
         nul: config.smtp.nul,
         notices: Box::new(notices),
     };
     DropFolderConfig {
         folder: drop_folder::drop_folder_path(&config.data_dir),
         rejected: drop_folder::rejected_folder_path(&config.data_dir),
-        message_octets_max: config.limits.message_octets_max,
+        message_octets_max: config.limits.session.message_octets_max,
         submitter,
         log: log.clone(),
     }
@@ -189,15 +189,15 @@ fn dispatcher_config(
     directory: Arc<RecipientDirectory>,
     queues: &queue::SchedulerConfig,
     quota_counter: Option<&UsageCounter>,
-) -> anyhow::Result<DispatcherConfig> {
-    Ok(DispatcherConfig {
+) -> DispatcherConfig {
+    DispatcherConfig {
         directory,
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
         router: from_config::routing_config(config),
-        transports: from_config::transports(config)?,
+        transports: from_config::transports(config),
         local_transports: from_config::local_transports(config, tables, quota_counter),
         notices: from_config::notice_config(config, random()),
         hostname: config.hostname.clone(),
-    })
+    }
 }

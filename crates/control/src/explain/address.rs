@@ -391,8 +391,8 @@ mod tests {
     use dispatch::{NextHopOverride, TransportConfig};
     use dns::{QueryConfig, ResolverConfig};
     use lookup::directory::{AliasLimits, LocalDomain};
-    use mail::{EnhancedCode, Reply};
-    use queue::{ConcurrencyPolicy, ContactResult, RateLimit};
+    use mail::{EnhancedCode, Rate, Reply};
+    use queue::{ConcurrencyPolicy, ContactResult};
     use route::{DomainRoute, RouteRule};
 
     use super::super::super::sample::{self, NOW};
@@ -458,9 +458,9 @@ mod tests {
         };
         let transport = |limits| TransportConfig { remote: None, limits };
         let limited = NextHopOverride {
-            applies_to: Arc::new(|host| host == "192.0.2.1"),
+            host: "192.0.2.1".parse().unwrap(),
             connections: Some(3),
-            rate: Some(RateLimit { messages: 5, per: Duration::from_secs(60) }),
+            rate: Some(Rate { count: 5, per: Duration::from_secs(60) }),
             messages_per_connection: None,
             recipients_per_message: None,
         };

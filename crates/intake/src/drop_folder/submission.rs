@@ -136,6 +136,7 @@ impl DropSubmitter {
         let DropFile { sender, recipients, ret, envid, body_type, smtputf8, content } = drop_file;
         let mail = MailRequest { sender, size: Some(content.len() as u64), body_type, smtputf8, ret, envid };
         let mut transaction = Transaction::new(&self.intake, mail);
+        transaction.waits_for_room = true;
         let refused = match self.content_refusal(&content) {
             Some(reply) => RefusedRecipients::all(recipients, &reply),
             None => self.add_recipients(&mut transaction, recipients, stopping).await?,

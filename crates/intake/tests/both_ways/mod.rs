@@ -103,18 +103,6 @@ const ENVELOPES: &[Envelope] = &[
         stored: &["bob@example.org"],
     },
     Envelope {
-        kind: "a mailbox without room for this message",
-        content: LONG,
-        recipients: &[("bob@example.org", Deferred)],
-        stored: &[],
-    },
-    Envelope {
-        kind: "a full mailbox behind an alias",
-        content: LONG,
-        recipients: &[("robert@example.org", Deferred)],
-        stored: &[],
-    },
-    Envelope {
         kind: "a mailbox that refuses",
         content: SHORT,
         recipients: &[("carol@example.org", Refused("552 5.2.2")), ("dora@open.example", Accepted)],
@@ -171,6 +159,17 @@ async fn too_many_recipients_are_deferred_for_clients_and_refused_for_local_prog
             assert!(outcomes.iter().all(|outcome| outcome == "accepted"));
             assert_eq!(stored, others);
         }
+    }
+}
+
+/// A client can wait until a mailbox has room; for a program that has ended, the queue does.
+#[tokio::test]
+async fn a_full_mailbox_defers_clients_and_mail_of_local_programs_waits_in_the_queue() {
+    for name in ["bob@example.org", "robert@example.org"] {
+        let (outcomes, stored) = by_session(&start(), &[name], LONG).await;
+        assert_eq!((outcomes, stored), (vec!["deferred".to_owned()], Vec::new()), "{name}");
+        let (outcomes, stored) = by_drop_folder(&start(), &[name], LONG).await;
+        assert_eq!((outcomes, stored.len()), (vec!["accepted".to_owned()], 1), "{name}");
     }
 }
 
