@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mailrace::config::Config;
+use config::Config;
 
 fuzz_target!(|text: &str| {
     match Config::parse(text, "fuzz.toml", "localhost") {
