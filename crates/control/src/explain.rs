@@ -76,7 +76,7 @@ fn next_hop_load(hop: &NextHopView<'_>) -> String {
 fn time_text(at: Timestamp, now: Timestamp) -> String {
     match at.since(now) {
         left if left.is_zero() => "now".into(),
-        left => format!("at {} (in {})", at.rfc3339_date(), short_duration(left)),
+        left => format!("at {} (in {})", at.to_rfc3339(), short_duration(left)),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn entry_json(
         "sender": envelope.sender.as_ref().map_or("", |sender| sender.as_str()),
         "recipient": recipient.address.as_str(),
         "size": size,
-        "accepted": envelope.accepted_at.rfc3339_date(),
+        "accepted": envelope.accepted_at.to_rfc3339(),
         "attempts": entry.attempts,
         "state": state,
         "until": until,
@@ -38,7 +38,7 @@ pub(super) fn state_and_until(progress: RecipientProgress) -> (&'static str, Opt
         RecipientProgress::Ready => ("ready", None),
         RecipientProgress::InFlight => ("in flight", None),
         RecipientProgress::Held => ("held", None),
-        RecipientProgress::Waiting(until) => ("waiting", Some(until.rfc3339_date())),
+        RecipientProgress::Waiting(until) => ("waiting", Some(until.to_rfc3339())),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn report_text(report: &LoadReport, refusals: &RefusalCounters, now: 
 fn write(report: &LoadReport, refusals: &RefusalCounters, now: Timestamp, out: &mut String) -> fmt::Result {
     let sample = &report.sample;
     let age = short_duration(now.since(sample.at));
-    writeln!(out, "gauges, as of {} ({age} ago)", sample.at.rfc3339_date())?;
+    writeln!(out, "gauges, as of {} ({age} ago)", sample.at.to_rfc3339())?;
     sample.readings.iter().try_for_each(|reading| writeln!(out, "  {}", gauge_line(reading)))?;
     writeln!(out, "limits")?;
     for limit in &report.limits {
@@ -55,7 +55,7 @@ fn limit_text(limit: &LoadLimit) -> String {
 /// Whether a limit is in force, since when and why; or that it cannot work.
 fn limit_state(report: &LoadReport, limit: &LoadLimit, now: Timestamp) -> String {
     if let Some(reason) = report.state.active.iter().find(|reason| reason.limit == *limit) {
-        let (since, ago) = (reason.since.rfc3339_date(), short_duration(now.since(reason.since)));
+        let (since, ago) = (reason.since.to_rfc3339(), short_duration(now.since(reason.since)));
         return format!("IN FORCE since {since} ({ago} ago), at {}", value_text(&limit.gauge, reason.value));
     }
     match report.limits_without_gauge().any(|blind| blind == limit) {

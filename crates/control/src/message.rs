@@ -54,7 +54,7 @@ fn message_json(message_state: &MessageState, stored: &SpooledMessage, now: Time
         "sender": sender.as_ref().map_or("", |sender| sender.as_str()),
         "recipient_count": recipients.len(),
         "size": stored.body.len(),
-        "accepted": accepted_at.rfc3339_date(),
+        "accepted": accepted_at.to_rfc3339(),
         "age_seconds": now.since(*accepted_at).as_secs(),
         "client": client.address.map(|address| address.to_string()),
         "helo": client.helo,

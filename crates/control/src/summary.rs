@@ -90,9 +90,9 @@ impl RecipientTally {
             ("waiting", json!(self.waiting)),
             ("held", json!(self.held)),
             ("ages", json!(self.ages)),
-            ("oldest", json!(self.accepted_first.map(Timestamp::rfc3339_date))),
+            ("oldest", json!(self.accepted_first.map(Timestamp::to_rfc3339))),
             ("oldest_age_seconds", json!(self.accepted_first.map(|first| now.since(first).as_secs()))),
-            ("next_attempt", json!(next.map(Timestamp::rfc3339_date))),
+            ("next_attempt", json!(next.map(Timestamp::to_rfc3339))),
             ("next_attempt_in_seconds", json!(next.map(|next| next.since(now).as_secs()))),
             ("error", json!(error)),
         ];
@@ -192,9 +192,9 @@ pub(super) fn by_next_hop<R: Clone>(queues: &Queues<R>, now: Timestamp) -> Vec<V
             "concurrency": hop.concurrency,
             "adopted_by": hop.adopted_by.map(queue_name),
             "failures": hop.failures,
-            "dead_until": hop.probe_at.map(Timestamp::rfc3339_date),
+            "dead_until": hop.probe_at.map(Timestamp::to_rfc3339),
             "dead_for_seconds": hop.probe_at.map(|at| at.since(now).as_secs()),
-            "rate_free_at": later(hop.rate_free_at).map(Timestamp::rfc3339_date),
+            "rate_free_at": later(hop.rate_free_at).map(Timestamp::to_rfc3339),
             "rate_free_in_ms": later(hop.rate_free_at).map(|at| at.since(now).as_millis() as u64),
             "error": hop.error.map(ToString::to_string),
         })

@@ -49,7 +49,7 @@ use ldap::{LdapConfig, LdapConfigError};
 use lookup::{LookupAnswer, Table, fold_key};
 
 pub use password::{
-    ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, PASSWORD_OCTETS_MAX, PasswordHashError,
+    ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, HashComputationError, PASSWORD_OCTETS_MAX,
     SCRAM_ITERATIONS_MAX, SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError,
 };
 pub use throttle::{LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};

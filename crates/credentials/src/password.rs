@@ -142,7 +142,7 @@ const UNSUPPORTED_CRYPT_IDS: [&str; 20] = [
 /// The hash could not be computed, for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot compute {0}: out of memory?")]
-pub struct PasswordHashError(&'static str);
+pub struct HashComputationError(&'static str);
 
 /// The maximum number of stored passwords per user. Each that does not match costs its time.
 pub const HASHES_MAX: usize = 4;
@@ -251,14 +251,14 @@ impl StoredPassword {
     /// Checks a password. Takes as long as the scheme does, up to a second; a password that is
     /// empty, too long or contains NUL fails without computing. The final comparison takes constant
     /// time.
-    pub fn verify(&self, password: &str) -> Result<bool, PasswordHashError> {
+    pub fn verify(&self, password: &str) -> Result<bool, HashComputationError> {
         if !is_acceptable(password) {
             return Ok(false);
         }
         let octets = password.as_bytes();
         let is_right = match &self.0 {
-            Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| PasswordHashError(self.scheme()))?,
-            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| PasswordHashError(self.scheme()))?,
+            Scheme::Argon2(argon) => argon.verify(octets).map_err(|_| HashComputationError(self.scheme()))?,
+            Scheme::Bcrypt(text) => bcrypt::verify(octets, text).map_err(|_| HashComputationError(self.scheme()))?,
             Scheme::ShaCrypt { is_sha512: is_wide, rounds, salt, hash } => {
                 crypt::sha_crypt(*is_wide, octets, salt, *rounds).as_bytes().ct_eq(hash.as_bytes()).into()
             }
@@ -274,7 +274,7 @@ impl StoredPassword {
 
     /// Checks a password against several stored ones until one matches. If none does, an error
     /// takes precedence.
-    pub(super) fn verify_any(all: &[StoredPassword], password: &str) -> Result<bool, PasswordHashError> {
+    pub(super) fn verify_any(all: &[StoredPassword], password: &str) -> Result<bool, HashComputationError> {
         let mut ended = Ok(false);
         for stored in all {
             match stored.verify(password) {

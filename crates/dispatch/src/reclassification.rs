@@ -30,7 +30,7 @@ impl Reclassification {
             return;
         }
         let mut known = HashMap::new();
-        queues.pick_to_reclassify(&mut |entry, destination| {
+        queues.pick_recipients_to_reclassify(&mut |entry, destination| {
             let differs = || {
                 let domain = destination.split_once('!').map_or(destination, |(_, domain)| domain);
                 before.needs_directory(domain) != now.needs_directory(domain)
@@ -49,7 +49,7 @@ impl Reclassification {
             return;
         }
         let mut in_flight = HashSet::new();
-        queues.pick_to_reclassify(&mut |entry, _| {
+        queues.pick_recipients_to_reclassify(&mut |entry, _| {
             let recipient = (entry.id, entry.ordinal);
             let has_moved = self.0.contains(&recipient);
             if has_moved && entry.progress == RecipientProgress::InFlight {

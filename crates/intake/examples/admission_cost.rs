@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use load::{LoadLimits, LoadMonitor, LoadMonitorHandle, MachineGauges};
+use load::{LoadLimits, LoadMonitor, LoadMonitorHandle, MachineGaugeReader};
 use mail::Rate;
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX};
 
@@ -18,7 +18,7 @@ const ROUNDS: u32 = 1_000_000;
 
 fn main() -> std::io::Result<()> {
     let limits = LoadLimits { refuse_above: Some(1e9), memory_min: Some(1), ..LoadLimits::default() };
-    let monitor = LoadMonitor::new(MachineGauges::open(["."]), limits, |_, _| {});
+    let monitor = LoadMonitor::new(MachineGaugeReader::open(["."]), limits, |_, _| {});
     let watch = monitor.handle();
     // A thousand times as often as in a server, so that the cost of sampling would show.
     let _running = monitor.start(Duration::from_millis(1))?;

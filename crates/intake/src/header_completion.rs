@@ -50,7 +50,7 @@ impl HeaderCompletion {
         };
         let mut whole = Vec::with_capacity(self.held.len() + 128);
         if !has_field(header, b"Date") {
-            whole.extend_from_slice(format!("Date: {}\r\n", self.date.rfc5322_date()).as_bytes());
+            whole.extend_from_slice(format!("Date: {}\r\n", self.date.to_rfc5322()).as_bytes());
         }
         if !has_field(header, b"Message-ID") {
             whole.extend_from_slice(format!("Message-ID: {}\r\n", self.message_id).as_bytes());

@@ -34,7 +34,7 @@ impl ReceivedLine<'_> {
     /// The folded line with its CRLF.
     pub(crate) fn to_line(&self) -> String {
         let recipient = self.recipient.map(|address| format!("\r\n\tfor <{address}>")).unwrap_or_default();
-        let (hostname, protocol, id, date) = (self.hostname, self.protocol, self.id, self.now.rfc5322_date());
+        let (hostname, protocol, id, date) = (self.hostname, self.protocol, self.id, self.now.to_rfc5322());
         match self.source {
             MessageSource::Client { helo, address, security, user } => {
                 let client = match address {

@@ -22,7 +22,7 @@ mod space;
 
 pub use average::{LoadAverage, LoadAverageReader, PROC_LOADAVG};
 pub use disk::{DiskStats, DiskStatsReader};
-pub use machine::MachineGauges;
+pub use machine::MachineGaugeReader;
 pub use memory::{AvailableMemory, AvailableMemoryReader};
 pub use monitor::{GaugeReader, LoadMonitor, LoadMonitorHandle, LoadMonitorThread, LoadReport, SAMPLE_EVERY};
 pub use policy::{AllowedClients, AllowedDeliveries, LoadLimits, LoadRestrictions, Shortage};

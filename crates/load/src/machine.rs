@@ -17,7 +17,7 @@ const STATVFS: &str = "fstatvfs";
 
 /// The open gauges of the machine.
 #[derive(Debug)]
-pub struct MachineGauges {
+pub struct MachineGaugeReader {
     load_average: LoadAverageReader,
     pressures: [Option<PressureReader>; 3],
     memory: Option<AvailableMemoryReader>,
@@ -32,10 +32,10 @@ struct FileSystemGauge {
     space: Option<FreeSpaceReader>,
 }
 
-impl MachineGauges {
+impl MachineGaugeReader {
     /// Opens the gauges of the machine and of the file systems that contain these paths. Each file
     /// system is listed once, under the first of its paths.
-    pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> MachineGauges {
+    pub fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> MachineGaugeReader {
         let mut disks: Vec<FileSystemGauge> = Vec::new();
         for path in paths {
             let disk = FileSystemGauge::open(path.as_ref());
@@ -43,7 +43,7 @@ impl MachineGauges {
                 disks.push(disk);
             }
         }
-        MachineGauges {
+        MachineGaugeReader {
             load_average: LoadAverageReader::open(),
             pressures: RESOURCES.map(PressureReader::open),
             memory: AvailableMemoryReader::open().ok(),
@@ -52,7 +52,7 @@ impl MachineGauges {
     }
 }
 
-impl GaugeReader for MachineGauges {
+impl GaugeReader for MachineGaugeReader {
     fn read(&mut self) -> Vec<GaugeReading> {
         let load_average = self.load_average.sample().ok().map(|averages| averages.one_min);
         let memory = self.memory.as_mut().and_then(|memory| memory.sample().ok());
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn this_machine_has_load_memory_and_disk_space() {
         let folder = tempfile::tempdir().unwrap();
-        let readings = MachineGauges::open([folder.path()]).read();
+        let readings = MachineGaugeReader::open([folder.path()]).read();
         assert_eq!(readings.len(), 7);
         let value = |wanted: &Gauge| readings.iter().find(|reading| reading.gauge == *wanted).unwrap().value;
         assert!(value(&Gauge::LoadAverage).is_some());
@@ -123,7 +123,7 @@ mod tests {
         let (a, b, later) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("later"));
         std::fs::create_dir(&a).unwrap();
         std::fs::create_dir(&b).unwrap();
-        let mut machine = MachineGauges::open([&a, &b, &later, &later]);
+        let mut machine = MachineGaugeReader::open([&a, &b, &later, &later]);
         let disks = |readings: Vec<GaugeReading>| -> Vec<(Gauge, bool)> {
             let spaces = readings.into_iter().filter(|reading| matches!(reading.gauge, Gauge::FreeSpace(_)));
             spaces.map(|reading| (reading.gauge, reading.value.is_some())).collect()

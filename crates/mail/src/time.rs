@@ -27,7 +27,7 @@ impl Timestamp {
 
     /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date format of messages (RFC 5322 section 3.3), in
     /// UTC.
-    pub fn rfc5322_date(self) -> String {
+    pub fn to_rfc5322(self) -> String {
         const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let c = CalendarTime::from_timestamp(self);
@@ -36,7 +36,7 @@ impl Timestamp {
     }
 
     /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
-    pub fn rfc3339_date(self) -> String {
+    pub fn to_rfc3339(self) -> String {
         let c = CalendarTime::from_timestamp(self);
         let millis = self.0 % 1000;
         format!("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{millis:03}Z", c.year, c.month, c.day, c.hour, c.minute, c.second)
@@ -126,8 +126,8 @@ mod tests {
             (1_798_761_599_000, "2026-12-31T23:59:59.000Z", "Thu, 31 Dec 2026 23:59:59 +0000"),
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z", "Mon, 1 Mar 2100 00:00:00 +0000"),
         ] {
-            assert_eq!(Timestamp(millis).rfc3339_date(), rfc3339);
-            assert_eq!(Timestamp(millis).rfc5322_date(), rfc5322);
+            assert_eq!(Timestamp(millis).to_rfc3339(), rfc3339);
+            assert_eq!(Timestamp(millis).to_rfc5322(), rfc5322);
         }
     }
 
@@ -158,6 +158,6 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_a_date_too() {
-        assert!(Timestamp(u64::MAX).rfc5322_date().ends_with("+0000"));
+        assert!(Timestamp(u64::MAX).to_rfc5322().ends_with("+0000"));
     }
 }

@@ -306,7 +306,7 @@ impl Injector {
             drop_file.sender.as_ref().map_or_else(|| format!("MAILER-DAEMON@{}", self.origin), Address::to_string);
         let id = format!("{:x}.{}@{}", now.millis(), drop_folder::random_name().map_err(unwritten)?, self.hostname);
         let name = self.options.full_name.as_deref();
-        let date = now.rfc5322_date();
+        let date = now.to_rfc5322();
         drop_file.content = draft.complete(&HeaderDefaults { from: &from, name, date: &date, message_id: &id });
         if drop_file.content.len() as u64 > self.octets_max {
             return Err(TextError::TooLarge(self.octets_max).into());

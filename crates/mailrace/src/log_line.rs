@@ -115,7 +115,7 @@ fn write_fields(writer: &mut LogLineWriter<'_>, event: &MailEvent) {
             writer.recipient(id, sender.as_ref(), recipient);
             writer.text("transport", transport);
             writer.optional_text("relay", relay.as_deref());
-            writer.unescaped("until", &until.rfc3339_date());
+            writer.unescaped("until", &until.to_rfc3339());
             writer.text("reason", &reason.to_string());
         }
         MailEvent::Held { id, recipient }
@@ -157,7 +157,7 @@ struct LogLineWriter<'a> {
 
 impl LogLineWriter<'_> {
     fn begin(&mut self, time: Timestamp, name: &str) {
-        let time = time.rfc3339_date();
+        let time = time.to_rfc3339();
         match self.format {
             LogFormat::Text => self.push(format_args!("{time} {name}")),
             LogFormat::Json => self.push(format_args!("{{\"time\":\"{time}\",\"event\":\"{name}\"")),

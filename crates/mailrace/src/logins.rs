@@ -114,7 +114,7 @@ fn credential_source(config: &Config, auth: &AuthSettings, tables: &OpenTables) 
             tables.find(name).context("every configuration has the tables that it names")?.clone(),
         ),
         AuthBackend::Bind(name) => match config.table(name).map(|table| &table.kind) {
-            Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::ldap_config(ldap)?)),
+            Some(TableKind::Ldap(ldap)) => CredentialSource::Ldap(Box::new(tables::ldap_config_with_password(ldap)?)),
             _ => anyhow::bail!("the table {name:?} is not an LDAP table"),
         },
     })

@@ -19,7 +19,7 @@ use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
 use intake::drop_folder::DropFolderScanner;
-use load::{LoadMonitor, MachineGauges};
+use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
 use net::{InheritedSockets, TlsServer};
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
@@ -272,7 +272,7 @@ fn open_spool(
 /// log when a limit enters or leaves force.
 fn monitor(config: &Config, scheduler: SchedulerHandle, log: Arc<Log>) -> LoadMonitor {
     let disks = from_config::monitored_folders(config);
-    LoadMonitor::new(MachineGauges::open(&disks), config.load.limits.clone(), move |before, after| {
+    LoadMonitor::new(MachineGaugeReader::open(&disks), config.load.limits.clone(), move |before, after| {
         scheduler.set_allowed_deliveries(after.restrictions().delivery);
         for reason in after.activated_since(before) {
             log.event(LogLevel::Warning, "a load limit is in force", &[("reason", &reason)]);

@@ -18,7 +18,7 @@ use crate::output::output;
 use config::{self, Config, TableKind};
 
 pub use events::table_event_logger;
-pub use open::ldap_config;
+pub use open::ldap_config_with_password;
 use open::{failed, open};
 use open_table::{OpenTable, file_stamps, replica_file};
 

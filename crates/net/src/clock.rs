@@ -16,7 +16,7 @@ pub fn steady_now() -> Timestamp {
 
 /// The instant at which the session clock passes `moment`; one millisecond later, because the clock
 /// counts whole milliseconds.
-pub fn instant_of(moment: Timestamp) -> Instant {
+pub fn steady_instant(moment: Timestamp) -> Instant {
     let (start, time) = start();
     start + moment.since(time) + Duration::from_millis(1)
 }

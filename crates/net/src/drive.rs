@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::input::with_input;
 use crate::server_stream::ServerStream;
-use crate::{StopReceiver, TlsServer, instant_of, steady_now as now};
+use crate::{StopReceiver, TlsServer, steady_instant, steady_now as now};
 
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
 /// the connection, and the peer might not see the last reply.
@@ -85,7 +85,7 @@ impl<S: Future<Output = ()>> Interrupts<'_, S> {
 
     fn rearm(&mut self, due: Timestamp) {
         self.due = due;
-        self.timer.as_mut().reset(instant_of(due));
+        self.timer.as_mut().reset(steady_instant(due));
     }
 
     /// Moves the timer if the deadline is earlier. A later deadline costs nothing until the timer
@@ -106,7 +106,7 @@ pub async fn drive_connection(
 ) {
     let stopping = pin!(stop.wait_for_stop());
     let due = deadline(conversation);
-    let timer = pin!(sleep_until(instant_of(due)));
+    let timer = pin!(sleep_until(steady_instant(due)));
     let mut interrupts = Interrupts { stopping, stop_was_reported: false, timer, due };
     loop {
         conversation.work().await;

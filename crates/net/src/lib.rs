@@ -22,7 +22,7 @@ mod tls_server;
 
 pub use body_read::{DISK_READS_MAX, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
 pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
-pub use clock::{instant_of, steady_now};
+pub use clock::{steady_instant, steady_now};
 pub use connection_limits::{ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, SessionPermit};
 pub use drive::{ConnectionHandler, close_gracefully, discard_input, drive_connection};
 pub use endpoint::Endpoint;

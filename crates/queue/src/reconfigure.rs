@@ -5,7 +5,7 @@
 //! | the settings of a queue | the next turn and the next verdict use the new ones |
 //! | a new queue | it takes what is admitted to it |
 //! | a removed queue: it is *retired* | attempts in flight end; all other recipients leave it to be classified again ([`AttemptPurpose::Reclassify`]) |
-//! | the caller's rules | the recipients the caller selects leave to be classified again ([`Queues::pick_to_reclassify`]) |
+//! | the caller's rules | the recipients the caller selects leave to be classified again ([`Queues::pick_recipients_to_reclassify`]) |
 //! | the routes | no recipient leaves by an old route; each route is requested again, and recipients whose next hop changed are due; not while the new route is transient |
 //!
 //! Queue numbers never change, because attempts, destinations and the caller's rules contain them.
@@ -129,7 +129,10 @@ impl<R: Clone> Queues<R> {
     /// come out of `next` as attempts of [`AttemptPurpose::Reclassify`]. `should_reclassify` also
     /// gets the name of the destination, and is called for recipients in flight too, which are not
     /// picked. Returns the number picked.
-    pub fn pick_to_reclassify(&mut self, should_reclassify: &mut dyn FnMut(&RecipientView, &str) -> bool) -> usize {
+    pub fn pick_recipients_to_reclassify(
+        &mut self,
+        should_reclassify: &mut dyn FnMut(&RecipientView, &str) -> bool,
+    ) -> usize {
         let mut chosen = Vec::new();
         for (index, progress) in self.all_recipients() {
             let entry = self.recipient_view(index, progress);

@@ -109,7 +109,7 @@ fn selected_recipients_leave_to_be_reclassified_and_those_in_flight_stay() {
     let flying = harness.take();
     assert_eq!((flying.id, harness.queues.destination_name(flying.destination)), (id(1), "a.example"));
     let mut in_flight = Vec::new();
-    let picked = harness.queues.pick_to_reclassify(&mut |entry, destination| {
+    let picked = harness.queues.pick_recipients_to_reclassify(&mut |entry, destination| {
         let is_meant = destination == "a.example";
         if is_meant && entry.progress == queue::RecipientProgress::InFlight {
             in_flight.push(entry.id);

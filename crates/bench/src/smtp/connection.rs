@@ -165,7 +165,7 @@ impl SmtpConnection {
 
     /// Sends pending output, or receives.
     async fn move_bytes(&mut self, worker: &Worker, message: Option<&OutgoingMessage>) {
-        let deadline = self.client.poll_deadline().map_or_else(|| worker.deadline(), net::instant_of);
+        let deadline = self.client.poll_deadline().map_or_else(|| worker.deadline(), net::steady_instant);
         let (client, wire) = (&mut self.client, &mut self.wire);
         let output = client.output();
         let [head, text, tail] = match message {

@@ -75,7 +75,7 @@ impl MessageState {
         let age = short_duration(now.since(envelope.accepted_at));
         let recipients = plural(envelope.recipients.len(), "recipient");
         writeln!(out, "{} from <{sender}> to {recipients}", self.id)?;
-        writeln!(out, "  {} bytes, accepted {} ({age} ago)", stored.body.len(), envelope.accepted_at.rfc3339_date())?;
+        writeln!(out, "  {} bytes, accepted {} ({age} ago)", stored.body.len(), envelope.accepted_at.to_rfc3339())?;
         let all = (0..).zip(&envelope.recipients);
         for (ordinal, recipient) in all.clone().take(RECIPIENTS_MAX) {
             writeln!(out, "  <{}>: {}", recipient.address, self.state(ordinal, stored, now))?;

@@ -18,7 +18,7 @@ pub(super) fn status_part(report: &DsnReport<'_>, context: &DsnComposeInput<'_>,
     }
     text.line(format_args!("Reporting-MTA: dns; {}", sanitize_foreign_text(context.hostname, Charset::Ascii)));
     text.line(format_args!("X-Mailrace-Queue-ID: {}", context.original_id));
-    text.line(format_args!("Arrival-Date: {}", report.envelope.accepted_at.rfc5322_date()));
+    text.line(format_args!("Arrival-Date: {}", report.envelope.accepted_at.to_rfc5322()));
     for entry in &report.entries {
         text.empty_line();
         write_recipient(&mut text, entry, context, charset);
@@ -38,10 +38,10 @@ fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, context: &
         text.wrapped_line("Diagnostic-Code: smtp;", " ", &sanitize_foreign_text(&reply.to_string(), charset));
     }
     if let Some(attempted_at) = context.attempted_at {
-        text.line(format_args!("Last-Attempt-Date: {}", attempted_at.rfc5322_date()));
+        text.line(format_args!("Last-Attempt-Date: {}", attempted_at.to_rfc5322()));
     }
     if let DsnAction::Delayed { until, .. } = entry.action {
-        text.line(format_args!("Will-Retry-Until: {}", until.rfc5322_date()));
+        text.line(format_args!("Will-Retry-Until: {}", until.to_rfc5322()));
     }
 }
 

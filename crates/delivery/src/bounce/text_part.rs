@@ -14,7 +14,7 @@ const KINDS: [DsnKind; 4] = [DsnKind::Failed, DsnKind::Delayed, DsnKind::Relayed
 /// The header fields, except those of MIME.
 pub(super) fn write_header(text: &mut NoticeWriter, report: &DsnReport<'_>, context: &DsnComposeInput<'_>) {
     let hostname = sanitize_foreign_text(context.hostname, Charset::Ascii);
-    text.line(format_args!("Date: {}", context.now.rfc5322_date()));
+    text.line(format_args!("Date: {}", context.now.to_rfc5322()));
     text.line(format_args!("From: \"Mail Delivery System\" <mailer-daemon@{hostname}>"));
     text.line(format_args!("To: <{}>", report.to));
     text.line(format_args!("Subject: {}", subject(report)));
@@ -104,7 +104,7 @@ fn write_recipient(text: &mut NoticeWriter, entry: &DsnRecipient<'_>, is_double_
             text.wrapped_line("   ", "    ", advice(failure_status(reply)))
         }
         DsnAction::Delayed { until, .. } => {
-            text.wrapped_line("   ", "    ", &format!("We will keep trying until {}.", until.rfc5322_date()));
+            text.wrapped_line("   ", "    ", &format!("We will keep trying until {}.", until.to_rfc5322()));
         }
         _ => {}
     }
@@ -142,7 +142,7 @@ fn closing(report: &DsnReport<'_>, context: &DsnComposeInput<'_>, portion: DsnRe
         (DsnReturn::Full, true) => "the message",
         (DsnReturn::Headers, true) => "the header of the message",
     };
-    let arrival_date = report.envelope.accepted_at.rfc5322_date();
+    let arrival_date = report.envelope.accepted_at.to_rfc5322();
     let number = context.original_id;
     format!(
         "We accepted the message on {arrival_date} with queue ID {number}. A report for mail programs and {what} \

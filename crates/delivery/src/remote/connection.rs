@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use mail::BodyError;
-use net::{OutboundConnection, TlsClient, instant_of, steady_now};
+use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
 use protocol::smtp::client::{
     BeginTransactionError, CloseReason, DotStuffing, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
 };
@@ -231,7 +231,7 @@ impl RemoteConnection {
         slow_detector: &mut SlowDetector<'_>,
     ) -> SendStep {
         self.track_transfer();
-        let deadline = self.client.poll_deadline().map_or_else(|| Instant::now() + IDLE_POLL_INTERVAL, instant_of);
+        let deadline = self.client.poll_deadline().map_or_else(|| Instant::now() + IDLE_POLL_INTERVAL, steady_instant);
         let slow_at = slow_detector.report_at(self.wait_started_at, self.transfer);
         let over_at = self.transfer.map(|transfer| transfer.due_at(self.block_time, OCTETS_PER_SECOND_MIN));
         let wake_at = [slow_at, over_at].into_iter().flatten().fold(deadline, Instant::min);

@@ -78,7 +78,7 @@ fn open_ldap(
     table: &config::LdapTableConfig,
     opener: &TableOpener<'_>,
 ) -> Result<Arc<dyn Table>, ExitError> {
-    let config = ldap_config(table)?;
+    let config = ldap_config_with_password(table)?;
     let backend =
         Ldap::new(config.clone(), table.lookup_settings.concurrency).map_err(|error| with_table_name(name, error))?;
     let direct = layered(name, backend, table.lookup_settings, opener.event_handler())?;
@@ -98,7 +98,7 @@ fn open_ldap(
 }
 
 /// The LDAP settings, with the password from its file.
-pub fn ldap_config(table: &config::LdapTableConfig) -> Result<LdapConfig, ExitError> {
+pub fn ldap_config_with_password(table: &config::LdapTableConfig) -> Result<LdapConfig, ExitError> {
     let mut config = table.directory.clone();
     if let (Some(file), LdapBindMethod::Simple { password: empty, .. }) =
         (&table.password_file, &mut config.servers.bind)
