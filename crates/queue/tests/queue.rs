@@ -208,6 +208,19 @@ fn many_single_messages_one_after_the_other_are_not_bulk() {
 }
 
 #[test]
+fn a_message_is_bulk_above_the_limit_and_not_at_it() {
+    for (recipients, order) in [(10, [40, 41]), (11, [41, 40])] {
+        let mut config = config();
+        config.policy.bulk_above = 10;
+        let mut harness = Harness::new(config);
+        harness.prove("b.example");
+        harness.admit(40, 6, "b.example", recipients);
+        harness.admit(41, 5, "c.example", 1);
+        assert_eq!(harness.drain(), order, "{recipients} recipients");
+    }
+}
+
+#[test]
 fn pending_recipients_of_a_restart_wait_for_their_time_and_keep_their_count() {
     let mut harness = harness();
     harness.prove("a.example");
