@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from . import accounting
-from .smtp import lasting_port
+from .smtp import free_port
 
 USER = "postgres"
 _START_SECONDS_MAX = 60.0
@@ -31,7 +31,7 @@ class Postgresql:
         # A folder that this user can enter, with a path short enough for a socket.
         self._made = tempfile.TemporaryDirectory(prefix="mailrace-pg-", ignore_cleanup_errors=True)
         self.folder = pathlib.Path(self._made.name)
-        self.port = lasting_port()
+        self.port = free_port()
         self.password = password
         self.group = accounting.Group("postgresql")
         self.log = self.folder / "postgres.log"

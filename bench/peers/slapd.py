@@ -15,7 +15,7 @@ import time
 from . import accounting, people
 from .ldap import BASE as BASE_SCOPE
 from .ldap import Client
-from .smtp import lasting_port
+from .smtp import free_port
 
 ADMIN, PASSWORD = f"cn=admin,{people.BASE}", "secret"
 _START_SECONDS_MAX = 30.0
@@ -57,7 +57,7 @@ class Slapd:
                  extra=""):  # fmt: skip
         self.folder = pathlib.Path(folder) / "slapd"
         (self.folder / "db").mkdir(parents=True)
-        self.port, self.tls_port = lasting_port(), lasting_port() if tls else None
+        self.port, self.tls_port = free_port(), free_port() if tls else None
         # The path of a unix socket has a small limit.
         self._sockets = tempfile.TemporaryDirectory(prefix="mailrace-ldapi-", ignore_cleanup_errors=True)
         pathlib.Path(self._sockets.name).chmod(0o755)

@@ -17,7 +17,7 @@ from . import accounting, load
 
 SENDER, RECIPIENT = "sender@bench.test", "user@bench.test"
 _LISTEN_SECONDS_MAX = 20.0
-_LASTING_PORT_MIN = 16_384
+_PORT_MIN = 16_384
 _PORT_TRIES = 100
 
 
@@ -93,18 +93,11 @@ class Sink:
 
 
 def free_port():
-    """A free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def lasting_port():
-    """A free loopback port that stays free while its server is down: it is outside the range of
-    ephemeral ports.
+    """A free loopback port. It stays free until a server takes it, and while that server is down:
+    it is outside the range from which the kernel takes the ports of clients.
     """
     first_of_clients = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(_LASTING_PORT_MIN, max(first_of_clients, _LASTING_PORT_MIN + 1000)), _PORT_TRIES):
+    for port in random.sample(range(_PORT_MIN, max(first_of_clients, _PORT_MIN + 1000)), _PORT_TRIES):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

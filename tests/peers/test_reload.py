@@ -14,6 +14,7 @@ import unittest
 from harness import Client, Mailrace, await_messages, await_that, folder, make_message
 from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.mailrace import route
+from peers.smtp import free_port
 from test_tls import issue
 from test_tls import section as certificate
 
@@ -32,12 +33,6 @@ def edit(server, old, new):
     text = server.config.read_text()
     assert old in text, old
     server.config.write_text(text.replace(old, new, 1))
-
-
-def free_port():
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 def listener(port):

@@ -41,7 +41,7 @@ struct TrialGuard {
 impl TrialGuard {
     fn acquire() -> TrialGuard {
         let _only = ONE_AT_A_TIME.lock();
-        TrialGuard { port: free_port(), folder: tempfile::tempdir().unwrap(), _only }
+        TrialGuard { port: sim::free_port(), folder: tempfile::tempdir().unwrap(), _only }
     }
 
     fn path(&self, name: &str) -> String {
@@ -81,10 +81,6 @@ impl TrialGuard {
             }
         });
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn is_up(port: u16) -> bool {
@@ -131,7 +127,7 @@ fn a_server_that_delivers_again_after_a_restart_is_bad_only_with_no_doubles() {
 #[test]
 fn relayed_mail_is_received_by_the_sink() {
     let guard = TrialGuard::acquire();
-    let sink = format!("127.0.0.1:{}", free_port());
+    let sink = format!("127.0.0.1:{}", sim::free_port());
     assert_eq!(guard.run_trial(&guard.toy("relay", &sink), &["--sink", &sink]).unwrap(), RunVerdict::Good);
 }
 

@@ -1,7 +1,6 @@
 //! A temporary PostgreSQL server for a test, on a free port of 127.0.0.1.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,7 +26,7 @@ impl Cluster {
         let programs = programs()?;
         let folder = tempfile::Builder::new().prefix("mailrace-pg-").tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = sim::free_port();
         let mut cluster = Cluster { folder, programs, port, server: None };
         let mut make = cluster.program("initdb");
         make.args(["--no-sync", "-E", "UTF8", "--no-locale", "-A", "trust", "-U", USER, "-D"]).arg(cluster.data());
