@@ -22,8 +22,6 @@
 //! its rules or arrives too slowly: load never interrupts a message. This crate does not know how
 //! messages are delivered, and makes no DNS lookups for remote recipients.
 
-pub mod access;
-mod access_state;
 mod body;
 mod commit_notifier;
 pub mod drop_folder;
@@ -36,7 +34,8 @@ mod recipients;
 mod refusals;
 mod replies;
 mod session;
-mod session_access;
+mod session_checks;
+mod session_stages;
 mod throttled_log;
 mod tls_handshakes;
 mod transaction;
@@ -46,17 +45,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use filter::{CheckChain, Refusal};
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, MailEvent, Networks, QuotaCheck, Reply};
+use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck, Reply};
 use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, StopReceiver, TlsServer};
 use protocol::smtp::server::{SmtpPeer, SmtpServerConfig as Machine, TlsMode};
 use spool::Spool;
 use tokio::net::TcpStream;
 
-use access::AccessRules;
-pub use access_state::UntaggedAddresses;
-use access_state::{AccessDenied, AccessState};
 pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
 pub use logins::LoginPolicy;
@@ -79,7 +76,7 @@ pub struct IntakeContext {
     /// Whether the log includes the subjects of messages.
     pub logs_subjects: bool,
     /// Logs the causes of failures, which clients are not told.
-    pub operator_log: Arc<ThrottledLog>,
+    pub operator_log: Arc<dyn OperatorLog>,
     /// The current load of the machine.
     pub load: LoadMonitorHandle,
     /// Counts sessions, and enforces the limits of single clients.
@@ -100,8 +97,8 @@ pub struct IntakeContext {
     pub normalized_networks: Networks,
     /// Clients that may use XCLIENT.
     pub proxy_networks: Networks,
-    /// Access rules, in addition to everything else here; None: there are no rules.
-    pub access_rules: Option<AccessRules>,
+    /// The checks of sessions and messages, in addition to everything else here.
+    pub checks: CheckChain,
     /// Memory for bodies being received.
     pub body_memory: BodyMemoryBudget,
     /// The maximum number of recipients of one message after alias expansion.
@@ -165,8 +162,8 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
         Err(refusal) => return reject_connection(&listener, &stream, client, refusal),
     };
     let must_log_in = listener.smtp_config.auth.as_ref().is_some_and(|auth| auth.required);
-    let connected = match context.check_client(client, must_log_in, &stop).await {
-        Some(Ok(standing)) => standing,
+    let checks = match context.check_client(client, must_log_in, &stop).await {
+        Some(Ok(checks)) => checks,
         Some(Err(denied)) => {
             deny_connection(&listener, &stream, client, denied);
             // It keeps its permit until then. Boxed, to keep sessions small.
@@ -176,14 +173,7 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
     };
     let normalise_bare_newlines = context.normalized_networks.contains(client);
     let peer = SmtpPeer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
-    let client_state = ClientState {
-        permit,
-        trusted,
-        must_log_in,
-        local_address,
-        connect_access: connected,
-        helo_access: AccessState::default(),
-    };
+    let client_state = ClientState { permit, trusted, must_log_in, local_address };
     let stream = if listener.smtp_config.tls == TlsMode::Implicit {
         // Without an acceptor the session ends: it must not continue in clear text.
         let Some(acceptor) = listener.acceptor.clone() else { return };
@@ -195,7 +185,7 @@ pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, cli
     } else {
         ServerStream::from(stream)
     };
-    let mut intake = IntakeSession::new(listener, peer, client_state, stream.tls_info());
+    let mut intake = IntakeSession::new(listener, peer, client_state, checks, stream.tls_info());
     net::drive_connection(stream, stop, &mut intake).await;
 }
 
@@ -231,10 +221,6 @@ struct ClientState {
     must_log_in: bool,
     /// The local address it connected to.
     local_address: Option<IpAddr>,
-    /// The result of the access rules for its address.
-    connect_access: AccessState,
-    /// The result of the access rules for its HELO name.
-    helo_access: AccessState,
 }
 
 /// The addresses of both ends of a connection.
@@ -280,11 +266,11 @@ fn reject_connection(listener: &ListenerContext, stream: &TcpStream, client: IpA
     }
 }
 
-/// Refuses a connection because of an access rule. The reply closes the connection: a client that
+/// Refuses a connection because of a check. The reply closes the connection: a client that
 /// stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
-fn deny_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, denied: AccessDenied) {
+fn deny_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, denied: Refusal) {
     send_single_reply(listener, stream, &denied.reply);
-    listener.intake.log_refused(client, Some(denied.rule), denied.reply);
+    listener.intake.log_refused(client, Some(denied.by), denied.reply);
 }
 
 /// Writing a few bytes to an empty socket never blocks. With implicit TLS nothing is sent: there

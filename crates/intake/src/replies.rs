@@ -28,17 +28,6 @@ pub(crate) const NOT_QUALIFIED: Reply =
     static_reply(550, EnhancedCode(5, 1, 2), "A fully qualified domain name is required");
 pub(crate) const DIRECTORY_UNAVAILABLE: Reply =
     static_reply(451, EnhancedCode(4, 3, 0), "Directory unavailable, try again later");
-/// RFC 5321 section 3.1: sent instead of the banner.
-pub(crate) const CLIENT_DENIED: Reply = static_reply(554, EnhancedCode(5, 7, 1), "Access denied");
-pub(crate) const DENIED: Reply = static_reply(550, EnhancedCode(5, 7, 1), "Access denied");
-pub(crate) const CLIENT_DEFERRED: Reply =
-    static_reply(421, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const DEFERRED: Reply =
-    static_reply(451, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const RECIPIENT_DEFERRED: Reply =
-    static_reply(450, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const ACCESS_UNAVAILABLE: Reply =
-    static_reply(451, EnhancedCode(4, 3, 0), "Access rules unavailable, try again later");
 /// The error is in the directory, and may be corrected before the client gives up.
 pub(crate) const ALIAS_TOO_DEEP: Reply = static_reply(451, EnhancedCode(4, 4, 6), "Alias loop");
 pub(crate) const ALIAS_TOO_MANY: Reply =
