@@ -34,6 +34,9 @@ pub(crate) const ALIAS_TOO_MANY: Reply =
     static_reply(452, EnhancedCode(4, 5, 3), "Alias expands to too many addresses");
 pub(crate) const RECIPIENTS_FULL: Reply =
     static_reply(452, EnhancedCode(4, 5, 3), "Too many recipients after alias expansion");
+/// The commit step of the spool is behind.
+pub(crate) const SPOOL_BUSY: Reply =
+    static_reply(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
 pub(crate) const BODY_UNWRITABLE: Reply = static_reply(451, EnhancedCode(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {
@@ -67,7 +70,8 @@ pub(crate) fn body_unwritable(error: &std::io::Error) -> Reply {
 pub(crate) fn commit_failed(error: &CommitError) -> Reply {
     match error {
         CommitError::Full => DISK_SHORT,
-        CommitError::Failed(_) => BODY_UNWRITABLE,
+        CommitError::Failed(_) | CommitError::StepFailed(_) => BODY_UNWRITABLE,
+        CommitError::StepBacklog => SPOOL_BUSY,
         CommitError::TooLarge => static_reply(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
         CommitError::Closed => static_reply(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
     }
