@@ -33,12 +33,12 @@ pub struct SessionChecks {
 }
 
 /// What happens to a message that is not refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disposition {
     /// Its recipients are held.
     pub held: bool,
-    /// It is dropped.
-    pub discarded: bool,
+    /// It is dropped, by the rule or check of this name.
+    pub discarded_by: Option<Box<str>>,
 }
 
 /// Why a complete message is not accepted.
@@ -186,7 +186,7 @@ impl SessionChecks {
             let mut effects = running.take_verdict(Stage::Message, verdict).map_err(MessageCheckError::Refused)?;
             make_edits(std::mem::take(&mut effects.edits), message).await?;
             findings.extend_from_slice(&effects.findings);
-            let is_discarded = effects.disposition.discarded;
+            let is_discarded = effects.disposition.discarded_by.is_some();
             self.transaction.absorb(effects);
             if is_discarded {
                 break;
@@ -195,10 +195,13 @@ impl SessionChecks {
         Ok(())
     }
 
-    /// What happens to the message, by all that was said so far.
-    pub fn disposition(&self) -> Disposition {
+    /// What happens to the message, by all that was said so far. One that edits have left without
+    /// recipients is discarded.
+    pub fn disposition(&self, has_recipients: bool) -> Disposition {
         let said = [&self.connection, &self.helo, &self.transaction];
-        said.iter().fold(Disposition::default(), |sum, effects| sum.or(effects.disposition))
+        let sum = said.iter().fold(Disposition::default(), |sum, effects| sum.or(effects.disposition.clone()));
+        let without_recipients = (!has_recipients).then(|| "all recipients removed".into());
+        Disposition { discarded_by: sum.discarded_by.or(without_recipients), ..sum }
     }
 
     async fn run(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Result<Effects, Refusal> {
@@ -252,7 +255,7 @@ impl RunningCheck {
 
     fn take_verdict(&mut self, stage: Stage, verdict: Verdict) -> Result<Effects, Refusal> {
         let Verdict { decision, held, edits, findings } = verdict;
-        let mut disposition = Disposition { held, discarded: false };
+        let mut disposition = Disposition { held, discarded_by: None };
         match decision {
             Decision::Continue => {}
             Decision::Accept => match stage {
@@ -261,7 +264,7 @@ impl RunningCheck {
                 Stage::Rcpt => {}
             },
             Decision::Refuse(refusal) => return Err(refusal),
-            Decision::Discard => disposition.discarded = true,
+            Decision::Discard { by } => disposition.discarded_by = Some(by),
         }
         Ok(Effects { disposition, edits, findings })
     }
@@ -269,7 +272,7 @@ impl RunningCheck {
 
 impl Effects {
     fn absorb(&mut self, other: Effects) {
-        self.disposition = self.disposition.or(other.disposition);
+        self.disposition = std::mem::take(&mut self.disposition).or(other.disposition);
         self.edits.extend(other.edits);
         self.findings.extend(other.findings);
     }
@@ -277,6 +280,6 @@ impl Effects {
 
 impl Disposition {
     fn or(self, other: Disposition) -> Disposition {
-        Disposition { held: self.held || other.held, discarded: self.discarded || other.discarded }
+        Disposition { held: self.held || other.held, discarded_by: self.discarded_by.or(other.discarded_by) }
     }
 }

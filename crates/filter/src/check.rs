@@ -166,7 +166,10 @@ pub enum Decision {
     /// The client gets this reply, which may be temporary. It may try again.
     Refuse(Refusal),
     /// The message gets a positive reply, and is dropped.
-    Discard,
+    Discard {
+        /// The name of the rule or check, for the log.
+        by: Box<str>,
+    },
 }
 
 /// A refusal by a check.

@@ -192,7 +192,7 @@ async fn accepting_ends_only_the_check_itself_for_as_long_as_the_answer_holds() 
 
 #[tokio::test]
 async fn what_is_held_stays_held_for_session_helo_or_transaction() {
-    let is_held = |checks: &SessionChecks| checks.disposition().held;
+    let is_held = |checks: &SessionChecks| checks.disposition(true).held;
     let (mut checks, _) = Chain::default().with("a", CheckOrder::AccessRules, Stage::Helo, held()).start();
     checks.helo(&session()).await.unwrap();
     checks.mail(&session()).await.unwrap();
@@ -243,11 +243,11 @@ async fn an_edit_that_fails_refuses_the_message() {
 #[tokio::test]
 async fn a_discarded_message_is_not_checked_further() {
     let (mut checks, calls) = Chain::default()
-        .with("a", CheckOrder::ExternalFilters, Stage::Message, Decision::Discard)
+        .with("a", CheckOrder::ExternalFilters, Stage::Message, Decision::Discard { by: "a".into() })
         .with("b", CheckOrder::Signing, Stage::Message, Decision::Continue)
         .start();
     checks.message(&session(), &mut Edited::default()).await.unwrap();
-    assert_eq!(checks.disposition(), Disposition { held: false, discarded: true });
+    assert_eq!(checks.disposition(true), Disposition { held: false, discarded_by: Some("a".into()) });
     assert_eq!(take(&calls), ["a message"]);
 }
 

@@ -18,12 +18,16 @@ use protocol::smtp::server::BodySink;
 use spool::{SpillWriter, Spool, SubmittedBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::missing_fields::MissingFields;
+
 /// The memory that every message may use.
 const FLOOR_BYTES: usize = 64 * 1024;
 /// The unit in which the budget is counted.
 const UNIT_BYTES: usize = 1024;
 /// The floor in units.
 const FLOOR_UNITS: usize = FLOOR_BYTES / UNIT_BYTES;
+/// The bytes that are read back from a file at once.
+const CHUNK_BYTES: usize = 64 * 1024;
 /// Space for the first bytes of a body of unknown size: most messages fit.
 const FIRST_BYTES: usize = 8 * 1024;
 /// A body beyond [`FIRST_BYTES`] grows in steps of this size, so that little memory is unused.
@@ -73,8 +77,10 @@ impl BodyMemoryBudget {
             spill_above: self.spill_above,
             permit: permit?,
             bytes: Vec::new(),
-            header: None,
+            finds_missing_fields: false,
+            start: None,
             spill: None,
+            chunk: Vec::new(),
         })
     }
 
@@ -109,9 +115,30 @@ pub(crate) struct IncomingBody {
     spill_above: usize,
     permit: OwnedSemaphorePermit,
     bytes: Vec<u8>,
-    /// The header fields for the log, if the bytes have moved to the file.
-    header: Option<Box<LoggedHeader>>,
+    /// Whether the fields that the message lacks are to be found.
+    finds_missing_fields: bool,
+    /// What was found in the first bytes, if they have moved to the file.
+    start: Option<Box<BodyStart>>,
     spill: Option<Box<SpillWriter>>,
+    /// Bytes read back from the file.
+    chunk: Vec<u8>,
+}
+
+/// What is found in the first bytes of a body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyStart {
+    /// The header fields for the log.
+    pub(crate) logged: LoggedHeader,
+    /// The fields to be added.
+    pub(crate) missing: MissingFields,
+}
+
+/// A finished body, for the spool.
+pub(crate) struct FinishedBody {
+    pub(crate) content: SubmittedBody,
+    /// For the memory that it still uses. The spool frees that memory, so the permit must be held
+    /// until the spool answers.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
 impl BodySink for IncomingBody {
@@ -152,16 +179,48 @@ impl IncomingBody {
         }
     }
 
-    /// The header fields for the log.
-    pub(crate) fn logged_header(&mut self, with_subject: bool) -> LoggedHeader {
-        match self.header.take() {
-            Some(header) => *header,
-            None => find_logged_header(&self.bytes, with_subject),
+    /// Also finds the fields that the message lacks.
+    pub(crate) fn find_missing_fields(&mut self) {
+        self.finds_missing_fields = true;
+    }
+
+    /// What is found in the first bytes of the complete body.
+    pub(crate) fn take_start(&mut self, with_subject: bool) -> BodyStart {
+        match self.start.take() {
+            Some(start) => *start,
+            None => self.find_start(with_subject, true),
         }
     }
 
+    /// Searches the bytes in memory. `is_whole`: there are no others.
+    fn find_start(&self, with_subject: bool, is_whole: bool) -> BodyStart {
+        let missing = self.finds_missing_fields.then(|| MissingFields::find(&self.bytes, is_whole));
+        let logged = find_logged_header(&self.bytes, with_subject);
+        BodyStart { logged, missing: missing.unwrap_or_default() }
+    }
+
+    /// The next bytes from `position` on, in memory or read from the file on a blocking thread;
+    /// empty at the end.
+    pub(crate) async fn read(&mut self, position: u64) -> io::Result<&[u8]> {
+        let spilled = self.spill.as_ref().map_or(0, |spill| spill.len());
+        if position >= spilled {
+            let from = usize::try_from(position - spilled).unwrap_or(usize::MAX).min(self.bytes.len());
+            return Ok(&self.bytes[from..]);
+        }
+        let Some(spill) = self.spill.take() else { return Ok(&[]) };
+        let mut chunk = std::mem::take(&mut self.chunk);
+        let read = tokio::task::spawn_blocking(move || {
+            chunk.resize(CHUNK_BYTES, 0);
+            let result = spill.read_at(&mut chunk, position);
+            (spill, chunk, result)
+        });
+        let (spill, chunk, result) = read.await.map_err(io::Error::other)?;
+        (self.spill, self.chunk) = (Some(spill), chunk);
+        Ok(&self.chunk[..result?])
+    }
+
     /// Moves the bytes in memory to the file, and releases all memory but the floor. The first
-    /// bytes to move are searched for the header fields to log: they are more than the floor, which
+    /// bytes to move are searched for what is logged or missing: they are more than the floor, which
     /// is more than is searched.
     pub(crate) async fn spill_to_file(
         &mut self,
@@ -170,7 +229,7 @@ impl IncomingBody {
         with_subject: bool,
     ) -> io::Result<()> {
         if self.spill.is_none() {
-            self.header = Some(Box::new(self.logged_header(with_subject)));
+            self.start = Some(Box::new(self.find_start(with_subject, false)));
         }
         let bytes = std::mem::take(&mut self.bytes);
         let (spill, spool) = (self.spill.take(), spool.clone());
@@ -188,19 +247,19 @@ impl IncomingBody {
         Ok(())
     }
 
-    /// The whole body, durable if it is in a file, and the permit for the memory it still uses. The
-    /// spool frees that memory, so the permit must be held until the spool answers.
-    pub(crate) async fn finish(mut self) -> io::Result<(SubmittedBody, Option<OwnedSemaphorePermit>)> {
+    /// The whole body with a prefix, durable if it is in a file.
+    pub(crate) async fn finish(mut self, prefix: Vec<u8>) -> io::Result<FinishedBody> {
         let bytes = std::mem::take(&mut self.bytes);
         let Some(mut spill) = self.spill.take() else {
             let used = bytes.capacity().div_ceil(UNIT_BYTES).min(self.permit.num_permits());
-            return Ok((SubmittedBody::Memory { prefix: Vec::new(), body: bytes }, self.permit.split(used)));
+            let content = SubmittedBody::Memory { prefix, body: bytes };
+            return Ok(FinishedBody { content, permit: self.permit.split(used) });
         };
         let finished = run_blocking(move || {
             spill.append(&bytes)?;
-            Ok(spill.finish(&[])?)
+            Ok(spill.finish(&prefix)?)
         });
-        Ok((SubmittedBody::Spilled(finished.await?), None))
+        Ok(FinishedBody { content: SubmittedBody::Spilled(finished.await?), permit: None })
     }
 }
 
@@ -244,14 +303,14 @@ mod tests {
         let memory = BodyMemoryBudget::new(192 * 1024, 512 * 1024);
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         body.append(&[b'x'; 20_000]);
-        let (content, held) = body.finish().await.unwrap();
+        let FinishedBody { content, permit: held } = body.finish(Vec::new()).await.unwrap();
         assert!(matches!(content, SubmittedBody::Memory { .. }));
         assert_eq!(held.as_ref().map(|permit| permit.num_permits()), Some(64));
         assert!(memory.reserve(false, Duration::ZERO).await.is_some());
         let mut small = memory.reserve(false, Duration::ZERO).await.unwrap();
         assert!(memory.reserve(false, Duration::ZERO).await.is_none());
         small.append(&[b'x'; 2000]);
-        let (_, small) = small.finish().await.unwrap();
+        let small = small.finish(Vec::new()).await.unwrap().permit;
         assert_eq!(small.map(|permit| permit.num_permits()), Some(8));
         drop(held);
         assert!(memory.reserve(false, Duration::ZERO).await.is_some());

@@ -18,15 +18,16 @@
 //! Mail of local programs, in the [`drop_folder`], takes the same steps from RCPT on, as far as they
 //! do not depend on a client: the module `transaction` has them for both.
 //!
-//! After the 354 reply only the spool can refuse a message, or the protocol if the message breaks
-//! its rules or arrives too slowly: load never interrupts a message. This crate does not know how
+//! After the 354 reply only the spool or a check can refuse a message, or the protocol if the message
+//! breaks its rules or arrives too slowly: load never interrupts a message. This crate does not know how
 //! messages are delivered, and makes no DNS lookups for remote recipients.
 
 mod body;
 mod commit_notifier;
 pub mod drop_folder;
-mod header_completion;
 mod logins;
+mod message_check;
+mod missing_fields;
 mod quota_check;
 mod received_line;
 mod recipient_lookup;

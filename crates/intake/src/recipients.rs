@@ -60,6 +60,17 @@ impl RecipientList {
         }
     }
 
+    /// Removes an address with all that it resolved to.
+    pub(crate) fn remove(&mut self, address: &Address) {
+        self.list.retain(|recipient| recipient.address != *address && recipient.original.as_ref() != Some(address));
+        self.seen.clear();
+    }
+
+    /// The recipients, in the order in which they were added.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Recipient> {
+        self.list.iter()
+    }
+
     /// All recipients, in the order in which they were added.
     pub(crate) fn into_list(self) -> Vec<Recipient> {
         self.list

@@ -37,6 +37,8 @@ pub(crate) const RECIPIENTS_FULL: Reply =
 /// The commit step of the spool is behind.
 pub(crate) const SPOOL_BUSY: Reply =
     static_reply(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
+pub(crate) const TOO_MANY_FIELDS: Reply =
+    static_reply(451, EnhancedCode(4, 3, 0), "Too many fields added to the message");
 pub(crate) const BODY_UNWRITABLE: Reply = static_reply(451, EnhancedCode(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {

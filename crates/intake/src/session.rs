@@ -6,21 +6,20 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use credentials::PendingLogin;
-use filter::{Disposition, SessionInfo, Stage};
-use mail::{Address, BodyFlags, ClientInfo, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
+use filter::{SessionInfo, Stage};
+use mail::{Address, BodyFlags, ClientInfo, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{ConnectionHandler, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
 use protocol::smtp::server::{
     BodySink, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
     SmtpSession,
 };
-use spool::{RecipientState, SpoolEntry};
 
-use crate::body::IncomingBody;
-use crate::header_completion::HeaderCompletion;
+use crate::body::{BodyStart, FinishedBody, IncomingBody};
+use crate::message_check::MessageContent;
 use crate::received_line::MessageSource;
 use crate::session_checks::{OptionalChecks, check_recipient, session_info};
-use crate::transaction::{ReceivedDetails, Transaction};
+use crate::transaction::{ReceivedDetails, Transaction, message_entries};
 use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, replies};
 
 /// A session and its transaction.
@@ -49,10 +48,6 @@ pub(crate) struct IncomingMessage {
     pub(crate) transaction: Transaction,
     /// From DATA on.
     body: Option<IncomingBody>,
-    /// From DATA to the end of the header, if missing fields are to be added.
-    header_completion: Option<Box<HeaderCompletion>>,
-    /// The Received line may contain non-ASCII characters (RFC 6531 section 3.7.3).
-    trace_is_ascii: bool,
     /// The body could not be written: the reply at the end of data. No more of it is stored.
     failed: Option<Reply>,
 }
@@ -66,23 +61,7 @@ impl BodySink for Sink<'_> {
             && incoming.failed.is_none()
             && let Some(body) = &mut incoming.body
         {
-            match &mut incoming.header_completion {
-                None => body.append(bytes),
-                Some(header) => {
-                    if header.append(bytes) {
-                        incoming.complete(false);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl IncomingMessage {
-    /// Writes the header that was held back, once it or the message has ended.
-    fn complete(&mut self, ended: bool) {
-        if let (Some(header), Some(body)) = (self.header_completion.take(), &mut self.body) {
-            body.append(&header.finish(ended));
+            body.append(bytes);
         }
     }
 }
@@ -162,8 +141,6 @@ impl IntakeSession {
         self.incoming = Some(Box::new(IncomingMessage {
             transaction: Transaction::new(&self.context, mail),
             body: None,
-            header_completion: None,
-            trace_is_ascii: true,
             failed: None,
         }));
         Ok(())
@@ -207,60 +184,57 @@ impl IntakeSession {
         self.context.log_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
     }
 
-    /// DATA: reserves memory for the body. The Received line comes first, so that the stored
-    /// message is one range.
+    /// DATA: reserves memory for the body.
     async fn begin_body(&mut self) -> Result<(), Reply> {
         self.check_data().await?;
         let is_trusted = self.is_trusted();
         let Some(incoming) = &mut self.incoming else { return Err(replies::BODY_UNWRITABLE) };
         let memory = self.context.body_memory.reserve(is_trusted, self.context.message_wait_max).await;
         let body = incoming.body.insert(memory.ok_or(replies::MEMORY_SHORT)?);
-        let shows_user = self.context.logins.as_ref().is_some_and(|logins| logins.in_received_line);
-        let source = MessageSource::Client {
-            helo: self.session.helo(),
-            address: self.session.peer().address,
-            security: self.security.as_deref().copied(),
-            user: self.session.user().filter(|_| shows_user),
-        };
-        let (transaction, now) = (&incoming.transaction, now());
-        let line = transaction.received_line(&self.context, source, self.session.protocol_name(), now).to_line();
-        incoming.trace_is_ascii = line.is_ascii();
-        body.append(line.as_bytes());
         if self.adds_missing_headers {
-            let completion = HeaderCompletion::new(transaction.id, &self.context.hostname, now);
-            incoming.header_completion = Some(Box::new(completion));
+            body.find_missing_fields();
         }
         Ok(())
     }
 
-    /// End of data: submits the message to the spool and waits for the result.
+    /// End of data: runs the checks, submits the message to the spool and waits for the result.
     async fn commit_message(&mut self, end: MessageEnd) -> Reply {
-        let Some(mut incoming) = self.incoming.take() else { return replies::BODY_UNWRITABLE };
-        incoming.complete(true);
-        let IncomingMessage { transaction, body, header_completion: _, trace_is_ascii, failed } = *incoming;
+        let Some(incoming) = self.incoming.take() else { return replies::BODY_UNWRITABLE };
+        let IncomingMessage { mut transaction, body, failed } = *incoming;
         if let Some(reply) = failed {
             return reply;
         }
         let Some(mut body) = body else { return replies::BODY_UNWRITABLE };
-        let (id, details) = (transaction.id, self.received_details(&mut body));
-        let (content, _memory) = match body.finish().await {
+        let (id, now) = (transaction.id, now());
+        let BodyStart { mut logged, missing } = body.take_start(self.context.logs_subjects);
+        let mut prefix = self.received_line(&transaction, now).into_bytes();
+        if let Some(message_id) = missing.append_to(&mut prefix, id, &self.context.hostname, now) {
+            logged.message_id = Some(message_id);
+        }
+        let checked = self.check_message(&mut transaction, &mut prefix, MessageContent::Incoming(&mut body)).await;
+        let disposition = match checked {
+            Ok(disposition) => disposition,
+            Err(reply) => return reply,
+        };
+        let details = self.received_details(prefix.len() as u64 + body.len(), logged);
+        let client = ClientInfo {
+            address: self.session.peer().address,
+            helo: self.session.helo().into(),
+            trusted: self.is_trusted(),
+        };
+        let envelope = transaction.into_envelope(client, now);
+        if let Some(check) = disposition.discarded_by {
+            self.context.log_discarded(id, &envelope, check);
+            return replies::queued(id);
+        }
+        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !prefix.is_ascii(), ..end.flags };
+        // The permit is held until the spool answers.
+        let FinishedBody { content, permit: _permit } = match body.finish(prefix).await {
             Ok(finished) => finished,
             Err(error) => return self.body_unwritable(id, &error),
         };
-        let disposition = self.checks.as_ref().map_or_else(Disposition::default, |checks| checks.disposition());
-        let (address, trusted) = (self.session.peer().address, self.is_trusted());
-        let client = ClientInfo { address, helo: self.session.helo().into(), trusted };
-        let envelope = transaction.into_envelope(client, now());
         let received = details.into_event(id, &envelope);
-        let held = if disposition.held {
-            envelope.recipients.iter().map(|to| to.address.clone()).collect()
-        } else {
-            Vec::new()
-        };
-        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
-        let mut entries = vec![SpoolEntry::Message { id, envelope, content, flags }];
-        entries.extend(hold_entry(id, held.len()));
-        let held = held.into_iter().map(|recipient| MailEvent::Held { id, recipient });
+        let (entries, held) = message_entries(id, envelope, content, flags, disposition.held);
         let events = std::iter::once(received).chain(held);
         match self.context.commit(entries, self.commit_notifier.register(), events).await {
             Ok(()) => replies::queued(id),
@@ -268,14 +242,25 @@ impl IntakeSession {
         }
     }
 
+    fn received_line(&self, transaction: &Transaction, now: Timestamp) -> String {
+        let shows_user = self.context.logins.as_ref().is_some_and(|logins| logins.in_received_line);
+        let source = MessageSource::Client {
+            helo: self.session.helo(),
+            address: self.session.peer().address,
+            security: self.security.as_deref().copied(),
+            user: self.session.user().filter(|_| shows_user),
+        };
+        transaction.received_line(&self.context, source, self.session.protocol_name(), now).to_line()
+    }
+
     /// What the log has of the message that ends now.
-    fn received_details(&self, body: &mut IncomingBody) -> ReceivedDetails {
+    fn received_details(&self, size: u64, header: LoggedHeader) -> ReceivedDetails {
         ReceivedDetails {
-            size: body.len(),
+            size,
             protocol: self.session.protocol_name(),
             security: self.security.as_deref().copied(),
             user: self.session.user().map(Into::into),
-            header: body.logged_header(self.context.logs_subjects),
+            header,
         }
     }
 
@@ -380,12 +365,6 @@ impl ConnectionHandler for IntakeSession {
     fn handle_handshake_failed(&mut self, _now: Timestamp, error: &io::Error) {
         self.context.log_tls_failure(self.session.peer().address, self.session.helo(), error);
     }
-}
-
-/// If a message is held, all its recipients are held from the start, in the same batch.
-fn hold_entry(id: QueueId, recipients: usize) -> Option<SpoolEntry> {
-    let held = (0..).take(recipients).map(|ordinal| (ordinal, RecipientState::Held { attempts: 0 })).collect();
-    (recipients > 0).then_some(SpoolEntry::Outcome { id, recipients: held, bounce: None })
 }
 
 fn now() -> Timestamp {

@@ -1,14 +1,17 @@
-//! The stages of a session at which only checks decide: HELO, the sender, DATA, and another client.
+//! The stages of a session at which only checks decide: HELO, the sender, DATA, the end of data, and
+//! another client.
 
 use std::net::IpAddr;
 
-use filter::SessionInfo;
+use filter::{Disposition, MessageCheckError, Refusal, SessionInfo};
 use mail::{Networks, Reply};
 use protocol::smtp::server::{MailRequest, XclientIdentity};
 
 use crate::ResourceRefusal;
+use crate::message_check::{MessageContent, MessageInCheck};
 use crate::session::IntakeSession;
 use crate::session_checks::{UNKNOWN_CLIENT, record_refusal, session_info};
+use crate::transaction::Transaction;
 
 impl IntakeSession {
     /// HELO: checks the client's name.
@@ -35,6 +38,31 @@ impl IntakeSession {
         let info = SessionInfo { sender, ..session_info(&self.session, self.client.must_log_in) };
         let checked = Box::pin(checks.data(&info)).await;
         record_refusal(checked, &mut self.denied_by)
+    }
+
+    /// End of data: runs the checks of the message.
+    pub(crate) async fn check_message(
+        &mut self,
+        transaction: &mut Transaction,
+        prefix: &mut Vec<u8>,
+        content: MessageContent<'_>,
+    ) -> Result<Disposition, Reply> {
+        let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
+        if checks.concern_message() {
+            let sender = transaction.mail.sender.clone();
+            let session = session_info(&self.session, self.client.must_log_in);
+            let session = SessionInfo { sender: Some(sender.as_ref()), ..session };
+            let mut message = MessageInCheck { context: &self.context, transaction, prefix, content };
+            let checked = Box::pin(checks.message(&session, &mut message)).await;
+            checked.map_err(|error| match error {
+                MessageCheckError::NotEdited(reply) => reply,
+                MessageCheckError::Refused(Refusal { by, reply }) => {
+                    self.denied_by = Some(by);
+                    reply
+                }
+            })?;
+        }
+        Ok(checks.disposition(transaction.recipients().next().is_some()))
     }
 
     /// XCLIENT: treats the client named by the peer as if it had connected itself.

@@ -6,15 +6,18 @@
 //! | MAIL | the queue id | load, rates, access rules, sender of a user | load |
 //! | RCPT | directory, right to relay, source routes, quota, number of recipients | access rules | |
 //! | data | the Received line | streaming, limits, missing fields | loops, NUL |
-//! | commit | envelope, spool, log | holding, the reply | the notice |
+//! | end of data | checks of the message | | |
+//! | commit | envelope, spool, log, holding | the reply | the notice |
 //!
 //! Nothing here replies: the caller turns a [`RecipientRefusal`] into a reply, a later try or a
 //! notice.
 
 use lookup::directory::{AddressResolution, LocalDomain, ResolvedRecipient};
-use mail::{Address, ClientInfo, Envelope, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
+use mail::{
+    Address, BodyFlags, ClientInfo, Envelope, LoggedHeader, MailEvent, QueueId, Recipient, Reply, Timestamp, TlsInfo,
+};
 use protocol::smtp::server::{MailRequest, RcptRequest};
-use spool::{CommitError, SpoolEntry};
+use spool::{CommitError, RecipientState, SpoolEntry, SubmittedBody};
 
 use crate::commit_notifier::CommitTicket;
 use crate::received_line::{MessageSource, ReceivedLine};
@@ -106,6 +109,21 @@ impl Transaction {
         added.map_err(|TooManyRecipients| RecipientRefusal::TooMany(replies::RECIPIENTS_FULL))
     }
 
+    /// The recipients so far.
+    pub(crate) fn recipients(&self) -> impl Iterator<Item = &Recipient> {
+        self.recipients.iter()
+    }
+
+    /// Takes the recipients: the message is for nobody now.
+    pub(crate) fn take_recipients(&mut self) -> Vec<Recipient> {
+        std::mem::take(&mut self.recipients).into_list()
+    }
+
+    /// Removes an address with all that it resolved to.
+    pub(crate) fn remove_recipient(&mut self, address: &Address) {
+        self.recipients.remove(address);
+    }
+
     /// The Received line. `protocol` is the word after "with".
     pub(crate) fn received_line<'a>(
         &'a self,
@@ -161,6 +179,17 @@ impl IntakeContext {
         Ok(())
     }
 
+    /// Logs a message that a check discarded.
+    pub(crate) fn log_discarded(&self, id: QueueId, envelope: &Envelope, check: Box<str>) {
+        self.event_log.write(MailEvent::Discarded {
+            id,
+            client: envelope.client.address,
+            helo: envelope.client.helo.clone(),
+            sender: envelope.sender.clone(),
+            check,
+        });
+    }
+
     /// A recipient in a remote domain: only for relay networks, users and local programs. A local
     /// alias may lead elsewhere for any client: its target is our decision.
     fn remote_recipient(&self, address: Address, trusted: bool) -> Result<ResolvedRecipient, Reply> {
@@ -187,6 +216,25 @@ impl IntakeContext {
         }
         Ok(())
     }
+}
+
+/// What to commit for a message, and the events of its held recipients. A held message is held for
+/// all its recipients from the start, in the same batch.
+pub(crate) fn message_entries(
+    id: QueueId,
+    envelope: Envelope,
+    content: SubmittedBody,
+    flags: BodyFlags,
+    is_held: bool,
+) -> (Vec<SpoolEntry>, Vec<MailEvent>) {
+    let held = if is_held { envelope.recipients.as_slice() } else { &[] };
+    let events = held.iter().map(|to| MailEvent::Held { id, recipient: to.address.clone() }).collect();
+    let states: Vec<_> = (0..).zip(held).map(|(ordinal, _)| (ordinal, RecipientState::Held { attempts: 0 })).collect();
+    let mut entries = vec![SpoolEntry::Message { id, envelope, content, flags }];
+    if !states.is_empty() {
+        entries.push(SpoolEntry::Outcome { id, recipients: states, bounce: None });
+    }
+    (entries, events)
 }
 
 fn unavailable(address: &Address, why: String) -> RecipientRefusal {

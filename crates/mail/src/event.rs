@@ -104,6 +104,19 @@ pub enum MailEvent {
         /// The bounce to the sender; None if none is sent (null sender, NOTIFY=NEVER).
         bounce: Option<QueueId>,
     },
+    /// A check discarded a message: the client got a 2xx reply, and nobody gets the message.
+    Discarded {
+        /// The queue id in the reply.
+        id: QueueId,
+        /// The client's IP address; None for a local program.
+        client: Option<IpAddr>,
+        /// The client's HELO name.
+        helo: Box<str>,
+        /// The reverse-path; None is the null sender.
+        sender: Option<Address>,
+        /// The rule or check.
+        check: Box<str>,
+    },
     /// A recipient is held until the operator releases it.
     Held {
         /// The message.

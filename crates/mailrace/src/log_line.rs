@@ -57,6 +57,7 @@ fn mail_event_kind(event: &MailEvent) -> MailEventKind {
     match event {
         MailEvent::Received { .. } => MailEventKind::Received,
         MailEvent::Delivered { .. } => MailEventKind::Delivered,
+        MailEvent::Discarded { .. } => MailEventKind::Discarded,
         MailEvent::Held { .. } => MailEventKind::Held,
         MailEvent::Released { .. } => MailEventKind::Released,
         MailEvent::Removed { .. } => MailEventKind::Removed,
@@ -117,6 +118,12 @@ fn write_fields(writer: &mut LogLineWriter<'_>, event: &MailEvent) {
             writer.optional_text("relay", relay.as_deref());
             writer.unescaped("until", &until.to_rfc3339());
             writer.text("reason", &reason.to_string());
+        }
+        MailEvent::Discarded { id, client, helo, sender, check } => {
+            writer.unescaped("id", id);
+            writer.client(client.as_ref(), helo);
+            writer.address("from", sender.as_ref());
+            writer.text("check", check);
         }
         MailEvent::Held { id, recipient }
         | MailEvent::Released { id, recipient }
@@ -378,6 +385,13 @@ mod tests {
                 relay: None,
                 reason: gone.clone(),
                 bounce: None,
+            },
+            MailEvent::Discarded {
+                id,
+                client: Some([192, 0, 2, 1].into()),
+                helo: "mx.example.net".into(),
+                sender: None,
+                check: "a rule".into(),
             },
             MailEvent::Held { id, recipient: bob.clone() },
             MailEvent::Released { id, recipient: bob.clone() },

@@ -16,6 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo};
 use lookup::directory::AddressResolution;
 use mail::{
     Address, BodyFlags, ClientInfo, DsnNotify, EnhancedCode, Envelope, MailEvent, QueueId, Recipient, Reply, Timestamp,
@@ -28,8 +29,9 @@ use super::file::DropFile;
 use super::notice::{DropNotice, NoticeComposer, RefusedMessage};
 use crate::IntakeContext;
 use crate::commit_notifier::single_ticket;
+use crate::message_check::{MessageContent, MessageInCheck};
 use crate::received_line::MessageSource;
-use crate::transaction::{ReceivedDetails, RecipientRefusal, Transaction};
+use crate::transaction::{ReceivedDetails, RecipientRefusal, Transaction, message_entries};
 
 /// The protocol of these messages in Received lines and in the log.
 const PROTOCOL: &str = "local";
@@ -67,8 +69,10 @@ struct ResolvedMessage {
     /// With the recipients that get the message.
     envelope: Envelope,
     refused: RefusedRecipients,
-    received_line: String,
+    /// The Received line, and the fields that checks added.
+    prefix: Vec<u8>,
     content: Vec<u8>,
+    disposition: Disposition,
     /// The flags of `content`.
     flags: BodyFlags,
 }
@@ -137,16 +141,48 @@ impl DropSubmitter {
         let mail = MailRequest { sender, size: Some(content.len() as u64), body_type, smtputf8, ret, envid };
         let mut transaction = Transaction::new(&self.intake, mail);
         transaction.waits_for_room = true;
-        let refused = match self.content_refusal(&content) {
+        let mut refused = match self.content_refusal(&content) {
             Some(reply) => RefusedRecipients::all(recipients, &reply),
             None => self.add_recipients(&mut transaction, recipients, stopping).await?,
         };
         let (id, source) = (transaction.id, MessageSource::LocalProgram { uid });
-        let received_line = transaction.received_line(&self.intake, source, PROTOCOL, now).to_line();
+        let line = transaction.received_line(&self.intake, source, PROTOCOL, now).to_line();
+        let mut prefix = line.into_bytes();
+        let disposition = self.check_message(&mut transaction, &mut refused, &mut prefix, &content).await?;
         let client = ClientInfo { address: None, helo: format!("uid-{uid}").into(), trusted: true };
         let mut envelope = transaction.into_envelope(client, now);
         envelope.smtputf8 |= is_international(&envelope);
-        Ok(ResolvedMessage { id, envelope, refused, received_line, content, flags })
+        Ok(ResolvedMessage { id, envelope, refused, prefix, content, disposition, flags })
+    }
+
+    /// Runs the checks of the message, if it has recipients. A permanent refusal moves them all to
+    /// `refused`.
+    async fn check_message(
+        &self,
+        transaction: &mut Transaction,
+        refused: &mut RefusedRecipients,
+        prefix: &mut Vec<u8>,
+        content: &[u8],
+    ) -> Result<Disposition, DropSubmitError> {
+        let Some(mut checks) = self.intake.checks.start(Origin::LocalProgram) else {
+            return Ok(Disposition::default());
+        };
+        if transaction.recipients().next().is_none() {
+            return Ok(Disposition::default());
+        }
+        let sender = transaction.mail.sender.clone();
+        let session = SessionInfo { is_user: true, sender: Some(sender.as_ref()), ..SessionInfo::default() };
+        let content = MessageContent::Memory(content);
+        let mut message = MessageInCheck { context: &self.intake, transaction, prefix, content };
+        let reply = match checks.message(&session, &mut message).await {
+            Ok(()) => return Ok(checks.disposition(message.transaction.recipients().next().is_some())),
+            Err(MessageCheckError::NotEdited(reply) | MessageCheckError::Refused(Refusal { reply, .. })) => reply,
+        };
+        if !reply.is_permanent() {
+            return Err(DropSubmitError::Temporary(reply.to_string()));
+        }
+        refused.add(transaction.take_recipients(), &reply);
+        Ok(Disposition::default())
     }
 
     /// Why the message is refused for all recipients.
@@ -226,9 +262,9 @@ impl DropSubmitter {
         message: ResolvedMessage,
         notice: Option<(QueueId, DropNotice)>,
     ) -> Result<(Vec<SpoolEntry>, Vec<MailEvent>), DropSubmitError> {
-        let ResolvedMessage { id, envelope, refused, received_line, content, mut flags } = message;
+        let ResolvedMessage { id, envelope, refused, prefix, content, disposition, mut flags } = message;
         let details = ReceivedDetails {
-            size: content.len() as u64,
+            size: (prefix.len() + content.len()) as u64,
             protocol: PROTOCOL,
             security: None,
             user: None,
@@ -237,32 +273,36 @@ impl DropSubmitter {
         let received = details.into_event(id, &envelope);
         let bounced = refused.into_events(id, &envelope.sender, notice.as_ref().map(|(notice_id, _)| *notice_id));
         let (mut entries, mut events) = (Vec::new(), Vec::new());
-        if !envelope.recipients.is_empty() {
-            flags.eight_bit |= !received_line.is_ascii();
-            let content = self.store(id, received_line, content)?;
-            entries.push(SpoolEntry::Message { id, envelope, content, flags });
+        let is_discarded = disposition.discarded_by.is_some();
+        if let Some(check) = disposition.discarded_by {
+            self.intake.log_discarded(id, &envelope, check);
+        } else if !envelope.recipients.is_empty() {
+            flags.eight_bit |= !prefix.is_ascii();
+            let content = self.store(id, prefix, content)?;
+            let (message, held) = message_entries(id, envelope, content, flags, disposition.held);
+            entries.extend(message);
+            events.extend(held);
         }
         if let Some((id, DropNotice { envelope, content, flags, received })) = notice {
             let content = SubmittedBody::Memory { prefix: Vec::new(), body: content };
             entries.push(SpoolEntry::Message { id, envelope, content, flags });
             events.push(received);
         }
-        events.push(received);
+        if !is_discarded {
+            events.push(received);
+        }
         events.extend(bounced);
         Ok((entries, events))
     }
 
-    /// The message with its Received line, as the spool takes it.
-    fn store(&self, id: QueueId, received_line: String, content: Vec<u8>) -> Result<SubmittedBody, DropSubmitError> {
-        let mut stored = received_line.into_bytes();
-        stored.extend_from_slice(&content);
-        drop(content);
-        if stored.len() as u64 <= self.spill_above {
-            return Ok(SubmittedBody::Memory { prefix: Vec::new(), body: stored });
+    /// The message as the spool takes it.
+    fn store(&self, id: QueueId, prefix: Vec<u8>, content: Vec<u8>) -> Result<SubmittedBody, DropSubmitError> {
+        if (prefix.len() + content.len()) as u64 <= self.spill_above {
+            return Ok(SubmittedBody::Memory { prefix, body: content });
         }
         let spilled = self.intake.spool.create_spill_file(id).and_then(|mut spill| {
-            spill.append(&stored)?;
-            Ok(spill.finish(&[])?)
+            spill.append(&content)?;
+            Ok(spill.finish(&prefix)?)
         });
         spilled
             .map(SubmittedBody::Spilled)
@@ -276,6 +316,12 @@ impl RefusedRecipients {
         let mut refused = RefusedRecipients::default();
         recipients.into_iter().for_each(|request| refused.push(request, reply.clone()));
         refused
+    }
+
+    /// Adds recipients that were admitted before, for the same reason.
+    fn add(&mut self, recipients: Vec<Recipient>, reply: &Reply) {
+        self.replies.extend(recipients.iter().map(|_| reply.clone()));
+        self.recipients.extend(recipients);
     }
 
     fn push(&mut self, request: RcptRequest, reply: Reply) {

@@ -9,6 +9,7 @@ pub(crate) enum MailEventKind {
     Delivered,
     Deferred,
     Bounced,
+    Discarded,
     Held,
     Released,
     Removed,
@@ -19,11 +20,12 @@ pub(crate) enum MailEventKind {
 }
 
 impl MailEventKind {
-    pub(crate) const ALL: [MailEventKind; 11] = [
+    pub(crate) const ALL: [MailEventKind; 12] = [
         MailEventKind::Received,
         MailEventKind::Delivered,
         MailEventKind::Deferred,
         MailEventKind::Bounced,
+        MailEventKind::Discarded,
         MailEventKind::Held,
         MailEventKind::Released,
         MailEventKind::Removed,
@@ -45,6 +47,7 @@ impl MailEventKind {
             MailEventKind::Delivered => "delivered",
             MailEventKind::Deferred => "deferred",
             MailEventKind::Bounced => "bounced",
+            MailEventKind::Discarded => "discarded",
             MailEventKind::Held => "held",
             MailEventKind::Released => "released",
             MailEventKind::Removed => "removed",
@@ -75,6 +78,7 @@ impl MailEventKind {
             MailEventKind::Delivered => &["id", "from", "to", "transport", "relay", "reply", "delay_ms"],
             MailEventKind::Deferred => &["id", "from", "to", "transport", "relay", "until", "reason"],
             MailEventKind::Bounced => &["id", "from", "to", "transport", "relay", "bounce", "reason"],
+            MailEventKind::Discarded => &["id", "client", "helo", "from", "check"],
             MailEventKind::Held | MailEventKind::Released | MailEventKind::Removed => &["id", "to"],
             MailEventKind::Refused => &["client", "helo", "stage", "address", "rule", "reply"],
             MailEventKind::Login => &["result", "client", "helo", "mechanism", "user"],

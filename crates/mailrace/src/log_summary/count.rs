@@ -230,7 +230,11 @@ impl LogSummary {
                     self.login_failures.count(line.text("client"));
                 }
             }
-            MailEventKind::Held | MailEventKind::Released | MailEventKind::Insecure | MailEventKind::SetAside => {}
+            MailEventKind::Discarded
+            | MailEventKind::Held
+            | MailEventKind::Released
+            | MailEventKind::Insecure
+            | MailEventKind::SetAside => {}
         }
     }
 
@@ -317,7 +321,8 @@ impl LogSummary {
             MailEventKind::Deferred => hour.deferred += 1,
             MailEventKind::Bounced => hour.bounced += 1,
             MailEventKind::Refused => hour.refused += 1,
-            MailEventKind::Held
+            MailEventKind::Discarded
+            | MailEventKind::Held
             | MailEventKind::Released
             | MailEventKind::Removed
             | MailEventKind::Login

@@ -56,6 +56,7 @@ fn totals(summary: &LogSummary) -> String {
     row("refused", summary.refused.temporarily, "replies with 4xx".into());
     row("", summary.refused.permanently, "replies with 5xx".into());
     let others = [
+        (MailEventKind::Discarded, "messages"),
         (MailEventKind::Held, "recipients"),
         (MailEventKind::Released, "recipients"),
         (MailEventKind::Removed, "recipients"),
