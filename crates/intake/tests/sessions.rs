@@ -4,6 +4,7 @@
 
 mod access_rules;
 mod both_ways;
+mod content_checks;
 mod logins;
 mod server;
 mod trusted;

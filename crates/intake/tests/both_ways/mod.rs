@@ -219,7 +219,7 @@ async fn by_session(server: &Server, names: &[&str], content: &str) -> (Vec<Stri
     (outcomes, ids.first().map_or_else(Vec::new, |id| stored(server, *id)))
 }
 
-async fn by_drop_folder(server: &Server, names: &[&str], content: &str) -> (Vec<String>, Vec<String>) {
+pub(crate) async fn by_drop_folder(server: &Server, names: &[&str], content: &str) -> (Vec<String>, Vec<String>) {
     let folders = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let recipient = |name: &&str| RcptRequest { address: address(name), notify: DsnNotify::UNSET, orcpt: None };
     let file = DropFile {

@@ -307,6 +307,11 @@ fn context(
 pub(crate) struct TestEventLog(Mutex<Vec<MailEvent>>);
 
 impl TestEventLog {
+    /// Whether an event like this was logged.
+    pub(crate) fn any(&self, is_like: impl Fn(&MailEvent) -> bool) -> bool {
+        self.0.lock().unwrap().iter().any(is_like)
+    }
+
     /// The refusals, by stage and code.
     pub(crate) fn refused(&self) -> Vec<(&'static str, u16)> {
         let refused = |event: &MailEvent| match event {
