@@ -123,7 +123,7 @@ fn record_outcomes(spool: &Spool, promises: &mut PromiseLog, given: &BTreeSet<Qu
 
 fn settle(spool: &Spool, promises: &mut PromiseLog, id: QueueId, state: RecipientState, bounce: Option<QueueId>) {
     let (mut entries, mut changes) = (Vec::new(), SubmittedChanges::default());
-    for bounce in bounce {
+    if let Some(bounce) = bounce {
         let (bytes, envelope) = (vec![b'x'; 2500], envelope(1));
         entries.push(message_entry(bounce, envelope.clone(), &bytes));
         let (flags, prefix_len, states) = (flags_of(&bytes), prefix_len_of(&bytes), vec![RecipientState::NEW]);
@@ -133,7 +133,7 @@ fn settle(spool: &Spool, promises: &mut PromiseLog, id: QueueId, state: Recipien
     promises.propose_outcome(id, 0, state, bounce);
     changes.outcomes.push((id, 0, state));
     entries.push(SpoolEntry::Outcome { id, recipients: vec![(0, state)], bounce });
-    submit(spool, entries).unwrap();
+    submit(spool, entries).expect("the disk has no faults");
     promises.promise(&changes);
 }
 

@@ -19,6 +19,9 @@ use crate::harness::{RecordedEvents, SEED, SpoolHarness, close, config, envelope
 const WAIT: Duration = Duration::from_secs(20);
 const DELIVERED: [(u32, RecipientState); 1] = [(0, RecipientState::Delivered)];
 
+/// The message, its new states and its bounce.
+type SeenOutcome = (QueueId, Vec<(u32, RecipientState)>, Option<QueueId>);
+
 /// A step that answers when the test says so.
 #[derive(Clone, Default)]
 struct ScriptedStep(Arc<StepScript>);
@@ -35,7 +38,7 @@ struct StepState {
     answer: Option<Result<(), String>>,
     held: Vec<(Vec<EntryDraft>, StepAnswer)>,
     /// The outcomes of all batches.
-    outcomes: Vec<(QueueId, Vec<(u32, RecipientState)>, Option<QueueId>)>,
+    outcomes: Vec<SeenOutcome>,
 }
 
 impl CommitStep for ScriptedStep {
@@ -76,7 +79,7 @@ impl ScriptedStep {
         held.into_iter().for_each(|(_, answer)| answer.send(result.clone()));
     }
 
-    fn outcomes(&self) -> Vec<(QueueId, Vec<(u32, RecipientState)>, Option<QueueId>)> {
+    fn outcomes(&self) -> Vec<SeenOutcome> {
         self.0.state.lock().outcomes.clone()
     }
 }
@@ -114,7 +117,7 @@ fn content_of(entry: &EntryDraft) -> (QueueId, Vec<u8>, usize) {
         DraftBody::Memory { prefix, body } => ([&prefix[..], body].concat(), prefix.len()),
         DraftBody::Spilled { content, prefix_len } => {
             let mut bytes = vec![0; content.len() as usize];
-            content.read_at(&mut bytes, 0).unwrap();
+            content.read_at(&mut bytes, 0).expect("the file is open");
             (bytes, *prefix_len as usize)
         }
     };
@@ -126,8 +129,8 @@ fn content_of(entry: &EntryDraft) -> (QueueId, Vec<u8>, usize) {
 fn finish_first_message(harness: &mut SpoolHarness, step: &ScriptedStep) {
     let (id, ticket) = harness.start_accept(100, 1);
     step.take().1.send(Ok(()));
-    harness.wait(ticket).unwrap();
-    harness.settle(id, &DELIVERED).unwrap();
+    harness.wait(ticket).expect("the disk has no faults");
+    harness.settle(id, &DELIVERED).expect("the disk has no faults");
     step.take().1.send(Ok(()));
     harness.wait_until("no spare segment is created", |harness| harness.spool.stats().segments == 2);
 }

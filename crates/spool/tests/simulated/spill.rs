@@ -29,14 +29,14 @@ fn a_body_can_be_read_back_before_it_is_complete() {
 /// A message with this prefix and body, read back; and its id.
 fn stored(harness: &mut SpoolHarness, prefix: &[u8], body: &[u8]) -> (QueueId, Vec<u8>, u64) {
     let id = harness.begin();
-    let mut spill = harness.spool.create_spill_file(id).unwrap();
-    spill.append(body).unwrap();
-    let content = SubmittedBody::Spilled(spill.finish(prefix).unwrap());
+    let mut spill = harness.spool.create_spill_file(id).expect("the disk has no faults");
+    spill.append(body).expect("the disk has no faults");
+    let content = SubmittedBody::Spilled(spill.finish(prefix).expect("the disk has no faults"));
     let entry = SpoolEntry::Message { id, envelope: envelope(1), content, flags: flags_of(body) };
     let (tell, told) = std::sync::mpsc::channel();
-    harness.spool.submit(vec![entry], Box::new(move |result| tell.send(result).unwrap()));
-    told.recv().unwrap().unwrap();
-    let message = read_message(&harness.spool, id).unwrap();
+    harness.spool.submit(vec![entry], Box::new(move |result| tell.send(result).expect("the disk has no faults")));
+    told.recv().expect("the disk has no faults").expect("the disk has no faults");
+    let message = read_message(&harness.spool, id).expect("the disk has no faults");
     (id, message.bytes, message.prefix_len as u64)
 }
 
