@@ -10,9 +10,13 @@
 //! |---|---|---|
 //! | begun | nothing, or a body file that no record names | gone; its id is never used again |
 //! | submitted | perhaps its record, perhaps torn | complete, or gone |
+//! | waiting for the commit step, if there is one | its record, synced | present, though not acknowledged |
 //! | committed | its record, synced | present, byte for byte |
 //! | settled in part | and outcomes, synced | present, with the remaining recipients |
 //! | dead | and a final outcome for every recipient, synced | gone |
+//!
+//! What may be added to it: a [`CommitStep`], which confirms batches beside the local disk, and lanes
+//! of other spools ([`Spool::adopt`]).
 //!
 //! Data that cannot be read is copied to a file beside the log and reported, never deleted. The
 //! format is described in `docs/spool-format.md`.

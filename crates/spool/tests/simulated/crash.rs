@@ -26,10 +26,10 @@ const RECOVERY_CRASH_EVERY: u64 = 5;
 /// Recovery takes fewer steps; later steps belong to maintenance, which never ends.
 const RECOVERY_STEPS_MAX: u64 = 30;
 
-type Scenario = fn(&mut SpoolHarness) -> Result<(), CommitError>;
+pub(crate) type Scenario = fn(&mut SpoolHarness) -> Result<(), CommitError>;
 
 /// Runs `scenario` with a power failure at each of its steps.
-fn crash_everywhere(config: &Config, scenario: Scenario) {
+pub(crate) fn crash_everywhere(config: &Config, scenario: Scenario) {
     const CRASHES_IN_PARALLEL: u64 = 16;
     let mut first = 1;
     while std::thread::scope(|scope| {

@@ -21,9 +21,12 @@ fn folder(version: u32) -> PathBuf {
 }
 
 fn golden(version: u32) -> sim::Disk {
-    let files = std::fs::read_dir(folder(version)).unwrap().map(|file| {
-        let file = file.unwrap();
-        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
+    let files = std::fs::read_dir(folder(version)).expect("the disk has no faults").map(|file| {
+        let file = file.expect("the disk has no faults");
+        (
+            file.file_name().into_string().expect("the disk has no faults"),
+            std::fs::read(file.path()).expect("the disk has no faults"),
+        )
     });
     sim::Disk::with_files(SEED, files)
 }
@@ -31,11 +34,12 @@ fn golden(version: u32) -> sim::Disk {
 /// Sealed segments and an open one, a body file, an outcome and a bounce. What is on the disk while
 /// the spool is open is what is kept.
 fn write_mail(disk: &sim::Disk) -> SpoolHarness {
-    let mut harness = SpoolHarness::open(disk, config(SEGMENT_BYTES)).unwrap();
-    let ids: Vec<QueueId> = [300, 2000, 700].map(|size| harness.accept(size, 2).unwrap()).into();
-    harness.settle(ids[0], &[(1, RecipientState::Delivered)]).unwrap();
-    harness.accept_spilled(1500, 1).unwrap();
-    harness.bounce(ids[1], 0, 500).unwrap();
+    let mut harness = SpoolHarness::open(disk, config(SEGMENT_BYTES)).expect("the disk has no faults");
+    let ids: Vec<QueueId> =
+        [300, 2000, 700].map(|size| harness.accept(size, 2).expect("the disk has no faults")).into();
+    harness.settle(ids[0], &[(1, RecipientState::Delivered)]).expect("the disk has no faults");
+    harness.accept_spilled(1500, 1).expect("the disk has no faults");
+    harness.bounce(ids[1], 0, 500).expect("the disk has no faults");
     harness.wait_until("no spare segment is created", |harness| harness.spool.stats().segments == 4);
     harness
 }

@@ -19,6 +19,7 @@ use crate::promises::{PromiseLog, RecoveredMessages, SubmittedChanges, TestMessa
 
 /// The seed for disks whose seed does not matter.
 pub(crate) const SEED: u64 = 20_261_120;
+const OTHER_SEED: u64 = 20_261_121;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -51,14 +52,30 @@ impl SpoolHarness {
     pub(crate) fn reopen(
         disk: &sim::Disk,
         config: Config,
-        mut promises: PromiseLog,
+        promises: PromiseLog,
         given: BTreeSet<QueueId>,
     ) -> Result<SpoolHarness, OpenError> {
-        let (spool, found) = open(disk, config)?;
+        Ok(SpoolHarness::check_opened(disk, open(disk, config)?, promises, given, SEED))
+    }
+
+    /// Creates a spool with another id.
+    pub(crate) fn create_other(disk: &sim::Disk, config: Config) -> Result<SpoolHarness, OpenError> {
+        let spool = spool::open(vec![Arc::new(disk.clone())], config, OTHER_SEED, &mut |_| {})?;
+        let opened = (spool, RecoveredMessages::new());
+        Ok(SpoolHarness::check_opened(disk, opened, PromiseLog::default(), BTreeSet::new(), OTHER_SEED))
+    }
+
+    fn check_opened(
+        disk: &sim::Disk,
+        (spool, found): (Spool, RecoveredMessages),
+        mut promises: PromiseLog,
+        given: BTreeSet<QueueId>,
+        seed: u64,
+    ) -> SpoolHarness {
         promises.check(&found).unwrap_or_else(|what| panic!("{what}\n{}", disk.log()));
         promises.accept_recovered(&found);
-        let random = Random::new(SEED);
-        Ok(SpoolHarness { disk: disk.clone(), spool, promises, issued_ids: given, random })
+        let random = Random::new(seed);
+        SpoolHarness { disk: disk.clone(), spool, promises, issued_ids: given, random }
     }
 
     /// A new id, which must not have been issued before.
@@ -84,6 +101,16 @@ impl SpoolHarness {
 
     /// Submits a message with a body file and waits for the result.
     pub(crate) fn accept_spilled(&mut self, size: usize, recipients: usize) -> Result<QueueId, CommitError> {
+        let (id, ticket) = self.start_accept_spilled(size, recipients)?;
+        self.wait(ticket).map(|()| id)
+    }
+
+    /// Submits a message with a body file and does not wait.
+    pub(crate) fn start_accept_spilled(
+        &mut self,
+        size: usize,
+        recipients: usize,
+    ) -> Result<(QueueId, PendingSubmission), CommitError> {
         let id = self.begin();
         let bytes = self.bytes(size);
         let failed = |error: std::io::Error| CommitError::Failed(error.to_string());
@@ -98,7 +125,7 @@ impl SpoolHarness {
         self.record_proposal(id, envelope.clone(), bytes);
         let ticket =
             self.submit(vec![SpoolEntry::Message { id, envelope, content: SubmittedBody::Spilled(spilled), flags }]);
-        self.wait(ticket).map(|()| id)
+        Ok((id, ticket))
     }
 
     /// Submits an outcome and waits for the result.
@@ -114,14 +141,19 @@ impl SpoolHarness {
 
     /// Submits a failure together with its bounce and waits for the result.
     pub(crate) fn bounce(&mut self, id: QueueId, ordinal: u32, size: usize) -> Result<QueueId, CommitError> {
+        let (bounce, ticket) = self.start_bounce(id, ordinal, size);
+        self.wait(ticket).map(|()| bounce)
+    }
+
+    /// Submits a failure together with its bounce and does not wait.
+    pub(crate) fn start_bounce(&mut self, id: QueueId, ordinal: u32, size: usize) -> (QueueId, PendingSubmission) {
         let bounce = self.spool.new_id_in_lane_of(id);
         assert!(self.issued_ids.insert(bounce), "{bounce} was issued twice");
         let bytes = self.bytes(size);
         let message = self.message(bounce, bytes, 1);
         let outcome =
             SpoolEntry::Outcome { id, recipients: vec![(ordinal, RecipientState::Failed)], bounce: Some(bounce) };
-        let ticket = self.submit(vec![message, outcome]);
-        self.wait(ticket).map(|()| bounce)
+        (bounce, self.submit(vec![message, outcome]))
     }
 
     /// Makes an entry for these bytes and records it as proposed.

@@ -1,5 +1,7 @@
 //! The spool on a simulated disk: its promises hold under every failure of the disk.
 
+mod adopt;
+mod commit_step;
 mod corrupted;
 mod crash;
 mod faults;
@@ -8,3 +10,4 @@ mod harness;
 mod promises;
 mod reclaim;
 mod recovery;
+mod spill;
