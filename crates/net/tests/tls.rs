@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use mail::{Timestamp, TlsInfo};
 use net::{
-    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, ServerStream, StopSender,
-    TlsServer, TlsServerError, TlsVersion,
+    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, OutputPiece, ServerStream,
+    StopSender, TlsServer, TlsServerError, TlsVersion,
 };
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -453,8 +453,8 @@ impl ConnectionHandler for Echo {
 
     async fn work(&mut self) {}
 
-    fn output(&self) -> &[u8] {
-        &self.output
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(&self.output)
     }
 
     fn handle_sent(&mut self, count: usize) {
