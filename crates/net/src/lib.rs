@@ -17,9 +17,11 @@ mod listen;
 mod outbound;
 mod proxy;
 mod server_stream;
+mod service;
 mod stop;
 mod tls_client;
 mod tls_server;
+mod workers;
 
 pub use body_read::{DISK_READS_MAX, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
 pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
@@ -29,10 +31,12 @@ pub use drive::{ConnectionHandler, OutputPiece, close_gracefully, discard_input,
 pub use endpoint::Endpoint;
 pub use file_range::FileRange;
 pub use inherited::{InheritedSocketError, InheritedSockets};
-pub use listen::{accept_connections, bind, set_backlog};
+pub use listen::{ListenerOpener, ListenerSocket, accept_connections, bind};
 pub use outbound::{OutboundConnection, SentOrReceived};
 pub use proxy::{PROXY_HEADER_TIME_MAX, ProxyError, ProxyHeader, parse_proxy_header, receive_proxy_header};
 pub use server_stream::ServerStream;
+pub use service::{AdmissionRefusal, AdmittedClient, Service, serve_connection};
 pub use stop::{StopReceiver, StopSender};
 pub use tls_client::TlsClient;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
+pub use workers::{BoundListener, SessionWorkers, session_runtime};
