@@ -4,15 +4,9 @@
 use std::io;
 
 use mail::Body;
-use tokio::sync::Semaphore;
 
+use crate::disk_read::read_blocking;
 use crate::file_range::{self, FileRange};
-
-/// Concurrent disk reads of the whole process. The runtime's limit on blocking threads should not
-/// be lower.
-pub const DISK_READS_MAX: usize = 16;
-
-static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
 
 /// Fills the buffer from `position` of the body if the bytes are cached; returns whether they were.
 /// The body must have that many bytes from there.
@@ -50,18 +44,6 @@ pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Re
 pub async fn prefetch_from_disk(body: &Body, position: u64, octets: u64) -> io::Result<()> {
     let read = move |body: &Body| file_range::prefetch(|buffer, place| body.read_at(buffer, place), position, octets);
     read_blocking(|| Ok(body.clone()), read).await
-}
-
-/// Reads on a blocking thread, from the handle that `handle` makes when it is this read's turn: so
-/// there are at most [`DISK_READS_MAX`] such handles.
-pub(crate) async fn read_blocking<S: Send + 'static, T: Send + 'static>(
-    handle: impl FnOnce() -> io::Result<S>,
-    read: impl FnOnce(&S) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    // The semaphore is never closed, so this is a permit.
-    let _place = DISK_READS.acquire().await;
-    let source = handle()?;
-    tokio::task::spawn_blocking(move || read(&source)).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]

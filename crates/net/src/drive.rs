@@ -50,7 +50,7 @@ pub trait ConnectionHandler {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]);
     /// The peer has closed its side.
     fn handle_disconnect(&mut self, now: Timestamp);
-    /// The deadline has passed, or an earlier one that has moved since.
+    /// A deadline has passed: the current one, or an earlier one that has moved since.
     fn handle_timeout(&mut self, now: Timestamp);
     /// The server is shutting down.
     fn handle_stop(&mut self, now: Timestamp);
@@ -361,7 +361,7 @@ async fn close_tls(
 
 /// Reads what the peer has sent so far, before a connection is dropped without waiting. Dropping it
 /// with unread input would reset it, and the peer might not see the last reply.
-pub fn discard_input(stream: &TcpStream) {
+pub(crate) fn discard_input(stream: &TcpStream) {
     // If nothing can be read, nothing is left unread.
     let _ = with_input(|input| stream.try_read(input));
 }
@@ -369,7 +369,7 @@ pub fn discard_input(stream: &TcpStream) {
 /// Closes the connection so that the peer gets the last reply. Usually nothing is unread, and the
 /// kernel does the rest. With unread input, which would reset the connection, it takes up to two
 /// seconds.
-pub async fn close_gracefully(mut stream: TcpStream) {
+pub(crate) async fn close_gracefully(mut stream: TcpStream) {
     let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;

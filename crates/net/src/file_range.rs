@@ -17,7 +17,7 @@ use rustix::net::{SendFlags, send};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::body_read::read_blocking;
+use crate::disk_read::read_blocking;
 
 /// The kernel reads ahead in runs of this size, so checking one page of each run is enough.
 const READAHEAD_OCTETS: u64 = 128 << 10;

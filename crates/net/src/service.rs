@@ -19,9 +19,11 @@ use std::time::Instant;
 use mail::{Networks, TlsInfo};
 use tokio::net::TcpStream;
 
+use crate::drive::{close_gracefully, discard_input, drive_connection};
+use crate::proxy::receive_proxy_header;
 use crate::{
     ConnectionHandler, ConnectionLimiter, ConnectionRefusal, ProxyHeader, ServerStream, SessionPermit, StopReceiver,
-    TlsServer, close_gracefully, discard_input, drive_connection, receive_proxy_header,
+    TlsServer,
 };
 
 /// A protocol behind a listener, on one thread. Each connection has a clone of its own, so it
