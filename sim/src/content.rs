@@ -28,6 +28,8 @@ pub(crate) struct SimulatedFile {
     live: Vec<u8>,
     durable: Vec<u8>,
     created_len: u64,
+    /// The file begins with this many bytes that were never written, and take no space.
+    hole: u64,
     unsynced: Vec<Write>,
     synced: u64,
 }
@@ -66,7 +68,20 @@ impl SimulatedFile {
         self.live.len() as u64
     }
 
+    /// The space that the file takes.
+    pub(crate) fn used(&self) -> u64 {
+        self.len() - self.hole
+    }
+
+    /// The additional space that a write takes.
+    pub(crate) fn growth(&self, offset: u64, count: u64) -> u64 {
+        let end = offset + count;
+        end.saturating_sub(self.len().max(offset)) + self.hole.min(end).saturating_sub(offset)
+    }
+
     pub(crate) fn write(&mut self, offset: u64, bytes: Vec<u8>) {
+        // Only what is before the first write is a hole, and a write into it goes up to its end.
+        self.hole = if self.len() == 0 { offset } else { self.hole.min(offset) };
         overlay(&mut self.live, offset, &bytes);
         self.unsynced.push(Write { offset, bytes });
     }

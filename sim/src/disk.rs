@@ -413,7 +413,7 @@ impl DiskState {
     }
 
     fn used(&self) -> u64 {
-        self.folder.live().values().map(|&file| self.files[file].len()).sum()
+        self.folder.live().values().map(|&file| self.files[file].used()).sum()
     }
 
     fn free(&self) -> u64 {
@@ -422,9 +422,7 @@ impl DiskState {
 
     /// Writes what fits into the free space, or less for a short write.
     fn write(&mut self, file: FileNumber, offset: u64, mut bytes: Vec<u8>) -> io::Result<usize> {
-        let len = self.files[file].len();
-        let grows = (offset + bytes.len() as u64).saturating_sub(len);
-        let missing = grows.saturating_sub(self.free());
+        let missing = self.files[file].growth(offset, bytes.len() as u64).saturating_sub(self.free());
         if missing >= bytes.len() as u64 && missing > 0 {
             return Err(io::Error::from_raw_os_error(ENOSPC));
         }

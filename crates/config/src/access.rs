@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use intake::access::{AccessStage, RuleAction};
+use filter::Stage;
+use filter::access::RuleAction;
 use mail::{Address, Network};
 use route::DomainPattern;
 
@@ -18,7 +19,7 @@ pub struct AccessRule {
     /// same stage.
     pub list: Option<Box<str>>,
     /// The stage at which it is checked, when everything in its conditions is known.
-    pub stage: AccessStage,
+    pub stage: Stage,
     /// Whether it also applies to users who have logged in, and on listeners that require a login.
     pub users: bool,
     /// The client's address is in one of these networks.

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use dispatch::Queues;
+use filter::SessionInfo;
+use filter::access::{AccessRules, UntaggedAddresses};
 use intake::ResourceRefusal;
-use intake::access::{AccessRules, SessionInfo};
 use lookup::directory::AddressResolution;
 use mail::{Address, LogLevel, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use spool::SpooledMessage;
 
 use super::explain::{AddressTrace, MessageState, access};
-use super::filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
+use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
 use super::selection::{self, DestinationName, RecipientId, SelectedRecipients, StoredMessage, StoredMessageReader};
 use super::summary::{self, RecipientTally};
@@ -254,10 +255,9 @@ impl ControlHandler {
                 recipient: Some(&recipient),
                 ..SessionInfo::default()
             };
-            let tags = self.parts.intake.untagged_addresses(&session).await;
+            let tags = UntaggedAddresses::of_session(&session, &self.parts.intake.directory).await;
             let mut text =
-                access::explain_access(self.parts.intake.access_rules.as_ref(), &tags.add_to_session_info(&session))
-                    .await;
+                access::explain_access(self.parts.access_rules.as_deref(), &tags.add_to_session_info(&session)).await;
             if matches!(self.parts.intake.resolve_recipient(&recipient).await, AddressResolution::Remote(_)) {
                 text += &access::explain_relaying(
                     client,
@@ -368,13 +368,12 @@ impl ControlHandler {
                 .into(),
             access: self
                 .parts
-                .intake
                 .access_rules
                 .iter()
-                .flat_map(AccessRules::match_counts)
+                .flat_map(|rules| rules.match_counts())
                 .map(|(rule, count)| (rule.into(), count))
                 .collect(),
-            lists_unanswered: self.parts.intake.access_rules.as_ref().map_or(0, AccessRules::unanswered_dnsbl_queries),
+            lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),
             handshakes: self.parts.intake.tls_handshakes.counts(),
             logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.parts.intake.load.report(),

@@ -24,7 +24,6 @@
 
 pub mod columns;
 mod explain;
-mod filter;
 mod handler;
 pub mod list;
 mod load;
@@ -32,6 +31,7 @@ mod message;
 pub mod message_text;
 mod metrics;
 mod pattern;
+mod recipient_filter;
 mod reload_request;
 pub mod request;
 #[cfg(test)]
@@ -48,6 +48,7 @@ mod wait;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use filter::access::AccessRules;
 use intake::IntakeContext;
 
 use dispatch::{OutcomeCounters, SchedulerHandle};
@@ -55,9 +56,9 @@ use lookup::Table;
 use mail::ServerLog;
 
 pub use explain::{AddressExplainer, Deliverability};
-pub use filter::RecipientFilter;
 pub use handler::ControlHandler;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
+pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use server::ControlServer;
 
@@ -92,6 +93,8 @@ pub struct ControlParts {
     pub explainer: AddressExplainer,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
+    /// The access rules.
+    pub access_rules: Option<Arc<AccessRules>>,
     /// The tables.
     pub tables: ControlTables,
     /// A 250 does not wait for the disk.

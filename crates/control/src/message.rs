@@ -99,6 +99,7 @@ fn stored_state(state: Option<&RecipientState>) -> &'static str {
         Some(RecipientState::Delivered) => "delivered",
         Some(RecipientState::Failed) => "failed or removed",
         Some(RecipientState::SetAside) => "set aside",
+        Some(RecipientState::Withdrawn) => "withdrawn",
         Some(RecipientState::Waiting { .. } | RecipientState::Held { .. }) | None => "entering or leaving the queue",
     }
 }
@@ -141,7 +142,7 @@ pub(crate) mod tests {
         envelope.recipients.push(alias);
         let waiting = RecipientState::Waiting { attempts: 1, until: NOW };
         let states = vec![RecipientState::Held { attempts: 0 }, waiting, waiting, RecipientState::Delivered];
-        let stored = SpooledMessage { envelope, states, body: body(2000) };
+        let stored = SpooledMessage { envelope, states, body: body(2000), prefix_len: 0 };
         let mut out = Vec::new();
         write_message(&MessageState::of(&sample.queues, id, NOW), &stored, NOW, &mut out).unwrap();
         String::from_utf8(out).unwrap()

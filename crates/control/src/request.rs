@@ -13,7 +13,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::filter::RecipientFilter;
+use super::recipient_filter::RecipientFilter;
 use super::text::SerdeAsText;
 
 /// A request.

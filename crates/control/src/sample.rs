@@ -22,7 +22,7 @@ use queue::{
     QueueConfig, QueueNumber, Queues, RecipientView, SchedulerConfig,
 };
 
-use super::filter::RecipientFilter;
+use super::recipient_filter::RecipientFilter;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// 2026-11-20T17:46:16.123Z.

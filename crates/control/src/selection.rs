@@ -8,7 +8,7 @@ use mail::{Envelope, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction, Queues, RecipientView};
 use spool::Spool;
 
-use super::filter::{QueueFilter, RecipientFilter, UnknownQueue};
+use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue};
 use super::request::ActionRequest;
 
 /// A recipient: the message and the ordinal in its envelope.

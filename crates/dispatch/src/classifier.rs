@@ -209,7 +209,10 @@ impl Classifier {
                 RecipientState::Waiting { attempts: 0, until } => (0, until.max(not_before), false),
                 RecipientState::Waiting { attempts, until } => (attempts, until, false),
                 RecipientState::Held { attempts } => (attempts, now, true),
-                RecipientState::Delivered | RecipientState::Failed | RecipientState::SetAside => continue,
+                RecipientState::Delivered
+                | RecipientState::Failed
+                | RecipientState::SetAside
+                | RecipientState::Withdrawn => continue,
             };
             let domain = envelope.recipients[ordinal as usize].address.domain();
             let destination = self.destination(queues, by_message, classified.mailbox_hosts.get(&ordinal), domain);

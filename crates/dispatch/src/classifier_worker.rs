@@ -173,7 +173,7 @@ impl ClassifyCase {
 
     /// Only the attempt's recipients are open, with their state in the spool.
     fn moved(attempt: Attempt, stored: SpooledMessage) -> Self {
-        let SpooledMessage { envelope, states, body: _ } = stored;
+        let SpooledMessage { envelope, states, .. } = stored;
         let is_in_attempt: HashSet<u32> = attempt.recipients.iter().copied().collect();
         let state = |(ordinal, state): (u32, RecipientState)| {
             if is_in_attempt.contains(&ordinal) { state } else { RecipientState::Delivered }

@@ -283,7 +283,8 @@ impl DsnSender {
             .collect();
         let envelope = dsn.envelope(&self.hostname, now, recipients);
         let submitted = SubmittedNotice::new(&dsn, id, ordinals, &envelope);
-        let (content, flags) = (SubmittedBody::Memory(dsn.content), dsn.flags);
+        let content = SubmittedBody::Memory { prefix: Vec::new(), body: dsn.content };
+        let flags = dsn.flags;
         Ok(Some((submitted, SpoolEntry::Message { id, envelope, content, flags })))
     }
 

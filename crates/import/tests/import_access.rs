@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use config::{AccessRule, Config, ListenerProtocol, ListenerSettings, TableKind};
+use filter::access::{
+    AccessCondition, AccessDecision, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject,
+};
+use filter::{SessionInfo, Stage};
 use import::postfix::{FileReader, ImportResult, import};
 use intake::ThrottledLog;
-use intake::access::{
-    AccessCondition, AccessDecision, AccessRules, AccessStage, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject,
-    SessionInfo,
-};
 use lookup::regexp::RegexpTable;
 use lookup::text::TextTable;
 use lookup::unavailable::UnavailableTable;
@@ -268,7 +268,7 @@ impl Server {
         };
         let Some(access) = &self.access else { return true };
         let troubles = ThrottledLog::new(|line, _| panic!("{line}"));
-        let verdict = self.runtime.block_on(access.evaluate(AccessStage::Rcpt, &visit, &troubles));
+        let verdict = self.runtime.block_on(access.evaluate(Stage::Rcpt, &visit, &troubles));
         !matches!(verdict.decision, Some(AccessDecision::Refuse { .. }))
     }
 }
@@ -284,7 +284,7 @@ fn open(table: &config::TableConfig) -> Arc<dyn Table> {
 
 /// The rule in the form that sessions use.
 fn rule_of(rule: &AccessRule, tables: &BTreeMap<&str, Arc<dyn Table>>) -> CompiledRule {
-    assert_eq!(rule.stage, AccessStage::Rcpt);
+    assert_eq!(rule.stage, Stage::Rcpt);
     assert!(rule.helos.is_empty() && rule.senders.is_empty() && rule.recipients.is_empty());
     let mut tests = Vec::new();
     if !rule.clients.is_empty() {

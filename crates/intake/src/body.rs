@@ -194,11 +194,11 @@ impl IncomingBody {
         let bytes = std::mem::take(&mut self.bytes);
         let Some(mut spill) = self.spill.take() else {
             let used = bytes.capacity().div_ceil(UNIT_BYTES).min(self.permit.num_permits());
-            return Ok((SubmittedBody::Memory(bytes), self.permit.split(used)));
+            return Ok((SubmittedBody::Memory { prefix: Vec::new(), body: bytes }, self.permit.split(used)));
         };
         let finished = run_blocking(move || {
             spill.append(&bytes)?;
-            spill.finish()
+            Ok(spill.finish(&[])?)
         });
         Ok((SubmittedBody::Spilled(finished.await?), None))
     }
@@ -245,7 +245,7 @@ mod tests {
         let mut body = memory.reserve(false, Duration::ZERO).await.unwrap();
         body.append(&[b'x'; 20_000]);
         let (content, held) = body.finish().await.unwrap();
-        assert!(matches!(content, SubmittedBody::Memory(_)));
+        assert!(matches!(content, SubmittedBody::Memory { .. }));
         assert_eq!(held.as_ref().map(|permit| permit.num_permits()), Some(64));
         assert!(memory.reserve(false, Duration::ZERO).await.is_some());
         let mut small = memory.reserve(false, Duration::ZERO).await.unwrap();

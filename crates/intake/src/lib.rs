@@ -22,8 +22,6 @@
 //! its rules or arrives too slowly: load never interrupts a message. This crate does not know how
 //! messages are delivered, and makes no DNS lookups for remote recipients.
 
-pub mod access;
-mod access_state;
 mod body;
 mod commit_notifier;
 pub mod drop_folder;
@@ -37,7 +35,8 @@ mod refusals;
 mod replies;
 mod service;
 mod session;
-mod session_access;
+mod session_checks;
+mod session_stages;
 mod throttled_log;
 mod tls_handshakes;
 mod transaction;
@@ -47,16 +46,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use filter::CheckChain;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, MailEvent, Networks, QuotaCheck};
+use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, SessionPermit, TlsServer};
 use protocol::smtp::server::SmtpServerConfig as Machine;
 use spool::Spool;
 
-use access::AccessRules;
-use access_state::AccessState;
-pub use access_state::UntaggedAddresses;
 pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
 pub use logins::LoginPolicy;
@@ -78,7 +75,7 @@ pub struct IntakeContext {
     /// Whether the log includes the subjects of messages.
     pub logs_subjects: bool,
     /// Logs the causes of failures, which clients are not told.
-    pub operator_log: Arc<ThrottledLog>,
+    pub operator_log: Arc<dyn OperatorLog>,
     /// The current load of the machine.
     pub load: LoadMonitorHandle,
     /// Counts sessions, and enforces the limits of single clients.
@@ -99,8 +96,8 @@ pub struct IntakeContext {
     pub normalized_networks: Networks,
     /// Clients that may use XCLIENT.
     pub proxy_networks: Networks,
-    /// Access rules, in addition to everything else here; None: there are no rules.
-    pub access_rules: Option<AccessRules>,
+    /// The checks of sessions and messages, in addition to everything else here.
+    pub checks: CheckChain,
     /// Memory for bodies being received.
     pub body_memory: BodyMemoryBudget,
     /// The maximum number of recipients of one message after alias expansion.
@@ -144,10 +141,6 @@ struct ClientState {
     must_log_in: bool,
     /// The local address it connected to.
     local_address: Option<IpAddr>,
-    /// The result of the access rules for its address.
-    connect_access: AccessState,
-    /// The result of the access rules for its HELO name.
-    helo_access: AccessState,
 }
 
 impl IntakeContext {

@@ -13,7 +13,7 @@ use protocol::sasl::{Mechanism, Nonce, PasswordVerdict, SaslOutcome, SaslRefusal
 use protocol::smtp::server::{LoginRequest, ScramKeysRequest, SessionAnswer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::access_state::UNKNOWN_CLIENT;
+use crate::session_checks::UNKNOWN_CLIENT;
 use crate::{IntakeContext, replies};
 
 /// Who may log in, and with what rights. Clones share the credentials.

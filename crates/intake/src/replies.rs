@@ -28,23 +28,15 @@ pub(crate) const NOT_QUALIFIED: Reply =
     static_reply(550, EnhancedCode(5, 1, 2), "A fully qualified domain name is required");
 pub(crate) const DIRECTORY_UNAVAILABLE: Reply =
     static_reply(451, EnhancedCode(4, 3, 0), "Directory unavailable, try again later");
-/// RFC 5321 section 3.1: sent instead of the banner.
-pub(crate) const CLIENT_DENIED: Reply = static_reply(554, EnhancedCode(5, 7, 1), "Access denied");
-pub(crate) const DENIED: Reply = static_reply(550, EnhancedCode(5, 7, 1), "Access denied");
-pub(crate) const CLIENT_DEFERRED: Reply =
-    static_reply(421, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const DEFERRED: Reply =
-    static_reply(451, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const RECIPIENT_DEFERRED: Reply =
-    static_reply(450, EnhancedCode(4, 7, 1), "Access temporarily denied, try again later");
-pub(crate) const ACCESS_UNAVAILABLE: Reply =
-    static_reply(451, EnhancedCode(4, 3, 0), "Access rules unavailable, try again later");
 /// The error is in the directory, and may be corrected before the client gives up.
 pub(crate) const ALIAS_TOO_DEEP: Reply = static_reply(451, EnhancedCode(4, 4, 6), "Alias loop");
 pub(crate) const ALIAS_TOO_MANY: Reply =
     static_reply(452, EnhancedCode(4, 5, 3), "Alias expands to too many addresses");
 pub(crate) const RECIPIENTS_FULL: Reply =
     static_reply(452, EnhancedCode(4, 5, 3), "Too many recipients after alias expansion");
+/// The commit step of the spool is behind.
+pub(crate) const SPOOL_BUSY: Reply =
+    static_reply(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
 pub(crate) const BODY_UNWRITABLE: Reply = static_reply(451, EnhancedCode(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {
@@ -78,7 +70,8 @@ pub(crate) fn body_unwritable(error: &std::io::Error) -> Reply {
 pub(crate) fn commit_failed(error: &CommitError) -> Reply {
     match error {
         CommitError::Full => DISK_SHORT,
-        CommitError::Failed(_) => BODY_UNWRITABLE,
+        CommitError::Failed(_) | CommitError::StepFailed(_) => BODY_UNWRITABLE,
+        CommitError::StepBacklog => SPOOL_BUSY,
         CommitError::TooLarge => static_reply(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
         CommitError::Closed => static_reply(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
     }

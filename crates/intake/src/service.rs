@@ -13,13 +13,13 @@ use net::{
 };
 use protocol::smtp::server::{SmtpPeer, TlsMode};
 
-use crate::access_state::AccessState;
 use crate::session::IntakeSession;
+use crate::session_checks::OptionalChecks;
 use crate::{ClientState, IntakeContext, ListenerContext, ResourceRefusal};
 
-/// A client that the access rules do not refuse.
+/// A client that no check refuses.
 pub struct CheckedClient {
-    connect_access: AccessState,
+    checks: OptionalChecks,
 }
 
 impl Service for ListenerContext {
@@ -49,14 +49,13 @@ impl Service for ListenerContext {
         self.intake.is_overloaded_for(client)
     }
 
-    /// The access rules. Their reply closes the connection: a client that stays to get 503 until
-    /// QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
+    /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
     async fn check_client(&self, client: IpAddr, stop: &StopReceiver) -> Option<Result<CheckedClient, Vec<u8>>> {
         let result = self.intake.check_client(client, self.must_log_in(), stop).await?;
-        let result = result.map(|connect_access| CheckedClient { connect_access });
+        let result = result.map(|checks| CheckedClient { checks });
         Some(result.map_err(|denied| {
             let wire = to_wire(&denied.reply);
-            self.intake.log_refused(client, Some(denied.rule), denied.reply);
+            self.intake.log_refused(client, Some(denied.by), denied.reply);
             wire
         }))
     }
@@ -65,15 +64,8 @@ impl Service for ListenerContext {
         let AdmittedClient { address, local_address, trusted, permit, security } = client;
         let normalise_bare_newlines = self.intake.normalized_networks.contains(address);
         let peer = SmtpPeer { address: Some(address), normalise_bare_newlines, may_relay: trusted };
-        let client_state = ClientState {
-            permit,
-            trusted,
-            must_log_in: self.must_log_in(),
-            local_address,
-            connect_access: checked.connect_access,
-            helo_access: AccessState::default(),
-        };
-        IntakeSession::new(self, peer, client_state, security)
+        let client_state = ClientState { permit, trusted, must_log_in: self.must_log_in(), local_address };
+        IntakeSession::new(self, peer, client_state, checked.checks, security)
     }
 
     fn refusal_reply(&self, reason: AdmissionRefusal) -> Vec<u8> {

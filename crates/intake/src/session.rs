@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use credentials::PendingLogin;
+use filter::{Disposition, SessionInfo, Stage};
 use mail::{Address, BodyFlags, ClientInfo, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{ConnectionHandler, OutputPiece, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
@@ -15,11 +16,10 @@ use protocol::smtp::server::{
 };
 use spool::{RecipientState, SpoolEntry};
 
-use crate::access::AccessStage;
-use crate::access_state::{AccessDenied, AccessState};
 use crate::body::IncomingBody;
 use crate::header_completion::HeaderCompletion;
 use crate::received_line::MessageSource;
+use crate::session_checks::{OptionalChecks, check_recipient, session_info};
 use crate::transaction::{ReceivedDetails, Transaction};
 use crate::{ClientState, CommitNotifier, IntakeContext, ListenerContext, ResourceRefusal, replies};
 
@@ -29,7 +29,9 @@ pub(crate) struct IntakeSession {
     commit_notifier: CommitNotifier,
     pub(crate) session: SmtpSession,
     pub(crate) client: ClientState,
-    /// The access rule that denied the current command, for the log.
+    /// None without checks.
+    pub(crate) checks: OptionalChecks,
+    /// The rule or check that denied the current command, for the log.
     pub(crate) denied_by: Option<Box<str>>,
     acceptor: Option<Arc<TlsServer>>,
     adds_missing_headers: bool,
@@ -39,14 +41,12 @@ pub(crate) struct IntakeSession {
     /// Boxed: most sessions are in clear text.
     security: Option<Box<TlsInfo>>,
     /// From the accepted MAIL to the reply at the end of data. Boxed: most sessions are idle.
-    incoming: Option<Box<IncomingMessage>>,
+    pub(crate) incoming: Option<Box<IncomingMessage>>,
 }
 
 /// A transaction and the state that only sessions need.
-struct IncomingMessage {
-    transaction: Transaction,
-    /// The result of the access rules for the sender and the recipients so far.
-    access_state: AccessState,
+pub(crate) struct IncomingMessage {
+    pub(crate) transaction: Transaction,
     /// From DATA on.
     body: Option<IncomingBody>,
     /// From DATA to the end of the header, if missing fields are to be added.
@@ -93,6 +93,7 @@ impl IntakeSession {
         listener: ListenerContext,
         peer: SmtpPeer,
         client: ClientState,
+        checks: OptionalChecks,
         security: Option<TlsInfo>,
     ) -> Self {
         let ListenerContext {
@@ -104,8 +105,7 @@ impl IntakeSession {
             adds_missing_headers: completes,
         } = listener;
         let speaks_for_others = peer.address.is_some_and(|address| context.proxy_networks.contains(address));
-        let asks_of_greetings =
-            context.access_rules.as_ref().is_some_and(|access| access.has_rules_at(AccessStage::Helo));
+        let asks_of_greetings = checks.as_ref().is_some_and(|checks| checks.take_part_in(Stage::Helo));
         let mut session = SmtpSession::new(machine, peer, net::steady_now());
         if asks_of_greetings {
             session = session.with_hello_check();
@@ -120,6 +120,7 @@ impl IntakeSession {
             commit_notifier: answers,
             session,
             client,
+            checks,
             denied_by,
             acceptor,
             adds_missing_headers: completes,
@@ -154,13 +155,12 @@ impl IntakeSession {
     /// MAIL: the last point at which load, or the client's rate limit, can refuse a message.
     async fn begin_transaction(&mut self, mail: MailRequest) -> Result<(), Reply> {
         self.context.admit_message(&self.client.permit).map_err(ResourceRefusal::reply)?;
-        let access_state = self.check_sender_access(&mail).await?;
+        self.check_sender_rules(&mail).await?;
         if let Some(user) = self.session.user() {
             self.context.check_sender(user, mail.sender.as_ref()).await?;
         }
         self.incoming = Some(Box::new(IncomingMessage {
             transaction: Transaction::new(&self.context, mail),
-            access_state,
             body: None,
             header_completion: None,
             trace_is_ascii: true,
@@ -169,28 +169,23 @@ impl IntakeSession {
         Ok(())
     }
 
-    /// RCPT: checks the access rules, and admits the recipient.
+    /// RCPT: runs the checks, and admits the recipient.
     async fn add_recipient(&mut self, request: RcptRequest) -> Result<(), Reply> {
-        let recipient = self.context.normalize_address(&request.address, self.client.local_address).await;
-        let recipient = recipient.as_ref();
-        let judged = self.check_recipient_access(recipient).await;
-        let access_state = judged.map_err(|denied| denied.into_reply(&mut self.denied_by))?;
         let trusted = self.is_trusted();
-        let Some(incoming) = &mut self.incoming else { return Ok(()) };
-        let added = incoming.transaction.add_recipient(&self.context, recipient, &request, trusted).await;
-        added.map_err(|refusal| refusal.into_reply(&self.context))?;
-        incoming.access_state.held |= access_state.held;
-        Ok(())
-    }
-
-    /// Evaluates the access rules for a recipient, unless the sender was accepted.
-    async fn check_recipient_access(&self, recipient: &Address) -> Result<AccessState, AccessDenied> {
-        match &self.incoming {
-            Some(incoming) if !incoming.access_state.accepted => {
-                self.check_recipient_rules(incoming.transaction.mail.sender.as_ref(), recipient).await
-            }
-            _ => Ok(AccessState::default()),
+        let IntakeSession { context, session, client, checks, denied_by, incoming, .. } = self;
+        let Some(IncomingMessage { transaction, .. }) = incoming.as_deref_mut() else { return Ok(()) };
+        let recipient = context.normalize_address(&request.address, client.local_address).await;
+        let recipient = recipient.as_ref();
+        let sender = Some(transaction.mail.sender.as_ref());
+        let known = session_info(session, client.must_log_in);
+        let known = SessionInfo { sender, recipient: Some(recipient), ..known };
+        let effects = check_recipient(checks, &known, denied_by).await?;
+        let added = transaction.add_recipient(context, recipient, &request, trusted).await;
+        added.map_err(|refusal| refusal.into_reply(context))?;
+        if let Some(checks) = checks {
+            checks.add_recipient(effects);
         }
+        Ok(())
     }
 
     /// Whether the client may relay and use the memory reserved for trusted clients.
@@ -215,6 +210,7 @@ impl IntakeSession {
     /// DATA: reserves memory for the body. The Received line comes first, so that the stored
     /// message is one range.
     async fn begin_body(&mut self) -> Result<(), Reply> {
+        self.check_data().await?;
         let is_trusted = self.is_trusted();
         let Some(incoming) = &mut self.incoming else { return Err(replies::BODY_UNWRITABLE) };
         let memory = self.context.body_memory.reserve(is_trusted, self.context.message_wait_max).await;
@@ -241,8 +237,7 @@ impl IntakeSession {
     async fn commit_message(&mut self, end: MessageEnd) -> Reply {
         let Some(mut incoming) = self.incoming.take() else { return replies::BODY_UNWRITABLE };
         incoming.complete(true);
-        let IncomingMessage { transaction, access_state, body, header_completion: _, trace_is_ascii, failed } =
-            *incoming;
+        let IncomingMessage { transaction, body, header_completion: _, trace_is_ascii, failed } = *incoming;
         if let Some(reply) = failed {
             return reply;
         }
@@ -252,12 +247,16 @@ impl IntakeSession {
             Ok(finished) => finished,
             Err(error) => return self.body_unwritable(id, &error),
         };
+        let disposition = self.checks.as_ref().map_or_else(Disposition::default, |checks| checks.disposition());
         let (address, trusted) = (self.session.peer().address, self.is_trusted());
         let client = ClientInfo { address, helo: self.session.helo().into(), trusted };
         let envelope = transaction.into_envelope(client, now());
         let received = details.into_event(id, &envelope);
-        let is_held = access_state.held || self.is_held();
-        let held = if is_held { envelope.recipients.iter().map(|to| to.address.clone()).collect() } else { Vec::new() };
+        let held = if disposition.held {
+            envelope.recipients.iter().map(|to| to.address.clone()).collect()
+        } else {
+            Vec::new()
+        };
         let flags = BodyFlags { eight_bit: end.flags.eight_bit || !trace_is_ascii, ..end.flags };
         let mut entries = vec![SpoolEntry::Message { id, envelope, content, flags }];
         entries.extend(hold_entry(id, held.len()));

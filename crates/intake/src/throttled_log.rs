@@ -2,9 +2,10 @@
 //! error. An outage affects every session, so at most one line per second is logged, with the
 //! number of lines suppressed before it.
 
-use std::fmt::Display;
+use std::fmt;
 use std::time::{Duration, Instant};
 
+use mail::OperatorLog;
 use parking_lot::Mutex;
 
 /// The minimum time between two lines.
@@ -31,13 +32,6 @@ impl ThrottledLog {
         ThrottledLog { sink: Box::new(sink), state: Mutex::default() }
     }
 
-    /// Logs a line, unless one was logged within the last second.
-    pub fn log_line(&self, what: impl Display) {
-        if let Some(left_out) = self.try_begin_line(Instant::now()) {
-            (self.sink)(&what.to_string(), left_out);
-        }
-    }
-
     /// The number of suppressed lines, if a line may be logged now.
     fn try_begin_line(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
@@ -47,6 +41,15 @@ impl ThrottledLog {
         }
         state.last_at = Some(now);
         Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+impl OperatorLog for ThrottledLog {
+    /// Logs a line, unless one was logged within the last second.
+    fn log_line(&self, line: fmt::Arguments<'_>) {
+        if let Some(left_out) = self.try_begin_line(Instant::now()) {
+            (self.sink)(&line.to_string(), left_out);
+        }
     }
 }
 

@@ -14,7 +14,6 @@
 mod batch_search;
 mod ber;
 mod connection;
-mod filter;
 mod key_result;
 mod members;
 mod message;
@@ -23,14 +22,15 @@ pub mod replica;
 mod result;
 mod schema;
 mod search;
+mod search_filter;
 mod transport;
 mod url;
 
 pub use connection::{Connector, LdapBindMethod, LdapConnectionConfig, LdapSession, ResponseStream};
-pub use filter::{FilterError, FilterTemplate};
 pub use message::{LdapControl, LdapResponse, LdapResult, SearchEntry, SearchRequest, Values};
 pub use result::{ResultTemplate, ResultTemplateError};
 pub use schema::{EqualityRule, is_printable_ascii};
+pub use search_filter::{FilterError, FilterTemplate};
 pub use transport::CaCertificatesError;
 pub use url::{LdapUrl, LdapUrlError};
 
@@ -285,7 +285,7 @@ impl Ldap {
     /// A missing base or an unsuitable key does not mean that the server is down.
     async fn probe_connection(&self, pooled: PooledConnection) -> Result<(), BackendFailure> {
         let filter = self.sample.borrow().key.as_deref().and_then(|key| self.config.filter.for_key(key));
-        let filter = filter.unwrap_or_else(|| filter::present("objectClass"));
+        let filter = filter.unwrap_or_else(|| search_filter::present("objectClass"));
         let search = SearchRequest {
             base: &self.config.base,
             scope: self.config.scope,

@@ -50,7 +50,7 @@ impl BatchSearch<'_> {
     /// Reads the entry with this DN. The inner error is the reason why that failed for this member
     /// only.
     async fn read_member(&self, dn: &str) -> Result<Result<Option<SearchEntry>, String>, SearchError> {
-        let filter = super::filter::present("objectClass");
+        let filter = super::search_filter::present("objectClass");
         let attributes = self.result_attributes();
         let search = SearchRequest {
             base: dn,

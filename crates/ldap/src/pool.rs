@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::connection::{Connector, LdapResponse, LdapSession, SearchRequest};
 use super::message::SearchEntry;
 use super::schema::Schema;
-use super::{LdapConfigError, LdapConnectionConfig, SearchScope, filter};
+use super::{LdapConfigError, LdapConnectionConfig, SearchScope, search_filter};
 use lookup::backend::BackendFailure;
 
 /// How long a failed server comes last.
@@ -170,12 +170,12 @@ impl ConnectionPool {
 /// Reads the schema of these attributes (RFC 4512 section 4.4). Empty if it is not readable.
 async fn read_schema(session: &LdapSession, names: &[&str], within: Duration) -> Result<Schema, BackendFailure> {
     let reading = async {
-        let root = read(session, "", &filter::present("objectClass"), "subschemaSubentry").await?;
+        let root = read(session, "", &search_filter::present("objectClass"), "subschemaSubentry").await?;
         let Some(place) = texts(&root, "subschemaSubentry").next().map(str::to_owned) else {
             return Ok(Schema::default());
         };
         // Servers may hide subschema entries from other filters (RFC 4512 section 4.2).
-        let subschema = read(session, &place, &filter::object_class("subschema"), "attributeTypes").await?;
+        let subschema = read(session, &place, &search_filter::object_class("subschema"), "attributeTypes").await?;
         Ok(Schema::read(texts(&subschema, "attributeTypes"), names))
     };
     let timed_out = || BackendFailure::new(session.url().to_string(), "reading the schema: timed out");

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::filter::is_attribute;
 use super::message::SearchEntry;
 use super::schema::Schema;
+use super::search_filter::is_attribute;
 
 /// An attribute or template for values.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What happens to mail: one event for each log line. Other crates emit events; the binary decides
 //! how to write them.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -165,6 +165,13 @@ pub enum LogLevel {
     Warning,
     /// Something is broken.
     Error,
+}
+
+/// Receives lines about failures whose cause clients are not told. An outage affects every session,
+/// so not every line is written.
+pub trait OperatorLog: Send + Sync {
+    /// Writes a line, without blocking for long.
+    fn log_line(&self, line: fmt::Arguments<'_>);
 }
 
 /// Receives mail events, and lines about the server itself.

@@ -15,9 +15,10 @@ use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits};
 use delivery::remote::RemoteDeliveryConfig;
+use filter::access::AccessRules;
 use intake::{DomainMatcher, IntakeContext};
 use lookup::directory::{self, RecipientDirectory};
-use mail::Address;
+use mail::{Address, OperatorLog};
 use net::{TlsClient, TlsServer, TlsServerError};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
@@ -387,6 +388,7 @@ pub fn control_parts(
     config: &Config,
     explainer: AddressExplainer,
     intake: Arc<IntakeContext>,
+    access_rules: Option<Arc<AccessRules>>,
     tables: &OpenTables,
     lists: &DnsblLists,
 ) -> ControlParts {
@@ -394,7 +396,13 @@ pub fn control_parts(
         tables: tables.iter().map(|(kind, table)| (kind, table.clone())).collect(),
         dnsbl_lists: lists.iter().cloned().collect(),
     };
-    ControlParts { explainer, intake, tables, relaxed_durability: config.spool.durability != spool::Durability::Commit }
+    ControlParts {
+        explainer,
+        intake,
+        access_rules,
+        tables,
+        relaxed_durability: config.spool.durability != spool::Durability::Commit,
+    }
 }
 
 fn maildir_of(transport: &config::TransportSettings) -> Option<&config::MaildirTransportSettings> {

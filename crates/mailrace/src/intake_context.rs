@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use intake::access::AccessRules;
+use filter::access::{AccessCheck, AccessRules};
+use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, QuotaCheck};
+use mail::{Address, EventLog, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, ConnectionLimits};
 use spool::Spool;
 
@@ -21,7 +22,7 @@ pub struct IntakeContextParts {
     /// The address of `<postmaster>`.
     pub postmaster: Address,
     /// The access rules.
-    pub access: Option<AccessRules>,
+    pub access_rules: Option<Arc<AccessRules>>,
     /// How users log in.
     pub logins: Option<LoginPolicy>,
     /// The free space in mailboxes.
@@ -39,12 +40,14 @@ pub fn create(
     log: Arc<Log>,
 ) -> IntakeContext {
     let limits = &config.limits;
+    let operator_log: Arc<dyn OperatorLog> = Arc::new(log::throttled(log.clone()));
     IntakeContext {
         spool,
+        checks: check_chain(&policy, &operator_log),
         directory: policy.directory,
-        event_log: log.clone() as Arc<dyn EventLog>,
+        event_log: log as Arc<dyn EventLog>,
         logs_subjects: config.log.subject,
-        operator_log: Arc::new(log::throttled(log)),
+        operator_log,
         load,
         connection_limiter: ConnectionLimiter::new(connection_limits(config, policy.sessions_max)),
         refusals: Arc::default(),
@@ -55,7 +58,6 @@ pub fn create(
         relaying_is_deferred: config.relay.is_deferred,
         normalized_networks: config.smtp.normalise_bare_newlines_from.clone(),
         proxy_networks: config.smtp.xclient_from.clone(),
-        access_rules: policy.access,
         body_memory: BodyMemoryBudget::new(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,
@@ -71,6 +73,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
     let limits = &config.limits;
     IntakeContext {
         spool: previous.spool.clone(),
+        checks: check_chain(&policy, &previous.operator_log),
         directory: policy.directory,
         event_log: previous.event_log.clone(),
         logs_subjects: config.log.subject,
@@ -85,7 +88,6 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         relaying_is_deferred: config.relay.is_deferred,
         normalized_networks: config.smtp.normalise_bare_newlines_from.clone(),
         proxy_networks: config.smtp.xclient_from.clone(),
-        access_rules: policy.access.map(|access| access.with_counters_from(previous.access_rules.as_ref())),
         body_memory: previous.body_memory.resized(limits.body_memory_max, limits.spill_above),
         expanded_recipients_max: limits.expanded_recipients_max,
         message_wait_max: limits.message_wait_max,
@@ -94,6 +96,15 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
+}
+
+/// The checks of sessions.
+fn check_chain(policy: &IntakeContextParts, log: &Arc<dyn OperatorLog>) -> CheckChain {
+    let access = policy.access_rules.iter().map(|rules| {
+        let (rules, directory) = (rules.clone(), policy.directory.clone());
+        Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
+    });
+    CheckChain::new(access.collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

@@ -35,6 +35,7 @@ use anyhow::Context;
 use config::{self, ConfigSource, LoadedConfig};
 use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
 use dispatch::{Dispatcher, DispatcherDifference};
+use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use lookup::Table;
@@ -71,6 +72,8 @@ pub struct RunningServer {
     pub dnsbl_lists: DnsblLists,
     /// All queues since the start, by number.
     pub queues: queue::SchedulerConfig,
+    /// The access rules in use.
+    pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// What sessions use.
@@ -101,6 +104,7 @@ struct PreparedReload {
     tables: OpenTables,
     dnsbl_lists: DnsblLists,
     queues: queue::SchedulerConfig,
+    access_rules: Option<Arc<AccessRules>>,
     quota_counter: Option<UsageCounter>,
     policy: IntakeContextParts,
     sockets: Vec<Arc<ListenerSocket>>,
@@ -165,12 +169,14 @@ impl RunningServer {
             tables: &self.tables,
             dnsbl_lists: &self.dnsbl_lists,
             queues: &self.queues,
+            access_rules: self.access_rules.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             logins: self.intake.logins.as_ref(),
         };
         let secret = logins::load_or_create_secret(new)?;
         let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
-        let ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer } = parts;
+        let ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer } =
+            parts;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -188,6 +194,7 @@ impl RunningServer {
             tables,
             dnsbl_lists,
             queues,
+            access_rules,
             quota_counter,
             policy: intake,
             sockets,
@@ -207,6 +214,7 @@ impl RunningServer {
             tables,
             dnsbl_lists: lists,
             queues,
+            access_rules,
             quota_counter,
             policy,
             sockets,
@@ -221,7 +229,8 @@ impl RunningServer {
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
+        let parts =
+            from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         self.drop_scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
         let commit_notifiers = &self.commit_notifiers;
@@ -248,7 +257,7 @@ impl RunningServer {
         });
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
-        (self.quota_counter, self.intake) = (quota_counter, intake);
+        (self.access_rules, self.quota_counter, self.intake) = (access_rules, quota_counter, intake);
     }
 
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {

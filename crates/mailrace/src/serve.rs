@@ -184,7 +184,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
-    let ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer } = parts;
+    let ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
@@ -192,7 +192,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let control_parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &dnsbl_lists);
+    let control_parts =
+        from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &dnsbl_lists);
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
@@ -211,6 +212,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         tables,
         dnsbl_lists,
         queues,
+        access_rules,
         quota_counter,
         intake,
         commit_notifiers,

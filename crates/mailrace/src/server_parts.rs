@@ -9,6 +9,7 @@ use anyhow::Context;
 use config::Config;
 use control::AddressExplainer;
 use dispatch::DispatcherConfig;
+use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -33,6 +34,8 @@ pub struct ServerParts {
     pub dnsbl_lists: DnsblLists,
     /// All queues since the start, by number.
     pub queues: queue::SchedulerConfig,
+    /// The access rules.
+    pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// What happens to messages after their commit.
@@ -53,6 +56,8 @@ pub struct PreviousParts<'a> {
     pub dnsbl_lists: &'a DnsblLists,
     /// All queues since the start.
     pub queues: &'a queue::SchedulerConfig,
+    /// Its access rules.
+    pub access_rules: Option<&'a AccessRules>,
     /// Its counter of mailboxes.
     pub quota_counter: Option<&'a UsageCounter>,
     /// Its logins.
@@ -90,16 +95,19 @@ impl ServerParts {
         let quota_counter = quota_counter.context("starting")?;
         let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref());
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
+        let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
+        let rules_before = before.and_then(|before| before.access_rules);
+        let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
-            access: from_config::compile_access_rules(config, &tables, &dnsbl_lists),
+            access_rules: access_rules.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max: sessions_max(config, limits)?,
         };
         let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas);
-        Ok(ServerParts { tables, dnsbl_lists, queues, quota_counter, dispatcher, intake, explainer })
+        Ok(ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer })
     }
 }
 

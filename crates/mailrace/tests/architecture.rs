@@ -27,10 +27,10 @@ const FILES: [&str; 4] = ["std::fs", "rustix::fs", "File::", "OpenOptions"];
 
 #[test]
 fn every_crate_imports_only_what_the_table_allows() {
-    let (table, rooms) = (table(), crate_folders());
+    let (table, folders) = (table(), crate_folders());
     let named: Vec<_> = table.keys().collect();
-    assert_eq!(named, rooms.keys().collect::<Vec<_>>(), "rows of the table and folders");
-    let errors: Vec<_> = rooms.iter().flat_map(|(room, folder)| violations(&table, room, folder)).collect();
+    assert_eq!(named, folders.keys().collect::<Vec<_>>(), "rows of the table and folders");
+    let errors: Vec<_> = folders.iter().flat_map(|(name, folder)| violations(&table, name, folder)).collect();
     assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
@@ -70,13 +70,13 @@ fn parse(text: &str) -> CrateTable {
 
 fn row(line: &str) -> (String, CrateRow) {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [room, imports, sockets, files] = cells[..] else { panic!("not four cells: {line}") };
+    let [name, imports, sockets, files] = cells[..] else { panic!("not four cells: {line}") };
     let may_import = match imports {
         "all" => None,
         "nothing" => Some(BTreeSet::new()),
         names => Some(names.split(", ").map(str::to_owned).collect()),
     };
-    (room.to_owned(), CrateRow { may_import, sockets: sockets != "no", files: files != "no" })
+    (name.to_owned(), CrateRow { may_import, sockets: sockets != "no", files: files != "no" })
 }
 
 /// All crates of the workspace by name.

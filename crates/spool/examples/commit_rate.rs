@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let entry = SpoolEntry::Message {
             id: spool.new_id(),
             envelope: envelope()?,
-            content: SubmittedBody::Memory(vec![b'x'; bytes]),
+            content: SubmittedBody::Memory { prefix: Vec::new(), body: vec![b'x'; bytes] },
             flags: BodyFlags::default(),
         };
         spool.submit(vec![entry], Box::new(move |result| drop(tell.send(result))));

@@ -2,14 +2,14 @@
 //! returns them.
 
 use mail::{
-    Address, Body, BodyFlags, BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, QueueId, Recipient, SpoolId,
-    Timestamp,
+    Address, Body, BodyFlags, BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, QueueId, Recipient, Timestamp,
 };
 
+use crate::LaneId;
 use crate::codec::{ByteReader, put_optional_text, put_text, put_u16, put_u32, put_u64};
 use crate::recipient_states::{RecipientState, RecipientStates};
 use crate::record::{RecordDraft, RecordKind};
-use crate::spill::{SpilledBody, SpilledLength};
+use crate::spill::{SpilledBody, SpilledRange};
 
 /// An entry to make durable.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub enum SpoolEntry {
         id: QueueId,
         /// The envelope, with at least one recipient.
         envelope: Envelope,
-        /// The body.
+        /// The body, with its prefix.
         content: SubmittedBody,
-        /// Properties of the body.
+        /// Properties of the prefix and the body together.
         flags: BodyFlags,
     },
     /// Outcomes of recipients of a message in the spool, or of one earlier in the same submission.
@@ -37,12 +37,18 @@ pub enum SpoolEntry {
     },
 }
 
-/// The body of a new message.
+/// The body of a new message, and before it a prefix: trace fields, which are known only when the
+/// body is complete. Both are stored as one range, so readers see one body. May be empty.
 #[derive(Debug)]
 pub enum SubmittedBody {
-    /// In memory.
-    Memory(Vec<u8>),
-    /// In a file of its own, written and synced by [`crate::SpillWriter`].
+    /// In memory. Prefix and body are written one after the other, without a copy.
+    Memory {
+        /// The bytes before the body.
+        prefix: Vec<u8>,
+        /// The body.
+        body: Vec<u8>,
+    },
+    /// In a file of its own, written with its prefix and synced by [`crate::SpillWriter`].
     Spilled(SpilledBody),
 }
 
@@ -67,8 +73,11 @@ pub struct SpooledMessage {
     pub envelope: Envelope,
     /// The state of each recipient, by ordinal.
     pub states: Vec<RecipientState>,
-    /// Its body, with a lease on its segment.
+    /// Its prefix and its body as one range, with a lease on its segment.
     pub body: Body,
+    /// The length of the prefix in bytes: the content as it was received begins there. Never more
+    /// than the length of `body`.
+    pub prefix_len: u64,
 }
 
 /// The head of a message record.
@@ -76,7 +85,9 @@ pub struct SpooledMessage {
 pub(crate) struct MessageHead {
     pub(crate) sequence: u64,
     pub(crate) flags: BodyFlags,
-    pub(crate) spilled: Option<SpilledLength>,
+    /// The number of bytes of the body that are the prefix.
+    pub(crate) prefix_len: u32,
+    pub(crate) spilled: Option<SpilledRange>,
     /// States that differ from [`RecipientState::NEW`]; only in a record that was copied forward.
     pub(crate) states: Vec<(u32, RecipientState)>,
     pub(crate) envelope: Envelope,
@@ -106,7 +117,9 @@ impl MessageHead {
             (!self.states.is_empty(), FLAG_STATES),
         ];
         out.push(bits.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
+        put_u32(out, self.prefix_len);
         if let Some(spilled) = self.spilled {
+            put_u64(out, spilled.start);
             put_u64(out, spilled.len);
             put_u32(out, spilled.digest);
         }
@@ -138,12 +151,13 @@ impl MessageHead {
             eight_bit: bits & FLAG_EIGHT_BIT != 0,
             ends_in_crlf: bits & FLAG_ENDS_IN_CRLF != 0,
         };
+        let prefix_len = reader.u32()?;
         let spilled = match bits & FLAG_SPILLED {
             0 => None,
-            _ => Some(SpilledLength { len: reader.u64()?, digest: reader.u32()? }),
+            _ => Some(SpilledRange { start: reader.u64()?, len: reader.u64()?, digest: reader.u32()? }),
         };
         let states = if bits & FLAG_STATES == 0 { Vec::new() } else { read_states(&mut reader)? };
-        Some(MessageHead { sequence, flags, spilled, states, envelope: read_envelope(&mut reader)? })
+        Some(MessageHead { sequence, flags, prefix_len, spilled, states, envelope: read_envelope(&mut reader)? })
     }
 }
 
@@ -200,6 +214,7 @@ fn write_states(out: &mut Vec<u8>, states: &[(u32, RecipientState)]) {
             RecipientState::Delivered => out.push(1),
             RecipientState::Failed => out.push(2),
             RecipientState::SetAside => out.push(3),
+            RecipientState::Withdrawn => out.push(5),
             RecipientState::Held { attempts } => {
                 out.push(4);
                 put_u16(out, attempts);
@@ -219,6 +234,7 @@ fn read_state(reader: &mut ByteReader<'_>) -> Option<RecipientState> {
         2 => RecipientState::Failed,
         3 => RecipientState::SetAside,
         4 => RecipientState::Held { attempts: reader.u16()? },
+        5 => RecipientState::Withdrawn,
         _ => return None,
     })
 }
@@ -232,7 +248,7 @@ fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
             Some(DsnReturn::Full) => 1 << 2,
             Some(DsnReturn::Headers) => 2 << 2,
         }
-        | u8::from(!envelope.client.trusted) << 4;
+        | u8::from(envelope.client.trusted) << 4;
     out.push(bits);
     put_optional_text(out, envelope.sender.as_ref().map(Address::as_str));
     put_optional_text(out, envelope.envid.as_deref());
@@ -261,9 +277,7 @@ fn read_envelope(reader: &mut ByteReader<'_>) -> Option<Envelope> {
         sender,
         recipients,
         accepted_at,
-        // Earlier versions did not set this bit. Their clients count as trusted, so that the number
-        // of notices is not limited and none is lost.
-        client: ClientInfo { address, helo, trusted: bits & 1 << 4 == 0 },
+        client: ClientInfo { address, helo, trusted: bits & 1 << 4 != 0 },
         body_type: if bits & 1 == 0 { BodyType::SevenBit } else { BodyType::EightBitMime },
         smtputf8: bits & 2 != 0,
         ret: match bits >> 2 & 3 {
@@ -290,9 +304,9 @@ fn read_address(text: Option<&str>) -> Option<Option<Address>> {
 }
 
 /// Makes a [`LiveMessage`] from a head.
-pub(crate) fn live_message(spool: SpoolId, lane: u16, head: MessageHead, recovered: bool) -> LiveMessage {
+pub(crate) fn live_message(lane: LaneId, head: MessageHead, recovered: bool) -> LiveMessage {
     let states = all_states(head.envelope.recipients.len(), &head.states);
-    LiveMessage { id: QueueId::new(spool, lane, head.sequence), envelope: head.envelope, states, recovered }
+    LiveMessage { id: QueueId::new(lane.spool, lane.number, head.sequence), envelope: head.envelope, states, recovered }
 }
 
 #[cfg(test)]
@@ -330,11 +344,13 @@ mod tests {
         let head = MessageHead {
             sequence: 77,
             flags: BodyFlags { dot_lines: true, eight_bit: false, ends_in_crlf: true },
-            spilled: Some(SpilledLength { len: 1 << 33, digest: 5 }),
+            prefix_len: 120,
+            spilled: Some(SpilledRange { start: 65_416, len: 1 << 33, digest: 5 }),
             states: vec![
                 (0, RecipientState::Failed),
                 (1, RecipientState::Waiting { attempts: 3, until: Timestamp(9) }),
                 (2, RecipientState::Held { attempts: 4 }),
+                (3, RecipientState::Withdrawn),
             ],
             envelope: envelope(),
         };
@@ -345,21 +361,14 @@ mod tests {
         assert!((0..bytes.len()).all(|end| MessageHead::read(&bytes[..end]).is_none()));
     }
 
-    /// The bit means "not trusted", so that messages of earlier versions, which lack it, count as
-    /// trusted.
     #[test]
-    fn a_client_that_is_not_trusted_sets_one_bit_that_was_clear_before() {
-        let bytes = |trusted: bool| {
+    fn a_client_is_read_back_as_trusted_or_not() {
+        for trusted in [true, false] {
             let mut envelope = envelope();
             envelope.client.trusted = trusted;
             let mut bytes = Vec::new();
             write_envelope(&mut bytes, &envelope);
             assert_eq!(read_envelope(&mut ByteReader::new(&bytes)), Some(envelope));
-            bytes
-        };
-        let (trusted, stranger) = (bytes(true), bytes(false));
-        let place = size_of::<u64>();
-        assert_eq!((trusted[place] & !0b1111, trusted[place] ^ stranger[place]), (0, 1 << 4));
-        assert_eq!((&trusted[..place], &trusted[place + 1..]), (&stranger[..place], &stranger[place + 1..]));
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::recipient_states::RecipientStates;
 use crate::record::RecordKind;
 use crate::scan::{ListedRecord, SegmentContents, body_crc};
 use crate::segment::{self, HeaderState, SegmentHeader};
-use crate::spill::{self, SpilledLength};
+use crate::spill::{self, SpilledRange};
 
 /// Files are read in blocks of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -142,7 +142,7 @@ struct BodyFiles {
 
 struct BodyFile {
     segment: usize,
-    range: SpilledLength,
+    range: SpilledRange,
     recipients: usize,
 }
 
@@ -175,26 +175,26 @@ impl BodyFiles {
     }
 }
 
-fn file_fault(disk: &dyn Disk, name: &str, range: SpilledLength) -> Option<String> {
+fn file_fault(disk: &dyn Disk, name: &str, range: SpilledRange) -> Option<String> {
     let read = || {
         let file = disk.open(name)?;
         let len = file.len()?;
         // A wrong length is reported without reading the content.
-        Ok((len, if len == range.len { file_crc(&*file, len)? } else { 0 }))
+        Ok((len, if len == range.end() { range_crc(&*file, range)? } else { 0 }))
     };
     let read: io::Result<_> = read();
     match read {
         Err(error) => Some(error.to_string()),
-        Ok((len, _)) if len != range.len => Some(format!("{len} bytes, expected {}", range.len)),
+        Ok((len, _)) if len != range.end() => Some(format!("{len} bytes, expected {}", range.end())),
         Ok((_, crc)) if crc != range.digest => Some("wrong checksum".into()),
         Ok(_) => None,
     }
 }
 
-fn file_crc(file: &dyn DiskFile, len: u64) -> io::Result<u32> {
-    let mut buffer = vec![0; PIECE_BYTES.min(len) as usize];
-    (0..len).step_by(PIECE_BYTES as usize).try_fold(0, |crc, offset| {
-        let piece = &mut buffer[..PIECE_BYTES.min(len - offset) as usize];
+fn range_crc(file: &dyn DiskFile, range: SpilledRange) -> io::Result<u32> {
+    let mut buffer = vec![0; PIECE_BYTES.min(range.len) as usize];
+    (range.start..range.end()).step_by(PIECE_BYTES as usize).try_fold(0, |crc, offset| {
+        let piece = &mut buffer[..PIECE_BYTES.min(range.end() - offset) as usize];
         read_exact_at(file, piece, offset)?;
         Ok(crc32c::crc32c_append(crc, piece))
     })

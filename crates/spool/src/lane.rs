@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use mail::{Body, ByteSource, QueueId, SpoolId};
-use parking_lot::{Condvar, Mutex};
+use mail::{Body, ByteSource, QueueId};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::commit_step::{StepPermit, StepQueue};
 use crate::disk::{CachedOnly, Disk};
 use crate::entries::{
     MessageHead, OutcomeHead, STATE_BYTES_MAX, SpoolEntry, SpooledMessage, SubmittedBody, all_states,
@@ -19,7 +20,7 @@ use crate::recipient_states::RecipientState;
 use crate::record::{FRAME_BYTES, RECORD_ALIGN, RecordDraft, RecordFrame};
 use crate::segment::{FileLease, read_record};
 use crate::stats::{LaneCounters, Stats};
-use crate::{CommitCallback, CommitError, Config, ReadError, SpoolEvent, spill};
+use crate::{CommitCallback, CommitError, Config, LaneId, ReadError, SpoolEvent, spill};
 
 /// The lower bits of a sequence number count messages; the upper ones are the epoch, which counts
 /// starts, so that a number used before a crash is never used again.
@@ -30,19 +31,20 @@ const GATHER_MAX: Duration = Duration::from_micros(500);
 
 pub(crate) struct Lane {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) number: u16,
-    pub(crate) spool: SpoolId,
+    pub(crate) lane_id: LaneId,
     pub(crate) epoch: u32,
     /// A secret of this run.
     pub(crate) random: u64,
     pub(crate) config: Config,
     pub(crate) counters: LaneCounters,
+    /// None without a commit step.
+    pub(crate) steps: Option<StepQueue>,
     /// Maintenance could not sync the open segment (relaxed durability only).
     pub(crate) sync_failed: AtomicBool,
     /// Copies are waiting for the writer.
     pub(crate) copying: Arc<AtomicBool>,
-    /// They were not committed: maintenance waits before it tries again.
-    pub(crate) copy_failed: Arc<AtomicBool>,
+    /// Copies or withdrawals were not committed: maintenance waits before it tries again.
+    pub(crate) tidying_failed: Arc<AtomicBool>,
     next_sequence: AtomicU64,
     /// Segments and messages of this lane.
     pub(crate) segment_table: Mutex<SegmentTable>,
@@ -62,6 +64,8 @@ pub(crate) struct SegmentTable {
     pub(crate) segment_error: Option<CommitError>,
     /// Whether the writer waits for a segment.
     pub(crate) segment_wanted: bool,
+    /// Outcomes of refused messages that could not be written, one list for each submission.
+    pub(crate) unwithdrawn: Vec<Vec<OutcomeHead>>,
     pub(crate) closing: bool,
 }
 
@@ -83,9 +87,21 @@ pub(crate) struct LocatedMessage {
     pub(crate) states: Vec<(u32, RecipientState)>,
 }
 
+/// What the lanes of a spool share.
+#[derive(Clone)]
+pub(crate) struct LaneContext {
+    pub(crate) config: Config,
+    /// A secret of this run.
+    pub(crate) random: u64,
+    /// The bytes that wait for the commit step.
+    pub(crate) step_bytes: Arc<AtomicU64>,
+}
+
 /// Entries that become durable in one batch, with their callback.
 pub(crate) struct Submission {
     pub(crate) records: Vec<PendingRecord>,
+    /// The submission is only acknowledged when the commit step has succeeded.
+    pub(crate) permit: Option<StepPermit>,
     pub(crate) done: CommitCallback,
 }
 
@@ -93,6 +109,8 @@ pub(crate) struct Submission {
 pub(crate) struct PendingRecord {
     pub(crate) draft: RecordDraft,
     pub(crate) index_update: IndexUpdate,
+    /// The body of a new message in a file of its own, for the commit step.
+    pub(crate) spilled: Option<Body>,
 }
 
 pub(crate) enum IndexUpdate {
@@ -107,29 +125,31 @@ pub(crate) enum IndexUpdate {
 impl Lane {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
-        (spool, number, epoch): (SpoolId, u16, u32),
-        random: u64,
-        config: Config,
+        (lane_id, epoch): (LaneId, u32),
+        context: &LaneContext,
         index: MessageIndex,
         next_number: u64,
     ) -> Self {
+        let LaneContext { config, random, step_bytes } = context.clone();
+        let steps = config.commit_step.clone().map(|step| StepQueue::new(step, step_bytes));
         Lane {
             disk,
-            number,
-            spool,
+            lane_id,
             epoch,
             random,
             config,
+            steps,
             counters: LaneCounters::default(),
             sync_failed: AtomicBool::new(false),
             copying: Arc::default(),
-            copy_failed: Arc::default(),
+            tidying_failed: Arc::default(),
             next_sequence: AtomicU64::new(u64::from(epoch) << COUNTER_BITS),
             segment_table: Mutex::new(SegmentTable {
                 index,
                 next_number,
                 segment_error: None,
                 segment_wanted: false,
+                unwithdrawn: Vec::new(),
                 closing: false,
             }),
             maintenance_wanted: Condvar::new(),
@@ -144,7 +164,7 @@ impl Lane {
     }
 
     pub(crate) fn id(&self, sequence: u64) -> QueueId {
-        QueueId::new(self.spool, self.number, sequence)
+        QueueId::new(self.lane_id.spool, self.lane_id.number, sequence)
     }
 
     /// Whether a segment is ready for the writer.
@@ -156,12 +176,31 @@ impl Lane {
         (self.config.events)(event);
     }
 
+    /// Submits the entries of a caller.
+    pub(crate) fn submit_entries(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
+        let permit = match self.step_permit(&entries) {
+            Ok(permit) => permit,
+            Err(error) => return done(Err(error)),
+        };
+        let encode = |entry| PendingRecord::encode(entry, self.steps.is_some());
+        self.submit(Submission { records: entries.into_iter().map(encode).collect(), permit, done });
+    }
+
     pub(crate) fn submit(&self, submission: Submission) {
-        let mut inbox = self.inbox.lock();
+        let inbox = self.inbox.lock();
         if inbox.closed {
             drop(inbox);
             return self.refuse(submission, CommitError::Closed);
         }
+        self.enqueue(inbox, submission);
+    }
+
+    /// Submits although the lane may be closed already.
+    pub(crate) fn submit_internal(&self, submission: Submission) {
+        self.enqueue(self.inbox.lock(), submission);
+    }
+
+    fn enqueue(&self, mut inbox: MutexGuard<'_, Inbox>, submission: Submission) {
         inbox.waiting.push(submission);
         let wake = inbox.wake_at != 0 && inbox.waiting.len() >= inbox.wake_at;
         if wake {
@@ -224,6 +263,12 @@ impl Lane {
         self.inbox_filled.notify_all();
     }
 
+    /// Ends the maintenance thread after its current task.
+    pub(crate) fn close_maintenance(&self) {
+        self.segment_table.lock().closing = true;
+        self.maintenance_wanted.notify_all();
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let table = self.segment_table.lock();
         Stats {
@@ -277,20 +322,24 @@ impl Lane {
         mut head: MessageHead,
     ) -> Result<SpooledMessage, ReadError> {
         let LocatedMessage { place, lease, states, .. } = located;
+        let (prefix_len, len) = (u64::from(head.prefix_len), head.spilled.map_or(frame.body_len.into(), |it| it.len));
+        if prefix_len > len {
+            return Err(damaged("the prefix is longer than the body", place.offset));
+        }
         let body = match head.spilled {
             None => {
                 let offset = place.offset + frame.body_offset();
-                Body::new(lease, offset, u64::from(frame.body_len), frame.body_crc, head.flags)
+                Body::new(lease, offset, len, frame.body_crc, head.flags)
             }
             Some(range) => {
                 let file = self.disk.open(&spill::file_name(head.sequence));
                 let file = file.map_err(|error| failed(&error, place.offset))?;
-                Body::new(Arc::new(FileLease(file)), 0, range.len, range.digest, head.flags)
+                Body::new(Arc::new(FileLease(file)), range.start, len, range.digest, head.flags)
             }
         };
         head.merge(states);
         let states = all_states(head.envelope.recipients.len(), &head.states);
-        Ok(SpooledMessage { states, envelope: head.envelope, body })
+        Ok(SpooledMessage { states, envelope: head.envelope, body, prefix_len })
     }
 }
 
@@ -336,22 +385,36 @@ impl PendingRecord {
     }
 
     /// Encodes an entry, on the thread that submits it.
-    pub(crate) fn encode(entry: SpoolEntry) -> PendingRecord {
+    /// `for_step` keeps the file of a body open for the commit step.
+    pub(crate) fn encode(entry: SpoolEntry, for_step: bool) -> PendingRecord {
         match entry {
             SpoolEntry::Message { id, envelope, content, flags } => {
-                let (body, spilled) = match content {
-                    SubmittedBody::Memory(bytes) => (bytes, None),
-                    SubmittedBody::Spilled(spilled) => (Vec::new(), Some(spilled.keep())),
+                let mut step_body = None;
+                let (prefix, body, prefix_len, spilled) = match content {
+                    // Lengths that do not fit the frame are refused by the writer.
+                    SubmittedBody::Memory { prefix, body } => {
+                        let prefix_len = u32::try_from(prefix.len()).unwrap_or(u32::MAX);
+                        (prefix, body, prefix_len, None)
+                    }
+                    SubmittedBody::Spilled(spilled) => {
+                        step_body = for_step.then(|| spilled.content(flags));
+                        (Vec::new(), Vec::new(), spilled.prefix_len, Some(spilled.keep()))
+                    }
                 };
-                let head = MessageHead { sequence: id.sequence(), flags, spilled, states: Vec::new(), envelope };
-                PendingRecord { draft: head.draft().with_body(body), index_update: IndexUpdate::Insert(head) }
+                let states = Vec::new();
+                let head = MessageHead { sequence: id.sequence(), flags, prefix_len, spilled, states, envelope };
+                let draft = head.draft().with_content(prefix, body);
+                PendingRecord { draft, index_update: IndexUpdate::Insert(head), spilled: step_body }
             }
             SpoolEntry::Outcome { id, mut recipients, bounce } => {
                 recipients.sort_by_key(|(ordinal, _)| *ordinal);
                 let bounce = bounce.map_or(0, QueueId::sequence);
-                let head = OutcomeHead { sequence: id.sequence(), bounce, states: recipients };
-                PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head) }
+                PendingRecord::outcome(OutcomeHead { sequence: id.sequence(), bounce, states: recipients })
             }
         }
+    }
+
+    pub(crate) fn outcome(head: OutcomeHead) -> PendingRecord {
+        PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head), spilled: None }
     }
 }

@@ -19,10 +19,12 @@
 
 mod batch_size;
 mod codec;
+mod commit_step;
 pub mod disk;
 mod entries;
 mod inspect;
 mod lane;
+mod lanes;
 mod message_index;
 mod recipient_states;
 mod record;
@@ -34,26 +36,21 @@ mod spill;
 mod stats;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mail::{QueueId, SpoolId};
 
+pub use commit_step::{BatchDraft, CommitStep, CommitStepConfig, DraftBody, EntryDraft, StepAnswer};
 pub use disk::{Disk, DiskFile, DiskSpace, FolderDisk};
 pub use entries::{LiveMessage, SpoolEntry, SpooledMessage, SubmittedBody};
 pub use inspect::{Inspection, SegmentReport, inspect};
+pub use lanes::{Spool, open};
 pub use recipient_states::RecipientState;
-pub use spill::{SpillWriter, SpilledBody};
+pub use spill::{PREFIX_BYTES_MAX, SpillError, SpillWriter, SpilledBody};
 pub use stats::Stats;
-
-use lane::{Lane, PendingRecord, Submission};
-use recovery::LaneSurvey;
 
 /// The settings of a spool.
 #[derive(Clone)]
@@ -74,7 +71,10 @@ pub struct Config {
     /// Batches are made smaller while one takes longer than this to write and sync, so that a
     /// submission does not wait for the bytes of too many others.
     pub batch_time_target: Duration,
-    /// Receives commits and errors, on the spool's own threads. It must not block for long.
+    /// Confirms each batch before its messages are acknowledged; none by default.
+    pub commit_step: Option<CommitStepConfig>,
+    /// Receives commits and errors, on the spool's own threads and on those on which the commit step
+    /// answers. It must not block for long.
     pub events: Arc<dyn Fn(SpoolEvent) + Send + Sync>,
 }
 
@@ -87,6 +87,7 @@ impl Default for Config {
             batch_bytes_max: 8 << 20,
             copy_after: Duration::from_secs(5),
             batch_time_target: Duration::from_millis(100),
+            commit_step: None,
             events: Arc::new(|_| {}),
         }
     }
@@ -95,6 +96,23 @@ impl Default for Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Config({} bytes a segment, {:?})", self.segment_bytes, self.durability)
+    }
+}
+
+/// A lane: a spool, and the number of the lane in it. As text it is the first two parts of the ids of
+/// its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId {
+    /// The spool that assigns the ids of the lane's messages.
+    pub spool: SpoolId,
+    /// The number of the lane in that spool.
+    pub number: u16,
+}
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first_id = QueueId::new(self.spool, self.number, 0).to_string();
+        f.write_str(first_id.rsplit_once('-').map_or("", |(lane, _)| lane))
     }
 }
 
@@ -113,7 +131,7 @@ pub enum Durability {
 /// A report of the spool's threads.
 #[derive(Clone, Debug)]
 pub enum SpoolEvent {
-    /// These messages became durable in one batch.
+    /// These messages were acknowledged: they are durable, and the commit step has succeeded.
     Committed(Vec<LiveMessage>),
     /// Some data could not be read; what can be read of it is in a file beside the log.
     SetAside {
@@ -125,7 +143,7 @@ pub enum SpoolEvent {
     /// A batch could not be written or synced. None of it was acknowledged.
     BatchFailed {
         /// The lane.
-        lane: u16,
+        lane: LaneId,
         /// The number of the segment, which is not written again.
         segment: u64,
         /// The error.
@@ -134,13 +152,14 @@ pub enum SpoolEvent {
     /// No segment could be prepared; the spool tries again.
     NoSegment {
         /// The lane.
-        lane: u16,
+        lane: LaneId,
         /// The error.
         error: String,
     },
 }
 
-/// Called once, on the writer's thread, when a submission is durable or has failed.
+/// Called once, when a submission is durable or has failed: on the thread that submits it, on the
+/// writer's, or on the one on which the commit step answers. It must not block for long.
 pub type CommitCallback = Box<dyn FnOnce(Result<(), CommitError>) + Send>;
 
 /// Why a submission was not committed.
@@ -158,6 +177,12 @@ pub enum CommitError {
     /// The spool is closed, or the message does not exist.
     #[error("the spool is closed")]
     Closed,
+    /// Too many bytes wait for the commit step; the same submission may succeed later.
+    #[error("too many messages wait for their second copy")]
+    StepBacklog,
+    /// The commit step failed; the message was withdrawn.
+    #[error("the second copy failed: {0}")]
+    StepFailed(String),
 }
 
 impl From<&io::Error> for CommitError {
@@ -192,13 +217,14 @@ pub enum OpenError {
     /// The disk reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Another process works on the lane.
-    #[error("the lane is in use by another process")]
+    /// Another process works on the lane, or this one has opened its folder already.
+    #[error("the lane is in use by another process, or already open in this one")]
     Locked,
     /// It was written by another version of the format.
     #[error(
-        "{segment} has spool format version {version}; this program only reads version {}",
-        segment::FORMAT_VERSION
+        "{segment} has version {version} of the spool format, but this program only reads version {}: {}",
+        segment::FORMAT_VERSION,
+        version_advice(*version)
     )]
     Version {
         /// The file.
@@ -206,8 +232,8 @@ pub enum OpenError {
         /// Its version.
         version: u32,
     },
-    /// A later version wrote a record that must not be skipped.
-    #[error("the log has a record of unknown kind {kind}; use the version of this program that wrote it")]
+    /// Another version wrote a record that must not be skipped.
+    #[error("the log has a record of unknown kind {kind}: use the version of Mailrace that wrote it")]
     UnknownRecord {
         /// The kind.
         kind: u8,
@@ -224,202 +250,19 @@ pub enum OpenError {
     /// No lane was given.
     #[error("no lane given: a spool needs at least one")]
     NoLane,
+    /// A lane to adopt has no readable header.
+    #[error("no segment with a readable header in the folder: there is no lane to adopt")]
+    NothingToAdopt,
+    /// A lane to adopt has the id of an open one.
+    #[error("lane {0} is already open, from another folder")]
+    AlreadyOpen(LaneId),
 }
 
-/// An open spool: its lanes and their threads.
-pub struct Spool {
-    lanes: BTreeMap<u16, Arc<Lane>>,
-    lanes_in_order: Vec<Arc<Lane>>,
-    next_lane: AtomicUsize,
-    writers: Vec<JoinHandle<()>>,
-    maintenance_threads: Vec<JoinHandle<()>>,
-}
-
-/// Opens the lanes of a spool, or creates a new one, whose id is derived from `random`. That number
-/// must be different and unpredictable at every start. Every live message is passed to `sink`
-/// before this returns, in the order of each lane's log. On return each lane has a segment ready.
-pub fn open(
-    disks: Vec<Arc<dyn Disk>>,
-    config: Config,
-    random: u64,
-    sink: &mut dyn FnMut(LiveMessage),
-) -> Result<Spool, OpenError> {
-    let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
-    let (spool, numbers) = assign_identities(&surveys, random)?;
-    let (mut epoch, mut recovered) = (0, Vec::new());
-    for (survey, number) in surveys.into_iter().zip(numbers) {
-        let (disk, next_number) = (survey.disk.clone(), survey.next_number);
-        let (index, findings) = survey.recover((spool, number), sink)?;
-        epoch = epoch.max(findings.epoch.saturating_add(1));
-        recovered.push((number, disk, next_number, index, findings));
+/// What to do with a spool of another version.
+fn version_advice(version: u32) -> &'static str {
+    if version > segment::FORMAT_VERSION {
+        return "use the version of Mailrace that wrote it";
     }
-    if recovered.is_empty() {
-        return Err(OpenError::NoLane);
-    }
-    if u64::from(epoch) >> (u64::BITS - lane::COUNTER_BITS) != 0 {
-        return Err(OpenError::EpochsExhausted);
-    }
-    let mut order = Vec::new();
-    for (number, disk, next_number, index, findings) in recovered {
-        let lane = Lane::new(disk, (spool, number, epoch), random, config.clone(), index, next_number);
-        findings.aside.into_iter().for_each(|what| lane.report_event(SpoolEvent::SetAside { id: None, what }));
-        lane.free_dead_segments();
-        // The header of this segment makes the new epoch durable before the first id is used.
-        lane.make_ready()?;
-        order.push(Arc::new(lane));
-    }
-    let lanes = order.iter().map(|lane| (lane.number, lane.clone())).collect();
-    let mut opened = Spool {
-        lanes,
-        lanes_in_order: order,
-        next_lane: AtomicUsize::new(0),
-        writers: Vec::new(),
-        maintenance_threads: Vec::new(),
-    };
-    opened.start()?;
-    Ok(opened)
-}
-
-fn survey(disk: Arc<dyn Disk>) -> Result<LaneSurvey, OpenError> {
-    match disk.lock() {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Locked),
-        locked => {
-            locked?;
-            LaneSurvey::of(disk)
-        }
-    }
-}
-
-/// The spool's id, and the number of each lane: from its segments, or the lowest free one.
-fn assign_identities(surveys: &[LaneSurvey], random: u64) -> Result<(SpoolId, Vec<u16>), OpenError> {
-    let known: Vec<(SpoolId, u16)> = surveys.iter().filter_map(|survey| survey.identity).collect();
-    // The id is public, but the salts are made from the same number, so the id is a hash of it.
-    let made = || SpoolId::new(BuildHasherDefault::<DefaultHasher>::default().hash_one((random, "spool id")));
-    let spool = known.first().map_or_else(made, |(spool, _)| *spool);
-    let mut taken: Vec<u16> = known.iter().map(|(_, lane)| *lane).collect();
-    taken.sort_unstable();
-    if known.iter().any(|(other, _)| *other != spool) || taken.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(OpenError::ForeignLane);
-    }
-    let number_of = |survey: &LaneSurvey| {
-        survey.identity.map(|(_, lane)| lane).unwrap_or_else(|| {
-            let free = (0..=u16::MAX).find(|lane| !taken.contains(lane)).unwrap_or(u16::MAX);
-            taken.push(free);
-            free
-        })
-    };
-    Ok((spool, surveys.iter().map(number_of).collect()))
-}
-
-impl Spool {
-    fn start(&mut self) -> io::Result<()> {
-        for lane in &self.lanes_in_order {
-            let named = |role: &str| std::thread::Builder::new().name(format!("spool-{role}-{}", lane.number));
-            let (writer, maintenance) = (lane.clone(), lane.clone());
-            self.writers.push(named("writer").spawn(move || writer::Writer::new(&writer).run())?);
-            self.maintenance_threads.push(named("maint").spawn(move || maintenance.run_maintenance())?);
-        }
-        Ok(())
-    }
-
-    /// The id for a new message. Lanes take turns.
-    pub fn new_id(&self) -> QueueId {
-        let turn = self.next_lane.fetch_add(1, Relaxed);
-        self.lanes_in_order[turn % self.lanes_in_order.len()].new_id()
-    }
-
-    /// The id for a new message in the lane of another one, so that both can be in one submission.
-    pub fn new_id_in_lane_of(&self, id: QueueId) -> QueueId {
-        self.lane(id).map_or_else(|| self.new_id(), |lane| lane.new_id())
-    }
-
-    /// Submits entries to become durable in one batch. All must be in one lane. Does not block for
-    /// long.
-    pub fn submit(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
-        let id = entries.first().map(|entry| match entry {
-            SpoolEntry::Message { id, .. } | SpoolEntry::Outcome { id, .. } => *id,
-        });
-        match id.map(|id| self.lane(id)) {
-            None => done(Ok(())),
-            Some(None) => done(Err(CommitError::Closed)),
-            Some(Some(lane)) => {
-                lane.submit(Submission { records: entries.into_iter().map(PendingRecord::encode).collect(), done })
-            }
-        }
-    }
-
-    /// Reads a live message; its body holds a lease.
-    pub fn message(&self, id: QueueId) -> Result<SpooledMessage, ReadError> {
-        self.lane(id).ok_or(ReadError::Unknown)?.message(id.sequence())
-    }
-
-    /// Reads a live message like [`Spool::message`], unless that would wait for the disk: then
-    /// None. Also None if the system cannot tell (old kernels, some file systems).
-    pub fn message_if_cached(&self, id: QueueId) -> Result<Option<SpooledMessage>, ReadError> {
-        self.lane(id).ok_or(ReadError::Unknown)?.message_if_cached(id.sequence())
-    }
-
-    /// The ids of all live messages, sorted.
-    pub fn ids(&self) -> Vec<QueueId> {
-        let of_lane = |lane: &Arc<Lane>| {
-            let sequences = lane.segment_table.lock().index.sequences();
-            sequences.into_iter().map(|sequence| lane.id(sequence)).collect::<Vec<_>>()
-        };
-        let mut ids: Vec<QueueId> = self.lanes_in_order.iter().flat_map(of_lane).collect();
-        ids.sort_unstable();
-        ids
-    }
-
-    /// Creates a body file for a new message.
-    pub fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
-        let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;
-        SpillWriter::create(lane.disk.clone(), id.sequence())
-    }
-
-    /// Removes an unreadable message from the queue, and keeps what can be read of it in a file
-    /// beside the log. `done` is called when that is durable.
-    pub fn set_aside_damaged(&self, id: QueueId, what: &str, done: CommitCallback) {
-        match self.lane(id) {
-            Some(lane) => lane.set_aside(id.sequence(), what, done),
-            None => done(Err(CommitError::Closed)),
-        }
-    }
-
-    /// The sum of all lanes' counters.
-    pub fn stats(&self) -> Stats {
-        self.lanes_in_order.iter().fold(Stats::default(), |mut sum, lane| {
-            sum.add(&lane.stats());
-            sum
-        })
-    }
-
-    /// The smallest free space of the lanes' disks.
-    pub fn free_space(&self) -> io::Result<DiskSpace> {
-        let least = |a: DiskSpace, b: DiskSpace| DiskSpace {
-            bytes_free: a.bytes_free.min(b.bytes_free),
-            inodes_free: a.inodes_free.min(b.inodes_free),
-        };
-        let unlimited = DiskSpace { bytes_free: u64::MAX, inodes_free: u64::MAX };
-        self.lanes_in_order.iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
-    }
-
-    /// Commits waiting submissions, seals the logs and ends the threads, like dropping the spool.
-    pub fn close(self) {}
-
-    fn lane(&self, id: QueueId) -> Option<&Arc<Lane>> {
-        self.lanes.get(&id.lane()).filter(|lane| lane.spool == id.spool())
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        self.lanes_in_order.iter().for_each(|lane| lane.close_inbox());
-        // If a thread panicked, it has already reported that.
-        self.writers.drain(..).for_each(|writer| drop(writer.join()));
-        for lane in &self.lanes_in_order {
-            lane.segment_table.lock().closing = true;
-            lane.maintenance_wanted.notify_all();
-        }
-        self.maintenance_threads.drain(..).for_each(|maintenance| drop(maintenance.join()));
-    }
+    "start the version of Mailrace that wrote it with 'mailrace serve --drain-only' until its queue is empty, then \
+     remove the files of the spool, or use a new folder"
 }

@@ -30,6 +30,9 @@ pub enum RecipientState {
     Failed,
     /// The message could not be read; what was readable is in a file beside the log.
     SetAside,
+    /// The commit step failed: the client was told that the message was not accepted, so nobody is
+    /// told anything else.
+    Withdrawn,
 }
 
 impl RecipientState {

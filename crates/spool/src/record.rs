@@ -6,6 +6,9 @@
 //! position, so that a copy of a record (an index contains such) is not taken for one; and the
 //! secret salt of the use, so that a message body cannot contain valid records.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use crate::codec::{ByteReader, put_u32, put_u64};
 
 /// The size of a frame in bytes.
@@ -22,7 +25,7 @@ pub(crate) const FLAG_SKIPPABLE: u8 = 1;
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// An envelope and its body.
+    /// An envelope and its body. (Kind 1 was a message of version 1, whose head was different.)
     Message,
     /// New states of recipients.
     Outcome,
@@ -32,14 +35,14 @@ pub(crate) enum RecordKind {
     Index,
     /// In the last block of a sealed segment: the position of its index.
     Footer,
-    /// Written by a later version.
+    /// Written by another version.
     Unknown(u8),
 }
 
 impl RecordKind {
     fn from_byte(byte: u8) -> Self {
         match byte {
-            1 => RecordKind::Message,
+            6 => RecordKind::Message,
             2 => RecordKind::Outcome,
             3 => RecordKind::Commit,
             4 => RecordKind::Index,
@@ -50,7 +53,7 @@ impl RecordKind {
 
     fn byte(self) -> u8 {
         match self {
-            RecordKind::Message => 1,
+            RecordKind::Message => 6,
             RecordKind::Outcome => 2,
             RecordKind::Commit => 3,
             RecordKind::Index => 4,
@@ -180,8 +183,49 @@ pub(crate) struct RecordDraft {
     pub(crate) flags: u8,
     /// Space for the frame, then the head.
     pub(crate) record: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+    /// Written before the rest of the body, and part of it for every reader.
+    pub(crate) prefix: RecordBytes,
+    pub(crate) body: RecordBytes,
+    /// The checksum of prefix and body.
     pub(crate) body_crc: u32,
+}
+
+/// Bytes to write, which a commit step may share.
+#[derive(Debug)]
+pub(crate) enum RecordBytes {
+    Owned(Vec<u8>),
+    Shared(Arc<Vec<u8>>),
+}
+
+impl RecordBytes {
+    /// Another reference to the bytes, without a copy.
+    pub(crate) fn share(&mut self) -> Arc<Vec<u8>> {
+        match self {
+            RecordBytes::Shared(bytes) => bytes.clone(),
+            RecordBytes::Owned(bytes) => {
+                let bytes = Arc::new(std::mem::take(bytes));
+                *self = RecordBytes::Shared(bytes.clone());
+                bytes
+            }
+        }
+    }
+}
+
+impl Default for RecordBytes {
+    fn default() -> Self {
+        RecordBytes::Owned(Vec::new())
+    }
+}
+
+impl Deref for RecordBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            RecordBytes::Owned(bytes) => bytes,
+            RecordBytes::Shared(bytes) => bytes,
+        }
+    }
 }
 
 impl RecordDraft {
@@ -190,20 +234,43 @@ impl RecordDraft {
         let mut record = Vec::with_capacity(FRAME_BYTES + 208);
         record.resize(FRAME_BYTES, 0);
         head(&mut record);
-        RecordDraft { kind, flags: 0, record, body: Vec::new(), body_crc: 0 }
+        RecordDraft {
+            kind,
+            flags: 0,
+            record,
+            prefix: RecordBytes::default(),
+            body: RecordBytes::default(),
+            body_crc: 0,
+        }
     }
 
-    pub(crate) fn with_body(mut self, body: Vec<u8>) -> Self {
-        self.body_crc = crc32c::crc32c(&body);
-        self.body = body;
+    pub(crate) fn with_body(self, body: Vec<u8>) -> Self {
+        self.with_content(Vec::new(), body)
+    }
+
+    /// With a body that begins with `prefix`.
+    pub(crate) fn with_content(mut self, prefix: Vec<u8>, body: Vec<u8>) -> Self {
+        self.body_crc = crc32c::crc32c_append(crc32c::crc32c(&prefix), &body);
+        (self.prefix, self.body) = (RecordBytes::Owned(prefix), RecordBytes::Owned(body));
         self
+    }
+
+    /// Replaces the head; the body stays.
+    pub(crate) fn set_head(&mut self, head: impl FnOnce(&mut Vec<u8>)) {
+        self.record.truncate(FRAME_BYTES);
+        head(&mut self.record);
     }
 
     /// The size of the record in the log; None if a length does not fit the frame.
     pub(crate) fn span(&self) -> Option<u64> {
         u32::try_from(self.record.len()).ok()?;
-        u32::try_from(self.body.len()).ok()?;
-        Some((self.record.len() as u64 + self.body.len() as u64).next_multiple_of(RECORD_ALIGN))
+        u32::try_from(self.body_len()).ok()?;
+        Some((self.record.len() as u64 + self.body_len() as u64).next_multiple_of(RECORD_ALIGN))
+    }
+
+    /// The number of bytes after the head, without the padding.
+    pub(crate) fn body_len(&self) -> usize {
+        self.prefix.len() + self.body.len()
     }
 
     /// Completes the frame; returns its checksum.
@@ -215,7 +282,7 @@ impl RecordDraft {
             batch,
             place,
             head_len: (self.record.len() - FRAME_BYTES) as u32,
-            body_len: self.body.len() as u32,
+            body_len: self.body_len() as u32,
             body_crc: self.body_crc,
         };
         frame.seal(&mut self.record)

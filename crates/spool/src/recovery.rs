@@ -10,8 +10,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mail::SpoolId;
-
 use crate::disk::write_aside_file;
 use crate::disk::{Disk, DiskFile, read_lossy};
 use crate::entries::{LiveMessage, MessageHead, OutcomeHead, live_message, sequence_of};
@@ -21,13 +19,13 @@ use crate::recipient_states::RecipientStates;
 use crate::record::{FLAG_SKIPPABLE, RecordKind, SegmentUse};
 use crate::scan::SegmentContents;
 use crate::segment::{self, FileLease, HeaderState, SegmentHeader};
-use crate::{OpenError, spill};
+use crate::{LaneId, OpenError, spill};
 
 /// A lane's folder with its headers.
 pub(crate) struct LaneSurvey {
     pub(crate) disk: Arc<dyn Disk>,
-    /// The ids of spool and lane, if any segment has them.
-    pub(crate) identity: Option<(SpoolId, u16)>,
+    /// The lane, if any segment says it.
+    pub(crate) identity: Option<LaneId>,
     pub(crate) epoch: u32,
     pub(crate) next_number: u64,
     segments: BTreeMap<SegmentSlot, SurveyedSegment>,
@@ -115,7 +113,7 @@ impl LaneSurvey {
     }
 
     fn identify(&mut self, header: &SegmentHeader) -> Result<(), OpenError> {
-        let found = (header.spool, header.lane);
+        let found = header.lane;
         match self.identity {
             Some(known) if known != found => Err(OpenError::MixedLanes),
             _ => {
@@ -128,7 +126,7 @@ impl LaneSurvey {
     /// Reads the segments; `sink` gets every live message, in the order of the log.
     pub(crate) fn recover(
         self,
-        (spool, lane): (SpoolId, u16),
+        lane: LaneId,
         sink: &mut dyn FnMut(LiveMessage),
     ) -> Result<(MessageIndex, RecoveryFindings), OpenError> {
         let mut reading =
@@ -145,7 +143,7 @@ impl LaneSurvey {
         reading.check_record_kinds()?;
         findings.epoch = findings.epoch.max(reading.highest_epoch());
         reading.gather_outcomes();
-        reading.index_messages(&mut |head| sink(live_message(spool, lane, head, true)));
+        reading.index_messages(&mut |head| sink(live_message(lane, head, true)));
         reading.index_references();
         findings.aside.append(&mut reading.malformed);
         remove_unclaimed_bodies(&*self.disk, &reading.index, &mut findings)?;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use mail::{ByteSource, SpoolId};
 
+use crate::LaneId;
 use crate::codec::{ByteReader, put_u16, put_u32, put_u64};
 use crate::disk::{DiskFile, read_exact_at, read_lossy, write_all_at};
 use crate::record::{BLOCK, FRAME_BYTES, MAGIC, RECORD_ALIGN, RecordFrame, SegmentUse};
@@ -24,7 +25,7 @@ use crate::record::{BLOCK, FRAME_BYTES, MAGIC, RECORD_ALIGN, RecordFrame, Segmen
 /// Where records begin: after the two slots.
 pub(crate) const DATA_OFFSET: u64 = 2 * BLOCK;
 /// The format version in every slot. A spool of another version is refused.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const SLOT_MAGIC: &[u8; 8] = b"MAILRACE";
 const SLOT_BYTES: usize = 64;
 
@@ -39,8 +40,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) last_number: u64,
     /// Counts starts of the server; the upper bits of sequence numbers.
     pub(crate) epoch: u32,
-    pub(crate) spool: SpoolId,
-    pub(crate) lane: u16,
+    pub(crate) lane: LaneId,
 }
 
 /// The result of reading both slots of a file.
@@ -70,8 +70,8 @@ impl SegmentHeader {
         put_u64(&mut out, number);
         put_u64(&mut out, salt);
         put_u64(&mut out, self.last_number);
-        put_u64(&mut out, self.spool.bits());
-        put_u16(&mut out, self.lane);
+        put_u64(&mut out, self.lane.spool.bits());
+        put_u16(&mut out, self.lane.number);
         put_u16(&mut out, 0);
         let crc = crc32c::crc32c(&out);
         put_u32(&mut out, crc);
@@ -91,9 +91,10 @@ impl SegmentHeader {
         }
         let (epoch, generation) = (reader.u32()?, reader.u64()?);
         let segment = SegmentUse { number: reader.u64()?, salt: reader.u64()? };
-        let (last_number, spool, lane) = (reader.u64()?, SpoolId::new(reader.u64()?), reader.u16()?);
+        let last_number = reader.u64()?;
+        let lane = LaneId { spool: SpoolId::new(reader.u64()?), number: reader.u16()? };
         let segment = (segment.number != 0).then_some(segment);
-        Some(Ok(SegmentHeader { generation, segment, last_number, epoch, spool, lane }))
+        Some(Ok(SegmentHeader { generation, segment, last_number, epoch, lane }))
     }
 
     /// Writes the slot for this generation and syncs the file.
@@ -228,8 +229,7 @@ mod tests {
             segment: Some(SegmentUse { number: 8, salt: 77 }),
             last_number: 8,
             epoch: 2,
-            spool: SpoolId::new(99),
-            lane: 1,
+            lane: LaneId { spool: SpoolId::new(99), number: 1 },
         };
         let bytes = header.bytes();
         assert_eq!(bytes.len() as u64, BLOCK);

@@ -29,6 +29,7 @@ enum MaintenanceTask {
     CopyForward(SegmentSlot),
     Remove(SegmentSlot),
     RemoveDeadBodies,
+    Withdraw,
 }
 
 /// Mostly dead segments, with their number of live messages and since when it is unchanged.
@@ -69,7 +70,7 @@ impl Backoff {
 
 impl Lane {
     /// Performs tasks until the lane is closing.
-    pub(crate) fn run_maintenance(&self) {
+    pub(crate) fn run_maintenance(self: &Arc<Self>) {
         let (mut backoff, mut idle_tracker) = (Backoff::default(), IdleTracker::default());
         while let Some(task) = self.await_task(&mut backoff, &mut idle_tracker) {
             let failed_at = match task {
@@ -83,7 +84,7 @@ impl Lane {
     fn await_task(&self, backoff: &mut Backoff, idle_tracker: &mut IdleTracker) -> Option<MaintenanceTask> {
         let mut table = self.segment_table.lock();
         while !table.closing {
-            if self.copy_failed.swap(false, Relaxed) {
+            if self.tidying_failed.swap(false, Relaxed) {
                 backoff.tidying_failed_at = Some(Instant::now());
             }
             if let Some(task) = self.next_task(&table, backoff, idle_tracker) {
@@ -114,6 +115,9 @@ impl Lane {
         if !table.index.dead_bodies.is_empty() {
             return Some(MaintenanceTask::RemoveDeadBodies);
         }
+        if !table.unwithdrawn.is_empty() {
+            return Some(MaintenanceTask::Withdraw);
+        }
         let free = || table.index.segments.iter().filter(|(_, segment)| segment.stage == SegmentStage::Free);
         let other_size = free().find(|(_, segment)| self.has_other_size(segment));
         if let Some((slot, _)) = other_size.or_else(|| free().nth(self.config.spare_segments)) {
@@ -136,7 +140,7 @@ impl Lane {
         segment.size != self.config.segment_bytes
     }
 
-    fn perform(&self, task: MaintenanceTask) -> Result<(), ()> {
+    fn perform(self: &Arc<Self>, task: MaintenanceTask) -> Result<(), ()> {
         match task {
             MaintenanceTask::MakeReady => self.make_ready().map_err(|error| {
                 let mut table = self.segment_table.lock();
@@ -145,7 +149,7 @@ impl Lane {
                     drop(table);
                     self.segment_ready.notify_all();
                 }
-                self.report_event(SpoolEvent::NoSegment { lane: self.number, error: error.to_string() });
+                self.report_event(SpoolEvent::NoSegment { lane: self.lane_id, error: error.to_string() });
             }),
             MaintenanceTask::Free(slot) => self.sync_open_segment().and_then(|()| self.free(slot)).map_err(drop),
             MaintenanceTask::CopyForward(slot) => {
@@ -155,6 +159,11 @@ impl Lane {
             MaintenanceTask::Remove(slot) => self.remove(slot).map_err(drop),
             MaintenanceTask::RemoveDeadBodies => {
                 self.sync_open_segment().map(|()| self.remove_dead_bodies()).map_err(drop)
+            }
+            MaintenanceTask::Withdraw => {
+                let unwithdrawn = std::mem::take(&mut self.segment_table.lock().unwithdrawn);
+                unwithdrawn.into_iter().for_each(|outcomes| self.withdraw(outcomes));
+                Ok(())
             }
         }
     }
@@ -212,7 +221,7 @@ impl Lane {
     }
 
     fn header(&self, generation: u64, segment: Option<SegmentUse>, last_number: u64) -> SegmentHeader {
-        SegmentHeader { generation, segment, last_number, epoch: self.epoch, spool: self.spool, lane: self.number }
+        SegmentHeader { generation, segment, last_number, epoch: self.epoch, lane: self.lane_id }
     }
 
     /// The next use of a segment, with a secret salt.
@@ -328,15 +337,17 @@ impl Lane {
         if items.is_empty() {
             return;
         }
-        self.submit(Submission { records: items, done: self.start_copying() });
+        self.submit(Submission { records: items, permit: None, done: self.start_copying() });
     }
 
     /// Marks copies as submitted; the returned callback clears the mark and records a failure.
     fn start_copying(&self) -> CommitCallback {
         self.copying.store(true, Relaxed);
-        let (copying, failed) = (self.copying.clone(), self.copy_failed.clone());
+        let (copying, failed) = (self.copying.clone(), self.tidying_failed.clone());
         Box::new(move |result| {
-            failed.store(result.is_err(), Relaxed);
+            if result.is_err() {
+                failed.store(true, Relaxed);
+            }
             copying.store(false, Relaxed);
         })
     }
@@ -353,7 +364,8 @@ impl Lane {
         if missing || crc32c::crc32c(&body) != frame.body_crc {
             return Err("the body cannot be read".into());
         }
-        Ok(Some(PendingRecord { draft: head.draft().with_body(body), index_update: IndexUpdate::Relocate(head) }))
+        let draft = head.draft().with_body(body);
+        Ok(Some(PendingRecord { draft, index_update: IndexUpdate::Relocate(head), spilled: None }))
     }
 
     /// Removes the body files of dead messages. A file that stays is removed at the next start.
@@ -391,9 +403,6 @@ impl Lane {
             what: format!("{what}; kept as {name}"),
         });
         let head = OutcomeHead { sequence, bounce: 0, states: vec![(0, RecipientState::SetAside)] };
-        self.submit(Submission {
-            records: vec![PendingRecord { draft: head.draft(), index_update: IndexUpdate::ApplyOutcome(head) }],
-            done,
-        });
+        self.submit(Submission { records: vec![PendingRecord::outcome(head)], permit: None, done });
     }
 }

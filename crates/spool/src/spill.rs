@@ -1,10 +1,20 @@
 //! Bodies too large for the log: each has a file of its own, written and synced by the session that
 //! receives it, before its record joins a batch.
+//!
+//! The file begins with a hole of [`PREFIX_BYTES_MAX`] bytes (sparse: it takes no space), because
+//! the prefix is known only when the body is complete. It is written so that it ends where the body
+//! begins, and both are one range.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
+use mail::{Body, BodyFlags};
+
 use crate::disk::{Disk, DiskFile, write_all_at};
+use crate::segment::FileLease;
+
+/// The maximum length of the prefix of a body in a file; the body begins at this offset.
+pub const PREFIX_BYTES_MAX: u64 = 64 << 10;
 
 /// The name of the body file of the message `sequence`.
 pub(crate) fn file_name(sequence: u64) -> String {
@@ -16,24 +26,58 @@ pub(crate) fn file_sequence(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_prefix("body-")?, 16).ok()
 }
 
-/// The length and checksum of a body in a file of its own.
+/// Where prefix and body are in a file of their own, and their checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SpilledLength {
+pub(crate) struct SpilledRange {
+    pub(crate) start: u64,
     pub(crate) len: u64,
     pub(crate) digest: u32,
+}
+
+impl SpilledRange {
+    /// The length of the file.
+    pub(crate) fn end(self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+}
+
+/// Why a body could not be completed in its file.
+#[derive(Debug, thiserror::Error)]
+pub enum SpillError {
+    /// The prefix is longer than [`PREFIX_BYTES_MAX`].
+    #[error("the prefix has {bytes} bytes, but only {PREFIX_BYTES_MAX} fit before a body in a file")]
+    PrefixTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The disk reported an error.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<SpillError> for io::Error {
+    fn from(error: SpillError) -> Self {
+        match error {
+            SpillError::Io(error) => error,
+            error => io::Error::new(io::ErrorKind::InvalidInput, error),
+        }
+    }
 }
 
 /// Writes a body to a file. If it is dropped before [`SpillWriter::finish`], the file is removed.
 pub struct SpillWriter {
     target: SpillFile,
-    range: SpilledLength,
+    /// The length and checksum of the body so far.
+    len: u64,
+    digest: u32,
 }
 
 /// A durable body file. If it is dropped before it is submitted, the file is removed.
 #[derive(Debug)]
 pub struct SpilledBody {
     target: SpillFile,
-    pub(crate) range: SpilledLength,
+    pub(crate) range: SpilledRange,
+    pub(crate) prefix_len: u32,
 }
 
 /// The file; removed on drop unless it was kept.
@@ -48,10 +92,7 @@ impl SpillWriter {
     pub(crate) fn create(disk: Arc<dyn Disk>, sequence: u64) -> io::Result<Self> {
         let name = file_name(sequence);
         let file = disk.create(&name, 0)?;
-        Ok(SpillWriter {
-            target: SpillFile { disk, file, name, kept: false },
-            range: SpilledLength { len: 0, digest: 0 },
-        })
+        Ok(SpillWriter { target: SpillFile { disk, file, name, kept: false }, len: 0, digest: 0 })
     }
 
     /// Appends to the body. Blocks: do not call it on a session's thread.
@@ -59,35 +100,62 @@ impl SpillWriter {
         if bytes.is_empty() {
             return Ok(());
         }
-        write_all_at(&*self.target.file, &mut [IoSlice::new(bytes)], self.range.len)?;
-        self.range.digest = crc32c::crc32c_append(self.range.digest, bytes);
-        self.range.len += bytes.len() as u64;
+        write_all_at(&*self.target.file, &mut [IoSlice::new(bytes)], PREFIX_BYTES_MAX + self.len)?;
+        self.digest = crc32c::crc32c_append(self.digest, bytes);
+        self.len += bytes.len() as u64;
         Ok(())
     }
 
-    /// Syncs the file and its folder.
-    pub fn finish(self) -> io::Result<SpilledBody> {
-        self.target.file.sync()?;
-        self.target.disk.sync_folder()?;
-        Ok(SpilledBody { target: self.target, range: self.range })
+    /// Reads up to `buffer.len()` bytes of what was appended, from `offset` within the body; returns
+    /// 0 at its end. Blocks like [`SpillWriter::append`].
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(left);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        self.target.file.read_at(&mut buffer[..wanted], PREFIX_BYTES_MAX + offset)
     }
 
-    /// Bytes written so far.
+    /// Writes `prefix` before the body, and syncs the file and its folder.
+    pub fn finish(self, prefix: &[u8]) -> Result<SpilledBody, SpillError> {
+        let prefix_len = u32::try_from(prefix.len()).ok().filter(|len| u64::from(*len) <= PREFIX_BYTES_MAX);
+        let prefix_len = prefix_len.ok_or(SpillError::PrefixTooLong { bytes: prefix.len() })?;
+        let len = u64::from(prefix_len) + self.len;
+        // A file without content has no hole either.
+        let start = if len == 0 { 0 } else { PREFIX_BYTES_MAX - u64::from(prefix_len) };
+        let file = &self.target.file;
+        if !prefix.is_empty() {
+            write_all_at(&**file, &mut [IoSlice::new(prefix)], start)?;
+        }
+        file.sync()?;
+        self.target.disk.sync_folder()?;
+        let digest = crc32c::crc32c_combine(crc32c::crc32c(prefix), self.digest, self.len as usize);
+        Ok(SpilledBody { target: self.target, range: SpilledRange { start, len, digest }, prefix_len })
+    }
+
+    /// Bytes of the body written so far.
     pub fn len(&self) -> u64 {
-        self.range.len
+        self.len
     }
 
     /// Whether nothing was written yet.
     pub fn is_empty(&self) -> bool {
-        self.range.len == 0
+        self.len == 0
     }
 }
 
 impl SpilledBody {
     /// Hands the file over to the log.
-    pub(crate) fn keep(mut self) -> SpilledLength {
+    pub(crate) fn keep(mut self) -> SpilledRange {
         self.target.kept = true;
         self.range
+    }
+
+    /// Prefix and body, for a reader beside the log.
+    pub(crate) fn content(&self, flags: BodyFlags) -> Body {
+        let SpilledRange { start, len, digest } = self.range;
+        Body::new(Arc::new(FileLease(self.target.file.clone())), start, len, digest, flags)
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::batch_size::BatchSizer;
 use crate::codec::{put_u32, put_u64};
+use crate::commit_step::WaitingSubmission;
 use crate::disk::write_all_at;
 use crate::entries::{LiveMessage, OutcomeHead, live_message};
 use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
@@ -73,19 +74,28 @@ impl RecordSize {
 }
 
 pub(crate) struct Writer<'a> {
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
     open: Option<OpenSegment>,
     batch_sizer: BatchSizer,
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn new(lane: &'a Lane) -> Self {
+    pub(crate) fn new(lane: &'a Arc<Lane>) -> Self {
         let pace = BatchSizer::new(lane.config.batch_bytes_max, lane.config.batch_time_target);
         Writer { lane, open: None, batch_sizer: pace }
     }
 
-    /// Commits submissions until the lane is closed and none is waiting.
+    /// Commits submissions until the lane is closed and none is waiting, then seals the log.
     pub(crate) fn run(mut self) {
+        self.commit_until_closed();
+        self.lane.end_steps();
+        // The outcomes of messages that the commit step refused, also in the last moment.
+        self.commit_until_closed();
+        self.sync_relaxed();
+        self.seal();
+    }
+
+    fn commit_until_closed(&mut self) {
         let mut gather_count = 0;
         while let Some(waiting) = self.lane.take_submissions(gather_count, || self.idle_time()) {
             gather_count = if waiting.len() >= BUSY_SUBMISSIONS_MIN { 2 * waiting.len() } else { 0 };
@@ -97,8 +107,6 @@ impl<'a> Writer<'a> {
                 rest = self.commit_some(rest);
             }
         }
-        self.sync_relaxed();
-        self.seal();
     }
 
     /// How long to wait for submissions before a sync is due.
@@ -163,10 +171,14 @@ impl<'a> Writer<'a> {
         }
         refresh_copies(self.lane, &mut submissions);
         let batch = SealedBatch::seal(open, &mut submissions);
+        let step = self.lane.start_step(&mut submissions);
         let start = Instant::now();
         let strict = matches!(self.lane.config.durability, Durability::Commit);
         let written = batch.write(open, &submissions).and_then(|()| if strict { open.lease.0.sync() } else { Ok(()) });
         if let Err(error) = written {
+            if let Some(step) = step {
+                self.lane.abandon_step(step);
+            }
             return self.fail_batch(&error, submissions);
         }
         self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
@@ -177,17 +189,22 @@ impl<'a> Writer<'a> {
             open.unsynced_since.get_or_insert(start);
         }
         batch.enter_index(open, &submissions);
-        self.finish(batch, submissions);
+        let waiting = self.finish(batch, submissions);
+        if let Some(step) = step {
+            self.lane.mark_step_synced(step, waiting);
+        }
         if self.idle_time().is_some_and(|left| left.is_zero()) {
             self.sync_relaxed();
         }
     }
 
     /// The batch is durable: updates the index, then calls the callbacks, then reports the commit.
-    fn finish(&self, batch: SealedBatch, submissions: Vec<Submission>) {
+    /// Returns the submissions that wait for the commit step instead.
+    fn finish(&self, batch: SealedBatch, submissions: Vec<Submission>) -> Vec<WaitingSubmission> {
         let slot = batch.slot;
         let mut places = batch.places.into_iter();
         let (mut committed, mut waiters) = (Vec::new(), Vec::with_capacity(submissions.len()));
+        let mut waiting = Vec::new();
         let mut table = self.lane.segment_table.lock();
         let (mut needs_maintenance, mut copied) = (false, 0);
         for submission in submissions {
@@ -197,7 +214,7 @@ impl<'a> Writer<'a> {
                 match item.index_update {
                     IndexUpdate::Insert(head) => {
                         table.index.insert(&head, place);
-                        committed.push(live_message(self.lane.spool, self.lane.number, head, false));
+                        committed.push(live_message(self.lane.lane_id, head, false));
                     }
                     IndexUpdate::ApplyOutcome(head) => {
                         apply_own_outcome(&mut committed[first..], &head);
@@ -212,7 +229,13 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            waiters.push(submission.done);
+            match submission.permit {
+                None => waiters.push(submission.done),
+                Some(permit) => {
+                    let (messages, done) = (committed.split_off(first), submission.done);
+                    waiting.push(WaitingSubmission { messages, done, permit });
+                }
+            }
         }
         let has_dead_bodies = !table.index.dead_bodies.is_empty();
         drop(table);
@@ -221,10 +244,8 @@ impl<'a> Writer<'a> {
             self.lane.maintenance_wanted.notify_one();
         }
         self.lane.counters.messages_copied.fetch_add(copied, Relaxed);
-        self.lane.counters.messages_committed.fetch_add(committed.len() as u64, Relaxed);
-        if !committed.is_empty() {
-            self.lane.report_event(SpoolEvent::Committed(committed));
-        }
+        self.lane.report_committed(committed);
+        waiting
     }
 
     /// Acknowledges nothing of the batch; the segment is not written again.
@@ -240,7 +261,7 @@ impl<'a> Writer<'a> {
         drop(table);
         self.lane.counters.batches_failed.fetch_add(1, Relaxed);
         self.lane.report_event(SpoolEvent::BatchFailed {
-            lane: self.lane.number,
+            lane: self.lane.lane_id,
             segment: open.segment.number,
             error: error.to_string(),
         });
@@ -341,13 +362,11 @@ fn refresh_copies(lane: &Lane, submissions: &mut [Submission]) {
         let mut is_current = table.index.place(head.sequence).is_some();
         if is_current {
             head.merge(table.index.states(head.sequence));
-            let body = std::mem::take(&mut item.draft.body);
-            item.draft = head.draft().with_body(body);
+            item.draft.set_head(|out| head.write(out));
             is_current = item.draft.span().is_some_and(|span| span <= span_max);
         }
         if !is_current {
-            let nothing = OutcomeHead { sequence: head.sequence, bounce: 0, states: Vec::new() };
-            *item = PendingRecord { draft: nothing.draft(), index_update: IndexUpdate::ApplyOutcome(nothing) };
+            *item = PendingRecord::outcome(OutcomeHead { sequence: head.sequence, bounce: 0, states: Vec::new() });
         }
     }
 }
@@ -381,14 +400,12 @@ impl SealedBatch {
     }
 
     fn write(&self, open: &OpenSegment, submissions: &[Submission]) -> io::Result<()> {
-        let mut parts = Vec::with_capacity(self.places.len() * 3 + 2);
+        let mut parts = Vec::with_capacity(self.places.len() * 4 + 2);
         for item in submissions.iter().flat_map(|submission| &submission.records) {
             let draft = &item.draft;
-            parts.push(IoSlice::new(&draft.record));
-            if !draft.body.is_empty() {
-                parts.push(IoSlice::new(&draft.body));
-            }
-            let padding = (draft.record.len() + draft.body.len()).wrapping_neg() % RECORD_ALIGN as usize;
+            let pieces = [&draft.record[..], &draft.prefix, &draft.body];
+            parts.extend(pieces.into_iter().filter(|piece| !piece.is_empty()).map(IoSlice::new));
+            let padding = (draft.record.len() + draft.body_len()).wrapping_neg() % RECORD_ALIGN as usize;
             if padding > 0 {
                 parts.push(IoSlice::new(&ZEROS[..padding]));
             }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use intake::access::{AccessStage, RuleAction, RuleSubject};
+use filter::Stage;
+use filter::access::{RuleAction, RuleSubject};
 use mail::Reply;
 use toml::Spanned;
 
@@ -14,13 +15,8 @@ use crate::value_kind::{self, ValueKind};
 /// Each client may cost a check of all rules.
 const RULES_MAX: usize = 1000;
 
-const STAGE: Keywords<AccessStage> = Keywords {
-    supported: &[
-        ("connect", AccessStage::Connect),
-        ("helo", AccessStage::Helo),
-        ("mail", AccessStage::Mail),
-        ("rcpt", AccessStage::Rcpt),
-    ],
+const STAGE: Keywords<Stage> = Keywords {
+    supported: &[("connect", Stage::Connect), ("helo", Stage::Helo), ("mail", Stage::Mail), ("rcpt", Stage::Rcpt)],
     planned: &[],
 };
 
@@ -61,7 +57,7 @@ pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<Ac
 struct SeenRules {
     names: Unique,
     /// The stage of each list.
-    stages: HashMap<Box<str>, AccessStage>,
+    stages: HashMap<Box<str>, Stage>,
 }
 
 fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenRules) -> Option<AccessRule> {
@@ -75,7 +71,7 @@ fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &m
     let mut rule = AccessRule {
         name: name.into(),
         list: list.as_ref().map(|list| list.get_ref().as_str().into()),
-        stage: AccessStage::Connect,
+        stage: Stage::Connect,
         users: true,
         clients: non_empty_list(&mut section, "clients", &value_kind::NETWORK),
         clients_in: table(&mut section, "clients_in"),
@@ -124,14 +120,14 @@ fn zone(mut section: Section<'_, '_>) -> Option<DnsblZone> {
 }
 
 /// The given stage, or the first at which all conditions are known.
-fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> AccessStage {
+fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
     let of = |subject: RuleSubject, is_there: bool| is_there.then(|| subject.stage());
     let needed = [
         of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some()),
         of(RuleSubject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
         of(RuleSubject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
     ];
-    let earliest = needed.into_iter().flatten().max().unwrap_or(AccessStage::Connect);
+    let earliest = needed.into_iter().flatten().max().unwrap_or(Stage::Connect);
     let place = section.span_of("stage");
     match section.choice("stage", &STAGE) {
         Some(stage) if stage < earliest => {
@@ -191,13 +187,13 @@ mod tests {
     #[test]
     fn a_rule_is_asked_when_all_is_known_that_it_names() {
         for (named, stage) in [
-            ("", AccessStage::Connect),
-            ("clients = [\"192.0.2.0/24\"]\n", AccessStage::Connect),
-            ("dnsbl = { zone = \"list.example\" }\n", AccessStage::Connect),
-            ("clients_in = \"t\"\nhelos = [\"*.example\"]\n", AccessStage::Helo),
-            ("senders = [\"<>\"]\nhelos_in = \"t\"\n", AccessStage::Mail),
-            ("recipients_in = \"t\"\nsenders_in = \"t\"\n", AccessStage::Rcpt),
-            ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", AccessStage::Rcpt),
+            ("", Stage::Connect),
+            ("clients = [\"192.0.2.0/24\"]\n", Stage::Connect),
+            ("dnsbl = { zone = \"list.example\" }\n", Stage::Connect),
+            ("clients_in = \"t\"\nhelos = [\"*.example\"]\n", Stage::Helo),
+            ("senders = [\"<>\"]\nhelos_in = \"t\"\n", Stage::Mail),
+            ("recipients_in = \"t\"\nsenders_in = \"t\"\n", Stage::Rcpt),
+            ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
         ] {
             let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
             assert_eq!(

@@ -4,15 +4,16 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use intake::access::{AccessRules, AccessStage, RuleExplanation, SessionInfo};
+use filter::access::{AccessRules, RuleExplanation};
+use filter::{SessionInfo, Stage};
 
 /// The whole text, one line each.
 pub(in super::super) async fn explain_access(access: Option<&AccessRules>, session: &SessionInfo<'_>) -> String {
     let mut out = String::new();
     let Some(access) = access else { return "access: no rules\n".into() };
-    for stage in AccessStage::ALL {
+    for stage in Stage::ALL {
         // Writing to a String cannot fail.
-        if stage == AccessStage::Helo && session.helo.is_none() && access.has_rules_at(stage) {
+        if stage == Stage::Helo && session.helo.is_none() && access.has_rules_at(stage) {
             let _ = writeln!(out, "{}: not checked: give --helo", stage.name());
             continue;
         }
@@ -50,7 +51,7 @@ pub(in super::super) fn explain_relaying(client: IpAddr, is_in_networks: bool, i
     }
 }
 
-fn rule_line(stage: AccessStage, rule: &RuleExplanation) -> String {
+fn rule_line(stage: Stage, rule: &RuleExplanation) -> String {
     let conditions = if rule.conditions.is_empty() { "always".into() } else { rule.conditions.join("; ") };
     let says = rule.verdict.as_deref().unwrap_or("does not match");
     format!("{}: {:?} ({conditions}): {says}", stage.name(), rule.rule)
@@ -60,7 +61,7 @@ fn rule_line(stage: AccessStage, rule: &RuleExplanation) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use intake::access::{AccessCondition, CompiledRule, ConditionMatcher, RuleAction};
+    use filter::access::{AccessCondition, CompiledRule, ConditionMatcher, RuleAction};
     use mail::{Address, EnhancedCode, Reply};
 
     use super::*;
@@ -96,11 +97,11 @@ mod tests {
         let from_dynamic = vec![condition("helos *.dynamic.example", helos), condition("senders <>", senders)];
         let moved = Reply::new(550, EnhancedCode(5, 1, 6), "moved".to_owned());
         let access = AccessRules::new(vec![
-            rule("ours", AccessStage::Connect, vec![condition("clients 10.0.0.0/8", clients)], RuleAction::Accept),
-            rule("rule 2", AccessStage::Mail, from_dynamic, RuleAction::Hold),
+            rule("ours", Stage::Connect, vec![condition("clients 10.0.0.0/8", clients)], RuleAction::Accept),
+            rule("rule 2", Stage::Mail, from_dynamic, RuleAction::Hold),
             rule(
                 "rule 3",
-                AccessStage::Rcpt,
+                Stage::Rcpt,
                 vec![condition("recipients @old.example", recipients)],
                 RuleAction::Refuse(Some(moved)),
             ),

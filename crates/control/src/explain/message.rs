@@ -140,6 +140,7 @@ fn stored_state(state: Option<&RecipientState>) -> &'static str {
         Some(RecipientState::Delivered) => "delivered",
         Some(RecipientState::Failed) => "failed, or removed by the operator",
         Some(RecipientState::SetAside) => "set aside: the message is damaged",
+        Some(RecipientState::Withdrawn) => "withdrawn: the client was told that it was not accepted",
         Some(RecipientState::Waiting { .. } | RecipientState::Held { .. }) | None => "entering or leaving the queue",
     }
 }
@@ -166,7 +167,7 @@ mod tests {
         let body = Body::new(bytes, 0, 14, 0, BodyFlags::default());
         let mut told = Vec::new();
         let account = MessageState::of(&sample.queues, id, NOW);
-        account.write(&SpooledMessage { envelope, states, body }, NOW, &mut told).unwrap();
+        account.write(&SpooledMessage { envelope, states, body, prefix_len: 0 }, NOW, &mut told).unwrap();
         insta::assert_snapshot!("message", String::from_utf8(told).unwrap());
     }
 }

@@ -243,7 +243,8 @@ impl DropSubmitter {
             entries.push(SpoolEntry::Message { id, envelope, content, flags });
         }
         if let Some((id, DropNotice { envelope, content, flags, received })) = notice {
-            entries.push(SpoolEntry::Message { id, envelope, content: SubmittedBody::Memory(content), flags });
+            let content = SubmittedBody::Memory { prefix: Vec::new(), body: content };
+            entries.push(SpoolEntry::Message { id, envelope, content, flags });
             events.push(received);
         }
         events.push(received);
@@ -257,11 +258,11 @@ impl DropSubmitter {
         stored.extend_from_slice(&content);
         drop(content);
         if stored.len() as u64 <= self.spill_above {
-            return Ok(SubmittedBody::Memory(stored));
+            return Ok(SubmittedBody::Memory { prefix: Vec::new(), body: stored });
         }
         let spilled = self.intake.spool.create_spill_file(id).and_then(|mut spill| {
             spill.append(&stored)?;
-            spill.finish()
+            Ok(spill.finish(&[])?)
         });
         spilled
             .map(SubmittedBody::Spilled)

@@ -3,25 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use filter::Stage;
+use filter::access::{AccessCondition, CompiledRule, ConditionMatcher, RuleAction, RuleSubject};
 use intake::ResourceRefusal;
-use intake::access::{
-    AccessCondition, AccessRules, AccessStage, CompiledRule, ConditionMatcher, RuleAction, RuleSubject,
-};
 use lookup::Table;
 use mail::{Address, EnhancedCode, Networks, Reply};
 use spool::RecipientState;
 use tokio::sync::Notify;
 
-use super::server::{Client, GATE_LIMITS, Server, everyone};
+use super::server::{Client, GATE_LIMITS, Server, everyone, set_access_rules};
 
-fn rule(stage: AccessStage, test: Option<ConditionMatcher>, action: RuleAction) -> CompiledRule {
+fn rule(stage: Stage, test: Option<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = test.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     CompiledRule { name: stage.name().into(), list: None, stage, applies_to_users: true, conditions, action }
 }
 
 fn server(rules: Vec<CompiledRule>) -> Server {
     Server::start(|context| {
-        context.access_rules = AccessRules::new(rules);
+        set_access_rules(context, rules);
         // Every client is a proxy.
         context.proxy_networks = Networks::loopback();
     })
@@ -47,7 +46,7 @@ fn refuse() -> RuleAction {
 
 #[tokio::test]
 async fn a_client_is_refused_in_place_of_the_banner() {
-    let server = server(vec![rule(AccessStage::Connect, client_is("127.0.0.1"), refuse())]);
+    let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
     let (mut client, banner) = server.connect().await;
     assert_eq!(banner, "554 5.7.1 Access denied");
     assert_eq!(client.until_closed().await, "");
@@ -58,7 +57,7 @@ async fn a_client_is_refused_in_place_of_the_banner() {
 /// A client that sent before the banner was reset, and might never see the reply.
 #[tokio::test]
 async fn a_client_that_talks_early_still_gets_the_refusal() {
-    let server = server(vec![rule(AccessStage::Connect, client_is("127.0.0.1"), refuse())]);
+    let server = server(vec![rule(Stage::Connect, client_is("127.0.0.1"), refuse())]);
     let mut client = server.connect_and_send(b"EHLO client.example\r\n");
     assert_eq!(client.reply().await, "554 5.7.1 Access denied");
     assert_eq!(client.until_closed().await, "");
@@ -68,9 +67,9 @@ async fn a_client_that_talks_early_still_gets_the_refusal() {
 async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
     let bad_name = Some(ConditionMatcher::Helo(Arc::new(|helo: &str| helo == "bad.example")));
     let server = server(vec![
-        rule(AccessStage::Helo, bad_name, refuse()),
-        rule(AccessStage::Mail, sender_is("bad@client.example"), RuleAction::Defer(None)),
-        rule(AccessStage::Rcpt, recipient_is("carol@example.org"), refuse()),
+        rule(Stage::Helo, bad_name, refuse()),
+        rule(Stage::Mail, sender_is("bad@client.example"), RuleAction::Defer(None)),
+        rule(Stage::Rcpt, recipient_is("carol@example.org"), refuse()),
     ]);
     let (mut client, _) = server.connect().await;
     client.expect("HELO bad.example", "550 5.7.1").await;
@@ -94,10 +93,10 @@ async fn each_stage_is_asked_and_what_is_refused_may_be_tried_otherwise() {
 #[tokio::test]
 async fn an_accepted_client_skips_later_rules_but_may_not_relay() {
     let server = server(vec![
-        rule(AccessStage::Connect, client_is("127.0.0.1"), RuleAction::Accept),
-        rule(AccessStage::Helo, None, refuse()),
-        rule(AccessStage::Mail, None, refuse()),
-        rule(AccessStage::Rcpt, None, refuse()),
+        rule(Stage::Connect, client_is("127.0.0.1"), RuleAction::Accept),
+        rule(Stage::Helo, None, refuse()),
+        rule(Stage::Mail, None, refuse()),
+        rule(Stage::Rcpt, None, refuse()),
     ]);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -108,9 +107,9 @@ async fn an_accepted_client_skips_later_rules_but_may_not_relay() {
 #[tokio::test]
 async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
     let server = server(vec![
-        rule(AccessStage::Mail, sender_is("good@client.example"), RuleAction::Accept),
-        rule(AccessStage::Rcpt, recipient_is("bob@example.org"), RuleAction::Accept),
-        rule(AccessStage::Rcpt, None, refuse()),
+        rule(Stage::Mail, sender_is("good@client.example"), RuleAction::Accept),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), RuleAction::Accept),
+        rule(Stage::Rcpt, None, refuse()),
     ]);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<good@client.example>", "250").await;
@@ -125,8 +124,8 @@ async fn an_accepted_sender_or_recipient_is_accepted_for_himself() {
 #[tokio::test]
 async fn rules_see_the_normalized_recipient() {
     let server = server(vec![
-        rule(AccessStage::Rcpt, recipient_is("bob@example.org"), refuse()),
-        rule(AccessStage::Rcpt, recipient_is("postmaster@example.org"), RuleAction::Defer(None)),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
+        rule(Stage::Rcpt, recipient_is("postmaster@example.org"), RuleAction::Defer(None)),
     ]);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -138,9 +137,9 @@ async fn rules_see_the_normalized_recipient() {
 #[tokio::test]
 async fn rules_match_addresses_without_their_tag() {
     let server = server(vec![
-        rule(AccessStage::Mail, sender_is("eve@onward.example"), refuse()),
-        rule(AccessStage::Rcpt, recipient_is("bob@onward.example"), refuse()),
-        rule(AccessStage::Rcpt, recipient_is("bob@example.org"), refuse()),
+        rule(Stage::Mail, sender_is("eve@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@onward.example"), refuse()),
+        rule(Stage::Rcpt, recipient_is("bob@example.org"), refuse()),
     ]);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<eve+x@onward.example>", "550 5.7.1").await;
@@ -159,14 +158,14 @@ async fn delivered(client: &mut Client, server: &Server, recipients: &[&str]) ->
 #[tokio::test]
 async fn a_message_is_held_for_all_when_a_rule_holds_it_for_one() {
     let held = RecipientState::Held { attempts: 0 };
-    let server = server(vec![rule(AccessStage::Rcpt, recipient_is("carol@example.org"), RuleAction::Hold)]);
+    let server = server(vec![rule(Stage::Rcpt, recipient_is("carol@example.org"), RuleAction::Hold)]);
     let mut client = server.client().await;
     assert_eq!(delivered(&mut client, &server, &["bob@example.org", "carol@example.org"]).await, [held, held]);
 }
 
 #[tokio::test]
 async fn a_recipient_who_is_not_taken_holds_nothing() {
-    let server = server(vec![rule(AccessStage::Rcpt, recipient_is("nobody@example.org"), RuleAction::Hold)]);
+    let server = server(vec![rule(Stage::Rcpt, recipient_is("nobody@example.org"), RuleAction::Hold)]);
     let mut client = server.client().await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
     client.expect("RCPT TO:<nobody@example.org>", "550 5.1.1").await;
@@ -178,7 +177,7 @@ async fn a_recipient_who_is_not_taken_holds_nothing() {
 
 #[tokio::test]
 async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
-    let server = server(vec![rule(AccessStage::Connect, client_is("192.0.2.9"), refuse())]);
+    let server = server(vec![rule(Stage::Connect, client_is("192.0.2.9"), refuse())]);
     let mut client = server.client().await;
     client.expect("XCLIENT ADDR=192.0.2.1 HELO=real.example", "220 ").await;
     client.expect("HELO proxy.example", "250").await;
@@ -195,7 +194,7 @@ async fn a_proxy_speaks_for_clients_each_of_whom_the_rules_are_asked() {
 #[tokio::test]
 async fn a_rule_that_speaks_as_a_full_mailbox_does_is_not_counted_as_one() {
     let full = Reply::new(552, EnhancedCode(5, 2, 2), "Mailbox is full, says a rule");
-    let server = server(vec![rule(AccessStage::Rcpt, None, RuleAction::Refuse(Some(full)))]);
+    let server = server(vec![rule(Stage::Rcpt, None, RuleAction::Refuse(Some(full)))]);
     let mut client = server.client().await;
     client.expect("HELO client.example", "250").await;
     client.expect("MAIL FROM:<a@client.example>", "250").await;
@@ -296,7 +295,7 @@ async fn a_stop_ends_the_wait_for_connect_rules() {
     let asked = Arc::new(Notify::new());
     let table: Arc<dyn Table> = Arc::new(SilentTable(asked.clone()));
     let server =
-        server(vec![rule(AccessStage::Connect, Some(ConditionMatcher::Table(RuleSubject::Client, table)), refuse())]);
+        server(vec![rule(Stage::Connect, Some(ConditionMatcher::Table(RuleSubject::Client, table)), refuse())]);
     let mut client = server.connect_without_reading().await;
     asked.notified().await;
     assert_eq!(server.context.connection_limiter.session_count(), 1);

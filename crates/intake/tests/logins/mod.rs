@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use credentials::{CredentialChecker, CredentialCheckerSettings, CredentialSource};
-use intake::access::{
-    AccessCondition, AccessRules, AccessStage, CompiledRule, ConditionMatcher, DnsblCheck, RuleAction,
-};
+use filter::Stage;
+use filter::access::{AccessCondition, CompiledRule, ConditionMatcher, DnsblCheck, RuleAction};
 use intake::{IntakeContext, LoginPolicy};
 use lookup::LookupAnswer;
 
-use crate::server::{Client, Server, TableStub, body_after_received, everyone};
+use crate::server::{Client, Server, TableStub, body_after_received, everyone, set_access_rules};
 use mail::Networks;
 
 /// Bob with his password, in another spelling.
@@ -88,28 +87,28 @@ async fn relay_networks_have_to_log_in_too_where_that_is_required() {
         configure_logins(context);
         context.relay_networks = everyone();
         // A rule that accepts makes no exception either.
-        context.access_rules = AccessRules::new(vec![rule(AccessStage::Connect, Vec::new(), RuleAction::Accept)]);
+        set_access_rules(context, vec![rule(Stage::Connect, Vec::new(), RuleAction::Accept)]);
     });
     server.user().await.expect("MAIL FROM:<bob@example.org>", "530 5.7.0 ").await;
 }
 
-fn rule(stage: AccessStage, conditions: Vec<AccessCondition>, action: RuleAction) -> CompiledRule {
+fn rule(stage: Stage, conditions: Vec<AccessCondition>, action: RuleAction) -> CompiledRule {
     CompiledRule { name: "rule".into(), list: None, stage, applies_to_users: conditions.is_empty(), conditions, action }
 }
 
 /// Every client here is on a DNS list and refused for it.
-fn list_all_clients(context: &mut IntakeContext, stage: AccessStage) {
+fn list_all_clients(context: &mut IntakeContext, stage: Stage) {
     let listed = HashMap::from([("127.0.0.1", LookupAnswer::Found(vec!["127.0.0.2".to_owned()]))]);
     let zone =
         DnsblCheck { name: "list.example".into(), table: Arc::new(TableStub("list", listed)), codes: Vec::new() };
     let listed = AccessCondition { text: "listed".into(), test: ConditionMatcher::Dnsbl(zone) };
-    context.access_rules = AccessRules::new(vec![rule(stage, vec![listed], RuleAction::Refuse(None))]);
+    set_access_rules(context, vec![rule(stage, vec![listed], RuleAction::Refuse(None))]);
 }
 
 /// Users send from listed addresses. Refused at connect, they could not even log in.
 #[tokio::test]
 async fn a_user_sends_from_a_listed_address() {
-    for stage in AccessStage::ALL {
+    for stage in Stage::ALL {
         let server = Server::for_users(|context| {
             configure_logins(context);
             list_all_clients(context, stage);
@@ -124,7 +123,7 @@ async fn a_user_sends_from_a_listed_address() {
 async fn a_listed_address_is_accepted_after_login() {
     let server = Server::for_all(|context| {
         configure_logins(context);
-        list_all_clients(context, AccessStage::Rcpt);
+        list_all_clients(context, Stage::Rcpt);
     });
     let mut client = server.user().await;
     client.expect("MAIL FROM:<bob@example.org>", "250").await;
@@ -142,7 +141,7 @@ async fn a_login_is_not_that_of_the_next_client_of_a_proxy() {
         configure_logins(context);
         context.proxy_networks = Networks::loopback();
         // XCLIENT for the same address keeps the rights of a proxy.
-        list_all_clients(context, AccessStage::Rcpt);
+        list_all_clients(context, Stage::Rcpt);
     });
     let mut client = bob(&server).await;
     client.expect("XCLIENT ADDR=127.0.0.1 HELO=x.example LOGIN=bob", "220 ").await;
@@ -157,7 +156,7 @@ async fn rules_run_before_the_sender_check_and_do_not_replace_it() {
     for (action, told) in [(RuleAction::Accept, "553 5.7.1"), (RuleAction::Refuse(None), "550 5.7.1 Access denied")] {
         let server = Server::for_users(|context| {
             configure_logins(context);
-            context.access_rules = AccessRules::new(vec![rule(AccessStage::Mail, Vec::new(), action)]);
+            set_access_rules(context, vec![rule(Stage::Mail, Vec::new(), action)]);
         });
         bob(&server).await.expect("MAIL FROM:<alice@example.org>", told).await;
     }

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use filter::access::{AccessCheck, AccessRules, CompiledRule};
+use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, CommitNotifier, IntakeContext, ListenerContext, ThrottledLog};
 use load::policy::{Gauge, GaugeReading};
 use load::{GaugeReader, LoadMonitor};
@@ -62,6 +64,13 @@ pub(crate) const GATE_LIMITS: ConnectionLimits = ConnectionLimits {
     messages_per_client: None,
     rated_clients_max: RATED_CLIENTS_MAX,
 };
+
+/// Makes access rules the only check. They use the directory that the context has now.
+pub(crate) fn set_access_rules(context: &mut IntakeContext, rules: Vec<CompiledRule>) {
+    let (directory, log) = (context.directory.clone(), context.operator_log.clone());
+    let check = |rules| Arc::new(AccessCheck { rules: Arc::new(rules), directory, log }) as Arc<dyn CheckFactory>;
+    context.checks = CheckChain::new(AccessRules::new(rules).map(check).into_iter().collect());
+}
 
 /// All addresses.
 pub(crate) fn everyone() -> Networks {
@@ -286,7 +295,7 @@ fn context(
         normalized_networks: Networks::default(),
         logs_subjects: true,
         proxy_networks: Networks::default(),
-        access_rules: None,
+        checks: CheckChain::default(),
         body_memory: BodyMemoryBudget::new(1 << 20, 256 << 10),
         expanded_recipients_max: 10,
         message_wait_max: Duration::ZERO,

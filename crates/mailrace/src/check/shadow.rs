@@ -2,7 +2,8 @@
 //! domains and clients of queues. For routes this is an error in the configuration. Partial
 //! overlaps are not reported.
 
-use intake::access::{AccessStage, RuleAction};
+use filter::Stage;
+use filter::access::RuleAction;
 
 use config::{AccessRule, Config, DomainPattern, EnvelopePattern};
 use mail::Network;
@@ -16,7 +17,7 @@ pub(super) fn unreachable_rules(config: &Config) -> Vec<String> {
 
 fn shadowed_access_rules(rules: &[AccessRule]) -> Vec<String> {
     let place =
-        |(number, rule): (usize, &AccessRule)| (AccessStage::ALL.iter().position(|stage| *stage == rule.stage), number);
+        |(number, rule): (usize, &AccessRule)| (Stage::ALL.iter().position(|stage| *stage == rule.stage), number);
     let mut asked: Vec<(usize, &AccessRule)> = rules.iter().enumerate().collect();
     asked.sort_by_key(|rule| place(*rule));
     let mut told = Vec::new();

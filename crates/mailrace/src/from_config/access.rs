@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dns::ResolverConfig;
-use intake::access::{AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject};
+use filter::access::{AccessCondition, AccessRules, CompiledRule, ConditionMatcher, DnsblCheck, RuleSubject};
 use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{Table, TableEventHandler};

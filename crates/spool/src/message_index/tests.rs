@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use mail::{Address, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Recipient, Timestamp};
 
 use super::*;
-use crate::spill::SpilledLength;
+use crate::spill::SpilledRange;
 
 const SIZE: u64 = 1000 * RECORD_ALIGN;
 const SPAN: u64 = RECORD_ALIGN;
@@ -83,7 +83,7 @@ fn message(sequence: u64, recipients: usize) -> MessageHead {
         ret: None,
         envid: None,
     };
-    MessageHead { sequence, flags: BodyFlags::default(), spilled: None, states: Vec::new(), envelope }
+    MessageHead { sequence, flags: BodyFlags::default(), prefix_len: 0, spilled: None, states: Vec::new(), envelope }
 }
 
 fn delivered(ordinal: u32) -> Vec<(u32, RecipientState)> {
@@ -139,7 +139,7 @@ fn a_message_that_is_set_aside_is_dead_even_if_recipients_wait() {
 fn the_body_file_of_a_dead_message_is_removed_and_that_of_a_live_one_is_kept() {
     let mut index = sealed(1);
     for sequence in [5, 6] {
-        let head = MessageHead { spilled: Some(SpilledLength { len: 1, digest: 1 }), ..message(sequence, 1) };
+        let head = MessageHead { spilled: Some(SpilledRange { start: 0, len: 1, digest: 1 }), ..message(sequence, 1) };
         index.insert(&head, place(1, sequence));
     }
     index.insert(&message(7, 1), place(1, 7));

@@ -88,10 +88,11 @@ impl SpoolHarness {
         let bytes = self.bytes(size);
         let failed = |error: std::io::Error| CommitError::Failed(error.to_string());
         let mut spill = self.spool.create_spill_file(id).map_err(failed)?;
-        for piece in bytes.chunks(700) {
+        let (prefix, body) = bytes.split_at(prefix_len_of(&bytes));
+        for piece in body.chunks(700) {
             spill.append(piece).map_err(failed)?;
         }
-        let spilled = spill.finish().map_err(failed)?;
+        let spilled = spill.finish(prefix).map_err(|error| failed(error.into()))?;
         let flags = flags_of(&bytes);
         let envelope = envelope(recipients);
         self.record_proposal(id, envelope.clone(), bytes);
@@ -127,7 +128,7 @@ impl SpoolHarness {
     pub(crate) fn message(&mut self, id: QueueId, bytes: Vec<u8>, recipients: usize) -> SpoolEntry {
         let envelope = envelope(recipients);
         self.record_proposal(id, envelope.clone(), bytes.clone());
-        SpoolEntry::Message { id, envelope, flags: flags_of(&bytes), content: SubmittedBody::Memory(bytes) }
+        message_entry(id, envelope, &bytes)
     }
 
     pub(crate) fn submit(&mut self, entries: Vec<SpoolEntry>) -> PendingSubmission {
@@ -191,7 +192,8 @@ impl SpoolHarness {
 
     fn record_proposal(&mut self, id: QueueId, envelope: Envelope, bytes: Vec<u8>) {
         let states = vec![RecipientState::NEW; envelope.recipients.len()];
-        self.promises.propose(id, TestMessage { flags: flags_of(&bytes), envelope, states, bytes });
+        let (flags, prefix_len) = (flags_of(&bytes), prefix_len_of(&bytes));
+        self.promises.propose(id, TestMessage { flags, envelope, states, bytes, prefix_len });
     }
 }
 
@@ -282,7 +284,8 @@ pub(crate) fn read_message(spool: &Spool, id: QueueId) -> Result<TestMessage, Re
     if crc32c::crc32c(&bytes) != stored.body.digest() {
         return Err(damaged("the body's checksum is wrong".into()));
     }
-    Ok(TestMessage { envelope: stored.envelope, states: stored.states, flags: stored.body.flags(), bytes })
+    let (flags, prefix_len) = (stored.body.flags(), stored.prefix_len as usize);
+    Ok(TestMessage { envelope: stored.envelope, states: stored.states, flags, bytes, prefix_len })
 }
 
 /// Closes a spool; fails if that does not end.
@@ -318,6 +321,23 @@ pub(crate) fn envelope(recipients: usize) -> Envelope {
         smtputf8: false,
         ret: None,
         envid: Some("envelope-1".into()),
+    }
+}
+
+/// A message of these bytes, the first of which are its prefix.
+pub(crate) fn message_entry(id: QueueId, envelope: Envelope, bytes: &[u8]) -> SpoolEntry {
+    let (prefix, body) = bytes.split_at(prefix_len_of(bytes));
+    let content = SubmittedBody::Memory { prefix: prefix.to_vec(), body: body.to_vec() };
+    SpoolEntry::Message { id, envelope, flags: flags_of(bytes), content }
+}
+
+/// How many of these bytes the tests submit as the prefix: none, some or all.
+pub(crate) fn prefix_len_of(bytes: &[u8]) -> usize {
+    match bytes.len() % 4 {
+        0 => bytes.len() / 7,
+        1 => bytes.len().min(200),
+        2 => bytes.len() / 2,
+        _ => 0,
     }
 }
 

@@ -3,6 +3,7 @@
 mod corrupted;
 mod crash;
 mod faults;
+mod golden;
 mod harness;
 mod promises;
 mod reclaim;

@@ -29,7 +29,9 @@ pub(crate) struct TestMessage {
     pub(crate) envelope: Envelope,
     pub(crate) states: Vec<RecipientState>,
     pub(crate) flags: BodyFlags,
+    /// Prefix and body.
     pub(crate) bytes: Vec<u8>,
+    pub(crate) prefix_len: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -158,8 +160,9 @@ impl MessagePromise {
             let (found, given) = (recovered.bytes.len(), given.bytes.len());
             return Err(format!("found {found} bytes instead of {given}; the first {same} are right"));
         }
-        if recovered.envelope != given.envelope || recovered.flags != given.flags {
-            return Err(format!("the envelope or the flags changed: {recovered:?}"));
+        let facts = |message: &TestMessage| (message.envelope.clone(), message.flags, message.prefix_len);
+        if facts(recovered) != facts(given) {
+            return Err(format!("the envelope, the flags or the prefix changed: {recovered:?}"));
         }
         if recovered.states.len() != self.recipients.len() || recovered.states.iter().all(|state| state.is_final()) {
             return Err(format!("a message without pending recipients was found: {:?}", recovered.states));
@@ -191,7 +194,13 @@ mod tests {
 
     fn test_message() -> TestMessage {
         let bytes = b"bytes\r\n".to_vec();
-        TestMessage { envelope: envelope(2), states: vec![RecipientState::NEW; 2], flags: flags_of(&bytes), bytes }
+        TestMessage {
+            envelope: envelope(2),
+            states: vec![RecipientState::NEW; 2],
+            flags: flags_of(&bytes),
+            bytes,
+            prefix_len: 0,
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use mail::QueueId;
 use sim::{EIO, OperationKind, SECTOR};
 use spool::{CommitError, RecipientState, SpoolEntry};
 
-use crate::harness::{RecordedEvents, SEED, SpoolHarness, close, config, open, open_damaged, read_message};
+use crate::harness::{
+    RecordedEvents, SEED, SpoolHarness, close, config, envelope, message_entry, open, open_damaged, read_message,
+};
 use crate::promises::{PromiseLog, RecoveredMessages};
 
 /// A disk with a sealed segment and an open one, as after a power failure, and what must be on it.
@@ -337,7 +339,7 @@ fn setting_aside_that_could_not_move_the_body_is_repeated_whole() {
         let (spool, found) = open(&after, config(32 << 10)).unwrap();
         assert!(found.is_empty());
         close(spool, &after);
-        let kept = |name: &String| name.starts_with("aside-body-") && after.content(name).unwrap() == bytes;
+        let kept = |name: &String| name.starts_with("aside-body-") && after.content(name).unwrap().ends_with(&bytes);
         assert!(after.names().iter().any(kept), "seed {seed}: {:?}", after.names());
     }
 }
@@ -398,10 +400,10 @@ fn a_tail_full_of_forged_frames_costs_few_reads() {
     harness.close();
     let bytes = image.content("segment-000000").unwrap();
     // Magic and kind; then 200,000, whatever field of a frame is at the third word.
-    let blunt = |_: u64| [&b"MRec\x01\0\0\0"[..], &200_000u32.to_le_bytes(), &[0; 4]].concat();
+    let blunt = |_: u64| [&b"MRec\x06\0\0\0"[..], &200_000u32.to_le_bytes(), &[0; 4]].concat();
     // Everything a client can guess is right: number, batch, position. The salt is not.
     let clever = |place: u64| {
-        let mut frame = b"MRec\x01\0\0\0\x01\0\0\0\0\0\0\0\x04\0\0\0".to_vec();
+        let mut frame = b"MRec\x06\0\0\0\x01\0\0\0\0\0\0\0\x04\0\0\0".to_vec();
         frame.extend_from_slice(&((place / 8) as u32).to_le_bytes());
         frame.extend_from_slice(&200_000u32.to_le_bytes());
         frame.resize(48, 0);
@@ -465,13 +467,7 @@ fn two_lanes_recover_side_by_side() {
     let (tell, told) = std::sync::mpsc::channel();
     let mut ids: Vec<_> = (0..10).map(|_| spool.new_id()).collect();
     for id in &ids {
-        let content = spool::SubmittedBody::Memory(id.to_string().into_bytes());
-        let entry = spool::SpoolEntry::Message {
-            id: *id,
-            envelope: crate::harness::envelope(1),
-            content,
-            flags: Default::default(),
-        };
+        let entry = message_entry(*id, envelope(1), id.to_string().as_bytes());
         let tell = tell.clone();
         spool.submit(vec![entry], Box::new(move |result| tell.send(result).unwrap()));
     }

@@ -23,7 +23,8 @@ use std::net::IpAddr;
 use lookup::directory::other_idn_form;
 use mail::Address;
 
-use super::{RuleSubject, SessionInfo};
+use super::RuleSubject;
+use crate::check::SessionInfo;
 
 /// For names with more labels, only the shortest parent domains are looked up: those are registered
 /// to an owner, who may add any number of labels in front.

@@ -15,8 +15,9 @@ use std::net::IpAddr;
 
 use mail::{EnhancedCode, Reply};
 
-use super::{AccessStage, CompiledRule, ConditionResult, RuleAction};
+use super::{CompiledRule, ConditionResult, RuleAction};
 use crate::replies;
+use crate::stage::Stage;
 
 /// Longer texts from a table are cut, so that the reply fits in one line (RFC 5321 section
 /// 4.5.3.1.5).
@@ -74,10 +75,10 @@ fn refusal(rule: &CompiledRule, client: Option<IpAddr>) -> Reply {
 
 /// Whether the value is a known action; for explanations and checks.
 pub(super) fn is_understood(value: &str) -> bool {
-    parse_value(value, AccessStage::Rcpt) != Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE))
+    parse_value(value, Stage::Rcpt) != Some(RuleVerdict::Reject(replies::ACCESS_UNAVAILABLE))
 }
 
-fn parse_value(value: &str, stage: AccessStage) -> Option<RuleVerdict> {
+fn parse_value(value: &str, stage: Stage) -> Option<RuleVerdict> {
     let value = value.trim();
     let (word, text) = value.split_once(|c: char| c.is_ascii_whitespace()).unwrap_or((value, ""));
     let text = text.trim();
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     fn describe(value: &str) -> String {
-        match parse_value(value, AccessStage::Rcpt) {
+        match parse_value(value, Stage::Rcpt) {
             None => "dunno".into(),
             Some(RuleVerdict::Accept) => "pass".into(),
             Some(RuleVerdict::Hold) => "hold".into(),

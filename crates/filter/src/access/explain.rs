@@ -2,7 +2,9 @@
 
 use super::conditions::{self, ConditionResult};
 use super::rule_verdict::{self, RuleVerdict};
-use super::{AcceptedLists, AccessRules, AccessStage, CompiledRule, SessionInfo};
+use super::{AcceptedLists, AccessRules, CompiledRule};
+use crate::check::SessionInfo;
+use crate::stage::Stage;
 
 /// The result of one rule, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub struct RuleExplanation {
 impl AccessRules {
     /// Explains the rules of a stage, up to the one that decides. Conditions on unknown properties
     /// do not match.
-    pub async fn explain(&self, stage: AccessStage, info: &SessionInfo<'_>) -> Vec<RuleExplanation> {
+    pub async fn explain(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<RuleExplanation> {
         let rules: Vec<&CompiledRule> = self.rules.iter().filter(|rule| rule.applies_at(stage, info)).collect();
         let known = rules.iter().map(|rule| conditions::check_in_memory(rule, info)).collect();
         let results = conditions::evaluate_conditions(&rules, known, info).await;

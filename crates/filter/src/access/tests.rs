@@ -12,6 +12,16 @@ struct RecordingTable {
     asked: Mutex<Vec<Vec<String>>>,
 }
 
+/// Keeps the lines.
+#[derive(Default)]
+struct RecordingLog(Arc<Mutex<Vec<String>>>);
+
+impl OperatorLog for RecordingLog {
+    fn log_line(&self, line: fmt::Arguments<'_>) {
+        self.0.lock().unwrap().push(line.to_string());
+    }
+}
+
 impl RecordingTable {
     fn new(answers: &[(&'static str, &str)]) -> Arc<RecordingTable> {
         let answer = |(key, value): &(&'static str, &str)| match *value {
@@ -41,7 +51,7 @@ impl Table for RecordingTable {
     }
 }
 
-fn rule(name: &str, stage: AccessStage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
+fn rule(name: &str, stage: Stage, tests: Vec<ConditionMatcher>, action: RuleAction) -> CompiledRule {
     let conditions = tests.into_iter().map(|test| AccessCondition { text: "it".into(), test }).collect();
     CompiledRule { name: name.into(), list: None, stage, applies_to_users: true, conditions, action }
 }
@@ -59,11 +69,11 @@ fn listed(table: &Arc<RecordingTable>, codes: &[(&str, &str)]) -> ConditionMatch
 const CLIENT: &str = "192.0.2.1";
 
 /// The verdict on [`CLIENT`], and what was logged.
-fn judge(access: &AccessRules, stage: AccessStage) -> (AccessStageResult, Vec<String>) {
+fn judge(access: &AccessRules, stage: Stage) -> (AccessStageResult, Vec<String>) {
     judge_as(access, stage, false)
 }
 
-fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessStageResult, Vec<String>) {
+fn judge_as(access: &AccessRules, stage: Stage, is_user: bool) -> (AccessStageResult, Vec<String>) {
     let (sender, recipient) = ("a@x.example".parse().unwrap(), "b@y.example".parse().unwrap());
     let info = SessionInfo {
         client: CLIENT.parse().ok(),
@@ -75,14 +85,14 @@ fn judge_as(access: &AccessRules, stage: AccessStage, is_user: bool) -> (AccessS
     };
     let log_lines: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = log_lines.clone();
-    let log = ThrottledLog::new(move |what, _| sink.lock().unwrap().push(what.to_owned()));
+    let log = RecordingLog(sink);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let verdict = runtime.block_on(access.evaluate(stage, &info, &log));
     let log_lines = log_lines.lock().unwrap().clone();
     (verdict, log_lines)
 }
 
-fn decided(access: &AccessRules, stage: AccessStage) -> String {
+fn decided(access: &AccessRules, stage: Stage) -> String {
     match judge(access, stage).0 {
         AccessStageResult { decision: Some(AccessDecision::Accept), .. } => "accept".into(),
         AccessStageResult { decision: Some(AccessDecision::Refuse { reply, .. }), .. } => reply.to_string(),
@@ -103,16 +113,16 @@ fn no_rules_make_no_access_rules() {
 #[test]
 fn the_first_rule_that_matches_decides_at_its_stage() {
     let all = access(vec![
-        rule("other", AccessStage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
-        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
-        rule("all", AccessStage::Connect, vec![], RuleAction::Refuse(None)),
-        rule("later", AccessStage::Rcpt, vec![], RuleAction::Defer(None)),
+        rule("other", Stage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("ours", Stage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("all", Stage::Connect, vec![], RuleAction::Refuse(None)),
+        rule("later", Stage::Rcpt, vec![], RuleAction::Defer(None)),
     ]);
-    assert_eq!(decided(&all, AccessStage::Connect), "accept");
-    assert_eq!(decided(&all, AccessStage::Helo), "nothing");
-    assert_eq!(decided(&all, AccessStage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
+    assert_eq!(decided(&all, Stage::Connect), "accept");
+    assert_eq!(decided(&all, Stage::Helo), "nothing");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     assert_eq!(all.match_counts().collect::<Vec<_>>(), [("other", 0), ("ours", 1), ("all", 0), ("later", 1)]);
-    assert!(all.has_rules_at(AccessStage::Rcpt) && !all.has_rules_at(AccessStage::Mail));
+    assert!(all.has_rules_at(Stage::Rcpt) && !all.has_rules_at(Stage::Mail));
 }
 
 /// A rule that accepted ended the evaluation of all rules, so that an allowlist bypassed every
@@ -126,39 +136,39 @@ fn accept_in_a_list_skips_only_that_list() {
             "sender",
             rule(
                 "ours",
-                AccessStage::Rcpt,
+                Stage::Rcpt,
                 vec![ConditionMatcher::Table(RuleSubject::Sender, friends.clone())],
                 RuleAction::Table,
             ),
         )
     };
-    let others = || of("sender", rule("others", AccessStage::Rcpt, vec![], RuleAction::Refuse(None)));
-    let here = |action| of("client", rule("here", AccessStage::Rcpt, vec![client_is(CLIENT)], action));
+    let others = || of("sender", rule("others", Stage::Rcpt, vec![], RuleAction::Refuse(None)));
+    let here = |action| of("client", rule("here", Stage::Rcpt, vec![client_is(CLIENT)], action));
     let all = access(vec![ours(), others(), here(RuleAction::Defer(None))]);
-    assert_eq!(decided(&all, AccessStage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
+    assert_eq!(decided(&all, Stage::Rcpt), "450 4.7.1 Access temporarily denied, try again later");
     let all = access(vec![
         ours(),
         others(),
         here(RuleAction::Accept),
-        of("client", rule("no", AccessStage::Rcpt, vec![], RuleAction::Hold)),
+        of("client", rule("no", Stage::Rcpt, vec![], RuleAction::Hold)),
     ]);
-    assert_eq!(decided(&all, AccessStage::Rcpt), "nothing");
+    assert_eq!(decided(&all, Stage::Rcpt), "nothing");
     assert_eq!(all.match_counts().collect::<Vec<_>>(), [("ours", 1), ("others", 0), ("here", 1), ("no", 0)]);
     let all = access(vec![others(), ours(), here(RuleAction::Accept)]);
-    assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 Access denied");
+    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 Access denied");
 }
 
 /// A counter that starts again from zero looks like a restart of the server.
 #[test]
 fn replaced_rules_keep_the_counts_of_their_names() {
-    let all = |name| rule(name, AccessStage::Connect, vec![], RuleAction::Refuse(None));
+    let all = |name| rule(name, Stage::Connect, vec![], RuleAction::Refuse(None));
     let before = access(vec![all("a"), all("b")]);
-    decided(&before, AccessStage::Connect);
+    decided(&before, Stage::Connect);
     let after = access(vec![all("c"), all("a")]).with_counters_from(Some(&before));
     assert_eq!(after.match_counts().collect::<Vec<_>>(), [("c", 0), ("a", 1)]);
     // A session that still uses the old rules.
-    decided(&before, AccessStage::Connect);
-    decided(&after, AccessStage::Connect);
+    decided(&before, Stage::Connect);
+    decided(&after, Stage::Connect);
     assert_eq!(after.match_counts().collect::<Vec<_>>(), [("c", 1), ("a", 2)]);
     assert_eq!(access(vec![all("a")]).with_counters_from(None).match_counts().collect::<Vec<_>>(), [("a", 0)]);
 }
@@ -166,11 +176,10 @@ fn replaced_rules_keep_the_counts_of_their_names() {
 #[test]
 fn all_conditions_of_a_rule_have_to_hold() {
     let helo = |name: &'static str| ConditionMatcher::Helo(Arc::new(move |helo: &str| helo == name));
-    let both = |name| {
-        access(vec![rule("both", AccessStage::Helo, vec![client_is(CLIENT), helo(name)], RuleAction::Refuse(None))])
-    };
-    assert_eq!(decided(&both("mx.x.example"), AccessStage::Helo), "550 5.7.1 Access denied");
-    assert_eq!(decided(&both("mx.y.example"), AccessStage::Helo), "nothing");
+    let both =
+        |name| access(vec![rule("both", Stage::Helo, vec![client_is(CLIENT), helo(name)], RuleAction::Refuse(None))]);
+    assert_eq!(decided(&both("mx.x.example"), Stage::Helo), "550 5.7.1 Access denied");
+    assert_eq!(decided(&both("mx.y.example"), Stage::Helo), "nothing");
 }
 
 /// `EHLO a.DYNAMIC.test` and `EHLO a.dynamic.test.` evaded a rule for `*.dynamic.test`.
@@ -180,28 +189,28 @@ fn helo_names_compare_without_case_or_trailing_dot() {
     let all = access(vec![
         rule(
             "named",
-            AccessStage::Helo,
+            Stage::Helo,
             vec![ConditionMatcher::Helo(Arc::new(|helo: &str| helo == "b.dynamic.test"))],
             RuleAction::Refuse(None),
         ),
-        rule("tabled", AccessStage::Helo, vec![ConditionMatcher::Table(RuleSubject::Helo, table)], RuleAction::Table),
+        rule("tabled", Stage::Helo, vec![ConditionMatcher::Table(RuleSubject::Helo, table)], RuleAction::Table),
     ]);
-    let log = ThrottledLog::new(|_, _| {});
+    let log = RecordingLog::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for helo in ["a.dynamic.test", "A.DYNAMIC.test", "a.dynamic.test.", "b.dynamic.test", "B.dynamic.test."] {
         let info = SessionInfo { helo: Some(helo), ..SessionInfo::default() };
-        let verdict = runtime.block_on(all.evaluate(AccessStage::Helo, &info, &log));
+        let verdict = runtime.block_on(all.evaluate(Stage::Helo, &info, &log));
         assert!(matches!(verdict.decision, Some(AccessDecision::Refuse { .. })), "{helo}");
     }
 }
 
 #[test]
 fn a_hold_does_not_keep_the_rules_behind_it_from_refusing() {
-    let hold = || rule("hold", AccessStage::Mail, vec![], RuleAction::Hold);
-    assert_eq!(decided(&access(vec![hold()]), AccessStage::Mail), "hold");
-    let both = access(vec![hold(), rule("no", AccessStage::Mail, vec![], RuleAction::Refuse(None))]);
-    assert_eq!(decided(&both, AccessStage::Mail), "550 5.7.1 Access denied");
-    assert!(judge(&both, AccessStage::Mail).0.held);
+    let hold = || rule("hold", Stage::Mail, vec![], RuleAction::Hold);
+    assert_eq!(decided(&access(vec![hold()]), Stage::Mail), "hold");
+    let both = access(vec![hold(), rule("no", Stage::Mail, vec![], RuleAction::Refuse(None))]);
+    assert_eq!(decided(&both, Stage::Mail), "550 5.7.1 Access denied");
+    assert!(judge(&both, Stage::Mail).0.held);
 }
 
 #[test]
@@ -209,27 +218,27 @@ fn a_table_speaks_by_its_most_special_key() {
     let table = RecordingTable::new(&[("@y.example", "REJECT no mail here"), ("y.example", "OK")]);
     let speaks = access(vec![rule(
         "t",
-        AccessStage::Rcpt,
+        Stage::Rcpt,
         vec![ConditionMatcher::Table(RuleSubject::Recipient, table)],
         RuleAction::Table,
     )]);
-    assert_eq!(decided(&speaks, AccessStage::Rcpt), "550 5.7.1 no mail here");
+    assert_eq!(decided(&speaks, Stage::Rcpt), "550 5.7.1 no mail here");
     let dunno = RecordingTable::new(&[("b@y.example", "DUNNO"), ("y.example", "REJECT")]);
     let passes = access(vec![
-        rule("t", AccessStage::Rcpt, vec![ConditionMatcher::Table(RuleSubject::Recipient, dunno)], RuleAction::Table),
-        rule("end", AccessStage::Rcpt, vec![], RuleAction::Accept),
+        rule("t", Stage::Rcpt, vec![ConditionMatcher::Table(RuleSubject::Recipient, dunno)], RuleAction::Table),
+        rule("end", Stage::Rcpt, vec![], RuleAction::Accept),
     ]);
-    assert_eq!(decided(&passes, AccessStage::Rcpt), "accept");
+    assert_eq!(decided(&passes, Stage::Rcpt), "accept");
 }
 
 #[test]
 fn all_rules_of_a_stage_ask_a_table_once() {
     let table = RecordingTable::new(&[("mx.x.example", "x")]);
     let ask = |name, subject| {
-        rule(name, AccessStage::Rcpt, vec![ConditionMatcher::Table(subject, table.clone())], RuleAction::Hold)
+        rule(name, Stage::Rcpt, vec![ConditionMatcher::Table(subject, table.clone())], RuleAction::Hold)
     };
     let all = access(vec![ask("a", RuleSubject::Client), ask("b", RuleSubject::Helo), ask("c", RuleSubject::Sender)]);
-    assert_eq!(decided(&all, AccessStage::Rcpt), "hold");
+    assert_eq!(decided(&all, Stage::Rcpt), "hold");
     assert_eq!(table.questions(), 1);
     assert_eq!(all.match_counts().map(|(_, count)| count).collect::<Vec<_>>(), [0, 1, 0]);
 }
@@ -239,11 +248,11 @@ fn tables_are_not_queried_for_rules_that_cannot_decide() {
     let table = RecordingTable::new(&[]);
     let asks = || ConditionMatcher::Table(RuleSubject::Client, table.clone());
     let all = access(vec![
-        rule("other", AccessStage::Connect, vec![asks(), client_is("192.0.2.9")], RuleAction::Refuse(None)),
-        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
-        rule("behind", AccessStage::Connect, vec![asks()], RuleAction::Refuse(None)),
+        rule("other", Stage::Connect, vec![asks(), client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("ours", Stage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("behind", Stage::Connect, vec![asks()], RuleAction::Refuse(None)),
     ]);
-    assert_eq!(decided(&all, AccessStage::Connect), "accept");
+    assert_eq!(decided(&all, Stage::Connect), "accept");
     assert_eq!(table.questions(), 0);
 }
 
@@ -252,20 +261,20 @@ fn an_unavailable_table_defers_clients_it_could_decide_on() {
     let down = RecordingTable::new(&[("192.0.2.1", "?"), ("192.0.2", "OK")]);
     let asks = || vec![ConditionMatcher::Table(RuleSubject::Client, down.clone())];
     for action in [RuleAction::Accept, RuleAction::Refuse(None), RuleAction::Hold, RuleAction::Table] {
-        let one = access(vec![rule("one", AccessStage::Connect, asks(), action)]);
-        assert_eq!(decided(&one, AccessStage::Connect), "451 4.3.0 Access rules unavailable, try again later");
-        assert_eq!(judge(&one, AccessStage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
+        let one = access(vec![rule("one", Stage::Connect, asks(), action)]);
+        assert_eq!(decided(&one, Stage::Connect), "451 4.3.0 Access rules unavailable, try again later");
+        assert_eq!(judge(&one, Stage::Connect).1, ["access rule 'one' cannot be evaluated: no cable"]);
     }
     let before = access(vec![
-        rule("ours", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
-        rule("one", AccessStage::Connect, asks(), RuleAction::Refuse(None)),
+        rule("ours", Stage::Connect, vec![client_is(CLIENT)], RuleAction::Accept),
+        rule("one", Stage::Connect, asks(), RuleAction::Refuse(None)),
     ]);
-    assert_eq!(decided(&before, AccessStage::Connect), "accept");
+    assert_eq!(decided(&before, Stage::Connect), "accept");
 }
 
 #[test]
 fn a_dnsbl_matches_by_its_codes_and_never_while_it_is_unavailable() {
-    let refuse = |test| access(vec![rule("list", AccessStage::Connect, vec![test], RuleAction::Refuse(None))]);
+    let refuse = |test| access(vec![rule("list", Stage::Connect, vec![test], RuleAction::Refuse(None))]);
     let table = RecordingTable::new(&[(CLIENT, "127.0.0.4")]);
     let told = "554 5.7.1 192.0.2.1 is listed by list.example";
     for (codes, expected) in [
@@ -273,10 +282,10 @@ fn a_dnsbl_matches_by_its_codes_and_never_while_it_is_unavailable() {
         (&[("127.0.0.2", "127.0.0.4")][..], told),
         (&[("127.0.0.2", "127.0.0.3"), ("127.0.0.5", "127.0.0.255")][..], "nothing"),
     ] {
-        assert_eq!(decided(&refuse(listed(&table, codes)), AccessStage::Connect), expected);
+        assert_eq!(decided(&refuse(listed(&table, codes)), Stage::Connect), expected);
     }
     let down = refuse(listed(&RecordingTable::new(&[(CLIENT, "?")]), &[]));
-    let (verdict, log_lines) = judge(&down, AccessStage::Connect);
+    let (verdict, log_lines) = judge(&down, Stage::Connect);
     assert_eq!((verdict, down.unanswered_dnsbl_queries()), (AccessStageResult::default(), 1));
     assert_eq!(log_lines, ["access rule 'list' ignores an unavailable DNS list: no cable"]);
 }
@@ -288,24 +297,24 @@ fn users_skip_rules_that_do_not_apply_to_them() {
     let table = RecordingTable::new(&[(CLIENT, "127.0.0.2")]);
     let strangers = CompiledRule {
         applies_to_users: false,
-        ..rule("list", AccessStage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
+        ..rule("list", Stage::Rcpt, vec![listed(&table, &[])], RuleAction::Refuse(None))
     };
-    let all = access(vec![strangers, rule("all", AccessStage::Rcpt, vec![], RuleAction::Hold)]);
-    assert_eq!(judge_as(&all, AccessStage::Rcpt, true).0, AccessStageResult { held: true, decision: None });
+    let all = access(vec![strangers, rule("all", Stage::Rcpt, vec![], RuleAction::Hold)]);
+    assert_eq!(judge_as(&all, Stage::Rcpt, true).0, AccessStageResult { held: true, decision: None });
     assert_eq!(table.questions(), 0);
-    assert_eq!(decided(&all, AccessStage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
+    assert_eq!(decided(&all, Stage::Rcpt), "550 5.7.1 192.0.2.1 is listed by list.example");
 }
 
 #[test]
 fn an_explanation_lists_every_rule_up_to_the_deciding_one() {
     let all = access(vec![
-        rule("other", AccessStage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
-        rule("all", AccessStage::Connect, vec![client_is(CLIENT)], RuleAction::Refuse(None)),
-        rule("never", AccessStage::Connect, vec![], RuleAction::Accept),
+        rule("other", Stage::Connect, vec![client_is("192.0.2.9")], RuleAction::Refuse(None)),
+        rule("all", Stage::Connect, vec![client_is(CLIENT)], RuleAction::Refuse(None)),
+        rule("never", Stage::Connect, vec![], RuleAction::Accept),
     ]);
     let info = SessionInfo { client: CLIENT.parse().ok(), ..SessionInfo::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let explanations = runtime.block_on(all.explain(AccessStage::Connect, &info));
+    let explanations = runtime.block_on(all.explain(Stage::Connect, &info));
     let lines: Vec<_> =
         explanations.iter().map(|told| (&*told.rule, told.conditions.join(", "), told.verdict.clone())).collect();
     let says = Some("refuse: 554 5.7.1 Access denied".to_owned());

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lookup::{LookupAnswer, Table};
 
-use super::{CompiledRule, ConditionMatcher, DnsblCheck, SessionInfo, keys};
+use super::{CompiledRule, ConditionMatcher, DnsblCheck, keys};
+use crate::check::SessionInfo;
 
 /// The result of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,68 +19,31 @@
 //! and could have decided, the client is deferred (451). An unavailable DNS list lists nothing;
 //! this is counted and logged.
 
+mod check;
 mod conditions;
 mod explain;
 mod keys;
 mod rule_verdict;
 #[cfg(test)]
 mod tests;
+mod untagged;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lookup::Table;
-use mail::{Address, Networks, Reply};
+use mail::{Address, Networks, OperatorLog, Reply};
 
-use crate::{ThrottledLog, replies};
+use crate::check::SessionInfo;
+use crate::stage::Stage;
 
+pub use check::AccessCheck;
 use conditions::ConditionResult;
 pub use explain::RuleExplanation;
-
-/// The point in a session at which a rule is evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AccessStage {
-    /// Before the banner.
-    Connect,
-    /// HELO, EHLO or LHLO.
-    Helo,
-    /// MAIL.
-    Mail,
-    /// RCPT.
-    Rcpt,
-}
-
-impl AccessStage {
-    /// All stages, in the order of a session.
-    pub const ALL: [AccessStage; 4] = [AccessStage::Connect, AccessStage::Helo, AccessStage::Mail, AccessStage::Rcpt];
-
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            AccessStage::Connect => "connect",
-            AccessStage::Helo => "helo",
-            AccessStage::Mail => "mail",
-            AccessStage::Rcpt => "rcpt",
-        }
-    }
-
-    /// The reply of a refusal without a text of its own (RFC 5321 sections 3.1 and 4.2.2).
-    pub fn default_refusal_reply(self) -> Reply {
-        if self == AccessStage::Connect { replies::CLIENT_DENIED } else { replies::DENIED }
-    }
-
-    /// The reply of a deferral without a text of its own.
-    pub fn default_deferral_reply(self) -> Reply {
-        match self {
-            AccessStage::Connect => replies::CLIENT_DEFERRED,
-            AccessStage::Helo | AccessStage::Mail => replies::DEFERRED,
-            AccessStage::Rcpt => replies::RECIPIENT_DEFERRED,
-        }
-    }
-}
+pub use untagged::UntaggedAddresses;
 
 /// What a condition tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +60,12 @@ pub enum RuleSubject {
 
 impl RuleSubject {
     /// The stage at which it becomes known.
-    pub fn stage(self) -> AccessStage {
+    pub fn stage(self) -> Stage {
         match self {
-            RuleSubject::Client => AccessStage::Connect,
-            RuleSubject::Helo => AccessStage::Helo,
-            RuleSubject::Sender => AccessStage::Mail,
-            RuleSubject::Recipient => AccessStage::Rcpt,
+            RuleSubject::Client => Stage::Connect,
+            RuleSubject::Helo => Stage::Helo,
+            RuleSubject::Sender => Stage::Mail,
+            RuleSubject::Recipient => Stage::Rcpt,
         }
     }
 }
@@ -192,7 +155,7 @@ pub struct CompiledRule {
     /// the same stage.
     pub list: Option<Box<str>>,
     /// When the rule is evaluated. Its conditions test only what is known by then.
-    pub stage: AccessStage,
+    pub stage: Stage,
     /// The rule also applies to authenticated users; otherwise it is skipped for them.
     pub applies_to_users: bool,
     /// All of them must match.
@@ -202,7 +165,7 @@ pub struct CompiledRule {
 }
 
 impl CompiledRule {
-    fn applies_at(&self, stage: AccessStage, info: &SessionInfo<'_>) -> bool {
+    fn applies_at(&self, stage: Stage, info: &SessionInfo<'_>) -> bool {
         self.stage == stage && (self.applies_to_users || !info.is_user)
     }
 
@@ -212,25 +175,6 @@ impl CompiledRule {
             _ => None,
         })
     }
-}
-
-/// What is known of a session when rules are evaluated.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SessionInfo<'a> {
-    /// None if the address is unknown.
-    pub client: Option<IpAddr>,
-    /// The client is a user: it has authenticated, or has to before it sends anything.
-    pub is_user: bool,
-    /// From HELO on, as the client sent it; rules ignore its case and a trailing dot.
-    pub helo: Option<&'a str>,
-    /// From MAIL on; the inner None is the null sender.
-    pub sender: Option<Option<&'a Address>>,
-    /// At RCPT.
-    pub recipient: Option<&'a Address>,
-    /// The sender without the address tag, if it has one.
-    pub sender_untagged: Option<&'a Address>,
-    /// The recipient without the address tag, if it has one.
-    pub recipient_untagged: Option<&'a Address>,
 }
 
 /// The result of the rules of a stage.
@@ -306,7 +250,7 @@ impl AccessRules {
     }
 
     /// Whether the stage has rules.
-    pub fn has_rules_at(&self, stage: AccessStage) -> bool {
+    pub fn has_rules_at(&self, stage: Stage) -> bool {
         self.rules.iter().any(|rule| rule.stage == stage)
     }
 
@@ -321,7 +265,7 @@ impl AccessRules {
     }
 
     /// Evaluates the rules of a stage. Unavailable tables and DNS lists are logged.
-    pub async fn evaluate(&self, stage: AccessStage, info: &SessionInfo<'_>, log: &ThrottledLog) -> AccessStageResult {
+    pub async fn evaluate(&self, stage: Stage, info: &SessionInfo<'_>, log: &dyn OperatorLog) -> AccessStageResult {
         let (candidates, known): (Vec<usize>, Vec<_>) = self.candidate_rules(stage, info).into_iter().unzip();
         let rules: Vec<&CompiledRule> = candidates.iter().map(|&place| &self.rules[place]).collect();
         let findings = conditions::evaluate_conditions(&rules, known, info).await;
@@ -351,7 +295,7 @@ impl AccessRules {
 
     /// The rules of a stage that may match, up to the first that certainly matches and ends the
     /// evaluation, with the results of their conditions so far.
-    fn candidate_rules(&self, stage: AccessStage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
+    fn candidate_rules(&self, stage: Stage, info: &SessionInfo<'_>) -> Vec<(usize, Vec<ConditionResult>)> {
         let (mut candidates, mut accepted) = (Vec::new(), AcceptedLists::default());
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies_at(stage, info)) {
             if accepted.contains(rule) {
@@ -382,7 +326,7 @@ impl AccessRules {
         candidates.iter().any(|(place, _)| passes(&self.rules[*place]))
     }
 
-    fn report(&self, rule: &CompiledRule, findings: &[ConditionResult], log: &ThrottledLog) {
+    fn report(&self, rule: &CompiledRule, findings: &[ConditionResult], log: &dyn OperatorLog) {
         for finding in findings {
             match finding {
                 ConditionResult::DnsblUnavailable(why) => {

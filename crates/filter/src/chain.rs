@@ -1,0 +1,282 @@
+//! Runs the checks of a session in their order, and keeps what they said.
+//!
+//! | said at | holds for |
+//! |---|---|
+//! | connect | the session, until another client is named (XCLIENT) |
+//! | HELO | the session, until the next HELO |
+//! | MAIL, DATA, message | the transaction |
+//! | RCPT | the transaction, if the recipient is added |
+//!
+//! A refusal ends the stage: checks after it are not asked. A check that accepted is not asked
+//! again for as long as its answer holds.
+
+use std::sync::Arc;
+
+use mail::Reply;
+
+use crate::check::{Check, CheckFactory, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo, Verdict};
+use crate::edit::Edit;
+use crate::stage::{Stage, Stages};
+
+/// All checks of a configuration.
+#[derive(Default)]
+pub struct CheckChain {
+    factories: Vec<Arc<dyn CheckFactory>>,
+}
+
+/// The checks of one session.
+pub struct SessionChecks {
+    running: Vec<RunningCheck>,
+    connection: Effects,
+    helo: Effects,
+    transaction: Effects,
+}
+
+/// What happens to a message that is not refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disposition {
+    /// Its recipients are held.
+    pub held: bool,
+    /// It is dropped.
+    pub discarded: bool,
+}
+
+/// Why a complete message is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageCheckError {
+    /// A check refused it.
+    Refused(Refusal),
+    /// An edit could not be made, for this reason.
+    NotEdited(Reply),
+}
+
+/// What the checks said of a recipient. Counts once it is added.
+#[must_use]
+#[derive(Debug, Default)]
+pub struct RecipientEffects(Effects);
+
+struct RunningCheck {
+    check: Box<dyn Check>,
+    stages: Stages,
+    /// The stage, connect or HELO, at which it accepted.
+    accepted_session: Option<Stage>,
+    accepted_transaction: bool,
+}
+
+/// What checks said, apart from refusals.
+#[derive(Debug, Default)]
+struct Effects {
+    disposition: Disposition,
+    edits: Vec<Edit>,
+    findings: Vec<Finding>,
+}
+
+impl CheckChain {
+    /// Takes the checks in any order. Checks of the same [`CheckOrder`](crate::CheckOrder) keep
+    /// theirs.
+    pub fn new(mut factories: Vec<Arc<dyn CheckFactory>>) -> CheckChain {
+        factories.sort_by_key(|factory| factory.order());
+        CheckChain { factories }
+    }
+
+    /// The checks of a new session, or of one message of a local program. None: no check takes part.
+    pub fn start(&self, origin: Origin) -> Option<Box<SessionChecks>> {
+        let staged = self.factories.iter().map(|factory| (factory, factory.stages(origin)));
+        let running: Vec<RunningCheck> = staged
+            .filter(|(_, stages)| !stages.is_empty())
+            .map(|(factory, stages)| RunningCheck::new(factory.clone().start(), stages))
+            .collect();
+        let unsaid = Effects::default;
+        (!running.is_empty())
+            .then(|| Box::new(SessionChecks { running, connection: unsaid(), helo: unsaid(), transaction: unsaid() }))
+    }
+}
+
+impl SessionChecks {
+    /// Whether a check takes part in a stage.
+    pub fn take_part_in(&self, stage: Stage) -> bool {
+        self.running.iter().any(|running| running.stages.contains(stage))
+    }
+
+    /// Connect, and XCLIENT: whatever was said of another client is void.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the client.
+    pub async fn connect(&mut self, session: &SessionInfo<'_>) -> Result<(), Refusal> {
+        (self.connection, self.helo) = (Effects::default(), Effects::default());
+        self.running.iter_mut().for_each(|running| running.accepted_session = None);
+        self.connection = self.run(Stage::Connect, session).await?;
+        Ok(())
+    }
+
+    /// HELO: replaces what was said of the last one.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the name.
+    pub async fn helo(&mut self, session: &SessionInfo<'_>) -> Result<(), Refusal> {
+        self.helo = Effects::default();
+        let of_helo = self.running.iter_mut().filter(|running| running.accepted_session == Some(Stage::Helo));
+        of_helo.for_each(|running| running.accepted_session = None);
+        self.helo = self.run(Stage::Helo, session).await?;
+        Ok(())
+    }
+
+    /// MAIL: a new transaction begins.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the sender.
+    pub async fn mail(&mut self, session: &SessionInfo<'_>) -> Result<(), Refusal> {
+        self.transaction = Effects::default();
+        self.running.iter_mut().for_each(|running| running.accepted_transaction = false);
+        self.transaction = self.run(Stage::Mail, session).await?;
+        Ok(())
+    }
+
+    /// RCPT. Pass the result to [`SessionChecks::add_recipient`] once the recipient is added.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the recipient.
+    pub async fn rcpt(&mut self, session: &SessionInfo<'_>) -> Result<RecipientEffects, Refusal> {
+        self.run(Stage::Rcpt, session).await.map(RecipientEffects)
+    }
+
+    /// The recipient is added: what was said of it holds for the message.
+    pub fn add_recipient(&mut self, effects: RecipientEffects) {
+        self.transaction.absorb(effects.0);
+    }
+
+    /// DATA, before the message is sent.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the message.
+    pub async fn data(&mut self, session: &SessionInfo<'_>) -> Result<(), Refusal> {
+        let effects = self.run(Stage::Data, session).await?;
+        self.transaction.absorb(effects);
+        Ok(())
+    }
+
+    /// Whether [`SessionChecks::message`] has anything to do.
+    pub fn concern_message(&self) -> bool {
+        let said = [&self.connection, &self.helo, &self.transaction];
+        self.take_part_in(Stage::Message) || said.iter().any(|effects| !effects.edits.is_empty())
+    }
+
+    /// The complete message: makes the edits of earlier stages, then runs the checks, and makes the
+    /// edits of each before the next one runs.
+    ///
+    /// # Errors
+    ///
+    /// A check refuses the message, or an edit cannot be made.
+    pub async fn message(
+        &mut self,
+        session: &SessionInfo<'_>,
+        message: &mut dyn CheckedMessage,
+    ) -> Result<(), MessageCheckError> {
+        let mut findings = self.findings();
+        let said = [&self.connection.edits, &self.helo.edits, &self.transaction.edits];
+        make_edits(said.into_iter().flatten().cloned(), message).await?;
+        for running in self.running.iter_mut().filter(|running| running.takes_part_in(Stage::Message)) {
+            let session = SessionInfo { findings: &findings, ..*session };
+            let verdict = running.check.message(&session, message).await;
+            let mut effects = running.take_verdict(Stage::Message, verdict).map_err(MessageCheckError::Refused)?;
+            make_edits(std::mem::take(&mut effects.edits), message).await?;
+            findings.extend_from_slice(&effects.findings);
+            let is_discarded = effects.disposition.discarded;
+            self.transaction.absorb(effects);
+            if is_discarded {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What happens to the message, by all that was said so far.
+    pub fn disposition(&self) -> Disposition {
+        let said = [&self.connection, &self.helo, &self.transaction];
+        said.iter().fold(Disposition::default(), |sum, effects| sum.or(effects.disposition))
+    }
+
+    async fn run(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Result<Effects, Refusal> {
+        let (mut findings, mut sum) = (self.findings(), Effects::default());
+        for running in self.running.iter_mut().filter(|running| running.takes_part_in(stage)) {
+            let session = SessionInfo { findings: &findings, ..*session };
+            let verdict = running.ask(stage, &session).await;
+            let effects = running.take_verdict(stage, verdict)?;
+            findings.extend_from_slice(&effects.findings);
+            sum.absorb(effects);
+        }
+        Ok(sum)
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let said = [&self.connection, &self.helo, &self.transaction];
+        said.into_iter().flat_map(|effects| effects.findings.iter().cloned()).collect()
+    }
+}
+
+async fn make_edits(
+    edits: impl IntoIterator<Item = Edit>,
+    message: &mut dyn CheckedMessage,
+) -> Result<(), MessageCheckError> {
+    for edit in edits {
+        message.edit(edit).await.map_err(MessageCheckError::NotEdited)?;
+    }
+    Ok(())
+}
+
+impl RunningCheck {
+    fn new(check: Box<dyn Check>, stages: Stages) -> RunningCheck {
+        RunningCheck { check, stages, accepted_session: None, accepted_transaction: false }
+    }
+
+    fn takes_part_in(&self, stage: Stage) -> bool {
+        let is_done = self.accepted_session.is_some() || self.accepted_transaction && stage >= Stage::Mail;
+        self.stages.contains(stage) && !is_done
+    }
+
+    /// Calls the method of a stage before the message.
+    async fn ask(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Verdict {
+        match stage {
+            Stage::Connect => self.check.connect(session).await,
+            Stage::Helo => self.check.helo(session).await,
+            Stage::Mail => self.check.mail(session).await,
+            Stage::Rcpt => self.check.rcpt(session).await,
+            Stage::Data | Stage::Message => self.check.data(session).await,
+        }
+    }
+
+    fn take_verdict(&mut self, stage: Stage, verdict: Verdict) -> Result<Effects, Refusal> {
+        let Verdict { decision, held, edits, findings } = verdict;
+        let mut disposition = Disposition { held, discarded: false };
+        match decision {
+            Decision::Continue => {}
+            Decision::Accept => match stage {
+                Stage::Connect | Stage::Helo => self.accepted_session = Some(stage),
+                Stage::Mail | Stage::Data | Stage::Message => self.accepted_transaction = true,
+                Stage::Rcpt => {}
+            },
+            Decision::Refuse(refusal) => return Err(refusal),
+            Decision::Discard => disposition.discarded = true,
+        }
+        Ok(Effects { disposition, edits, findings })
+    }
+}
+
+impl Effects {
+    fn absorb(&mut self, other: Effects) {
+        self.disposition = self.disposition.or(other.disposition);
+        self.edits.extend(other.edits);
+        self.findings.extend(other.findings);
+    }
+}
+
+impl Disposition {
+    fn or(self, other: Disposition) -> Disposition {
+        Disposition { held: self.held || other.held, discarded: self.discarded || other.discarded }
+    }
+}

@@ -1,0 +1,194 @@
+//! What a check is, what it is told, and what it may answer.
+
+use std::future::{Future, ready};
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use mail::{Address, Reply};
+
+use crate::edit::Edit;
+use crate::stage::Stages;
+
+/// The answer of a check that may have to wait for it.
+pub type CheckFuture<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+/// Bytes of a message; empty at its end.
+pub type ContentFuture<'a> = Pin<Box<dyn Future<Output = io::Result<&'a [u8]>> + Send + 'a>>;
+
+/// When a check runs, relative to others. This order is fixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CheckOrder {
+    /// Access rules: by client and envelope alone.
+    AccessRules,
+    /// Verification of the bytes as they were received.
+    Verification,
+    /// Programs that speak the milter or a policy protocol.
+    ExternalFilters,
+    /// Rules for content, and rewriting.
+    ContentRules,
+    /// Conversion to 7 bits.
+    SevenBitConversion,
+    /// Signing of the bytes as they will be sent.
+    Signing,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client on the network.
+    Client,
+    /// A program on this machine. There is no session: only [`Check::message`] is called.
+    LocalProgram,
+}
+
+/// A check as configured, which makes the checks of sessions.
+pub trait CheckFactory: Send + Sync {
+    /// When it runs.
+    fn order(&self) -> CheckOrder;
+
+    /// The stages that it takes part in. It is not called at others.
+    fn stages(&self, origin: Origin) -> Stages;
+
+    /// The check of one session.
+    fn start(self: Arc<Self>) -> Box<dyn Check>;
+}
+
+/// A check of one session. The default answer of each stage is to continue.
+///
+/// `session` describes the session up to this stage. A check that waits must limit the time
+/// itself, and answer with a temporary refusal when it has passed.
+pub trait Check: Send {
+    /// A client has connected, or a trusted peer has named another client (XCLIENT).
+    fn connect<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+
+    /// HELO, EHLO or LHLO; may come several times.
+    fn helo<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+
+    /// MAIL: a transaction begins. Whatever belongs to the last one is obsolete.
+    fn mail<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+
+    /// RCPT. Other reasons may still refuse the recipient.
+    fn rcpt<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+
+    /// DATA: all recipients are known.
+    fn data<'a>(&'a mut self, _session: &'a SessionInfo<'a>) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+
+    /// The message is complete, with the edits of checks that ran before this one.
+    fn message<'a>(
+        &'a mut self,
+        _session: &'a SessionInfo<'a>,
+        _message: &'a mut dyn CheckedMessage,
+    ) -> CheckFuture<'a> {
+        nothing_to_say()
+    }
+}
+
+fn nothing_to_say<'a>() -> CheckFuture<'a> {
+    Box::pin(ready(Verdict::default()))
+}
+
+/// A complete message before it is stored.
+pub trait CheckedMessage: Send {
+    /// The reverse-path; None is the null sender.
+    fn sender(&self) -> Option<&Address>;
+
+    /// The addresses that will get the message, after alias expansion.
+    fn recipients(&self) -> Vec<&Address>;
+
+    /// The fields before the content: trace fields, and those that checks and this server added.
+    fn prefix(&self) -> &[u8];
+
+    /// The size of the content in bytes, without the prefix.
+    fn content_len(&self) -> u64;
+
+    /// The next bytes of the content as it was received, from `position` on: as many as are at
+    /// hand, empty at the end. Never waits for the client, but perhaps for the disk.
+    fn read_content(&mut self, position: u64) -> ContentFuture<'_>;
+
+    /// Applies an edit.
+    fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>>;
+}
+
+/// What is known of a session at a stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionInfo<'a> {
+    /// None if the address is unknown.
+    pub client: Option<IpAddr>,
+    /// The client is a user: it has authenticated, or has to before it sends anything.
+    pub is_user: bool,
+    /// From HELO on, as the client sent it; access rules ignore its case and a trailing dot.
+    pub helo: Option<&'a str>,
+    /// From MAIL on; the inner None is the null sender.
+    pub sender: Option<Option<&'a Address>>,
+    /// At RCPT.
+    pub recipient: Option<&'a Address>,
+    /// The sender without the address tag, if it has one; only for access rules.
+    pub sender_untagged: Option<&'a Address>,
+    /// The recipient without the address tag, if it has one; only for access rules.
+    pub recipient_untagged: Option<&'a Address>,
+    /// What the checks before this one found, in this session and transaction.
+    pub findings: &'a [Finding],
+}
+
+/// The answer of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the session goes on.
+    pub decision: Decision,
+    /// The mail is held, if it is accepted: all of a session from connect and HELO, else the message.
+    pub held: bool,
+    /// Changes to the message: to every message of a session from connect and HELO.
+    pub edits: Vec<Edit>,
+    /// What the check found out, for later checks.
+    pub findings: Vec<Finding>,
+}
+
+/// Whether a session goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Decision {
+    /// It does.
+    #[default]
+    Continue,
+    /// It does, and this check is done: for the session at connect and HELO, for the recipient at
+    /// RCPT, else for the transaction. Other checks still run.
+    Accept,
+    /// The client gets this reply, which may be temporary. It may try again.
+    Refuse(Refusal),
+    /// The message gets a positive reply, and is dropped.
+    Discard,
+}
+
+/// A refusal by a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The name of the rule or check, for the log.
+    pub by: Box<str>,
+    /// The reply to the client, 4xx or 5xx.
+    pub reply: Reply,
+}
+
+/// A result of a check, as in Authentication-Results (RFC 8601 section 2.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was checked, for example `spf`.
+    pub method: &'static str,
+    /// The result, for example `pass`.
+    pub result: &'static str,
+}
+
+impl From<Decision> for Verdict {
+    fn from(decision: Decision) -> Verdict {
+        Verdict { decision, ..Verdict::default() }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a check may change in a message.
+
+use std::fmt;
+
+use mail::Address;
+
+/// A change to a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Puts a field before all others, trace fields included.
+    PrependField(Field),
+    /// Replaces the sender; None is the null sender.
+    ChangeSender(Option<Address>),
+    /// Adds a recipient, who is looked up in the directory like any other.
+    AddRecipient(Address),
+    /// Removes a recipient, with whatever it resolved to.
+    RemoveRecipient(Address),
+}
+
+/// A header field (RFC 5322 section 2.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    wire: Box<str>,
+}
+
+/// The text is not a header field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a header field: the name needs printable ASCII without a colon, and a line of the value a leading space")]
+pub struct InvalidField;
+
+impl Field {
+    /// A field from its name and value. The value may be folded with CRLF and white space, and has
+    /// no final CRLF.
+    ///
+    /// # Errors
+    ///
+    /// The name or the folding is invalid: such a field could end the header, or add other fields.
+    pub fn new(name: &str, value: &str) -> Result<Field, InvalidField> {
+        let is_name = !name.is_empty() && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
+        let mut lines = value.split("\r\n");
+        let is_line = |line: &str| !line.contains(['\r', '\n', '\0']);
+        let is_folded = lines.next().is_some_and(is_line)
+            && lines.all(|line| is_line(line) && line.starts_with([' ', '\t']) && !line.trim().is_empty());
+        (is_name && is_folded).then(|| Field { wire: format!("{name}: {value}\r\n").into() }).ok_or(InvalidField)
+    }
+
+    /// The field as it is sent, with its final CRLF.
+    pub fn wire(&self) -> &str {
+        &self.wire
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.wire.trim_end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_cannot_end_the_header_or_add_another_one() {
+        let field = Field::new("X-Test", "one\r\n\ttwo").unwrap();
+        assert_eq!(field.wire(), "X-Test: one\r\n\ttwo\r\n");
+        for (name, value) in [
+            ("", "x"),
+            ("X Test", "x"),
+            ("X:Test", "x"),
+            ("X-T\u{e4}st", "x"),
+            ("X-Test", "x\r\nBcc: y"),
+            ("X-Test", "x\r\n\r\nbody"),
+            ("X-Test", "x\r\n \r\n y"),
+            ("X-Test", "x\nBcc: y"),
+            ("X-Test", "x\r"),
+            ("X-Test", "x\0"),
+        ] {
+            assert_eq!(Field::new(name, value), Err(InvalidField), "{name}: {value}");
+        }
+    }
+}

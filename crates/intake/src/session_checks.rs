@@ -1,0 +1,72 @@
+//! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
+//! allocated.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo};
+use mail::Reply;
+use net::StopReceiver;
+use protocol::smtp::server::SmtpSession;
+
+use crate::IntakeContext;
+
+/// The address under which all clients are counted whose address the proxy does not know. No host
+/// has it.
+pub(crate) const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// The checks of a session; None if there are none.
+pub(crate) type OptionalChecks = Option<Box<SessionChecks>>;
+
+impl IntakeContext {
+    /// Connect: starts the checks of a session, and checks the client. None: the server is stopping
+    /// and no longer waits for tables and DNS lists.
+    pub(crate) async fn check_client(
+        &self,
+        client: IpAddr,
+        must_log_in: bool,
+        stop: &StopReceiver,
+    ) -> Option<Result<OptionalChecks, Refusal>> {
+        let Some(mut checks) = self.checks.start(Origin::Client) else { return Some(Ok(None)) };
+        let mut stop = stop.clone();
+        // Boxed, to keep sessions without checks small.
+        let result = async move {
+            let info = SessionInfo { client: Some(client), is_user: must_log_in, ..SessionInfo::default() };
+            let checked = tokio::select! {
+                checked = checks.connect(&info) => checked,
+                () = stop.wait_for_stop() => return None,
+            };
+            Some(checked.map(|()| Some(checks)))
+        };
+        Box::pin(result).await
+    }
+}
+
+/// RCPT: checks a recipient, after normalisation, for the transaction that `session` describes.
+pub(crate) async fn check_recipient(
+    checks: &mut OptionalChecks,
+    session: &SessionInfo<'_>,
+    denied_by: &mut Option<Box<str>>,
+) -> Result<RecipientEffects, Reply> {
+    let Some(checks) = checks else { return Ok(RecipientEffects::default()) };
+    let checked = Box::pin(checks.rcpt(session)).await;
+    record_refusal(checked, denied_by)
+}
+
+/// The reply to the client. The name of the rule is kept for the log.
+pub(crate) fn record_refusal<T>(checked: Result<T, Refusal>, denied_by: &mut Option<Box<str>>) -> Result<T, Reply> {
+    checked.map_err(|Refusal { by, reply }| {
+        *denied_by = Some(by);
+        reply
+    })
+}
+
+/// What checks are told of the session, without its transaction.
+pub(crate) fn session_info(session: &SmtpSession, must_log_in: bool) -> SessionInfo<'_> {
+    let helo = Some(session.helo()).filter(|helo| !helo.is_empty());
+    SessionInfo {
+        client: session.peer().address,
+        is_user: must_log_in || session.user().is_some(),
+        helo,
+        ..SessionInfo::default()
+    }
+}

@@ -1,0 +1,64 @@
+//! The stages of a session at which only checks decide: HELO, the sender, DATA, and another client.
+
+use std::net::IpAddr;
+
+use filter::SessionInfo;
+use mail::{Networks, Reply};
+use protocol::smtp::server::{MailRequest, XclientIdentity};
+
+use crate::ResourceRefusal;
+use crate::session::IntakeSession;
+use crate::session_checks::{UNKNOWN_CLIENT, record_refusal, session_info};
+
+impl IntakeSession {
+    /// HELO: checks the client's name.
+    pub(crate) async fn check_helo(&mut self, name: &str) -> Result<(), Reply> {
+        let Some(checks) = &mut self.checks else { return Ok(()) };
+        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, self.client.must_log_in) };
+        let checked = Box::pin(checks.helo(&info)).await;
+        record_refusal(checked, &mut self.denied_by)
+    }
+
+    /// MAIL: checks the sender.
+    pub(crate) async fn check_sender_rules(&mut self, mail: &MailRequest) -> Result<(), Reply> {
+        let Some(checks) = &mut self.checks else { return Ok(()) };
+        let sender = Some(mail.sender.as_ref());
+        let info = SessionInfo { sender, ..session_info(&self.session, self.client.must_log_in) };
+        let checked = Box::pin(checks.mail(&info)).await;
+        record_refusal(checked, &mut self.denied_by)
+    }
+
+    /// DATA: checks the transaction.
+    pub(crate) async fn check_data(&mut self) -> Result<(), Reply> {
+        let Some(checks) = &mut self.checks else { return Ok(()) };
+        let sender = self.incoming.as_ref().map(|incoming| incoming.transaction.mail.sender.as_ref());
+        let info = SessionInfo { sender, ..session_info(&self.session, self.client.must_log_in) };
+        let checked = Box::pin(checks.data(&info)).await;
+        record_refusal(checked, &mut self.denied_by)
+    }
+
+    /// XCLIENT: treats the client named by the peer as if it had connected itself.
+    pub(crate) async fn switch_client(&mut self, identity: &XclientIdentity) -> Result<(), Reply> {
+        let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
+        let is_of = |networks: &Networks| client.is_some_and(|client| networks.contains(client));
+        let trusted = is_of(&self.context.relay_networks);
+        let counted = client.unwrap_or(UNKNOWN_CLIENT);
+        self.context.transfer_permit(&mut self.client.permit, counted, trusted).map_err(ResourceRefusal::reply)?;
+        if is_of(&self.context.proxy_networks) {
+            self.session.allow_client_xclient();
+        }
+        if is_of(&self.context.normalized_networks) {
+            self.session.normalise_client_newlines();
+        }
+        if trusted {
+            self.session.allow_client_relay();
+        }
+        self.client.trusted = trusted;
+        self.client.local_address = identity.own_address.unwrap_or(self.client.local_address);
+        let Some(checks) = &mut self.checks else { return Ok(()) };
+        // A login belongs to the previous client.
+        let info = SessionInfo { client, is_user: self.client.must_log_in, ..SessionInfo::default() };
+        let checked = Box::pin(checks.connect(&info)).await;
+        record_refusal(checked, &mut self.denied_by)
+    }
+}

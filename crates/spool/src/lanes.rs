@@ -1,0 +1,322 @@
+//! An open spool: its lanes by their ids, and their threads.
+//!
+//! The lanes given to [`open`] are the spool's own, and never change. [`Spool::adopt`] adds lanes of
+//! other spools while it runs; they are in a map behind a lock, so that reading an own lane, which
+//! is nearly always what is asked for, needs none. A lane stays open until the spool is closed.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use mail::{QueueId, SpoolId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::disk::{Disk, DiskSpace};
+use crate::entries::{LiveMessage, SpoolEntry, SpooledMessage};
+use crate::lane::{self, Lane, LaneContext};
+use crate::message_index::MessageIndex;
+use crate::recovery::{LaneSurvey, RecoveryFindings};
+use crate::spill::SpillWriter;
+use crate::stats::Stats;
+use crate::writer::Writer;
+use crate::{CommitCallback, CommitError, Config, LaneId, OpenError, ReadError, SpoolEvent};
+
+/// An open spool: its lanes and their threads.
+pub struct Spool {
+    /// In the order of the folders given to [`open`].
+    own: Vec<RunningLane>,
+    own_by_id: BTreeMap<LaneId, Arc<Lane>>,
+    adopted: RwLock<BTreeMap<LaneId, RunningLane>>,
+    /// Held during an adoption, so that two cannot take the same lane.
+    adopting: Mutex<()>,
+    next_lane: AtomicUsize,
+    context: LaneContext,
+}
+
+/// Opens the lanes of a spool, or creates a new one, whose id is derived from `random`. That number
+/// must be different and unpredictable at every start. Every live message is passed to `sink`
+/// before this returns, in the order of each lane's log. On return each lane has a segment ready.
+///
+/// Only the spool's own folders may be given, not those of lanes that it adopted in an earlier run:
+/// these are opened by their own spool, or adopted again.
+pub fn open(
+    disks: Vec<Arc<dyn Disk>>,
+    config: Config,
+    random: u64,
+    sink: &mut dyn FnMut(LiveMessage),
+) -> Result<Spool, OpenError> {
+    let surveys = disks.into_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
+    let lane_ids = assign_identities(&surveys, random)?;
+    let recover = |(survey, lane_id)| RecoveredLane::recover(survey, lane_id, sink);
+    let recovered = surveys.into_iter().zip(lane_ids).map(recover).collect::<Result<Vec<_>, _>>()?;
+    let context = LaneContext { config, random, step_bytes: Arc::default() };
+    let epoch = recovered.iter().map(|lane| lane.findings.epoch).max().ok_or(OpenError::NoLane)?;
+    let lanes = recovered.into_iter().map(|lane| lane.make_ready(epoch, &context)).collect::<Result<Vec<_>, _>>()?;
+    let mut opened = Spool {
+        own: Vec::new(),
+        own_by_id: lanes.iter().map(|lane| (lane.lane_id, lane.clone())).collect(),
+        adopted: RwLock::default(),
+        adopting: Mutex::default(),
+        next_lane: AtomicUsize::new(0),
+        context,
+    };
+    for lane in lanes {
+        opened.own.push(RunningLane::start(lane)?);
+    }
+    Ok(opened)
+}
+
+fn survey(disk: Arc<dyn Disk>) -> Result<LaneSurvey, OpenError> {
+    match disk.lock() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenError::Locked),
+        locked => {
+            locked?;
+            LaneSurvey::of(disk)
+        }
+    }
+}
+
+/// The id of each lane: from its segments, or the spool's id and the lowest free number.
+fn assign_identities(surveys: &[LaneSurvey], random: u64) -> Result<Vec<LaneId>, OpenError> {
+    let mut taken: Vec<LaneId> = surveys.iter().filter_map(|survey| survey.identity).collect();
+    // The id is public, but the salts are made from the same number, so the id is a hash of it.
+    let made = || SpoolId::new(BuildHasherDefault::<DefaultHasher>::default().hash_one((random, "spool id")));
+    let spool = taken.first().map_or_else(made, |lane| lane.spool);
+    taken.sort_unstable();
+    if taken.iter().any(|other| other.spool != spool) || taken.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(OpenError::ForeignLane);
+    }
+    let id_of = |survey: &LaneSurvey| {
+        survey.identity.unwrap_or_else(|| {
+            let free = (0..=u16::MAX).map(|number| LaneId { spool, number }).find(|lane| !taken.contains(lane));
+            let free = free.unwrap_or(LaneId { spool, number: u16::MAX });
+            taken.push(free);
+            free
+        })
+    };
+    Ok(surveys.iter().map(id_of).collect())
+}
+
+/// A lane whose log was read.
+struct RecoveredLane {
+    disk: Arc<dyn Disk>,
+    lane_id: LaneId,
+    next_number: u64,
+    index: MessageIndex,
+    findings: RecoveryFindings,
+}
+
+impl RecoveredLane {
+    fn recover(survey: LaneSurvey, lane_id: LaneId, sink: &mut dyn FnMut(LiveMessage)) -> Result<Self, OpenError> {
+        let (disk, next_number) = (survey.disk.clone(), survey.next_number);
+        let (index, findings) = survey.recover(lane_id, sink)?;
+        Ok(RecoveredLane { disk, lane_id, next_number, index, findings })
+    }
+
+    /// Begins the epoch after `epoch`, and prepares the first segment.
+    fn make_ready(self, epoch: u32, context: &LaneContext) -> Result<Arc<Lane>, OpenError> {
+        let epoch = epoch.saturating_add(1);
+        if u64::from(epoch) >> (u64::BITS - lane::COUNTER_BITS) != 0 {
+            return Err(OpenError::EpochsExhausted);
+        }
+        let lane = Lane::new(self.disk, (self.lane_id, epoch), context, self.index, self.next_number);
+        let report = |what| lane.report_event(SpoolEvent::SetAside { id: None, what });
+        self.findings.aside.into_iter().for_each(report);
+        lane.free_dead_segments();
+        // The header of this segment makes the new epoch durable before the first id is used.
+        lane.make_ready()?;
+        Ok(Arc::new(lane))
+    }
+}
+
+/// A lane with its two threads.
+struct RunningLane {
+    lane: Arc<Lane>,
+    threads: Option<LaneThreads>,
+}
+
+struct LaneThreads {
+    writer: JoinHandle<()>,
+    maintenance: JoinHandle<()>,
+}
+
+impl RunningLane {
+    fn start(lane: Arc<Lane>) -> io::Result<RunningLane> {
+        let spawn = |role: &str, work: fn(&Arc<Lane>)| {
+            let (name, lane) = (format!("spool-{role}-{}", lane.lane_id.number), lane.clone());
+            std::thread::Builder::new().name(name).spawn(move || work(&lane))
+        };
+        let writer = spawn("writer", |lane| Writer::new(lane).run())?;
+        match spawn("maint", Lane::run_maintenance) {
+            Ok(maintenance) => Ok(RunningLane { lane, threads: Some(LaneThreads { writer, maintenance }) }),
+            Err(error) => {
+                lane.close_inbox();
+                // If it panicked, it has already reported that.
+                drop(writer.join());
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for the threads to end; the inbox is closed.
+    fn join(&mut self) {
+        let Some(LaneThreads { writer, maintenance }) = self.threads.take() else { return };
+        // If a thread panicked, it has already reported that.
+        drop(writer.join());
+        self.lane.close_maintenance();
+        drop(maintenance.join());
+    }
+}
+
+/// A lane found by its id.
+enum LaneRef<'a> {
+    Own(&'a Arc<Lane>),
+    Adopted(Arc<Lane>),
+}
+
+impl Deref for LaneRef<'_> {
+    type Target = Arc<Lane>;
+
+    fn deref(&self) -> &Arc<Lane> {
+        match self {
+            LaneRef::Own(lane) => lane,
+            LaneRef::Adopted(lane) => lane,
+        }
+    }
+}
+
+impl Spool {
+    /// Takes over a lane of another spool, while this one runs, and returns its id. Its live
+    /// messages are passed to `sink` in the order of its log, when the lane is ready to serve them:
+    /// from then on it is like an own lane, except that [`Spool::new_id`] gives no ids in it. If
+    /// it fails, no message was passed.
+    ///
+    /// It keeps its id, and stays locked until the spool is closed. At the next start its own spool
+    /// may open it again, with what was recorded here, or it must be adopted again: [`open`] refuses
+    /// it among the own lanes.
+    pub fn adopt(&self, disk: Arc<dyn Disk>, sink: &mut dyn FnMut(LiveMessage)) -> Result<LaneId, OpenError> {
+        let _one_at_a_time = self.adopting.lock();
+        let survey = survey(disk)?;
+        let lane_id = survey.identity.ok_or(OpenError::NothingToAdopt)?;
+        if self.lane_by_id(lane_id).is_some() {
+            return Err(OpenError::AlreadyOpen(lane_id));
+        }
+        // Who gets a message may ask for it at once, so the lane has to be open before.
+        let mut live_messages = Vec::new();
+        let recovered = RecoveredLane::recover(survey, lane_id, &mut |live| live_messages.push(live))?;
+        let epoch = recovered.findings.epoch;
+        let running = RunningLane::start(recovered.make_ready(epoch, &self.context)?)?;
+        self.adopted.write().insert(lane_id, running);
+        live_messages.into_iter().for_each(sink);
+        Ok(lane_id)
+    }
+
+    /// The id for a new message. The own lanes take turns.
+    pub fn new_id(&self) -> QueueId {
+        let turn = self.next_lane.fetch_add(1, Relaxed);
+        self.own[turn % self.own.len()].lane.new_id()
+    }
+
+    /// The id for a new message in the lane of another one, so that both can be in one submission.
+    pub fn new_id_in_lane_of(&self, id: QueueId) -> QueueId {
+        self.lane(id).map_or_else(|| self.new_id(), |lane| lane.new_id())
+    }
+
+    /// Submits entries to become durable in one batch. All must be in one lane. Does not block for
+    /// long.
+    pub fn submit(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
+        let id = entries.first().map(|entry| match entry {
+            SpoolEntry::Message { id, .. } | SpoolEntry::Outcome { id, .. } => *id,
+        });
+        match id.map(|id| self.lane(id)) {
+            None => done(Ok(())),
+            Some(None) => done(Err(CommitError::Closed)),
+            Some(Some(lane)) => lane.submit_entries(entries, done),
+        }
+    }
+
+    /// Reads a live message; its body holds a lease.
+    pub fn message(&self, id: QueueId) -> Result<SpooledMessage, ReadError> {
+        self.lane(id).ok_or(ReadError::Unknown)?.message(id.sequence())
+    }
+
+    /// Reads a live message like [`Spool::message`], unless that would wait for the disk: then
+    /// None. Also None if the system cannot tell (old kernels, some file systems).
+    pub fn message_if_cached(&self, id: QueueId) -> Result<Option<SpooledMessage>, ReadError> {
+        self.lane(id).ok_or(ReadError::Unknown)?.message_if_cached(id.sequence())
+    }
+
+    /// The ids of all live messages, sorted; also of those that wait for the commit step.
+    pub fn ids(&self) -> Vec<QueueId> {
+        let of_lane = |lane: Arc<Lane>| {
+            let sequences = lane.segment_table.lock().index.sequences();
+            sequences.into_iter().map(move |sequence| lane.id(sequence))
+        };
+        let mut ids: Vec<QueueId> = self.all_lanes().into_iter().flat_map(of_lane).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Creates a body file for a new message.
+    pub fn create_spill_file(&self, id: QueueId) -> io::Result<SpillWriter> {
+        let lane = self.lane(id).ok_or(io::ErrorKind::NotFound)?;
+        SpillWriter::create(lane.disk.clone(), id.sequence())
+    }
+
+    /// Removes an unreadable message from the queue, and keeps what can be read of it in a file
+    /// beside the log. `done` is called when that is durable.
+    pub fn set_aside_damaged(&self, id: QueueId, what: &str, done: CommitCallback) {
+        match self.lane(id) {
+            Some(lane) => lane.set_aside(id.sequence(), what, done),
+            None => done(Err(CommitError::Closed)),
+        }
+    }
+
+    /// The sum of all lanes' counters.
+    pub fn stats(&self) -> Stats {
+        self.all_lanes().iter().fold(Stats::default(), |mut sum, lane| {
+            sum.add(&lane.stats());
+            sum
+        })
+    }
+
+    /// The smallest free space of the lanes' disks.
+    pub fn free_space(&self) -> io::Result<DiskSpace> {
+        let least = |a: DiskSpace, b: DiskSpace| DiskSpace {
+            bytes_free: a.bytes_free.min(b.bytes_free),
+            inodes_free: a.inodes_free.min(b.inodes_free),
+        };
+        let unlimited = DiskSpace { bytes_free: u64::MAX, inodes_free: u64::MAX };
+        self.all_lanes().iter().try_fold(unlimited, |sum, lane| Ok(least(sum, lane.disk.space()?)))
+    }
+
+    /// Commits waiting submissions, seals the logs and ends the threads, like dropping the spool.
+    pub fn close(self) {}
+
+    fn lane(&self, id: QueueId) -> Option<LaneRef<'_>> {
+        self.lane_by_id(LaneId { spool: id.spool(), number: id.lane() })
+    }
+
+    fn lane_by_id(&self, lane_id: LaneId) -> Option<LaneRef<'_>> {
+        match self.own_by_id.get(&lane_id) {
+            Some(lane) => Some(LaneRef::Own(lane)),
+            None => self.adopted.read().get(&lane_id).map(|running| LaneRef::Adopted(running.lane.clone())),
+        }
+    }
+
+    fn all_lanes(&self) -> Vec<Arc<Lane>> {
+        let adopted = self.adopted.read();
+        self.own.iter().chain(adopted.values()).map(|running| running.lane.clone()).collect()
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        self.all_lanes().iter().for_each(|lane| lane.close_inbox());
+        self.own.iter_mut().chain(self.adopted.get_mut().values_mut()).for_each(RunningLane::join);
+    }
+}
