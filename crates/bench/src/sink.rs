@@ -297,8 +297,10 @@ fn start_thread(
     let work = async move {
         for listener in listeners {
             let (context, session_stop) = (context.clone(), stop.clone());
-            let session = move |stream, peer| serve_client(context.clone(), stream, peer, session_stop.clone());
-            tokio::spawn(net::accept_connections(listener, stop.clone(), session));
+            let serve = move |stream, peer| {
+                drop(tokio::spawn(serve_client(context.clone(), stream, peer, session_stop.clone())));
+            };
+            tokio::spawn(net::accept_connections(listener, stop.clone(), serve));
         }
         drop((context, stop));
         end.wait_for_stop().await;

@@ -34,6 +34,7 @@ mod recipient_lookup;
 mod recipients;
 mod refusals;
 mod replies;
+mod service;
 mod session;
 mod session_checks;
 mod session_stages;
@@ -46,20 +47,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use filter::{CheckChain, Refusal};
+use filter::CheckChain;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
-use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck, Reply};
-use net::{ConnectionLimiter, ProxyHeader, ServerStream, SessionPermit, StopReceiver, TlsServer};
-use protocol::smtp::server::{SmtpPeer, SmtpServerConfig as Machine, TlsMode};
+use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck};
+use net::{ConnectionLimiter, SessionPermit, TlsServer};
+use protocol::smtp::server::SmtpServerConfig as Machine;
 use spool::Spool;
-use tokio::net::TcpStream;
 
 pub use body::BodyMemoryBudget;
 pub use commit_notifier::CommitNotifier;
 pub use logins::LoginPolicy;
 pub use refusals::{RefusalCounters, ResourceRefusal};
-use session::IntakeSession;
 pub use throttled_log::ThrottledLog;
 pub use tls_handshakes::TlsHandshakeCounters;
 
@@ -117,7 +116,7 @@ pub struct IntakeContext {
     pub hostname: Box<str>,
 }
 
-/// What the sessions of one listener share on one thread.
+/// What the sessions of one listener share on one thread: a [`net::Service`].
 #[derive(Clone)]
 pub struct ListenerContext {
     /// What all sessions share.
@@ -135,85 +134,6 @@ pub struct ListenerContext {
     pub proxy_protocol_networks: Networks,
 }
 
-/// Runs one session, from the banner to the end.
-pub async fn serve_session(listener: ListenerContext, mut stream: TcpStream, client: IpAddr, stop: StopReceiver) {
-    let context = &listener.intake;
-    let local_address = stream.local_addr().ok().map(|address| address.ip());
-    let mut addresses = ConnectionAddresses {
-        client: client.to_canonical(),
-        local_address: local_address.map(|own| own.to_canonical()),
-    };
-    let mut permit = None;
-    if listener.proxy_protocol_networks.contains(addresses.client) {
-        // While waiting for the header, the connection counts as a session, but not as one of its
-        // client, which is unknown yet.
-        match context.connection_limiter.admit(addresses.client, true, Instant::now()) {
-            Ok(taken) => permit = Some(taken),
-            Err(refused) => return reject_connection(&listener, &stream, addresses.client, refused.into()),
-        }
-        match Box::pin(read_proxy_header(context.clone(), &mut stream, addresses, stop.clone())).await {
-            Some(named) => addresses = named,
-            None => return,
-        }
-    }
-    let ConnectionAddresses { client, local_address } = addresses;
-    let trusted = context.relay_networks.contains(client);
-    let permit = match context.admit(permit, client, trusted) {
-        Ok(permit) => permit,
-        Err(refusal) => return reject_connection(&listener, &stream, client, refusal),
-    };
-    let must_log_in = listener.smtp_config.auth.as_ref().is_some_and(|auth| auth.required);
-    let checks = match context.check_client(client, must_log_in, &stop).await {
-        Some(Ok(checks)) => checks,
-        Some(Err(denied)) => {
-            deny_connection(&listener, &stream, client, denied);
-            // It keeps its permit until then. Boxed, to keep sessions small.
-            return Box::pin(net::close_gracefully(stream)).await;
-        }
-        None => return,
-    };
-    let normalise_bare_newlines = context.normalized_networks.contains(client);
-    let peer = SmtpPeer { address: Some(client), normalise_bare_newlines, may_relay: trusted };
-    let client_state = ClientState { permit, trusted, must_log_in, local_address };
-    let stream = if listener.smtp_config.tls == TlsMode::Implicit {
-        // Without an acceptor the session ends: it must not continue in clear text.
-        let Some(acceptor) = listener.acceptor.clone() else { return };
-        // Boxed, to keep sessions that begin in clear text small.
-        match Box::pin(accept_tls(context.clone(), acceptor, stream, client, stop.clone())).await {
-            Some(secured) => secured,
-            None => return,
-        }
-    } else {
-        ServerStream::from(stream)
-    };
-    let mut intake = IntakeSession::new(listener, peer, client_state, checks, stream.tls_info());
-    net::drive_connection(stream, stop, &mut intake).await;
-}
-
-/// Performs the TLS handshake before the first byte of a session. A stop interrupts it.
-async fn accept_tls(
-    context: Arc<IntakeContext>,
-    acceptor: Arc<TlsServer>,
-    stream: TcpStream,
-    client: IpAddr,
-    mut stop: StopReceiver,
-) -> Option<ServerStream> {
-    let made = tokio::select! {
-        made = acceptor.accept(stream) => made,
-        () = stop.wait_for_stop() => return None,
-    };
-    match made {
-        Ok(secured) => {
-            secured.tls_info().into_iter().for_each(|security| context.tls_handshakes.count_made(security));
-            Some(secured)
-        }
-        Err(error) => {
-            context.log_tls_failure(Some(client), "", &error);
-            None
-        }
-    }
-}
-
 /// A client that was admitted.
 struct ClientState {
     permit: SessionPermit,
@@ -224,111 +144,7 @@ struct ClientState {
     local_address: Option<IpAddr>,
 }
 
-/// The addresses of both ends of a connection.
-#[derive(Clone, Copy)]
-struct ConnectionAddresses {
-    client: IpAddr,
-    local_address: Option<IpAddr>,
-}
-
-/// Reads the PROXY header. A stop interrupts it. Without a header there is no session, since the
-/// client is unknown.
-async fn read_proxy_header(
-    context: Arc<IntakeContext>,
-    stream: &mut TcpStream,
-    addresses: ConnectionAddresses,
-    mut stop: StopReceiver,
-) -> Option<ConnectionAddresses> {
-    let received = tokio::select! {
-        received = net::receive_proxy_header(stream) => received,
-        () = stop.wait_for_stop() => return None,
-    };
-    match received {
-        Ok(ProxyHeader::Local) => Some(addresses),
-        Ok(ProxyHeader::Proxied { client, own }) => Some(ConnectionAddresses {
-            client: client.ip().to_canonical(),
-            local_address: Some(own.ip().to_canonical()),
-        }),
-        Err(error) => {
-            context.operator_log.log_line(format_args!("closed a connection from {}: {error}", addresses.client));
-            None
-        }
-    }
-}
-
-/// Rejects a connection for lack of resources. It is closed without waiting for input, so a client
-/// that has sent more than has arrived by now may be reset before it sees the reply.
-fn reject_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, refusal: ResourceRefusal) {
-    let reply = refusal.reply();
-    send_single_reply(listener, stream, &reply);
-    net::discard_input(stream);
-    if listener.intake.refusals.count(refusal, Instant::now()) {
-        listener.intake.log_refused(client, None, reply);
-    }
-}
-
-/// Refuses a connection because of a check. The reply closes the connection: a client that
-/// stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
-fn deny_connection(listener: &ListenerContext, stream: &TcpStream, client: IpAddr, denied: Refusal) {
-    send_single_reply(listener, stream, &denied.reply);
-    listener.intake.log_refused(client, Some(denied.by), denied.reply);
-}
-
-/// Writing a few bytes to an empty socket never blocks. With implicit TLS nothing is sent: there
-/// are no resources for a handshake.
-fn send_single_reply(listener: &ListenerContext, stream: &TcpStream, reply: &Reply) {
-    if listener.smtp_config.tls != TlsMode::Implicit {
-        let mut wire = Vec::new();
-        reply.write_wire(&mut wire);
-        // If the client is gone, the reply is not needed.
-        let _ = stream.try_write(&wire);
-    }
-}
-
 impl IntakeContext {
-    /// Connect: checks the load, which costs one atomic read, and then the limits of the client. A
-    /// permit from waiting for a PROXY header is transferred to the client.
-    fn admit(
-        &self,
-        permit: Option<SessionPermit>,
-        client: IpAddr,
-        trusted: bool,
-    ) -> Result<SessionPermit, ResourceRefusal> {
-        if let Some(mut permit) = permit {
-            return self.transfer_permit(&mut permit, client, trusted).map(|()| permit);
-        }
-        self.check_load(client)?;
-        Ok(self.connection_limiter.admit(client, trusted, Instant::now())?)
-    }
-
-    /// The same for a client named by a proxy.
-    fn transfer_permit(
-        &self,
-        permit: &mut SessionPermit,
-        client: IpAddr,
-        trusted: bool,
-    ) -> Result<(), ResourceRefusal> {
-        self.check_load(client)?;
-        Ok(permit.transfer_to_client(client, trusted, Instant::now())?)
-    }
-
-    fn check_load(&self, client: IpAddr) -> Result<(), ResourceRefusal> {
-        let is_reserved = self.load.restrictions().intake == load::AllowedClients::ReservedOnly;
-        if is_reserved && !self.reserved_networks.contains(client) { Err(ResourceRefusal::Load) } else { Ok(()) }
-    }
-
-    fn log_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
-        let client = Some(client);
-        self.event_log.write(MailEvent::Refused {
-            client,
-            helo: "".into(),
-            stage: "connect",
-            address: None,
-            rule,
-            reply,
-        });
-    }
-
     fn log_tls_failure(&self, client: Option<IpAddr>, helo: &str, error: &io::Error) {
         self.tls_handshakes.count_failed();
         self.event_log.write(MailEvent::TlsFailed { client, helo: helo.into(), reason: error.to_string().into() });

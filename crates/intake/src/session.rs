@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use credentials::PendingLogin;
 use filter::{SessionInfo, Stage};
 use mail::{Address, BodyFlags, ClientInfo, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
-use net::{ConnectionHandler, TlsServer};
+use net::{ConnectionHandler, OutputPiece, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
 use protocol::smtp::server::{
     BodySink, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
@@ -336,8 +336,8 @@ impl ConnectionHandler for IntakeSession {
         }
     }
 
-    fn output(&self) -> &[u8] {
-        self.session.output()
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(self.session.output())
     }
 
     fn handle_sent(&mut self, count: usize) {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mail::{BodyFlags, EnhancedCode, Reply, Timestamp};
-use net::{ConnectionHandler, StopSender};
+use net::{ConnectionHandler, OutputPiece, StopSender};
 use protocol::smtp::server::{
     MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer, SmtpServerConfig,
     SmtpSession, TlsMode, TolerancePolicy,
@@ -129,8 +129,8 @@ impl ConnectionHandler for Scripted {
         }
     }
 
-    fn output(&self) -> &[u8] {
-        self.session.output()
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(self.session.output())
     }
 
     fn handle_sent(&mut self, count: usize) {

@@ -59,7 +59,8 @@ impl CertificateWatchHandle {
         *self.0.lock() = fresh;
     }
 
-    fn current(&self) -> WatchConfig {
+    /// What it watches now.
+    pub fn current(&self) -> WatchConfig {
         self.0.lock().clone()
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | part | holds | replaced by |
 //! |---|---|---|
-//! | workers | a shift: the intake context, the listeners, the TLS acceptor | each new connection uses the current one |
+//! | workers | the listeners, each with its service: the intake context, the protocol's settings, the TLS acceptor | each new connection uses the current one |
 //! | scheduler | queues, rules, local deliverers; through it the classifier, the route resolver, the DSN sender and the SMTP deliverers | a message |
 //! | control socket | tables, the explainer, the intake context | new connections use the new handler |
 //! | drop folder scanner | the intake context | its next scan |
@@ -37,21 +37,23 @@ use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, Sha
 use dispatch::{Dispatcher, DispatcherDifference};
 use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
+use intake::{CommitNotifier, IntakeContext};
 use lookup::Table;
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
-use net::{InheritedSockets, TlsServer};
+use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
+use crate::listeners::{self, SessionParts};
 use crate::log::Log;
+use crate::logins::{self, ServerSecret};
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::tables::{self, OpenTables};
-use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
-use crate::{check, from_config, logins};
+use crate::{check, from_config};
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 
@@ -74,6 +76,10 @@ pub struct RunningServer {
     pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
+    /// What sessions use.
+    pub intake: Arc<IntakeContext>,
+    /// For each worker, what passes commit results to its thread.
+    pub commit_notifiers: Box<[CommitNotifier]>,
     /// The threads that run sessions.
     pub workers: SessionWorkers,
     /// The message flow.
@@ -101,7 +107,8 @@ struct PreparedReload {
     access_rules: Option<Arc<AccessRules>>,
     quota_counter: Option<UsageCounter>,
     policy: IntakeContextParts,
-    listeners: Vec<BoundListener>,
+    sockets: Vec<Arc<ListenerSocket>>,
+    secret: Option<ServerSecret>,
     acceptor: Option<Arc<TlsServer>>,
     change: dispatch::PreparedChange,
     explainer: AddressExplainer,
@@ -139,7 +146,7 @@ impl RunningServer {
         let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
-            let acceptor = self.workers.current_generation().acceptor.clone();
+            let acceptor = self.certificate_watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             return Ok(vec![if has_fresh { "certificates" } else { "nothing has changed" }.into()]);
@@ -157,7 +164,6 @@ impl RunningServer {
     /// Builds everything for the next configuration beside the one in force.
     fn prepare(&self, loaded: LoadedConfig, tables: OpenTables) -> anyhow::Result<PreparedReload> {
         let (old, new) = (&self.loaded.config, &loaded.config);
-        let generation = self.workers.current_generation();
         let before = PreviousParts {
             config: old,
             tables: &self.tables,
@@ -165,20 +171,19 @@ impl RunningServer {
             queues: &self.queues,
             access_rules: self.access_rules.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
-            logins: generation.intake.logins.as_ref(),
+            logins: self.intake.logins.as_ref(),
         };
         let secret = logins::load_or_create_secret(new)?;
         let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
         let ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer } =
             parts;
-        let acceptor = match &generation.acceptor {
-            Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same.clone()),
+        let acceptor = match self.certificate_watch.current().acceptor {
+            Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
         };
-        let (previous, inherited) = (generation.listeners.clone(), InheritedSockets::default());
-        let mut listeners = ListenerOpener { previous, inherited, workers: self.limits.threads }.open(new)?;
-        workers::enable_auth(&mut listeners, new, secret);
-        let drop_runtime = runtime().context("the drop")?;
+        let (open, inherited) = (self.workers.listeners(), InheritedSockets::default());
+        let sockets = listeners::open_sockets(new, &open, inherited, self.limits.threads)?;
+        let drop_runtime = session_runtime().context("the drop")?;
         let difference = DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
             notice_limit: old.bounce.per_sender != new.bounce.per_sender,
@@ -192,7 +197,8 @@ impl RunningServer {
             access_rules,
             quota_counter,
             policy: intake,
-            listeners,
+            sockets,
+            secret,
             acceptor,
             change,
             explainer,
@@ -211,7 +217,8 @@ impl RunningServer {
             access_rules,
             quota_counter,
             policy,
-            listeners,
+            sockets,
+            secret,
             acceptor,
             change,
             explainer,
@@ -220,12 +227,15 @@ impl RunningServer {
         let config = &loaded.config;
         self.flow.apply_change(change);
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
-        let intake = Arc::new(intake_context::reload(&self.workers.current_generation().intake, config, policy));
+        let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
         let parts =
             from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         self.drop_scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        let commit_notifiers = &self.commit_notifiers;
+        let parts = SessionParts { intake: &intake, acceptor: acceptor.as_ref(), secret, commit_notifiers };
+        let listeners = parts.listeners(config, sockets);
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
         }
@@ -236,26 +246,24 @@ impl RunningServer {
             // logged.
             certificates::reload_now(acceptor, &self.log);
         }
-        let before = self.workers.current_generation();
-        listeners
-            .iter()
-            .filter(|listener| !before.listeners.iter().any(|old| old.shares_socket(listener)))
-            .for_each(BoundListener::announce);
+        let before = self.workers.listeners();
+        let is_new = |listener: &&BoundListener| !before.iter().any(|old| old.shares_socket(listener));
+        listeners.iter().filter(is_new).for_each(listeners::announce);
         // Closing listeners are waited for; this reference must not keep them open.
         drop(before);
-        self.workers.set_generation(ConfigGeneration { intake, acceptor, listeners });
+        self.workers.set_listeners(listeners);
         drop_when_unused(self.tables.iter().map(|(_, table)| table), |table| {
             tables.iter().any(|(_, new)| Arc::ptr_eq(new, table))
         });
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
-        self.access_rules = access_rules;
-        self.quota_counter = quota_counter;
+        (self.access_rules, self.quota_counter, self.intake) = (access_rules, quota_counter, intake);
     }
 
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {
-        if let Err(error) = listener.set_backlog(backlog) {
-            let fields: &[(&'static str, &dyn Display)] = &[("address", &listener.address()), ("error", &error)];
+        if let Err(error) = listener.socket().set_backlog(backlog) {
+            let fields: &[(&'static str, &dyn Display)] =
+                &[("address", &listener.socket().address()), ("error", &error)];
             self.log.event(LogLevel::Warning, "cannot change the backlog of a listener", fields);
         }
     }

@@ -18,16 +18,18 @@ use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, Shared
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
+use intake::CommitNotifier;
 use intake::drop_folder::DropFolderScanner;
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
-use net::{InheritedSockets, TlsServer};
+use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::listeners::{self, SessionParts};
 use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
@@ -36,7 +38,6 @@ use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
-use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{exit, from_config, intake_context};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
@@ -49,7 +50,7 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let manager = ServiceManager::from_environment();
     let is_serving = Arc::new(AtomicBool::new(false));
     let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
-    let runtime = runtime().context("starting")?;
+    let runtime = session_runtime().context("starting")?;
     let files = privileges::set_umask_and_rlimit()?;
     let limits = ProcessLimits { files, threads: threads(config) };
     let sessions_max = server_parts::sessions_max(config, limits)?;
@@ -58,7 +59,7 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    let mut listeners = ListenerOpener { previous: Vec::new(), inherited, workers: limits.threads }.open(config)?;
+    let sockets = listeners::open_sockets(config, &[], inherited, limits.threads)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
@@ -68,12 +69,11 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     server_parts::log_config_warnings(config, sessions_max, &log);
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
-    workers::enable_auth(&mut listeners, config, secret);
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let inputs = StartInputs { listeners, acceptor, secret, limits, reload_sender };
+    let inputs = StartInputs { sockets, acceptor, secret, limits, reload_sender };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
-    announce(loaded, &running.workers.current_generation().listeners, &log);
+    announce(loaded, &running.workers.listeners(), &log);
     notify_manager(&manager, ServiceState::Ready, &log);
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
@@ -104,12 +104,11 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
 
 /// Stops everything, from the listeners to the spool.
 fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
-    let RunningServer { workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } = running;
-    let spool = workers.current_generation().intake.spool.clone();
-    workers.close();
-    let all_gone =
-        runtime.block_on(async { tokio::time::timeout(STOP_TIME_MAX, workers.wait_for_sessions()).await.is_ok() });
-    if !all_gone {
+    let RunningServer { intake, workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } =
+        running;
+    let spool = intake.spool.clone();
+    drop(intake);
+    if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
         log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }
     workers.abort();
@@ -172,7 +171,7 @@ fn close(spool: Arc<Spool>, log: &Log) {
 
 /// What is there before the first part is built.
 struct StartInputs {
-    listeners: Vec<BoundListener>,
+    sockets: Vec<Arc<ListenerSocket>>,
     acceptor: Option<Arc<TlsServer>>,
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
@@ -181,7 +180,7 @@ struct StartInputs {
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { listeners, acceptor, secret, limits, reload_sender } = inputs;
+    let StartInputs { sockets, acceptor, secret, limits, reload_sender } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
@@ -198,10 +197,15 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    let folder = server_parts::drop_folder_config(config, &intake, &log, runtime()?);
+    let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
     let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
-    let generation = ConfigGeneration { intake, acceptor, listeners };
+    let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
+    let parts =
+        SessionParts { intake: &intake, acceptor: acceptor.as_ref(), secret, commit_notifiers: &commit_notifiers };
+    let listeners = parts.listeners(config, sockets);
+    let notifier_tasks = commit_notifiers.iter().map(|notifier| notifier.clone().run());
+    let workers = SessionWorkers::start(listeners, notifier_tasks, &log)?;
     Ok(RunningServer {
         loaded: loaded.clone(),
         limits,
@@ -210,7 +214,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         queues,
         access_rules,
         quota_counter,
-        workers: SessionWorkers::start(limits.threads, generation, &log)?,
+        intake,
+        commit_notifiers,
+        workers,
         flow,
         control_server,
         control_context,
@@ -356,7 +362,7 @@ impl Signals {
 
 /// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
 fn start_signal_thread(is_serving: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<ServerCommand>> {
-    let runtime = runtime()?;
+    let runtime = session_runtime()?;
     let signals = runtime.block_on(async { Signals::install() })?;
     let (sender, commands) = unbounded_channel();
     let forward = move || runtime.block_on(signals.forward(&is_serving, &sender));
@@ -389,7 +395,7 @@ fn reopen(log: &Log) {
 /// Prints the listeners to standard error, and without a configuration how to send a first message.
 fn announce(loaded: &LoadedConfig, listeners: &[BoundListener], log: &Log) {
     log.event(LogLevel::Info, "started", &[("version", &env!("CARGO_PKG_VERSION"))]);
-    listeners.iter().for_each(BoundListener::announce);
+    listeners.iter().for_each(listeners::announce);
     if loaded.config.spool.durability != Durability::Commit {
         let text = "durability is relaxed: a power loss may lose mail accepted since the last sync";
         log.event(LogLevel::Warning, text, &[]);
@@ -400,7 +406,7 @@ fn announce(loaded: &LoadedConfig, listeners: &[BoundListener], log: &Log) {
             Some(TransportKind::Maildir(maildir)) => maildir.path.expand("localhost", "you"),
             _ => PathBuf::default(),
         };
-        print_stderr(first_message(door.address(), &folder.display().to_string()));
+        print_stderr(first_message(door.socket().address(), &folder.display().to_string()));
     }
 }
 

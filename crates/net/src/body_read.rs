@@ -1,93 +1,49 @@
 //! Reads message bodies without blocking on the disk: bytes in the page cache are read immediately,
-//! others by one of a few blocking threads.
-//!
-//! `preadv2` with `RWF_NOWAIT` tells whether a page is cached; if the file system does not support
-//! it, the page counts as not cached.
+//! others by one of a few blocking threads. A body without a file is in memory.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 
 use mail::Body;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use tokio::sync::Semaphore;
 
-/// Concurrent disk reads of the whole process. The runtime's limit on blocking threads should not
-/// be lower.
-pub const DISK_READS_MAX: usize = 16;
-/// The kernel reads ahead in runs of this size, so checking one page of each run is enough.
-const READAHEAD_OCTETS: u64 = 128 << 10;
-
-static DISK_READS: Semaphore = Semaphore::const_new(DISK_READS_MAX);
+use crate::disk_read::read_blocking;
+use crate::file_range::{self, FileRange};
 
 /// Fills the buffer from `position` of the body if the bytes are cached; returns whether they were.
 /// The body must have that many bytes from there.
 pub fn read_if_cached(body: &Body, buffer: &mut [u8], position: u64) -> io::Result<bool> {
-    let Some((file, offset)) = body.file_range() else {
-        return body.read_at(buffer, position).map(|_| true);
-    };
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let place = offset + position + filled as u64;
-        match preadv2(file, &mut [IoSliceMut::new(&mut buffer[filled..])], place, ReadWriteFlags::NOWAIT) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
-            Err(error) => return Err(error.into()),
+    match body.file_range() {
+        Some((file, offset)) => {
+            FileRange { file, offset: offset + position, octets: buffer.len() as u64 }.read_if_cached(buffer)
         }
+        None => body.read_at(buffer, position).map(|_| true),
     }
-    Ok(true)
 }
 
 /// Whether a range of the body can be read without waiting. A page may be evicted before it is
 /// read; then one read waits.
 pub fn is_cached(body: &Body, position: u64, octets: u64) -> io::Result<bool> {
-    let offset = body.file_range().map_or(0, |(_, offset)| offset);
-    let mut place = position;
-    while place < position + octets {
-        if !read_if_cached(body, &mut [0], place)? {
-            return Ok(false);
-        }
-        place = (offset + place + 1).next_multiple_of(READAHEAD_OCTETS) - offset;
+    match body.file_range() {
+        Some((file, offset)) => FileRange { file, offset: offset + position, octets }.is_cached(),
+        None => Ok(true),
     }
-    Ok(true)
 }
 
 /// Reads a range of the body on a blocking thread.
 pub async fn read_from_disk(body: &Body, position: u64, octets: usize) -> io::Result<Vec<u8>> {
-    read_blocking(body, move |body| {
+    let read = move |body: &Body| {
         let mut bytes = vec![0; octets];
         match body.read_at(&mut bytes, position)? {
             count if count == octets => Ok(bytes),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
-    })
-    .await
+    };
+    read_blocking(|| Ok(body.clone()), read).await
 }
 
 /// Brings a range of the body into the page cache on a blocking thread.
 pub async fn prefetch_from_disk(body: &Body, position: u64, octets: u64) -> io::Result<()> {
-    read_blocking(body, move |body| {
-        let mut bytes = vec![0; READAHEAD_OCTETS as usize];
-        let mut place = position;
-        while place < position + octets {
-            match body.read_at(&mut bytes, place)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => place += count as u64,
-            }
-        }
-        Ok(())
-    })
-    .await
-}
-
-async fn read_blocking<T: Send + 'static>(
-    body: &Body,
-    read: impl FnOnce(&Body) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    // The semaphore is never closed, so this is a permit.
-    let _place = DISK_READS.acquire().await;
-    let body = body.clone();
-    tokio::task::spawn_blocking(move || read(&body)).await.map_err(io::Error::other)?
+    let read = move |body: &Body| file_range::prefetch(|buffer, place| body.read_at(buffer, place), position, octets);
+    read_blocking(|| Ok(body.clone()), read).await
 }
 
 #[cfg(test)]

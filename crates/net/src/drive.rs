@@ -1,5 +1,11 @@
 //! Drives one connection: reads input, lets the conversation work, writes output, and watches the
 //! deadline.
+//!
+//! Output comes in pieces: bytes, or a range of a file, which never passes through the conversation.
+//! If a file is shorter than the range when it is sent, the connection ends at once, over TLS
+//! without a close_notify: nothing that follows could be taken for the rest of the file.
+
+mod range_sender;
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,13 +19,29 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep_until};
 
+use crate::file_range::FileRange;
 use crate::input::with_input;
 use crate::server_stream::ServerStream;
 use crate::{StopReceiver, TlsServer, steady_instant, steady_now as now};
 
+use range_sender::RangeSender;
+
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
 /// the connection, and the peer might not see the last reply.
 const LINGER: Duration = Duration::from_secs(2);
+/// How much of a file a connection sends before others of its thread have their turn. A fast reader
+/// would otherwise occupy the thread.
+const TURN_OCTETS: usize = 1 << 20;
+
+/// The next bytes for the peer.
+#[derive(Clone, Copy, Debug)]
+pub enum OutputPiece<'a> {
+    /// These bytes; empty if there is no output.
+    Bytes(&'a [u8]),
+    /// A range of a file, which is sent without a copy in clear text. Until the peer has
+    /// acknowledged it, it must not be overwritten in place: the peer would get the new bytes.
+    File(FileRange<'a>),
+}
 
 /// A protocol machine with the code that answers its questions. Times are from
 /// [`crate::steady_now`].
@@ -28,15 +50,16 @@ pub trait ConnectionHandler {
     fn handle_input(&mut self, now: Timestamp, input: &[u8]);
     /// The peer has closed its side.
     fn handle_disconnect(&mut self, now: Timestamp);
-    /// The deadline has passed.
+    /// A deadline has passed: the current one, or an earlier one that has moved since.
     fn handle_timeout(&mut self, now: Timestamp);
     /// The server is shutting down.
     fn handle_stop(&mut self, now: Timestamp);
     /// Performs the machine's actions until there are none left. No input arrives during the call.
     fn work(&mut self) -> impl Future<Output = ()> + Send;
-    /// Bytes for the peer.
-    fn output(&self) -> &[u8];
-    /// The first `count` bytes of the output were sent.
+    /// The first piece of the output that is not sent yet, without what is sent of it. A handler
+    /// resolves what its protocol machine says about a file to the file itself.
+    fn output(&self) -> OutputPiece<'_>;
+    /// The first `count` bytes of the piece were sent; may be 0.
     fn handle_sent(&mut self, count: usize);
     /// When to call [`ConnectionHandler::handle_timeout`].
     fn deadline(&self) -> Option<Timestamp>;
@@ -235,15 +258,53 @@ async fn read_pending_input(stream: &mut ServerStream, conversation: &mut impl C
 async fn send(
     stream: &mut ServerStream,
     interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
-    conversation: &mut impl ConnectionHandler,
+    conversation: &mut (impl ConnectionHandler + Send),
 ) -> io::Result<()> {
-    while !conversation.output().is_empty() || stream.has_unsent() {
-        match stream.try_send(conversation.output()) {
-            Ok(sent) => conversation.handle_sent(sent),
+    loop {
+        let sent = match conversation.output() {
+            OutputPiece::Bytes(bytes) if bytes.is_empty() && !stream.has_unsent() => return Ok(()),
+            OutputPiece::Bytes(bytes) => Some(stream.try_send(bytes)),
+            OutputPiece::File(_) => None,
+        };
+        match sent {
+            Some(Ok(sent)) => conversation.handle_sent(sent),
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_until_writable(stream, interrupts, conversation).await?;
+            }
+            Some(Err(error)) => return Err(error),
+            // Boxed, so that sessions without files do not reserve memory for it.
+            None => Box::pin(send_files(stream, interrupts, conversation)).await?,
+        }
+    }
+}
+
+/// Sends output until a piece is not a range of a file. An error if a file is too short.
+async fn send_files(
+    stream: &mut ServerStream,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
+    conversation: &mut (impl ConnectionHandler + Send),
+) -> io::Result<()> {
+    let (mut sender, mut turn) = (RangeSender::default(), 0);
+    while let OutputPiece::File(rest) = conversation.output() {
+        let octets = rest.octets;
+        match sender.try_send(stream, rest).await {
+            Ok(sent) => {
+                conversation.handle_sent(sent);
+                turn += sent;
+                if sent as u64 == octets {
+                    sender = RangeSender::default();
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_until_writable(stream, interrupts, conversation).await?;
             }
             Err(error) => return Err(error),
+        }
+        if turn >= TURN_OCTETS {
+            turn = 0;
+            tokio::task::yield_now().await;
+            // A stop and the deadline must also be seen if the socket always accepts more.
+            wait_until_writable(stream, interrupts, conversation).await?;
         }
     }
     Ok(())
@@ -300,7 +361,7 @@ async fn close_tls(
 
 /// Reads what the peer has sent so far, before a connection is dropped without waiting. Dropping it
 /// with unread input would reset it, and the peer might not see the last reply.
-pub fn discard_input(stream: &TcpStream) {
+pub(crate) fn discard_input(stream: &TcpStream) {
     // If nothing can be read, nothing is left unread.
     let _ = with_input(|input| stream.try_read(input));
 }
@@ -308,7 +369,7 @@ pub fn discard_input(stream: &TcpStream) {
 /// Closes the connection so that the peer gets the last reply. Usually nothing is unread, and the
 /// kernel does the rest. With unread input, which would reset the connection, it takes up to two
 /// seconds.
-pub async fn close_gracefully(mut stream: TcpStream) {
+pub(crate) async fn close_gracefully(mut stream: TcpStream) {
     let unread = with_input(|input| stream.try_read(input));
     if !unread.is_ok_and(|count| count > 0) || stream.shutdown().await.is_err() {
         return;

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 /// The most bytes one read takes.
-const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);

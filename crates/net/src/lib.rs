@@ -1,5 +1,8 @@
-//! Sockets for protocol machines: listening, session limits, timeouts, shutdown. A
-//! [`ConnectionHandler`] speaks the protocol; this crate transfers its bytes.
+//! Sockets for protocol machines: listening, PROXY, session limits, TLS, timeouts, shutdown.
+//!
+//! A [`Service`] is a protocol behind a [`BoundListener`]. [`SessionWorkers`] accept its
+//! connections; for each client that is admitted, its [`ConnectionHandler`] speaks the protocol,
+//! and this crate transfers its bytes.
 //!
 //! An idle connection costs a task and a socket, but no buffer: all connections of a thread share
 //! one for reading.
@@ -8,29 +11,37 @@ mod body_read;
 mod certificate;
 mod clock;
 mod connection_limits;
+mod disk_read;
 mod drive;
 mod endpoint;
+mod file_range;
 mod inherited;
 mod input;
 mod listen;
 mod outbound;
 mod proxy;
 mod server_stream;
+mod service;
 mod stop;
 mod tls_client;
 mod tls_server;
+mod workers;
 
-pub use body_read::{DISK_READS_MAX, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
+pub use body_read::{is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
 pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
 pub use clock::{steady_instant, steady_now};
 pub use connection_limits::{ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, SessionPermit};
-pub use drive::{ConnectionHandler, close_gracefully, discard_input, drive_connection};
+pub use disk_read::DISK_READS_MAX;
+pub use drive::{ConnectionHandler, OutputPiece, drive_connection};
 pub use endpoint::Endpoint;
+pub use file_range::FileRange;
 pub use inherited::{InheritedSocketError, InheritedSockets};
-pub use listen::{accept_connections, bind, set_backlog};
-pub use outbound::{FileRange, OutboundConnection, SentOrReceived};
-pub use proxy::{PROXY_HEADER_TIME_MAX, ProxyError, ProxyHeader, parse_proxy_header, receive_proxy_header};
+pub use listen::{ListenerOpener, ListenerSocket, accept_connections, bind};
+pub use outbound::{OutboundConnection, SentOrReceived};
+pub use proxy::{ProxyError, ProxyHeader, parse_proxy_header};
 pub use server_stream::ServerStream;
+pub use service::{AdmissionRefusal, AdmittedClient, Service, serve_connection};
 pub use stop::{StopReceiver, StopSender};
 pub use tls_client::TlsClient;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
+pub use workers::{BoundListener, SessionWorkers, session_runtime};

@@ -1,14 +1,111 @@
 //! Listening sockets. Several threads may accept on one; each has its own handle.
 
-use std::future::Future;
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
-use crate::StopReceiver;
+use crate::{InheritedSocketError, InheritedSockets, StopReceiver};
+
+/// A listening socket. It closes with the last listener that has it: a thread drops its own handle
+/// before its listener.
+pub struct ListenerSocket {
+    /// The address in the configuration.
+    configured: SocketAddr,
+    /// The address with the actual port.
+    address: SocketAddr,
+    listener: TcpListener,
+    /// A handle for each worker that has not taken its own yet; creating them early lets failures
+    /// happen before clients are served.
+    handles: Mutex<Vec<TcpListener>>,
+    /// Dropped last of all, which tells the waiting thread that the socket is closed.
+    close_sender: Mutex<Option<Sender<Infallible>>>,
+}
+
+/// Opens listening sockets: an open one with the same address, an inherited one, or a newly bound
+/// one.
+pub struct ListenerOpener {
+    /// Sockets that may be reused.
+    pub previous: Vec<Arc<ListenerSocket>>,
+    /// Sockets passed to the process.
+    pub inherited: InheritedSockets,
+    /// The number of workers.
+    pub workers: usize,
+}
+
+impl ListenerOpener {
+    /// A socket for this address. With port 0 the system chooses a port.
+    ///
+    /// # Errors
+    ///
+    /// The address cannot be bound.
+    pub fn open(&mut self, wanted: SocketAddr, backlog: u32) -> io::Result<Arc<ListenerSocket>> {
+        if let Some(place) = self.previous.iter().position(|socket| socket.configured == wanted) {
+            return Ok(self.previous.swap_remove(place));
+        }
+        let listener = match self.inherited.take(wanted) {
+            Some(passed) => passed,
+            None => bind(wanted, backlog)?,
+        };
+        let handles = (0..self.workers).map(|_| listener.try_clone()).collect::<io::Result<_>>()?;
+        let (address, handles) = (listener.local_addr()?, Mutex::new(handles));
+        Ok(Arc::new(ListenerSocket { configured: wanted, address, listener, handles, close_sender: Mutex::default() }))
+    }
+
+    /// All sockets are open; the others of before close with their last listener.
+    ///
+    /// # Errors
+    ///
+    /// An inherited socket has an address that was not wanted.
+    pub fn finish(self) -> Result<(), InheritedSocketError> {
+        self.inherited.check_all_taken()
+    }
+}
+
+impl ListenerSocket {
+    /// The address with the actual port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the backlog; connections already waiting are kept.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses; the old backlog stays.
+    pub fn set_backlog(&self, backlog: u32) -> io::Result<()> {
+        SockRef::from(&self.listener).listen(i32::try_from(backlog).unwrap_or(i32::MAX))
+    }
+
+    /// The handle of one worker; None if all are taken.
+    pub(crate) fn take_handle(&self) -> Option<TcpListener> {
+        self.handles.lock().pop()
+    }
+
+    /// To wait for the close; the caller must not keep a listener with this socket.
+    pub(crate) fn on_close(&self) -> SocketClosed {
+        let (sender, closed) = mpsc::channel();
+        *self.close_sender.lock() = Some(sender);
+        SocketClosed(closed)
+    }
+}
+
+/// The end of a socket.
+pub(crate) struct SocketClosed(Receiver<Infallible>);
+
+impl SocketClosed {
+    /// Waits until the socket is closed, or for this time.
+    pub(crate) fn wait(self, longest: Duration) {
+        // Nothing is ever sent: either the socket is closed, or the time is up.
+        let _ = self.0.recv_timeout(longest);
+    }
+}
 
 /// Binds and listens, without accepting yet. Replies are sent without delay (TCP_NODELAY), which
 /// accepted sockets inherit.
@@ -25,21 +122,12 @@ pub fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Changes the backlog; connections already waiting are kept.
-pub fn set_backlog(listener: &TcpListener, backlog: u32) -> io::Result<()> {
-    SockRef::from(listener).listen(i32::try_from(backlog).unwrap_or(i32::MAX))
-}
-
-/// Accepts connections until the shutdown, and spawns `session` for each. Requires a
-/// single-threaded runtime.
-pub async fn accept_connections<F>(
+/// Accepts connections until the shutdown, and passes each to `serve`, which spawns its session.
+pub async fn accept_connections(
     listener: TcpListener,
     mut stop: StopReceiver,
-    mut session: impl FnMut(TcpStream, SocketAddr) -> F,
-) -> io::Result<()>
-where
-    F: Future<Output = ()> + Send + 'static,
-{
+    mut serve: impl FnMut(TcpStream, SocketAddr),
+) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {
         let accepted = tokio::select! {
@@ -47,7 +135,7 @@ where
             () = stop.wait_for_stop() => return Ok(()),
         };
         match accepted {
-            Ok((stream, peer)) => drop(tokio::spawn(session(stream, peer))),
+            Ok((stream, peer)) => serve(stream, peer),
             // The connection was closed before it was accepted (accept(2)); the next one may work.
             Err(error) if is_of_the_connection(&error) => {}
             // Out of file descriptors or memory: wait until sessions end, since retrying
@@ -62,4 +150,31 @@ fn is_of_the_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    use super::*;
+
+    /// Regression: two reloads in quick succession, one removing a listener and the next restoring
+    /// it, could find a thread that had not closed it yet: the address was in use.
+    #[test]
+    fn a_listener_closes_with_its_last_handle() {
+        let open = |address| {
+            let inherited = InheritedSockets::default();
+            ListenerOpener { previous: Vec::new(), inherited, workers: 2 }.open(address, 16)
+        };
+        let socket = open((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let again = socket.address();
+        let (worker, closed) = (socket.clone(), socket.on_close());
+        drop(socket);
+        assert!(closed.0.try_recv() == Err(mpsc::TryRecvError::Empty) && open(again).is_err());
+        let waiting = thread::spawn(move || closed.0.recv());
+        drop(worker);
+        assert!(waiting.join().unwrap().is_err());
+        assert!(open(again).is_ok());
+    }
 }

@@ -10,7 +10,6 @@
 //! [`OutboundConnection::update_file_pages_in_flight`] finds that the peer has them all, closing
 //! the connection for any reason resets it.
 
-use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -21,15 +20,13 @@ use std::time::Duration;
 use nix::sys::socket::sockopt::{GetStruct, IpBindAddressNoPort};
 use nix::sys::socket::{getsockopt, setsockopt};
 use nix::{getsockopt_impl, libc, sockopt_impl};
-use rustix::fs::sendfile;
-use rustix::io::retry_on_intr;
-use rustix::net::{SendFlags, send};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Endpoint;
+use crate::file_range::{FileRange, try_send_file};
 use crate::input::with_input;
 use crate::tls_client::{ClientTlsStream, TlsClient};
 
@@ -51,17 +48,6 @@ pub enum SentOrReceived<T> {
     Sent(usize),
     /// Bytes were received; the result of handling them.
     Received(T),
-}
-
-/// A range of a file.
-#[derive(Clone, Copy, Debug)]
-pub struct FileRange<'a> {
-    /// The file.
-    pub file: &'a File,
-    /// The start of the range.
-    pub offset: u64,
-    /// The length of the range, at least 1.
-    pub octets: usize,
 }
 
 #[derive(Debug)]
@@ -203,7 +189,7 @@ impl OutboundConnection {
         }
         loop {
             ready!(stream.poll_write_ready(context))?;
-            match stream.try_io(Interest::WRITABLE, || send_file(stream, head, range)) {
+            match try_send_file(stream, head, range) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => return Poll::Ready(sent),
             }
@@ -293,23 +279,6 @@ sockopt_impl!(
 /// queue counts as not empty.
 fn is_all_acknowledged(stream: &TcpStream) -> bool {
     getsockopt(stream, Memory).is_ok_and(|memory| memory[libc::SK_MEMINFO_WMEM_QUEUED as usize] == 0)
-}
-
-fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Result<usize> {
-    let mut sent = 0;
-    if !head.is_empty() {
-        sent = retry_on_intr(|| send(stream, head, SendFlags::MORE | SendFlags::NOSIGNAL))?;
-        if sent < head.len() {
-            return Ok(sent);
-        }
-    }
-    let mut offset = range.offset;
-    match retry_on_intr(|| sendfile(stream, range.file, Some(&mut offset), range.octets)) {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(count) => Ok(sent + count),
-        Err(rustix::io::Errno::AGAIN) if sent > 0 => Ok(sent),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The slice that is not empty, if there is exactly one.

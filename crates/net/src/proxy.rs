@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// The time limit for receiving the header.
-pub const PROXY_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
+pub(crate) const PROXY_HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 /// The longest header of version 1, with its CRLF.
 const V1_OCTETS_MAX: usize = 107;
 /// The longest header of version 2 that is accepted, with its optional fields.
@@ -150,7 +150,7 @@ where
 
 /// Reads the header from a connection, and nothing after it. [`io::ErrorKind::InvalidData`] wraps a
 /// [`ProxyError`]; [`io::ErrorKind::TimedOut`] means [`PROXY_HEADER_TIME_MAX`] has passed.
-pub async fn receive_proxy_header(stream: &mut TcpStream) -> io::Result<ProxyHeader> {
+pub(crate) async fn receive_proxy_header(stream: &mut TcpStream) -> io::Result<ProxyHeader> {
     let received = tokio::time::timeout(PROXY_HEADER_TIME_MAX, receive(stream)).await;
     received.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the PROXY header")))
 }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use mail::Timestamp;
-use net::{ConnectionHandler, StopReceiver, StopSender};
+use net::{ConnectionHandler, OutputPiece, StopReceiver, StopSender};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than any step of these tests, and shorter than any wait that would be a failure.
@@ -37,8 +37,8 @@ impl ConnectionHandler for LongOutput {
 
     async fn work(&mut self) {}
 
-    fn output(&self) -> &[u8] {
-        &self.output
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(&self.output)
     }
 
     fn handle_sent(&mut self, count: usize) {

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod tls_peer;
+
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -12,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use mail::{Timestamp, TlsInfo};
 use net::{
-    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, ServerStream, StopSender,
-    TlsServer, TlsServerError, TlsVersion,
+    Certificate, CertificateError, CertificateFiles, CertificateWarning, ConnectionHandler, OutputPiece, ServerStream,
+    StopSender, TlsServer, TlsServerError, TlsVersion,
 };
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,24 +28,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use tls_peer::{AcceptAnyCertificate, connector, issue};
+
 /// Longer than any step of these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Writes a self-signed certificate for these names.
-fn issue(folder: &Path, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) -> CertificateFiles {
-    let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-    let mut params = CertificateParams::new(hosts).unwrap();
-    change(&mut params);
-    let pair = KeyPair::generate().unwrap();
-    let files = CertificateFiles {
-        chain: folder.join(format!("{name}.pem")),
-        key: folder.join(format!("{name}.key")),
-        names: Vec::new(),
-    };
-    fs::write(&files.chain, params.self_signed(&pair).unwrap().pem()).unwrap();
-    fs::write(&files.key, pair.serialize_pem()).unwrap();
-    files
-}
 
 /// Replaces the certificate by a new one in new files: the stamps differ even within one tick of
 /// the clock.
@@ -52,55 +40,6 @@ fn renew(files: &CertificateFiles, host: &str) {
     let new = issue(folder.path(), "new", &[host], |_| {});
     fs::rename(&new.chain, &files.chain).unwrap();
     fs::rename(&new.key, &files.key).unwrap();
-}
-
-/// Accepts every certificate and signature.
-#[derive(Debug)]
-struct AcceptAnyCertificate;
-
-impl ServerCertVerifier for AcceptAnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn connector(versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsConnector {
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_protocol_versions(versions)
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate))
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
 }
 
 fn tls_server(files: Vec<CertificateFiles>) -> TlsServer {
@@ -453,8 +392,8 @@ impl ConnectionHandler for Echo {
 
     async fn work(&mut self) {}
 
-    fn output(&self) -> &[u8] {
-        &self.output
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(&self.output)
     }
 
     fn handle_sent(&mut self, count: usize) {

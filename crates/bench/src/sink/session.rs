@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mail::{Address, EnhancedCode, Reply, Timestamp};
-use net::ConnectionHandler;
+use net::{ConnectionHandler, OutputPiece};
 use protocol::smtp::server::{BodySink, SessionAction as Ask, SessionAnswer, SessionQuestion, SmtpPeer, SmtpSession};
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -267,11 +267,11 @@ impl ConnectionHandler for SinkSession {
         }
     }
 
-    fn output(&self) -> &[u8] {
-        match &self.final_output {
+    fn output(&self) -> OutputPiece<'_> {
+        OutputPiece::Bytes(match &self.final_output {
             Some(final_output) => &final_output.octets[final_output.sent..],
             None => self.session.output(),
-        }
+        })
     }
 
     fn handle_sent(&mut self, count: usize) {

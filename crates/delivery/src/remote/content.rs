@@ -185,7 +185,7 @@ impl ContentSender {
             }
         }
         let (file, offset) = self.body.file_range().expect("only a body in a file is sent by sendfile");
-        let range = FileRange { file, offset: offset + self.sent, octets: (self.in_memory_until - self.sent) as usize };
+        let range = FileRange { file, offset: offset + self.sent, octets: self.in_memory_until - self.sent };
         match ready!(outbound.poll_send_file(output.head, range, context)) {
             Ok(sent) => {
                 self.sent += sent.saturating_sub(output.head.len()) as u64;

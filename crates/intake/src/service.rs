@@ -1,0 +1,147 @@
+//! SMTP, LMTP and submission as a [`Service`]: what `net` asks before a session begins. They differ
+//! only in the settings of their listener.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mail::{MailEvent, Networks, Reply, TlsInfo};
+use net::{
+    AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, Service, SessionPermit, StopReceiver,
+    TlsServer,
+};
+use protocol::smtp::server::{SmtpPeer, TlsMode};
+
+use crate::session::IntakeSession;
+use crate::session_checks::OptionalChecks;
+use crate::{ClientState, IntakeContext, ListenerContext, ResourceRefusal};
+
+/// A client that no check refuses.
+pub struct CheckedClient {
+    checks: OptionalChecks,
+}
+
+impl Service for ListenerContext {
+    type Checked = CheckedClient;
+
+    fn proxy_networks(&self) -> &Networks {
+        &self.proxy_protocol_networks
+    }
+
+    fn connection_limiter(&self) -> &Arc<ConnectionLimiter> {
+        &self.intake.connection_limiter
+    }
+
+    fn is_trusted(&self, client: IpAddr) -> bool {
+        self.intake.relay_networks.contains(client)
+    }
+
+    fn tls_server(&self) -> Option<Arc<TlsServer>> {
+        self.acceptor.clone()
+    }
+
+    fn has_implicit_tls(&self) -> bool {
+        self.smtp_config.tls == TlsMode::Implicit
+    }
+
+    fn is_overloaded_for(&self, client: IpAddr) -> bool {
+        self.intake.is_overloaded_for(client)
+    }
+
+    /// A refusal closes the connection: a client that stays to get 503 until QUIT (RFC 5321 section 3.1) would occupy a session others wait for.
+    async fn check_client(&self, client: IpAddr, stop: &StopReceiver) -> Option<Result<CheckedClient, Vec<u8>>> {
+        let result = self.intake.check_client(client, self.must_log_in(), stop).await?;
+        let result = result.map(|checks| CheckedClient { checks });
+        Some(result.map_err(|denied| {
+            let wire = to_wire(&denied.reply);
+            self.intake.log_refused(client, Some(denied.by), denied.reply);
+            wire
+        }))
+    }
+
+    fn open(self, client: AdmittedClient, checked: CheckedClient) -> impl ConnectionHandler + Send {
+        let AdmittedClient { address, local_address, trusted, permit, security } = client;
+        let normalise_bare_newlines = self.intake.normalized_networks.contains(address);
+        let peer = SmtpPeer { address: Some(address), normalise_bare_newlines, may_relay: trusted };
+        let client_state = ClientState { permit, trusted, must_log_in: self.must_log_in(), local_address };
+        IntakeSession::new(self, peer, client_state, checked.checks, security)
+    }
+
+    fn refusal_reply(&self, reason: AdmissionRefusal) -> Vec<u8> {
+        to_wire(&ResourceRefusal::from(reason).reply())
+    }
+
+    fn handle_refused(&self, client: IpAddr, reason: AdmissionRefusal) {
+        let refusal = ResourceRefusal::from(reason);
+        if self.intake.refusals.count(refusal, Instant::now()) {
+            self.intake.log_refused(client, None, refusal.reply());
+        }
+    }
+
+    fn handle_proxy_error(&self, proxy: IpAddr, error: &io::Error) {
+        self.intake.operator_log.log_line(format_args!("closed a connection from {proxy}: {error}"));
+    }
+
+    fn handle_tls_established(&self, security: TlsInfo) {
+        self.intake.tls_handshakes.count_made(security);
+    }
+
+    fn handle_handshake_failed(&self, client: IpAddr, error: &io::Error) {
+        self.intake.log_tls_failure(Some(client), "", error);
+    }
+}
+
+impl ListenerContext {
+    fn must_log_in(&self) -> bool {
+        self.smtp_config.auth.as_ref().is_some_and(|auth| auth.required)
+    }
+}
+
+impl From<AdmissionRefusal> for ResourceRefusal {
+    fn from(reason: AdmissionRefusal) -> ResourceRefusal {
+        match reason {
+            AdmissionRefusal::Overload => ResourceRefusal::Load,
+            AdmissionRefusal::Limit(refused) => refused.into(),
+        }
+    }
+}
+
+impl IntakeContext {
+    /// XCLIENT: admits the client that a proxy names, in place of the client of the permit.
+    pub(crate) fn transfer_permit(
+        &self,
+        permit: &mut SessionPermit,
+        client: IpAddr,
+        trusted: bool,
+    ) -> Result<(), ResourceRefusal> {
+        if self.is_overloaded_for(client) {
+            return Err(ResourceRefusal::Load);
+        }
+        Ok(permit.transfer_to_client(client, trusted, Instant::now())?)
+    }
+
+    /// Costs one atomic read.
+    fn is_overloaded_for(&self, client: IpAddr) -> bool {
+        let is_reserved = self.load.restrictions().intake == load::AllowedClients::ReservedOnly;
+        is_reserved && !self.reserved_networks.contains(client)
+    }
+
+    fn log_refused(&self, client: IpAddr, rule: Option<Box<str>>, reply: Reply) {
+        let client = Some(client);
+        self.event_log.write(MailEvent::Refused {
+            client,
+            helo: "".into(),
+            stage: "connect",
+            address: None,
+            rule,
+            reply,
+        });
+    }
+}
+
+fn to_wire(reply: &Reply) -> Vec<u8> {
+    let mut wire = Vec::new();
+    reply.write_wire(&mut wire);
+    wire
+}

@@ -1,0 +1,88 @@
+//! The listeners of a configuration: their sockets, which are opened before privileges are dropped,
+//! and the services behind them.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use config::{Config, ListenerProtocol, ListenerSettings};
+use intake::{CommitNotifier, IntakeContext, ListenerContext};
+use net::{BoundListener, InheritedSockets, ListenerOpener, ListenerSocket, TlsServer};
+use protocol::smtp::server as smtp;
+
+use crate::from_config;
+use crate::logins::ServerSecret;
+use crate::stderr::print_stderr;
+
+/// Opens the sockets of a configuration, in its order: each an open one of `previous`, an inherited
+/// one, or a newly bound one.
+///
+/// # Errors
+///
+/// An address cannot be bound, or an inherited socket belongs to no listener.
+pub fn open_sockets(
+    config: &Config,
+    previous: &[BoundListener],
+    inherited: InheritedSockets,
+    workers: usize,
+) -> anyhow::Result<Vec<Arc<ListenerSocket>>> {
+    let previous = previous.iter().map(|listener| listener.socket().clone()).collect();
+    let mut opener = ListenerOpener { previous, inherited, workers };
+    let open = |listener: &ListenerSettings| {
+        let socket = opener.open(listener.address, config.limits.backlog);
+        socket.with_context(|| format!("listening on {}", listener.address))
+    };
+    let sockets = config.listeners.iter().map(open).collect::<anyhow::Result<_>>()?;
+    opener.finish()?;
+    Ok(sockets)
+}
+
+/// What the sessions of all listeners share.
+pub struct SessionParts<'a> {
+    /// The directory, the spool and the other parts that sessions use.
+    pub intake: &'a Arc<IntakeContext>,
+    /// The TLS acceptor, if any listener uses TLS.
+    pub acceptor: Option<&'a Arc<TlsServer>>,
+    /// For logins; it can be read only after privileges are dropped.
+    pub secret: Option<ServerSecret>,
+    /// For each worker, what passes commit results to its thread.
+    pub commit_notifiers: &'a [CommitNotifier],
+}
+
+impl SessionParts<'_> {
+    /// The listeners of a configuration, whose sockets are in its order.
+    pub fn listeners(&self, config: &Config, sockets: Vec<Arc<ListenerSocket>>) -> Vec<BoundListener> {
+        config.listeners.iter().zip(sockets).map(|(listener, socket)| self.listener(config, listener, socket)).collect()
+    }
+
+    fn listener(&self, config: &Config, listener: &ListenerSettings, socket: Arc<ListenerSocket>) -> BoundListener {
+        let (flavor, protocol) = match listener.protocol {
+            ListenerProtocol::Smtp => (smtp::MailProtocol::Smtp, "smtp"),
+            ListenerProtocol::Lmtp => (smtp::MailProtocol::Lmtp, "lmtp"),
+            ListenerProtocol::Submission => (smtp::MailProtocol::Smtp, "submission"),
+        };
+        let smtp_config = Arc::new(smtp::SmtpServerConfig {
+            hostname: config.hostname.clone(),
+            flavor,
+            tls: listener.tls,
+            auth: self.secret.and_then(|secret| from_config::session_auth(config, listener, secret)),
+            tolerance: from_config::session_tolerance(config),
+            limits: config.limits.session.clone(),
+        });
+        let service = |commit_notifier: &CommitNotifier| ListenerContext {
+            intake: self.intake.clone(),
+            smtp_config: smtp_config.clone(),
+            commit_notifier: commit_notifier.clone(),
+            acceptor: self.acceptor.cloned(),
+            // The clients are users and not servers.
+            adds_missing_headers: listener.protocol == ListenerProtocol::Submission,
+            proxy_protocol_networks: listener.proxies.clone(),
+        };
+        BoundListener::new(socket, protocol, self.commit_notifiers.iter().map(service))
+    }
+}
+
+/// Prints to standard error that a listener is open.
+pub fn announce(listener: &BoundListener) {
+    let (protocol, address) = (listener.protocol(), listener.socket().address());
+    print_stderr(format_args!("mailrace: listening protocol={protocol} address={address}"));
+}
