@@ -145,3 +145,19 @@ fn to_wire(reply: &Reply) -> Vec<u8> {
     reply.write_wire(&mut wire);
     wire
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of what a function with four arguments returns.
+    fn size_of_result<A, B, C, D, R>(_function: impl FnOnce(A, B, C, D) -> R) -> usize {
+        size_of::<R>()
+    }
+
+    #[test]
+    fn an_idle_session_is_small() {
+        let octets = size_of_result(net::serve_connection::<ListenerContext>);
+        assert!(octets <= 2864, "{octets} octets; a server has thousands of sessions");
+    }
+}
