@@ -78,3 +78,17 @@ pub(crate) fn commit_failed(error: &CommitError) -> Reply {
         CommitError::Closed => static_reply(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A spool that waits for a second copy, or did not get it, may take the message later.
+    #[test]
+    fn a_client_tries_again_when_the_commit_step_is_behind_or_fails() {
+        for error in [CommitError::StepBacklog, CommitError::StepFailed("no answer".into())] {
+            assert_eq!(commit_failed(&error).code, 451, "{error}");
+        }
+        assert_eq!(commit_failed(&CommitError::StepBacklog).enhanced, Some(EnhancedCode(4, 3, 1)));
+    }
+}

@@ -18,17 +18,16 @@
 //! its message, and waits.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mail::{Body, BodyFlags, Envelope, QueueId};
 use parking_lot::{Condvar, Mutex};
 
-use crate::entries::{LiveMessage, OutcomeHead, SpoolEntry, SubmittedBody};
-use crate::lane::{IndexUpdate, Lane, PendingRecord, Submission};
+use crate::entries::{LiveMessage, SpoolEntry, SubmittedBody};
 use crate::recipient_states::RecipientState;
-use crate::{CommitCallback, CommitError, LaneId, SpoolEvent};
+use crate::{CommitCallback, CommitError, LaneId};
 
 /// A second place that confirms batches. Shared by all lanes.
 pub trait CommitStep: Send + Sync {
@@ -115,28 +114,29 @@ pub enum DraftBody {
 
 /// The answer of a [`CommitStep`] to one batch. If it is dropped, the step counts as failed. An
 /// answer after the spool was closed is ignored.
-pub struct StepAnswer {
-    /// None if the answer was sent.
-    lane: Option<Weak<Lane>>,
-    batch: u64,
-}
+pub struct StepAnswer(Option<StepCallback>);
+
+type StepCallback = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 impl StepAnswer {
-    /// Sends the answer; an error is a description of the failure.
-    pub fn send(mut self, result: Result<(), String>) {
-        self.deliver(result);
+    /// An answer that is passed to `receiver`.
+    pub fn new(receiver: impl FnOnce(Result<(), String>) + Send + 'static) -> Self {
+        StepAnswer(Some(Box::new(receiver)))
     }
 
-    fn deliver(&mut self, result: Result<(), String>) {
-        if let Some(lane) = self.lane.take().and_then(|lane| lane.upgrade()) {
-            lane.take_step_answer(self.batch, result.map_err(CommitError::StepFailed));
+    /// Sends the answer; an error is a description of the failure.
+    pub fn send(mut self, result: Result<(), String>) {
+        if let Some(receiver) = self.0.take() {
+            receiver(result);
         }
     }
 }
 
 impl Drop for StepAnswer {
     fn drop(&mut self) {
-        self.deliver(Err("the step gave no answer".into()));
+        if let Some(receiver) = self.0.take() {
+            receiver(Err("the step gave no answer".into()));
+        }
     }
 }
 
@@ -170,7 +170,7 @@ enum StepBatch {
 pub(crate) struct WaitingSubmission {
     pub(crate) messages: Vec<LiveMessage>,
     pub(crate) done: CommitCallback,
-    /// Released when the submission was answered.
+    /// Released when the step has answered.
     pub(crate) permit: StepPermit,
 }
 
@@ -191,14 +191,91 @@ impl StepQueue {
         StepQueue { config, waiting_bytes, state: Mutex::default(), answered: Condvar::new() }
     }
 
-    /// Counts the bytes of a submission; None if too many wait already.
-    fn admit(&self, bytes: u64) -> Option<StepPermit> {
-        let max = self.config.waiting_bytes_max;
+    /// The permit of a submission that waits for the step; Ok(None) if it does not wait.
+    pub(crate) fn permit(&self, entries: &[SpoolEntry]) -> Result<Option<StepPermit>, CommitError> {
+        if !waits_for_step(entries) {
+            return Ok(None);
+        }
+        let (bytes, max) = (content_bytes(entries), self.config.waiting_bytes_max);
         let added = |waiting: u64| (waiting < max).then(|| waiting.saturating_add(bytes));
-        self.waiting_bytes.fetch_update(Relaxed, Relaxed, added).ok()?;
-        Some(StepPermit { bytes, waiting_bytes: self.waiting_bytes.clone() })
+        let admitted = self.waiting_bytes.fetch_update(Relaxed, Relaxed, added);
+        admitted.map_err(|_| CommitError::StepBacklog)?;
+        Ok(Some(StepPermit { bytes, waiting_bytes: self.waiting_bytes.clone() }))
+    }
+
+    /// Passes a batch to the step. Returns its number; `answer_to` makes the answer for it.
+    pub(crate) fn start(&self, batch: BatchDraft, answer_to: impl FnOnce(u64) -> StepAnswer) -> u64 {
+        let number = {
+            let mut state = self.state.lock();
+            state.next += 1;
+            let number = state.next;
+            state.batches.insert(number, StepBatch::Running);
+            number
+        };
+        self.config.step.start(batch, answer_to(number));
+        number
+    }
+
+    /// The local write or sync failed: the answer is ignored.
+    pub(crate) fn abandon(&self, batch: u64) {
+        self.state.lock().batches.remove(&batch);
+    }
+
+    /// The batch is durable here, and `waiting` waits. Returns it with the answer if that was first.
+    pub(crate) fn mark_synced(&self, batch: u64, waiting: Vec<WaitingSubmission>) -> Option<AnsweredSubmissions> {
+        let mut state = self.state.lock();
+        match state.batches.remove(&batch) {
+            Some(StepBatch::Answered(result)) => Some((waiting, result)),
+            _ => {
+                state.batches.insert(batch, StepBatch::Synced(waiting));
+                None
+            }
+        }
+    }
+
+    /// Takes the step's answer. If the batch is durable here, `end` is called with what waits for it.
+    pub(crate) fn take_answer(
+        &self,
+        batch: u64,
+        result: Result<(), CommitError>,
+        end: impl FnOnce(AnsweredSubmissions),
+    ) {
+        let mut state = self.state.lock();
+        match state.batches.remove(&batch) {
+            None | Some(StepBatch::Answered(_)) => {}
+            Some(StepBatch::Running) => {
+                state.batches.insert(batch, StepBatch::Answered(result));
+            }
+            Some(StepBatch::Synced(waiting)) => {
+                state.answering += 1;
+                drop(state);
+                end((waiting, result));
+                self.state.lock().answering -= 1;
+                self.answered.notify_all();
+            }
+        }
+    }
+
+    /// Waits for the answers to all batches, but not for long. Returns what still waits.
+    pub(crate) fn drain(&self) -> Vec<WaitingSubmission> {
+        let end = Instant::now() + self.config.close_wait;
+        let mut state = self.state.lock();
+        while !state.batches.is_empty() && !self.answered.wait_until(&mut state, end).timed_out() {}
+        let unanswered = std::mem::take(&mut state.batches);
+        // Their withdrawals have to be written too.
+        while state.answering > 0 {
+            self.answered.wait(&mut state);
+        }
+        let waiting = |batch| match batch {
+            StepBatch::Synced(waiting) => waiting,
+            StepBatch::Running | StepBatch::Answered(_) => Vec::new(),
+        };
+        unanswered.into_values().flat_map(waiting).collect()
     }
 }
+
+/// Submissions and the answer to them.
+pub(crate) type AnsweredSubmissions = (Vec<WaitingSubmission>, Result<(), CommitError>);
 
 /// Whether a submission is only acknowledged when the step has succeeded; see above.
 fn waits_for_step(entries: &[SpoolEntry]) -> bool {
@@ -220,154 +297,4 @@ fn content_bytes(entries: &[SpoolEntry]) -> u64 {
         SpoolEntry::Outcome { .. } => 0,
     };
     entries.iter().map(of_entry).sum()
-}
-
-impl Lane {
-    /// The permit of a submission that waits for the step; Ok(None) if it does not wait.
-    pub(crate) fn step_permit(&self, entries: &[SpoolEntry]) -> Result<Option<StepPermit>, CommitError> {
-        match &self.steps {
-            Some(steps) if waits_for_step(entries) => {
-                steps.admit(content_bytes(entries)).map(Some).ok_or(CommitError::StepBacklog)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Passes a sealed batch to the step, if there is one. Returns its number in the queue.
-    pub(crate) fn start_step(self: &Arc<Self>, submissions: &mut [Submission]) -> Option<u64> {
-        let steps = self.steps.as_ref()?;
-        let records = submissions.iter_mut().flat_map(|submission| &mut submission.records);
-        let entries: Vec<EntryDraft> = records.filter_map(|record| self.entry_draft(record)).collect();
-        if entries.is_empty() {
-            return None;
-        }
-        let batch = {
-            let mut state = steps.state.lock();
-            state.next += 1;
-            let batch = state.next;
-            state.batches.insert(batch, StepBatch::Running);
-            batch
-        };
-        let answer = StepAnswer { lane: Some(Arc::downgrade(self)), batch };
-        steps.config.step.start(BatchDraft { lane: self.lane_id, entries }, answer);
-        Some(batch)
-    }
-
-    fn entry_draft(&self, record: &mut PendingRecord) -> Option<EntryDraft> {
-        match &record.index_update {
-            IndexUpdate::Insert(head) => Some(EntryDraft::Message {
-                id: self.id(head.sequence),
-                envelope: head.envelope.clone(),
-                content: match record.spilled.take() {
-                    Some(content) => DraftBody::Spilled { content, prefix_len: u64::from(head.prefix_len) },
-                    None => DraftBody::Memory { prefix: record.draft.prefix.share(), body: record.draft.body.share() },
-                },
-                flags: head.flags,
-                digest: head.spilled.map_or(record.draft.body_crc, |range| range.digest),
-            }),
-            IndexUpdate::ApplyOutcome(head) if !head.states.is_empty() => Some(EntryDraft::Outcome {
-                id: self.id(head.sequence),
-                recipients: head.states.clone(),
-                bounce: (head.bounce != 0).then(|| self.id(head.bounce)),
-            }),
-            IndexUpdate::ApplyOutcome(_) | IndexUpdate::Relocate(_) => None,
-        }
-    }
-
-    /// The local write or sync failed: the answer is ignored.
-    pub(crate) fn abandon_step(&self, batch: u64) {
-        if let Some(steps) = &self.steps {
-            steps.state.lock().batches.remove(&batch);
-        }
-    }
-
-    /// The batch is durable here; `waiting` is answered when the step is.
-    pub(crate) fn mark_step_synced(self: &Arc<Self>, batch: u64, waiting: Vec<WaitingSubmission>) {
-        let Some(steps) = &self.steps else { return };
-        let mut state = steps.state.lock();
-        match state.batches.remove(&batch) {
-            Some(StepBatch::Answered(result)) => {
-                drop(state);
-                self.end_waiting(waiting, result);
-            }
-            _ => drop(state.batches.insert(batch, StepBatch::Synced(waiting))),
-        }
-    }
-
-    fn take_step_answer(self: &Arc<Self>, batch: u64, result: Result<(), CommitError>) {
-        let Some(steps) = &self.steps else { return };
-        let mut state = steps.state.lock();
-        match state.batches.remove(&batch) {
-            None | Some(StepBatch::Answered(_)) => {}
-            Some(StepBatch::Running) => drop(state.batches.insert(batch, StepBatch::Answered(result))),
-            Some(StepBatch::Synced(waiting)) => {
-                state.answering += 1;
-                drop(state);
-                self.end_waiting(waiting, result);
-                steps.state.lock().answering -= 1;
-                steps.answered.notify_all();
-            }
-        }
-    }
-
-    /// Waits for the step's answers to all batches, but not for long; the others fail. Called by the
-    /// writer when no submission can follow.
-    pub(crate) fn end_steps(self: &Arc<Self>) {
-        let Some(steps) = &self.steps else { return };
-        let end = Instant::now() + steps.config.close_wait;
-        let mut state = steps.state.lock();
-        while !state.batches.is_empty() && !steps.answered.wait_until(&mut state, end).timed_out() {}
-        let unanswered = std::mem::take(&mut state.batches);
-        // Their withdrawals have to be written too.
-        while state.answering > 0 {
-            steps.answered.wait(&mut state);
-        }
-        drop(state);
-        for batch in unanswered.into_values() {
-            if let StepBatch::Synced(waiting) = batch {
-                self.end_waiting(waiting, Err(CommitError::Closed));
-            }
-        }
-    }
-
-    fn end_waiting(self: &Arc<Self>, waiting: Vec<WaitingSubmission>, result: Result<(), CommitError>) {
-        let mut committed = Vec::new();
-        for WaitingSubmission { messages, done, permit } in waiting {
-            match &result {
-                Ok(()) => committed.extend(messages),
-                Err(_) => self.withdraw(messages.iter().map(withdrawal).collect()),
-            }
-            done(result.clone());
-            drop(permit);
-        }
-        self.report_committed(committed);
-    }
-
-    /// Reports messages that are acknowledged.
-    pub(crate) fn report_committed(&self, committed: Vec<LiveMessage>) {
-        self.counters.messages_committed.fetch_add(committed.len() as u64, Relaxed);
-        if !committed.is_empty() {
-            self.report_event(SpoolEvent::Committed(committed));
-        }
-    }
-
-    /// Records the final outcomes of messages that the step refused. If they cannot be written,
-    /// maintenance tries again.
-    pub(crate) fn withdraw(self: &Arc<Self>, outcomes: Vec<OutcomeHead>) {
-        let (lane, again) = (Arc::downgrade(self), outcomes.clone());
-        let done = move |result: Result<(), CommitError>| {
-            if let (Err(_), Some(lane)) = (result, lane.upgrade()) {
-                lane.tidying_failed.store(true, Relaxed);
-                lane.segment_table.lock().unwithdrawn.push(again);
-            }
-        };
-        let records = outcomes.into_iter().map(PendingRecord::outcome).collect();
-        self.submit_internal(Submission { records, permit: None, done: Box::new(done) });
-    }
-}
-
-fn withdrawal(message: &LiveMessage) -> OutcomeHead {
-    let ordinals = 0..message.states.len() as u32;
-    let states = ordinals.map(|ordinal| (ordinal, RecipientState::Withdrawn)).collect();
-    OutcomeHead { sequence: message.id.sequence(), bounce: 0, states }
 }

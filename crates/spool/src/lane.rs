@@ -178,7 +178,7 @@ impl Lane {
 
     /// Submits the entries of a caller.
     pub(crate) fn submit_entries(&self, entries: Vec<SpoolEntry>, done: CommitCallback) {
-        let permit = match self.step_permit(&entries) {
+        let permit = match self.steps.as_ref().map_or(Ok(None), |steps| steps.permit(&entries)) {
             Ok(permit) => permit,
             Err(error) => return done(Err(error)),
         };

@@ -38,6 +38,7 @@ mod segment;
 mod segment_maintenance;
 mod spill;
 mod stats;
+mod step_answers;
 mod writer;
 
 use std::fmt;

@@ -65,6 +65,15 @@ fn flood(spool: &Spool, stop: &AtomicBool, thread: usize) -> Vec<(QueueId, Vec<u
     unreachable!("the loop has no end")
 }
 
+/// Ends the flood, also if the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn a_lane_is_adopted_while_mail_comes_in() {
     const THREADS: usize = 4;
@@ -74,6 +83,7 @@ fn a_lane_is_adopted_while_mail_comes_in() {
     let stop = AtomicBool::new(false);
     let (accepted, found, lane) = std::thread::scope(|scope| {
         let (spool, stop) = (&spool, &stop);
+        let stop_flood = StopOnDrop(stop);
         let floods: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || flood(spool, stop, thread))).collect();
         while spool.stats().messages_committed < 50 {
             std::thread::yield_now();
@@ -85,7 +95,7 @@ fn a_lane_is_adopted_while_mail_comes_in() {
             assert!(found.insert(live.id, message).is_none(), "{} was passed twice", live.id);
         };
         let lane = adopt(spool, &orphan, &mut take).unwrap();
-        stop.store(true, Relaxed);
+        drop(stop_flood);
         let accepted: Vec<_> = floods.into_iter().flat_map(|flood| flood.join().expect("no thread fails")).collect();
         (accepted, found, lane)
     });
