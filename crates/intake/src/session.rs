@@ -109,21 +109,24 @@ impl IntakeSession {
         }
     }
 
+    /// The largest futures are boxed: a session reserves room for the largest all the time, and is
+    /// idle most of it.
     async fn answer(&mut self, question: SessionQuestion) -> SessionAnswer {
         let refused = match question {
             SessionQuestion::Hello(name) => self.check_helo(&name).await,
             SessionQuestion::Identity(identity) => self.switch_client(&identity).await,
             SessionQuestion::Mail(request) => self.begin_transaction(request).await,
-            SessionQuestion::Recipient(request) => self.add_recipient(request).await,
-            SessionQuestion::Data => self.begin_body().await,
-            SessionQuestion::Message(end) => return SessionAnswer::Done(self.commit_message(end).await),
+            SessionQuestion::Recipient(request) => Box::pin(self.add_recipient(request)).await,
+            SessionQuestion::Data => Box::pin(self.begin_body()).await,
+            SessionQuestion::Message(end) => return SessionAnswer::Done(Box::pin(self.commit_message(end)).await),
             SessionQuestion::Login(request) => {
                 // The result of an earlier proof would have been reported by now.
                 self.proof = None;
-                return self.context.verify_password(&request, self.session.peer().address).await;
+                return Box::pin(self.context.verify_password(&request, self.session.peer().address)).await;
             }
             SessionQuestion::Keys(request) => {
-                let (answer, pending) = self.context.scram_keys(&request, self.session.peer().address).await;
+                let keys = self.context.scram_keys(&request, self.session.peer().address);
+                let (answer, pending) = Box::pin(keys).await;
                 self.proof = pending.map(Box::new);
                 return answer;
             }
