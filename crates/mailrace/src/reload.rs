@@ -59,6 +59,8 @@ const RELEASE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The running server: the parts that a reload replaces.
 pub struct RunningServer {
+    /// The server takes nothing in, whatever configuration is loaded.
+    pub drain_only: bool,
     /// The configuration in force.
     pub loaded: LoadedConfig,
     /// What the process allows.
@@ -79,8 +81,8 @@ pub struct RunningServer {
     pub control_server: ControlServer,
     /// What its handlers share.
     pub control_context: SharedControlState,
-    /// The drop folder scanner.
-    pub drop_scanner: DropFolderScanner,
+    /// The drop folder scanner; None if the server only drains its queue.
+    pub drop_scanner: Option<DropFolderScanner>,
     /// The load monitor.
     pub gauges: load::LoadMonitorThread,
     /// The acceptor that the certificate task watches.
@@ -170,7 +172,8 @@ impl RunningServer {
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
         };
         let (previous, inherited) = (generation.listeners.clone(), InheritedSockets::default());
-        let mut listeners = ListenerOpener { previous, inherited, workers: self.limits.threads }.open(new)?;
+        let (workers, drain_only) = (self.limits.threads, self.drain_only);
+        let mut listeners = ListenerOpener { previous, inherited, workers, drain_only }.open(new)?;
         workers::enable_auth(&mut listeners, new, secret);
         let drop_runtime = runtime().context("the drop")?;
         let difference = DispatcherDifference {
@@ -216,7 +219,9 @@ impl RunningServer {
         let context = self.control_context.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
-        self.drop_scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        if let Some(scanner) = &self.drop_scanner {
+            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        }
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
         }

@@ -2,6 +2,8 @@
 //! after binding, runs until SIGTERM or SIGINT, and closes everything in reverse order. A second
 //! signal, or one during the start, ends the process at once. SIGKILL is safe at any time. SIGUSR1
 //! reopens the log file; SIGHUP does too, and reloads the configuration ([`crate::reload`]).
+//!
+//! With `--drain-only` it takes nothing in, and also ends when nothing but held mail is left.
 
 use std::fmt::Display;
 use std::io;
@@ -28,6 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::exit::ExitError;
 use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
@@ -42,13 +45,18 @@ use crate::{exit, from_config, intake_context};
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Runs the server until it is told to stop.
-pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
+/// Runs the server until it is told to stop, or with `drain_only` until its queue is drained.
+///
+/// # Errors
+///
+/// The server cannot be started; or with `drain_only`, mail is left in the queue.
+pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
     let manager = ServiceManager::from_environment();
     let is_serving = Arc::new(AtomicBool::new(false));
-    let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
+    let (command_sender, mut commands) = unbounded_channel();
+    start_signal_thread(is_serving.clone(), command_sender.clone()).context("starting")?;
     let runtime = runtime().context("starting")?;
     let files = privileges::set_umask_and_rlimit()?;
     let limits = ProcessLimits { files, threads: threads(config) };
@@ -58,7 +66,8 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    let mut listeners = ListenerOpener { previous: Vec::new(), inherited, workers: limits.threads }.open(config)?;
+    let (previous, workers) = (Vec::new(), limits.threads);
+    let mut listeners = ListenerOpener { previous, inherited, workers, drain_only }.open(config)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
@@ -70,16 +79,23 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let secret = logins::load_or_create_secret(config)?;
     workers::enable_auth(&mut listeners, config, secret);
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let inputs = StartInputs { listeners, acceptor, secret, limits, reload_sender };
+    let inputs = StartInputs { listeners, acceptor, secret, limits, reload_sender, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.current_generation().listeners, &log);
     notify_manager(&manager, ServiceState::Ready, &log);
+    if drain_only {
+        start_drain(&running, command_sender, &log);
+    }
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
     loop {
         match runtime.block_on(next_command(&mut commands, &mut reload_requests)) {
             ServerCommand::Stop => break,
+            ServerCommand::StopDrained { held } => {
+                log_drained(held, &log);
+                break;
+            }
             ServerCommand::OpenLog => reopen(&log),
             ServerCommand::Reload(request) => {
                 if request.is_none() {
@@ -96,14 +112,36 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     drop(reload_requests);
     log.event(LogLevel::Info, "stopping", &[]);
     notify_manager(&manager, ServiceState::Stopping, &log);
-    stop(running, &runtime, &log);
+    let left = stop(running, &runtime, &log);
     log.event(LogLevel::Info, "stopped", &[]);
     log.close();
-    Ok(())
+    match left {
+        1.. if drain_only => {
+            Err(ExitError { code: exit::MAIL_LEFT, text: format!("messages left in the queue: {left}") }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Stops everything, from the listeners to the spool.
-fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
+/// Logs that nothing is accepted, and sends a command when only held messages are left.
+fn start_drain(running: &RunningServer, commands: UnboundedSender<ServerCommand>, log: &Log) {
+    let messages = running.workers.current_generation().intake.spool.stats().messages_live;
+    let text = "draining the queue: the server accepts no mail, and ends when the queue is empty";
+    log.event(LogLevel::Info, text, &[("messages", &messages)]);
+    // Only fails at shutdown.
+    running.flow.notify_when_drained(move |held| drop(commands.send(ServerCommand::StopDrained { held })));
+}
+
+/// Logs why draining ends; `held` messages are left.
+fn log_drained(held: usize, log: &Log) {
+    match held {
+        0 => log.event(LogLevel::Info, "the queue is empty", &[]),
+        _ => log.event(LogLevel::Warning, "only held messages are left in the queue", &[("messages", &held)]),
+    }
+}
+
+/// Stops everything, from the listeners to the spool. Returns the number of messages in the spool.
+fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     let RunningServer { workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } = running;
     let spool = workers.current_generation().intake.spool.clone();
     workers.close();
@@ -113,13 +151,15 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
         log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }
     workers.abort();
-    drop_scanner.stop();
+    drop_scanner.into_iter().for_each(DropFolderScanner::stop);
     if !flow.stop() {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
     drop((context, gauges));
+    let left = spool.stats().messages_live;
     close(spool, log);
+    left
 }
 
 /// A server with half of its threads could accept mail and not deliver it, or worse. An aborted one
@@ -177,11 +217,12 @@ struct StartInputs {
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
     reload_sender: ReloadSender,
+    drain_only: bool,
 }
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { listeners, acceptor, secret, limits, reload_sender } = inputs;
+    let StartInputs { listeners, acceptor, secret, limits, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
@@ -197,11 +238,17 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    let folder = server_parts::drop_folder_config(config, &intake, &log, runtime()?);
-    let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
+    let drop_scanner = match drain_only {
+        true => None,
+        false => {
+            let folder = server_parts::drop_folder_config(config, &intake, &log, runtime()?);
+            Some(DropFolderScanner::start(folder).context("starting")?)
+        }
+    };
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let generation = ConfigGeneration { intake, acceptor, listeners };
     Ok(RunningServer {
+        drain_only,
         loaded: loaded.clone(),
         limits,
         tables,
@@ -303,6 +350,10 @@ struct Signals {
 /// A command to the main thread.
 enum ServerCommand {
     Stop,
+    /// Only this many messages are left, which are held.
+    StopDrained {
+        held: usize,
+    },
     /// With the caller that waits for the answer, if any.
     Reload(Option<ReloadRequest>),
     OpenLog,
@@ -353,13 +404,12 @@ impl Signals {
 }
 
 /// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
-fn start_signal_thread(is_serving: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<ServerCommand>> {
+fn start_signal_thread(is_serving: Arc<AtomicBool>, commands: UnboundedSender<ServerCommand>) -> io::Result<()> {
     let runtime = runtime()?;
     let signals = runtime.block_on(async { Signals::install() })?;
-    let (sender, commands) = unbounded_channel();
-    let forward = move || runtime.block_on(signals.forward(&is_serving, &sender));
+    let forward = move || runtime.block_on(signals.forward(&is_serving, &commands));
     thread::Builder::new().name("signals".into()).spawn(forward)?;
-    Ok(commands)
+    Ok(())
 }
 
 /// Waits for a signal, or for a reload request on the control socket.

@@ -84,6 +84,8 @@ pub struct ListenerOpener {
     pub inherited: InheritedSockets,
     /// The number of workers.
     pub workers: usize,
+    /// No listener is opened: the server only drains its queue.
+    pub drain_only: bool,
 }
 
 /// The running threads.
@@ -95,12 +97,16 @@ pub struct SessionWorkers {
 }
 
 impl ListenerOpener {
-    /// The listeners of a configuration, in its order, without logins: see [`enable_auth`].
+    /// The listeners of a configuration, in its order, without logins: see [`enable_auth`]. A
+    /// server that only drains its queue has none, and closes the inherited sockets.
     ///
     /// # Errors
     ///
     /// An address cannot be bound, or an inherited socket belongs to no listener.
     pub fn open(mut self, config: &Config) -> anyhow::Result<Vec<BoundListener>> {
+        if self.drain_only {
+            return Ok(Vec::new());
+        }
         let listeners = config.listeners.iter().map(|listener| self.listener(config, listener));
         let listeners = listeners.collect::<anyhow::Result<_>>()?;
         self.inherited.check_all_taken()?;
@@ -347,8 +353,12 @@ mod tests {
             let text = format!("[[listener]]\nprotocol = \"smtp\"\naddress = \"{address}\"\n");
             Config::parse(&text, "text", "mx.here").unwrap_or_else(|faults| panic!("{faults}"))
         };
-        let listener_set =
-            || ListenerOpener { previous: Vec::new(), inherited: InheritedSockets::default(), workers: 2 };
+        let listener_set = || ListenerOpener {
+            previous: Vec::new(),
+            inherited: InheritedSockets::default(),
+            workers: 2,
+            drain_only: false,
+        };
         let mut listeners = listener_set().open(&parse("127.0.0.1:0")).unwrap();
         let bound_listener = listeners.pop().unwrap();
         let again = parse(&bound_listener.address().to_string());
