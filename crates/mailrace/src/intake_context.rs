@@ -11,8 +11,8 @@ use net::{ConnectionLimiter, ConnectionLimits};
 use spool::Spool;
 
 use crate::from_config;
-use crate::log::{self, Log};
 use config::{self, Config};
+use server_log::Log;
 
 /// The parts of it that can fail, or that depend on the system.
 pub struct IntakeContextParts {
@@ -44,7 +44,7 @@ pub fn create(
         directory: policy.directory,
         event_log: log.clone() as Arc<dyn EventLog>,
         logs_subjects: config.log.subject,
-        operator_log: Arc::new(log::throttled(log)),
+        operator_log: Arc::new(from_config::throttled_log(log)),
         load,
         connection_limiter: ConnectionLimiter::new(connection_limits(config, policy.sessions_max)),
         refusals: Arc::default(),

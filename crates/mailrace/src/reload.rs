@@ -46,11 +46,11 @@ use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
-use crate::log::Log;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{check, from_config, logins};
+use server_log::Log;
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 

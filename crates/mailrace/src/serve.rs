@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use config::{self, Config, ConfigSource, LoadedConfig, LogTarget, TableKind, TransportKind};
+use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
@@ -31,7 +31,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
 use crate::exit::ExitError;
-use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
@@ -41,6 +40,7 @@ use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::workers::{self, BoundListener, ConfigGeneration, ListenerOpener, SessionWorkers, runtime};
 use crate::{exit, from_config, intake_context};
+use server_log::{Log, LogTarget};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);

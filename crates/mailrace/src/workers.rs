@@ -25,11 +25,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::from_config;
-use crate::log::Log;
 use crate::logins::ServerSecret;
 use crate::stderr::print_stderr;
 use config::{Config, ListenerProtocol, ListenerSettings};
 use mail::{LogLevel, ServerLog};
+use server_log::Log;
 
 /// Threads of each worker that may wait for a disk.
 const BLOCKING_THREADS_MAX: usize = 16;
