@@ -44,6 +44,10 @@ class Side:
         """The disk space that one round needs."""
         return self.message_octets * self.load.messages_max if self.message_octets else 0
 
+    def create(self, place):
+        """A server in this folder, which is not started."""
+        return self.server(place)
+
     def measure(self, server, place):
         """Runs the load on a started server and checks that the server kept the messages."""
         figures = pairs.measure(server, lambda: self.load.run(server.port, place))
@@ -118,9 +122,9 @@ def _turn(name, side, folder, configurations):
     def turn(number):
         place = folder / f"{number}-{name}"
         place.mkdir()
-        machine.settle()
-        server = side.server(place)
+        server = side.create(place)
         try:
+            machine.settle()
             server.start()
             figures = side.measure(server, place)
             configurations[server.name] = server.configuration()

@@ -10,7 +10,7 @@ import dataclasses
 import pairs
 from comparison import Side
 from peers import exim, machine, outbound, postfix
-from peers.mailrace import Mailrace, route
+from peers.mailrace import BINARY, Mailrace, route
 from peers.postfix import Postfix
 
 RUNNERS = 4  # the best for Exim on two cores, of 1, 2, 4, 8 and 16
@@ -56,12 +56,14 @@ class Drain(Side):
         return figures
 
 
-def mailrace(*hops, name="mailrace", settings="", limits="", held=True):
+def mailrace(*hops, name="mailrace", settings="", limits="", held=True, binary=BINARY):
     """Mailrace with default settings plus `settings` and `limits`, with these next hops."""
 
     def make(place, destinations):
         routes = "".join(route(one.domain, f"[{one.address}]:{one.port}") for one in destinations)
-        return Mailrace(place, networks=("127.0.0.0/8",), limits=limits, extra=settings + routes, held=held)
+        return Mailrace(
+            place, networks=("127.0.0.0/8",), limits=limits, extra=settings + routes, held=held, binary=binary
+        )
 
     return lambda place: outbound.Outbound(name, place, make, *hops)
 

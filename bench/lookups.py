@@ -160,9 +160,9 @@ class Users:
         """Mailrace with a table in a file."""
         return LookupServer("cdb", _mailrace(place, f'{_TABLE}type = "cdb"\npath = "{self._cdb}"\n'))
 
-    def cold(self, place):
+    def cold(self, place, binary=BINARY):
         """Mailrace with the directory and an empty cache."""
-        return LookupServer("cold", _mailrace(place, self._ldap_table()), self.slapd)
+        return LookupServer("cold", _mailrace(place, self._ldap_table(), binary), self.slapd)
 
     def warm(self, place):
         """Mailrace with the directory and all users in the cache."""
@@ -197,8 +197,8 @@ def _postfix(place, table):
     return postfix.Postfix(place, "tuned", [*_POSTFIX_LINES, f"virtual_mailbox_maps = {table}"])
 
 
-def _mailrace(place, table):
-    return Mailrace(place, concurrency=0, mailboxes="directory", limits=_LIMITS, extra=table)
+def _mailrace(place, table, binary=BINARY):
+    return Mailrace(place, concurrency=0, mailboxes="directory", limits=_LIMITS, extra=table, binary=binary)
 
 
 def _stats(server):

@@ -17,6 +17,7 @@ from . import accounting
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("MAILRACE_BIN", ROOT / "target/release/mailrace")).resolve()
 _LISTENING = re.compile(rb"listening protocol=(\w+) address=127\.0\.0\.1:(\d+)")
+_DRAINING = b"draining the queue"
 _START_SECONDS_MAX = 120.0
 _STOP_SECONDS_MAX = 60.0
 
@@ -90,20 +91,16 @@ class Mailrace:
         """Starts it, behind `wrapper` if given, and returns the seconds until all listeners were
         bound.
         """
-        if not self.binary.exists():
-            raise RuntimeError(f"{self.binary} is missing: run `make` first")
-        begin, offset = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
-        argv = [*wrapper, str(self.binary), "serve", "--config", str(self.config)]
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                self.group.command(argv), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self.group.watch(self.process.pid)
-        self._await_listeners(begin, offset)
+        begin = time.monotonic()
+        self._launch(wrapper, (), self._has_listeners)
         seconds = time.monotonic() - begin
         if self._held:
             self._queue("pause", "standard")
         return seconds
+
+    def start_draining(self, wrapper=()):
+        """Starts it to drain its queue and end; returns when it has said so."""
+        self._launch(wrapper, ("--drain-only",), lambda logged: _DRAINING in logged)
 
     def release(self):
         """Releases held deliveries."""
@@ -171,21 +168,36 @@ class Mailrace:
             raise RuntimeError(f"{' '.join(argv[1:])}: {answer.stderr.strip()}")
         return answer.stdout
 
-    def _await_listeners(self, begin, offset):
-        wanted = self.config.read_text().count("[[listener]]")
+    def _launch(self, wrapper, options, is_ready):
+        """Starts the process, and waits until `is_ready` says so of what it has logged."""
+        if not self.binary.exists():
+            raise RuntimeError(f"{self.binary} is missing: run `make` first")
+        begin, offset = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
+        argv = [*wrapper, str(self.binary), "serve", *options, "--config", str(self.config)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.group.command(argv), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.group.watch(self.process.pid)
         while True:
+            ended = self.process.poll()  # before reading: it may have logged that it is ready, and ended
             with open(self.log, "rb") as log:
                 log.seek(offset)
-                found = {protocol.decode(): int(port) for protocol, port in _LISTENING.findall(log.read())}
-            if len(found) == wanted:
-                self.ports = found
-                return
-            if self.process.poll() is not None:
-                raise RuntimeError(f"mailrace ended with {self.process.returncode}:\n{self.log_tail()}")
+                if is_ready(log.read()):
+                    return
+            if ended is not None:
+                raise RuntimeError(f"mailrace ended with {ended}:\n{self.log_tail()}")
             if time.monotonic() > begin + _START_SECONDS_MAX:
                 self.kill()
-                raise RuntimeError(f"mailrace is not listening:\n{self.log_tail()}")
+                raise RuntimeError(f"mailrace is not ready:\n{self.log_tail()}")
             time.sleep(0.01)
+
+    def _has_listeners(self, logged):
+        found = {protocol.decode(): int(port) for protocol, port in _LISTENING.findall(logged)}
+        if len(found) < self.config.read_text().count("[[listener]]"):
+            return False
+        self.ports = found
+        return True
 
     def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra):
         if users is not None:

@@ -8,7 +8,7 @@ import comparison
 import pairs
 from comparison import Comparison, Side
 from peers import postfix
-from peers.mailrace import Mailrace
+from peers.mailrace import BINARY, Mailrace
 from peers.smtp import Load, Sink
 
 MESSAGE_DISK_OCTETS = 9000  # for 6,000 bytes, with header, file system blocks and segments
@@ -23,9 +23,9 @@ NOTES = (
 )
 
 
-def mailrace(place):
+def mailrace(place, binary=BINARY):
     """Mailrace, which queues all mail."""
-    return Mailrace(place, concurrency=0)
+    return Mailrace(place, concurrency=0, binary=binary)
 
 
 def postfix_tuned(place):

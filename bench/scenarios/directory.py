@@ -22,6 +22,7 @@ import pairs
 from comparison import Comparison
 from lookups import LookupSide, LookupSource, Users
 from peers import ldap_load, load, machine, people
+from peers.mailrace import BINARY
 
 from . import Scenario
 
@@ -84,24 +85,31 @@ def scenario(options):
         return found.finish(options)
 
 
+def cold_side(shared, count, binary=BINARY):
+    """Mailrace with the directory, an empty cache, and each of `count` messages to a different recipient.
+    The list of recipients must exist.
+    """
+    each_once = {"recipients_from": str(shared.shuffled), "order": "turn"}
+    return _side(functools.partial(shared.cold, binary=binary), count, each_once)
+
+
 def _sides(shared):
     anyone = {"recipient": people.address("{}"), "users": shared.count}
-    each_once = {"recipients_from": str(shared.shuffled), "order": "turn"}
-
-    def side(server, count, to=anyone):
-        octets = _FILE_OCTETS if count == POSTFIX_COUNT else _RECORD_OCTETS
-        return LookupSide(server, LookupSource(count, octets=0, per_connection=3, **to), octets)
-
     return {
-        "hash": side(functools.partial(shared.local_postfix, "hash"), POSTFIX_COUNT),
-        "lmdb": side(functools.partial(shared.local_postfix, "lmdb"), POSTFIX_COUNT),
-        "ldap": side(functools.partial(shared.ldap_postfix, "ldap", "ldap"), POSTFIX_COUNT),
-        "proxy": side(functools.partial(shared.ldap_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT),
-        "cdb": side(shared.cdb, MAILRACE_COUNT),
-        "warm": side(shared.warm, MAILRACE_COUNT),
-        "cold": side(shared.cold, min(MAILRACE_COUNT, shared.count), each_once),
-        "replica": side(shared.replica, MAILRACE_COUNT),
+        "hash": _side(functools.partial(shared.local_postfix, "hash"), POSTFIX_COUNT, anyone),
+        "lmdb": _side(functools.partial(shared.local_postfix, "lmdb"), POSTFIX_COUNT, anyone),
+        "ldap": _side(functools.partial(shared.ldap_postfix, "ldap", "ldap"), POSTFIX_COUNT, anyone),
+        "proxy": _side(functools.partial(shared.ldap_postfix, "proxy", "proxy:ldap"), POSTFIX_COUNT, anyone),
+        "cdb": _side(shared.cdb, MAILRACE_COUNT, anyone),
+        "warm": _side(shared.warm, MAILRACE_COUNT, anyone),
+        "cold": cold_side(shared, min(MAILRACE_COUNT, shared.count)),
+        "replica": _side(shared.replica, MAILRACE_COUNT, anyone),
     }
+
+
+def _side(server, count, to):
+    octets = _FILE_OCTETS if count == POSTFIX_COUNT else _RECORD_OCTETS
+    return LookupSide(server, LookupSource(count, octets=0, per_connection=3, **to), octets)
 
 
 def _row(name, side, rounds):

@@ -7,68 +7,71 @@ counted.
 """
 
 import dataclasses
+import functools
 import os
 import shutil
 import time
 
+import comparison
 import pairs
-import report
-from peers import machine, postfix
-from peers.mailrace import Mailrace
+from comparison import Comparison, Side
+from peers import postfix
+from peers.mailrace import BINARY, Mailrace
 from peers.smtp import Load
-
-from . import Scenario
 
 USERS, SOURCES = 2000, 10
 _EMPTY_SECONDS_MAX = 600
 _MESSAGE_DISK_OCTETS = 20_000  # a message, its queue record, and its share of the folders
 
-TARGETS = [
+TARGETS = (
     pairs.Target("mailrace", "postfix", "rate", least=8),
     pairs.Target("mailrace", "postfix", "cpu_per_thousand", most=1 / 10),
-]
-NOTES = [
+)
+NOTES = (
     f"{SOURCES} processes of smtp-source with {100 // SOURCES} sessions each; each sends one message to each user.",
     "The time is from the first connection until the queue is empty; both queues are checked every 50 ms.",
     "All Maildirs exist before. The messages in all new/ folders were counted afterwards.",
-]
+)
 
 
-def scenario(options):
-    """Postfix virtual(8) and Mailrace in turns."""
-    users = max(SOURCES, USERS // options.shrink)
-    names = [f"{number}user" for number in range(1, users + 1)]
-    load = Load(users * SOURCES, sources=SOURCES, numbered=True)
-    commands = {side: [f"{SOURCES} x " + " ".join(load.command("PORT"))] for side in ("postfix", "mailrace")}
-    configurations = {}
+@dataclasses.dataclass(frozen=True)
+class MaildirSide(Side):
+    """A side whose server delivers to Maildirs. `server` gets the folder, that of the Maildirs, and the
+    names of the users, to each of whom each source sends one message.
+    """
 
-    def side(start):
-        def run(number):
-            place = folder / f"{number}-{start.__name__}"
-            place.mkdir()
-            maildirs = place / "mail"
-            _make_maildirs(maildirs / "bench.test", names)
-            machine.settle()
-            server = start(place, maildirs, names)
-            try:
-                server.start()
-                figures = pairs.measure(server, lambda: _until_empty(server, load))
-            finally:
-                server.stop()
-            _check_messages(maildirs / "bench.test", names, load.count)
-            configurations[server.name] = server.configuration()
-            return figures
+    def for_trial(self, divisor):
+        """The same side with fewer users."""
+        trial = super().for_trial(divisor)
+        whole = trial.load.count - trial.load.count % trial.load.sources
+        return dataclasses.replace(trial, load=dataclasses.replace(trial.load, count=whole))
 
-        return run
+    def create(self, place):
+        """A server and its Maildirs."""
+        maildirs, names = place / "mail", _users(self.load)
+        _make_maildirs(maildirs / "bench.test", names)
+        return self.server(place, maildirs, names)
 
-    with machine.run_folder("maildir") as folder:
-        machine.require_space(folder, 2 * options.pairs * load.count * _MESSAGE_DISK_OCTETS)
-        facts = machine.describe(folder)
-        found = pairs.rounds(options.pairs, {"postfix": side(_postfix), "mailrace": side(_mailrace)}, options.sides)
-        return report.Report(
-            "maildir", f"Delivering to {users:,} Maildirs", facts, folder, commands, NOTES, configurations,
-            rounds=found, targets=TARGETS,
-        ).finish(options)  # fmt: skip
+    def measure(self, server, place):
+        """Runs the load until the queue is empty, and counts the messages in the Maildirs."""
+        figures = pairs.measure(server, lambda: _until_empty(server, place, self.load))
+        new = (place / "mail/bench.test" / name / "new" for name in _users(self.load))
+        if (found := sum(len(os.listdir(folder)) for folder in new)) != self.load.count:
+            raise RuntimeError(f"{found} messages were delivered, {self.load.count} were sent")
+        return figures
+
+
+def mailrace_side(users, binary=BINARY):
+    """Mailrace with this many users."""
+    return _side(functools.partial(_mailrace, binary=binary), users)
+
+
+def _side(server, users):
+    return MaildirSide(server, Load(users * SOURCES, sources=SOURCES, numbered=True), _MESSAGE_DISK_OCTETS)
+
+
+def _mailrace(place, maildirs, names, binary):
+    return Mailrace(place, users=names, maildirs=maildirs, binary=binary)
 
 
 def _postfix(place, maildirs, names):
@@ -78,13 +81,13 @@ def _postfix(place, maildirs, names):
     return postfix.Postfix(place, "tuned", postfix.maildir_lines(maildirs, table))
 
 
-def _mailrace(place, maildirs, names):
-    return Mailrace(place, users=names, maildirs=maildirs)
+def _users(load):
+    return [f"{number}user" for number in range(1, load.count // load.sources + 1)]
 
 
-def _until_empty(server, load):
+def _until_empty(server, place, load):
     begin = time.monotonic()
-    done = load.run(server.port)
+    done = load.run(server.port, place)
     server.wait_until_empty(_EMPTY_SECONDS_MAX)
     return dataclasses.replace(done, seconds=time.monotonic() - begin)
 
@@ -98,10 +101,11 @@ def _make_maildirs(parent, names):
             shutil.chown(folder, "nobody", "nogroup")
 
 
-def _check_messages(parent, names, count):
-    found = sum(len(os.listdir(parent / name / "new")) for name in names)
-    if found != count:
-        raise RuntimeError(f"{found} messages were delivered, {count} were sent")
+MAILDIR = Comparison(
+    f"Delivering to {USERS:,} Maildirs",
+    {"postfix": _side(_postfix, USERS), "mailrace": mailrace_side(USERS)},
+    TARGETS,
+    NOTES,
+)
 
-
-SCENARIOS = {"maildir": Scenario(scenario, ("postfix", "mailrace"))}
+SCENARIOS = comparison.scenarios({"maildir": MAILDIR})

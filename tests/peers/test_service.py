@@ -14,6 +14,8 @@ import unittest
 import unittest.mock
 
 from harness import Client, Mailrace, await_messages, folder, make_message
+from peers.mailrace import route
+from peers.smtp import free_port
 
 # LISTEN_PID must be the process that gets the sockets, so a shell sets it to its own id and becomes
 # the server.
@@ -27,7 +29,8 @@ class Service(unittest.TestCase):
         made = folder()
         self.addCleanup(made.cleanup)
         self.folder = pathlib.Path(made.name)
-        self.server = Mailrace(self.folder, users=["alice"])
+        far = route("far.test", f"[127.0.0.1]:{free_port()}")
+        self.server = Mailrace(self.folder, users=["alice"], networks=["127.0.0.0/8"], extra=far)
         self.addCleanup(self.server.stop)
 
     def listening(self):
@@ -78,6 +81,21 @@ class Service(unittest.TestCase):
             client.greet()
             self.assertEqual(client.deliver(make_message("passed"), "alice@bench.test").code, 250)
         await_messages(self.server, "alice", 1)
+
+    def test_a_server_that_only_drains_its_queue_closes_a_socket_that_was_passed(self):
+        passed = self.listening()
+        self.start_with(passed)
+        with Client(passed.getsockname()[1]) as client:
+            client.greet()
+            # Its next hop is down, so it stays in the queue.
+            self.assertEqual(client.deliver(make_message("waits"), "bob@far.test").code, 250)
+        self.assertEqual(self.server.terminate(), 0)
+        self.start_with(passed, self.server.start_draining)
+        self.assertEqual(self.server.queued(), 1)
+        address = passed.getsockname()
+        passed.close()
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
 
     def test_clients_that_connected_before_the_start_are_served(self):
         passed = self.listening()
@@ -144,7 +162,8 @@ class Service(unittest.TestCase):
         environment = ["env", "LISTEN_FDS=1", "LISTEN_FDNAMES=smtp"]
         return [*environment, "sh", "-c", f"exec 3<&{passed.fileno()}; {BECOME}", "sh"]
 
-    def start_with(self, passed):
+    def start_with(self, passed, start=None):
+        """Starts the server, by another function than its own if given."""
         os.set_inheritable(passed.fileno(), True)
         popen, argv = subprocess.Popen, self.passing(passed)
 
@@ -152,7 +171,7 @@ class Service(unittest.TestCase):
             return popen(*arguments, **options, pass_fds=[passed.fileno()])
 
         with unittest.mock.patch("subprocess.Popen", keeping):
-            self.server.start(argv)
+            (start or self.server.start)(argv)
 
     def run_with(self, passed):
         """A server that is expected to end on its own."""

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 use mail::{Address, Networks};
 use protocol::smtp::server::TlsMode;
+use server_log::LogSettings;
 use spool::Durability;
 
 pub use access::{AccessRule, DnsblZone, EnvelopePattern, NotationError};
@@ -264,43 +265,6 @@ impl SpoolSettings {
     fn with_data_dir(data_dir: &Path) -> Self {
         let spool::Config { segment_bytes, durability, spare_segments, .. } = spool::Config::default();
         SpoolSettings { lanes: vec![data_dir.join("spool")], durability, segment_octets: segment_bytes, spare_segments }
-    }
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// `time event key=value ...`
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// The destination of log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogTarget {
-    /// Standard error.
-    Stderr,
-    /// A file, to which lines are appended.
-    File(PathBuf),
-}
-
-/// Log settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSettings {
-    /// The format.
-    pub format: LogFormat,
-    /// The destination.
-    pub to: LogTarget,
-    /// Lines that may wait to be written. Further lines are dropped and counted.
-    pub queue: usize,
-    /// Whether to log the subject of each message.
-    pub subject: bool,
-}
-
-impl Default for LogSettings {
-    fn default() -> Self {
-        LogSettings { format: LogFormat::Text, to: LogTarget::Stderr, queue: 65_536, subject: false }
     }
 }
 

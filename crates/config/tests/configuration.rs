@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use config::{
-    Config, DEFAULT, ListenerProtocol, LogFormat, LogTarget, QueueSettings, TlsVersion, TransportKind,
-    TransportSettings,
-};
+use config::{Config, DEFAULT, ListenerProtocol, QueueSettings, TlsVersion, TransportKind, TransportSettings};
 use mailbox::LineEnds;
 use mailbox::quota::OverQuotaAction;
 use proptest::prelude::*;
 use protocol::smtp::server::TlsMode;
 use route::DomainPattern;
+use server_log::{LogFormat, LogTarget};
 use spool::Durability;
 
 fn parse(text: &str) -> Result<Config, String> {

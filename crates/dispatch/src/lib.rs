@@ -16,6 +16,7 @@
 mod classifier;
 mod classifier_worker;
 mod delivery_route;
+mod drain_watch;
 mod dsn_sender;
 mod local_deliverer;
 mod message_cache;
@@ -53,6 +54,7 @@ pub use classifier::ClassifierRules;
 use classifier::{ClassifiedMessage, Classifier};
 use classifier_worker::ClassifierWorker;
 pub use delivery_route::DeliveryRoute;
+use drain_watch::DrainWatch;
 use dsn_sender::DsnConfig;
 pub use dsn_sender::NoticeConfig;
 use local_deliverer::LocalDeliverer;
@@ -104,6 +106,8 @@ enum SchedulerMsg {
     SetDelivery(AllowedDeliveries),
     /// Runs on the scheduler's thread, to read or change the queues.
     WithQueues(Box<dyn FnOnce(&mut Queues) + Send>),
+    /// Reports when only held messages are left.
+    WatchDrain(DrainWatch),
     /// Switches to another configuration.
     Reconfigure(Box<scheduler::SchedulerChange>),
     /// Stops; sent at this time.
@@ -330,6 +334,14 @@ impl Dispatcher {
     /// Applies the prepared configuration. Attempts in progress finish with the old one.
     pub fn apply_change(&self, change: PreparedChange) {
         self.scheduler.send(SchedulerMsg::Reconfigure(change.0));
+    }
+
+    /// Calls `report` once, on the scheduler's thread, as soon as the spool has only messages that
+    /// are held for all remaining recipients, with their number. For a server that takes nothing
+    /// in: what is committed later is not waited for.
+    pub fn notify_when_drained(&self, report: impl FnOnce(usize) + Send + 'static) {
+        let watch = DrainWatch::new(self.worker_factory.messages.clone(), report);
+        self.scheduler.send(SchedulerMsg::WatchDrain(watch));
     }
 
     /// Finishes the attempts in progress and starts no others. Returns false on timeout: a disk or

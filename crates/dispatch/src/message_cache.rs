@@ -54,6 +54,11 @@ impl MessageCache {
         self.spool.message(id)
     }
 
+    /// The number of messages in the spool, whether cached or not.
+    pub(crate) fn count_in_spool(&self) -> u64 {
+        self.spool.stats().messages_live
+    }
+
     fn cached(&self, id: QueueId) -> Option<Arc<CachedMessage>> {
         self.shared.lock().get(&id).and_then(Weak::upgrade)
     }

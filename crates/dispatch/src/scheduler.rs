@@ -16,6 +16,7 @@ use spool::{CommitError, LiveMessage};
 use super::classifier::{ClassifiedMessage, Classifier, ClassifierRules};
 use super::classifier_worker::ClassifyJob;
 use super::delivery_route::DeliveryRoute;
+use super::drain_watch::DrainWatch;
 use super::dsn_sender::{DelayNotices, DsnConfig};
 use super::outcome_handler::OutcomeHandler;
 use super::reclassification::Reclassification;
@@ -83,6 +84,8 @@ pub(super) struct Scheduler {
     reclassify_at: Option<Instant>,
     /// Recipients whose attempts may return them to outdated destinations.
     reclassification: Reclassification,
+    /// Set if somebody waits for the queues to be drained.
+    drain_watch: Option<DrainWatch>,
     /// Since when we are stopping.
     stopping: Option<Timestamp>,
 }
@@ -100,6 +103,7 @@ impl Scheduler {
             edition: 0,
             reclassify_at: None,
             reclassification: Reclassification::default(),
+            drain_watch: None,
             stopping: None,
         }
     }
@@ -122,6 +126,7 @@ impl Scheduler {
             while let Ok(msg) = receiver.try_recv() {
                 self.handle(msg);
             }
+            self.drain_watch = self.drain_watch.take().and_then(|watch| watch.check(&self.queues));
         }
     }
 
@@ -184,6 +189,7 @@ impl Scheduler {
             SchedulerMsg::ReadFailed(attempt, why) => self.postpone(attempt, why),
             SchedulerMsg::SetDelivery(delivery) => self.set_delivery(delivery),
             SchedulerMsg::WithQueues(question) => question(&mut self.queues),
+            SchedulerMsg::WatchDrain(watch) => self.drain_watch = Some(watch),
             SchedulerMsg::Reconfigure(change) => self.reconfigure(*change),
             SchedulerMsg::Stop(at) => self.stopping = Some(at),
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use net::{Certificate, CertificateError, TlsServer};
 use parking_lot::Mutex;
 
-use crate::log::Log;
 use mail::{LogLevel, ServerLog};
+use server_log::Log;
 
 /// Checks the files of the current acceptor at intervals, forever, and reloads them if they
 /// changed. The disk is read on a blocking thread.

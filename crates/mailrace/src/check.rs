@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use config::{AuthBackend, Config, ConfigSource, ListenerProtocol, LoadedConfig, LogTarget, QueueSettings, TableKind};
+use config::{AuthBackend, Config, ConfigSource, ListenerProtocol, LoadedConfig, QueueSettings, TableKind};
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
 use protocol::smtp::server::TlsMode;
+use server_log::LogTarget;
 use spool::Durability;
 
 pub use sockets::unreachable_socket_warnings;

@@ -25,6 +25,7 @@ Exit codes:
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
       a reload requires a restart
    2  mail for an address would bounce (sendmail -bv)
+   3  mail is left in the queue (serve --drain-only)
   64  wrong command line
   65  invalid data, such as an error in a text table
   69  the server does not answer, or a table lookup failed
@@ -102,7 +103,7 @@ impl Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Receive, store and deliver mail until stopped
-    Serve,
+    Serve(ServeArgs),
     /// Report all errors in the configuration
     ///
     /// It also warns about likely mistakes: rules that never match, files with secrets that
@@ -158,6 +159,19 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Options of `serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Accept no mail, and end when the queue is empty
+    ///
+    /// No listener is opened, inherited sockets are closed, and mail of local programs stays in the
+    /// drop folder. What is in the queue is delivered as usual, with all retries and notices. The
+    /// exit code is 0 only if the queue is empty. It is 3 if mail is left: only held messages, or
+    /// any after SIGTERM or SIGINT.
+    #[arg(long)]
+    pub drain_only: bool,
 }
 
 /// Shells with completion scripts.

@@ -50,7 +50,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Check => check_config(config),
         Command::Table(command) => table(config, command),
-        Command::Serve => serve::run(&load_and_announce(config)?),
+        Command::Serve(how) => serve::run(&load_and_announce(config)?, how.drain_only),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => control_client::print_explanation(&config::load(config)?.config, what),
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),

@@ -10,6 +10,8 @@ use config::{ConfigErrors, LoadError};
 pub const NEGATIVE: u8 = 1;
 /// Mail for an address would bounce (`sendmail -bv`).
 pub const UNDELIVERABLE: u8 = 2;
+/// Mail is left in the queue (`serve --drain-only`).
+pub const MAIL_LEFT: u8 = 3;
 /// The command line is wrong.
 pub const USAGE: u8 = 64;
 /// Invalid data.

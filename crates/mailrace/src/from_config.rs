@@ -16,21 +16,21 @@ use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits};
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
-use intake::{DomainMatcher, IntakeContext};
+use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
-use mail::{Address, OperatorLog};
+use mail::{Address, LogLevel, OperatorLog, ServerLog};
 use net::{TlsClient, TlsServer, TlsServerError};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
-use crate::log::{self, Log};
 use crate::tables::OpenTables;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
+use server_log::Log;
 
 pub use access::{DnsblLists, compile_access_rules};
 
@@ -273,6 +273,11 @@ pub fn local_transports(config: &Config, tables: &OpenTables, counter: Option<&U
     maildirs.map(|(name, maildir)| local_transport(name, maildir, tables, counter)).collect()
 }
 
+/// A log of problems with clients, as warnings, at most one a second.
+pub fn throttled_log(log: Arc<Log>) -> ThrottledLog {
+    ThrottledLog::new(move |what, left_out| log.event(LogLevel::Warning, what, &[("left_out", &left_out)]))
+}
+
 /// Checks the quotas of mailboxes at RCPT; None if no transport has a quota.
 pub fn quota_checker(
     transports: &[LocalTransport],
@@ -283,7 +288,7 @@ pub fn quota_checker(
         let (name, mailbox_paths) = (transport.name.clone(), transport.mailbox_paths.clone());
         Some(QuotaTransport { name, mailbox_paths, quota: transport.quota.clone()? })
     };
-    let log = log::throttled(log.clone());
+    let log = throttled_log(log.clone());
     let log = Box::new(move |text: fmt::Arguments<'_>| log.log_line(text));
     MailboxQuotaChecker::new(transports.iter().filter_map(with_quota), directory, log)
 }

@@ -12,8 +12,8 @@ use net::{ConnectionLimiter, ConnectionLimits};
 use spool::Spool;
 
 use crate::from_config;
-use crate::log::{self, Log};
 use config::{self, Config};
+use server_log::Log;
 
 /// The parts of it that can fail, or that depend on the system.
 pub struct IntakeContextParts {
@@ -40,7 +40,7 @@ pub fn create(
     log: Arc<Log>,
 ) -> IntakeContext {
     let limits = &config.limits;
-    let operator_log: Arc<dyn OperatorLog> = Arc::new(log::throttled(log.clone()));
+    let operator_log: Arc<dyn OperatorLog> = Arc::new(from_config::throttled_log(log.clone()));
     IntakeContext {
         spool,
         checks: check_chain(&policy, &operator_log),

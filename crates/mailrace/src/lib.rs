@@ -3,11 +3,10 @@
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
 //! configuration, both with what `server_parts` builds; `workers` run the sessions with what `intake_context` gives them.
 //! `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
-//! translate or open what the configuration names; `log` and `log_line` report. `inject` takes mail
-//! from local programs and leaves it in the folder of `intake::drop_folder`, for which
-//! `drop_notices` writes the notices. `check`, `import_command`, `log_summary`, `password`,
-//! `manual` and `spool_commands` are commands; `privileges`, `service`, `exit`, `output` and
-//! `stderr` concern the process.
+//! translate or open what the configuration names. `inject` takes mail from local programs and
+//! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
+//! `check`, `import_command`, `log_summary`, `password`, `manual` and `spool_commands` are commands;
+//! `privileges`, `service`, `exit`, `output` and `stderr` concern the process.
 
 pub mod certificates;
 pub mod check;
@@ -21,8 +20,6 @@ pub mod import_command;
 pub mod inject;
 pub mod intake_context;
 pub mod listeners;
-pub mod log;
-mod log_line;
 pub mod log_summary;
 pub mod logins;
 pub mod manual;

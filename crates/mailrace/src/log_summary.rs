@@ -7,7 +7,6 @@
 
 mod count;
 mod json;
-mod line;
 mod text;
 mod top;
 
@@ -76,7 +75,7 @@ fn read_file(path: &Path, summary: &mut LogSummary) -> anyhow::Result<()> {
 fn read(log: &mut dyn BufRead, summary: &mut LogSummary) -> io::Result<()> {
     let mut octets = Vec::new();
     while next_line(log, &mut octets)? {
-        match str::from_utf8(&octets).ok().and_then(line::parse) {
+        match str::from_utf8(&octets).ok().and_then(server_log::parse_line) {
             Some(line) => summary.count(&line),
             None => summary.count_unreadable(),
         }
@@ -116,9 +115,8 @@ mod tests {
     use mail::{Address, EnhancedCode, LoggedHeader, MailEvent, QueueId, Reply, SpoolId, Timestamp};
 
     use super::*;
-    use crate::log_line::{self as log_line, LogEntry};
-    use config::LogFormat;
     use mail::LogLevel;
+    use server_log::{LogEntry, LogFormat};
 
     const START: u64 = 1_795_196_776_123;
 
@@ -210,7 +208,8 @@ mod tests {
             delivered(9, "bob@example.org", None, 100_000),
         ];
         let mut out = String::new();
-        let mut write = |n: u64, line| log_line::write(&mut out, format, Timestamp(START + n * 1_800_000), &line);
+        let mut write =
+            |n: u64, line| server_log::write_line(&mut out, format, Timestamp(START + n * 1_800_000), &line);
         (0..).zip(facts).for_each(|(n, fact)| write(n, LogEntry::Mail(fact)));
         write(15, LogEntry::Server { level: LogLevel::Warning, text: "a table is down".into(), fields: Vec::new() });
         out

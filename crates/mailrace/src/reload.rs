@@ -49,11 +49,11 @@ use crate::exit::{self, ExitError, FormattedError};
 use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::listeners::{self, SessionParts};
-use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::tables::{self, OpenTables};
 use crate::{check, from_config};
+use server_log::Log;
 
 use config_diff::{ConfigDifference, differences, is_same_tls, routes_differ};
 
@@ -62,6 +62,8 @@ const RELEASE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The running server: the parts that a reload replaces.
 pub struct RunningServer {
+    /// The server takes nothing in, whatever configuration is loaded.
+    pub drain_only: bool,
     /// The configuration in force.
     pub loaded: LoadedConfig,
     /// What the process allows.
@@ -88,8 +90,8 @@ pub struct RunningServer {
     pub control_server: ControlServer,
     /// What its handlers share.
     pub control_context: SharedControlState,
-    /// The drop folder scanner.
-    pub drop_scanner: DropFolderScanner,
+    /// The drop folder scanner; None if the server only drains its queue.
+    pub drop_scanner: Option<DropFolderScanner>,
     /// The load monitor.
     pub gauges: load::LoadMonitorThread,
     /// The acceptor that the certificate task watches.
@@ -182,7 +184,10 @@ impl RunningServer {
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
         };
         let (open, inherited) = (self.workers.listeners(), InheritedSockets::default());
-        let sockets = listeners::open_sockets(new, &open, inherited, self.limits.threads)?;
+        let sockets = match self.drain_only {
+            true => Vec::new(),
+            false => listeners::open_sockets(new, &open, inherited, self.limits.threads)?,
+        };
         let drop_runtime = session_runtime().context("the drop")?;
         let difference = DispatcherDifference {
             routes: routes_differ(old, new) || !self.tables.is_same(&tables),
@@ -232,7 +237,9 @@ impl RunningServer {
         let parts =
             from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
-        self.drop_scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        if let Some(scanner) = &self.drop_scanner {
+            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+        }
         let commit_notifiers = &self.commit_notifiers;
         let parts = SessionParts { intake: &intake, acceptor: acceptor.as_ref(), secret, commit_notifiers };
         let listeners = parts.listeners(config, sockets);

@@ -2,6 +2,8 @@
 //! after binding, runs until SIGTERM or SIGINT, and closes everything in reverse order. A second
 //! signal, or one during the start, ends the process at once. SIGKILL is safe at any time. SIGUSR1
 //! reopens the log file; SIGHUP does too, and reloads the configuration ([`crate::reload`]).
+//!
+//! With `--drain-only` it takes nothing in, and also ends when nothing but held mail is left.
 
 use std::fmt::Display;
 use std::io;
@@ -13,7 +15,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use config::{self, Config, ConfigSource, LoadedConfig, LogTarget, TableKind, TransportKind};
+use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
 use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
@@ -29,8 +31,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
+use crate::exit::ExitError;
 use crate::listeners::{self, SessionParts};
-use crate::log::Log;
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
@@ -39,17 +41,23 @@ use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
 use crate::tables::{self, OpenTables};
 use crate::{exit, from_config, intake_context};
+use server_log::{Log, LogTarget};
 
 /// At shutdown, sessions in the middle of a message may take this long to finish it.
 const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Runs the server until it is told to stop.
-pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
+/// Runs the server until it is told to stop, or with `drain_only` until its queue is drained.
+///
+/// # Errors
+///
+/// The server cannot be started; or with `drain_only`, mail is left in the queue.
+pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     abort_on_panic();
     let config = &loaded.config;
     let manager = ServiceManager::from_environment();
     let is_serving = Arc::new(AtomicBool::new(false));
-    let mut commands = start_signal_thread(is_serving.clone()).context("starting")?;
+    let (command_sender, mut commands) = unbounded_channel();
+    start_signal_thread(is_serving.clone(), command_sender.clone()).context("starting")?;
     let runtime = session_runtime().context("starting")?;
     let files = privileges::set_umask_and_rlimit()?;
     let limits = ProcessLimits { files, threads: threads(config) };
@@ -59,7 +67,11 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    let sockets = listeners::open_sockets(config, &[], inherited, limits.threads)?;
+    // A server that only drains its queue closes the inherited sockets.
+    let sockets = match drain_only {
+        true => Vec::new(),
+        false => listeners::open_sockets(config, &[], inherited, limits.threads)?,
+    };
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
@@ -70,16 +82,23 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
-    let inputs = StartInputs { sockets, acceptor, secret, limits, reload_sender };
+    let inputs = StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only };
     let mut running = start(loaded, inputs, log.clone())?;
     is_serving.store(true, Relaxed);
     announce(loaded, &running.workers.listeners(), &log);
     notify_manager(&manager, ServiceState::Ready, &log);
+    if drain_only {
+        start_drain(&running, command_sender, &log);
+    }
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
     loop {
         match runtime.block_on(next_command(&mut commands, &mut reload_requests)) {
             ServerCommand::Stop => break,
+            ServerCommand::StopDrained { held } => {
+                log_drained(held, &log);
+                break;
+            }
             ServerCommand::OpenLog => reopen(&log),
             ServerCommand::Reload(request) => {
                 if request.is_none() {
@@ -96,14 +115,36 @@ pub fn run(loaded: &LoadedConfig) -> anyhow::Result<()> {
     drop(reload_requests);
     log.event(LogLevel::Info, "stopping", &[]);
     notify_manager(&manager, ServiceState::Stopping, &log);
-    stop(running, &runtime, &log);
+    let left = stop(running, &runtime, &log);
     log.event(LogLevel::Info, "stopped", &[]);
     log.close();
-    Ok(())
+    match left {
+        1.. if drain_only => {
+            Err(ExitError { code: exit::MAIL_LEFT, text: format!("messages left in the queue: {left}") }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Stops everything, from the listeners to the spool.
-fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
+/// Logs that nothing is accepted, and sends a command when only held messages are left.
+fn start_drain(running: &RunningServer, commands: UnboundedSender<ServerCommand>, log: &Log) {
+    let messages = running.intake.spool.stats().messages_live;
+    let text = "draining the queue: the server accepts no mail, and ends when the queue is empty";
+    log.event(LogLevel::Info, text, &[("messages", &messages)]);
+    // Only fails at shutdown.
+    running.flow.notify_when_drained(move |held| drop(commands.send(ServerCommand::StopDrained { held })));
+}
+
+/// Logs why draining ends; `held` messages are left.
+fn log_drained(held: usize, log: &Log) {
+    match held {
+        0 => log.event(LogLevel::Info, "the queue is empty", &[]),
+        _ => log.event(LogLevel::Warning, "only held messages are left in the queue", &[("messages", &held)]),
+    }
+}
+
+/// Stops everything, from the listeners to the spool. Returns the number of messages in the spool.
+fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     let RunningServer { intake, workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } =
         running;
     let spool = intake.spool.clone();
@@ -112,13 +153,15 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) {
         log.event(LogLevel::Warning, "closed sessions that took too long to finish", &[]);
     }
     workers.abort();
-    drop_scanner.stop();
+    drop_scanner.into_iter().for_each(DropFolderScanner::stop);
     if !flow.stop() {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
     control_server.stop();
     drop((context, gauges));
+    let left = spool.stats().messages_live;
     close(spool, log);
+    left
 }
 
 /// A server with half of its threads could accept mail and not deliver it, or worse. An aborted one
@@ -176,11 +219,12 @@ struct StartInputs {
     secret: Option<ServerSecret>,
     limits: ProcessLimits,
     reload_sender: ReloadSender,
+    drain_only: bool,
 }
 
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
-    let StartInputs { sockets, acceptor, secret, limits, reload_sender } = inputs;
+    let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
@@ -197,8 +241,13 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
-    let drop_scanner = DropFolderScanner::start(folder).context("starting")?;
+    let drop_scanner = match drain_only {
+        true => None,
+        false => {
+            let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
+            Some(DropFolderScanner::start(folder).context("starting")?)
+        }
+    };
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts =
@@ -207,6 +256,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let notifier_tasks = commit_notifiers.iter().map(|notifier| notifier.clone().run());
     let workers = SessionWorkers::start(listeners, notifier_tasks, &log)?;
     Ok(RunningServer {
+        drain_only,
         loaded: loaded.clone(),
         limits,
         tables,
@@ -311,6 +361,10 @@ struct Signals {
 /// A command to the main thread.
 enum ServerCommand {
     Stop,
+    /// Only this many messages are left, which are held.
+    StopDrained {
+        held: usize,
+    },
     /// With the caller that waits for the answer, if any.
     Reload(Option<ReloadRequest>),
     OpenLog,
@@ -361,13 +415,12 @@ impl Signals {
 }
 
 /// Handles signals on a thread and a runtime of their own: the main ones may be busy or hang.
-fn start_signal_thread(is_serving: Arc<AtomicBool>) -> io::Result<UnboundedReceiver<ServerCommand>> {
+fn start_signal_thread(is_serving: Arc<AtomicBool>, commands: UnboundedSender<ServerCommand>) -> io::Result<()> {
     let runtime = session_runtime()?;
     let signals = runtime.block_on(async { Signals::install() })?;
-    let (sender, commands) = unbounded_channel();
-    let forward = move || runtime.block_on(signals.forward(&is_serving, &sender));
+    let forward = move || runtime.block_on(signals.forward(&is_serving, &commands));
     thread::Builder::new().name("signals".into()).spawn(forward)?;
-    Ok(commands)
+    Ok(())
 }
 
 /// Waits for a signal, or for a reload request on the control socket.

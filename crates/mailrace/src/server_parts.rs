@@ -21,10 +21,10 @@ use crate::drop_notices::DropNoticeComposer;
 use crate::exit::{self, ExitError};
 use crate::from_config::{self, DnsblLists};
 use crate::intake_context::IntakeContextParts;
-use crate::log::Log;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
+use server_log::Log;
 
 /// The parts of a server that depend on its configuration.
 pub struct ServerParts {

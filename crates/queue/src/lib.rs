@@ -307,6 +307,11 @@ impl<R: Clone> Queues<R> {
         self.statuses.iter().map(|lane| lane.stage_counts[RecipientStage::InFlight as usize]).sum()
     }
 
+    /// The number of recipients that are held.
+    pub fn recipients_held(&self) -> usize {
+        self.statuses.iter().map(|lane| lane.stage_counts[RecipientStage::Held as usize]).sum()
+    }
+
     /// The number of attempts that no longer hold a slot, or never did, and are not reported yet.
     pub fn unrecorded_attempts(&self) -> usize {
         self.unrecorded

@@ -10,7 +10,8 @@ use toml::Spanned;
 use super::{Unique, fill_path};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
-use crate::{AdminSettings, LogFormat, LogSettings, LogTarget, SOCKET_PATH_BYTES_MAX, SpoolSettings};
+use crate::{AdminSettings, SOCKET_PATH_BYTES_MAX, SpoolSettings};
+use server_log::{LogFormat, LogSettings, LogTarget};
 
 const DURABILITY: Keywords<bool> = Keywords { supported: &[("commit", false), ("relaxed", true)], planned: &[] };
 

@@ -14,9 +14,10 @@ use super::{print, request_bytes, request_text};
 use crate::cli::QueueShowArgs;
 use crate::exit::{self, ExitError};
 use crate::output::output;
-use config::{Config, LogTarget};
+use config::Config;
 use mail::QueueId;
 use mail::printable;
+use server_log::LogTarget;
 
 /// `mailrace queue show`.
 ///

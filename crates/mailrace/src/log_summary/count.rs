@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use hdrhistogram::Histogram;
 
-use super::line::{LineKind, LogLine};
 use super::top::TopCounter;
-use crate::log_line::events::MailEventKind;
+use server_log::{LineKind, LogLine, MailEventKind};
 
 /// Messages tracked at a time. The size of older ones is unknown when they are delivered.
 const TRACKED_MESSAGES_MAX: usize = 100_000;
@@ -356,7 +355,7 @@ fn generalize_reply(reply: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log_summary::line::parse;
+    use server_log::parse_line;
 
     #[test]
     fn replies_that_differ_in_an_address_or_a_number_are_one_reason() {
@@ -377,13 +376,13 @@ mod tests {
         let mut summary = LogSummary::default();
         for n in 0..TRACKED_MESSAGES_MAX + 10 {
             let line = format!("2026-11-20T17:46:16.123Z received id={n} from=<a@b> recipients=2 size=10");
-            summary.count(&parse(&line).unwrap());
+            summary.count(&parse_line(&line).unwrap());
         }
         assert_eq!(summary.tracked.by_id.len(), TRACKED_MESSAGES_MAX);
         assert_eq!(summary.open(), (2 * TRACKED_MESSAGES_MAX as u64, 20));
         for n in [3, 100, 100] {
             let line = format!("2026-11-20T17:46:16.123Z delivered id={n} to=<a@b> transport=x delay_ms=1");
-            summary.count(&parse(&line).unwrap());
+            summary.count(&parse_line(&line).unwrap());
         }
         assert_eq!((summary.delivered.octets, summary.delivered.without_size), (20, 1));
         assert_eq!(summary.open().0, 2 * TRACKED_MESSAGES_MAX as u64 - 2);

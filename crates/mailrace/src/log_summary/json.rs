@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::count::{DelayHistogram, DestinationCounts, LogSummary};
 use super::top::TopCounter;
-use crate::log_line::events::MailEventKind;
+use server_log::MailEventKind;
 
 /// The whole summary, with at most `top` lines per list.
 pub(super) fn render(summary: &LogSummary, top: usize) -> Value {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::count::{DelayHistogram, DestinationCounts, HourCounts, LogSummary};
 use super::top::TopCounter;
-use crate::log_line::events::MailEventKind;
 use control::columns::{Align, ColumnTable};
+use server_log::MailEventKind;
 
 /// With more hours, each row is a day.
 const HOURS_SHOWN_MAX: usize = 48;
@@ -201,7 +201,7 @@ fn format_duration(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log_summary::line::parse;
+    use server_log::parse_line;
 
     #[test]
     fn units_are_those_in_which_there_are_few_digits() {
@@ -219,7 +219,7 @@ mod tests {
         for hour in 0..100 {
             let time = format!("2026-11-{:02}T{:02}:00:00.000Z", 10 + hour / 24, hour % 24);
             let line = format!("{time} refused client=192.0.2.1 helo=x stage=RCPT reply=\"550 \\u001b[2J\"");
-            summary.count(&parse(&line).unwrap());
+            summary.count(&parse_line(&line).unwrap());
         }
         let page = render(&summary, 3);
         assert!(page.contains("\n  2026-11-10         0          0         0        0       24\n"), "{page}");

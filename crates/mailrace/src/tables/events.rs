@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use lookup::{TableEvent, TableEventHandler};
 
-use crate::log::Log;
 use mail::{LogLevel, ServerLog};
+use server_log::Log;
 
 /// Writes the events of tables to the log.
 pub fn table_event_logger(log: Arc<Log>) -> TableEventHandler {
@@ -69,8 +69,7 @@ mod tests {
     use mail::Timestamp;
 
     use super::*;
-    use crate::log_line::{self, LogEntry};
-    use config::LogFormat;
+    use server_log::{LogEntry, LogFormat};
 
     #[test]
     fn each_event_is_a_line() {
@@ -94,7 +93,7 @@ mod tests {
             log_event(event, |level, text, fields| {
                 let fields = fields.iter().map(|(name, value)| (*name, value.to_string())).collect();
                 let log = LogEntry::Server { level, text: text.into(), fields };
-                log_line::write(&mut out.borrow_mut(), LogFormat::Text, Timestamp(1_795_196_776_123), &log);
+                server_log::write_line(&mut out.borrow_mut(), LogFormat::Text, Timestamp(1_795_196_776_123), &log);
             });
         }
         insta::assert_snapshot!("events", out.take());

@@ -4,7 +4,8 @@
 
 /// The kind of a log line about mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MailEventKind {
+#[expect(missing_docs, reason = "each is the event of its name in docs/logs.md")]
+pub enum MailEventKind {
     Received,
     Delivered,
     Deferred,
@@ -20,7 +21,8 @@ pub(crate) enum MailEventKind {
 }
 
 impl MailEventKind {
-    pub(crate) const ALL: [MailEventKind; 12] = [
+    /// All kinds.
+    pub const ALL: [MailEventKind; 12] = [
         MailEventKind::Received,
         MailEventKind::Delivered,
         MailEventKind::Deferred,
@@ -36,12 +38,12 @@ impl MailEventKind {
     ];
 
     /// The event with this name.
-    pub(crate) fn named(name: &str) -> Option<MailEventKind> {
+    pub fn named(name: &str) -> Option<MailEventKind> {
         MailEventKind::ALL.into_iter().find(|event| event.name() == name)
     }
 
     /// The name in log lines.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             MailEventKind::Received => "received",
             MailEventKind::Delivered => "delivered",
@@ -59,7 +61,7 @@ impl MailEventKind {
     }
 
     /// The fields that its lines may have, in order.
-    pub(crate) fn fields(self) -> &'static [&'static str] {
+    pub fn fields(self) -> &'static [&'static str] {
         match self {
             MailEventKind::Received => &[
                 "id",
@@ -92,7 +94,7 @@ impl MailEventKind {
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../../../docs/logs.md");
+    const PAGE: &str = include_str!("../../../docs/logs.md");
 
     /// The names in the first column of the tables below a heading: each is the only text in
     /// backquotes there.

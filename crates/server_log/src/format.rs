@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A line is always a single line. Control characters, characters that change the writing direction
-//! or end a line in Unicode, and invisible characters are escaped ([`crate::terminal`]), so that a
+//! or end a line in Unicode, and invisible characters are escaped ([`mail::push_escaped`]), so that a
 //! client can neither forge lines nor harm the operator's terminal.
 
 use std::fmt::{Display, Write};
@@ -14,21 +14,27 @@ use std::net::IpAddr;
 
 use mail::{Address, LogLevel, MailEvent, QueueId, Timestamp};
 
-use config::LogFormat;
+use crate::events::MailEventKind;
+use crate::settings::LogFormat;
 use mail::{must_escape, push_escaped};
 
-pub(crate) mod events;
-
-use events::MailEventKind;
-
 /// The content of a line.
-pub(crate) enum LogEntry {
+pub enum LogEntry {
+    /// An event about mail.
     Mail(MailEvent),
-    Server { level: LogLevel, text: String, fields: Vec<(&'static str, String)> },
+    /// An event of the server itself.
+    Server {
+        /// How serious it is.
+        level: LogLevel,
+        /// What happened.
+        text: String,
+        /// Names and values.
+        fields: Vec<(&'static str, String)>,
+    },
 }
 
 /// Appends the line with its line end.
-pub(crate) fn write(out: &mut String, format: LogFormat, time: Timestamp, line: &LogEntry) {
+pub fn write_line(out: &mut String, format: LogFormat, time: Timestamp, line: &LogEntry) {
     let mut writer = LogLineWriter { out, format, kind: None };
     match line {
         LogEntry::Mail(fact) => {
@@ -429,7 +435,7 @@ mod tests {
 
     fn written(format: LogFormat) -> String {
         let mut out = String::new();
-        every_kind_of_line().iter().for_each(|line| write(&mut out, format, TIME, line));
+        every_kind_of_line().iter().for_each(|line| write_line(&mut out, format, TIME, line));
         out
     }
 
@@ -473,7 +479,7 @@ mod tests {
             for format in [LogFormat::Text, LogFormat::Json] {
                 let mut out = String::new();
                 let fields = vec![("helo", helo.clone())];
-                write(&mut out, format, TIME, &LogEntry::Server { level: LogLevel::Info, text: what.clone(), fields });
+                write_line(&mut out, format, TIME, &LogEntry::Server { level: LogLevel::Info, text: what.clone(), fields });
                 let line = out.strip_suffix('\n').unwrap();
                 prop_assert!(!line.contains(must_escape), "{line:?}");
                 if format == LogFormat::Json {

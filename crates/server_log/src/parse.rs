@@ -1,52 +1,57 @@
-//! Parses one log line, in text or JSON: the inverse of [`crate::log_line`].
+//! Parses one log line, in text or JSON: the inverse of [`crate::format`].
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::log_line::events::MailEventKind;
+use crate::events::MailEventKind;
 
 /// `2026-11-20T17:46:16.123Z`.
 const TIME_OCTETS: usize = 24;
 
 /// A parsed line.
-pub(super) struct LogLine<'a> {
+pub struct LogLine<'a> {
     /// The time as in the log, which sorts as text.
-    pub(super) time: Cow<'a, str>,
-    pub(super) kind: LineKind,
+    pub time: Cow<'a, str>,
+    /// What it is about.
+    pub kind: LineKind,
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 /// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LineKind {
+pub enum LineKind {
+    /// An event about mail.
     Mail(MailEventKind),
+    /// An event of the server itself.
     Info,
+    /// An event of the server that may need a person.
     Warning,
+    /// A fault that stays until a person acts.
     Error,
 }
 
 impl LogLine<'_> {
     /// The value of a field; empty if missing.
-    pub(super) fn text(&self, name: &str) -> &str {
+    pub fn text(&self, name: &str) -> &str {
         self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
     /// An address without angle brackets.
-    pub(super) fn address(&self, name: &str) -> &str {
+    pub fn address(&self, name: &str) -> &str {
         let text = self.text(name);
         text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text)
     }
 
     /// A number; 0 if missing.
-    pub(super) fn number(&self, name: &str) -> u64 {
+    pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
 }
 
 /// Parses a line, with or without a prefix of syslog or the journal. None if it is not a line of
 /// this log.
-pub(super) fn parse(line: &str) -> Option<LogLine<'_>> {
+pub fn parse_line(line: &str) -> Option<LogLine<'_>> {
     let line = line.trim_end();
     let unprefixed = || line.split_once("]: ").and_then(|(_, line)| parse_plain(line));
     parse_plain(line).or_else(unprefixed)
@@ -159,8 +164,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log_line;
-    use config::LogFormat;
+    use crate::format::{LogEntry, write_line};
+    use crate::settings::LogFormat;
     use mail::LogLevel;
 
     proptest! {
@@ -169,8 +174,8 @@ mod tests {
             for format in [LogFormat::Text, LogFormat::Json] {
                 let fields = vec![("error", one.clone()), ("why", other.clone())];
                 let (mut out, time) = (String::new(), mail::Timestamp(1_795_196_776_123));
-                log_line::write(&mut out, format, time, &log_line::LogEntry::Server { level: LogLevel::Error, text: "x y".into(), fields });
-                let read = parse(&out).unwrap();
+                write_line(&mut out, format, time, &LogEntry::Server { level: LogLevel::Error, text: "x y".into(), fields });
+                let read = parse_line(&out).unwrap();
                 prop_assert_eq!((read.kind, &*read.time), (LineKind::Error, "2026-11-20T17:46:16.123Z"));
                 let values = ["message", "error", "why"].map(|name| read.text(name));
                 prop_assert_eq!(values, ["x y", &*one, &*other]);
@@ -179,8 +184,8 @@ mod tests {
 
         #[test]
         fn no_text_is_too_odd_to_be_read(line in any::<String>()) {
-            let _ = parse(&line);
-            let _ = parse(&format!("2026-11-20T17:46:16.123Z error message={line}"));
+            let _ = parse_line(&line);
+            let _ = parse_line(&format!("2026-11-20T17:46:16.123Z error message={line}"));
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The cost of a log line for the thread that logs it, at full speed and at 25,000 lines a second.
 //!
-//! `cargo run --release -p mailrace --example log_rate -- FILE`
+//! `cargo run --release -p server_log --example log_rate -- FILE`
 
 use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use config::LogTarget;
 use mail::{EventLog, LoggedHeader, MailEvent, QueueId, ServerLog, SpoolId, Timestamp};
-use mailrace::log::Log;
+use server_log::{Log, LogSettings, LogTarget};
 
 const LINES: u64 = 100_000;
 const LINES_PER_MS: u64 = 25;
@@ -16,10 +15,7 @@ const LINES_PER_MS: u64 = 25;
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1).ok_or("name a file to log to")?;
     for paced in [false, true] {
-        let log = Log::open(&config::LogSettings {
-            to: LogTarget::File(file.clone().into()),
-            ..config::LogSettings::default()
-        })?;
+        let log = Log::open(&LogSettings { to: LogTarget::File(file.clone().into()), ..LogSettings::default() })?;
         let begin = Instant::now();
         let spent = run(&log, paced)?;
         let elapsed = begin.elapsed();

@@ -6,7 +6,7 @@
 //! the lines of that write are lost and counted too; the server never stops because of its log. A
 //! renamed file is written to until [`Log::reopen`].
 //!
-//! Text from clients is escaped: see [`crate::log_line`].
+//! Text from clients is escaped: see [`crate::format`].
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
@@ -20,9 +20,8 @@ use std::time::{Duration, SystemTime};
 use mail::{EventLog, MailEvent, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-use crate::log_line::{self, LogEntry};
-use config::{self, LogFormat, LogTarget};
-use intake::ThrottledLog;
+use crate::format::{LogEntry, write_line};
+use crate::settings::{LogFormat, LogSettings, LogTarget};
 use mail::{LogLevel, ServerLog};
 
 /// How long lines gather before they are written together; callers do not wake the thread
@@ -49,7 +48,11 @@ pub struct Log {
 
 impl Log {
     /// Opens the target and starts the writer thread.
-    pub fn open(config: &config::LogSettings) -> io::Result<Log> {
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened, or the thread cannot be started.
+    pub fn open(config: &LogSettings) -> io::Result<Log> {
         match &config.to {
             LogTarget::Stderr => Log::start(Box::new(io::stderr()), config.format, config.queue),
             LogTarget::File(path) => {
@@ -61,6 +64,10 @@ impl Log {
     }
 
     /// Starts the thread that writes to `target`; at most `lines_max` mail events wait for it.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
     pub fn start(target: LogOutput, format: LogFormat, lines_max: usize) -> io::Result<Log> {
         let shared = Arc::new(LogShared {
             state: Mutex::default(),
@@ -76,6 +83,10 @@ impl Log {
 
     /// Opens the file again by its name, after it was renamed, and closes the old one. If that
     /// fails, the old file stays in use. Does nothing without a file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be opened.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.file {
             let target = append(path)?;
@@ -119,11 +130,6 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// A log of problems with clients, as warnings, at most one a second.
-pub fn throttled(log: Arc<Log>) -> ThrottledLog {
-    ThrottledLog::new(move |what, left_out| log.event(LogLevel::Warning, what, &[("left_out", &left_out)]))
 }
 
 fn append(path: &Path) -> io::Result<File> {
@@ -213,7 +219,7 @@ impl LogWriter {
     fn write_all(&mut self, lines: &mut Vec<(Timestamp, LogEntry)>) {
         let mut unwritten = 0;
         for (time, line) in lines.drain(..) {
-            log_line::write(&mut self.text, self.format, time, &line);
+            write_line(&mut self.text, self.format, time, &line);
             unwritten += 1;
             if self.text.len() >= WRITE_OCTETS {
                 self.write_text(std::mem::take(&mut unwritten));
@@ -224,7 +230,7 @@ impl LogWriter {
         if dropped > self.reported_drops {
             let fields = vec![("lines", (dropped - self.reported_drops).to_string())];
             let line = LogEntry::Server { level: LogLevel::Warning, text: "log lines were dropped".into(), fields };
-            log_line::write(&mut self.text, self.format, Timestamp::from(SystemTime::now()), &line);
+            write_line(&mut self.text, self.format, Timestamp::from(SystemTime::now()), &line);
             if self.write_text(0) {
                 self.reported_drops = dropped;
             }
@@ -362,7 +368,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         std::fs::write(&path, "before\n").unwrap();
-        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
+        let config = LogSettings { to: LogTarget::File(path.clone()), ..LogSettings::default() };
         Log::open(&config).unwrap().event(LogLevel::Info, "start", &[("pid", &1)]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("before\n2") && text.ends_with("Z info message=start pid=1\n"), "{text}");
@@ -371,7 +377,7 @@ mod tests {
     fn a_file_that_was_renamed_is_left_for_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
-        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
+        let config = LogSettings { to: LogTarget::File(path.clone()), ..LogSettings::default() };
         let log = Log::open(&config).unwrap();
         std::fs::rename(&path, &rotated).unwrap();
         log.reopen().unwrap();
@@ -385,7 +391,7 @@ mod tests {
     fn a_file_that_cannot_be_opened_again_is_written_on() {
         let folder = tempfile::tempdir().unwrap();
         let (path, rotated) = (folder.path().join("log"), folder.path().join("log.1"));
-        let config = config::LogSettings { to: LogTarget::File(path.clone()), ..config::LogSettings::default() };
+        let config = LogSettings { to: LogTarget::File(path.clone()), ..LogSettings::default() };
         let log = Log::open(&config).unwrap();
         std::fs::rename(&path, &rotated).unwrap();
         std::fs::create_dir(&path).unwrap();

@@ -1,0 +1,173 @@
+"""What a message costs before and after a change: two binaries of Mailrace with the same loads and
+configurations.
+
+    accept-many   many messages a connection
+    accept-one    one message a connection
+    maildir       delivered to Maildirs
+    drain-one     a queue is drained to one next hop
+    directory     each recipient is looked up in an LDAP directory
+
+The binaries alternate, and each round gives a ratio of their CPU. In addition, callgrind counts their
+instructions, with one session, so that no batch depends on the time: the difference of two runs of
+different length, so that start and end cancel out.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import shutil
+import statistics
+
+import comparison
+import drain
+import pairs
+import report
+from comparison import Comparison, Side
+from lookups import Users
+from peers import callgrind, machine
+from peers.laboratory import Source
+from peers.mailrace import BINARY
+from peers.outbound import Hops
+from peers.smtp import Load
+
+from . import Scenario, accept, directory, maildir
+
+LOADS = ("accept-many", "accept-one", "maildir", "drain-one", "directory")
+PAIRS = 15
+CPU_RATIO_MAX, INSTRUCTIONS_RATIO_MAX = 1.05, 1.02
+_USERS = 60_000  # in the directory
+_MAILDIRS = 1000
+_COUNTED = (500, 3500)  # messages of the two runs under callgrind
+_COUNTS = 3  # each is repeated this many times
+
+NOTES = (
+    "`before` and `after` are two binaries with the same configurations; the loads are those of `after`. They take turns, and "
+    "every other round begins with the other one. CPU is that of the server until a second after the load.",
+    "The interval is the middle 95 % of the medians of 10,000 random samples of the ratios (percentile bootstrap); its "
+    "upper bound must meet the target.",
+    f"Instructions are counted by callgrind with one session: the difference of runs with {_COUNTED[1]:,} and "
+    f"{_COUNTED[0]:,} messages, for each message; the median of {_COUNTS} such differences. With drain-one they "
+    "include accepting the messages.",
+    "directory: slapd is the only other process, an empty cache, and each message to a different recipient.",
+    comparison.REST_NOTE,
+)
+
+
+def scenario(options):
+    """Compares the binaries with each load, and writes one report."""
+    binaries = {"before": options.before, "after": BINARY}
+    with machine.run_folder("before-after") as folder, _directory(folder, options) as users:
+        facts = machine.describe(folder) | {side: _fingerprint(binary) for side, binary in binaries.items()}
+        found = report.Report("before-after", "Before and after a change", facts, folder, {}, NOTES)
+        chosen = {name: make for name, make in _loads(users).items() if name in (options.sides or LOADS)}
+        for name, make in chosen.items():
+            _compare_cpu(found, name, {side: make(binary) for side, binary in binaries.items()}, options)
+        if callgrind.is_installed():
+            scripts = {side: callgrind.wrapped(binary, folder / side) for side, binary in binaries.items()}
+            for name, make in chosen.items():
+                _compare_instructions(found, name, {side: make(script) for side, script in scripts.items()}, options)
+        return found.finish(options)
+
+
+@contextlib.contextmanager
+def _directory(folder, options):
+    """The users of the directory, with the list of recipients."""
+    users = Users(folder / "users", max(2 * _COUNTED[1], _USERS // options.shrink))
+    try:
+        users.make_local(("cold",))
+        yield users
+    finally:
+        users.slapd.stop()
+
+
+def _loads(users):
+    """For each load, a function that returns the side of a binary."""
+    accepting = accept.MESSAGE_DISK_OCTETS
+
+    def accepted(load, binary):
+        return Side(functools.partial(accept.mailrace, binary=binary), load, accepting)
+
+    def drained(binary):
+        load = Source(40_000, recipient="user@d1.test")
+        return drain.Drain(drain.mailrace(Hops(1), binary=binary), load, accepting)
+
+    return {
+        "accept-many": functools.partial(accepted, Load(40_000)),
+        "accept-one": functools.partial(accepted, Load(20_000, reuse=False)),
+        "maildir": functools.partial(maildir.mailrace_side, _MAILDIRS),
+        "drain-one": drained,
+        "directory": functools.partial(directory.cold_side, users, users.count),
+    }
+
+
+def _compare_cpu(found, name, sides, options):
+    """Adds the CPU of a load to the report."""
+    place = found.folder / name
+    place.mkdir()
+    one = Comparison("", sides, (), ()).measure(name, place, dataclasses.replace(options, sides=None))
+    shutil.rmtree(place)
+    found.commands[name] = one.commands["after"]
+    found.configurations |= {name: text for text in one.configurations.values()}
+    ratios = [r["after"].cpu_per_thousand / r["before"].cpu_per_thousand for r in one.rounds]
+    low, high = pairs.bootstrap_interval(ratios)
+    found.tables[f"{name}: CPU seconds of the server for 1,000 messages"] = [
+        {"round": number, **{side: f"{r[side].cpu_per_thousand:.4f}" for side in sides}, "after / before": f"{ratio:.3f}"}
+        for number, (r, ratio) in enumerate(zip(one.rounds, ratios, strict=True), 1)
+    ]
+    found.checks.append(
+        (
+            f"{name}: CPU per message, after / before: upper bound at most {CPU_RATIO_MAX:g}",
+            f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})",
+            high <= CPU_RATIO_MAX,
+        )
+    )
+
+
+def _compare_instructions(found, name, sides, options):
+    """Adds the instructions for a message to the report."""
+    place = found.folder / f"{name}-instructions"
+    counts = {side: [] for side in sides}
+    for number in range(_COUNTS if options.whole else 1):
+        for side, one in sides.items():
+            counts[side].append(_instructions(one, place / f"{number}-{side}"))
+    shutil.rmtree(place)
+    medians = {side: statistics.median(counted) for side, counted in counts.items()}
+    ratio = medians["after"] / medians["before"]
+    row = {"load": name, **{side: f"{count:,.0f}" for side, count in medians.items()}, "after / before": f"{ratio:.4f}"}
+    found.tables.setdefault("Instructions for a message", []).append(row)
+    print(row, flush=True)
+    found.checks.append(
+        (
+            f"{name}: instructions per message, after / before: at most {INSTRUCTIONS_RATIO_MAX:g}",
+            f"{ratio:.4f}",
+            ratio <= INSTRUCTIONS_RATIO_MAX,
+        )
+    )
+
+
+def _instructions(side, place):
+    """Instructions for a message; the binary of the side counts them."""
+    few, many = (_instructions_of(side, place / str(count), count) for count in _COUNTED)
+    return (many - few) / (_COUNTED[1] - _COUNTED[0])
+
+
+def _instructions_of(side, place, count):
+    place.mkdir(parents=True)
+    alone = {"sources": 1} if hasattr(side.load, "sources") else {}
+    side = dataclasses.replace(side, load=dataclasses.replace(side.load, count=count, sessions=1, **alone))
+    server = side.create(place)
+    try:
+        server.start()
+        side.measure(server, place)
+        return callgrind.instructions(server, place)
+    finally:
+        server.stop()
+
+
+def _fingerprint(binary):
+    """Tells which binary it was, wherever it is."""
+    return f"SHA-256 {hashlib.sha256(binary.read_bytes()).hexdigest()[:16]}, {binary.stat().st_size:,} bytes"
+
+
+SCENARIOS = {"before-after": Scenario(scenario, LOADS, PAIRS)}
