@@ -10,7 +10,7 @@ SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one r
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
-.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench fuzz mutants audit man deb try-deb
+.PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench before-after fuzz mutants audit man deb try-deb
 
 all:
 	$(CARGO) build --release
@@ -59,6 +59,10 @@ soak: test-peers all
 
 bench: peers all
 	for scenario in $(SCENARIOS); do bench/run $$scenario || status=1; done; exit $${status:-0}
+
+# `make before-after BEFORE=BINARY` compares the build with another binary of Mailrace.
+before-after: peers all
+	bench/run before-after --before $(BEFORE)
 
 # Fuzzes each parser of untrusted input for a minute, if a nightly compiler and cargo-fuzz are installed.
 fuzz:

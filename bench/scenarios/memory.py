@@ -25,6 +25,14 @@ LARGE_OCTETS_MAX = 300e6
 _LINE = b"x" * 78 + b"\r\n"
 _CHUNK = _LINE * 800
 _SECONDS_MAX = 900
+_NOTES = [
+    "Memory is VmRSS, read every 20 ms; the maximum counts.",
+    "When its start is over, the server unmaps the pages of its program and libraries. What is counted of them was used "
+    "since then, with its neighbours in the page cache, which the kernel maps at the same time.",
+    "Of an idle session's 3.4 kB, 3 kB are the block of its task: 1.3 kB for a lookup or a commit under way, 0.5 kB for the "
+    "session, 0.5 kB for the connection, and the rest for the start of a session and for alignment. 0.3 kB are other allocations, such as tokio's "
+    "registration of the socket.",
+]
 _PARTS = ("code of the program", "constants of the program", "libraries", "heap, stacks and data")
 
 
@@ -41,7 +49,7 @@ def scenario(options):
         return report.Report(
             "memory", "Memory", facts, folder,
             {"client": ["raw SMTP over asyncio, all sessions in one process, one message each"]},
-            ["Memory is VmRSS, read every 20 ms; the maximum counts."],
+            _NOTES,
             checks=checks, tables={"Memory of idle sessions by kind, MB": parts},
         ).finish(options)  # fmt: skip
 

@@ -6,7 +6,7 @@
 //! translate or open what the configuration names. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
 //! `check`, `import_command`, `log_summary`, `password`, `manual` and `spool_commands` are commands;
-//! `privileges`, `service`, `exit`, `output` and `stderr` concern the process.
+//! `privileges`, `service`, `exit`, `output`, `stderr` and `sys` concern the process.
 
 pub mod certificates;
 pub mod check;
@@ -32,4 +32,5 @@ pub mod server_parts;
 mod service;
 pub mod spool_commands;
 mod stderr;
+mod sys;
 pub mod tables;

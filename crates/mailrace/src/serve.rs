@@ -39,6 +39,7 @@ use crate::reload::RunningServer;
 use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
 use crate::stderr::print_stderr;
+use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
 use crate::{exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
@@ -53,6 +54,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(30);
 /// The server cannot be started; or with `drain_only`, mail is left in the queue.
 pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     abort_on_panic();
+    let pages = ProgramPages::find();
     let config = &loaded.config;
     let manager = ServiceManager::from_environment();
     let is_serving = Arc::new(AtomicBool::new(false));
@@ -93,6 +95,8 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     // This runs while the thread waits for a command.
     runtime.spawn(certificates::watch(running.certificate_watch.clone(), log.clone()));
     loop {
+        // The code of the start, or of a reload, is not needed for long.
+        pages.release();
         match runtime.block_on(next_command(&mut commands, &mut reload_requests)) {
             ServerCommand::Stop => break,
             ServerCommand::StopDrained { held } => {
