@@ -9,6 +9,20 @@ use mail::Address;
 pub enum Edit {
     /// Puts a field before all others, trace fields included.
     PrependField(Field),
+    /// Puts a field after all others.
+    AppendField(Field),
+    /// Replaces a field, trace fields included. Without such an occurrence nothing is removed, and a
+    /// new field is put after all others.
+    ReplaceField {
+        /// The name, in any case.
+        name: Box<str>,
+        /// Which one of several, counted from 1 at the top.
+        occurrence: usize,
+        /// The new field; None removes it.
+        field: Option<Field>,
+    },
+    /// Replaces what follows the header and the empty line. Lines end in CRLF.
+    ReplaceBody(Vec<u8>),
     /// Replaces the sender; None is the null sender.
     ChangeSender(Option<Address>),
     /// Adds a recipient, who is looked up in the directory like any other.

@@ -13,6 +13,7 @@ pub mod access;
 mod chain;
 mod check;
 mod edit;
+pub mod header;
 mod replies;
 mod stage;
 

@@ -219,6 +219,19 @@ impl IncomingBody {
         Ok(&self.chunk[..result?])
     }
 
+    /// Replaces the first `count` bytes by `start`, in memory or in a new file.
+    pub(crate) async fn replace_start(&mut self, count: u64, start: Vec<u8>) -> io::Result<()> {
+        let Some(spill) = self.spill.take() else {
+            self.bytes.splice(..count as usize, start);
+            return Ok(());
+        };
+        let in_file = count.min(spill.len());
+        self.bytes.drain(..(count - in_file) as usize);
+        let replaced = run_blocking(move || Ok(Box::new(spill.replace_start(in_file, &start)?)));
+        self.spill = Some(replaced.await?);
+        Ok(())
+    }
+
     /// Moves the bytes in memory to the file, and releases all memory but the floor. The first
     /// bytes to move are searched for what is logged or missing: they are more than the floor, which
     /// is more than is searched.

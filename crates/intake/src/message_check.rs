@@ -5,13 +5,16 @@ use std::future::{Future, ready};
 use std::io;
 use std::pin::Pin;
 
-use filter::{CheckedMessage, ContentFuture, Edit, Field};
-use mail::{Address, DsnNotify, Reply};
+use filter::{CheckedMessage, ContentFuture, Edit, Field, header};
+use mail::{Address, BodyFlags, DsnNotify, Reply};
 use protocol::smtp::server::RcptRequest;
 
 use crate::body::IncomingBody;
 use crate::transaction::Transaction;
 use crate::{IntakeContext, replies};
+
+/// A longer header is not edited.
+const EDITED_HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The message with its envelope and the fields before it.
 pub(crate) struct MessageInCheck<'a> {
@@ -19,6 +22,8 @@ pub(crate) struct MessageInCheck<'a> {
     pub(crate) transaction: &'a mut Transaction,
     /// Trace fields and those that this server or a check adds.
     pub(crate) prefix: &'a mut Vec<u8>,
+    /// The properties of the content.
+    pub(crate) flags: &'a mut BodyFlags,
     pub(crate) content: MessageContent<'a>,
 }
 
@@ -27,7 +32,7 @@ pub(crate) enum MessageContent<'a> {
     /// In memory or in a file of the spool.
     Incoming(&'a mut IncomingBody),
     /// In memory.
-    Memory(&'a [u8]),
+    Memory(&'a mut Vec<u8>),
 }
 
 impl CheckedMessage for MessageInCheck<'_> {
@@ -63,6 +68,9 @@ impl CheckedMessage for MessageInCheck<'_> {
     fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
         match edit {
             Edit::PrependField(field) => Box::pin(ready(self.prepend(&field))),
+            Edit::AppendField(field) => Box::pin(self.append(field)),
+            Edit::ReplaceField { name, occurrence, field } => Box::pin(self.replace_field(name, occurrence, field)),
+            Edit::ReplaceBody(body) => Box::pin(self.replace_body(body)),
             Edit::ChangeSender(sender) => {
                 self.transaction.mail.sender = sender;
                 Box::pin(ready(Ok(())))
@@ -86,6 +94,78 @@ impl MessageInCheck<'_> {
         Ok(())
     }
 
+    async fn append(&mut self, field: Field) -> Result<(), Reply> {
+        let mut header = self.read_header().await?;
+        let len = header.len();
+        header.extend_from_slice(field.wire().as_bytes());
+        self.replace_start(len, header).await
+    }
+
+    async fn replace_field(
+        &mut self,
+        name: Box<str>,
+        mut occurrence: usize,
+        field: Option<Field>,
+    ) -> Result<(), Reply> {
+        if header::replace_field(self.prefix, &name, &mut occurrence, field.as_ref()) {
+            return Ok(());
+        }
+        let mut header = self.read_header().await?;
+        let len = header.len();
+        if header::replace_field(&mut header, &name, &mut occurrence, field.as_ref()) {
+            return self.replace_start(len, header).await;
+        }
+        match field {
+            Some(field) => self.append(field).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn replace_body(&mut self, body: Vec<u8>) -> Result<(), Reply> {
+        if has_bare_newline(&body) {
+            return Err(replies::BODY_NOT_EDITED);
+        }
+        let mut content = self.read_header().await?;
+        content.extend_from_slice(b"\r\n");
+        content.extend_from_slice(&body);
+        *self.flags = BodyFlags::default();
+        let len = self.content_len();
+        self.flags.ends_in_crlf = content.ends_with(b"\r\n");
+        self.replace_start(len as usize, content).await
+    }
+
+    /// The header of the content, without the empty line after it.
+    async fn read_header(&mut self) -> Result<Vec<u8>, Reply> {
+        let mut start = Vec::new();
+        while start.len() < EDITED_HEADER_BYTES_MAX {
+            let read = self.read_content(start.len() as u64).await;
+            let chunk = read.map_err(|error| replies::body_unwritable(&error))?;
+            let is_whole = chunk.is_empty();
+            start.extend_from_slice(chunk);
+            if let Some(len) = header::header_len(&start, is_whole) {
+                start.truncate(len);
+                return Ok(start);
+            }
+        }
+        Err(replies::HEADER_NOT_EDITED)
+    }
+
+    /// Replaces the first bytes of the content, which may be all of it.
+    async fn replace_start(&mut self, count: usize, start: Vec<u8>) -> Result<(), Reply> {
+        self.flags.dot_lines |= start.starts_with(b".") || start.windows(2).any(|pair| pair == b"\n.");
+        self.flags.eight_bit |= !start.is_ascii();
+        match &mut self.content {
+            MessageContent::Incoming(body) => {
+                let replaced = body.replace_start(count as u64, start).await;
+                replaced.map_err(|error| replies::body_unwritable(&error))
+            }
+            MessageContent::Memory(bytes) => {
+                bytes.splice(..count, start);
+                Ok(())
+            }
+        }
+    }
+
     /// The operator's check has the right to relay, whoever the client is.
     async fn add_recipient(&mut self, address: Address) -> Result<(), Reply> {
         let request = RcptRequest { address, notify: DsnNotify::UNSET, orcpt: None };
@@ -93,4 +173,16 @@ impl MessageInCheck<'_> {
         let added = self.transaction.add_recipient(self.context, &address, &request, true).await;
         added.map_err(|refusal| refusal.into_reply(self.context))
     }
+}
+
+/// A body that others may take for several messages (see `protocol`).
+fn has_bare_newline(body: &[u8]) -> bool {
+    let mut previous = 0;
+    for &octet in body {
+        if (octet == b'\n') != (previous == b'\r') {
+            return true;
+        }
+        previous = octet;
+    }
+    previous == b'\r'
 }

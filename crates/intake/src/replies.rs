@@ -37,6 +37,9 @@ pub(crate) const RECIPIENTS_FULL: Reply =
 /// The commit step of the spool is behind.
 pub(crate) const SPOOL_BUSY: Reply =
     static_reply(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
+pub(crate) const HEADER_NOT_EDITED: Reply = static_reply(552, EnhancedCode(5, 3, 4), "Header too large to be edited");
+pub(crate) const BODY_NOT_EDITED: Reply =
+    static_reply(451, EnhancedCode(4, 3, 0), "Body edited to lines that do not end in CRLF");
 pub(crate) const TOO_MANY_FIELDS: Reply =
     static_reply(451, EnhancedCode(4, 3, 0), "Too many fields added to the message");
 pub(crate) const BODY_UNWRITABLE: Reply = static_reply(451, EnhancedCode(4, 3, 0), "Message could not be stored");

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use credentials::PendingLogin;
 use filter::{SessionInfo, Stage};
-use mail::{Address, BodyFlags, ClientInfo, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
+use mail::{Address, ClientInfo, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{ConnectionHandler, OutputPiece, TlsServer};
 use protocol::sasl::{self, Mechanism, SaslOutcome};
 use protocol::smtp::server::{
@@ -214,7 +214,8 @@ impl IntakeSession {
         if let Some(message_id) = missing.append_to(&mut prefix, id, &self.context.hostname, now) {
             logged.message_id = Some(message_id);
         }
-        let checked = self.check_message(&mut transaction, &mut prefix, MessageContent::Incoming(&mut body)).await;
+        let (mut flags, content) = (end.flags, MessageContent::Incoming(&mut body));
+        let checked = self.check_message(&mut transaction, &mut prefix, &mut flags, content).await;
         let disposition = match checked {
             Ok(disposition) => disposition,
             Err(reply) => return reply,
@@ -230,7 +231,7 @@ impl IntakeSession {
             self.context.log_discarded(id, &envelope, check);
             return replies::queued(id);
         }
-        let flags = BodyFlags { eight_bit: end.flags.eight_bit || !prefix.is_ascii(), ..end.flags };
+        flags.eight_bit |= !prefix.is_ascii();
         // The permit is held until the spool answers.
         let FinishedBody { content, permit: _permit } = match body.finish(prefix).await {
             Ok(finished) => finished,

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use filter::{Disposition, MessageCheckError, Refusal, SessionInfo};
-use mail::{Networks, Reply};
+use mail::{BodyFlags, Networks, Reply};
 use protocol::smtp::server::{MailRequest, XclientIdentity};
 
 use crate::ResourceRefusal;
@@ -45,6 +45,7 @@ impl IntakeSession {
         &mut self,
         transaction: &mut Transaction,
         prefix: &mut Vec<u8>,
+        flags: &mut BodyFlags,
         content: MessageContent<'_>,
     ) -> Result<Disposition, Reply> {
         let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
@@ -52,7 +53,7 @@ impl IntakeSession {
             let sender = transaction.mail.sender.clone();
             let session = session_info(&self.session, self.client.must_log_in);
             let session = SessionInfo { sender: Some(sender.as_ref()), ..session };
-            let mut message = MessageInCheck { context: &self.context, transaction, prefix, content };
+            let mut message = MessageInCheck { context: &self.context, transaction, prefix, flags, content };
             let checked = Box::pin(checks.message(&session, &mut message)).await;
             checked.map_err(|error| match error {
                 MessageCheckError::NotEdited(reply) => reply,

@@ -16,6 +16,9 @@ use crate::segment::FileLease;
 /// The maximum length of the prefix of a body in a file; the body begins at this offset.
 pub const PREFIX_BYTES_MAX: u64 = 64 << 10;
 
+/// The bytes that are copied at once to a new file.
+const COPIED_BYTES: usize = 64 << 10;
+
 /// The name of the body file of the message `sequence`.
 pub(crate) fn file_name(sequence: u64) -> String {
     format!("body-{sequence:016x}")
@@ -90,7 +93,10 @@ struct SpillFile {
 
 impl SpillWriter {
     pub(crate) fn create(disk: Arc<dyn Disk>, sequence: u64) -> io::Result<Self> {
-        let name = file_name(sequence);
+        SpillWriter::create_file(disk, file_name(sequence))
+    }
+
+    fn create_file(disk: Arc<dyn Disk>, name: String) -> io::Result<Self> {
         let file = disk.create(&name, 0)?;
         Ok(SpillWriter { target: SpillFile { disk, file, name, kept: false }, len: 0, digest: 0 })
     }
@@ -115,6 +121,28 @@ impl SpillWriter {
             return Ok(0);
         }
         self.target.file.read_at(&mut buffer[..wanted], PREFIX_BYTES_MAX + offset)
+    }
+
+    /// Replaces the first `count` bytes of the body by `start`, in a new file of the same name.
+    /// Blocks for as long as the rest takes to copy.
+    pub fn replace_start(mut self, count: u64, start: &[u8]) -> io::Result<SpillWriter> {
+        let SpillFile { disk, name, .. } = &self.target;
+        let (disk, name) = (disk.clone(), name.clone());
+        // The old bytes can be read for as long as the file is open.
+        disk.remove(&name)?;
+        self.target.kept = true;
+        let mut replaced = SpillWriter::create_file(disk, name)?;
+        replaced.append(start)?;
+        let (mut position, mut chunk) = (count, vec![0; COPIED_BYTES]);
+        loop {
+            match self.read_at(&mut chunk, position)? {
+                0 => return Ok(replaced),
+                read => {
+                    replaced.append(&chunk[..read])?;
+                    position += read as u64;
+                }
+            }
+        }
     }
 
     /// Writes `prefix` before the body, and syncs the file and its folder.

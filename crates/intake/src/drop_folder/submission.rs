@@ -136,8 +136,8 @@ impl DropSubmitter {
         if self.nul == NulPolicy::Strip {
             drop_file.content.retain(|octet| *octet != 0);
         }
-        let flags = drop_file.body_flags();
-        let DropFile { sender, recipients, ret, envid, body_type, smtputf8, content } = drop_file;
+        let mut flags = drop_file.body_flags();
+        let DropFile { sender, recipients, ret, envid, body_type, smtputf8, mut content } = drop_file;
         let mail = MailRequest { sender, size: Some(content.len() as u64), body_type, smtputf8, ret, envid };
         let mut transaction = Transaction::new(&self.intake, mail);
         transaction.waits_for_room = true;
@@ -148,7 +148,8 @@ impl DropSubmitter {
         let (id, source) = (transaction.id, MessageSource::LocalProgram { uid });
         let line = transaction.received_line(&self.intake, source, PROTOCOL, now).to_line();
         let mut prefix = line.into_bytes();
-        let disposition = self.check_message(&mut transaction, &mut refused, &mut prefix, &content).await?;
+        let check = (&mut prefix, &mut flags, &mut content);
+        let disposition = self.check_message(&mut transaction, &mut refused, check).await?;
         let client = ClientInfo { address: None, helo: format!("uid-{uid}").into(), trusted: true };
         let mut envelope = transaction.into_envelope(client, now);
         envelope.smtputf8 |= is_international(&envelope);
@@ -161,8 +162,7 @@ impl DropSubmitter {
         &self,
         transaction: &mut Transaction,
         refused: &mut RefusedRecipients,
-        prefix: &mut Vec<u8>,
-        content: &[u8],
+        (prefix, flags, content): (&mut Vec<u8>, &mut BodyFlags, &mut Vec<u8>),
     ) -> Result<Disposition, DropSubmitError> {
         let Some(mut checks) = self.intake.checks.start(Origin::LocalProgram) else {
             return Ok(Disposition::default());
@@ -173,7 +173,7 @@ impl DropSubmitter {
         let sender = transaction.mail.sender.clone();
         let session = SessionInfo { is_user: true, sender: Some(sender.as_ref()), ..SessionInfo::default() };
         let content = MessageContent::Memory(content);
-        let mut message = MessageInCheck { context: &self.intake, transaction, prefix, content };
+        let mut message = MessageInCheck { context: &self.intake, transaction, prefix, flags, content };
         let reply = match checks.message(&session, &mut message).await {
             Ok(()) => return Ok(checks.disposition(message.transaction.recipients().next().is_some())),
             Err(MessageCheckError::NotEdited(reply) | MessageCheckError::Refused(Refusal { reply, .. })) => reply,

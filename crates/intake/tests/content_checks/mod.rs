@@ -140,6 +140,108 @@ async fn a_check_discards_holds_and_changes_the_envelope() {
     assert_eq!(crate::recipients(&message), ["bob@example.org"]);
 }
 
+/// Makes these edits to every message.
+struct Edits(Vec<Edit>);
+
+impl CheckFactory for Edits {
+    fn order(&self) -> CheckOrder {
+        CheckOrder::ExternalFilters
+    }
+
+    fn stages(&self, _origin: Origin) -> Stages {
+        Stages::from_iter([Stage::Message])
+    }
+
+    fn start(self: Arc<Self>) -> Box<dyn Check> {
+        Box::new(Edits(self.0.clone()))
+    }
+}
+
+impl Check for Edits {
+    fn message<'a>(&'a mut self, _: &'a SessionInfo<'a>, _: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
+        Box::pin(ready(Verdict { edits: std::mem::take(&mut self.0), ..Verdict::default() }))
+    }
+}
+
+fn field(name: &str, value: &str) -> Field {
+    Field::new(name, value).unwrap()
+}
+
+fn replace(name: &str, occurrence: usize, field: Option<Field>) -> Edit {
+    Edit::ReplaceField { name: name.into(), occurrence, field }
+}
+
+/// A server whose only check makes these edits, with this much memory for bodies.
+fn editing_server(edits: &[Edit], budget: u64) -> Server {
+    let edits = edits.to_vec();
+    Server::start(|context| {
+        context.relay_networks = everyone();
+        context.checks = CheckChain::new(vec![Arc::new(Edits(edits))]);
+        context.body_memory = BodyMemoryBudget::new(budget, 256 << 10);
+    })
+}
+
+/// In memory, in a file, and partly in both; from a session and from a local program.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_are_added_changed_and_removed_wherever_the_message_is() {
+    let edits = [
+        Edit::AppendField(field("X-Last", "1")),
+        replace("subject", 1, Some(field("Subject", "changed"))),
+        replace("X-Old", 2, None),
+        replace("X-Old", 7, None),
+        replace("X-New", 1, Some(field("X-New", "2"))),
+        Edit::PrependField(field("X-First", "0")),
+        replace("x-first", 1, Some(field("X-First", "00"))),
+    ];
+    let header = "X-Old: a\r\nSubject: x\r\nX-Old: b\r\n\tfolded\r\nX-Old: c\r\n";
+    let edited = "X-Old: a\r\nSubject: changed\r\nX-Old: c\r\nX-Last: 1\r\nX-New: 2\r\n";
+    for (bytes, budget) in [(200, 1 << 20), (200_000, 1 << 20), (700_000, 1 << 20), (150_000, 128 << 10)] {
+        let body = message_with("end", bytes);
+        let content = format!("{header}{}", body.strip_prefix("Subject: x\r\n").unwrap());
+        let expected = content.replacen(header, edited, 1);
+        let server = editing_server(&edits, budget);
+        let mut client = server.client().await;
+        client.begin(&["bob@example.org"]).await;
+        client.expect(&format!("{content}."), "250 2.0.0").await;
+        let (message, prefix) = stored(&server.message());
+        assert!(prefix.starts_with("X-First: 00\r\nReceived: from"), "{prefix}");
+        assert!(message == prefix + &expected, "{bytes}");
+        let server = editing_server(&edits, budget);
+        by_drop_folder(&server, &["bob@example.org"], &content).await;
+        let (message, prefix) = stored(&server.message());
+        assert!(prefix.starts_with("X-First: 00\r\nReceived: by"), "{prefix}");
+        assert!(message == prefix + &expected, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_replaced_with_its_properties() {
+    for (bytes, budget) in [(200, 1 << 20), (700_000, 1 << 20), (150_000, 128 << 10)] {
+        let body = "\u{e4}\r\n.dot\r\nno newline at the end";
+        let server = editing_server(&[Edit::ReplaceBody(body.into())], budget);
+        let mut client = server.client().await;
+        client.begin(&["bob@example.org"]).await;
+        client.expect(&(message_with("end", bytes) + "."), "250 2.0.0").await;
+        let message = server.message();
+        let flags = message.body.flags();
+        assert!(flags.eight_bit && flags.dot_lines && !flags.ends_in_crlf);
+        let (message, prefix) = stored(&message);
+        assert!(message == format!("{prefix}Subject: x\r\n\r\n{body}"), "{bytes}");
+    }
+}
+
+/// Otherwise a check could smuggle another message to the next hop.
+#[tokio::test]
+async fn a_body_with_a_bare_newline_is_not_taken_from_a_check() {
+    for body in ["x\n.\n", "x\r.\r", "x\n\r\n", "\n", "x\r"] {
+        let server = editing_server(&[Edit::ReplaceBody(body.into())], 1 << 20);
+        let mut client = server.client().await;
+        client.begin(&["bob@example.org"]).await;
+        client.expect("Subject: x\r\n\r\nx\r\n.", "451 4.3.0 Body edited").await;
+        assert_eq!(server.context.spool.ids(), [], "{body:?}");
+    }
+}
+
 /// Without a session: a refusal goes into the notice, and the rest is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_of_local_programs_passes_the_same_checks() {

@@ -1,0 +1,84 @@
+//! Header fields as bytes: where the header ends, and the same header with one field changed.
+
+use crate::edit::Field;
+
+/// The length of the header, without the empty line after it. None if these first bytes of a message
+/// do not contain its end; `is_whole` says that there are no more, and then they are the header.
+pub fn header_len(start: &[u8], is_whole: bool) -> Option<usize> {
+    if start.starts_with(b"\r\n") {
+        return Some(0);
+    }
+    let end = start.windows(4).position(|octets| octets == b"\r\n\r\n").map(|end| end + 2);
+    end.or(is_whole.then_some(start.len()))
+}
+
+/// Replaces or removes (None) an occurrence of a field, counted from 1. Returns whether it was found.
+/// `occurrence` is lowered by the occurrences found, so that a search can go on elsewhere.
+pub fn replace_field(header: &mut Vec<u8>, name: &str, occurrence: &mut usize, field: Option<&Field>) -> bool {
+    let mut position = 0;
+    while position < header.len() {
+        let end = position + field_len(&header[position..]);
+        if is_named(&header[position..end], name) {
+            *occurrence = occurrence.saturating_sub(1);
+            if *occurrence == 0 {
+                header.splice(position..end, field.map_or("", Field::wire).bytes());
+                return true;
+            }
+        }
+        position = end;
+    }
+    false
+}
+
+/// The length of the first field, with its continuation lines.
+fn field_len(header: &[u8]) -> usize {
+    let mut end = 0;
+    for line in header.split_inclusive(|octet| *octet == b'\n') {
+        if end > 0 && !line.starts_with(b" ") && !line.starts_with(b"\t") {
+            break;
+        }
+        end += line.len();
+    }
+    end
+}
+
+/// Old messages have white space before the colon (RFC 5322 section 4.5).
+fn is_named(field: &[u8], name: &str) -> bool {
+    let (word, rest) = field.split_at_checked(name.len()).unwrap_or((b"", b""));
+    word.eq_ignore_ascii_case(name.as_bytes()) && rest.trim_ascii_start().starts_with(b":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "A: 1\r\nB: 2\r\n\tfolded\r\na : 3\r\nAB: 4\r\n";
+
+    fn replaced(name: &str, occurrence: usize, field: Option<&Field>) -> (String, bool, usize) {
+        let (mut header, mut left) = (HEADER.as_bytes().to_vec(), occurrence);
+        let found = replace_field(&mut header, name, &mut left, field);
+        (String::from_utf8(header).unwrap(), found, left)
+    }
+
+    #[test]
+    fn one_occurrence_is_replaced_or_removed_with_its_folded_lines() {
+        let field = Field::new("X", "y").unwrap();
+        let (header, found, _) = replaced("a", 1, Some(&field));
+        assert_eq!((&*header, found), ("X: y\r\nB: 2\r\n\tfolded\r\na : 3\r\nAB: 4\r\n", true));
+        let (header, found, _) = replaced("A", 2, None);
+        assert_eq!((&*header, found), ("A: 1\r\nB: 2\r\n\tfolded\r\nAB: 4\r\n", true));
+        let (header, found, _) = replaced("B", 1, None);
+        assert_eq!((&*header, found), ("A: 1\r\na : 3\r\nAB: 4\r\n", true));
+        assert_eq!(replaced("A", 3, None), (HEADER.into(), false, 1));
+        assert_eq!(replaced("folded", 1, None), (HEADER.into(), false, 1));
+    }
+
+    #[test]
+    fn the_header_ends_before_the_empty_line() {
+        assert_eq!(header_len(b"A: 1\r\n\r\nbody\r\n\r\n", false), Some(6));
+        assert_eq!(header_len(b"\r\nbody", false), Some(0));
+        assert_eq!(header_len(b"A: 1\r\n", false), None);
+        assert_eq!(header_len(b"A: 1\r\n", true), Some(6));
+        assert_eq!(header_len(b"", true), Some(0));
+    }
+}
