@@ -1,8 +1,12 @@
 //! The Received line added to every message (RFC 5321 section 4.4).
 
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use mail::{Address, QueueId, Timestamp, TlsInfo};
+
+/// The size of most lines, or more.
+const LINE_OCTETS: usize = 320;
 
 /// The contents of a Received line.
 pub(crate) struct ReceivedLine<'a> {
@@ -33,27 +37,44 @@ pub(crate) enum MessageSource<'a> {
 impl ReceivedLine<'_> {
     /// The folded line with its CRLF.
     pub(crate) fn to_line(&self) -> String {
-        let recipient = self.recipient.map(|address| format!("\r\n\tfor <{address}>")).unwrap_or_default();
-        let (hostname, protocol, id, date) = (self.hostname, self.protocol, self.id, self.now.to_rfc5322());
+        let mut line = String::with_capacity(LINE_OCTETS);
         match self.source {
             MessageSource::Client { helo, address, security, user } => {
-                let client = match address {
-                    Some(IpAddr::V4(address)) => format!(" ([{address}])"),
-                    Some(IpAddr::V6(address)) => format!(" ([IPv6:{address}])"),
-                    None => String::new(),
-                };
-                let security = security.map(|security| format!("\r\n\t(using {security})")).unwrap_or_default();
-                let user = user.map(|user| format!("\r\n\t(authenticated as {})", escape_comment(user)));
-                let user = user.unwrap_or_default();
-                format!(
-                    "Received: from {helo}{client}\r\n\tby {hostname} (Mailrace) with {protocol}{security}{user} id {id}{recipient};\r\n\t{date}\r\n"
-                )
+                push_all(&mut line, &["Received: from ", helo]);
+                match address {
+                    Some(IpAddr::V4(address)) => push_display(&mut line, format_args!(" ([{address}])")),
+                    Some(IpAddr::V6(address)) => push_display(&mut line, format_args!(" ([IPv6:{address}])")),
+                    None => {}
+                }
+                push_all(&mut line, &["\r\n\tby ", self.hostname, " (Mailrace) with ", self.protocol]);
+                if let Some(security) = security {
+                    push_display(&mut line, format_args!("\r\n\t(using {security})"));
+                }
+                if let Some(user) = user {
+                    push_all(&mut line, &["\r\n\t(authenticated as ", &escape_comment(user), ")"]);
+                }
             }
-            MessageSource::LocalProgram { uid } => format!(
-                "Received: by {hostname} (Mailrace, from userid {uid})\r\n\twith {protocol} id {id}{recipient};\r\n\t{date}\r\n"
-            ),
+            MessageSource::LocalProgram { uid } => {
+                push_all(&mut line, &["Received: by ", self.hostname]);
+                push_display(&mut line, format_args!(" (Mailrace, from userid {uid})\r\n\twith {}", self.protocol));
+            }
         }
+        push_display(&mut line, format_args!(" id {}", self.id));
+        if let Some(recipient) = self.recipient {
+            push_all(&mut line, &["\r\n\tfor <", recipient.as_str(), ">"]);
+        }
+        push_all(&mut line, &[";\r\n\t", &self.now.to_rfc5322(), "\r\n"]);
+        line
     }
+}
+
+fn push_all(line: &mut String, parts: &[&str]) {
+    parts.iter().for_each(|part| line.push_str(part));
+}
+
+fn push_display(line: &mut String, text: fmt::Arguments<'_>) {
+    // A string takes everything.
+    let _ = line.write_fmt(text);
 }
 
 /// Escapes a comment (RFC 5322 section 3.2.2); non-ASCII characters are replaced.

@@ -31,15 +31,35 @@ impl Timestamp {
         const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let c = CalendarTime::from_timestamp(self);
-        let (weekday, month) = (DAYS[c.weekday], MONTHS[c.month - 1]);
-        format!("{weekday}, {} {month} {:04} {:02}:{:02}:{:02} +0000", c.day, c.year, c.hour, c.minute, c.second)
+        let mut text = String::with_capacity(40);
+        text.push_str(DAYS[c.weekday]);
+        text.push_str(", ");
+        push_number(&mut text, c.day, if c.day < 10 { 1 } else { 2 });
+        text.push(' ');
+        text.push_str(MONTHS[c.month - 1]);
+        text.push(' ');
+        push_number(&mut text, c.year, 4);
+        text.push(' ');
+        c.push_time_of_day(&mut text);
+        text.push_str(" +0000");
+        text
     }
 
     /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
     pub fn to_rfc3339(self) -> String {
         let c = CalendarTime::from_timestamp(self);
-        let millis = self.0 % 1000;
-        format!("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{millis:03}Z", c.year, c.month, c.day, c.hour, c.minute, c.second)
+        let mut text = String::with_capacity(32);
+        push_number(&mut text, c.year, 4);
+        text.push('-');
+        push_number(&mut text, c.month as u64, 2);
+        text.push('-');
+        push_number(&mut text, c.day, 2);
+        text.push('T');
+        c.push_time_of_day(&mut text);
+        text.push('.');
+        push_number(&mut text, self.0 % 1000, 3);
+        text.push('Z');
+        text
     }
 }
 
@@ -77,6 +97,29 @@ impl CalendarTime {
             minute: second / 60 % 60,
             second: second % 60,
         }
+    }
+}
+
+impl CalendarTime {
+    fn push_time_of_day(&self, text: &mut String) {
+        push_number(text, self.hour, 2);
+        text.push(':');
+        push_number(text, self.minute, 2);
+        text.push(':');
+        push_number(text, self.second, 2);
+    }
+}
+
+/// Appends a number with at least `width` digits. Each message has two dates, and the formatting
+/// machinery takes ten times as long.
+fn push_number(text: &mut String, number: u64, width: u32) {
+    let mut unit = 10_u64.pow(width - 1);
+    while number / unit > 9 {
+        unit *= 10;
+    }
+    while unit > 0 {
+        text.push(char::from(b'0' + (number / unit % 10) as u8));
+        unit /= 10;
     }
 }
 
