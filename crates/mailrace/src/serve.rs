@@ -69,9 +69,12 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
     let inherited = InheritedSockets::from_environment()?;
-    // A server that only drains its queue closes the inherited sockets.
     let sockets = match drain_only {
-        true => Vec::new(),
+        true => {
+            // Nobody is to wait on them for a reply.
+            drop(inherited);
+            Vec::new()
+        }
         false => listeners::open_sockets(config, &[], inherited, limits.threads)?,
     };
     create_folders(config, &identity)?;
