@@ -68,15 +68,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     // Only root may be able to read the keys, so this comes before dropping privileges.
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
     let acceptor = from_config::load_tls_acceptor(config)?.map(Arc::new);
-    let inherited = InheritedSockets::from_environment()?;
-    let sockets = match drain_only {
-        true => {
-            // Nobody is to wait on them for a reply.
-            drop(inherited);
-            Vec::new()
-        }
-        false => listeners::open_sockets(config, &[], inherited, limits.threads)?,
-    };
+    let sockets = open_sockets(config, limits, drain_only)?;
     create_folders(config, &identity)?;
     let log = Arc::new(Log::open(&config.log)?);
     identity.drop_privileges()?;
@@ -130,6 +122,16 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
             Err(ExitError { code: exit::MAIL_LEFT, text: format!("messages left in the queue: {left}") }.into())
         }
         _ => Ok(()),
+    }
+}
+
+/// The sockets of all listeners. A server that only drains its queue has none, and closes those that
+/// it has inherited: nobody is to wait on them for a reply.
+fn open_sockets(config: &Config, limits: ProcessLimits, drain_only: bool) -> anyhow::Result<Vec<Arc<ListenerSocket>>> {
+    let inherited = InheritedSockets::from_environment()?;
+    match drain_only {
+        true => Ok(Vec::new()),
+        false => listeners::open_sockets(config, &[], inherited, limits.threads),
     }
 }
 
