@@ -1,48 +1,49 @@
 //! Replies that intake sends itself.
 
-use std::borrow::Cow;
-
 use mail::{Address, EnhancedCode, QueueId, Reply};
 use spool::CommitError;
 
-const fn static_reply(code: u16, enhanced: EnhancedCode, text: &'static str) -> Reply {
-    Reply { code, enhanced: Some(enhanced), text: Cow::Borrowed(text) }
-}
-
-pub(crate) const LOAD_HIGH: Reply = static_reply(421, EnhancedCode(4, 3, 2), "Load too high, try again later");
-pub(crate) const SESSIONS_FULL: Reply = static_reply(421, EnhancedCode(4, 3, 2), "Too many sessions, try again later");
+pub(crate) const LOAD_HIGH: Reply = Reply::constant(421, EnhancedCode(4, 3, 2), "Load too high, try again later");
+pub(crate) const SESSIONS_FULL: Reply =
+    Reply::constant(421, EnhancedCode(4, 3, 2), "Too many sessions, try again later");
 pub(crate) const CLIENT_SESSIONS_FULL: Reply =
-    static_reply(421, EnhancedCode(4, 7, 0), "Too many sessions from your address, try again later");
-pub(crate) const CLIENT_CONNECTIONS: Reply =
-    static_reply(421, EnhancedCode(4, 7, 0), "Too many connections from your address in a short time, try again later");
+    Reply::constant(421, EnhancedCode(4, 7, 0), "Too many sessions from your address, try again later");
+pub(crate) const CLIENT_CONNECTIONS: Reply = Reply::constant(
+    421,
+    EnhancedCode(4, 7, 0),
+    "Too many connections from your address in a short time, try again later",
+);
 pub(crate) const CLIENT_MESSAGES: Reply =
-    static_reply(451, EnhancedCode(4, 7, 1), "Too many messages from your address in a short time, try again later");
-pub(crate) const DISK_SHORT: Reply = static_reply(452, EnhancedCode(4, 3, 1), "Not enough disk space, try again later");
-pub(crate) const MEMORY_SHORT: Reply = static_reply(452, EnhancedCode(4, 3, 1), "Not enough memory, try again later");
-pub(crate) const RELAY_DENIED: Reply = static_reply(550, EnhancedCode(5, 7, 1), "Relaying denied");
+    Reply::constant(451, EnhancedCode(4, 7, 1), "Too many messages from your address in a short time, try again later");
+pub(crate) const DISK_SHORT: Reply =
+    Reply::constant(452, EnhancedCode(4, 3, 1), "Not enough disk space, try again later");
+pub(crate) const MEMORY_SHORT: Reply =
+    Reply::constant(452, EnhancedCode(4, 3, 1), "Not enough memory, try again later");
+pub(crate) const RELAY_DENIED: Reply = Reply::constant(550, EnhancedCode(5, 7, 1), "Relaying denied");
 /// For a migration, while the operator does not yet know which clients must relay.
-pub(crate) const RELAY_DEFERRED: Reply = static_reply(454, EnhancedCode(4, 7, 1), "Relaying temporarily denied");
+pub(crate) const RELAY_DEFERRED: Reply = Reply::constant(454, EnhancedCode(4, 7, 1), "Relaying temporarily denied");
 pub(crate) const SOURCE_ROUTE_DENIED: Reply =
-    static_reply(550, EnhancedCode(5, 7, 1), "Relaying of source-routed addresses denied");
+    Reply::constant(550, EnhancedCode(5, 7, 1), "Relaying of source-routed addresses denied");
 pub(crate) const NOT_QUALIFIED: Reply =
-    static_reply(550, EnhancedCode(5, 1, 2), "A fully qualified domain name is required");
+    Reply::constant(550, EnhancedCode(5, 1, 2), "A fully qualified domain name is required");
 pub(crate) const DIRECTORY_UNAVAILABLE: Reply =
-    static_reply(451, EnhancedCode(4, 3, 0), "Directory unavailable, try again later");
+    Reply::constant(451, EnhancedCode(4, 3, 0), "Directory unavailable, try again later");
 /// The error is in the directory, and may be corrected before the client gives up.
-pub(crate) const ALIAS_TOO_DEEP: Reply = static_reply(451, EnhancedCode(4, 4, 6), "Alias loop");
+pub(crate) const ALIAS_TOO_DEEP: Reply = Reply::constant(451, EnhancedCode(4, 4, 6), "Alias loop");
 pub(crate) const ALIAS_TOO_MANY: Reply =
-    static_reply(452, EnhancedCode(4, 5, 3), "Alias expands to too many addresses");
+    Reply::constant(452, EnhancedCode(4, 5, 3), "Alias expands to too many addresses");
 pub(crate) const RECIPIENTS_FULL: Reply =
-    static_reply(452, EnhancedCode(4, 5, 3), "Too many recipients after alias expansion");
+    Reply::constant(452, EnhancedCode(4, 5, 3), "Too many recipients after alias expansion");
 /// The commit step of the spool is behind.
 pub(crate) const SPOOL_BUSY: Reply =
-    static_reply(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
-pub(crate) const HEADER_NOT_EDITED: Reply = static_reply(552, EnhancedCode(5, 3, 4), "Header too large to be edited");
+    Reply::constant(451, EnhancedCode(4, 3, 1), "Too many messages wait for storage, try again later");
+pub(crate) const HEADER_NOT_EDITED: Reply =
+    Reply::constant(552, EnhancedCode(5, 3, 4), "Header too large to be edited");
 pub(crate) const BODY_NOT_EDITED: Reply =
-    static_reply(451, EnhancedCode(4, 3, 0), "Body edited to lines that do not end in CRLF");
+    Reply::constant(451, EnhancedCode(4, 3, 0), "Body edited to lines that do not end in CRLF");
 pub(crate) const TOO_MANY_FIELDS: Reply =
-    static_reply(451, EnhancedCode(4, 3, 0), "Too many fields added to the message");
-pub(crate) const BODY_UNWRITABLE: Reply = static_reply(451, EnhancedCode(4, 3, 0), "Message could not be stored");
+    Reply::constant(451, EnhancedCode(4, 3, 0), "Too many fields added to the message");
+pub(crate) const BODY_UNWRITABLE: Reply = Reply::constant(451, EnhancedCode(4, 3, 0), "Message could not be stored");
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {
     Reply::new(550, EnhancedCode(5, 1, 1), format!("<{address}>: no such user here"))
@@ -54,7 +55,7 @@ pub(crate) fn not_owned(sender: &Address, user: &str) -> Reply {
     Reply::new(553, EnhancedCode(5, 7, 1), text)
 }
 
-pub(crate) const MAILBOX_FULL: Reply = static_reply(452, EnhancedCode(4, 2, 2), "Mailbox full");
+pub(crate) const MAILBOX_FULL: Reply = Reply::constant(452, EnhancedCode(4, 2, 2), "Mailbox full");
 
 /// The mailbox has no room for this message.
 pub(crate) fn mailbox_full(address: &Address, for_good: bool) -> Reply {
@@ -77,8 +78,8 @@ pub(crate) fn commit_failed(error: &CommitError) -> Reply {
         CommitError::Full => DISK_SHORT,
         CommitError::Failed(_) | CommitError::StepFailed(_) => BODY_UNWRITABLE,
         CommitError::StepBacklog => SPOOL_BUSY,
-        CommitError::TooLarge => static_reply(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
-        CommitError::Closed => static_reply(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
+        CommitError::TooLarge => Reply::constant(552, EnhancedCode(5, 3, 4), "Envelope is too large"),
+        CommitError::Closed => Reply::constant(421, EnhancedCode(4, 3, 2), "Server is shutting down, try again later"),
     }
 }
 

@@ -35,6 +35,11 @@ impl Reply {
         Reply { code, enhanced: Some(enhanced), text: text.into() }
     }
 
+    /// A reply that is always the same.
+    pub const fn constant(code: u16, enhanced: EnhancedCode, text: &'static str) -> Self {
+        Reply { code, enhanced: Some(enhanced), text: Cow::Borrowed(text) }
+    }
+
     /// A reply without an enhanced code: banners, 354, answers to HELO.
     pub fn without_enhanced_code(code: u16, text: impl Into<Cow<'static, str>>) -> Self {
         Reply { code, enhanced: None, text: text.into() }
