@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use mail::{Address, Networks};
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use server_log::LogSettings;
 use spool::Durability;
 

@@ -8,7 +8,7 @@ use config::{Config, DEFAULT, ListenerProtocol, QueueSettings, TlsVersion, Trans
 use mailbox::LineEnds;
 use mailbox::quota::OverQuotaAction;
 use proptest::prelude::*;
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use route::DomainPattern;
 use server_log::{LogFormat, LogTarget};
 use spool::Durability;

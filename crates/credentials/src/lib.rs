@@ -28,6 +28,7 @@ mod decoys;
 pub mod generate;
 mod password;
 mod recent;
+mod sasl;
 mod scram;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ pub use password::{
     ARGON2_MEMORY_KIB_MAX, ARGON2_WORK_MAX, BCRYPT_COST_MAX, HASHES_MAX, HashComputationError, PASSWORD_OCTETS_MAX,
     SCRAM_ITERATIONS_MAX, SHA_CRYPT_ROUNDS_MAX, StoredPassword, StoredPasswordError,
 };
+pub use sasl::{ScramChallenge, UNKNOWN_CLIENT, finish_proof, login_event};
 pub use throttle::{LoginAttempt, LoginAttemptOutcome, Throttle, ThrottleLimit, ThrottleSettings};
 
 use binder::{LdapBinder, PasswordCheck};

@@ -39,7 +39,6 @@ mod session;
 mod session_checks;
 mod session_stages;
 mod throttled_log;
-mod tls_handshakes;
 mod transaction;
 
 use std::io;
@@ -51,7 +50,7 @@ use filter::CheckChain;
 use load::{LoadMonitorHandle, Shortage};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, MailEvent, Networks, OperatorLog, QuotaCheck};
-use net::{ConnectionLimiter, SessionPermit, TlsServer};
+use net::{ConnectionLimiter, SessionPermit, TlsHandshakeCounters, TlsServer};
 use protocol::smtp::server::SmtpServerConfig as Machine;
 use spool::Spool;
 
@@ -60,7 +59,6 @@ pub use commit_notifier::CommitNotifier;
 pub use logins::LoginPolicy;
 pub use refusals::{RefusalCounters, ResourceRefusal};
 pub use throttled_log::ThrottledLog;
-pub use tls_handshakes::TlsHandshakeCounters;
 
 /// Whether a domain is one of certain domains of the configuration.
 pub type DomainMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;

@@ -1,19 +1,17 @@
-//! Logins of users: checks passwords, and which sender addresses a user may use.
+//! Logins of users: who may log in, and which sender addresses a user may use.
 //!
-//! Passwords are checked by the [`CredentialChecker`], which do no computation on this thread.
-//! Passwords are never logged; every login attempt is logged with its user, client and result.
+//! Passwords are checked by the [`CredentialChecker`], which does no computation on this thread.
+//! Every login attempt is logged with its user, client and result.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use credentials::{self, CredentialChecker, PendingLogin};
+use credentials::{CredentialChecker, PendingLogin};
 use lookup::Table;
-use mail::{Address, MailEvent, Reply};
-use protocol::sasl::{Mechanism, Nonce, PasswordVerdict, SaslOutcome, SaslRefusal, ScramKeysAnswer};
+use mail::{Address, Reply};
+use protocol::sasl::PasswordVerdict;
 use protocol::smtp::server::{LoginRequest, ScramKeysRequest, SessionAnswer};
-use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::session_checks::UNKNOWN_CLIENT;
 use crate::{IntakeContext, replies};
 
 /// Who may log in, and with what rights. Clones share the credentials.
@@ -38,21 +36,9 @@ impl IntakeContext {
     /// Checks a password.
     pub(crate) async fn verify_password(&self, request: &LoginRequest, client: Option<IpAddr>) -> SessionAnswer {
         let Some(logins) = &self.logins else { return SessionAnswer::Verdict(PasswordVerdict::Unavailable) };
-        let password = request.password.reveal();
-        let verdict = logins.credentials.verify_password(&request.user, password, counted_address(client)).await;
-        SessionAnswer::Verdict(match verdict {
-            credentials::LoginResult::Accepted { user } => PasswordVerdict::Accepted { user },
-            credentials::LoginResult::Refused => PasswordVerdict::Refused,
-            credentials::LoginResult::Unusable(why) => {
-                self.report_unverified(&request.user, &why);
-                PasswordVerdict::Refused
-            }
-            credentials::LoginResult::Throttled => PasswordVerdict::Throttled,
-            credentials::LoginResult::Unavailable(why) => {
-                self.report_unverified(&request.user, &why);
-                PasswordVerdict::Unavailable
-            }
-        })
+        let LoginRequest { user, password } = request;
+        let verdict = logins.credentials.answer_password(user, password, client, &*self.operator_log).await;
+        SessionAnswer::Verdict(verdict)
     }
 
     /// The stored SCRAM keys of the user, and where to report the result of the proof.
@@ -61,64 +47,10 @@ impl IntakeContext {
         request: &ScramKeysRequest,
         client: Option<IpAddr>,
     ) -> (SessionAnswer, Option<PendingLogin>) {
-        let (keys, pending) = match &self.logins {
-            None => (ScramKeysAnswer::Unavailable, None),
-            Some(logins) => match logins.credentials.find_scram_keys(&request.user, counted_address(client)).await {
-                credentials::ScramLookupResult::Found { user, keys, pending } => {
-                    (ScramKeysAnswer::Found { user, keys }, Some(pending))
-                }
-                credentials::ScramLookupResult::Unknown { iterations, unusable, pending } => {
-                    unusable.iter().for_each(|why| self.report_unverified(&request.user, why));
-                    (ScramKeysAnswer::Unknown { iterations }, Some(pending))
-                }
-                credentials::ScramLookupResult::Throttled => (ScramKeysAnswer::Throttled, None),
-                credentials::ScramLookupResult::Unavailable(why) => {
-                    self.report_unverified(&request.user, &why);
-                    (ScramKeysAnswer::Unavailable, None)
-                }
-            },
-        };
-        let mut octets = [0; Nonce::OCTETS];
-        match getrandom(&mut octets, GetRandomFlags::empty()) {
-            Ok(_) => (SessionAnswer::Keys { keys, nonce: Nonce::from_random(octets) }, pending),
-            Err(error) => {
-                self.report_unverified(&request.user, &error.to_string());
-                (SessionAnswer::Refuse(replies::DIRECTORY_UNAVAILABLE), pending)
-            }
-        }
-    }
-
-    fn report_unverified(&self, user: &str, why: &str) {
-        self.operator_log.log_line(format_args!("cannot check the password of user {user:?}: {why}"));
-    }
-
-    /// Logs a login attempt. Its result agrees with the counters of the credentials, if the attempt
-    /// reached them.
-    pub(crate) fn log_login(
-        &self,
-        client: Option<IpAddr>,
-        helo: &str,
-        mechanism: Mechanism,
-        user: Box<str>,
-        outcome: &SaslOutcome,
-    ) {
-        let result = match outcome {
-            SaslOutcome::Accepted { .. } => "ok",
-            SaslOutcome::Refused(SaslRefusal::Throttled) => "throttled",
-            SaslOutcome::Refused(SaslRefusal::Unavailable) => "unavailable",
-            SaslOutcome::Refused(SaslRefusal::Cancelled) => "cancelled",
-            SaslOutcome::Refused(SaslRefusal::Credentials) => "refused",
-            SaslOutcome::Refused(
-                SaslRefusal::Malformed
-                | SaslRefusal::TooLong
-                | SaslRefusal::LineTooLong
-                | SaslRefusal::InvalidText
-                | SaslRefusal::Authzid
-                | SaslRefusal::Unsupported,
-            ) => "malformed",
-        };
-        let event = MailEvent::Login { client, helo: helo.into(), user, mechanism: mechanism.name(), result };
-        self.event_log.write(event);
+        // Without logins, no listener offers AUTH.
+        let Some(logins) = &self.logins else { return (SessionAnswer::Refuse(replies::DIRECTORY_UNAVAILABLE), None) };
+        let challenge = logins.credentials.answer_scram_keys(&request.user, client, &*self.operator_log).await;
+        (SessionAnswer::Keys { keys: challenge.keys, nonce: challenge.nonce }, challenge.pending)
     }
 
     /// Whether the user may use this sender. The null sender is allowed for everyone.
@@ -159,11 +91,6 @@ fn matches_sender(value: &str, sender: &Address) -> bool {
     let Ok(allowed) = allowed else { return false };
     let same_box = || allowed.unquoted_local_part().to_lowercase() == sender.unquoted_local_part().to_lowercase();
     allowed.domain().eq_ignore_ascii_case(sender.domain()) && (local.is_none() || same_box())
-}
-
-/// The address under which a client is counted.
-fn counted_address(client: Option<IpAddr>) -> IpAddr {
-    client.unwrap_or(UNKNOWN_CLIENT)
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use net::{
     AdmissionRefusal, AdmittedClient, ConnectionHandler, ConnectionLimiter, Service, SessionPermit, StopReceiver,
     TlsServer,
 };
-use protocol::smtp::server::{SmtpPeer, TlsMode};
+use protocol::TlsMode;
+use protocol::smtp::server::SmtpPeer;
 
 use crate::session::IntakeSession;
 use crate::session_checks::OptionalChecks;

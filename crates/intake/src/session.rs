@@ -9,7 +9,7 @@ use credentials::PendingLogin;
 use filter::{SessionInfo, Stage};
 use mail::{Address, ClientInfo, LoggedHeader, MailEvent, QueueId, Reply, Timestamp, TlsInfo};
 use net::{ConnectionHandler, OutputPiece, TlsServer};
-use protocol::sasl::{self, Mechanism, SaslOutcome};
+use protocol::sasl::{Mechanism, SaslOutcome};
 use protocol::smtp::server::{
     BodySink, MailRequest, MessageEnd, RcptRequest, SessionAction, SessionAnswer, SessionQuestion, SmtpPeer,
     SmtpSession,
@@ -176,15 +176,9 @@ impl IntakeSession {
     /// AUTH has ended. Settles a pending SCRAM proof, which counts like a password check, and logs
     /// the login.
     fn finish_login(&mut self, mechanism: Mechanism, user: Box<str>, outcome: &SaslOutcome) {
-        match (self.proof.take(), outcome) {
-            (Some(pending), SaslOutcome::Accepted { .. }) if mechanism == Mechanism::ScramSha256 => {
-                pending.record_success()
-            }
-            (Some(pending), SaslOutcome::Refused(sasl::SaslRefusal::Credentials)) => pending.record_failure(),
-            // A dropped proof counts as failed, but not as a wrong password.
-            _ => {}
-        }
-        self.context.log_login(self.session.peer().address, self.session.helo(), mechanism, user, outcome);
+        credentials::finish_proof(self.proof.take().map(|pending| *pending), mechanism, outcome);
+        let (client, helo) = (self.session.peer().address, self.session.helo());
+        self.context.event_log.write(credentials::login_event(client, helo, mechanism, user, outcome));
     }
 
     /// DATA: reserves memory for the body.

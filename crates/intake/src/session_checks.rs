@@ -1,7 +1,7 @@
 //! The checks of a session, and what they are told of it. Without checks, nothing is evaluated or
 //! allocated.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo};
 use mail::Reply;
@@ -9,10 +9,6 @@ use net::StopReceiver;
 use protocol::smtp::server::SmtpSession;
 
 use crate::IntakeContext;
-
-/// The address under which all clients are counted whose address the proxy does not know. No host
-/// has it.
-pub(crate) const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The checks of a session; None if there are none.
 pub(crate) type OptionalChecks = Option<Box<SessionChecks>>;

@@ -10,7 +10,7 @@ use protocol::smtp::server::{MailRequest, XclientIdentity};
 use crate::ResourceRefusal;
 use crate::message_check::{MessageContent, MessageInCheck};
 use crate::session::IntakeSession;
-use crate::session_checks::{UNKNOWN_CLIENT, record_refusal, session_info};
+use crate::session_checks::{record_refusal, session_info};
 use crate::transaction::Transaction;
 
 impl IntakeSession {
@@ -71,7 +71,7 @@ impl IntakeSession {
         let client: Option<IpAddr> = identity.address.unwrap_or(self.session.peer().address);
         let is_of = |networks: &Networks| client.is_some_and(|client| networks.contains(client));
         let trusted = is_of(&self.context.relay_networks);
-        let counted = client.unwrap_or(UNKNOWN_CLIENT);
+        let counted = client.unwrap_or(credentials::UNKNOWN_CLIENT);
         self.context.transfer_permit(&mut self.client.permit, counted, trusted).map_err(ResourceRefusal::reply)?;
         if is_of(&self.context.proxy_networks) {
             self.session.allow_client_xclient();

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use mail::{BodyFlags, EnhancedCode, Reply, Timestamp};
 use net::{ConnectionHandler, OutputPiece, StopSender};
+use protocol::TlsMode;
 use protocol::smtp::server::{
     MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer, SmtpServerConfig,
-    SmtpSession, TlsMode, TolerancePolicy,
+    SmtpSession, TolerancePolicy,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;

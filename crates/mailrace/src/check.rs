@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use config::{AuthBackend, Config, ConfigSource, ListenerProtocol, LoadedConfig, QueueSettings, TableKind};
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use server_log::LogTarget;
 use spool::Durability;
 

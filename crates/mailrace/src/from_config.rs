@@ -55,7 +55,7 @@ pub fn load_tls_acceptor(config: &Config) -> Result<Option<TlsServer>, TlsServer
 
 /// Whether any listener uses TLS.
 pub fn has_tls(config: &Config) -> bool {
-    config.listeners.iter().any(|listener| listener.tls != smtp::TlsMode::Never)
+    config.listeners.iter().any(|listener| listener.tls != protocol::TlsMode::Never)
 }
 
 /// The login settings of a listener's sessions. `secret` is the server's own.

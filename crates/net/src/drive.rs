@@ -38,6 +38,9 @@ const TURN_OCTETS: usize = 1 << 20;
 pub enum OutputPiece<'a> {
     /// These bytes; empty if there is no output.
     Bytes(&'a [u8]),
+    /// These bytes, which are not empty, with a range of a file behind them. In clear text they
+    /// leave together with its first bytes.
+    Head(&'a [u8]),
     /// A range of a file, which is sent without a copy in clear text. Until the peer has
     /// acknowledged it, it must not be overwritten in place: the peer would get the new bytes.
     File(FileRange<'a>),
@@ -264,6 +267,7 @@ async fn send(
         let sent = match conversation.output() {
             OutputPiece::Bytes(bytes) if bytes.is_empty() && !stream.has_unsent() => return Ok(()),
             OutputPiece::Bytes(bytes) => Some(stream.try_send(bytes)),
+            OutputPiece::Head(bytes) => Some(stream.try_send_head(bytes)),
             OutputPiece::File(_) => None,
         };
         match sent {

@@ -112,6 +112,12 @@ pub(crate) fn prefetch(
     Ok(())
 }
 
+/// Sends bytes that are held back until some of a file follows them, or 200 ms; returns how many
+/// the socket accepted.
+pub(crate) fn try_send_head(stream: &TcpStream, head: &[u8]) -> io::Result<usize> {
+    stream.try_io(Interest::WRITABLE, || Ok(send_head(stream, head)?))
+}
+
 /// Sends the head, held back until bytes of the file go with it, and then some of the file, if the
 /// socket accepts it; returns how many bytes of both were sent.
 pub(crate) fn try_send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Result<usize> {
@@ -121,7 +127,7 @@ pub(crate) fn try_send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_
 fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Result<usize> {
     let mut sent = 0;
     if !head.is_empty() {
-        sent = retry_on_intr(|| send(stream, head, SendFlags::MORE | SendFlags::NOSIGNAL))?;
+        sent = send_head(stream, head)?;
         if sent < head.len() {
             return Ok(sent);
         }
@@ -134,4 +140,8 @@ fn send_file(stream: &TcpStream, head: &[u8], range: FileRange<'_>) -> io::Resul
         Err(Errno::AGAIN) if sent > 0 => Ok(sent),
         Err(error) => Err(error.into()),
     }
+}
+
+fn send_head(stream: &TcpStream, head: &[u8]) -> Result<usize, Errno> {
+    retry_on_intr(|| send(stream, head, SendFlags::MORE | SendFlags::NOSIGNAL))
 }

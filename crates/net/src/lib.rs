@@ -24,6 +24,7 @@ mod server_stream;
 mod service;
 mod stop;
 mod tls_client;
+mod tls_handshakes;
 mod tls_server;
 mod workers;
 
@@ -43,5 +44,6 @@ pub use server_stream::ServerStream;
 pub use service::{AdmissionRefusal, AdmittedClient, Service, serve_connection};
 pub use stop::{StopReceiver, StopSender};
 pub use tls_client::TlsClient;
+pub use tls_handshakes::TlsHandshakeCounters;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
 pub use workers::{BoundListener, SessionWorkers, session_runtime};

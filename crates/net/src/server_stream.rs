@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::file_range;
+
 /// The server side of a connection.
 #[derive(Debug)]
 pub enum ServerStream {
@@ -61,6 +63,15 @@ impl ServerStream {
                     flushed => flushed.map(|()| taken),
                 }
             }
+        }
+    }
+
+    /// Like [`ServerStream::try_send`], for bytes with a range of a file behind them: in clear text
+    /// they are held back until the range is sent, or 200 ms.
+    pub(crate) fn try_send_head(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ServerStream::Plain(stream) => file_range::try_send_head(stream, bytes),
+            ServerStream::Secure(_) => self.try_send(bytes),
         }
     }
 

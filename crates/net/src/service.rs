@@ -10,6 +10,7 @@
 //! Then a [`ConnectionHandler`] of the service has the connection ([`drive_connection`]). What is
 //! rare is boxed, so that an idle session is small.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -76,6 +77,17 @@ pub enum AdmissionRefusal {
     Overload,
     /// A limit on connections was reached.
     Limit(ConnectionRefusal),
+}
+
+impl fmt::Display for AdmissionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AdmissionRefusal::Overload => "the load of the machine is too high",
+            AdmissionRefusal::Limit(ConnectionRefusal::Full) => "too many sessions",
+            AdmissionRefusal::Limit(ConnectionRefusal::ClientFull) => "too many sessions of this client",
+            AdmissionRefusal::Limit(ConnectionRefusal::ClientTooOften) => "the client connects too often",
+        })
+    }
 }
 
 /// What is known of a client whose session begins. Addresses are canonical: an IPv4 address is

@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use mail::Timestamp;
+use protocol::TlsMode;
 use protocol::smtp::server::{
-    MailProtocol, SessionAction, SessionAnswer, SessionLimits, SmtpPeer, SmtpServerConfig, SmtpSession, TlsMode,
-    TolerancePolicy,
+    MailProtocol, SessionAction, SessionAnswer, SessionLimits, SmtpPeer, SmtpServerConfig, SmtpSession, TolerancePolicy,
 };
 
 const MESSAGES: u64 = 500_000;

@@ -9,3 +9,6 @@ pub mod pop3;
 pub mod sasl;
 pub mod smtp;
 mod text;
+mod tls_mode;
+
+pub use tls_mode::TlsMode;

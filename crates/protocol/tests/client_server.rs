@@ -49,7 +49,7 @@ impl Pair {
         let server = server::SmtpServerConfig {
             hostname: "mx.example.org".into(),
             flavor,
-            tls: server::TlsMode::Never,
+            tls: protocol::TlsMode::Never,
             auth: None,
             tolerance: server::TolerancePolicy::default(),
             limits,

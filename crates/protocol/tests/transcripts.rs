@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mail::{BodyType, DsnNotify, DsnReturn, EnhancedCode, Reply, Timestamp};
+use protocol::TlsMode;
 use protocol::smtp::server::{
     MailProtocol, MailRequest, MessageEnd, NulPolicy, RcptRequest, SessionAction, SessionAnswer, SessionLimits,
-    SessionQuestion, SmtpPeer, SmtpServerConfig, SmtpSession, TlsMode, TolerancePolicy, XclientIdentity,
+    SessionQuestion, SmtpPeer, SmtpServerConfig, SmtpSession, TolerancePolicy, XclientIdentity,
 };
 use transcript::{Event, Step, Transcript, auth, duration, keys, verdict};
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mail::Address;
 use parking_lot::Mutex;
-use protocol::smtp::server::{MailProtocol, SessionLimits, SmtpServerConfig, TlsMode, TolerancePolicy};
+use protocol::TlsMode;
+use protocol::smtp::server::{MailProtocol, SessionLimits, SmtpServerConfig, TolerancePolicy};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 

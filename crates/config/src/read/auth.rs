@@ -1,7 +1,7 @@
 //! `[auth]`, and its effect on listeners.
 
 use credentials::{CredentialCheckerSettings, ThrottleLimit, ThrottleSettings};
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use toml::Spanned;
 
 use super::{check_known_name, networks, take_reference};

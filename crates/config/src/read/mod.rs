@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mail::Networks;
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use toml::Spanned;
 use toml::de::DeTable;
 

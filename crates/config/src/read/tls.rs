@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use net::CertificateFiles;
-use protocol::smtp::server::TlsMode;
+use protocol::TlsMode;
 use toml::Spanned;
 
 use super::{Unique, fill_path};

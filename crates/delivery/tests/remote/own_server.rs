@@ -40,7 +40,7 @@ async fn serve_session(mut stream: TcpStream, flavor: MailProtocol, stored: Stor
     let config = server::SmtpServerConfig {
         hostname: "mx.example.org".into(),
         flavor,
-        tls: server::TlsMode::Never,
+        tls: protocol::TlsMode::Never,
         auth: None,
         tolerance: server::TolerancePolicy::default(),
         limits,

@@ -15,10 +15,9 @@ use lookup::directory::{self, LocalDomain, RecipientDirectory};
 use lookup::{LookupAnswer, Table};
 use mail::{EventLog, LoggedHeader, MailEvent, Networks, QueueId, Timestamp};
 use net::{ConnectionLimiter, ConnectionLimits, RATED_CLIENTS_MAX, StopSender};
+use protocol::TlsMode;
 use protocol::sasl::{self, Mechanism};
-use protocol::smtp::server::{
-    AuthConfig, MailProtocol, SessionLimits, SmtpServerConfig as Machine, TlsMode, TolerancePolicy,
-};
+use protocol::smtp::server::{AuthConfig, MailProtocol, SessionLimits, SmtpServerConfig as Machine, TolerancePolicy};
 use spool::{Disk, FolderDisk, SpooledMessage};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

@@ -92,7 +92,7 @@ impl<'a> StdioSession<'a> {
             hostname: config.hostname.clone(),
             flavor: MailProtocol::Smtp,
             limits,
-            tls: smtp::TlsMode::Never,
+            tls: protocol::TlsMode::Never,
             auth: None,
             tolerance: from_config::session_tolerance(config),
         };

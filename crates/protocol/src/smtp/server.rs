@@ -104,6 +104,8 @@ use dot::DotDecoder;
 use login::AuthAttempt;
 use rate::RateWindow;
 
+use crate::TlsMode;
+
 /// The configuration shared by the sessions of a listener.
 #[derive(Clone, Debug)]
 pub struct SmtpServerConfig {
@@ -130,20 +132,6 @@ impl SmtpServerConfig {
         };
         format!("220 {} {protocol} Mailrace\r\n", self.hostname)
     }
-}
-
-/// The use of TLS by the sessions of a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TlsMode {
-    /// TLS is not available.
-    #[default]
-    Never,
-    /// STARTTLS is offered (RFC 3207).
-    Offered,
-    /// STARTTLS is required before any mail command.
-    Required,
-    /// The handshake precedes the first byte of the session (RFC 8314 section 3).
-    Implicit,
 }
 
 /// What is known of the peer before the session starts.

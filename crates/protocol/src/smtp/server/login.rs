@@ -13,8 +13,9 @@ use mail::Reply;
 use super::command::Verb;
 use super::{
     GreetingKind, LoginRequest, PendingQuestion, ScramKeysRequest, SessionAction, SessionAnswer, SessionQuestion,
-    SmtpSession, State, TlsMode, replies,
+    SmtpSession, State, replies,
 };
+use crate::TlsMode;
 use crate::sasl::{self, DecodeError, Mechanism, SaslExchange, SaslOutcome, SaslRefusal};
 
 /// The AUTH settings of a listener.

@@ -9,8 +9,9 @@ use super::parameters::{MailParameters, RcptParameters};
 use super::path::{PathError, SmtpPath};
 use super::{
     GreetingKind, MailProtocol, MailRequest, PendingQuestion, RcptRequest, SessionQuestion, SmtpServerConfig,
-    SmtpSession, State, TlsMode, Transaction, replies, xclient,
+    SmtpSession, State, Transaction, replies, xclient,
 };
+use crate::TlsMode;
 
 impl SmtpSession {
     /// Runs a command line, or refuses it. `has_more`: bytes after the line have already arrived.

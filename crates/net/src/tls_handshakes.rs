@@ -22,12 +22,14 @@ impl TlsHandshakeCounters {
         ]
     }
 
-    pub(crate) fn count_made(&self, security: TlsInfo) {
+    /// Counts a successful handshake.
+    pub fn count_made(&self, security: TlsInfo) {
         let counter = if security.version == "TLSv1.2" { &self.made_1_2 } else { &self.made_1_3 };
         counter.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_failed(&self) {
+    /// Counts a failed handshake.
+    pub fn count_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
 }
