@@ -28,8 +28,6 @@ impl Timestamp {
     /// `Fri, 20 Nov 2026 17:46:16 +0000`: the date format of messages (RFC 5322 section 3.3), in
     /// UTC.
     pub fn to_rfc5322(self) -> String {
-        const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
-        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let c = CalendarTime::from_timestamp(self);
         let mut text = String::with_capacity(40);
         text.push_str(DAYS[c.weekday]);
@@ -43,6 +41,52 @@ impl Timestamp {
         c.push_time_of_day(&mut text);
         text.push_str(" +0000");
         text
+    }
+
+    /// `Fri, 20 Nov 2026 17:46:16 GMT`: the date format of HTTP (IMF-fixdate, RFC 9110 section
+    /// 5.6.7).
+    pub fn to_http_date(self) -> String {
+        let c = CalendarTime::from_timestamp(self);
+        let mut text = String::with_capacity(29);
+        text.push_str(DAYS[c.weekday]);
+        text.push_str(", ");
+        push_number(&mut text, c.day, 2);
+        text.push(' ');
+        text.push_str(MONTHS[c.month - 1]);
+        text.push(' ');
+        push_number(&mut text, c.year, 4);
+        text.push(' ');
+        c.push_time_of_day(&mut text);
+        text.push_str(" GMT");
+        text
+    }
+
+    /// Reads a date of HTTP in any of its three formats (RFC 9110 section 5.6.7); None if it is
+    /// invalid. A time before 1970 becomes the start of 1970.
+    pub fn from_http_date(text: &str) -> Option<Timestamp> {
+        let words: Vec<&str> = text.split([' ', ',', '-']).filter(|word| !word.is_empty()).take(7).collect();
+        let (day, month, year, time) = match words[..] {
+            // `Sun, 06 Nov 1994 08:49:37 GMT`, or `Sunday, 06-Nov-94 08:49:37 GMT`.
+            [_, day, month, year, time, "GMT"] => (day, month, year, time),
+            // `Sun Nov  6 08:49:37 1994`.
+            [_, month, day, time, year] => (day, month, year, time),
+            _ => return None,
+        };
+        let month = MONTHS.iter().position(|name| *name == month)? + 1;
+        let year = match (number(year)?, year.len()) {
+            (year @ 0..70, 2) => 2000 + year,
+            (year, 2) => 1900 + year,
+            (year, 4) => year,
+            _ => return None,
+        };
+        let day = number(day).filter(|day| (1..=31).contains(day))?;
+        let mut parts = time.splitn(3, ':').map(number);
+        let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+        if hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        let seconds = days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+        Some(Timestamp(seconds * 1000))
     }
 
     /// `2026-11-20T17:46:16.123Z`: the date format of logs (RFC 3339), in UTC.
@@ -63,6 +107,12 @@ impl Timestamp {
     }
 }
 
+const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// From 1 March of the year 0 to 1970-01-01.
+const DAYS_FROM_YEAR_0_TO_1970: u64 = 719_468;
+
 /// A calendar date and time of day, in UTC.
 struct CalendarTime {
     year: u64,
@@ -79,7 +129,6 @@ impl CalendarTime {
     /// such years have 146,097 days, and any five months starting in March or August (31, 30, 31,
     /// 30, 31) have 153.
     fn from_timestamp(time: Timestamp) -> Self {
-        const DAYS_FROM_YEAR_0_TO_1970: u64 = 719_468;
         let (days, second) = (time.seconds() / 86_400, time.seconds() % 86_400);
         let day = days + DAYS_FROM_YEAR_0_TO_1970;
         let (era, day) = (day / 146_097, day % 146_097);
@@ -98,6 +147,24 @@ impl CalendarTime {
             second: second % 60,
         }
     }
+}
+
+/// The inverse of [`CalendarTime::from_timestamp`]; 0 for a date before 1970. The year has at most
+/// four digits, the month is 1 to 12 and the day 1 to 31.
+fn days_since_1970(year: u64, month: usize, day: u64) -> u64 {
+    if year < 1970 {
+        return 0;
+    }
+    let year = if month < 3 { year - 1 } else { year };
+    let month = (month as u64 + 9) % 12;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    days.saturating_sub(DAYS_FROM_YEAR_0_TO_1970)
+}
+
+/// Parses up to four digits.
+fn number(digits: &str) -> Option<u64> {
+    let is_sound = (1..=4).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
+    is_sound.then(|| digits.parse().ok())?
 }
 
 impl CalendarTime {
@@ -171,6 +238,42 @@ mod tests {
         ] {
             assert_eq!(Timestamp(millis).to_rfc3339(), rfc3339);
             assert_eq!(Timestamp(millis).to_rfc5322(), rfc5322);
+        }
+    }
+
+    #[test]
+    fn http_dates_have_a_fixed_length() {
+        for (millis, text) in [(784_111_777_000, "Sun, 06 Nov 1994 08:49:37 GMT"), (0, "Thu, 01 Jan 1970 00:00:00 GMT")]
+        {
+            assert_eq!(Timestamp(millis).to_http_date(), text);
+        }
+    }
+
+    #[test]
+    fn http_dates_are_read_in_three_formats() {
+        let texts = ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"];
+        for text in texts {
+            assert_eq!(Timestamp::from_http_date(text), Some(Timestamp(784_111_777_000)), "{text}");
+        }
+        for day in (0..60_000).step_by(7) {
+            let time = Timestamp(day * 86_400_000 + 3_723_000);
+            assert_eq!(Timestamp::from_http_date(&time.to_http_date()), Some(time));
+        }
+        assert_eq!(Timestamp::from_http_date("Thu, 01 Jan 1960 00:00:00 GMT"), Some(Timestamp(0)));
+        let wrong = [
+            "",
+            "now",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+            "Sun, 06 Now 1994 08:49:37 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 19944 08:49:37 GMT",
+            "Sun, 06 Nov 1994 24:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49 GMT",
+            "Sun, 06 Nov 1994 08:49:+7 GMT",
+            "Sun, 06 Nov 1994 08:49:37 GMT x",
+        ];
+        for text in wrong {
+            assert_eq!(Timestamp::from_http_date(text), None, "{text}");
         }
     }
 

@@ -4,8 +4,12 @@
 //! Output comes in pieces: bytes, or a range of a file, which never passes through the conversation.
 //! If a file is shorter than the range when it is sent, the connection ends at once, over TLS
 //! without a close_notify: nothing that follows could be taken for the rest of the file.
+//!
+//! A conversation may hand its client over to another host ([`ConnectionHandler::take_tunnel`]).
+//! From then on bytes pass between both, and the conversation only learns of the end.
 
 mod range_sender;
+mod tunnel;
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -24,6 +28,8 @@ use crate::input::with_input;
 use crate::server_stream::ServerStream;
 use crate::{StopReceiver, TlsServer, steady_instant, steady_now as now};
 
+pub use tunnel::{Tunnel, TunnelEnd, TunnelEndReason};
+
 use range_sender::RangeSender;
 
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
@@ -38,12 +44,17 @@ const TURN_OCTETS: usize = 1 << 20;
 pub enum OutputPiece<'a> {
     /// These bytes; empty if there is no output.
     Bytes(&'a [u8]),
+    /// The first bytes, and then the others, neither of them empty. They leave together, and
+    /// [`ConnectionHandler::handle_sent`] counts both.
+    Pair(&'a [u8], &'a [u8]),
     /// These bytes, which are not empty, with a range of a file behind them. In clear text they
     /// leave together with its first bytes.
     Head(&'a [u8]),
     /// A range of a file, which is sent without a copy in clear text. Until the peer has
     /// acknowledged it, it must not be overwritten in place: the peer would get the new bytes.
     File(FileRange<'a>),
+    /// A range of a file, which is copied also in clear text, and may be overwritten in place.
+    FileCopy(FileRange<'a>),
 }
 
 /// A protocol machine with the code that answers its questions. Times are from
@@ -69,6 +80,13 @@ pub trait ConnectionHandler {
     /// Whether to close the connection once the output is sent.
     fn wants_close(&self) -> bool;
 
+    /// Whether [`ConnectionHandler::work`] has more to do now that the output is sent, before any
+    /// input: a handler can make a long output in parts. Between them, others of the thread have
+    /// their turn.
+    fn has_work(&self) -> bool {
+        false
+    }
+
     /// The TLS server for a handshake, if the conversation wants one as soon as the output is sent.
     /// Bytes read before belong to the conversation, later ones to the handshake. Called only in
     /// clear text.
@@ -79,6 +97,16 @@ pub trait ConnectionHandler {
     fn handle_tls_established(&mut self, _now: Timestamp, _security: TlsInfo) {}
     /// The handshake failed; `handle_disconnect` follows.
     fn handle_handshake_failed(&mut self, _now: Timestamp, _error: &io::Error) {}
+
+    /// The host that serves the client from now on, if the conversation hands it over as soon as the
+    /// output is sent. Bytes read before belong to the conversation, which passes them on in
+    /// [`Tunnel::first_to_backend`]; later ones belong to the host. No other method is called until
+    /// the end of the tunnel.
+    fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        None
+    }
+    /// The tunnel has ended; `handle_disconnect` follows.
+    fn handle_tunnel_ended(&mut self, _now: Timestamp, _end: TunnelEnd) {}
 }
 
 /// Why a waiting connection woke up.
@@ -137,13 +165,24 @@ pub async fn drive_connection(
     loop {
         conversation.work().await;
         if send(&mut stream, &mut interrupts, conversation).await.is_err() {
-            conversation.handle_disconnect(now());
-            return conversation.work().await;
+            return disconnect(conversation).await;
         }
         if conversation.wants_close() {
             // The shutdown may have come while sending.
             conversation.work().await;
             return close_gracefully(close_tls(stream, &mut interrupts, conversation).await).await;
+        }
+        if conversation.has_work() {
+            match yield_turn(&stream, &mut interrupts, conversation).await {
+                Ok(()) => continue,
+                Err(_) => return disconnect(conversation).await,
+            }
+        }
+        if let Some(tunnel) = conversation.take_tunnel() {
+            // Boxed, so that sessions without one do not reserve memory for it.
+            let end = Box::pin(tunnel::carry(stream, *tunnel, &mut interrupts)).await;
+            conversation.handle_tunnel_ended(now(), end);
+            return disconnect(conversation).await;
         }
         if let ServerStream::Plain(_) = stream
             && let Some(tls_server) = conversation.wants_handshake()
@@ -159,13 +198,11 @@ pub async fn drive_connection(
                 // The session ends because of the shutdown; the handshake did not fail.
                 Ok(None) => {
                     conversation.handle_stop(now());
-                    conversation.handle_disconnect(now());
-                    return conversation.work().await;
+                    return disconnect(conversation).await;
                 }
                 Err(error) => {
                     conversation.handle_handshake_failed(now(), &error);
-                    conversation.handle_disconnect(now());
-                    return conversation.work().await;
+                    return disconnect(conversation).await;
                 }
             }
         }
@@ -177,17 +214,13 @@ pub async fn drive_connection(
         match event.await {
             WakeUp::Input | WakeUp::Writable => {}
             WakeUp::End => {
-                conversation.handle_disconnect(now());
-                conversation.work().await;
+                disconnect(conversation).await;
                 if send(&mut stream, &mut interrupts, conversation).await.is_ok() {
                     close_tls(stream, &mut interrupts, conversation).await;
                 }
                 return;
             }
-            WakeUp::Broken => {
-                conversation.handle_disconnect(now());
-                return conversation.work().await;
-            }
+            WakeUp::Broken => return disconnect(conversation).await,
             // The timer is not moved for every command: it fires at an earlier deadline, and is set
             // to the current one then.
             WakeUp::Deadline => {
@@ -198,6 +231,12 @@ pub async fn drive_connection(
             WakeUp::Stop => conversation.handle_stop(now()),
         }
     }
+}
+
+/// The connection is gone.
+async fn disconnect(conversation: &mut impl ConnectionHandler) {
+    conversation.handle_disconnect(now());
+    conversation.work().await;
 }
 
 /// The handshake, boxed so that sessions without one do not reserve memory for it. None if a
@@ -267,8 +306,9 @@ async fn send(
         let sent = match conversation.output() {
             OutputPiece::Bytes(bytes) if bytes.is_empty() && !stream.has_unsent() => return Ok(()),
             OutputPiece::Bytes(bytes) => Some(stream.try_send(bytes)),
+            OutputPiece::Pair(first, second) => Some(stream.try_send_pair(first, second)),
             OutputPiece::Head(bytes) => Some(stream.try_send_head(bytes)),
-            OutputPiece::File(_) => None,
+            OutputPiece::File(_) | OutputPiece::FileCopy(_) => None,
         };
         match sent {
             Some(Ok(sent)) => conversation.handle_sent(sent),
@@ -289,9 +329,14 @@ async fn send_files(
     conversation: &mut (impl ConnectionHandler + Send),
 ) -> io::Result<()> {
     let (mut sender, mut turn) = (RangeSender::default(), 0);
-    while let OutputPiece::File(rest) = conversation.output() {
+    loop {
+        let (rest, is_copied) = match conversation.output() {
+            OutputPiece::File(rest) => (rest, false),
+            OutputPiece::FileCopy(rest) => (rest, true),
+            OutputPiece::Bytes(_) | OutputPiece::Pair(..) | OutputPiece::Head(_) => return Ok(()),
+        };
         let octets = rest.octets;
-        match sender.try_send(stream, rest).await {
+        match sender.try_send(stream, rest, is_copied).await {
             Ok(sent) => {
                 conversation.handle_sent(sent);
                 turn += sent;
@@ -306,12 +351,21 @@ async fn send_files(
         }
         if turn >= TURN_OCTETS {
             turn = 0;
-            tokio::task::yield_now().await;
-            // A stop and the deadline must also be seen if the socket always accepts more.
-            wait_until_writable(stream, interrupts, conversation).await?;
+            yield_turn(stream, interrupts, conversation).await?;
         }
     }
-    Ok(())
+}
+
+/// Lets others of the thread have their turn. A stop and the deadline must also be seen if the
+/// socket always accepts more.
+async fn yield_turn(
+    stream: &ServerStream,
+    interrupts: &mut Interrupts<'_, impl Future<Output = ()>>,
+    conversation: &mut impl ConnectionHandler,
+) -> io::Result<()> {
+    interrupts.shorten_timer(conversation.deadline());
+    tokio::task::yield_now().await;
+    wait_until_writable(stream, interrupts, conversation).await
 }
 
 async fn wait_until_writable(

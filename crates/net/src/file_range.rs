@@ -60,7 +60,7 @@ impl FileRange<'_> {
 
     /// Fills the buffer from the start of the range if the bytes are cached; returns whether they
     /// were. The range must be as long as the buffer.
-    pub(crate) fn read_if_cached(&self, buffer: &mut [u8]) -> io::Result<bool> {
+    pub fn read_if_cached(&self, buffer: &mut [u8]) -> io::Result<bool> {
         let mut filled = 0;
         while filled < buffer.len() {
             let place = self.offset + filled as u64;
@@ -83,7 +83,7 @@ impl FileRange<'_> {
     }
 
     /// Reads the range on a blocking thread.
-    pub(crate) async fn read(&self) -> io::Result<Vec<u8>> {
+    pub async fn read(&self) -> io::Result<Vec<u8>> {
         let (offset, octets) = (self.offset, self.octets as usize);
         let read = move |file: &File| {
             let mut bytes = vec![0; octets];

@@ -19,6 +19,7 @@ mod inherited;
 mod input;
 mod listen;
 mod outbound;
+mod pipe_pool;
 mod proxy;
 mod server_stream;
 mod service;
@@ -32,8 +33,8 @@ pub use body_read::{is_cached, prefetch_from_disk, read_from_disk, read_if_cache
 pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
 pub use clock::{steady_instant, steady_now};
 pub use connection_limits::{ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, SessionPermit};
-pub use disk_read::DISK_READS_MAX;
-pub use drive::{ConnectionHandler, OutputPiece, drive_connection};
+pub use disk_read::{DISK_READS_MAX, run_on_disk_thread};
+pub use drive::{ConnectionHandler, OutputPiece, Tunnel, TunnelEnd, TunnelEndReason, drive_connection};
 pub use endpoint::Endpoint;
 pub use file_range::FileRange;
 pub use inherited::{InheritedSocketError, InheritedSockets};

@@ -50,8 +50,9 @@ pub enum SentOrReceived<T> {
     Received(T),
 }
 
+/// What the bytes of a connection pass through.
 #[derive(Debug)]
-enum OutboundStream {
+pub(crate) enum OutboundStream {
     Plain(TcpStream),
     Unix(UnixStream),
     Secure(Box<ClientTlsStream>),
@@ -237,6 +238,11 @@ impl OutboundConnection {
                 Pin::new(stream).poll_read(context, buffer)
             }
         }
+    }
+
+    /// The stream, for those who have a timer of their own.
+    pub(crate) fn into_stream(self) -> OutboundStream {
+        self.stream
     }
 
     /// Ready when the deadline has passed; returns the error to report.

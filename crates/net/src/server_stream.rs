@@ -58,10 +58,19 @@ impl ServerStream {
             ServerStream::Plain(stream) => stream.try_write(bytes),
             ServerStream::Secure(stream) => {
                 let taken = if bytes.is_empty() { 0 } else { stream.get_mut().1.writer().write(bytes)? };
-                match flush(stream) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => Ok(taken),
-                    flushed => flushed.map(|()| taken),
-                }
+                flush_taken(stream, taken)
+            }
+        }
+    }
+
+    /// Like [`ServerStream::try_send`], for two pieces that leave together; counts both.
+    pub(crate) fn try_send_pair(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        let pieces = [IoSlice::new(first), IoSlice::new(second)];
+        match self {
+            ServerStream::Plain(stream) => stream.try_write_vectored(&pieces),
+            ServerStream::Secure(stream) => {
+                let taken = stream.get_mut().1.writer().write_vectored(&pieces)?;
+                flush_taken(stream, taken)
             }
         }
     }
@@ -103,6 +112,14 @@ impl ServerStream {
             ServerStream::Plain(stream) => stream,
             ServerStream::Secure(stream) => stream.into_inner().0,
         }
+    }
+}
+
+/// Sends what TLS has. What it has taken counts even if the socket accepts nothing.
+fn flush_taken(stream: &mut TlsStream<TcpStream>, taken: usize) -> io::Result<usize> {
+    match flush(stream) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => Ok(taken),
+        flushed => flushed.map(|()| taken),
     }
 }
 

@@ -1,8 +1,8 @@
 //! A service of a few lines behind the listeners, in clear text and over TLS: what happens before
 //! its sessions, and ranges of files in its output.
 //!
-//! `GET name offset` answers the length of the rest of the file, the rest, and `done`. `TLS`
-//! upgrades, and `QUIT` ends.
+//! `GET name offset` answers the length of the rest of the file, the rest, and `done`. `PARTS count`
+//! answers so many lines, each made when the one before is sent. `TLS` upgrades, and `QUIT` ends.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -97,7 +97,8 @@ impl Service for FileService {
         self.note(format_args!("open {} tls={}", client.address, client.security.is_some()));
         let deadline = Some(net::steady_now() + self.0.stall_max);
         let (input, output) = (Vec::new(), VecDeque::new());
-        FileSession { service: self, _client: client, input, output, deadline, wants_tls: false, ends: false }
+        let (parts, wants_tls, ends) = (0, false, false);
+        FileSession { service: self, _client: client, input, output, parts, deadline, wants_tls, ends }
     }
 
     fn refusal_reply(&self, _reason: AdmissionRefusal) -> Vec<u8> {
@@ -131,6 +132,8 @@ struct FileSession {
     _client: AdmittedClient,
     input: Vec<u8>,
     output: VecDeque<Piece>,
+    /// Lines still to be made.
+    parts: u64,
     deadline: Option<Timestamp>,
     wants_tls: bool,
     ends: bool,
@@ -149,6 +152,7 @@ impl FileSession {
                 }
                 self.output.push_back(Piece::Bytes(b"done\n".into()));
             }
+            ["PARTS", count] => self.parts = count.parse().unwrap(),
             ["TLS"] => self.wants_tls = true,
             _ => self.ends = true,
         }
@@ -177,7 +181,16 @@ impl ConnectionHandler for FileSession {
         self.service.note("stop");
     }
 
-    async fn work(&mut self) {}
+    async fn work(&mut self) {
+        if self.parts > 0 {
+            self.parts -= 1;
+            self.output.push_back(Piece::Bytes(b"part\n".into()));
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.parts > 0
+    }
 
     fn output(&self) -> OutputPiece<'_> {
         match self.output.front() {
@@ -517,6 +530,30 @@ async fn a_large_range_leaves_turns_to_others_and_sees_a_stop() {
     end.unwrap();
     assert!(answer.ends_with(b"done\n"));
     server.wait_for("stop").await;
+}
+
+#[tokio::test]
+async fn a_long_output_is_made_in_parts() {
+    let server = Server::start(|_| {});
+    let mut stream = server.connect().await;
+    stream.write_all(b"PARTS 1000\n").await.unwrap();
+    let mut parts = vec![0; 5000];
+    stream.read_exact(&mut parts).await.unwrap();
+    assert_eq!(parts, b"part\n".repeat(1000));
+    stream.write_all(b"QUIT\n").await.unwrap();
+    assert_eq!(read_rest(&mut stream).await.0, b"");
+}
+
+#[tokio::test]
+async fn a_stop_is_seen_between_the_parts_of_an_output() {
+    let server = Server::start(|_| {});
+    let mut stream = server.connect().await;
+    stream.write_all(format!("PARTS {}\n", u64::MAX).as_bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 5]).await.unwrap();
+    let drained = server.workers.drain(PATIENCE);
+    let ((), (rest, end)) = tokio::join!(async { assert!(drained.await) }, read_rest(&mut stream));
+    end.unwrap();
+    assert!(rest.len() % 5 == 0);
 }
 
 #[tokio::test]

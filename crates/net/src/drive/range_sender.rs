@@ -1,5 +1,5 @@
-//! Sends a range of a file to a client: by the kernel in clear text, in encrypted chunks over TLS.
-//! Neither waits for the disk on the thread of the sessions.
+//! Sends a range of a file to a client: by the kernel in clear text, or in chunks that are read and,
+//! over TLS, encrypted. Neither waits for the disk on the thread of the sessions.
 
 use std::io;
 
@@ -20,12 +20,17 @@ pub(super) struct RangeSender {
 impl RangeSender {
     /// Sends some of the rest of the range, after what TLS has taken before; returns the number of
     /// its bytes that were sent, which may be 0. `WouldBlock`: the socket accepts no more.
-    pub(super) async fn try_send(&mut self, stream: &mut ServerStream, rest: FileRange<'_>) -> io::Result<usize> {
+    pub(super) async fn try_send(
+        &mut self,
+        stream: &mut ServerStream,
+        rest: FileRange<'_>,
+        is_copied: bool,
+    ) -> io::Result<usize> {
         if stream.has_unsent() {
             return stream.try_send(&[]);
         }
         match stream {
-            ServerStream::Plain(socket) => {
+            ServerStream::Plain(socket) if !is_copied => {
                 if self.cached_until <= rest.offset {
                     let checked = rest.first(CACHE_CHECK_OCTETS);
                     if !checked.is_cached()? {
@@ -35,12 +40,14 @@ impl RangeSender {
                 }
                 try_send_file(socket, &[], rest.first(self.cached_until - rest.offset))
             }
-            ServerStream::Secure(_) => try_send_chunk(stream, rest.first(READ_BYTES as u64)).await,
+            ServerStream::Plain(_) | ServerStream::Secure(_) => {
+                try_send_chunk(stream, rest.first(READ_BYTES as u64)).await
+            }
         }
     }
 }
 
-/// Encrypts a chunk, and sends what the socket accepts of it. TLS takes a whole chunk if nothing
+/// Reads a chunk, and sends what the socket accepts of it. TLS takes a whole chunk if nothing
 /// waits in it.
 async fn try_send_chunk(stream: &mut ServerStream, chunk: FileRange<'_>) -> io::Result<usize> {
     let sent = with_input(|buffer| {
