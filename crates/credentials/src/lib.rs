@@ -172,6 +172,22 @@ pub enum ScramLookupResult {
     Unavailable(String),
 }
 
+/// Whether a login that another host decides may be attempted.
+#[derive(Debug)]
+pub enum RemoteLoginAdmission {
+    /// It may.
+    Admitted {
+        /// The user's name as a table key.
+        user: Box<str>,
+        /// The attempt; report the result to it.
+        pending: PendingLogin,
+    },
+    /// No user has such a name.
+    Refused,
+    /// Too many failures before.
+    Throttled,
+}
+
 /// Counters of authentication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CredentialStats {
@@ -327,6 +343,23 @@ impl CredentialChecker {
             }
         };
         ScramLookupResult::Unknown { iterations: self.0.decoy_iterations(&user), unusable, pending: pending.charge() }
+    }
+
+    /// Admits a login that another host decides. Nothing is looked up.
+    pub fn admit_remote_login(&self, user: &str, client: IpAddr) -> RemoteLoginAdmission {
+        let user = fold_key(user);
+        let counters = &self.0.counters;
+        if !is_valid_user_name(&user) {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            return RemoteLoginAdmission::Refused;
+        }
+        match self.admit(&user, client) {
+            Some(pending) => RemoteLoginAdmission::Admitted { user: user.into(), pending },
+            None => {
+                counters.throttled.fetch_add(1, Ordering::Relaxed);
+                RemoteLoginAdmission::Throttled
+            }
+        }
     }
 
     /// Whether to offer SCRAM: it is enabled ([`CredentialCheckerSettings::scram`]) and there is a
@@ -536,6 +569,12 @@ impl PendingLogin {
     pub fn record_failure(self) {
         self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
         self.end(LoginAttemptOutcome::Failed);
+    }
+
+    /// Neither: there is no result, and it does not count.
+    pub fn record_unavailable(self) {
+        self.shared.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+        self.end(LoginAttemptOutcome::NotChecked);
     }
 
     /// Charges the attempt now, because from here the client decides whether and when it ends.

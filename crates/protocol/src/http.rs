@@ -1,6 +1,9 @@
 //! HTTP/1.1 (RFC 9110 and 9112), as far as needed: GET and HEAD over persistent connections.
 
+mod chunked;
 pub mod client;
+mod field;
+pub mod server;
 
 /// The request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,9 @@
 //! gives actions out by its `poll_*` methods. It opens no sockets, reads no clock and looks nothing
 //! up; its driver does that. So any session can be replayed, byte by byte, from a text file.
 
+pub mod backend_login;
 pub mod http;
+pub mod imap;
 pub mod pop3;
 pub mod sasl;
 pub mod smtp;

@@ -55,6 +55,8 @@ pub use outcome::{SaslOutcome, SaslRefusal};
 pub use scram::Nonce;
 pub use secret::Secret;
 
+pub(crate) use message::{parse_password, prepare_user};
+
 use message::LoginPrompts;
 use scram::{ClientFirst, ScramExchange};
 
@@ -169,8 +171,7 @@ impl SaslExchange {
     /// Begins an exchange. `initial` is the client's initial response (RFC 4954 section 4), if any,
     /// decoded by [`decode_initial`].
     pub fn begin(mechanism: Mechanism, initial: Option<&[u8]>, config: &SaslConfig) -> SaslExchange {
-        let actions = VecDeque::new();
-        let mut exchange = SaslExchange { mechanism, config: config.clone(), state: State::First, actions };
+        let mut exchange = SaslExchange::new(mechanism, config);
         match (initial, mechanism) {
             (Some(initial), _) => exchange.handle_response(initial),
             (None, Mechanism::Login) => exchange.challenge(LoginPrompts::USER),
@@ -178,6 +179,23 @@ impl SaslExchange {
             (None, _) => exchange.challenge(b""),
         }
         exchange
+    }
+
+    /// Begins an exchange with a user name and a password that the client has sent one by one, as
+    /// by USER and PASS of POP3 (RFC 1939 section 7). It continues like one of PLAIN, and has the
+    /// same rules for both.
+    pub fn begin_with_password(user: &[u8], password: &[u8], config: &SaslConfig) -> SaslExchange {
+        let mut exchange = SaslExchange::new(Mechanism::Plain, config);
+        let prepared = message::prepare_user(user);
+        match prepared.and_then(|user| message::parse_password(password).map(|password| (user, password))) {
+            Ok((user, password)) => exchange.verify(user, password),
+            Err(refusal) => exchange.end(SaslOutcome::Refused(refusal)),
+        }
+        exchange
+    }
+
+    fn new(mechanism: Mechanism, config: &SaslConfig) -> SaslExchange {
+        SaslExchange { mechanism, config: config.clone(), state: State::First, actions: VecDeque::new() }
     }
 
     /// The mechanism.

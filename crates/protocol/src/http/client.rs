@@ -16,7 +16,6 @@
 //!
 //! A protocol violation leads to Closed from every state, as does the end of the connection.
 
-mod chunked;
 mod head;
 mod request;
 #[cfg(test)]
@@ -25,11 +24,12 @@ mod tests;
 use memchr::memmem;
 
 pub use super::Method;
-pub use chunked::FRAMING_OCTETS_MAX;
+pub use super::chunked::FRAMING_OCTETS_MAX;
 pub use head::{FIELDS_MAX, ResponseHead};
 pub use request::{HttpRequest, InvalidHttpRequest, Persistence, TARGET_OCTETS_MAX};
 
-use chunked::Piece;
+use super::chunked::{InvalidChunk, Piece, split};
+use super::field;
 use head::Framing;
 
 /// Octets of a head, including the empty line that ends it.
@@ -91,6 +91,12 @@ pub enum HttpViolation {
     /// The connection was closed too early.
     #[error("connection closed before the end of the reply")]
     ConnectionClosed,
+}
+
+impl From<InvalidChunk> for HttpViolation {
+    fn from(_: InvalidChunk) -> Self {
+        HttpViolation::Chunk
+    }
 }
 
 /// One connection to one server, with one request at a time.
@@ -189,20 +195,20 @@ impl HttpClient {
     fn next_head(&mut self, input: &mut &[u8]) -> Result<Option<head::ParsedHead>, HttpViolation> {
         let known = self.partial.len();
         if known == 0
-            && let Some(place) = memmem::find(input, head::END)
+            && let Some(place) = memmem::find(input, field::HEAD_END)
         {
-            let (head, rest) = input.split_at(place + head::END.len());
+            let (head, rest) = input.split_at(place + field::HEAD_END.len());
             *input = rest;
             return head::parse(head).map(Some);
         }
         self.partial.extend_from_slice(&input[..input.len().min(HEAD_OCTETS_MAX + 1 - known)]);
-        let from = known.saturating_sub(head::END.len() - 1);
-        let Some(place) = memmem::find(&self.partial[from..], head::END) else {
+        let from = known.saturating_sub(field::HEAD_END.len() - 1);
+        let Some(place) = memmem::find(&self.partial[from..], field::HEAD_END) else {
             *input = &[];
             let is_too_long = self.partial.len() > HEAD_OCTETS_MAX;
             return if is_too_long { Err(HttpViolation::HeadTooLong) } else { Ok(None) };
         };
-        let end = from + place + head::END.len();
+        let end = from + place + field::HEAD_END.len();
         *input = &input[end - known..];
         let head = std::mem::take(&mut self.partial);
         head::parse(&head[..end]).map(Some)
@@ -253,12 +259,4 @@ impl BodyState {
         self.octets_max = self.octets_max.checked_sub(piece.len() as u64).ok_or(HttpViolation::BodyTooLong)?;
         Ok((!piece.is_empty()).then_some(HttpEvent::Body(piece)))
     }
-}
-
-/// Takes at most `octets_max` octets from the front.
-fn split<'a>(input: &mut &'a [u8], octets_max: u64) -> &'a [u8] {
-    let octets = usize::try_from(octets_max).map_or(input.len(), |octets_max| octets_max.min(input.len()));
-    let (piece, rest) = input.split_at(octets);
-    *input = rest;
-    piece
 }

@@ -36,7 +36,7 @@ impl PlainMessage {
 }
 
 /// Prepares a user name by SASLprep (RFC 4013).
-pub(super) fn prepare_user(octets: &[u8]) -> Result<Box<str>, SaslRefusal> {
+pub(crate) fn prepare_user(octets: &[u8]) -> Result<Box<str>, SaslRefusal> {
     let text = str::from_utf8(octets).map_err(|_| SaslRefusal::Malformed)?;
     if text.len() > USER_OCTETS_MAX {
         return Err(SaslRefusal::TooLong);
@@ -58,7 +58,7 @@ pub(super) fn check_authzid(authzid: &str, user: &str) -> Result<(), SaslRefusal
 }
 
 /// Validates a password.
-pub(super) fn parse_password(octets: &[u8]) -> Result<Secret, SaslRefusal> {
+pub(crate) fn parse_password(octets: &[u8]) -> Result<Secret, SaslRefusal> {
     let text = str::from_utf8(octets).map_err(|_| SaslRefusal::Malformed)?;
     if text.len() > PASSWORD_OCTETS_MAX {
         return Err(SaslRefusal::TooLong);

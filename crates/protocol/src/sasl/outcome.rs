@@ -2,6 +2,8 @@
 
 use mail::{EnhancedCode, Reply};
 
+use super::DecodeError;
+
 /// The result of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaslOutcome {
@@ -37,6 +39,16 @@ pub enum SaslRefusal {
     Unavailable,
     /// The client cancelled (RFC 4954 section 4: `*`).
     Cancelled,
+}
+
+impl From<DecodeError> for SaslRefusal {
+    fn from(error: DecodeError) -> SaslRefusal {
+        match error {
+            DecodeError::TooLong => SaslRefusal::LineTooLong,
+            DecodeError::Malformed => SaslRefusal::Malformed,
+            DecodeError::Cancelled => SaslRefusal::Cancelled,
+        }
+    }
 }
 
 impl SaslOutcome {

@@ -1,15 +1,16 @@
 //! Parses transcripts of SMTP sessions; `tests/transcripts/README.md` describes the format. This
 //! does not drive the machine, so that a runner over TCP can play the same files.
 
+mod smtp_users;
 mod text;
 mod users;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use smtp_users::{auth, keys, verdict};
 pub(crate) use text::duration;
 use text::unescape;
-pub(crate) use users::{auth, keys, verdict};
 
 /// One transcript.
 pub(crate) struct Transcript {

@@ -1,40 +1,33 @@
-//! Users in transcripts: the settings of AUTH, and scripted answers to password checks.
+//! Users in the transcripts of all protocols: mechanisms, and scripted answers to password checks.
 
-use mail::{Reply, ScramKeys};
-use protocol::sasl::{self, Mechanism, Nonce, PasswordVerdict, ScramKeysAnswer};
-use protocol::smtp::server::{AuthConfig, LoginRequest, ScramKeysRequest, SessionAnswer};
+use mail::ScramKeys;
+use protocol::sasl::{self, Mechanism, PasswordVerdict, ScramKeysAnswer};
 
-/// AUTH with these mechanisms, only within TLS, and optional.
-pub(crate) fn auth(mechanisms: &str) -> AuthConfig {
+/// Mechanisms by their names.
+pub(crate) fn mechanisms(names: &str) -> Box<[Mechanism]> {
     let mechanism = |name| Mechanism::from_name(name).expect("a registered SASL mechanism name");
-    AuthConfig {
-        mechanisms: mechanisms.split_ascii_whitespace().map(mechanism).collect(),
-        clear_text: false,
-        required: false,
-        sasl: sasl::SaslConfig { secret: [7; 32] },
+    names.split_ascii_whitespace().map(mechanism).collect()
+}
+
+/// Accepts every password, with the user name in lower case, unless the script says otherwise:
+/// refused, throttled or unavailable.
+pub(crate) fn password_verdict(user: &str, scripted: Option<&str>) -> PasswordVerdict {
+    match scripted {
+        None => PasswordVerdict::Accepted { user: user.to_lowercase().into() },
+        Some("refused") => PasswordVerdict::Refused,
+        Some("throttled") => PasswordVerdict::Throttled,
+        Some(_) => PasswordVerdict::Unavailable,
     }
 }
 
-/// Accepts every password, with the user name in lower case, unless the script says 535 (refused),
-/// 454 (throttled) or anything else (unavailable).
-pub(crate) fn verdict(request: &LoginRequest, reply: Option<&Reply>) -> SessionAnswer {
-    SessionAnswer::Verdict(match reply.map(|reply| reply.code) {
-        None => PasswordVerdict::Accepted { user: request.user.to_lowercase().into() },
-        Some(535) => PasswordVerdict::Refused,
-        Some(454) => PasswordVerdict::Throttled,
-        Some(_) => PasswordVerdict::Unavailable,
-    })
-}
-
 /// Every user has the password of RFC 7677 section 3, with the same exceptions.
-pub(crate) fn keys(request: &ScramKeysRequest, reply: Option<&Reply>) -> SessionAnswer {
-    let keys = match reply.map(|reply| reply.code) {
-        None => ScramKeysAnswer::Found { user: request.user.to_lowercase().into(), keys: pencil() },
-        Some(535) => ScramKeysAnswer::Unknown { iterations: 4096 },
-        Some(454) => ScramKeysAnswer::Throttled,
+pub(crate) fn scram_keys(user: &str, scripted: Option<&str>) -> ScramKeysAnswer {
+    match scripted {
+        None => ScramKeysAnswer::Found { user: user.to_lowercase().into(), keys: pencil() },
+        Some("refused") => ScramKeysAnswer::Unknown { iterations: 4096 },
+        Some("throttled") => ScramKeysAnswer::Throttled,
         Some(_) => ScramKeysAnswer::Unavailable,
-    };
-    SessionAnswer::Keys { keys, nonce: Nonce::from_random([1; Nonce::OCTETS]) }
+    }
 }
 
 fn pencil() -> ScramKeys {

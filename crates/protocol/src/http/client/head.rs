@@ -3,13 +3,12 @@
 
 use std::mem::MaybeUninit;
 
-use super::chunked::ChunkedDecoder;
+use super::super::chunked::ChunkedDecoder;
+use super::super::field;
 use super::{HEAD_OCTETS_MAX, HttpViolation, Method};
 
 /// Fields in a head.
 pub const FIELDS_MAX: usize = 64;
-/// The end of a line and the empty line after it.
-pub(super) const END: &[u8] = b"\r\n\r\n";
 
 /// The parts of a head that the driver needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +93,7 @@ struct HeaderFields {
 impl HeaderFields {
     fn add(&mut self, field: &httparse::Header<'_>) -> Result<(), HttpViolation> {
         if field.name.eq_ignore_ascii_case("content-length") {
-            let length = number(field.value).ok_or(HttpViolation::Length)?;
+            let length = field::number(field.value).ok_or(HttpViolation::Length)?;
             if self.length.replace(length).is_some_and(|before| before != length) {
                 return Err(HttpViolation::Length);
             }
@@ -104,17 +103,11 @@ impl HeaderFields {
                 return Err(HttpViolation::Length);
             }
         } else if field.name.eq_ignore_ascii_case("connection") {
-            for word in field.value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+            for word in field::list(field.value) {
                 self.closes |= word.eq_ignore_ascii_case(b"close");
                 self.keeps |= word.eq_ignore_ascii_case(b"keep-alive");
             }
         }
         Ok(())
     }
-}
-
-/// Parses digits only.
-fn number(digits: &[u8]) -> Option<u64> {
-    let is_sound = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    is_sound.then(|| str::from_utf8(digits).ok()?.parse().ok())?
 }

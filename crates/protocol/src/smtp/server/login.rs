@@ -16,7 +16,7 @@ use super::{
     SmtpSession, State, replies,
 };
 use crate::TlsMode;
-use crate::sasl::{self, DecodeError, Mechanism, SaslExchange, SaslOutcome, SaslRefusal};
+use crate::sasl::{self, Mechanism, SaslExchange, SaslOutcome, SaslRefusal};
 
 /// The AUTH settings of a listener.
 #[derive(Clone, Debug)]
@@ -83,7 +83,8 @@ impl SmtpSession {
         if !self.is_auth_allowed(auth) {
             return Err(replies::ENCRYPTION_REQUIRED);
         }
-        let initial = initial.map(sasl::decode_initial).transpose().map_err(decode_error_reply)?;
+        let initial = initial.map(sasl::decode_initial).transpose();
+        let initial = initial.map_err(|error| SaslRefusal::from(error).reply())?;
         let exchange = SaslExchange::begin(mechanism, initial.as_deref().map(Vec::as_slice), &auth.sasl);
         self.advance_login(Box::new(AuthAttempt { exchange, user: Box::default() }));
         Ok(())
@@ -94,9 +95,7 @@ impl SmtpSession {
         let State::Authenticating(mut attempt) = mem::replace(&mut self.state, State::Command) else { return };
         match sasl::decode(line) {
             Ok(response) => attempt.exchange.handle_response(&response),
-            Err(DecodeError::Cancelled) => attempt.exchange.handle_cancel(SaslRefusal::Cancelled),
-            Err(DecodeError::Malformed) => attempt.exchange.handle_cancel(SaslRefusal::Malformed),
-            Err(DecodeError::TooLong) => attempt.exchange.handle_cancel(SaslRefusal::LineTooLong),
+            Err(error) => attempt.exchange.handle_cancel(error.into()),
         }
         self.advance_login(attempt);
     }
@@ -157,13 +156,5 @@ impl SmtpSession {
         } else if !self.exceeds_error_limit(Verb::Auth.stage(), reply) {
             reply.write_wire(&mut self.output);
         }
-    }
-}
-
-fn decode_error_reply(error: DecodeError) -> Reply {
-    match error {
-        DecodeError::TooLong => SaslRefusal::LineTooLong.reply(),
-        DecodeError::Malformed => SaslRefusal::Malformed.reply(),
-        DecodeError::Cancelled => SaslRefusal::Cancelled.reply(),
     }
 }

@@ -19,12 +19,14 @@
 //! | TrailerLf | LF                    | TrailerLine                     |
 //! | LastLf    | LF                    | Ended                           |
 
-use super::{HttpViolation, split};
-
 /// Octets between two pieces of data; also octets of the trailer with the line before it.
 pub const FRAMING_OCTETS_MAX: usize = 8 << 10;
 /// Hex digits of a chunk size; they fit into u64.
 const SIZE_DIGITS_MAX: u32 = 15;
+
+/// Invalid framing, or more than [`FRAMING_OCTETS_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InvalidChunk;
 
 /// A piece of the body.
 pub(super) enum Piece<'a> {
@@ -63,7 +65,7 @@ impl Default for State {
 
 impl ChunkedDecoder {
     /// Returns the next piece and advances `input` past it; None at the end of the input.
-    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, HttpViolation> {
+    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, InvalidChunk> {
         while let Some((&byte, rest)) = input.split_first() {
             if let State::Data { octets } = self.state {
                 let piece = split(input, octets);
@@ -74,9 +76,8 @@ impl ChunkedDecoder {
             }
             *input = rest;
             self.framing_octets += 1;
-            self.state = after(self.state, byte)
-                .filter(|_| self.framing_octets <= FRAMING_OCTETS_MAX)
-                .ok_or(HttpViolation::Chunk)?;
+            self.state =
+                after(self.state, byte).filter(|_| self.framing_octets <= FRAMING_OCTETS_MAX).ok_or(InvalidChunk)?;
             if matches!(self.state, State::Ended) {
                 return Ok(Some(Piece::End));
             }
@@ -105,4 +106,12 @@ fn after(state: State, byte: u8) -> Option<State> {
         (State::LastLf, b'\n') => State::Ended,
         _ => return None,
     })
+}
+
+/// Takes at most `octets_max` octets from the front.
+pub(super) fn split<'a>(input: &mut &'a [u8], octets_max: u64) -> &'a [u8] {
+    let octets = usize::try_from(octets_max).map_or(input.len(), |octets_max| octets_max.min(input.len()));
+    let (piece, rest) = input.split_at(octets);
+    *input = rest;
+    piece
 }
