@@ -1,5 +1,5 @@
-//! Maildir storage: delivers messages in batches, lists and opens mailboxes. One mail user owns all
-//! directories.
+//! Maildir storage: delivers messages in batches, lists and opens mailboxes; opens them as maildrops
+//! for POP3, together with Dovecot ([`maildrop`]). One mail user owns all directories.
 //!
 //! All calls block on disk I/O: run them on threads that may block. A [`MaildirWriter`] delivers
 //! one batch ([`deliver_batch`](MaildirWriter::deliver_batch)) at a time, and reports a message as
@@ -27,6 +27,7 @@ mod deliver;
 mod delivered;
 mod folder;
 mod list;
+pub mod maildrop;
 mod name;
 mod paths;
 pub mod quota;

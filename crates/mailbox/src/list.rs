@@ -62,7 +62,7 @@ pub fn open_message(folder: &Path, entry: &MaildirEntry) -> io::Result<File> {
 }
 
 impl MaildirFolder {
-    fn folder_name(self) -> &'static str {
+    pub(crate) fn folder_name(self) -> &'static str {
         match self {
             MaildirFolder::New => "new",
             MaildirFolder::Cur => "cur",

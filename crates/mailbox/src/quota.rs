@@ -125,10 +125,23 @@ pub fn recount(folder: &Path, limits: QuotaLimits) -> io::Result<Usage> {
 ///
 /// The file exists but cannot be written, or is a symbolic link.
 pub fn record_added_usage(folder: &Path, added: Usage) -> io::Result<()> {
+    append(folder, &maildirsize::line(added))
+}
+
+/// The same for removed messages.
+///
+/// # Errors
+///
+/// The file exists but cannot be written, or is a symbolic link.
+pub fn record_removed_usage(folder: &Path, removed: Usage) -> io::Result<()> {
+    append(folder, &maildirsize::removed_line(removed))
+}
+
+fn append(folder: &Path, line: &str) -> io::Result<()> {
     match open(folder, File::options().append(true))? {
         None => Ok(()),
         // In one write, so that lines of several writers do not mix.
-        Some(mut file) => file.write_all(maildirsize::line(added).as_bytes()),
+        Some(mut file) => file.write_all(line.as_bytes()),
     }
 }
 
@@ -298,6 +311,16 @@ mod tests {
         assert_eq!(text(&root), "1000S,10C\n40 1\n7 1\n");
         let usage = Usage { bytes: 47, messages: 2 };
         assert_eq!(estimate(&root, SystemTime::now()), Some(UsageEstimate { usage, is_reliable: false }));
+    }
+
+    #[test]
+    fn removed_messages_are_counted() {
+        let root = maildir(&[("new/1.a.mx,S=40", 40)]);
+        record_removed_usage(root.path(), Usage::of_message(7)).unwrap();
+        recount(root.path(), LIMITS).unwrap();
+        record_removed_usage(root.path(), Usage::of_message(7)).unwrap();
+        assert_eq!(text(&root), "1000S,10C\n40 1\n-7 -1\n");
+        assert_eq!(estimate(&root, SystemTime::now()).unwrap().usage, Usage { bytes: 33, messages: 0 });
     }
 
     #[test]

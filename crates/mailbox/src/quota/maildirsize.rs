@@ -148,6 +148,11 @@ pub(super) fn line(added: Usage) -> String {
     format!("{} {}\n", added.bytes, added.messages)
 }
 
+/// A line for removed messages.
+pub(super) fn removed_line(removed: Usage) -> String {
+    format!("-{} -{}\n", removed.bytes, removed.messages)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
