@@ -15,6 +15,9 @@
 //! Nothing here is fatal: a file that cannot be read ends its own request.
 
 mod context;
+pub mod http;
+pub mod pop3;
+pub mod proxy;
 mod service;
 
 pub use context::{MailboxHome, MailboxLocator, RetrievalContext};
