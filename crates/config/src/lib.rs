@@ -18,6 +18,7 @@ mod locate;
 mod path;
 mod queues;
 mod read;
+mod retrieval_settings;
 mod secret;
 mod section;
 mod table;
@@ -43,6 +44,7 @@ pub use locate::{ConfigSource, DEFAULT_FILES, LoadError, LoadedConfig, load, loa
 pub use path::MaildirPathTemplate;
 pub use protocol::smtp::server::NulPolicy;
 pub use queues::{QueueRules, QueueSettings};
+pub use retrieval_settings::{BackendAccountSettings, BackendTlsMode, HttpServerSettings, Pop3Settings, ProxySettings};
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
@@ -106,6 +108,12 @@ pub struct Config {
     pub access: Vec<AccessRule>,
     /// Settings of the SMTP protocol.
     pub smtp: SmtpServerSettings,
+    /// Settings of POP3.
+    pub pop3: Pop3Settings,
+    /// Settings of HTTP.
+    pub http: HttpServerSettings,
+    /// Settings of the proxies.
+    pub proxy: ProxySettings,
     /// Limits for clients.
     pub limits: ClientLimits,
     /// The queues, with unique names. The first three are [`QueueSettings::LOCAL`],
@@ -158,6 +166,38 @@ pub enum ListenerProtocol {
     Lmtp,
     /// RFC 6409: SMTP for users. Messages get missing header fields.
     Submission,
+    /// RFC 1939: users read the mailboxes on this host.
+    Pop3,
+    /// Files by HTTP.
+    Http,
+    /// POP3, passed on to the host of the mailbox.
+    Pop3Proxy,
+    /// IMAP, passed on to the host of the mailbox.
+    ImapProxy,
+}
+
+impl ListenerProtocol {
+    /// The protocols with their names in the file.
+    pub const NAMES: &[(&str, ListenerProtocol)] = &[
+        ("smtp", ListenerProtocol::Smtp),
+        ("lmtp", ListenerProtocol::Lmtp),
+        ("submission", ListenerProtocol::Submission),
+        ("pop3", ListenerProtocol::Pop3),
+        ("http", ListenerProtocol::Http),
+        ("pop3-proxy", ListenerProtocol::Pop3Proxy),
+        ("imap-proxy", ListenerProtocol::ImapProxy),
+    ];
+
+    /// The name in the file, in metrics and in messages.
+    pub fn name(self) -> &'static str {
+        let found = ListenerProtocol::NAMES.iter().find(|(_, protocol)| *protocol == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// Whether it reads what is stored, and receives no mail.
+    pub fn is_retrieval(self) -> bool {
+        !matches!(self, ListenerProtocol::Smtp | ListenerProtocol::Lmtp | ListenerProtocol::Submission)
+    }
 }
 
 /// An address on which the server accepts connections.
@@ -173,8 +213,12 @@ pub struct ListenerSettings {
     pub proxies: Networks,
     /// Whether clients may log in. If true, there is [`Config::auth`].
     pub auth: bool,
-    /// Whether clients must log in before they send mail.
+    /// Whether clients must log in before they send mail, or get files.
     pub require_auth: bool,
+    /// Whether large messages and files leave by sendfile.
+    pub sendfile: bool,
+    /// What an HTTP listener serves; only and always with [`ListenerProtocol::Http`].
+    pub http: Option<Box<retrieval::http::HttpSettings>>,
 }
 
 /// A local domain.

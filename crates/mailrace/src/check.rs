@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use config::{AuthBackend, Config, ConfigSource, ListenerProtocol, LoadedConfig, QueueSettings, TableKind};
+use config::{AuthBackend, Config, ConfigSource, LoadedConfig, QueueSettings, TableKind};
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
 use protocol::TlsMode;
@@ -28,11 +28,7 @@ impl fmt::Display for ConfigSummary<'_> {
         writeln!(f, "{} has no errors", self.0.source)?;
         writeln!(f, "  hostname   {}", config.hostname)?;
         for listener in &config.listeners {
-            let protocol = match listener.protocol {
-                ListenerProtocol::Smtp => "smtp",
-                ListenerProtocol::Lmtp => "lmtp",
-                ListenerProtocol::Submission => "submission",
-            };
+            let protocol = listener.protocol.name();
             let tls = match listener.tls {
                 TlsMode::Never => "",
                 TlsMode::Offered => ", STARTTLS",

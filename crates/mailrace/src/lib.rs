@@ -1,8 +1,8 @@
 //! The code of the binary, as a library so that tests and fuzz targets can use it.
 //!
 //! `cli` and `command` are the command line. `serve` starts the server and `reload` changes its
-//! configuration, both with what `server_parts` builds; `workers` run the sessions with what `intake_context` gives them.
-//! `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
+//! configuration, both with what `server_parts` builds; `listeners` has their services, with what `intake_context`
+//! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
 //! `check`, `import_command`, `log_summary`, `password`, `manual` and `spool_commands` are commands;
@@ -22,11 +22,13 @@ pub mod intake_context;
 pub mod listeners;
 pub mod log_summary;
 pub mod logins;
+pub mod mailbox_locator;
 pub mod manual;
 mod output;
 pub mod password;
 pub mod privileges;
 pub mod reload;
+pub mod retrieval_parts;
 pub mod serve;
 pub mod server_parts;
 mod service;

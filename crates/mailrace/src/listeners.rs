@@ -11,6 +11,7 @@ use protocol::smtp::server as smtp;
 
 use crate::from_config;
 use crate::logins::ServerSecret;
+use crate::retrieval_parts::{self, RetrievalListeners, RetrievalParts};
 use crate::stderr::print_stderr;
 
 /// Opens the sockets of a configuration, in its order: each an open one of `previous`, an inherited
@@ -40,6 +41,8 @@ pub fn open_sockets(
 pub struct SessionParts<'a> {
     /// The directory, the spool and the other parts that sessions use.
     pub intake: &'a Arc<IntakeContext>,
+    /// What sessions of retrieval use.
+    pub retrieval: &'a RetrievalParts,
     /// The TLS acceptor, if any listener uses TLS.
     pub acceptor: Option<&'a Arc<TlsServer>>,
     /// For logins; it can be read only after privileges are dropped.
@@ -51,14 +54,30 @@ pub struct SessionParts<'a> {
 impl SessionParts<'_> {
     /// The listeners of a configuration, whose sockets are in its order.
     pub fn listeners(&self, config: &Config, sockets: Vec<Arc<ListenerSocket>>) -> Vec<BoundListener> {
-        config.listeners.iter().zip(sockets).map(|(listener, socket)| self.listener(config, listener, socket)).collect()
+        let retrieval = RetrievalListeners {
+            config,
+            parts: self.retrieval,
+            context: retrieval_parts::context(self.intake, self.retrieval),
+            acceptor: self.acceptor,
+            secret: self.secret,
+            workers: self.commit_notifiers.len(),
+        };
+        let listener = |(index, (listener, socket)): (usize, (&ListenerSettings, Arc<ListenerSocket>))| {
+            let bound = retrieval.listener(index, &socket);
+            bound.unwrap_or_else(|| self.mail_listener(config, listener, socket))
+        };
+        config.listeners.iter().zip(sockets).enumerate().map(listener).collect()
     }
 
-    fn listener(&self, config: &Config, listener: &ListenerSettings, socket: Arc<ListenerSocket>) -> BoundListener {
-        let (flavor, protocol) = match listener.protocol {
-            ListenerProtocol::Smtp => (smtp::MailProtocol::Smtp, "smtp"),
-            ListenerProtocol::Lmtp => (smtp::MailProtocol::Lmtp, "lmtp"),
-            ListenerProtocol::Submission => (smtp::MailProtocol::Smtp, "submission"),
+    fn mail_listener(
+        &self,
+        config: &Config,
+        listener: &ListenerSettings,
+        socket: Arc<ListenerSocket>,
+    ) -> BoundListener {
+        let flavor = match listener.protocol {
+            ListenerProtocol::Lmtp => smtp::MailProtocol::Lmtp,
+            _ => smtp::MailProtocol::Smtp,
         };
         let smtp_config = Arc::new(smtp::SmtpServerConfig {
             hostname: config.hostname.clone(),
@@ -77,7 +96,7 @@ impl SessionParts<'_> {
             adds_missing_headers: listener.protocol == ListenerProtocol::Submission,
             proxy_protocol_networks: listener.proxies.clone(),
         };
-        BoundListener::new(socket, protocol, self.commit_notifiers.iter().map(service))
+        BoundListener::new(socket, listener.protocol.name(), self.commit_notifiers.iter().map(service))
     }
 }
 

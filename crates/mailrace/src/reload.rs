@@ -50,6 +50,7 @@ use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
+use crate::retrieval_parts::RetrievalParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::tables::{self, OpenTables};
 use crate::{check, from_config};
@@ -80,6 +81,8 @@ pub struct RunningServer {
     pub quota_counter: Option<UsageCounter>,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
+    /// What sessions of retrieval use.
+    pub retrieval: RetrievalParts,
     /// For each worker, what passes commit results to its thread.
     pub commit_notifiers: Box<[CommitNotifier]>,
     /// The threads that run sessions.
@@ -109,6 +112,7 @@ struct PreparedReload {
     access_rules: Option<Arc<AccessRules>>,
     quota_counter: Option<UsageCounter>,
     policy: IntakeContextParts,
+    retrieval: RetrievalParts,
     sockets: Vec<Arc<ListenerSocket>>,
     secret: Option<ServerSecret>,
     acceptor: Option<Arc<TlsServer>>,
@@ -174,11 +178,21 @@ impl RunningServer {
             access_rules: self.access_rules.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             logins: self.intake.logins.as_ref(),
+            retrieval: &self.retrieval,
         };
         let secret = logins::load_or_create_secret(new)?;
         let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
-        let ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer } =
-            parts;
+        let ServerParts {
+            tables,
+            dnsbl_lists,
+            queues,
+            access_rules,
+            quota_counter,
+            dispatcher,
+            intake,
+            retrieval,
+            explainer,
+        } = parts;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -202,6 +216,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             policy: intake,
+            retrieval,
             sockets,
             secret,
             acceptor,
@@ -222,6 +237,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             policy,
+            retrieval,
             sockets,
             secret,
             acceptor,
@@ -241,7 +257,13 @@ impl RunningServer {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
         }
         let commit_notifiers = &self.commit_notifiers;
-        let parts = SessionParts { intake: &intake, acceptor: acceptor.as_ref(), secret, commit_notifiers };
+        let parts = SessionParts {
+            intake: &intake,
+            retrieval: &retrieval,
+            acceptor: acceptor.as_ref(),
+            secret,
+            commit_notifiers,
+        };
         let listeners = parts.listeners(config, sockets);
         if config.limits.backlog != self.loaded.config.limits.backlog {
             listeners.iter().for_each(|listener| self.set_backlog(listener, config.limits.backlog));
@@ -264,7 +286,8 @@ impl RunningServer {
         });
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
-        (self.access_rules, self.quota_counter, self.intake) = (access_rules, quota_counter, intake);
+        (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
+        (self.intake, self.retrieval) = (intake, retrieval);
     }
 
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {

@@ -237,7 +237,17 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
     let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
-    let ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer } = parts;
+    let ServerParts {
+        tables,
+        dnsbl_lists,
+        queues,
+        access_rules,
+        quota_counter,
+        dispatcher,
+        intake,
+        retrieval,
+        explainer,
+    } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
@@ -259,8 +269,13 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     };
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
-    let parts =
-        SessionParts { intake: &intake, acceptor: acceptor.as_ref(), secret, commit_notifiers: &commit_notifiers };
+    let parts = SessionParts {
+        intake: &intake,
+        retrieval: &retrieval,
+        acceptor: acceptor.as_ref(),
+        secret,
+        commit_notifiers: &commit_notifiers,
+    };
     let listeners = parts.listeners(config, sockets);
     let notifier_tasks = commit_notifiers.iter().map(|notifier| notifier.clone().run());
     let workers = SessionWorkers::start(listeners, notifier_tasks, &log)?;
@@ -274,6 +289,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         access_rules,
         quota_counter,
         intake,
+        retrieval,
         commit_notifiers,
         workers,
         flow,

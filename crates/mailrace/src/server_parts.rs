@@ -13,7 +13,7 @@ use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
-use mail::{LogLevel, QuotaCheck, ServerLog};
+use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
 use tokio::runtime::Runtime;
 
@@ -22,6 +22,8 @@ use crate::exit::{self, ExitError};
 use crate::from_config::{self, DnsblLists};
 use crate::intake_context::IntakeContextParts;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
+use crate::mailbox_locator::DirectoryMailboxLocator;
+use crate::retrieval_parts::RetrievalParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
 use server_log::Log;
@@ -42,6 +44,8 @@ pub struct ServerParts {
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
     pub intake: IntakeContextParts,
+    /// What sessions of retrieval use.
+    pub retrieval: RetrievalParts,
     /// Explains where mail goes.
     pub explainer: AddressExplainer,
 }
@@ -62,6 +66,8 @@ pub struct PreviousParts<'a> {
     pub quota_counter: Option<&'a UsageCounter>,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
+    /// Its parts of retrieval.
+    pub retrieval: &'a RetrievalParts,
 }
 
 /// What the process allows, whatever the configuration.
@@ -106,8 +112,26 @@ impl ServerParts {
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max: sessions_max(config, limits)?,
         };
+        let mailboxes = DirectoryMailboxLocator::new(
+            from_config::origin_domain(config),
+            directory.clone(),
+            &dispatcher.local_transports,
+        );
+        let before_retrieval = before.map(|before| (before.config, before.retrieval));
+        let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
+        let retrieval = RetrievalParts::build(config, Arc::new(mailboxes), before_retrieval, problems)?;
         let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas);
-        Ok(ServerParts { tables, dnsbl_lists, queues, access_rules, quota_counter, dispatcher, intake, explainer })
+        Ok(ServerParts {
+            tables,
+            dnsbl_lists,
+            queues,
+            access_rules,
+            quota_counter,
+            dispatcher,
+            intake,
+            retrieval,
+            explainer,
+        })
     }
 }
 

@@ -18,8 +18,8 @@ use crate::output::output;
 use config::{self, Config, TableKind};
 
 pub use events::table_event_logger;
-pub use open::ldap_config_with_password;
 use open::{failed, open};
+pub use open::{ldap_config_with_password, read_password};
 use open_table::{OpenTable, file_stamps, replica_file};
 
 /// All tables of a configuration, open.

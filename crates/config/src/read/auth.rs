@@ -124,11 +124,13 @@ pub(super) fn listener(
     tls: TlsMode,
     known: AuthContext,
 ) -> (bool, bool) {
-    let is_submission = protocol == Some(ListenerProtocol::Submission);
+    // Without logins these would be useless.
+    let needs_logins =
+        !matches!(protocol, None | Some(ListenerProtocol::Smtp | ListenerProtocol::Lmtp | ListenerProtocol::Http));
     let place = [section.span_of("auth"), section.span_of("require_auth"), section.span_of("protocol")];
     let [of_auth, of_required, of_protocol] = place;
     let written = section.take("auth", &value_kind::FLAG);
-    let auth = written.unwrap_or(is_submission);
+    let auth = written.unwrap_or(needs_logins);
     let required = section.take("require_auth", &value_kind::FLAG);
     if required == Some(true) && !auth {
         section.report(of_required, "require_auth", "is not allowed here", "expected only with auth = true".into());
@@ -142,5 +144,5 @@ pub(super) fn listener(
             "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
         section.report(place, key, "needs TLS", label);
     }
-    (auth, auth && required.unwrap_or(is_submission))
+    (auth, auth && required.unwrap_or(needs_logins))
 }

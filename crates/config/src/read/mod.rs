@@ -7,6 +7,7 @@ mod auth;
 mod domains;
 mod limits;
 mod queues;
+mod retrieval;
 mod routing;
 mod storage;
 mod tables;
@@ -28,7 +29,10 @@ use super::error::{ConfigError, ConfigErrors};
 use super::hint::did_you_mean;
 use super::section::{Diagnostics, Keywords, Section};
 use super::value_kind::{self, ValueKind};
-use super::{Config, ListenerProtocol, ListenerSettings, NulPolicy, RelaySettings, SmtpServerSettings, path, secret};
+use super::{
+    Config, HttpServerSettings, ListenerProtocol, ListenerSettings, NulPolicy, RelaySettings, SmtpServerSettings, path,
+    secret,
+};
 
 const DATA_DIR: &str = "./mailrace-data";
 
@@ -67,11 +71,15 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (dns, missing_addresses) = routing::dns(&mut document);
+    let http = retrieval::http(&mut document);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
         threads: document.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0),
-        listeners: listeners(&mut document, has_certificate, logins),
+        listeners: listeners(
+            &mut document,
+            &ListenerInputs { has_certificate, logins, http: &http, data_dir: &data_dir },
+        ),
         auth,
         tls: tls::server(&mut document),
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
@@ -81,6 +89,9 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
         smtp: smtp(&mut document),
+        pop3: retrieval::pop3(&mut document),
+        proxy: retrieval::proxy(&mut document, &data_dir),
+        http,
         queues: queues::queues(&mut document, &table_names),
         scheduler: queues::scheduler(&mut document),
         bounce: limits::bounce(&mut document),
@@ -108,23 +119,20 @@ fn read_data_dir(document: &Section<'_, '_>, written: &Spanned<String>) -> PathB
     PathBuf::from(written.get_ref())
 }
 
-const PROTOCOL: Keywords<ListenerProtocol> = Keywords {
-    supported: &[
-        ("smtp", ListenerProtocol::Smtp),
-        ("lmtp", ListenerProtocol::Lmtp),
-        ("submission", ListenerProtocol::Submission),
-    ],
-    planned: &["pop3", "http"],
-};
+const PROTOCOL: Keywords<ListenerProtocol> = Keywords { supported: ListenerProtocol::NAMES, planned: &[] };
 
-fn listeners(
-    document: &mut Section<'_, '_>,
+/// What listeners need to know of other sections.
+struct ListenerInputs<'a> {
     has_certificate: bool,
     logins: auth::AuthContext,
-) -> Vec<ListenerSettings> {
+    http: &'a HttpServerSettings,
+    data_dir: &'a Path,
+}
+
+fn listeners(document: &mut Section<'_, '_>, inputs: &ListenerInputs<'_>) -> Vec<ListenerSettings> {
     let Some(sections) = document.sections("listener") else {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2525));
-        let tls = if has_certificate { TlsMode::Offered } else { TlsMode::Never };
+        let tls = if inputs.has_certificate { TlsMode::Offered } else { TlsMode::Never };
         let (auth, require_auth) = (false, false);
         return vec![ListenerSettings {
             protocol: ListenerProtocol::Smtp,
@@ -133,22 +141,24 @@ fn listeners(
             auth,
             require_auth,
             proxies: Networks::default(),
+            sendfile: true,
+            http: None,
         }];
     };
     let mut unique = Unique::default();
-    sections.into_iter().filter_map(|section| listener(section, has_certificate, logins, &mut unique)).collect()
+    sections.into_iter().filter_map(|section| listener(section, inputs, &mut unique)).collect()
 }
 
 fn listener(
     mut section: Section<'_, '_>,
-    has_certificate: bool,
-    logins: auth::AuthContext,
+    inputs: &ListenerInputs<'_>,
     unique: &mut Unique,
 ) -> Option<ListenerSettings> {
     let of_protocol = section.span_of("protocol");
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
-    let tls = tls::listener(&mut section, has_certificate);
-    let (auth, require_auth) = auth::listener(&mut section, protocol, tls, logins);
+    let tls = tls::listener(&mut section, protocol, inputs.has_certificate);
+    let (auth, require_auth) = auth::listener(&mut section, protocol, tls, inputs.logins);
+    let (sendfile, http) = retrieval::listener(&mut section, protocol, require_auth, inputs.http, inputs.data_dir);
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();
@@ -168,7 +178,7 @@ fn listener(
     if address.port() != 0 {
         unique.insert(&section, "address", &address.to_string(), place);
     }
-    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies })
+    Some(ListenerSettings { protocol: protocol?, address, tls, auth, require_auth, proxies, sendfile, http })
 }
 
 /// The name of another section.

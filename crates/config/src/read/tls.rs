@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::{Unique, fill_path};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ServerName};
-use crate::{CertificateSettings, ServerTlsSettings, TlsVersion};
+use crate::{CertificateSettings, ListenerProtocol, ServerTlsSettings, TlsVersion};
 
 /// The valid certificates, and whether there is any section, valid or not.
 pub(super) fn certificates(document: &mut Section<'_, '_>, data_dir: &Path) -> (Vec<CertificateSettings>, bool) {
@@ -70,12 +70,20 @@ const LISTENER_TLS: Keywords<TlsMode> = Keywords {
 };
 
 /// The TLS mode of a listener. By default it depends on whether there is a certificate.
-pub(super) fn listener(section: &mut Section<'_, '_>, has_certificate: bool) -> TlsMode {
+pub(super) fn listener(
+    section: &mut Section<'_, '_>,
+    protocol: Option<ListenerProtocol>,
+    has_certificate: bool,
+) -> TlsMode {
     let place = section.span_of("tls");
-    let usual = if has_certificate { TlsMode::Offered } else { TlsMode::Never };
+    let has_upgrade = protocol != Some(ListenerProtocol::Http);
+    let usual = if has_certificate && has_upgrade { TlsMode::Offered } else { TlsMode::Never };
     let tls = section.choice("tls", &LISTENER_TLS).unwrap_or(usual);
     if tls != TlsMode::Never && !has_certificate {
         section.report(place, "tls", "needs a certificate", "expected a [[certificate]], or tls = \"none\"".into());
+    } else if !has_upgrade && matches!(tls, TlsMode::Offered | TlsMode::Required) {
+        let label = "HTTP has no STARTTLS; expected \"none\" or \"implicit\"".to_owned();
+        section.report(place, "tls", "has an invalid value", label);
     }
     tls
 }

@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 26] {
     let Config {
         data_dir: _,
         user: _,
@@ -68,6 +68,9 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         access,
         auth,
         smtp,
+        pop3,
+        http,
+        proxy,
         limits,
         queues,
         scheduler,
@@ -89,6 +92,9 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 23] {
         ("[[access]]", *access != old.access),
         ("[auth]", *auth != old.auth),
         ("[smtp]", *smtp != old.smtp),
+        ("[pop3]", *pop3 != old.pop3),
+        ("[http]", *http != old.http),
+        ("[proxy]", *proxy != old.proxy),
         ("[limits]", *limits != old.limits),
         ("[load]", LoadSettings { limits: other_load, ..load.clone() } != old.load),
         ("[[table]]", *tables != old.tables),

@@ -62,7 +62,7 @@ fn open_postgres(
 ) -> Result<Arc<dyn Table>, ExitError> {
     let config = postgres::PostgresConfig {
         url: table.url.clone(),
-        password: table.password_file.as_deref().map(password).transpose()?,
+        password: table.password_file.as_deref().map(read_password).transpose()?,
         ca_file: table.ca_file.clone(),
         query: table.query.clone(),
         timeout: table.timeout,
@@ -103,7 +103,7 @@ pub fn ldap_config_with_password(table: &config::LdapTableConfig) -> Result<Ldap
     if let (Some(file), LdapBindMethod::Simple { password: empty, .. }) =
         (&table.password_file, &mut config.servers.bind)
     {
-        *empty = password(file)?;
+        *empty = read_password(file)?;
     }
     Ok(config)
 }
@@ -119,7 +119,7 @@ fn layered(
 }
 
 /// The password in a file: the whole text without its last line end.
-fn password(file: &Path) -> Result<Box<str>, ExitError> {
+pub fn read_password(file: &Path) -> Result<Box<str>, ExitError> {
     let fault = |code, what: &dyn Display| ExitError { code, text: format!("{}: {what}", file.display()) };
     let text = fs::read(file).map_err(|error| fault(exit::IO, &error))?;
     let text = String::from_utf8(text).map_err(|_| fault(exit::DATA, &"the password is not UTF-8"))?;
@@ -209,11 +209,11 @@ mod tests {
         let file = folder.path().join("password");
         for (written, read) in [("a b", "a b"), ("a b\n", "a b"), ("a b\r\n", "a b"), (" \n\n", " \n")] {
             std::fs::write(&file, written).unwrap();
-            assert_eq!(password(&file).as_deref().ok(), Some(read), "{written:?}");
+            assert_eq!(read_password(&file).as_deref().ok(), Some(read), "{written:?}");
         }
         for written in [&b""[..], b"\n", b"\r\n", b"\xff\n"] {
             std::fs::write(&file, written).unwrap();
-            let refused = password(&file).unwrap_err();
+            let refused = read_password(&file).unwrap_err();
             assert!(refused.code == exit::DATA && refused.text.contains("password"), "{written:?}: {refused}");
         }
     }

@@ -1,0 +1,151 @@
+//! `[pop3]`, `[http]`, `[proxy]`, and what listeners of these protocols serve.
+
+use std::path::Path;
+
+use mailbox::maildrop::{MaildropSettings, UidFormat};
+use protocol::http::server::HttpServerLimits;
+use protocol::pop3::server::Pop3Limits;
+use retrieval::http::{FileCacheSettings, HttpSettings};
+use retrieval::proxy::{BackendAddress, BackendLimits, MasterUserForm};
+
+use super::{fill_path, unspanned};
+use crate::section::{Keywords, Section};
+use crate::value_kind::{self, ValueKind};
+use crate::{
+    BackendAccountSettings, BackendTlsMode, HttpServerSettings, ListenerProtocol, Pop3Settings, ProxySettings,
+};
+
+const UID_FORMAT: ValueKind<UidFormat> = ValueKind {
+    expected: "the variables of Dovecot's pop3_uidl_format, as in \"%08Xu%08Xv\"",
+    parse: |v| v.as_str()?.parse().ok(),
+};
+
+const BACKEND_ADDRESS: ValueKind<BackendAddress> = ValueKind {
+    expected: "a host and a port, as in \"127.0.0.1:1143\"",
+    parse: |v| BackendAddress::parse(v.as_str()?, 0).ok().filter(|address| address.port != 0),
+};
+
+const BACKEND_TLS: Keywords<BackendTlsMode> = Keywords {
+    supported: &[
+        ("none", BackendTlsMode::Never),
+        ("starttls", BackendTlsMode::StartTls),
+        ("implicit", BackendTlsMode::Implicit),
+    ],
+    planned: &[],
+};
+
+pub(super) fn pop3(document: &mut Section<'_, '_>) -> Pop3Settings {
+    let Pop3Settings { limits, maildrop } = Pop3Settings::default();
+    let Some(mut s) = document.section("pop3") else { return Pop3Settings { limits, maildrop } };
+    Pop3Settings {
+        limits: Pop3Limits {
+            login_time_max: s.take_or("login_time", &value_kind::DURATION, limits.login_time_max),
+            idle_time_max: s.take_or("idle_time", &value_kind::DURATION, limits.idle_time_max),
+            session_time_max: s.take_or("session_time", &value_kind::DURATION, limits.session_time_max),
+            commands_max: s.take_or("commands", &ValueKind::COUNT, limits.commands_max),
+            errors_max: s.take_or("errors", &ValueKind::COUNT, limits.errors_max),
+            failed_logins_max: s.take_or("failed_logins", &ValueKind::COUNT, limits.failed_logins_max),
+            ..limits
+        },
+        maildrop: MaildropSettings {
+            uid_format: s.take_or("uid_format", &UID_FORMAT, maildrop.uid_format),
+            lock_timeout: s.take_or("lock_timeout", &value_kind::DURATION, maildrop.lock_timeout),
+            lock_file: s.take_or("lock_file", &value_kind::FLAG, maildrop.lock_file),
+            sync_deletions: s.take_or("sync_deletions", &value_kind::FLAG, maildrop.sync_deletions),
+        },
+    }
+}
+
+pub(super) fn http(document: &mut Section<'_, '_>) -> HttpServerSettings {
+    let HttpServerSettings { limits, cache } = HttpServerSettings::default();
+    let Some(mut s) = document.section("http") else { return HttpServerSettings { limits, cache } };
+    HttpServerSettings {
+        limits: HttpServerLimits {
+            head_time_max: s.take_or("head_time", &value_kind::DURATION, limits.head_time_max),
+            idle_time_max: s.take_or("idle_time", &value_kind::DURATION, limits.idle_time_max),
+            send_time_max: s.take_or("send_time", &value_kind::DURATION, limits.send_time_max),
+            requests_max: s.take_or("requests", &ValueKind::COUNT, limits.requests_max),
+            ..limits
+        },
+        cache: FileCacheSettings {
+            time: s.take_or("cache_time", &value_kind::DURATION, cache.time),
+            entries_max: s.take_or("cache_files", &ValueKind::COUNT_OR_ZERO, cache.entries_max),
+            octets_max: s.take("cache_memory", &value_kind::SIZE).map_or(cache.octets_max, |octets| octets as usize),
+        },
+    }
+}
+
+/// Whether a listener may use sendfile, and what it serves by HTTP.
+pub(super) fn listener(
+    section: &mut Section<'_, '_>,
+    protocol: Option<ListenerProtocol>,
+    requires_login: bool,
+    shared: &HttpServerSettings,
+    data_dir: &Path,
+) -> (bool, Option<Box<HttpSettings>>) {
+    let sendfile = match protocol {
+        Some(ListenerProtocol::Pop3 | ListenerProtocol::Http) => section.take_or("sendfile", &value_kind::FLAG, true),
+        _ => true,
+    };
+    if protocol != Some(ListenerProtocol::Http) {
+        return (sendfile, None);
+    }
+    let files = section.take_required("files", &value_kind::TEXT);
+    let files = files.and_then(|files| fill_path(section, "files", &files, data_dir));
+    let index = section.list("index", &value_kind::TEXT);
+    let lists_folders = section.take_or("listing", &value_kind::FLAG, false);
+    let realm = section.take("realm", &value_kind::TEXT);
+    let Some(files) = files else { return (sendfile, None) };
+    let defaults = HttpSettings::new(files);
+    let settings = HttpSettings {
+        index: index.map_or(defaults.index, |names| unspanned(names).into_iter().map(Into::into).collect()),
+        lists_folders,
+        sendfile,
+        requires_login,
+        realm: realm.map_or(defaults.realm, Into::into),
+        cache: shared.cache,
+        limits: shared.limits,
+        ..defaults
+    };
+    (sendfile, Some(Box::new(settings)))
+}
+
+pub(super) fn proxy(document: &mut Section<'_, '_>, data_dir: &Path) -> ProxySettings {
+    let defaults = ProxySettings::default();
+    let Some(mut s) = document.section("proxy") else { return defaults };
+    let backends = defaults.backends;
+    ProxySettings {
+        pop3_port: s.take_or("pop3_port", &value_kind::PORT, defaults.pop3_port),
+        imap_port: s.take_or("imap_port", &value_kind::PORT, defaults.imap_port),
+        tls: s.choice("tls", &BACKEND_TLS).unwrap_or(defaults.tls),
+        account: account(&mut s, data_dir),
+        local_pop3: s.take("local_pop3", &BACKEND_ADDRESS),
+        local_imap: s.take("local_imap", &BACKEND_ADDRESS),
+        tells_client_address: s.take_or("tell_client_address", &value_kind::FLAG, defaults.tells_client_address),
+        idle_time_max: s.take_or("idle_time", &value_kind::DURATION, defaults.idle_time_max),
+        backends: BackendLimits {
+            connect_time_max: s.take_or("connect_timeout", &value_kind::DURATION, backends.connect_time_max),
+            login_time_max: s.take_or("login_timeout", &value_kind::DURATION, backends.login_time_max),
+            connects_max: s.take_or("connects", &ValueKind::COUNT, backends.connects_max),
+            hosts_max: s.take_or("hosts", &ValueKind::COUNT, backends.hosts_max),
+        },
+    }
+}
+
+/// Who logs in at the hosts: a master user if there is one, else the user.
+fn account(section: &mut Section<'_, '_>, data_dir: &Path) -> BackendAccountSettings {
+    let verifies = section.take_or("verify", &value_kind::FLAG, true);
+    let Some(user) = section.take("master_user", &value_kind::TEXT) else {
+        section.reject("master_password_file", "expected only with `master_user`");
+        section.reject("master_separator", "expected only with `master_user`");
+        return if verifies { BackendAccountSettings::User } else { BackendAccountSettings::UserUnchecked };
+    };
+    let file = section.take_required("master_password_file", &value_kind::TEXT);
+    let password_file = file.and_then(|file| fill_path(section, "master_password_file", &file, data_dir));
+    let separator = section.take("master_separator", &value_kind::DELIMITER).flatten();
+    BackendAccountSettings::Master {
+        user: user.into(),
+        password_file: password_file.unwrap_or_default(),
+        form: separator.map_or(MasterUserForm::Authzid, MasterUserForm::Separator),
+    }
+}
