@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# Makes the seeds of the SMTP targets from the transcripts: what the peer sends, followed by a byte
+# Makes the seeds of the SMTP and POP3 server targets from the transcripts: what the peer sends, followed by a byte
 # of choices. FF separates the turns of a client's peer.
 set -euo pipefail
 cd "$(dirname "$0")"
-mkdir -p corpus/smtp_server corpus/smtp_client corpus/bdat corpus/addresses
-for transcript in ../crates/protocol/tests/transcripts/*.smtp; do
-    seed=corpus/smtp_server/$(basename "$transcript" .smtp)
+mkdir -p corpus/smtp_server corpus/smtp_client corpus/pop3_server corpus/bdat corpus/addresses
+# What the client sends in a transcript of a server.
+client_lines() {
     while IFS= read -r line; do
         case $line in
             "C: "*) printf '%s\r\n' "${line#C: }" ;;
             "C:") printf '\r\n' ;;
             "C| "*) printf '%b' "${line#C| }" ;;
         esac
-    done <"$transcript" >"$seed"
+    done <"$1"
+}
+for transcript in ../crates/protocol/tests/transcripts/*.smtp; do
+    seed=corpus/smtp_server/$(basename "$transcript" .smtp)
+    client_lines "$transcript" >"$seed"
     if grep -q '^% flavor lmtp' "$transcript"; then printf '\x1d'; else printf '\x1c'; fi >>"$seed"
+done
+for transcript in ../crates/protocol/tests/pop3_transcripts/*.pop3; do
+    seed=corpus/pop3_server/$(basename "$transcript" .pop3)
+    client_lines "$transcript" >"$seed"
+    if grep -q '^% file' "$transcript"; then printf '\x31'; else printf '\x32'; fi >>"$seed"
 done
 for transcript in ../crates/protocol/tests/client_transcripts/*.smtp; do
     seed=corpus/smtp_client/$(basename "$transcript" .smtp)
@@ -44,6 +53,14 @@ printf '+OK\r\n+OK 2 99\r\n+OK\r\n1 120\r\n.\r\n+OK\r\n1 abc\r\n.\r\n+OK\r\nSubj
     >corpus/pop3_client/session
 printf 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabHTTP/1.1 100 Go\r\n\r\nHTTP/1.0 200 OK\r\n\r\nx\x1e' >corpus/http_client/lengths
 printf 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nY: z\r\n\r\n\x1c' >corpus/http_client/chunks
+mkdir -p corpus/http_server
+printf 'GET /a%%2Fb/../c?d HTTP/1.1\r\nHost: x\r\nRange: bytes=0-9,-5\r\nIf-Range: "v1"\r\n\r\nHEAD /abc HTTP/1.0\r\n\r\n\x07' \
+    >corpus/http_server/range
+printf 'POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n0\r\nY: z\r\n\r\n\x02' \
+    >corpus/http_server/body
+printf 'GET http://x/abc HTTP/1.1\r\nHost: x\r\nIf-None-Match: W/"v1", *\r\nAuthorization: Basic Ym9iOng=\r\n\r\n\x10' \
+    >corpus/http_server/conditions
+printf 'GET / HTTP/1.1\r\nHost: x\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n\x01' >corpus/http_server/smuggling
 mkdir -p corpus/sasl_server corpus/maildirsize
 printf '\x09\x00AGJvYgBzZWNyZXQ=' >corpus/sasl_server/plain
 printf '\x0a\x02Ym9i\nc2VjcmV0' >corpus/sasl_server/login
@@ -51,8 +68,18 @@ printf '\x02\x01n,,n=bob,r=fyko\nc=biws,r=fykoAwMDAwMDAwMDAwMDAwMDAwMDAwMD,p=dHz
     >corpus/sasl_server/scram
 printf '1073741824S,100000C\n52811 40\n1310 1\n-1310 -1\n' >corpus/maildirsize/sound
 printf '100S\n          40            4\n7' >corpus/maildirsize/aligned
+mkdir -p corpus/uidlist
+printf '3 V1700000000 N9 G0123456789abcdef0123456789abcdef\n2 W7 Pold :1.a,W=0\n5 O1 Gaf :2.b,W=0\n' >corpus/uidlist/sound
+printf '1 1700000000 9\n2 1.a,W=0\n5 c,W=0:2,S\n' >corpus/uidlist/version_1
+printf '3 V1 N1\n4294967294 :1.a,W=0\n1' >corpus/uidlist/last_uid
 mkdir -p corpus/proxy_header
 printf 'PROXY TCP4 192.0.2.1 198.51.100.2 56324 25\r\nEHLO x\r\n' >corpus/proxy_header/line
 printf 'PROXY UNKNOWN ffff::1 a b c\r\n' >corpus/proxy_header/unknown
 printf '\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10\xc0\0\x02\x01\xc6\x33\x64\x02\xdc\x04\0\x19\x04\0\x01xEHLO x\r\n' >corpus/proxy_header/block
 printf '\r\n\r\n\0\r\nQUIT\n\x20\0\0\0' >corpus/proxy_header/local
+mkdir -p corpus/imap_login corpus/backend_login
+printf 'a ID ("x" NIL)\r\nb LOGIN {3+}\r\nbob "sec\\"ret"\r\nc SELECT INBOX\r\n\x0c' >corpus/imap_login/login
+printf 'a LOGIN {1}\r\nn x\r\nb AUTHENTICATE PLAIN\r\nAGJvYgBzZWNyZXQ=\r\nc STARTTLS\r\n\x09' >corpus/imap_login/exchange
+printf '* OK [CAPABILITY SASL-IR] x\r\n* CAPABILITY X\r\nI OK\r\n+ \r\nL OK [CAPABILITY Y] in\r\n* 1 EXISTS\r\n\x08' \
+    >corpus/backend_login/imap
+printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
