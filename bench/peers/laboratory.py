@@ -136,12 +136,14 @@ class Fetch:
     page: str
     sessions: int = 100
     seconds: int = 10
+    local_addresses: tuple = ()  # to connect from
 
     def command(self, port="PORT"):
         """The command line."""
         return [
             str(BINARY), "bench", "http", "--target", f"http://127.0.0.1:{port}/{self.page}",
             "--connections", str(self.sessions), "--duration", f"{self.seconds}s", "--json",
+            *[word for address in self.local_addresses for word in ("--local", address)],
         ]  # fmt: skip
 
     def run(self, port, _folder=None):
@@ -149,6 +151,34 @@ class Fetch:
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
         summary = _summary(ran)
         return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadMail:
+    """`bench pop3`: a number of sessions, each of which fetches all messages of a mailbox."""
+
+    sessions: int
+    users: int
+    messages: int  # of each mailbox
+    connections: int = 10
+    secure: bool = False
+    seconds_max: int = 600
+
+    def command(self, port="PORT"):
+        """The command line."""
+        return [
+            str(BINARY), "bench", "pop3", "--target", f"127.0.0.1:{port}", "--users", str(self.users),
+            "--password", "secret", "--sessions", str(self.sessions), "--connections", str(self.connections),
+            *(["--tls"] if self.secure else []), "--json",
+        ]  # fmt: skip
+
+    def run(self, port, _folder=None):
+        """Reads; messages are counted."""
+        ran = load.run(self.command(port), seconds_max=self.seconds_max)
+        summary = _summary(ran)
+        if summary["parts"] != (expected := self.sessions * self.messages):
+            raise RuntimeError(f"{summary['parts']} messages were read, expected {expected}")
+        return load.LoadResult(summary["parts"], summary["seconds"], ran.cpu_seconds)
 
 
 @dataclasses.dataclass(frozen=True)

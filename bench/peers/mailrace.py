@@ -16,7 +16,7 @@ from . import accounting
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("MAILRACE_BIN", ROOT / "target/release/mailrace")).resolve()
-_LISTENING = re.compile(rb"listening protocol=(\w+) address=127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(rb"listening protocol=([\w-]+) address=127\.0\.0\.1:(\d+)")
 _DRAINING = b"draining the queue"
 _START_SECONDS_MAX = 120.0
 _STOP_SECONDS_MAX = 60.0
@@ -53,7 +53,24 @@ concurrency = {concurrency}
 """
 
 
+# Every user may log in, with the password "secret".
+LOGINS = """
+[[table]]
+name = "everyone"
+type = "static"
+values = ["{PLAIN}secret"]
+
+[auth]
+passwords = "everyone"
+clear_text = true
+"""
+
 ROUTE = "\n[[route]]\n"
+
+
+def listener(protocol, *lines):
+    """The section of a listener."""
+    return "\n".join(("\n[[listener]]", f'protocol = "{protocol}"', 'address = "127.0.0.1:0"', *lines, ""))
 
 
 def route(domain, next_hop):
@@ -67,25 +84,27 @@ class Mailrace:
     name = "mailrace"
 
     def __init__(self, folder, *, concurrency=400, users=None, networks=(), retry_first=None, maildirs=None, data=None,
-                 limits="", extra="", held=False, binary=BINARY, mailboxes=None, aliases=None):  # fmt: skip
+                 limits="", extra="", held=False, binary=BINARY, mailboxes=None, aliases=None, serves="smtp"):  # fmt: skip
         self.folder = folder / "mailrace"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = pathlib.Path(data or self.folder / "data")
         self.maildirs = pathlib.Path(maildirs or self.data / "mail")
         self.binary = binary
+        self.serves = serves
         self.config = self.folder / "mailrace.toml"
         self.log = self.folder / "mailrace.log"
         self.group = accounting.Group("mailrace")
         self.process = None
-        self.ports = {}
+        self.ports = {}  # by protocol; the first of each
+        self.all_ports = {}
         self._held = held  # deliveries wait for `release`
         tables = {"mailboxes": mailboxes, "aliases": aliases}  # by their names in `extra`
         self._write_config(concurrency, users, tables, networks, retry_first, limits, extra)
 
     @property
     def port(self):
-        """The SMTP port."""
-        return self.ports["smtp"]
+        """The port of the protocol that is measured."""
+        return self.ports[self.serves]
 
     def start(self, wrapper=()):
         """Starts it, behind `wrapper` if given, and returns the seconds until all listeners were
@@ -193,10 +212,11 @@ class Mailrace:
             time.sleep(0.01)
 
     def _has_listeners(self, logged):
-        found = {protocol.decode(): int(port) for protocol, port in _LISTENING.findall(logged)}
+        found = [(protocol.decode(), int(port)) for protocol, port in _LISTENING.findall(logged)]
         if len(found) < self.config.read_text().count("[[listener]]"):
             return False
-        self.ports = found
+        self.ports = dict(reversed(found))
+        self.all_ports = {protocol: [port for other, port in found if other == protocol] for protocol in self.ports}
         return True
 
     def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra):

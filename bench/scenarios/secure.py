@@ -13,7 +13,8 @@ import dataclasses
 import comparison
 import pairs
 from comparison import Comparison, Side
-from peers import machine, postfix
+from peers import postfix
+from peers.certificate import certificate
 from peers.laboratory import Source
 from peers.mailrace import Mailrace
 
@@ -29,25 +30,14 @@ _NOTES = (
 )
 
 
-def _certificate(place):
-    """A certificate chain and its key, for one run."""
-    chain, key = place / "chain.pem", place / "key.pem"
-    machine.run(
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-        "-subj", "/CN=bench.test", "-addext", "subjectAltName=DNS:bench.test", "-out", str(chain), "-keyout", str(key),
-    )  # fmt: skip
-    key.chmod(0o644)  # the server reads it after it has given up root; it is not a secret
-    return chain, key
-
-
 def _postfix(place):
-    chain, key = _certificate(place)
+    chain, key = certificate(place)
     lines = [postfix.HOLD, "smtpd_tls_security_level = may", f"smtpd_tls_chain_files = {key}, {chain}"]
     return postfix.Postfix(place, "tuned", lines)
 
 
 def _mailrace(place):
-    chain, key = _certificate(place)
+    chain, key = certificate(place)
     return Mailrace(place, concurrency=0, extra=f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n')
 
 

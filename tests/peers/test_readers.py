@@ -1,109 +1,16 @@
 """Delivered mail is read by POP3 from Dovecot and compared with the ledger."""
 
-import grp
 import json
-import os
 import pathlib
-import pwd
 import shutil
-import socket
 import subprocess
-import time
 import unittest
 
 from harness import WAIT_SECONDS_MAX, Mailrace, folder
-from peers import accounting
-from peers.smtp import free_port
-
-_CONFIG = """\
-base_dir = {home}/run
-state_dir = {home}/state
-log_path = {home}/dovecot.log
-protocols = pop3
-listen = 127.0.0.1
-ssl = no
-disable_plaintext_auth = no
-mail_location = maildir:{maildirs}/%d/%n:INDEX={home}/index/%u
-mail_max_userip_connections = 100
-first_valid_uid = 0
-first_valid_gid = 0
-default_internal_user = {user}
-default_login_user = {user}
-default_internal_group = {group}
-default_vsz_limit = 0
-service pop3-login {{
-  chroot =
-  inet_listener pop3 {{
-    port = {port}
-  }}
-  inet_listener pop3s {{
-    port = 0
-  }}
-}}
-service anvil {{
-  chroot =
-}}
-passdb {{
-  driver = static
-  args = password=secret
-}}
-userdb {{
-  driver = static
-  args = uid={user} gid={group} home={home}/homes/%u
-}}
-"""
+from peers.dovecot import PASSWORD, Dovecot
 
 USERS = ["user1", "user2", "user3"]
 MESSAGES = 60
-
-
-class Dovecot:
-    """A private Dovecot that serves the server's Maildirs by POP3; every user's password is
-    `secret`.
-    """
-
-    def __init__(self, home, maildirs):
-        self.home, self.port = home, free_port()
-        home.mkdir()
-        owner = maildirs.stat()
-        os.chown(home, owner.st_uid, owner.st_gid)
-        user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
-        self.config = home / "dovecot.conf"
-        text = _CONFIG.format(home=home, maildirs=maildirs, port=self.port, user=user, group=group)
-        self.config.write_text(text)
-        self.group = accounting.Group("dovecot")
-        self.process = None
-
-    def start(self):
-        """Starts it and waits until it greets."""
-        program = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-        argv = self.group.command([program, "-F", "-c", str(self.config)])
-        with open(self.home / "console.log", "wb") as log:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.group.watch(self.process.pid)
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not self._greets():
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise AssertionError(f"Dovecot does not greet:\n{self.log()}")
-            time.sleep(0.02)
-
-    def stop(self):
-        """Ends it in any state."""
-        self.group.end()
-        if self.process is not None:
-            self.process.wait(WAIT_SECONDS_MAX)
-
-    def log(self):
-        """Its log."""
-        logs = [self.home / "console.log", self.home / "dovecot.log"]
-        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
-
-    def _greets(self):
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                return connection.recv(100).startswith(b"+OK")
-        except OSError:
-            return False
 
 
 class Readers(unittest.TestCase):
@@ -119,7 +26,7 @@ class Readers(unittest.TestCase):
         sent = self.bench("smtp", *target, "--users", 3, "--messages", MESSAGES, "--ledger", self.ledger)
         self.assertEqual(sent["done"], MESSAGES)
         self.server.wait_until_empty(WAIT_SECONDS_MAX)
-        self.dovecot = Dovecot(self.folder / "dovecot", self.server.maildirs)
+        self.dovecot = Dovecot(self.folder, self.server.maildirs)
         self.addCleanup(self.dovecot.stop)
         self.dovecot.start()
 
@@ -133,14 +40,14 @@ class Readers(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return json.loads(done.stdout)
 
-    def read(self, *words, password="secret", code=0):
+    def read(self, *words, password=PASSWORD, code=0):
         """Reads over two connections."""
         target = ["--target", f"127.0.0.1:{self.dovecot.port}", "--connections", 2]
         return self.bench("pop3", *target, "--users", 3, "--password", password, *words, code=code)
 
     def verify(self, code=0):
         """Compares the mailboxes with the ledger."""
-        target = ["--pop3", f"127.0.0.1:{self.dovecot.port}", "--users", 3, "--password", "secret"]
+        target = ["--pop3", f"127.0.0.1:{self.dovecot.port}", "--users", 3, "--password", PASSWORD]
         return self.bench("verify", "--ledger", self.ledger, *target, code=code)
 
     def mail_files(self):

@@ -11,9 +11,10 @@ mod walk;
 
 use std::sync::Arc;
 
+use net::{OutboundConnection, TlsClient};
 use tokio::time::Instant;
 
-use crate::dial::dial;
+use crate::dial::{dial, error_text};
 use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::share;
 use crate::order::SelectionOrder;
@@ -28,14 +29,15 @@ pub use accounts::Pop3AccountOptions;
 pub(crate) use accounts::{Account, Accounts};
 pub(crate) use walk::walk;
 
-const PHASES: &[&str] = &["connect", "banner", "login", "list", "retr", "dele", "quit"];
+const PHASES: &[&str] = &["connect", "TLS", "banner", "login", "list", "retr", "dele", "quit"];
 const CONNECT: usize = 0;
-const BANNER: usize = 1;
-const LOGIN: usize = 2;
-const LIST: usize = 3;
-const RETR: usize = 4;
-const DELE: usize = 5;
-const QUIT: usize = 6;
+const TLS: usize = 1;
+const BANNER: usize = 2;
+const LOGIN: usize = 3;
+const LIST: usize = 4;
+const RETR: usize = 5;
+const DELE: usize = 6;
+const QUIT: usize = 7;
 
 /// Options of `bench pop3`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,6 +45,9 @@ pub struct Pop3Options {
     /// Server to read from; connections use several in turn
     #[arg(long = "target", value_name = "HOST:PORT", required = true)]
     pub targets: Vec<String>,
+    /// Use TLS from the first byte, as on port 995; any certificate is accepted
+    #[arg(long)]
+    pub tls: bool,
     /// The mailboxes to read.
     #[command(flatten)]
     pub mailboxes: Pop3AccountOptions,
@@ -75,6 +80,7 @@ fn run_load(options: &Pop3Options) -> Result<LoadSummary, BenchError> {
     let load = Pop3Load {
         targets: targets.collect::<Result<_, _>>()?,
         accounts: Accounts::from_options(&options.mailboxes)?,
+        tls: options.tls.then(TlsClient::unverified),
         order: options.order,
         retrieve_share: options.retrieve,
         delete_share: options.delete,
@@ -87,6 +93,8 @@ fn run_load(options: &Pop3Options) -> Result<LoadSummary, BenchError> {
 struct Pop3Load {
     targets: Vec<TargetServer>,
     accounts: Accounts,
+    /// None: in clear text.
+    tls: Option<TlsClient>,
     order: SelectionOrder,
     retrieve_share: f64,
     delete_share: f64,
@@ -111,11 +119,23 @@ impl Pop3Load {
     /// is committed. The error is a text for the list of errors.
     async fn run_session(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
         let target = &self.targets[worker.number % self.targets.len()];
-        let mut session = Pop3Session::new(dial(target.address, worker, CONNECT).await?, worker.timeout);
+        let mut session = Pop3Session::new(self.connect(target, worker).await?, worker.timeout);
         self.read_mailbox(worker, &mut session, account).await.map_err(|trouble| match trouble {
             Pop3Error::Refused(text) => normalize_reply(&text),
             Pop3Error::Broken(text) => text,
         })
+    }
+
+    async fn connect(&self, target: &TargetServer, worker: &Worker) -> Result<OutboundConnection, String> {
+        let wire = dial(target.address, worker, CONNECT).await?;
+        let Some(tls) = &self.tls else { return Ok(wire) };
+        let begun = Instant::now();
+        let secured = wire.start_tls(tls, &target.host, worker.deadline()).await;
+        let secured = secured.map_err(|error| format!("TLS: {}", error_text(&error)))?;
+        let mut tally = worker.tally.lock();
+        tally.counts.tls_connections += 1;
+        tally.record_phase(TLS, begun.elapsed());
+        Ok(secured)
     }
 
     async fn read_mailbox(
