@@ -66,6 +66,7 @@ fn play<'a>(config: &Arc<ImapServerConfig>, pieces: impl Iterator<Item = &'a [u8
             }
         }
     }
+    settle(&mut session, &mut outcome);
     outcome.closed = session.wants_close();
     outcome
 }

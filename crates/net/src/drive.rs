@@ -165,7 +165,7 @@ pub async fn drive_connection(
     loop {
         conversation.work().await;
         if send(&mut stream, &mut interrupts, conversation).await.is_err() {
-            return disconnect(conversation).await;
+            break;
         }
         if conversation.wants_close() {
             // The shutdown may have come while sending.
@@ -175,14 +175,14 @@ pub async fn drive_connection(
         if conversation.has_work() {
             match yield_turn(&stream, &mut interrupts, conversation).await {
                 Ok(()) => continue,
-                Err(_) => return disconnect(conversation).await,
+                Err(_) => break,
             }
         }
         if let Some(tunnel) = conversation.take_tunnel() {
             // Boxed, so that sessions without one do not reserve memory for it.
             let end = Box::pin(tunnel::carry(stream, *tunnel, &mut interrupts)).await;
             conversation.handle_tunnel_ended(now(), end);
-            return disconnect(conversation).await;
+            break;
         }
         if let ServerStream::Plain(_) = stream
             && let Some(tls_server) = conversation.wants_handshake()
@@ -196,15 +196,10 @@ pub async fn drive_connection(
                     continue;
                 }
                 // The session ends because of the shutdown; the handshake did not fail.
-                Ok(None) => {
-                    conversation.handle_stop(now());
-                    return disconnect(conversation).await;
-                }
-                Err(error) => {
-                    conversation.handle_handshake_failed(now(), &error);
-                    return disconnect(conversation).await;
-                }
+                Ok(None) => conversation.handle_stop(now()),
+                Err(error) => conversation.handle_handshake_failed(now(), &error),
             }
+            break;
         }
         interrupts.shorten_timer(conversation.deadline());
         let event = poll_fn(|context| match interrupts.poll(context) {
@@ -214,13 +209,14 @@ pub async fn drive_connection(
         match event.await {
             WakeUp::Input | WakeUp::Writable => {}
             WakeUp::End => {
-                disconnect(conversation).await;
+                conversation.handle_disconnect(now());
+                conversation.work().await;
                 if send(&mut stream, &mut interrupts, conversation).await.is_ok() {
                     close_tls(stream, &mut interrupts, conversation).await;
                 }
                 return;
             }
-            WakeUp::Broken => return disconnect(conversation).await,
+            WakeUp::Broken => break,
             // The timer is not moved for every command: it fires at an earlier deadline, and is set
             // to the current one then.
             WakeUp::Deadline => {
@@ -231,10 +227,6 @@ pub async fn drive_connection(
             WakeUp::Stop => conversation.handle_stop(now()),
         }
     }
-}
-
-/// The connection is gone.
-async fn disconnect(conversation: &mut impl ConnectionHandler) {
     conversation.handle_disconnect(now());
     conversation.work().await;
 }

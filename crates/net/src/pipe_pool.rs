@@ -87,3 +87,9 @@ impl Drop for Pipe {
 fn flags() -> SpliceFlags {
     SpliceFlags::MOVE | SpliceFlags::NONBLOCK
 }
+
+/// The unused pipes of this thread.
+#[cfg(test)]
+pub(crate) fn idle_pipes() -> usize {
+    IDLE.with_borrow(Vec::len)
+}

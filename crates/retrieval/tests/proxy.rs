@@ -10,13 +10,14 @@ mod tls_peer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::{TlsServer, TlsVersion};
+use net::{TlsClient, TlsServer, TlsVersion};
 use protocol::TlsMode;
 use protocol::sasl::Secret;
-use retrieval::proxy::{BackendAccount, BackendAddress, BackendHosts, MasterUser, MasterUserForm};
-use rustls::pki_types::ServerName;
+use retrieval::proxy::{BackendAccount, BackendAddress, BackendHosts, BackendTls, MasterUser, MasterUserForm};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use proxy_server::{Backend, PATIENCE, Peer, Proxy};
 
@@ -197,9 +198,9 @@ fn content(octets: usize, seed: u32) -> Vec<u8> {
 }
 
 /// Sends much both ways at once; one side begins to read late and reads little at a time.
-async fn exchange(client: impl AsyncRead + AsyncWrite, backend: TcpStream, octets: usize) {
+async fn exchange(client: impl AsyncRead + AsyncWrite, backend: impl AsyncRead + AsyncWrite, octets: usize) {
     let (mut client_reader, mut client_writer) = tokio::io::split(client);
-    let (mut backend_reader, mut backend_writer) = backend.into_split();
+    let (mut backend_reader, mut backend_writer) = tokio::io::split(backend);
     let (up, down) = (content(octets, 1), content(octets + 12_345, 2));
     let write_up = async {
         client_writer.write_all(&up).await.unwrap();
@@ -262,6 +263,41 @@ async fn much_passes_over_tls() {
         client.read_exact(&mut reply).await.unwrap();
         assert!(reply.starts_with(b"b OK"));
         exchange(client, peer.stream, octets).await;
+        proxy.wait_until_empty().await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_is_reached_over_tls() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let files = tls_peer::issue(folder.path(), "a", &["backend.example"], |_| {});
+    let chain = vec![CertificateDer::from_pem_file(&files.chain).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let backend = Backend::start().await;
+    for tls in [BackendTls::StartTls(TlsClient::unverified()), BackendTls::Implicit(TlsClient::unverified())] {
+        let proxy = Proxy::imap(backend.address(), |settings| settings.proxy.tls = tls.clone());
+        let mut client = proxy.greeted().await;
+        client.send("a LOGIN bob secret\r\n").await;
+        let mut peer = backend.accept().await;
+        if let BackendTls::StartTls(_) = tls {
+            peer.send("* OK [CAPABILITY SASL-IR]\r\n").await;
+            assert_eq!(peer.line().await, "S STARTTLS");
+            peer.send("S OK go\r\n").await;
+        }
+        let mut peer = acceptor.accept(peer.stream).await.unwrap();
+        if let BackendTls::Implicit(_) = tls {
+            peer.write_all(b"* OK [CAPABILITY SASL-IR]\r\n").await.unwrap();
+        }
+        let mut login = [0; b"L AUTHENTICATE PLAIN AGJvYgBzZWNyZXQ=\r\n".len()];
+        peer.read_exact(&mut login).await.unwrap();
+        assert!(login.starts_with(b"L AUTHENTICATE PLAIN AGJ"));
+        peer.write_all(ACCEPTED.as_bytes()).await.unwrap();
+        assert!(client.line().await.starts_with("a OK"));
+        exchange(client.stream, peer, 1_000_003).await;
         proxy.wait_until_empty().await;
     }
 }

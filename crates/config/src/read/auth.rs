@@ -14,7 +14,8 @@ use crate::{AuthBackend, AuthSettings, ListenerProtocol, Mechanism, TableConfig,
 pub(super) struct AuthContext {
     /// The section exists, valid or not.
     is_configured: bool,
-    clear_text: bool,
+    /// Passwords may be sent without TLS.
+    pub(super) clear_text: bool,
 }
 
 const MECHANISM: ValueKind<Mechanism> =

@@ -158,7 +158,7 @@ fn listener(
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
     let tls = tls::listener(&mut section, protocol, inputs.has_certificate);
     let (auth, require_auth) = auth::listener(&mut section, protocol, tls, inputs.logins);
-    let (sendfile, http) = retrieval::listener(&mut section, protocol, require_auth, inputs.http, inputs.data_dir);
+    let (sendfile, http) = retrieval::listener(&mut section, protocol, require_auth, inputs);
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();

@@ -8,7 +8,7 @@ use protocol::pop3::server::Pop3Limits;
 use retrieval::http::{FileCacheSettings, HttpSettings};
 use retrieval::proxy::{BackendAddress, BackendLimits, MasterUserForm};
 
-use super::{fill_path, unspanned};
+use super::{ListenerInputs, fill_path, unspanned};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 use crate::{
@@ -80,8 +80,7 @@ pub(super) fn listener(
     section: &mut Section<'_, '_>,
     protocol: Option<ListenerProtocol>,
     requires_login: bool,
-    shared: &HttpServerSettings,
-    data_dir: &Path,
+    inputs: &ListenerInputs<'_>,
 ) -> (bool, Option<Box<HttpSettings>>) {
     let sendfile = match protocol {
         Some(ListenerProtocol::Pop3 | ListenerProtocol::Http) => section.take_or("sendfile", &value_kind::FLAG, true),
@@ -91,7 +90,7 @@ pub(super) fn listener(
         return (sendfile, None);
     }
     let files = section.take_required("files", &value_kind::TEXT);
-    let files = files.and_then(|files| fill_path(section, "files", &files, data_dir));
+    let files = files.and_then(|files| fill_path(section, "files", &files, inputs.data_dir));
     let index = section.list("index", &value_kind::TEXT);
     let lists_folders = section.take_or("listing", &value_kind::FLAG, false);
     let realm = section.take("realm", &value_kind::TEXT);
@@ -103,8 +102,9 @@ pub(super) fn listener(
         sendfile,
         requires_login,
         realm: realm.map_or(defaults.realm, Into::into),
-        cache: shared.cache,
-        limits: shared.limits,
+        clear_text_logins: inputs.logins.clear_text,
+        cache: inputs.http.cache,
+        limits: inputs.http.limits,
         ..defaults
     };
     (sendfile, Some(Box::new(settings)))

@@ -93,16 +93,15 @@ pub(super) async fn carry(
                 return Poll::Ready(Ok(TunnelEvent::Interrupt(interrupt)));
             }
             let before = to_backend.octets + to_client.octets;
-            let ended = [
-                to_backend.poll(&mut client, &mut backend, context)?.is_ready(),
-                to_client.poll(&mut backend, &mut client, context)?.is_ready(),
-            ];
+            let is_last = to_client.is_ended();
+            let ended_up = to_backend.poll(&mut client, &mut backend, is_last, context)?.is_ready();
+            let ended_down = to_client.poll(&mut backend, &mut client, ended_up, context)?.is_ready();
             if to_backend.octets + to_client.octets > before {
                 moved_at = now();
             }
-            match ended {
-                [true, true] => Poll::Ready(Ok(TunnelEvent::Closed)),
-                [true, false] | [false, true] if !is_half_closed => Poll::Ready(Ok(TunnelEvent::HalfClosed)),
+            match (ended_up, ended_down) {
+                (true, true) => Poll::Ready(Ok(TunnelEvent::Closed)),
+                (true, false) | (false, true) if !is_half_closed => Poll::Ready(Ok(TunnelEvent::HalfClosed)),
                 _ => Poll::Pending::<io::Result<TunnelEvent>>,
             }
         });
@@ -123,13 +122,14 @@ pub(super) async fn carry(
             Ok(TunnelEvent::Interrupt(_)) => {}
         }
     };
-    // Over TLS a side that is cut off gets a close_notify, if its socket takes it at once.
-    poll_fn(|context| {
-        let _ = client.poll_shutdown(context);
-        let _ = backend.poll_shutdown(context);
-        Poll::Ready(())
-    })
-    .await;
+    if reason != TunnelEndReason::Closed {
+        poll_fn(|context| {
+            client.announce_cut(context);
+            backend.announce_cut(context);
+            Poll::Ready(())
+        })
+        .await;
+    }
     TunnelEnd { reason, octets_to_backend: to_backend.octets, octets_to_client: to_client.octets }
 }
 
@@ -193,10 +193,20 @@ impl TunnelSide {
         }
     }
 
-    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Passes on the end of the other side. If it is the last that happens, closing the socket does
+    /// the same without a call of its own.
+    fn poll_shutdown(&mut self, is_last: bool, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
+            TunnelSide::Tcp(_) if is_last => Poll::Ready(Ok(())),
             TunnelSide::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             TunnelSide::Other(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    /// Over TLS a side that is cut off gets a close_notify, if its socket takes it at once.
+    fn announce_cut(&mut self, context: &mut Context<'_>) {
+        if let TunnelSide::Other(stream) = self {
+            let _ = Pin::new(stream).poll_shutdown(context);
         }
     }
 }
@@ -228,15 +238,25 @@ enum DirectionState {
 }
 
 impl Direction {
-    /// Carries what it can. Ready when the direction has ended.
-    fn poll(&mut self, from: &mut TunnelSide, to: &mut TunnelSide, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn is_ended(&self) -> bool {
+        matches!(self.state, DirectionState::Ended)
+    }
+
+    /// Carries what it can. Ready when the direction has ended; `is_last`: the other one has.
+    fn poll(
+        &mut self,
+        from: &mut TunnelSide,
+        to: &mut TunnelSide,
+        is_last: bool,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let turn_end = self.octets + TURN_OCTETS as u64;
         loop {
             ready!(self.poll_drain(to, context))?;
             match self.state {
                 DirectionState::Open => {}
                 DirectionState::Closing => {
-                    ready!(to.poll_shutdown(context))?;
+                    ready!(to.poll_shutdown(is_last, context))?;
                     self.state = DirectionState::Ended;
                     return Poll::Ready(Ok(()));
                 }
@@ -348,5 +368,65 @@ impl Direction {
         if let Some(pipe) = self.pipe.take() {
             pipe.put_back();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::pipe_pool::idle_pipes;
+
+    /// Bytes that differ everywhere.
+    fn content(octets: u32) -> Vec<u8> {
+        (0..octets).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    }
+
+    #[tokio::test]
+    async fn bytes_for_which_there_is_no_room_are_kept_in_order() {
+        let (mut sender, from) = duplex(1 << 20);
+        let (to, mut receiver) = duplex(1000);
+        let (mut from, mut to) = (TunnelSide::Other(Box::new(from)), TunnelSide::Other(Box::new(to)));
+        let sent = content(200_000);
+        sender.write_all(&sent).await.unwrap();
+        drop(sender);
+        let mut direction = Direction { rest: b"first".to_vec(), ..Direction::default() };
+        let carry = poll_fn(|context| direction.poll(&mut from, &mut to, false, context));
+        let mut got = Vec::new();
+        let (carried, read) = tokio::join!(carry, receiver.read_to_end(&mut got));
+        carried.and(read).unwrap();
+        assert!(got == [b"first", &sent[..]].concat(), "{} octets", got.len());
+        assert_eq!(direction.rest.capacity(), 0);
+    }
+
+    async fn socket_pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let connected = TcpStream::connect(listener.local_addr().unwrap());
+        let (accepted, connected) = tokio::join!(listener.accept(), connected);
+        (accepted.unwrap().0, connected.unwrap())
+    }
+
+    #[tokio::test]
+    async fn much_goes_through_a_pipe_that_an_idle_tunnel_does_not_keep() {
+        let ((mut sender, from), (to, mut receiver)) = (socket_pair().await, socket_pair().await);
+        let (mut from, mut to) = (TunnelSide::Tcp(from), TunnelSide::Tcp(to));
+        let (sent, mut direction) = (content(5_000_000), Direction::default());
+        let mut got = vec![0; sent.len()];
+        let carry = poll_fn(|context| direction.poll(&mut from, &mut to, false, context));
+        let exchange = async { tokio::join!(sender.write_all(&sent), receiver.read_exact(&mut got)) };
+        tokio::select! {
+            ended = carry => panic!("{ended:?}"),
+            (wrote, read) = exchange => assert_eq!(wrote.and(read).unwrap(), sent.len()),
+        }
+        assert!(got == sent);
+        // The receiver may have had everything before the direction found that no more comes.
+        let poll_once = poll_fn(|context| Poll::Ready(direction.poll(&mut from, &mut to, false, context).is_pending()));
+        assert!(poll_once.await);
+        assert!(direction.pipe.is_none() && direction.rest.capacity() == 0);
+        assert_eq!(idle_pipes(), 1, "no pipe was used");
     }
 }
