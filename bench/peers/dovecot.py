@@ -91,15 +91,17 @@ class Dovecot:
 
     index: where it keeps its own files, in addition to those in the Maildirs
     certificate: the paths of a chain and its key, for TLS
+    ports: those of POP3 and IMAP, if others must know them before it starts
     """
 
     name = "dovecot"
 
     def __init__(self, folder, maildirs=None, *, backend=None, certificate=None, separate_index=True, owner=None,
-                 imap=False, extra=""):  # fmt: skip
+                 imap=False, ports=None, extra=""):  # fmt: skip
         self.home = pathlib.Path(folder) / "dovecot"
         self.home.mkdir(parents=True)
-        self.port, self.tls_port, self.imap_port = free_port(), free_port() if certificate else 0, free_port() if imap else 0
+        self.port, self.imap_port = ports or (free_port(), free_port() if imap else 0)
+        self.tls_port = free_port() if certificate else 0
         owner = (owner or maildirs or self.home).stat()
         user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
         os.chown(self.home, owner.st_uid, owner.st_gid)

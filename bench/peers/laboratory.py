@@ -157,7 +157,7 @@ class Fetch:
 class ReadMail:
     """`bench pop3`: a number of sessions, each of which fetches all messages of a mailbox."""
 
-    sessions: int
+    count: int  # sessions
     users: int
     messages: int  # of each mailbox
     connections: int = 10
@@ -168,7 +168,7 @@ class ReadMail:
         """The command line."""
         return [
             str(BINARY), "bench", "pop3", "--target", f"127.0.0.1:{port}", "--users", str(self.users),
-            "--password", "secret", "--sessions", str(self.sessions), "--connections", str(self.connections),
+            "--password", "secret", "--sessions", str(self.count), "--connections", str(self.connections),
             *(["--tls"] if self.secure else []), "--json",
         ]  # fmt: skip
 
@@ -176,7 +176,7 @@ class ReadMail:
         """Reads; messages are counted."""
         ran = load.run(self.command(port), seconds_max=self.seconds_max)
         summary = _summary(ran)
-        if summary["parts"] != (expected := self.sessions * self.messages):
+        if summary["parts"] != (expected := self.count * self.messages):
             raise RuntimeError(f"{summary['parts']} messages were read, expected {expected}")
         return load.LoadResult(summary["parts"], summary["seconds"], ran.cpu_seconds)
 

@@ -68,26 +68,24 @@ class ReadingSide(Side):
     def measure(self, server, place):
         """Warms the caches, and runs the load."""
         self.warm.run(server.port, place)
-        return super().measure(server, place)
+        return pairs.measure(server, lambda: self.load.run(server.port, place))
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading(Comparison):
-    """A comparison of servers that read what `prepare` makes in the folder of the run; it gets the
-    folder, and what a trial divides numbers by.
-    """
+    """A comparison of servers that read what `prepare` makes in the folder of the run."""
 
     prepare: typing.Callable = None
 
     def measure(self, name, folder, options):
         """Makes what is read, and runs all rounds."""
-        self.prepare(folder, options.shrink)
+        self.prepare(folder)
         return super().measure(name, folder, options)
 
 
 def _maildirs(line_end):
-    def prepare(folder, shrink):
-        make_maildirs(folder / "mail", max(10, MAILBOXES // shrink), MESSAGES, line_end)
+    def prepare(folder):
+        make_maildirs(folder / "mail", MAILBOXES, MESSAGES, line_end)
 
     return prepare
 
@@ -110,8 +108,8 @@ def _pop3_dovecot(place, secure=False):
 
 
 def _pop3(title, line_end, least, secure=False):
-    reading = ReadMail(sessions=2 * MAILBOXES, users=MAILBOXES, messages=MESSAGES, secure=secure)
-    warm = dataclasses.replace(reading, sessions=MAILBOXES)
+    reading = ReadMail(2 * MAILBOXES, users=MAILBOXES, messages=MESSAGES, secure=secure)
+    warm = dataclasses.replace(reading, count=MAILBOXES)
     side = functools.partial(ReadingSide, load=reading, warm=warm)
     return Reading(
         title,
@@ -150,7 +148,7 @@ def _http_nginx(place, secure=False):
 
 
 def _file(octets):
-    def prepare(folder, _shrink):
+    def prepare(folder):
         files = folder / "files"
         files.mkdir()
         with open(files / "file", "wb") as file:
