@@ -7,6 +7,8 @@ configurations.
     drain-one     a queue is drained to one next hop
     directory     each recipient is looked up in an LDAP directory
 
+`before-after` runs all of them; `before-after-directory` runs one alone, with a report of its own.
+
 The binaries alternate, and each round gives a ratio of their CPU. In addition, callgrind counts their
 instructions, with one session, so that no batch depends on the time: the difference of two runs of
 different length, so that start and end cancel out.
@@ -56,19 +58,19 @@ NOTES = (
 )
 
 
-def scenario(options):
-    """Compares the binaries with each load, and writes one report."""
+def scenario(name, loads, options):
+    """Compares the binaries with each of these loads, and writes one report."""
     binaries = {"before": options.before, "after": BINARY}
-    with machine.run_folder("before-after") as folder, _directory(folder, options) as users:
+    with machine.run_folder(name) as folder, _directory(folder, options) as users:
         facts = machine.describe(folder) | {side: _fingerprint(binary) for side, binary in binaries.items()}
-        found = report.Report("before-after", "Before and after a change", facts, folder, {}, NOTES)
-        chosen = {name: make for name, make in _loads(users).items() if name in (options.sides or LOADS)}
-        for name, make in chosen.items():
-            _compare_cpu(found, name, {side: make(binary) for side, binary in binaries.items()}, options)
+        found = report.Report(name, "Before and after a change", facts, folder, {}, NOTES)
+        chosen = {load: make for load, make in _loads(users).items() if load in (options.sides or loads)}
+        for load, make in chosen.items():
+            _compare_cpu(found, load, {side: make(binary) for side, binary in binaries.items()}, options)
         if callgrind.is_installed():
             scripts = {side: callgrind.wrapped(binary, folder / side) for side, binary in binaries.items()}
-            for name, make in chosen.items():
-                _compare_instructions(found, name, {side: make(script) for side, script in scripts.items()}, options)
+            for load, make in chosen.items():
+                _compare_instructions(found, load, {side: make(script) for side, script in scripts.items()}, options)
         return found.finish(options)
 
 
@@ -175,4 +177,10 @@ def _fingerprint(binary):
     return f"SHA-256 {hashlib.sha256(binary.read_bytes()).hexdigest()[:16]}, {binary.stat().st_size:,} bytes"
 
 
-SCENARIOS = {"before-after": Scenario(scenario, LOADS, PAIRS)}
+SCENARIOS = {
+    "before-after": Scenario(functools.partial(scenario, "before-after", LOADS), LOADS, PAIRS),
+    **{
+        f"before-after-{load}": Scenario(functools.partial(scenario, f"before-after-{load}", (load,)), (load,), PAIRS)
+        for load in LOADS
+    },
+}
