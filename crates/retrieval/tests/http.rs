@@ -285,6 +285,8 @@ async fn clients_that_do_nothing_are_disconnected() {
     assert_eq!(idle.rest().await.0, b"");
     let mut deaf = server.connect().await;
     deaf.send("GET /huge HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    // From its head on, the session is known to be counted.
+    deaf.response_head().await;
     while server.limiter.session_count() > 0 {
         tokio::task::yield_now().await;
     }
