@@ -9,7 +9,9 @@ configurations.
 
 `before-after` runs all of them; `before-after-directory` runs one alone, with a report of its own.
 
-The binaries alternate, and each round gives a ratio of their CPU. In addition, callgrind counts their
+The binaries alternate, and each round gives a ratio of their CPU, corrected by that of the load: the
+load is the same program with the same work on both sides, so that its CPU shows how fast the machine
+was at that time. In addition, callgrind counts their
 instructions, with one session, so that no batch depends on the time: the difference of two runs of
 different length, so that start and end cancel out.
 """
@@ -47,6 +49,8 @@ _COUNTS = 3  # each is repeated this many times
 NOTES = (
     "`before` and `after` are two binaries with the same configurations; the loads are those of `after`. They take turns, and "
     "every other round begins with the other one. CPU is that of the server until a second after the load.",
+    "Each ratio is divided by that of the load's CPU in the same round. The load is the same program with the same work for "
+    "both, so this ratio is that of the machine's speed, which changes by 10 % and more from one run to the next.",
     "The interval is the middle 95 % of the medians of 10,000 random samples of the ratios (percentile bootstrap); its "
     f"upper bound must meet the target. While the target is inside the interval, {PAIRS} rounds are added, up to "
     f"{PAIRS * BLOCKS_MAX}.",
@@ -114,12 +118,17 @@ def _compare_cpu(found, name, sides, options):
         one = Comparison("", sides, (), ()).measure(name, place, dataclasses.replace(options, sides=None))
         shutil.rmtree(place)
         rounds += one.rounds
-        ratios = [r["after"].cpu_per_thousand / r["before"].cpu_per_thousand for r in rounds]
+        ratios = [_cpu_ratio(r) for r in rounds]
         low, high = pairs.bootstrap_interval(ratios)
     found.commands[name] = one.commands["after"]
     found.configurations |= {name: text for text in one.configurations.values()}
-    found.tables[f"{name}: CPU seconds of the server for 1,000 messages"] = [
-        {"round": number, **{side: f"{r[side].cpu_per_thousand:.4f}" for side in sides}, "after / before": f"{ratio:.3f}"}
+    found.tables[f"{name}: CPU seconds of server and load for 1,000 messages"] = [
+        {
+            "round": number,
+            **{side: f"{r[side].cpu_per_thousand:.4f}" for side in sides},
+            **{f"load of {side}": f"{r[side].load_cpu_per_thousand:.4f}" for side in sides},
+            "after / before": f"{ratio:.3f}",
+        }
         for number, (r, ratio) in enumerate(zip(rounds, ratios, strict=True), 1)
     ]
     found.checks.append(
@@ -129,6 +138,13 @@ def _compare_cpu(found, name, sides, options):
             high <= CPU_RATIO_MAX,
         )
     )
+
+
+def _cpu_ratio(measured):
+    """CPU per message of `after` to that of `before` in a round, at the same speed of the machine."""
+    before, after = measured["before"], measured["after"]
+    speed = after.load_cpu_per_thousand / before.load_cpu_per_thousand
+    return after.cpu_per_thousand / before.cpu_per_thousand / speed
 
 
 def _compare_instructions(found, name, sides, options):
