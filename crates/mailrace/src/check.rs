@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use config::{AuthBackend, Config, ConfigSource, LoadedConfig, QueueSettings, TableKind};
+use config::{AuthBackend, BackendAccountSettings, Config, ConfigSource, LoadedConfig, QueueSettings, TableKind};
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
 use protocol::TlsMode;
@@ -204,6 +204,10 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         TableKind::Ldap(ldap) => ldap.password_file.as_ref(),
         _ => None,
     });
+    let master = match &loaded.config.proxy.account {
+        BackendAccountSettings::Master { password_file, .. } => Some(password_file),
+        BackendAccountSettings::User | BackendAccountSettings::UserUnchecked => None,
+    };
     let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
         Some(AuthBackend::Bind(_)) | None => None,
@@ -213,7 +217,7 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         _ => None,
     };
     let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.files.key, "private key"));
-    let passwords = text.into_iter().chain(others).map(|file| (file, "password"));
+    let passwords = text.into_iter().chain(others).chain(master).map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {
         format!("all local users can read {}, which contains a {secret}", file.display())
