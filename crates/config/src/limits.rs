@@ -16,6 +16,8 @@ pub struct ClientLimits {
     /// Limits on sessions, connections and messages; those of one client apply only outside the
     /// relay networks.
     pub connections: ConnectionLimits,
+    /// Sessions of clients that read: POP3, HTTP and the proxies.
+    pub reading_sessions_max: usize,
     /// Recipients of a message after alias expansion (452).
     pub expanded_recipients_max: usize,
     /// Memory for message bodies before they reach the spool.
@@ -34,6 +36,7 @@ impl Default for ClientLimits {
             // Other servers of this protocol, such as the sinks of load tests, have no lowest rate.
             session: SessionLimits { data_rate_min: 500, ..SessionLimits::default() },
             connections: ConnectionLimits::default(),
+            reading_sessions_max: 10_000,
             expanded_recipients_max: 10_000,
             body_memory_max: 128 << 20,
             spill_above: 1 << 20,

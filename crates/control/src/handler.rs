@@ -360,6 +360,7 @@ impl ControlHandler {
     fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {
         Ok(MetricsSnapshot {
             sessions: self.parts.intake.connection_limiter.session_count(),
+            retrieval: self.parts.retrieval.stats(),
             queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
             outcomes: self.shared.outcome_counters.by_outcome(),
             notices_dropped: self.shared.outcome_counters.notices_dropped(),

@@ -54,6 +54,7 @@ use intake::IntakeContext;
 use dispatch::{OutcomeCounters, SchedulerHandle};
 use lookup::Table;
 use mail::ServerLog;
+use retrieval::RetrievalMonitor;
 
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
@@ -93,6 +94,8 @@ pub struct ControlParts {
     pub explainer: AddressExplainer,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
+    /// Sessions and counters of retrieval.
+    pub retrieval: RetrievalMonitor,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
     /// The tables.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use credentials::CredentialStats;
 use load::LoadReport;
 use queue::Queues;
+use retrieval::RetrievalStats;
 use spool::Stats;
 
 use text::MetricsText;
@@ -70,8 +71,10 @@ impl QueueMetrics {
 
 /// Everything that the metrics show, read at one time.
 pub(crate) struct MetricsSnapshot {
-    /// Open sessions.
+    /// Open sessions of clients that send mail.
     pub sessions: usize,
+    /// Clients that read.
+    pub retrieval: RetrievalStats,
     /// The queues.
     pub queues: QueueMetrics,
     /// Recipients by outcome.
@@ -103,7 +106,8 @@ pub(crate) struct MetricsSnapshot {
 /// Renders all metrics.
 pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     let mut out = MetricsText::default();
-    out.gauge("mailrace_sessions", "Open sessions", snapshot.sessions as u64);
+    out.gauge("mailrace_sessions", "Open sessions of SMTP and LMTP", snapshot.sessions as u64);
+    write_retrieval(&snapshot.retrieval, &mut out);
     write_queues(&snapshot.queues, &mut out);
     write_next_hops(&snapshot.queues, &mut out);
     out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
@@ -141,6 +145,17 @@ fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
     out.counter("mailrace_auth_remembered_total", "Logins accepted from the cache", remembered);
     out.counter("mailrace_auth_repeated_total", "Logins refused from the cache", repeated);
     out.gauge("mailrace_auth_waiting", "Passwords waiting to be checked", waiting);
+}
+
+fn write_retrieval(stats: &RetrievalStats, out: &mut MetricsText) {
+    out.gauge("mailrace_reading_sessions", "Open sessions of POP3, HTTP and the proxies", stats.sessions as u64);
+    out.counter("mailrace_pop3_messages_total", "Messages sent by POP3, whole or in part", stats.pop3_messages);
+    out.family("mailrace_http_responses_total", "HTTP responses by result", "counter");
+    stats.http_responses.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    let Some(down) = stats.backends_down else { return };
+    out.family("mailrace_proxy_logins_total", "Logins of the proxies at backends by result", "counter");
+    stats.backend_logins.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    out.gauge("mailrace_proxy_backends_down", "Backends that are down", down as u64);
 }
 
 fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
@@ -246,6 +261,13 @@ mod tests {
         queues.set_queue_paused(queue::QueueNumber(1), true);
         let snapshot = MetricsSnapshot {
             sessions: 1,
+            retrieval: RetrievalStats {
+                sessions: 2,
+                pop3_messages: 3,
+                http_responses: [("ok", 4), ("error", 5)],
+                backend_logins: [("ok", 6), ("refused", 7), ("unavailable", 8)],
+                backends_down: Some(9),
+            },
             queues: QueueMetrics::read(&queues),
             outcomes: OutcomeCounters::default().by_outcome(),
             notices_dropped: 4,

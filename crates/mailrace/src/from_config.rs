@@ -25,6 +25,7 @@ use protocol::sasl;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
+use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
@@ -393,6 +394,7 @@ pub fn control_parts(
     config: &Config,
     explainer: AddressExplainer,
     intake: Arc<IntakeContext>,
+    retrieval: &RetrievalParts,
     access_rules: Option<Arc<AccessRules>>,
     tables: &OpenTables,
     lists: &DnsblLists,
@@ -404,6 +406,7 @@ pub fn control_parts(
     ControlParts {
         explainer,
         intake,
+        retrieval: retrieval.monitor(),
         access_rules,
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,

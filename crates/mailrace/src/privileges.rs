@@ -241,18 +241,52 @@ pub fn set_umask_and_rlimit() -> Result<u64, PrivilegesError> {
 const FILES_RESERVED: u64 = 256;
 /// A server that cannot hold this many sessions is misconfigured.
 const SESSIONS_MIN: u64 = 64;
+/// Files of a session that reads: its connection, and a file or a connection to another host.
+const FILES_PER_READING_SESSION: u64 = 2;
 
-/// The number of configured sessions that fit into `files`, next to the connections of deliveries.
+/// Sessions at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Of clients that send mail.
+    pub receiving: usize,
+    /// Of clients that read.
+    pub reading: usize,
+}
+
+impl SessionLimits {
+    fn files(self) -> (u64, u64) {
+        (self.receiving as u64, self.reading as u64 * FILES_PER_READING_SESSION)
+    }
+}
+
+/// The part of the configured sessions that fits into `files`, next to the connections of deliveries.
 /// Beyond the first sessions, deliveries get at most half of the files, since mail that cannot
 /// leave immediately can wait.
-pub fn limit_sessions_by_files(allowed: usize, deliveries: usize, files: u64) -> Result<usize, PrivilegesError> {
+pub fn limit_sessions_by_files(
+    allowed: SessionLimits,
+    deliveries: usize,
+    files: u64,
+) -> Result<SessionLimits, PrivilegesError> {
+    let (receiving, reading) = allowed.files();
+    let wanted = receiving + reading;
     let free = files.saturating_sub(FILES_RESERVED);
-    let least = SESSIONS_MIN.min(allowed as u64);
+    let least = SESSIONS_MIN.min(receiving) + SESSIONS_MIN.min(reading);
     let room = free - (deliveries as u64).min(free.saturating_sub(least) / 2);
     if room < least {
         return Err(PrivilegesError::Files { files, needed: FILES_RESERVED + least });
     }
-    Ok(usize::try_from(room).map_or(allowed, |room| room.min(allowed)))
+    if room >= wanted {
+        return Ok(allowed);
+    }
+    let least_reading = SESSIONS_MIN.min(reading);
+    let share = u128::from(room) * u128::from(reading) / u128::from(wanted);
+    let for_reading =
+        u64::try_from(share).unwrap_or(u64::MAX).max(least_reading).min(room - SESSIONS_MIN.min(receiving));
+    let fitting = |files: u64, allowed: usize| usize::try_from(files).map_or(allowed, |files| files.min(allowed));
+    Ok(SessionLimits {
+        receiving: fitting(room - for_reading, allowed.receiving),
+        reading: fitting(for_reading / FILES_PER_READING_SESSION, allowed.reading),
+    })
 }
 
 fn system_error(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
@@ -389,18 +423,34 @@ mod tests {
 
     #[test]
     fn sessions_are_limited_by_open_files() {
-        assert_eq!(limit_sessions_by_files(10_000, 5000, 1 << 20).unwrap(), 10_000);
-        assert_eq!(limit_sessions_by_files(10_000, 0, 1024).unwrap(), 768);
-        assert_eq!(limit_sessions_by_files(10_000, 100, 1024).unwrap(), 668);
-        assert_eq!(limit_sessions_by_files(10_000, 5000, 1024).unwrap(), 416);
-        assert_eq!(limit_sessions_by_files(10_000, 0, 320).unwrap(), 64);
-        assert!(matches!(
-            limit_sessions_by_files(10_000, 0, 319),
-            Err(PrivilegesError::Files { files: 319, needed: 320 })
-        ));
-        assert_eq!(limit_sessions_by_files(5, 0, 261).unwrap(), 5);
-        assert!(limit_sessions_by_files(5, 0, 260).is_err());
-        assert_eq!(limit_sessions_by_files(10_000, 0, u64::MAX).unwrap(), 10_000);
+        let limit = |receiving, deliveries, files| {
+            let allowed = SessionLimits { receiving, reading: 0 };
+            limit_sessions_by_files(allowed, deliveries, files).map(|limits| limits.receiving)
+        };
+        assert_eq!(limit(10_000, 5000, 1 << 20).unwrap(), 10_000);
+        assert_eq!(limit(10_000, 0, 1024).unwrap(), 768);
+        assert_eq!(limit(10_000, 100, 1024).unwrap(), 668);
+        assert_eq!(limit(10_000, 5000, 1024).unwrap(), 416);
+        assert_eq!(limit(10_000, 0, 320).unwrap(), 64);
+        assert!(matches!(limit(10_000, 0, 319), Err(PrivilegesError::Files { files: 319, needed: 320 })));
+        assert_eq!(limit(5, 0, 261).unwrap(), 5);
+        assert!(limit(5, 0, 260).is_err());
+        assert_eq!(limit(10_000, 0, u64::MAX).unwrap(), 10_000);
+    }
+
+    #[test]
+    fn clients_that_read_share_the_open_files_with_those_that_send() {
+        let limit = |receiving, reading, files| {
+            let limits = limit_sessions_by_files(SessionLimits { receiving, reading }, 0, files).unwrap();
+            (limits.receiving, limits.reading)
+        };
+        assert_eq!(limit(10_000, 10_000, 1 << 20), (10_000, 10_000));
+        // Reading takes two files, so it gets two thirds of them for as many sessions.
+        assert_eq!(limit(10_000, 10_000, 256 + 3000), (1000, 1000));
+        // Neither kind is left with less than 64 files.
+        assert_eq!(limit(10_000, 100, 256 + 1020), (956, 32));
+        assert_eq!(limit(10, 10_000, 256 + 2010), (10, 1000));
+        assert_eq!(limit(64, 64, 256 + 128), (64, 32));
     }
 
     #[test]

@@ -161,9 +161,9 @@ impl RunningServer {
         report.extend(doubts);
         report.extend(check::startup_warnings(&loaded.config));
         let next = self.prepare(loaded, tables)?;
-        let sessions_max = next.policy.sessions_max;
+        let sessions = server_parts::session_limits(&next.loaded.config, self.limits)?;
         self.commit(next);
-        server_parts::log_config_warnings(&self.loaded.config, sessions_max, &self.log);
+        server_parts::log_config_warnings(&self.loaded.config, sessions, &self.log);
         Ok(report)
     }
 
@@ -237,7 +237,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             policy,
-            retrieval,
+            mut retrieval,
             sockets,
             secret,
             acceptor,
@@ -246,12 +246,13 @@ impl RunningServer {
             drop_runtime,
         } = next;
         let config = &loaded.config;
+        retrieval.continue_from(&self.retrieval);
         self.flow.apply_change(change);
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
-        let parts =
-            from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &lists);
+        let rules = access_rules.clone();
+        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));

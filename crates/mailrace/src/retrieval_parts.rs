@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use intake::IntakeContext;
 use mail::OperatorLog;
 use mailbox::maildrop::DotLineCache;
-use net::{BoundListener, ListenerSocket, TlsClient, TlsServer};
+use net::{BoundListener, ConnectionLimiter, ConnectionLimits, ListenerSocket, TlsClient, TlsServer};
 use protocol::TlsMode;
 use protocol::backend_login::BackendLoginMethod;
 use protocol::imap::server::{ImapAuthConfig, ImapLimits, ImapServerConfig};
@@ -24,7 +24,9 @@ use retrieval::proxy::{
     BackendAccount, BackendAddress, BackendHosts, BackendResolver, BackendTls, ImapProxyProtocol, MasterUser,
     Pop3ProxyProtocol, ProxySettings,
 };
-use retrieval::{MailboxLocator, RetrievalContext, RetrievalListener, RetrievalProtocol};
+use retrieval::{
+    MailboxLocator, RetrievalContext, RetrievalCounters, RetrievalListener, RetrievalMonitor, RetrievalProtocol,
+};
 
 use crate::logins::ServerSecret;
 use crate::tables;
@@ -32,6 +34,10 @@ use crate::tables;
 /// The parts that depend on the configuration.
 pub struct RetrievalParts {
     mailboxes: Arc<dyn MailboxLocator>,
+    /// The limits on sessions.
+    limits: ConnectionLimits,
+    limiter: Arc<ConnectionLimiter>,
+    counters: Arc<RetrievalCounters>,
     /// Where the lines of large messages begin with a dot.
     dot_lines: Arc<DotLineCache>,
     /// For each listener, what it serves by HTTP, if that is its protocol.
@@ -56,6 +62,7 @@ impl RetrievalParts {
     pub fn build(
         config: &Config,
         mailboxes: Arc<dyn MailboxLocator>,
+        sessions_max: usize,
         before: Option<(&Config, &RetrievalParts)>,
         log: impl FnOnce() -> Arc<dyn OperatorLog>,
     ) -> anyhow::Result<RetrievalParts> {
@@ -65,12 +72,32 @@ impl RetrievalParts {
             matches!(listener.protocol, ListenerProtocol::Pop3Proxy | ListenerProtocol::ImapProxy)
         };
         let proxy = config.listeners.iter().any(is_proxy).then(|| ProxyParts::build(config, before, log));
+        let limits = ConnectionLimits { sessions_max, ..config.limits.connections.clone() };
         Ok(RetrievalParts {
             mailboxes,
+            limiter: ConnectionLimiter::new(limits.clone()),
+            limits,
+            counters: Arc::default(),
             dot_lines: before.map_or_else(Arc::default, |(_, before)| before.dot_lines.clone()),
             files,
             proxy: proxy.transpose()?,
         })
+    }
+
+    /// Continues the counters of the parts in force, whose sessions from now on count for the limits
+    /// of these.
+    pub fn continue_from(&mut self, before: &RetrievalParts) {
+        self.limiter = before.limiter.with_limits(self.limits.clone());
+        self.counters = before.counters.clone();
+    }
+
+    /// What the operator sees.
+    pub fn monitor(&self) -> RetrievalMonitor {
+        RetrievalMonitor {
+            connection_limiter: self.limiter.clone(),
+            counters: self.counters.clone(),
+            backends: self.proxy.as_ref().map(|proxy| proxy.hosts.clone()),
+        }
     }
 }
 
@@ -173,7 +200,8 @@ pub fn context(intake: &IntakeContext, parts: &RetrievalParts) -> Arc<RetrievalC
         credentials: intake.logins.as_ref().map(|logins| logins.credentials.clone()),
         mailboxes: parts.mailboxes.clone(),
         load: intake.load.clone(),
-        connection_limiter: intake.connection_limiter.clone(),
+        connection_limiter: parts.limiter.clone(),
+        counters: parts.counters.clone(),
         tls_handshakes: intake.tls_handshakes.clone(),
         reserved_networks: intake.reserved_networks.clone(),
         trusted_networks: intake.relay_networks.clone(),

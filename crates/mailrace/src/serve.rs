@@ -63,7 +63,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     let runtime = session_runtime().context("starting")?;
     let files = privileges::set_umask_and_rlimit()?;
     let limits = ProcessLimits { files, threads: threads(config) };
-    let sessions_max = server_parts::sessions_max(config, limits)?;
+    let sessions = server_parts::session_limits(config, limits)?;
     let identity = ProcessUser::resolve(loaded)?;
     // Only root may be able to read the keys, so this comes before dropping privileges.
     let doubts = config::check_certificates(loaded, SystemTime::now())?;
@@ -75,7 +75,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     if identity == ProcessUser::ImplicitRoot {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
-    server_parts::log_config_warnings(config, sessions_max, &log);
+    server_parts::log_config_warnings(config, sessions, &log);
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
@@ -255,8 +255,15 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), access_rules.clone(), &tables, &dnsbl_lists);
+    let control_parts = from_config::control_parts(
+        config,
+        explainer,
+        intake.clone(),
+        &retrieval,
+        access_rules.clone(),
+        &tables,
+        &dnsbl_lists,
+    );
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;

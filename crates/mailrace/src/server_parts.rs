@@ -23,6 +23,7 @@ use crate::from_config::{self, DnsblLists};
 use crate::intake_context::IntakeContextParts;
 use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
+use crate::privileges::SessionLimits;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
@@ -104,13 +105,14 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
+        let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
-            sessions_max: sessions_max(config, limits)?,
+            sessions_max: sessions.receiving,
         };
         let mailboxes = DirectoryMailboxLocator::new(
             from_config::origin_domain(config),
@@ -119,7 +121,8 @@ impl ServerParts {
         );
         let before_retrieval = before.map(|before| (before.config, before.retrieval));
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
-        let retrieval = RetrievalParts::build(config, Arc::new(mailboxes), before_retrieval, problems)?;
+        let retrieval =
+            RetrievalParts::build(config, Arc::new(mailboxes), sessions.reading, before_retrieval, problems)?;
         let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas);
         Ok(ServerParts {
             tables,
@@ -136,17 +139,32 @@ impl ServerParts {
 }
 
 /// Concurrent sessions, as far as file descriptors allow.
-pub fn sessions_max(config: &Config, limits: ProcessLimits) -> anyhow::Result<usize> {
+pub fn session_limits(config: &Config, limits: ProcessLimits) -> anyhow::Result<SessionLimits> {
     let outbound = from_config::outbound_connections_max(config, limits.threads);
-    Ok(privileges::limit_sessions_by_files(config.limits.connections.sessions_max, outbound, limits.files)?)
+    Ok(privileges::limit_sessions_by_files(configured_sessions(config), outbound, limits.files)?)
+}
+
+/// The sessions that the configuration allows.
+fn configured_sessions(config: &Config) -> SessionLimits {
+    let has_readers = config.listeners.iter().any(|listener| listener.protocol.is_retrieval());
+    SessionLimits {
+        receiving: config.limits.connections.sessions_max,
+        reading: if has_readers { config.limits.reading_sessions_max } else { 0 },
+    }
 }
 
 /// Logs warnings about settings that are valid, but that the operator should know of.
-pub fn log_config_warnings(config: &Config, sessions_max: usize, log: &Log) {
-    let allowed = config.limits.connections.sessions_max;
-    if sessions_max < allowed {
-        let text = "limits.sessions exceeds what the limit on open files (RLIMIT_NOFILE) allows";
-        log.event(LogLevel::Warning, text, &[("limit", &allowed), ("sessions", &sessions_max)]);
+pub fn log_config_warnings(config: &Config, sessions: SessionLimits, log: &Log) {
+    let configured = configured_sessions(config);
+    let limits = [
+        ("limits.sessions", configured.receiving, sessions.receiving),
+        ("limits.reading_sessions", configured.reading, sessions.reading),
+    ];
+    for (name, allowed, possible) in limits {
+        if possible < allowed {
+            let text = format!("{name} exceeds what the limit on open files (RLIMIT_NOFILE) allows");
+            log.event(LogLevel::Warning, &text, &[("limit", &allowed), ("sessions", &possible)]);
+        }
     }
     check::startup_warnings(config).iter().for_each(|caution| log.event(LogLevel::Warning, caution, &[]));
 }

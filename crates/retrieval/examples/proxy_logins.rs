@@ -159,6 +159,7 @@ fn listener(backend_port: u16) -> RetrievalListener<ImapProxyProtocol> {
         mailboxes: log.clone(),
         load: LoadMonitor::new(Surroundings, LOAD_LIMITS, |_, _| {}).handle(),
         connection_limiter: ConnectionLimiter::new(ConnectionLimits::default()),
+        counters: Arc::default(),
         tls_handshakes: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),

@@ -57,6 +57,7 @@ fn context() -> RetrievalContext {
         mailboxes: Arc::new(NoMailboxes),
         load: LoadMonitor::new(NoGauges, LoadLimits::default(), |_, _| {}).handle(),
         connection_limiter: ConnectionLimiter::new(limits),
+        counters: Arc::default(),
         tls_handshakes: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),

@@ -9,6 +9,8 @@ use load::LoadMonitorHandle;
 use mail::{EventLog, Networks, OperatorLog};
 use net::{ConnectionLimiter, TlsHandshakeCounters};
 
+use crate::RetrievalCounters;
+
 /// Services and policy of retrieval.
 pub struct RetrievalContext {
     /// The name of this server, for greetings.
@@ -21,6 +23,8 @@ pub struct RetrievalContext {
     pub load: LoadMonitorHandle,
     /// Counts sessions, and enforces the limits of single clients.
     pub connection_limiter: Arc<ConnectionLimiter>,
+    /// Counts what clients get.
+    pub counters: Arc<RetrievalCounters>,
     /// Counts TLS handshakes.
     pub tls_handshakes: Arc<TlsHandshakeCounters>,
     /// Clients admitted even under high load.

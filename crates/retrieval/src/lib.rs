@@ -15,10 +15,12 @@
 //! Nothing here is fatal: a file that cannot be read ends its own request.
 
 mod context;
+mod counters;
 pub mod http;
 pub mod pop3;
 pub mod proxy;
 mod service;
 
 pub use context::{MailboxHome, MailboxLocator, RetrievalContext};
+pub use counters::{RetrievalCounters, RetrievalMonitor, RetrievalStats};
 pub use service::{RetrievalListener, RetrievalProtocol};

@@ -15,6 +15,7 @@ pub(super) fn limits(document: &mut Section<'_, '_>) -> ClientLimits {
     ClientLimits {
         session: session(&mut s, defaults.session),
         connections: connections(&mut s, defaults.connections),
+        reading_sessions_max: s.take_or("reading_sessions", &ValueKind::COUNT, defaults.reading_sessions_max),
         expanded_recipients_max: s.take_or("expanded_recipients", &ValueKind::COUNT, defaults.expanded_recipients_max),
         body_memory_max: s.take_or("body_memory", &value_kind::SIZE, defaults.body_memory_max),
         spill_above: s.take_or("spill_above", &value_kind::SPILL_SIZE, defaults.spill_above),

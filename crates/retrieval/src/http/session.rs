@@ -169,6 +169,7 @@ impl ConnectionHandler for HttpSession {
                 // Boxed: a session reserves room for it all the time.
                 None => Box::pin(self.respond(request)).await,
             };
+            self.listener.context.counters.count_response(matches!(response, HttpResponse::Error(_)));
             with_date(|date| self.server.handle_response(net::steady_now(), date, response));
         }
     }

@@ -134,7 +134,10 @@ impl Pop3Session {
         };
         let settings = &self.listener.protocol.settings;
         match message::retrieve(&mut self.server, maildrop, settings, message, is_top).await {
-            Ok(message) => self.message = message,
+            Ok(message) => {
+                self.message = message;
+                self.listener.context.counters.count_message();
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.server.handle_content(net::steady_now(), Content::Gone);
             }

@@ -14,6 +14,7 @@ use super::backend_hosts::BackendTarget;
 use super::backend_login::{BackendLoginFailure, LoggedIn, log_in};
 use super::login_machine::{LoginAction, LoginMachine, LoginQuestion, ProxyRefusal};
 use super::settings::{BackendAccount, BackendTls, MasterUser, MasterUserForm, ProxySettings};
+use crate::counters::BackendLoginResult;
 use crate::{MailboxHome, RetrievalContext};
 
 /// A session.
@@ -208,7 +209,13 @@ impl<M: LoginMachine> ProxySession<M> {
             client: settings.tells_client_address.then_some(self.client.address),
         };
         let unavailable = Err(OpenFailure::Refused(ProxyRefusal::Unavailable));
-        match log_in(&settings.hosts, &target, request).await {
+        let logged_in = log_in(&settings.hosts, &target, request).await;
+        self.context.counters.count_backend_login(match &logged_in {
+            Ok(_) => BackendLoginResult::Accepted,
+            Err(BackendLoginFailure::Refused(_)) => BackendLoginResult::Refused,
+            Err(BackendLoginFailure::Busy | BackendLoginFailure::Failed(_)) => BackendLoginResult::Unavailable,
+        });
+        match logged_in {
             Ok(logged_in) => Ok(logged_in),
             Err(BackendLoginFailure::Busy) => unavailable,
             Err(BackendLoginFailure::Failed(why)) => {

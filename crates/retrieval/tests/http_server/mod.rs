@@ -133,6 +133,7 @@ fn context(log: &Arc<TestLog>, connection_limiter: Arc<ConnectionLimiter>) -> Re
         mailboxes: Arc::new(NoMailboxes),
         load: LoadMonitor::new(NoGauges, LoadLimits::default(), |_, _| {}).handle(),
         connection_limiter,
+        counters: Arc::default(),
         tls_handshakes: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),

@@ -222,6 +222,7 @@ fn context(folder: &TempDir, log: &Arc<TestLog>, connections: ConnectionLimits) 
         mailboxes: Arc::new(Mailboxes(folder.path().join("mail"))),
         load: LoadMonitor::new(NoGauges, LoadLimits::default(), |_, _| {}).handle(),
         connection_limiter: ConnectionLimiter::new(connections),
+        counters: Arc::default(),
         tls_handshakes: Arc::default(),
         reserved_networks: Networks::default(),
         trusted_networks: Networks::default(),

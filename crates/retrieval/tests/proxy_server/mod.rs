@@ -113,6 +113,7 @@ impl Proxy {
             mailboxes: Arc::new(Homes(settings.homes)),
             load: LoadMonitor::new(NoGauges, LOAD_LIMITS, |_, _| {}).handle(),
             connection_limiter: limiter.clone(),
+            counters: Arc::default(),
             tls_handshakes: Arc::default(),
             reserved_networks: Networks::default(),
             trusted_networks: Networks::default(),
