@@ -255,15 +255,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let control_parts = from_config::control_parts(
-        config,
-        explainer,
-        intake.clone(),
-        &retrieval,
-        access_rules.clone(),
-        &tables,
-        &dnsbl_lists,
-    );
+    let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
+    let control_parts =
+        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;

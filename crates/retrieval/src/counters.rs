@@ -1,11 +1,6 @@
-//! Counters of all sessions since the server started, and what the operator sees of retrieval.
+//! Counters of all sessions since the server started.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use net::ConnectionLimiter;
-
-use crate::proxy::BackendHosts;
 
 /// The counters of all retrieval sessions.
 #[derive(Debug, Default)]
@@ -49,48 +44,23 @@ impl RetrievalCounters {
         };
         counter.fetch_add(1, Relaxed);
     }
-}
 
-/// Reads the counters and gauges of retrieval.
-#[derive(Clone)]
-pub struct RetrievalMonitor {
-    /// Counts the sessions.
-    pub connection_limiter: Arc<ConnectionLimiter>,
-    /// The counters.
-    pub counters: Arc<RetrievalCounters>,
-    /// The hosts behind the proxies, if there are proxies.
-    pub backends: Option<Arc<BackendHosts>>,
-}
-
-/// The counters and gauges at one time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RetrievalStats {
-    /// Open sessions of all protocols.
-    pub sessions: usize,
     /// Messages that POP3 clients have got, whole or in part.
-    pub pop3_messages: u64,
-    /// HTTP responses, by whether they are errors.
-    pub http_responses: [(&'static str, u64); 2],
-    /// Logins at backends, by result.
-    pub backend_logins: [(&'static str, u64); 3],
-    /// Backends that are down; None without a proxy.
-    pub backends_down: Option<usize>,
-}
+    pub(crate) fn pop3_messages(&self) -> u64 {
+        self.pop3_messages.load(Relaxed)
+    }
 
-impl RetrievalMonitor {
-    /// The present values.
-    pub fn stats(&self) -> RetrievalStats {
-        let counters = &self.counters;
-        RetrievalStats {
-            sessions: self.connection_limiter.session_count(),
-            pop3_messages: counters.pop3_messages.load(Relaxed),
-            http_responses: [("ok", counters.http_served.load(Relaxed)), ("error", counters.http_failed.load(Relaxed))],
-            backend_logins: [
-                ("ok", counters.backend_logins_accepted.load(Relaxed)),
-                ("refused", counters.backend_logins_refused.load(Relaxed)),
-                ("unavailable", counters.backend_logins_unavailable.load(Relaxed)),
-            ],
-            backends_down: self.backends.as_ref().map(|backends| backends.down().len()),
-        }
+    /// HTTP responses, by whether they are errors.
+    pub(crate) fn http_responses(&self) -> [(&'static str, u64); 2] {
+        [("ok", self.http_served.load(Relaxed)), ("error", self.http_failed.load(Relaxed))]
+    }
+
+    /// Logins at backends, by result.
+    pub(crate) fn backend_logins(&self) -> [(&'static str, u64); 3] {
+        [
+            ("ok", self.backend_logins_accepted.load(Relaxed)),
+            ("refused", self.backend_logins_refused.load(Relaxed)),
+            ("unavailable", self.backend_logins_unavailable.load(Relaxed)),
+        ]
     }
 }

@@ -17,10 +17,12 @@
 mod context;
 mod counters;
 pub mod http;
+mod monitor;
 pub mod pop3;
 pub mod proxy;
 mod service;
 
 pub use context::{MailboxHome, MailboxLocator, RetrievalContext};
-pub use counters::{RetrievalCounters, RetrievalMonitor, RetrievalStats};
+pub use counters::RetrievalCounters;
+pub use monitor::{RetrievalMonitor, RetrievalStats};
 pub use service::{RetrievalListener, RetrievalProtocol};
