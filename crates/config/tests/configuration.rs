@@ -291,6 +291,30 @@ fn settings_that_do_not_go_together_are_told() {
 }
 
 #[test]
+fn a_proxy_does_not_lead_back_to_itself() {
+    let text = |address: &str, backend: &str| {
+        format!(
+            "[[table]]\nname = \"t\"\ntype = \"text\"\npath = \"/t\"\n[auth]\npasswords = \"t\"\nclear_text = true\n\
+             [[listener]]\nprotocol = \"pop3-proxy\"\naddress = \"{address}\"\ntls = \"none\"\n\
+             [proxy]\nlocal_pop3 = \"{backend}\"\nlocal_imap = \"{backend}\"\n"
+        )
+    };
+    for (address, backend) in [
+        ("127.0.0.1:110", "127.0.0.1:110"),
+        ("0.0.0.0:110", "127.0.0.1:110"),
+        ("0.0.0.0:110", "localhost:110"),
+        ("[::]:110", "[::1]:110"),
+    ] {
+        let shown = faults(&text(address, backend));
+        assert!(shown.contains("`proxy.local_pop3` leads back to the proxy"), "{shown}");
+        assert!(!shown.contains("local_imap` leads"), "{shown}");
+    }
+    for (address, backend) in [("127.0.0.1:110", "127.0.0.1:111"), ("127.0.0.1:110", "127.0.0.2:110")] {
+        parse(&text(address, backend)).unwrap();
+    }
+}
+
+#[test]
 fn unusable_transports_are_reported() {
     let shown = faults(include_str!("astray.toml"));
     insta::assert_snapshot!(shown);

@@ -72,14 +72,12 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (dns, missing_addresses) = routing::dns(&mut document);
     let http = retrieval::http(&mut document);
+    let listeners =
+        listeners(&mut document, &ListenerInputs { has_certificate, logins, http: &http, data_dir: &data_dir });
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
         threads: document.take_or("threads", &ValueKind::COUNT_OR_ZERO, 0),
-        listeners: listeners(
-            &mut document,
-            &ListenerInputs { has_certificate, logins, http: &http, data_dir: &data_dir },
-        ),
         auth,
         tls: tls::server(&mut document),
         routes: routing::routes(&mut document, &table_names, &transports, &domains),
@@ -90,7 +88,8 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         relay: relay(&mut document),
         smtp: smtp(&mut document),
         pop3: retrieval::pop3(&mut document),
-        proxy: retrieval::proxy(&mut document, &data_dir),
+        proxy: retrieval::proxy(&mut document, &data_dir, &listeners),
+        listeners,
         http,
         queues: queues::queues(&mut document, &table_names),
         scheduler: queues::scheduler(&mut document),

@@ -1,5 +1,6 @@
 //! `[pop3]`, `[http]`, `[proxy]`, and what listeners of these protocols serve.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use mailbox::maildrop::{MaildropSettings, UidFormat};
@@ -12,7 +13,8 @@ use super::{ListenerInputs, fill_path, unspanned};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 use crate::{
-    BackendAccountSettings, BackendTlsMode, HttpServerSettings, ListenerProtocol, Pop3Settings, ProxySettings,
+    BackendAccountSettings, BackendTlsMode, HttpServerSettings, ListenerProtocol, ListenerSettings, Pop3Settings,
+    ProxySettings,
 };
 
 const UID_FORMAT: ValueKind<UidFormat> = ValueKind {
@@ -110,7 +112,11 @@ pub(super) fn listener(
     (sendfile, Some(Box::new(settings)))
 }
 
-pub(super) fn proxy(document: &mut Section<'_, '_>, data_dir: &Path) -> ProxySettings {
+pub(super) fn proxy(
+    document: &mut Section<'_, '_>,
+    data_dir: &Path,
+    listeners: &[ListenerSettings],
+) -> ProxySettings {
     let defaults = ProxySettings::default();
     let Some(mut s) = document.section("proxy") else { return defaults };
     let backends = defaults.backends;
@@ -119,8 +125,8 @@ pub(super) fn proxy(document: &mut Section<'_, '_>, data_dir: &Path) -> ProxySet
         imap_port: s.take_or("imap_port", &value_kind::PORT, defaults.imap_port),
         tls: s.choice("tls", &BACKEND_TLS).unwrap_or(defaults.tls),
         account: account(&mut s, data_dir),
-        local_pop3: s.take("local_pop3", &BACKEND_ADDRESS),
-        local_imap: s.take("local_imap", &BACKEND_ADDRESS),
+        local_pop3: local_backend(&mut s, "local_pop3", listeners, ListenerProtocol::Pop3Proxy),
+        local_imap: local_backend(&mut s, "local_imap", listeners, ListenerProtocol::ImapProxy),
         tells_client_address: s.take_or("tell_client_address", &value_kind::FLAG, defaults.tells_client_address),
         idle_time_max: s.take_or("idle_time", &value_kind::DURATION, defaults.idle_time_max),
         backends: BackendLimits {
@@ -130,6 +136,28 @@ pub(super) fn proxy(document: &mut Section<'_, '_>, data_dir: &Path) -> ProxySet
             hosts_max: s.take_or("hosts", &ValueKind::COUNT, backends.hosts_max),
         },
     }
+}
+
+/// Where mailboxes on this host are served, which must not be the proxy itself.
+fn local_backend(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    listeners: &[ListenerSettings],
+    proxy: ListenerProtocol,
+) -> Option<BackendAddress> {
+    let backend = section.take_spanned(key, &BACKEND_ADDRESS)?;
+    let leads_to = |listener: &&ListenerSettings| {
+        let BackendAddress { host, port } = backend.get_ref();
+        let ip = if **host == *"localhost" { Ok(IpAddr::from(Ipv4Addr::LOCALHOST)) } else { host.parse() };
+        let own = listener.address;
+        let is_own_ip = |ip: IpAddr| ip == own.ip() || (own.ip().is_unspecified() && ip.is_loopback());
+        listener.protocol == proxy && own.port() == *port && ip.is_ok_and(is_own_ip)
+    };
+    if let Some(listener) = listeners.iter().find(leads_to) {
+        let label = format!("found the proxy's own listener {}, expected another server", listener.address);
+        section.report(backend.span(), key, "leads back to the proxy", label);
+    }
+    Some(backend.into_inner())
 }
 
 /// Who logs in at the hosts: a master user if there is one, else the user.
