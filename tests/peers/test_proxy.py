@@ -1,5 +1,6 @@
 """The proxy for IMAP and POP3 in front of Dovecot, with real mail programs."""
 
+import poplib
 import subprocess
 import unittest
 
@@ -85,6 +86,32 @@ class Proxy(FolderCase):
             return subprocess.run(command, capture_output=True, timeout=WAIT_SECONDS_MAX).stdout
 
         self.assertIn(await_that(comes_back, "the proxy finds the backend again", self.server), self.stored())
+
+
+class OwnBackend(FolderCase):
+    """The proxy in front of this server's POP3, on another process."""
+
+    def test_clients_read_what_the_backend_has(self):
+        backend = Mailrace(self.folder / "backend", users=["alice"], extra=listener("pop3", 'tls = "none"') + LOGINS)
+        self.addCleanup(backend.stop)
+        backend.start()
+        local = f'\n[proxy]\nlocal_pop3 = "127.0.0.1:{backend.ports["pop3"]}"\n'
+        proxy = Mailrace(self.folder, users=["alice"], extra=listener("pop3-proxy", 'tls = "none"') + LOGINS + local)
+        self.addCleanup(proxy.stop)
+        proxy.start()
+        with Client(backend.port) as client:
+            client.greet()
+            for message in MESSAGES:
+                self.assertEqual(client.deliver(message, USER).code, 250)
+        await_messages(backend, "alice", len(MESSAGES))
+        readings = []
+        for server, protocol in ((backend, "pop3"), (proxy, "pop3-proxy")):
+            session = poplib.POP3("127.0.0.1", server.ports[protocol], timeout=WAIT_SECONDS_MAX)
+            session.user(USER)
+            session.pass_(PASSWORD)
+            readings.append([session.uidl()[1], *(session.retr(number)[1] for number in range(1, len(MESSAGES) + 1))])
+            session.quit()
+        self.assertEqual(readings[0], readings[1])
 
 
 def _without_tag(text):
