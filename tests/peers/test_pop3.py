@@ -230,8 +230,8 @@ class InTurnWithDovecot(Pop3Case):
         self.subjects = {}  # by unique id, also of deleted messages
 
     def read(self, port, delete=None):
-        """The unique ids with the sizes that a server tells, in their order; each message has the
-        size and the id that it must have. Deletes the message with this number at last.
+        """The unique ids with the sizes that a server tells, in their order; checks that each message
+        has them. Then deletes the message at this index.
         """
         session = poplib.POP3("127.0.0.1", port, timeout=_SECONDS_MAX)
         try:
@@ -244,8 +244,8 @@ class InTurnWithDovecot(Pop3Case):
                 self.assertEqual(len(text), size)
                 subject = re.search(rb"^Subject: (.*)\r$", text, re.M)[1]
                 self.assertEqual(self.subjects.setdefault(uid, subject), subject, "a unique id has two messages")
-            if delete:
-                session.dele(delete)
+            if delete is not None:
+                session.dele(range(1, len(uids) + 1)[delete])
             session.quit()
         finally:
             session.close()
@@ -259,18 +259,21 @@ class InTurnWithDovecot(Pop3Case):
         self.deliver_and_read(self.dovecot.port, self.clear)
 
     def deliver_and_read(self, *ports):
-        """Each reads first in every other round; then the other one sees the same, and deletes."""
+        """Each reads first in every other round, and deletes the last message before the other one
+        has seen it; the other one sees the same, and deletes another one.
+        """
         left, delivered = [], len(BODIES)
         for round_number in range(self.ROUNDS):
             first, second = ports[:: 1 if round_number % 2 == 0 else -1]
-            listed = self.read(first)
+            listed = self.read(first, delete=-1)
             self.assertEqual(listed[: len(left)], left)
             self.assertEqual(len(self.subjects), delivered, "a message is new twice")
-            self.assertEqual(self.read(second, delete=2), listed)
-            left = listed[:1] + listed[2:]
+            self.assertEqual(self.read(second, delete=1), listed[:-1])
+            left = listed[:1] + listed[2:-1]
             self.assertEqual(self.read(first), left)
-            self.deliver({f"small {round_number}": "Hello.\r\n", f"long {round_number}": ("z" * 70 + "\r\n") * 500})
-            delivered += 2
+            bodies = ("Hello.\r\n", ("z" * 70 + "\r\n") * 500, "Gone.\r\n")
+            self.deliver({f"{number} of round {round_number}": body for number, body in enumerate(bodies)})
+            delivered += len(bodies)
         self.assertEqual(len(set(self.subjects.values())), len(self.subjects))
         for complaint in ("Error", "Warning", "Panic"):
             self.assertNotIn(complaint, self.dovecot.log())
