@@ -26,7 +26,8 @@ window.onload = async () => {
   const told = document.getElementById("told"), image = document.querySelector("img");
   const data = await (await fetch("data.json")).json();
   const part = await fetch("text.txt", {headers: {Range: "bytes=2-4"}});
-  told.textContent = [getComputedStyle(told).color, image.naturalWidth, data.answer, part.status, await part.text()].join("|");
+  const style = getComputedStyle(told).color;
+  told.textContent = [style, image.naturalWidth, data.answer, part.status, await part.text()].join("|");
 };
 """
 FILES = {
@@ -63,9 +64,11 @@ class Browsers(unittest.TestCase):
     def dump(self, url):
         """The page as Chromium has it when its script has run."""
         # As root it has no sandbox; the page is ours.
-        argv = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server",
-                "--ignore-certificate-errors", f"--user-data-dir={self.place}/profile", "--virtual-time-budget=10000",
-                "--dump-dom", url]  # fmt: skip
+        argv = [
+            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server",
+            "--ignore-certificate-errors", f"--user-data-dir={self.place}/profile", "--virtual-time-budget=10000",
+            "--dump-dom", url,
+        ]  # fmt: skip
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS_MAX, cwd=self.place)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
