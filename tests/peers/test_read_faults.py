@@ -150,10 +150,12 @@ class Errors(FaultCase):
         return connection.rest()
 
     def check_broken_off(self, protocol, form, fault):
-        """A large message or file is broken off by the fault."""
+        """A large message or file is broken off by the fault, and the log says so."""
         self.start([self.store_large(protocol)], fault)
         received = self.read_large(protocol, form)
         self.assert_part(received, WIRE if protocol == "pop3" else TEXT, octets_min=1)
+        what = {"pop3": "cannot read a message of user", "http": "cannot serve /large"}[protocol]
+        await_that(lambda: what in self.server.log.read_text(), what, self.server)
 
     def test_an_error_in_the_middle_of_a_message_breaks_it_off(self):
         self.check_broken_off("pop3", SENDFILE, "sendfile:error=EIO:when=3+")
