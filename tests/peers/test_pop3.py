@@ -172,7 +172,7 @@ class Programs(Pop3Case):
                 "muttrc",
                 f'set folder="{self.folder}" pop_user="{USER}" pop_pass="{PASSWORD}" pop_authenticators="user"\n'
                 f'set certificate_file="{self.folder}/chain.pem" ssl_verify_host=no\n'
-                "set mbox_type=Maildir copy=no confirmappend=no confirmcreate=no pop_delete=no quit=yes wait_key=no\n"
+                "set mbox_type=Maildir copy=no confirmappend=no confirmcreate=no pop_delete=no quit=yes sleep_time=0\n"
                 f'push "<tag-pattern>~A<enter><tag-prefix><copy-message><kill-line>={scheme}<enter><quit>"\n',
             )
             self.run_on_terminal("mutt", "-n", "-F", rules, "-f", f"{scheme}://127.0.0.1:{port}")
@@ -220,7 +220,7 @@ class ProgramsWithLf(Programs):
 class InTurnWithDovecot(Pop3Case):
     """Dovecot and this server serve the same Maildir in turn, while mail comes in and is deleted."""
 
-    ROUNDS = 6
+    ROUNDS = 4
 
     def setUp(self):
         super().setUp()
