@@ -25,6 +25,8 @@ BODIES = {
     "long": ("y" * 990 + "\r\n" + "." * 70 + "\r\n") * 300,
 }
 _SECONDS_MAX = 60
+# Other warnings are about the limits of the process.
+_DOVECOT_COMPLAINT = r"(?:Error|Fatal|Panic): |pop3\(.*Warning: "
 _MUTT_FIELDS = re.compile(rb"^(?:Content-Length|Lines): \d+\n", re.M)
 
 
@@ -275,8 +277,8 @@ class InTurnWithDovecot(Pop3Case):
             self.deliver({f"{number} of round {round_number}": body for number, body in enumerate(bodies)})
             delivered += len(bodies)
         self.assertEqual(len(set(self.subjects.values())), len(self.subjects))
-        for complaint in ("Error", "Warning", "Panic"):
-            self.assertNotIn(complaint, self.dovecot.log())
+        complaints = [line for line in self.dovecot.log().splitlines() if re.search(_DOVECOT_COMPLAINT, line)]
+        self.assertEqual(complaints, [])
         self.assertNotIn("warning message=\"mailbox", self.server.log.read_text())
 
 

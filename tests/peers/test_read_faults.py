@@ -224,7 +224,7 @@ class SlowDisk(FaultCase):
             self.assertRegex(session.ask(f"RETR {number + 1}"), rb"^\+OK")
             expected = stuffed(message) + b".\r\n"
             self.assertEqual(session.read(len(expected)), expected)
-        self.assertEqual(results, [], "the disk was not slow enough")
+        self.assertLess(len(results), self.READERS, "the disk was not slow enough")
         for reader in readers:
             reader.join()
         self.assertEqual(results, [True] * self.READERS)
