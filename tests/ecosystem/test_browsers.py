@@ -53,7 +53,7 @@ class Browsers(unittest.TestCase):
         for name, text in FILES.items():
             (files / name).write_text(text)
         chain, key = certificate(cls.place)
-        ways = ('tls = "none"', 'tls = "implicit"', "auth = true\nrequire_auth = true")
+        ways = ('tls = "none"', 'tls = "implicit"', "auth = true")
         listeners = "".join(listener("http", f'files = "{files}"', way) for way in ways)
         extra = listeners + LOGINS + f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n'
         cls.server = Mailrace(cls.place, users=["alice"], extra=extra)

@@ -32,11 +32,10 @@ address  = "127.0.0.1:0"
 tls      = "none"
 
 [[listener]]
-protocol     = "http"
-address      = "127.0.0.1:0"
-files        = "/usr"
-auth         = true
-require_auth = true
+protocol = "http"
+address  = "127.0.0.1:0"
+files    = "/usr"
+auth     = true
 
 [auth]
 passwords   = "logins"

@@ -38,7 +38,7 @@ class FilesCase(unittest.TestCase):
         (cls.files / "sub").mkdir(parents=True)
         cls.fill()
         chain, key = certificate(cls.place)
-        ways = ["sendfile = true", "sendfile = false", 'tls = "implicit"', "auth = true\nrequire_auth = true"]
+        ways = ["sendfile = true", "sendfile = false", 'tls = "implicit"', "auth = true"]
         listeners = "".join(listener("http", f'files = "{cls.files}"', way) for way in ways)
         extra = listeners + LOGINS + f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n'
         cls.server = Mailrace(cls.place, users=["alice"], extra=extra)
