@@ -50,7 +50,7 @@ test-ecosystem:
 	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run ecosystem
 
-# Also installs what only the measurements need: Exim, postal, postmark, wrk.
+# Also installs what only the measurements need: Exim, postal, postmark.
 peers:
 	bench/peers/install
 

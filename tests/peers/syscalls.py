@@ -14,6 +14,8 @@ file.
 """
 
 import re
+import shutil
+import subprocess
 
 CALLS = (
     "read,recvfrom,recvmsg,readv,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,fdatasync,fsync,syncfs,"
@@ -51,6 +53,15 @@ class Call:
         """The first argument if it is a number."""
         digits = re.match(r"\d+", self.arguments)
         return int(digits[0]) if digits else None
+
+
+def skip_without_strace(test, place):
+    """Skips the test if strace is not installed, or may not trace; it writes into `place`."""
+    if not shutil.which("strace"):
+        test.skipTest("strace is not installed")
+    probe = subprocess.run(["strace", "-o", f"{place}/probe", "true"], capture_output=True, text=True)
+    if probe.returncode:
+        test.skipTest(f"strace cannot trace: {probe.stderr.strip()}")
 
 
 def calls(lines):

@@ -1,8 +1,6 @@
 """No 250 before the message is on disk: seen in the system calls of the running server."""
 
 import pathlib
-import shutil
-import subprocess
 import threading
 import unittest
 
@@ -15,7 +13,7 @@ CONNECTIONS, MESSAGES = 8, 5
 class Durability(unittest.TestCase):
     def test_no_250_is_sent_before_a_sync_that_began_after_the_message_was_written(self):
         with folder() as name:
-            self.skip_without_strace(name)
+            syscalls.skip_without_strace(self, name)
             server = Mailrace(pathlib.Path(name), concurrency=0)
             self.addCleanup(server.stop)
             log = pathlib.Path(name) / "strace"
@@ -25,13 +23,6 @@ class Durability(unittest.TestCase):
             server.stop()
             lines = log.read_text(errors="replace").splitlines()
             self.assertEqual(syscalls.violations(lines, tokens), [])
-
-    def skip_without_strace(self, name):
-        if not shutil.which("strace"):
-            self.skipTest("strace is not installed")
-        probe = subprocess.run(["strace", "-o", f"{name}/probe", "true"], capture_output=True, text=True)
-        if probe.returncode:
-            self.skipTest(f"strace cannot trace: {probe.stderr.strip()}")
 
     def send(self, server):
         """Small messages and a spilled one, over several connections."""

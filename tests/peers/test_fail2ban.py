@@ -1,6 +1,6 @@
-"""The fail2ban filter finds clients that guess passwords, try to relay or are refused, and no
-others: with Python's regular expressions, which fail2ban uses, and with fail2ban-regex if it is
-installed.
+"""The fail2ban filter finds clients that guess passwords by any protocol, try to relay or are refused,
+and no others: with Python's regular expressions, which fail2ban uses, and with fail2ban-regex if it
+is installed.
 """
 
 import base64
@@ -12,13 +12,17 @@ import subprocess
 import unittest
 
 from harness import Client, ServerCase, await_that
-from peers.mailrace import ROOT
+from peers.mailrace import ROOT, listener
+from retrieval import ReaderConnection
 
 FILTER = ROOT / "packaging/fail2ban/mailrace.conf"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 # The clients, each with an address of its own.
 GUESSER, RELAYER, REFUSED, FORGER, HARVESTER, FRIEND = (f"127.0.0.{n}" for n in range(2, 8))
-NORMAL, AGGRESSIVE = {GUESSER, RELAYER, REFUSED, FORGER}, {GUESSER, RELAYER, REFUSED, FORGER, HARVESTER}
+# Those that guess where mail and files are read.
+READERS = {protocol: f"127.0.0.{n}" for n, protocol in enumerate(("pop3", "pop3-proxy", "imap-proxy", "http"), 8)}
+NORMAL = {GUESSER, RELAYER, REFUSED, FORGER, *READERS.values()}
+AGGRESSIVE = NORMAL | {HARVESTER}
 VICTIM = "203.0.113.9"
 
 EXTRA = """
@@ -26,6 +30,12 @@ EXTRA = """
 protocol = "submission"
 address  = "127.0.0.1:0"
 tls      = "none"
+
+[[listener]]
+protocol = "http"
+address  = "127.0.0.1:0"
+files    = "/usr"
+auth     = true
 
 [auth]
 passwords   = "logins"
@@ -71,7 +81,9 @@ class Filter(ServerCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.SERVER = {"users": ["alice"], "extra": EXTRA.format(refused=REFUSED, format=cls.FORMAT)}
+        extra = EXTRA.format(refused=REFUSED, format=cls.FORMAT)
+        extra += "".join(listener(protocol) for protocol in READERS if protocol != "http")
+        cls.SERVER = {"users": ["alice"], "extra": extra}
         super().setUpClass()
         cls.misbehave()
         cls.log = await_that(cls.whole_log, "a line for each client", cls.server)
@@ -84,6 +96,7 @@ class Filter(ServerCase):
             with Client(submission, source=source) as client:
                 client.greet()
                 client.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0wrong".encode()).decode())
+        cls.guess_as_readers(lie)
         with Client(port, source=RELAYER) as client:
             client.greet()
             client.envelope("victim@elsewhere.example")
@@ -96,6 +109,22 @@ class Filter(ServerCase):
             client.greet()
             client.say("NONSENSE")
             client.deliver(b"Subject: x\r\n\r\n", "alice@bench.test")
+
+    @classmethod
+    def guess_as_readers(cls, user):
+        """Wrong passwords by each protocol, from an address of its own."""
+        basic = base64.b64encode(f"{user.replace(':', '')}:wrong".encode()).decode()
+        plain = base64.b64encode(f"\0{user}\0wrong".encode()).decode()
+        asked = {
+            "pop3": f"USER {user}\r\nPASS wrong\r\nQUIT\r\n",
+            "pop3-proxy": f"AUTH PLAIN {plain}\r\nQUIT\r\n",
+            "imap-proxy": f'a LOGIN "{user}" wrong\r\nb LOGOUT\r\n',
+            "http": f"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Basic {basic}\r\n\r\n",
+        }
+        for protocol, source in READERS.items():
+            with ReaderConnection(cls.server.ports[protocol], source=source) as connection:
+                connection.write(asked[protocol].encode())
+                connection.rest()
 
     @classmethod
     def whole_log(cls):

@@ -4,6 +4,8 @@ import contextlib
 import mailbox
 import os
 import poplib
+import re
+import shlex
 import ssl
 import subprocess
 import unittest
@@ -11,7 +13,7 @@ import unittest
 from harness import Client, Mailrace, await_messages, await_that, make_message
 from laboratory import FolderCase
 from peers.certificate import certificate
-from peers.dovecot import PASSWORD
+from peers.dovecot import PASSWORD, Dovecot
 from peers.mailrace import LOGINS, listener
 
 USER = "alice@bench.test"
@@ -23,6 +25,9 @@ BODIES = {
     "long": ("y" * 990 + "\r\n" + "." * 70 + "\r\n") * 300,
 }
 _SECONDS_MAX = 60
+# Other warnings are about the limits of the process.
+_DOVECOT_COMPLAINT = r"(?:Error|Fatal|Panic): |pop3\(.*Warning: "
+_MUTT_FIELDS = re.compile(rb"^(?:Content-Length|Lines): \d+\n", re.M)
 
 
 class Pop3Case(FolderCase):
@@ -53,7 +58,7 @@ class Pop3Case(FolderCase):
                 count = len(self.messages()) + 1
                 reply = client.deliver(make_message(subject, body), USER)
                 self.assertEqual(reply.code, 250, reply)
-                await_messages(self.server, "alice", count)
+                await_that(lambda count=count: len(self.messages()) >= count, f"{count} messages", self.server)
 
     def messages(self):
         """The messages of the Maildir with CRLF line ends, in the order of their names."""
@@ -69,6 +74,11 @@ class Pop3Case(FolderCase):
         )
         self.assertIn(done.returncode, (0, 1), done.stdout + done.stderr)
         return done.stdout
+
+    def run_on_terminal(self, *command):
+        """Runs a program that needs a terminal; what it shows there is ignored unless it fails."""
+        line = " ".join(map(shlex.quote, command))
+        self.run_program("script", "--quiet", "--return", "--command", line, "/dev/null", TERM="vt100")
 
     @contextlib.contextmanager
     def session(self):
@@ -157,6 +167,20 @@ class Programs(Pop3Case):
         self.run_program("mpop", "--file", rules, "--quiet")
         self.assert_all_read(map(maildir.get_bytes, maildir.keys()))
 
+    def test_mutt_with_stls_and_over_tls(self):
+        for scheme, port in (("pop", self.clear), ("pops", self.secure)):
+            maildir = mailbox.Maildir(self.folder / scheme)
+            rules = self.private_file(
+                "muttrc",
+                f'set folder="{self.folder}" pop_user="{USER}" pop_pass="{PASSWORD}" pop_authenticators="user"\n'
+                f'set certificate_file="{self.folder}/chain.pem" ssl_verify_host=no\n'
+                "set mbox_type=Maildir copy=no confirmappend=no confirmcreate=no pop_delete=no quit=yes sleep_time=0\n"
+                f'push "<tag-pattern>~A<enter><tag-prefix><copy-message><kill-line>={scheme}<enter><quit>"\n',
+            )
+            self.run_on_terminal("mutt", "-n", "-F", rules, "-f", f"{scheme}://127.0.0.1:{port}")
+            # mutt adds two fields.
+            self.assert_all_read(_MUTT_FIELDS.sub(b"", maildir.get_bytes(key)) for key in maildir.keys())
+
     def test_what_a_program_deletes_is_gone_when_it_quits_and_only_then(self):
         before = self.messages()
         with self.session() as session:
@@ -190,6 +214,75 @@ class Programs(Pop3Case):
 
 
 class ProgramsWithLf(Programs):
+    """The same with files that have LF line ends."""
+
+    LINE_ENDS = "lf"
+
+
+class InTurnWithDovecot(Pop3Case):
+    """Dovecot and this server serve the same Maildir in turn, while mail comes in and is deleted."""
+
+    ROUNDS = 4
+
+    def setUp(self):
+        super().setUp()
+        self.dovecot = Dovecot(self.folder, self.server.maildirs, separate_index=False)
+        self.addCleanup(self.dovecot.stop)
+        self.dovecot.start()
+        self.subjects = {}  # by unique id, also of deleted messages
+
+    def read(self, port, delete=None):
+        """The unique ids with the sizes that a server tells, in their order; checks that each message
+        has them. Then deletes the message at this index.
+        """
+        session = poplib.POP3("127.0.0.1", port, timeout=_SECONDS_MAX)
+        try:
+            session.user(USER)
+            session.pass_(PASSWORD)
+            uids = [line.split()[1] for line in session.uidl()[1]]
+            sizes = [int(line.split()[1]) for line in session.list()[1]]
+            for number, (uid, size) in enumerate(zip(uids, sizes, strict=True), 1):
+                text = b"".join(line + b"\r\n" for line in session.retr(number)[1])
+                self.assertEqual(len(text), size)
+                subject = re.search(rb"^Subject: (.*)\r$", text, re.M)[1]
+                self.assertEqual(self.subjects.setdefault(uid, subject), subject, "a unique id has two messages")
+            if delete is not None:
+                session.dele(range(1, len(uids) + 1)[delete])
+            session.quit()
+        finally:
+            session.close()
+        self.assertEqual(len(set(uids)), len(uids))
+        return list(zip(uids, sizes, strict=True))
+
+    def test_unique_ids_stay_and_no_message_is_new_twice(self):
+        self.deliver_and_read(self.clear, self.dovecot.port)
+
+    def test_unique_ids_stay_if_dovecot_is_first(self):
+        self.deliver_and_read(self.dovecot.port, self.clear)
+
+    def deliver_and_read(self, *ports):
+        """Each reads first in every other round, and deletes the last message before the other one
+        has seen it; the other one sees the same, and deletes another one.
+        """
+        left, delivered = [], len(BODIES)
+        for round_number in range(self.ROUNDS):
+            first, second = ports[:: 1 if round_number % 2 == 0 else -1]
+            listed = self.read(first, delete=-1)
+            self.assertEqual(listed[: len(left)], left)
+            self.assertEqual(len(self.subjects), delivered, "a message is new twice")
+            self.assertEqual(self.read(second, delete=1), listed[:-1])
+            left = listed[:1] + listed[2:-1]
+            self.assertEqual(self.read(first), left)
+            bodies = ("Hello.\r\n", ("z" * 70 + "\r\n") * 500, "Gone.\r\n")
+            self.deliver({f"{number} of round {round_number}": body for number, body in enumerate(bodies)})
+            delivered += len(bodies)
+        self.assertEqual(len(set(self.subjects.values())), len(self.subjects))
+        complaints = [line for line in self.dovecot.log().splitlines() if re.search(_DOVECOT_COMPLAINT, line)]
+        self.assertEqual(complaints, [])
+        self.assertNotIn("warning message=\"mailbox", self.server.log.read_text())
+
+
+class InTurnWithDovecotAndLf(InTurnWithDovecot):
     """The same with files that have LF line ends."""
 
     LINE_ENDS = "lf"

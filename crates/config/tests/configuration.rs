@@ -381,18 +381,20 @@ fn what_is_wrong_about_logins_is_told() {
 }
 
 #[test]
-fn a_submission_wants_users_and_scram_is_spoken_where_it_is_named() {
+fn who_must_log_in_depends_on_the_protocol_and_scram_is_spoken_where_it_is_named() {
     let of = |auth: &str| {
         let table =
             "[[table]]\nname = \"a\"\ntype = \"ldap\"\nurl = \"ldap://x\"\nbase = \"x\"\nfilter = \"(x={key})\"\n";
         let listeners = "[[listener]]\nprotocol = \"submission\"\naddress = \"127.0.0.1:587\"\n\
                          [[listener]]\nprotocol = \"submission\"\naddress = \"127.0.0.1:588\"\nrequire_auth = false\n\
-                         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\n";
+                         [[listener]]\nprotocol = \"smtp\"\naddress = \"127.0.0.1:25\"\n\
+                         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:80\"\nfiles = \"/x\"\nauth = true\n\
+                         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:81\"\nfiles = \"/x\"\n";
         parse(&format!("{listeners}{table}[auth]\nclear_text = true\n{auth}")).unwrap()
     };
     let config = of("passwords = \"a\"\n");
     let asked: Vec<_> = config.listeners.iter().map(|listener| (listener.auth, listener.require_auth)).collect();
-    assert_eq!(asked, [(true, true), (true, false), (false, false)]);
+    assert_eq!(asked, [(true, true), (true, false), (false, false), (true, true), (false, false)]);
     let spoken = |config: Config| {
         let auth = config.auth.unwrap();
         (auth.mechanisms.iter().map(|it| it.name()).collect::<Vec<_>>(), auth.verification.scram)

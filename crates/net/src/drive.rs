@@ -30,7 +30,7 @@ use crate::{StopReceiver, TlsServer, steady_instant, steady_now as now};
 
 pub use tunnel::{Tunnel, TunnelEnd, TunnelEndReason};
 
-use range_sender::RangeSender;
+use range_sender::{RangeError, RangeSender};
 
 /// How long a closing connection reads the peer's last bytes. Closing with unread input would reset
 /// the connection, and the peer might not see the last reply.
@@ -75,6 +75,9 @@ pub trait ConnectionHandler {
     fn output(&self) -> OutputPiece<'_>;
     /// The first `count` bytes of the piece were sent; may be 0.
     fn handle_sent(&mut self, count: usize);
+    /// A file of the output cannot be read, or is too short (`UnexpectedEof`): the peer will miss the
+    /// rest of it. `handle_disconnect` follows.
+    fn handle_file_failed(&mut self, _error: &io::Error) {}
     /// When to call [`ConnectionHandler::handle_timeout`].
     fn deadline(&self) -> Option<Timestamp>;
     /// Whether to close the connection once the output is sent.
@@ -336,10 +339,14 @@ async fn send_files(
                     sender = RangeSender::default();
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(RangeError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait_until_writable(stream, interrupts, conversation).await?;
             }
-            Err(error) => return Err(error),
+            Err(RangeError::Socket(error)) => return Err(error),
+            Err(RangeError::File(error)) => {
+                conversation.handle_file_failed(&error);
+                return Err(error);
+            }
         }
         if turn >= TURN_OCTETS {
             turn = 0;

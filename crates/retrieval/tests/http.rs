@@ -250,6 +250,8 @@ async fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
         file.set_len(1).unwrap();
         let (rest, _) = client.rest().await;
         assert!(rest.len() < 63 << 20 && rest.iter().all(|octet| *octet == 0), "{}", rest.len());
+        let lines = server.log.lines();
+        assert!(lines.len() == 1 && lines[0].starts_with("cannot serve /huge: "), "{lines:?}");
     }
 }
 

@@ -199,6 +199,7 @@ async fn a_file_that_is_truncated_in_flight_ends_the_connection() {
         file.set_len(1).unwrap();
         let rest = client.rest().await;
         assert!((rest.len() as u64) < HUGE_OCTETS - 1_000_000 && !rest.ends_with(b"\n"), "{tls:?} {sendfile}");
+        assert!(server.log.has_line("cannot read a message of user \"bob\": "), "{tls:?} {sendfile}");
         server.sessions_end().await;
     }
 }

@@ -145,5 +145,7 @@ pub(super) fn listener(
             "expected TLS and a [[certificate]], or clear_text = true in [auth]: otherwise nobody can log in".into();
         section.report(place, key, "needs TLS", label);
     }
-    (auth, auth && required.unwrap_or(needs_logins))
+    // A login that is not required would protect no file.
+    let is_required = required.unwrap_or(needs_logins || protocol == Some(ListenerProtocol::Http));
+    (auth, auth && is_required)
 }

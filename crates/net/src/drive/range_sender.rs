@@ -3,12 +3,22 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 use crate::file_range::{FileRange, try_send_file};
 use crate::input::{READ_BYTES, with_input};
 use crate::server_stream::ServerStream;
 
 /// How much of a file is checked at once for being in memory.
 const CACHE_CHECK_OCTETS: u64 = 1 << 20;
+
+/// Why a range cannot be sent.
+pub(super) enum RangeError {
+    /// The file cannot be read, or is shorter than the range (`UnexpectedEof`).
+    File(io::Error),
+    /// The socket is broken, or accepts no more (`WouldBlock`).
+    Socket(io::Error),
+}
 
 /// What is known about a range while it is sent.
 #[derive(Default)]
@@ -19,26 +29,26 @@ pub(super) struct RangeSender {
 
 impl RangeSender {
     /// Sends some of the rest of the range, after what TLS has taken before; returns the number of
-    /// its bytes that were sent, which may be 0. `WouldBlock`: the socket accepts no more.
+    /// its bytes that were sent, which may be 0.
     pub(super) async fn try_send(
         &mut self,
         stream: &mut ServerStream,
         rest: FileRange<'_>,
         is_copied: bool,
-    ) -> io::Result<usize> {
+    ) -> Result<usize, RangeError> {
         if stream.has_unsent() {
-            return stream.try_send(&[]);
+            return stream.try_send(&[]).map_err(RangeError::Socket);
         }
         match stream {
             ServerStream::Plain(socket) if !is_copied => {
                 if self.cached_until <= rest.offset {
                     let checked = rest.first(CACHE_CHECK_OCTETS);
-                    if !checked.is_cached()? {
-                        checked.prefetch().await?;
+                    if !checked.is_cached().map_err(RangeError::File)? {
+                        checked.prefetch().await.map_err(RangeError::File)?;
                     }
                     self.cached_until = checked.end();
                 }
-                try_send_file(socket, &[], rest.first(self.cached_until - rest.offset))
+                try_send_file(socket, &[], rest.first(self.cached_until - rest.offset)).map_err(RangeError::of_sendfile)
             }
             ServerStream::Plain(_) | ServerStream::Secure(_) => {
                 try_send_chunk(stream, rest.first(READ_BYTES as u64)).await
@@ -47,15 +57,26 @@ impl RangeSender {
     }
 }
 
+impl RangeError {
+    /// One call reads and sends. A disk that fails, and a file of NFS that another host has deleted,
+    /// have errors that no socket has.
+    fn of_sendfile(error: io::Error) -> RangeError {
+        let is_of_file = error.kind() == io::ErrorKind::UnexpectedEof
+            || matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::STALE));
+        if is_of_file { RangeError::File(error) } else { RangeError::Socket(error) }
+    }
+}
+
 /// Reads a chunk, and sends what the socket accepts of it. TLS takes a whole chunk if nothing
 /// waits in it.
-async fn try_send_chunk(stream: &mut ServerStream, chunk: FileRange<'_>) -> io::Result<usize> {
+async fn try_send_chunk(stream: &mut ServerStream, chunk: FileRange<'_>) -> Result<usize, RangeError> {
     let sent = with_input(|buffer| {
         let bytes = &mut buffer[..chunk.octets as usize];
-        Ok::<_, io::Error>(chunk.read_if_cached(bytes)?.then(|| stream.try_send(bytes)))
-    })?;
-    match sent {
+        chunk.read_if_cached(bytes).map(|is_cached| is_cached.then(|| stream.try_send(bytes)))
+    });
+    let sent = match sent.map_err(RangeError::File)? {
         Some(sent) => sent,
-        None => stream.try_send(&chunk.read().await?),
-    }
+        None => stream.try_send(&chunk.read().await.map_err(RangeError::File)?),
+    };
+    sent.map_err(RangeError::Socket)
 }

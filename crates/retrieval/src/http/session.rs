@@ -34,9 +34,15 @@ pub(super) struct HttpSession {
     client: AdmittedClient,
     server: HttpServer,
     /// The file of the response that is being sent.
-    file: Option<File>,
+    file: Option<OpenFile>,
     /// Boxed: most listeners need no login.
     login: Option<Box<Login>>,
+}
+
+/// A file, and the path that it was asked for by.
+struct OpenFile {
+    file: File,
+    path: Arc<[u8]>,
 }
 
 /// A login that succeeded.
@@ -86,7 +92,7 @@ impl HttpSession {
         match found {
             Ok(Found::Small(file)) => HttpResponse::Resource(file.resource.clone()),
             Ok(Found::Large(resource, file)) => {
-                self.file = Some(file);
+                self.file = Some(OpenFile { file, path });
                 HttpResponse::Resource(Arc::new(resource))
             }
             Ok(Found::Folder) => HttpResponse::Moved(folder_location(&path, query.as_deref())),
@@ -94,11 +100,15 @@ impl HttpSession {
             Ok(Found::Forbidden) => HttpResponse::Error(ErrorStatus::Forbidden),
             Ok(Found::Missing) => HttpResponse::Error(ErrorStatus::NotFound),
             Err(error) => {
-                let path = path.escape_ascii();
-                self.listener.context.operator_log.log_line(format_args!("cannot serve {path}: {error}"));
+                self.report_unreadable(&path, &error);
                 HttpResponse::Error(ErrorStatus::Unavailable)
             }
         }
+    }
+
+    fn report_unreadable(&self, path: &[u8], error: &io::Error) {
+        let path = path.escape_ascii();
+        self.listener.context.operator_log.log_line(format_args!("cannot serve {path}: {error}"));
     }
 
     fn is_logged_in(&self, request: &HttpRequest, now: Timestamp) -> bool {
@@ -179,8 +189,8 @@ impl ConnectionHandler for HttpSession {
             (HttpOutput::Bytes(bytes), _) => OutputPiece::Bytes(bytes),
             (HttpOutput::Pair(first, second), _) => OutputPiece::Pair(first, second),
             (HttpOutput::Head(bytes), _) => OutputPiece::Head(bytes),
-            (HttpOutput::File { offset, octets }, Some(file)) => {
-                let range = FileRange { file, offset, octets };
+            (HttpOutput::File { offset, octets }, Some(open)) => {
+                let range = FileRange { file: &open.file, offset, octets };
                 match self.listener.protocol.settings.sendfile {
                     true => OutputPiece::File(range),
                     false => OutputPiece::FileCopy(range),
@@ -195,6 +205,12 @@ impl ConnectionHandler for HttpSession {
         self.server.handle_sent(net::steady_now(), count);
         if self.file.is_some() && !self.server.is_sending() {
             self.file = None;
+        }
+    }
+
+    fn handle_file_failed(&mut self, error: &io::Error) {
+        if let Some(open) = &self.file {
+            self.report_unreadable(&open.path, error);
         }
     }
 

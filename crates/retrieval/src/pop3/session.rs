@@ -151,7 +151,7 @@ impl Pop3Session {
     async fn give_chunk(&mut self) {
         let Some(message) = &mut self.message else { return self.server.handle_content_failed() };
         if let Err(error) = message.give_chunk(&mut self.server).await {
-            self.report(format_args!("cannot read a message of {}: {error}", self.user()));
+            self.report_broken_off(&error);
             self.server.handle_content_failed();
         }
     }
@@ -187,6 +187,11 @@ impl Pop3Session {
         let name = self.maildrop.as_ref().map(|maildrop| maildrop.0.file_name(message).escape_ascii().to_string());
         let name = name.unwrap_or_default();
         self.report(format_args!("cannot read the message {name} of {}: {error}", self.user()));
+    }
+
+    /// A part of the message was sent.
+    fn report_broken_off(&self, error: &io::Error) {
+        self.report(format_args!("cannot read a message of {}: {error}", self.user()));
     }
 
     fn user(&self) -> String {
@@ -261,6 +266,10 @@ impl ConnectionHandler for Pop3Session {
         if self.message.is_some() && !self.server.is_sending_content() {
             self.message = None;
         }
+    }
+
+    fn handle_file_failed(&mut self, error: &io::Error) {
+        self.report_broken_off(error);
     }
 
     /// Also when to refresh the lock.
