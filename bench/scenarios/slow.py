@@ -23,6 +23,18 @@ _TIMES = 20  # that the fast client fetches the file
 _OPEN_FILES = 2 * READERS + 500  # a socket and a file for each
 
 
+@dataclasses.dataclass
+class SlowFigures(pairs.Figures):
+    """The figures of one side in one round."""
+
+    kernel_bytes: int  # of all TCP sockets of the machine
+
+    def row(self, number, side):
+        """The memory as a row of a table."""
+        memory = {"server, MB": self.resident_bytes / 1e6, "TCP sockets of the machine, MB": self.kernel_bytes / 1e6}
+        return {"round": number, "side": side} | memory
+
+
 @dataclasses.dataclass(frozen=True)
 class SlowSide(ReadingSide):
     """A side with slow readers."""
@@ -38,19 +50,22 @@ class SlowSide(ReadingSide):
         self.warm.run(server.port, place)
         with SlowReaders(server.port, "/file", self.readers, READER_OCTETS_A_SECOND) as others:
             figures = pairs.measure(server, lambda: self.load.run(server.port, place))
-            print(f"kernel memory of all TCP sockets: {slow_readers.kernel_socket_octets() / 1e6:.1f} MB", flush=True)
+            kernel = slow_readers.kernel_socket_octets()
             others.check()
-        return figures
+        return SlowFigures(**vars(figures), kernel_bytes=kernel)
 
 
 @dataclasses.dataclass(frozen=True)
 class SlowReading(Reading):
-    """Also checks the memory of each slow reader."""
+    """Also checks the memory of each slow reader, and shows that of the kernel."""
 
     def measure(self, name, folder, options):
         """Runs all rounds and adds the check."""
         machine.require_open_files(_OPEN_FILES)
         found = super().measure(name, folder, options)
+        found.tables["Memory at the end"] = [
+            figures.row(number, side) for number, measured in enumerate(found.rounds, 1) for side, figures in measured.items()
+        ]
         readers = READERS // options.shrink
         if all({"alone", "beside"} <= set(measured) for measured in found.rounds):
             added = [measured["beside"].resident_bytes - measured["alone"].resident_bytes for measured in found.rounds]
@@ -76,8 +91,9 @@ SLOW = SlowReading(
         "connected at the end. They announce segments of 1,460 bytes, so that the kernel gives the server's sockets the "
         "buffers that they have on a network: on loopback they would have megabytes each, and together more than tcp_mem "
         "allows.",
-        "Memory is VmRSS at the end: what a server without slow readers has is subtracted. Kernel memory for sockets and "
-        "their buffers is not included.",
+        "Memory is VmRSS at the end: what a server without slow readers has is subtracted. The kernel's memory for sockets is "
+        "not included: mostly pages of the file, which it counts for each socket that they wait for, and keeps once.",
+        f"The server and this load need {_OPEN_FILES:,} open files each (ulimit -n).",
         comparison.REST_NOTE,
     ),
     unit="MB",
