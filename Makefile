@@ -9,6 +9,7 @@ TEST_BIN := $(or $(CARGO_TARGET_DIR),target)/debug/mailrace
 SCENARIOS := accept-many accept-one maildir flat memory secure-many secure-one resumed-one passing servers-many servers-one \
   drain-one drain-many lame collapse mailing pressure sendfile directory replica guessing \
   read-pop3 read-pop3-lf read-pop3-tls read-page-10 read-page-100 read-page-1000 read-file-1 read-file-10 read-file-tls \
+  proxy-logins-pop3 proxy-logins-imap proxy-bytes proxy-bytes-tls read-slow accept-while-reading open-maildrop \
   lab-smtp-many lab-smtp-one lab-agree lab-postal lab-http lab-files lab-connections lab-verify
 
 .PHONY: all run test lint unit integration test-peers test-fresh test-ecosystem peers soak bench before-after fuzz mutants audit man deb try-deb
@@ -50,7 +51,7 @@ test-ecosystem:
 	$(CARGO) test --workspace --quiet --no-run
 	MAILRACE_BIN=$(TEST_BIN) tests/run ecosystem
 
-# Also installs what only the measurements need: Exim, postal, postmark.
+# Also installs what only the measurements need: Exim, Apache, Samba, postal, postmark.
 peers:
 	bench/peers/install
 

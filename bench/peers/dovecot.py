@@ -65,6 +65,9 @@ service imap-login {{
 service pop3 {{
   service_count = 0
 }}
+service imap {{
+  service_count = 0
+}}
 service anvil {{
   chroot =
 }}
@@ -101,7 +104,7 @@ class Dovecot:
         self.home = pathlib.Path(folder) / "dovecot"
         self.home.mkdir(parents=True)
         self.port, self.imap_port = ports or (free_port(), free_port() if imap else 0)
-        self.tls_port = free_port() if certificate else 0
+        self.clear_port, self.tls_port = self.port, free_port() if certificate else 0
         owner = (owner or maildirs or self.home).stat()
         user, group = pwd.getpwuid(owner.st_uid).pw_name, grp.getgrgid(owner.st_gid).gr_name
         os.chown(self.home, owner.st_uid, owner.st_gid)
@@ -113,7 +116,7 @@ class Dovecot:
                 **names,
                 imap=" imap" if imap else "",
                 tls="ssl = yes\nssl_cert = <{}\nssl_key = <{}".format(*certificate) if certificate else "ssl = no",
-                pop3=self.port,
+                pop3=self.clear_port,
                 pop3s=self.tls_port,
                 imap_port=self.imap_port,
                 passdb=_passdb(backend),
@@ -156,7 +159,7 @@ class Dovecot:
 
     def _greets(self):
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", self.clear_port), timeout=5) as connection:
                 return connection.recv(100).startswith(b"+OK")
         except OSError:
             return False

@@ -182,6 +182,58 @@ class ReadMail:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogIn:
+    """`bench login`: a number of sessions, each of which logs in and out."""
+
+    count: int
+    users: int
+    protocol: str  # pop3 or imap
+    connections: int = 10
+    seconds_max: int = 600
+
+    def command(self, port="PORT"):
+        """The command line."""
+        return [
+            str(BINARY), "bench", "login", "--target", f"127.0.0.1:{port}", "--protocol", self.protocol,
+            "--users", str(self.users), "--password", "secret", "--sessions", str(self.count),
+            "--connections", str(self.connections), "--json",
+        ]  # fmt: skip
+
+    def run(self, port, _folder=None):
+        """Logs in and out."""
+        ran = load.run(self.command(port), seconds_max=self.seconds_max)
+        summary = _summary(ran)
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Network loads that run at the same time, each against the port of its protocol."""
+
+    loads: dict  # by protocol
+    seconds_max: int = 600
+
+    @property
+    def messages_max(self):
+        """The most messages that are sent."""
+        return sum(getattr(one, "messages_max", 0) for one in self.loads.values())
+
+    def command(self, ports=None):
+        """All command lines, as one."""
+        return [" & ".join(" ".join(command) for command in self._commands(ports))]
+
+    def run(self, ports, _folder=None):
+        """Runs all to their end; messages sent and messages read are counted."""
+        ran = load.run(*self._commands(ports), seconds_max=self.seconds_max)
+        done = [_summary(ran, number) for number in range(len(self.loads))]
+        count = sum(summary["parts"] for summary in done)
+        return load.LoadResult(count, ran.seconds, ran.cpu_seconds)
+
+    def _commands(self, ports):
+        return [one.command(*([ports[protocol]] if ports else [])) for protocol, one in self.loads.items()]
+
+
+@dataclasses.dataclass(frozen=True)
 class Files(postmark.Work):
     """`bench files`: the same work as postmark."""
 
@@ -232,9 +284,9 @@ def bench(folder, *argv):
     return Command(line, json.loads(output.read_text()), time.monotonic() - begin, peak, process.returncode)
 
 
-def _summary(ran):
-    """The report of a load; fails if the load failed in part."""
-    summary = json.loads(ran.outputs[0])
+def _summary(ran, number=0):
+    """The report of a load, of the first one if there are several; fails if the load failed in part."""
+    summary = json.loads(ran.outputs[number])
     for fault in ("failed", "missed", "unfinished"):
         if summary[fault]:
             raise RuntimeError(f"{summary[fault]} {summary['unit']} {fault}: {summary['errors']}")

@@ -8,6 +8,7 @@ import datetime
 import os
 import pathlib
 import platform
+import resource
 import shutil
 import subprocess
 import time
@@ -41,6 +42,15 @@ def require_space(folder, octets):
     free = shutil.disk_usage(folder).free
     if free < octets:
         raise RuntimeError(f"this run needs {octets / 1e9:.1f} GB below {folder}, but only {free / 1e9:.1f} GB are free")
+
+
+def require_open_files(count):
+    """Lets this process and the servers that it starts open so many files; fails if the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise RuntimeError(f"this run needs {count:,} open files, but the hard limit is {hard:,} (ulimit -Hn)")
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def run(*argv):

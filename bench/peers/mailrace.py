@@ -68,9 +68,14 @@ clear_text = true
 ROUTE = "\n[[route]]\n"
 
 
-def listener(protocol, *lines):
-    """The section of a listener."""
-    return "\n".join(("\n[[listener]]", f'protocol = "{protocol}"', 'address = "127.0.0.1:0"', *lines, ""))
+def listener(protocol, *lines, port=0):
+    """The section of a listener; its port is free if none is given."""
+    return "\n".join(("\n[[listener]]", f'protocol = "{protocol}"', f'address = "127.0.0.1:{port}"', *lines, ""))
+
+
+def certificate_section(chain, key):
+    """The section of a certificate."""
+    return f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n'
 
 
 def route(domain, next_hop):

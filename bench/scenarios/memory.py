@@ -11,7 +11,6 @@ import asyncio
 import collections
 import os
 import pathlib
-import resource
 
 import report
 from peers import machine
@@ -25,6 +24,7 @@ LARGE_OCTETS_MAX = 300e6
 _LINE = b"x" * 78 + b"\r\n"
 _CHUNK = _LINE * 800
 _SECONDS_MAX = 900
+_OPEN_FILES = 2 * IDLE_SESSIONS + 100  # of the client, or of the server, which has files for large messages
 _NOTES = [
     "Memory is VmRSS, read every 20 ms; the maximum counts.",
     "When its start is over, the server unmaps the pages of its program and libraries. What is counted of them was used "
@@ -38,7 +38,7 @@ _PARTS = ("code of the program", "constants of the program", "libraries", "heap,
 
 def scenario(options):
     """Runs all three loads once."""
-    _raise_descriptors()
+    machine.require_open_files(_OPEN_FILES)
     with machine.run_folder("memory") as folder:
         machine.require_space(folder, 2 * sum(sessions * octets for sessions, octets in LARGE))
         facts = machine.describe(folder)
@@ -166,13 +166,6 @@ async def _reply(reader):
         line = await reader.readuntil(b"\n")
         if line[3:4] != b"-":
             return int(line[:3])
-
-
-def _raise_descriptors():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
-    if os.sysconf("SC_OPEN_MAX") < IDLE_SESSIONS + 100:
-        raise RuntimeError(f"{IDLE_SESSIONS} sessions need more file descriptors than {soft}")
 
 
 SCENARIOS = {"memory": Scenario(scenario)}

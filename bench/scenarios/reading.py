@@ -3,12 +3,13 @@
     read-pop3        50 messages of 6 KB a session, from the login to QUIT: Mailrace and Dovecot
     read-pop3-lf     the same, with Maildirs whose files have LF line ends
     read-pop3-tls    the same as read-pop3, over TLS
-    read-page-N      a page of 10 KB over N kept connections: Mailrace and nginx
-    read-file-N      a file of 500 MB over N connections: Mailrace, the same without sendfile, and nginx
-    read-file-tls    the same over TLS
+    read-page-N      a page of 10 KB over N kept connections: Mailrace, nginx and Apache
+    read-file-N      a file of 500 MB over N connections: Mailrace, the same without sendfile, nginx, and smbd
+    read-file-tls    the same over TLS, without smbd
 
 The mailboxes and files are the same for all sides and rounds, and are read once before each
-measurement, so that all of them are in the page cache.
+measurement, so that all of them are in the page cache. Apache and smbd are left out where they are
+not installed.
 """
 
 import dataclasses
@@ -20,11 +21,14 @@ import typing
 import comparison
 import pairs
 from comparison import Comparison, Side
-from peers import dovecot, load, nginx
+from peers import apache, dovecot, nginx, samba
+from peers.apache import Apache
 from peers.certificate import certificate
 from peers.dovecot import Dovecot
+from peers.download import Curl, Smbclient
 from peers.laboratory import Fetch, ReadMail
-from peers.mailrace import LOGINS, Mailrace, listener
+from peers.mailrace import LOGINS, Mailrace, certificate_section, listener
+from peers.samba import Samba
 
 MAILBOXES, MESSAGES, MESSAGE_OCTETS = 1000, 50, 6000
 PAGE_OCTETS, FILE_OCTETS = 10_000, 500_000_000
@@ -90,12 +94,15 @@ def _maildirs(line_end):
     return prepare
 
 
-def _pop3_mailrace(place, secure=False):
-    tls, lines = "", ['tls = "none"']
-    if secure:
-        chain, key = certificate(place)
-        tls, lines = f'\n[[certificate]]\nchain = "{chain}"\nkey = "{key}"\n', ['tls = "implicit"']
-    extra = listener("pop3", *lines) + LOGINS + tls
+def secured(place, protocol, *lines, secure):
+    """The section of a listener; if it is secure, with TLS from the first byte and a certificate."""
+    section = listener(protocol, f'tls = "{"implicit" if secure else "none"}"', *lines)
+    return section + (certificate_section(*certificate(place)) if secure else "")
+
+
+def pop3_mailrace(place, secure=False):
+    """Mailrace, which serves the Maildirs of the run by POP3."""
+    extra = secured(place, "pop3", secure=secure) + LOGINS
     return Mailrace(place, maildirs=place.parent / "mail", serves="pop3", extra=extra)
 
 
@@ -103,7 +110,7 @@ def _pop3_dovecot(place, secure=False):
     maildirs = place.parent / "mail"
     server = Dovecot(place, maildirs, owner=maildirs / "bench.test", certificate=certificate(place) if secure else None)
     if secure:
-        server.port, server.clear_port = server.tls_port, server.port
+        server.port = server.tls_port
     return server
 
 
@@ -115,7 +122,7 @@ def _pop3(title, line_end, least, secure=False):
         title,
         {
             "dovecot": side(functools.partial(_pop3_dovecot, secure=secure)),
-            "mailrace": side(functools.partial(_pop3_mailrace, secure=secure)),
+            "mailrace": side(functools.partial(pop3_mailrace, secure=secure)),
         },
         (pairs.Target("mailrace", "dovecot", "cpu_per_thousand", most=1 / least),),
         (
@@ -130,16 +137,10 @@ def _pop3(title, line_end, least, secure=False):
     )
 
 
-def _http_mailrace(place, *lines, secure=False):
-    chain = ""
-    if secure:
-        paths = certificate(place)
-        chain = '\n[[certificate]]\nchain = "{}"\nkey = "{}"\n'.format(*paths)
-        lines = ('tls = "implicit"', *lines)
-    else:
-        lines = ('tls = "none"', *lines)
-    files = place.parent / "files"
-    return Mailrace(place, serves="http", extra=listener("http", f'files = "{files}"', *lines) + chain)
+def http_mailrace(place, *lines, secure=False):
+    """Mailrace, which serves the files of the run by HTTP."""
+    extra = secured(place, "http", f'files = "{place.parent / "files"}"', *lines, secure=secure)
+    return Mailrace(place, serves="http", extra=extra)
 
 
 def _http_nginx(place, secure=False):
@@ -147,7 +148,17 @@ def _http_nginx(place, secure=False):
     return nginx.Nginx(place, place.parent / "files", certificate=pair)
 
 
-def _file(octets):
+def _http_apache(place):
+    return Apache(place, place.parent / "files")
+
+
+def _smbd(place):
+    return Samba(place, place.parent / "files")
+
+
+def make_file(octets):
+    """A function that makes a file of random bytes for a run."""
+
     def prepare(folder):
         files = folder / "files"
         files.mkdir()
@@ -162,66 +173,89 @@ def _page(connections):
     addresses = tuple(f"127.0.0.{number}" for number in range(2, 2 + _LOCAL_ADDRESSES))
     fetch = Fetch("file", sessions=connections, local_addresses=addresses)
     side = functools.partial(ReadingSide, load=fetch, warm=dataclasses.replace(fetch, seconds=1))
+    sides = {"nginx": side(_http_nginx), "mailrace": side(http_mailrace)}
+    if apache.is_installed():
+        sides["apache"] = side(_http_apache)
     return Reading(
         f"A page of {PAGE_OCTETS:,} bytes over {connections:,} connections",
-        {"nginx": side(_http_nginx), "mailrace": side(_http_mailrace)},
-        (pairs.Target("mailrace", "nginx", "rate", least=0.9),),
+        sides,
         (
-            f"The load is `mailrace bench http` for {fetch.seconds} seconds, from {_LOCAL_ADDRESSES} local addresses.",
+            pairs.Target("mailrace", "nginx", "rate", least=0.9),
+            pairs.Target("mailrace", "apache", "rate", least=3),
+        ),
+        (
+            f"The load is `mailrace bench http` for {fetch.seconds} seconds, from {_LOCAL_ADDRESSES} local addresses. "
+            "`lab-http` compares it with wrk.",
             "nginx: one worker, no access log, sendfile, tcp_nopush, open_file_cache. Mailrace: one thread.",
+            "Apache: event MPM, two processes with 64 threads each, no access log, sendfile, no .htaccess files. It is left "
+            "out where it is not installed.",
             comparison.REST_NOTE,
         ),
         unit="request",
-        versions={"nginx": nginx.version},
-        prepare=_file(PAGE_OCTETS),
+        versions={"nginx": nginx.version, "Apache": apache.version},
+        prepare=make_file(PAGE_OCTETS),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Download:
-    """curl: fetches a file over several connections. What is counted are MB, so that the figures per
-    thousand are per GB."""
-
-    connections: int
-    times: int  # for each connection
-    octets: int = FILE_OCTETS
-    secure: bool = False
-    seconds_max: int = 600
-
-    def command(self, port="PORT"):
-        """The command line of each connection."""
-        url = f"http{'s' if self.secure else ''}://127.0.0.1:{port}/file"
-        return ["curl", "--silent", "--fail", "--insecure", *["--output", "/dev/null", url] * self.times]
-
-    def run(self, port, _folder=None):
-        """Fetches all."""
-        ran = load.run(*[self.command(port)] * self.connections, seconds_max=self.seconds_max)
-        return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds)
+def warmed_download(server, download):
+    """A side that downloads the file, after one download of it."""
+    return ReadingSide(server, download, warm=dataclasses.replace(download, connections=1, times=1))
 
 
-def _download(connections, secure=False):
-    whole = Download(connections, 10 // connections, secure=secure)
-    side = functools.partial(ReadingSide, load=whole, warm=dataclasses.replace(whole, connections=1, times=1))
+def _download(connections):
+    times = 10 // connections
+    curl = functools.partial(warmed_download, download=Curl(connections, times, FILE_OCTETS))
     sides = {
-        "nginx": side(functools.partial(_http_nginx, secure=secure)),
-        "mailrace": side(functools.partial(_http_mailrace, secure=secure)),
+        "nginx": curl(_http_nginx),
+        "mailrace": curl(http_mailrace),
+        "copying": curl(lambda place: http_mailrace(place, "sendfile = false")),
     }
-    targets = [pairs.Target("mailrace", "nginx", "cpu_per_thousand", most=1.1 if secure else 1.05)]
-    if not secure:
-        sides["copying"] = side(lambda place: _http_mailrace(place, "sendfile = false"))
-        targets.append(pairs.Target("mailrace", "copying", "cpu_per_thousand", most=0.6))
-    return Reading(
-        f"A file of {FILE_OCTETS // 1_000_000} MB over {connections} connections" + (" with TLS" if secure else ""),
+    if samba.is_installed():
+        sides["smbd"] = warmed_download(_smbd, Smbclient(connections, times, FILE_OCTETS))
+    return _file_reading(
+        f"over {connections} connections",
         sides,
-        tuple(targets),
+        (
+            pairs.Target("mailrace", "nginx", "cpu_per_thousand", most=1.05),
+            pairs.Target("mailrace", "copying", "cpu_per_thousand", most=0.6),
+            pairs.Target("mailrace", "smbd", "cpu_per_thousand", most=1.05),
+        ),
+        (
+            "`copying` is Mailrace with `sendfile = false`.",
+            "The load of smbd is smbclient, as a guest, without signatures and encryption; smbd uses sendfile. It is left out "
+            "where it or smbclient is not installed.",
+        ),
+        {"Samba": samba.version},
+    )
+
+
+def _download_tls(connections):
+    curl = functools.partial(warmed_download, download=Curl(connections, 1, FILE_OCTETS, secure=True))
+    return _file_reading(
+        f"over {connections} connections with TLS",
+        {
+            "nginx": curl(functools.partial(_http_nginx, secure=True)),
+            "mailrace": curl(functools.partial(http_mailrace, secure=True)),
+        },
+        (pairs.Target("mailrace", "nginx", "cpu_per_thousand", most=1.1),),
+        (),
+        {},
+    )
+
+
+def _file_reading(how, sides, targets, notes, versions):
+    return Reading(
+        f"A file of {FILE_OCTETS // 1_000_000} MB {how}",
+        sides,
+        targets,
         (
             "The load is curl, one process for each connection. Figures per thousand are per GB.",
-            "`copying` is Mailrace with `sendfile = false`.",
+            *notes,
             comparison.REST_NOTE,
         ),
         unit="MB",
-        versions={"nginx": nginx.version},
-        prepare=_file(FILE_OCTETS),
+        versions={"nginx": nginx.version, **versions},
+        prepare=make_file(FILE_OCTETS),
     )
 
 
@@ -235,6 +269,6 @@ SCENARIOS = comparison.scenarios(
         "read-page-1000": _page(1000),
         "read-file-1": _download(1),
         "read-file-10": _download(10),
-        "read-file-tls": _download(10, secure=True),
+        "read-file-tls": _download_tls(10),
     }
 )

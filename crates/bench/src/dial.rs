@@ -6,9 +6,10 @@
 use std::io;
 use std::net::SocketAddr;
 
-use net::OutboundConnection;
+use net::{OutboundConnection, TlsClient};
 use tokio::time::Instant;
 
+use crate::TargetServer;
 use crate::engine::Worker;
 
 /// Connects from the worker's address and records the time in phase `phase`. The error is a text
@@ -24,6 +25,31 @@ pub(crate) async fn dial(to: SocketAddr, worker: &Worker, phase: usize) -> Resul
         }
         Err(error) => Err(format!("connect: {}", error_text(&error))),
     }
+}
+
+/// The phases of [`dial_secured`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DialPhases {
+    pub(crate) connect: usize,
+    pub(crate) tls: usize,
+}
+
+/// Connects as [`dial`] does, and starts TLS if there is a client for it.
+pub(crate) async fn dial_secured(
+    target: &TargetServer,
+    tls: Option<&TlsClient>,
+    worker: &Worker,
+    phases: DialPhases,
+) -> Result<OutboundConnection, String> {
+    let wire = dial(target.address, worker, phases.connect).await?;
+    let Some(tls) = tls else { return Ok(wire) };
+    let begun = Instant::now();
+    let secured = wire.start_tls(tls, &target.host, worker.deadline()).await;
+    let secured = secured.map_err(|error| format!("TLS: {}", error_text(&error)))?;
+    let mut tally = worker.tally.lock();
+    tally.counts.tls_connections += 1;
+    tally.record_phase(phases.tls, begun.elapsed());
+    Ok(secured)
 }
 
 /// The text of a system error without its number.

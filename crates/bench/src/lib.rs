@@ -13,6 +13,7 @@ pub mod files;
 pub mod http;
 mod ledger;
 pub mod load_average;
+pub mod login;
 pub mod machine_usage;
 mod open_files_limit;
 mod options;

@@ -11,10 +11,10 @@ mod walk;
 
 use std::sync::Arc;
 
-use net::{OutboundConnection, TlsClient};
+use net::TlsClient;
 use tokio::time::Instant;
 
-use crate::dial::{dial, error_text};
+use crate::dial::{DialPhases, dial_secured};
 use crate::engine::{self, LoadRun, Worker, Workload};
 use crate::options::share;
 use crate::order::SelectionOrder;
@@ -30,8 +30,7 @@ pub(crate) use accounts::{Account, Accounts};
 pub(crate) use walk::walk;
 
 const PHASES: &[&str] = &["connect", "TLS", "banner", "login", "list", "retr", "dele", "quit"];
-const CONNECT: usize = 0;
-const TLS: usize = 1;
+const DIAL_PHASES: DialPhases = DialPhases { connect: 0, tls: 1 };
 const BANNER: usize = 2;
 const LOGIN: usize = 3;
 const LIST: usize = 4;
@@ -119,23 +118,12 @@ impl Pop3Load {
     /// is committed. The error is a text for the list of errors.
     async fn run_session(&self, worker: &mut Worker, account: &Account) -> Result<(), String> {
         let target = &self.targets[worker.number % self.targets.len()];
-        let mut session = Pop3Session::new(self.connect(target, worker).await?, worker.timeout);
+        let connection = dial_secured(target, self.tls.as_ref(), worker, DIAL_PHASES).await?;
+        let mut session = Pop3Session::new(connection, worker.timeout);
         self.read_mailbox(worker, &mut session, account).await.map_err(|trouble| match trouble {
             Pop3Error::Refused(text) => normalize_reply(&text),
             Pop3Error::Broken(text) => text,
         })
-    }
-
-    async fn connect(&self, target: &TargetServer, worker: &Worker) -> Result<OutboundConnection, String> {
-        let wire = dial(target.address, worker, CONNECT).await?;
-        let Some(tls) = &self.tls else { return Ok(wire) };
-        let begun = Instant::now();
-        let secured = wire.start_tls(tls, &target.host, worker.deadline()).await;
-        let secured = secured.map_err(|error| format!("TLS: {}", error_text(&error)))?;
-        let mut tally = worker.tally.lock();
-        tally.counts.tls_connections += 1;
-        tally.record_phase(TLS, begun.elapsed());
-        Ok(secured)
     }
 
     async fn read_mailbox(

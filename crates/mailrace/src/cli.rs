@@ -219,6 +219,8 @@ pub enum BenchCommand {
     Crash(Box<bench::crash::CrashOptions>),
     /// Read mailboxes over POP3
     Pop3(Box<bench::pop3::Pop3Options>),
+    /// Log in over POP3 or IMAP and out again, directly or through a proxy
+    Login(Box<bench::login::LoginOptions>),
     /// Fetch pages over HTTP
     Http(Box<bench::http::HttpOptions>),
     /// Simulate the file access of mail systems, or append to a log like a spool

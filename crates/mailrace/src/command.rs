@@ -100,6 +100,7 @@ fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Verify(options) => bench::verify::run(options)?,
         BenchCommand::Crash(options) => bench::crash::run(options)?,
         BenchCommand::Pop3(options) => bench::pop3::run(options)?,
+        BenchCommand::Login(options) => bench::login::run(options)?,
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,
         BenchCommand::Load(options) => bench::load_average::run(options)?,

@@ -1,0 +1,51 @@
+"""Downloads of one file, several times over several connections, by programs that write it to
+/dev/null.
+
+What is counted are MB, so that the figures per thousand are per GB.
+"""
+
+import abc
+import dataclasses
+
+from . import load
+
+
+@dataclasses.dataclass(frozen=True)
+class Download(abc.ABC):
+    """A program for each connection."""
+
+    connections: int
+    times: int  # for each connection
+    octets: int  # of the file
+    seconds_max: int = 600
+
+    @abc.abstractmethod
+    def command(self, port="PORT"):
+        """The command line of each connection."""
+
+    def run(self, port, _folder=None):
+        """Fetches all."""
+        ran = load.run(*[self.command(port)] * self.connections, seconds_max=self.seconds_max)
+        return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curl(Download):
+    """curl, by HTTP."""
+
+    secure: bool = False
+
+    def command(self, port="PORT"):
+        """The command line of each connection."""
+        url = f"http{'s' if self.secure else ''}://127.0.0.1:{port}/file"
+        return ["curl", "--silent", "--fail", "--insecure", *["--output", "/dev/null", url] * self.times]
+
+
+@dataclasses.dataclass(frozen=True)
+class Smbclient(Download):
+    """smbclient, as a guest of the share `files`. It does not read the configuration of the machine."""
+
+    def command(self, port="PORT"):
+        """The command line of each connection."""
+        gets = "; ".join(["get file /dev/null"] * self.times)
+        return ["smbclient", "--configfile=/dev/null", "--no-pass", f"--port={port}", "//127.0.0.1/files", f"--command={gets}"]
