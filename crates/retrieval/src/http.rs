@@ -16,13 +16,8 @@
 //! The thread of a session never waits for the disk: a path that is not in the kernel's caches is
 //! looked up, and read, by a disk thread.
 
-mod content_type;
-mod file_cache;
-mod file_root;
-mod file_store;
-mod listing;
+mod files;
 mod session;
-mod small_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,9 +28,9 @@ use protocol::http::server::{HttpServerConfig, HttpServerLimits};
 
 use crate::{RetrievalListener, RetrievalProtocol};
 
-pub use file_root::HttpSetupError;
+pub use files::HttpSetupError;
 
-use file_store::FileStore;
+use files::FileStore;
 use session::HttpSession;
 
 /// What a client gets that is not admitted, before it has sent a request.

@@ -17,8 +17,7 @@ use protocol::sasl::PasswordVerdict;
 use rustix::io::Errno;
 
 use super::HttpProtocol;
-use super::file_root::DiskWait;
-use super::file_store::{FindTime, Found};
+use super::files::{DiskWait, FindTime, Found};
 use crate::RetrievalListener;
 
 /// How long a connection is logged in without asking again, as long as it sends the same credentials.

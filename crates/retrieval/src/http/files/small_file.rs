@@ -21,8 +21,8 @@ pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// A file in memory.
 #[derive(Debug)]
-pub(super) struct SmallFile {
-    pub(super) resource: Arc<Resource>,
+pub(in crate::http) struct SmallFile {
+    pub(in crate::http) resource: Arc<Resource>,
     pub(super) stamp: FileStamp,
     /// A later change shows in the stamp.
     pub(super) is_settled: bool,

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use super::content_type::content_type;
 use super::file_cache::FileCache;
 use super::file_root::{DiskWait, FileRoot, HttpSetupError, OpenedPath};
+use super::listing;
 use super::small_file::{FileStamp, SmallFile, read};
-use super::{HttpSettings, listing};
+use crate::http::HttpSettings;
 
 /// Files up to this length are read into memory; one copy costs less than the calls that it saves.
 const SMALL_OCTETS_MAX: u64 = 64 << 10;
@@ -20,7 +21,7 @@ const SMALL_OCTETS_MAX: u64 = 64 << 10;
 const READS_MAX: usize = 3;
 
 /// The folder and the cache.
-pub(super) struct FileStore {
+pub(in crate::http) struct FileStore {
     root: FileRoot,
     cache: FileCache,
     index: Vec<Box<str>>,
@@ -28,7 +29,7 @@ pub(super) struct FileStore {
 }
 
 /// What a path stands for.
-pub(super) enum Found {
+pub(in crate::http) enum Found {
     Small(Arc<SmallFile>),
     Large(Resource, File),
     /// A folder, but the path has no final slash.
@@ -41,11 +42,11 @@ pub(super) enum Found {
 
 /// When a path is looked up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FindTime {
+pub(in crate::http) struct FindTime {
     /// Of the clock that measures how long a file is trusted.
-    pub(super) steady: Timestamp,
+    pub(in crate::http) steady: Timestamp,
     /// Of the clock of the file system; not after any read.
-    pub(super) wall: Timestamp,
+    pub(in crate::http) wall: Timestamp,
 }
 
 /// What a search depends on beside its path.
@@ -57,7 +58,7 @@ struct Search<'a> {
 }
 
 impl FileStore {
-    pub(super) fn open(settings: &HttpSettings) -> Result<FileStore, HttpSetupError> {
+    pub(in crate::http) fn open(settings: &HttpSettings) -> Result<FileStore, HttpSetupError> {
         Ok(FileStore {
             root: FileRoot::open(&settings.files)?,
             cache: FileCache::new(&settings.cache),
@@ -67,13 +68,13 @@ impl FileStore {
     }
 
     /// The resource of a path, if it was checked a moment ago.
-    pub(super) fn cached(&self, path: &[u8], now: Timestamp) -> Option<Arc<Resource>> {
+    pub(in crate::http) fn cached(&self, path: &[u8], now: Timestamp) -> Option<Arc<Resource>> {
         let cached = self.cache.get(path, now)?;
         cached.is_fresh.then(|| cached.file.resource.clone())
     }
 
     /// Finds what a path stands for now. Fails with `AGAIN` if this would have to wait for the disk.
-    pub(super) fn find(&self, path: &[u8], now: FindTime, wait: DiskWait) -> Result<Found, Errno> {
+    pub(in crate::http) fn find(&self, path: &[u8], now: FindTime, wait: DiskWait) -> Result<Found, Errno> {
         let known = self.cache.get(path, now.steady).map(|cached| cached.file);
         let search = Search { known: known.as_ref(), wall: now.wall, wait };
         let found = match self.find_uncached(path, &search) {

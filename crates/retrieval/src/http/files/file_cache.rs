@@ -11,8 +11,8 @@ use std::time::Duration;
 use mail::Timestamp;
 use parking_lot::Mutex;
 
-use super::FileCacheSettings;
 use super::small_file::SmallFile;
+use crate::http::FileCacheSettings;
 
 /// Threads rarely meet in one of so many parts.
 const SHARDS: usize = 16;

@@ -31,7 +31,7 @@ pub enum HttpSetupError {
 
 /// Whether a call may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DiskWait {
+pub(in crate::http) enum DiskWait {
     /// No: what would wait fails with `AGAIN`.
     Never,
     /// Yes, on a disk thread.
