@@ -89,7 +89,7 @@ impl HttpSession {
                 HttpResponse::Resource(Arc::new(resource))
             }
             Ok(Found::Folder) => HttpResponse::Moved(folder_location(&path, query.as_deref())),
-            Ok(Found::Listing(page)) => HttpResponse::Page(page.into()),
+            Ok(Found::Listing(page)) => HttpResponse::Page { html: page.into(), fields: "" },
             Ok(Found::Forbidden) => HttpResponse::Error(ErrorStatus::Forbidden),
             Ok(Found::Missing) => HttpResponse::Error(ErrorStatus::NotFound),
             Err(error) => {
