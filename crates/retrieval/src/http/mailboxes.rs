@@ -46,9 +46,9 @@ use parts::MessageParts;
 
 /// Messages on one page of a mailbox.
 pub const PAGE_MESSAGES_MAX: usize = 100;
-/// Pages load nothing, and no other page can show them in a frame.
+/// Pages load nothing, and no other page can show them in a frame or load them.
 const PAGE_FIELDS: &str = "Content-Security-Policy: default-src 'none'; base-uri 'none'; form-action 'none'; \
-    frame-ancestors 'none'\r\nCache-Control: private, no-cache\r\n";
+    frame-ancestors 'none'\r\nCross-Origin-Resource-Policy: same-origin\r\nCache-Control: private, no-cache\r\n";
 /// A part that is shown in spite of being an attachment runs no scripts, and has no origin.
 const PART_POLICY: &str = "sandbox; default-src 'none'";
 
@@ -255,11 +255,12 @@ fn serve_message(opened: MessageFile, uid: u32, wall: Timestamp) -> io::Result<C
     Ok(ContentResponse { response: HttpResponse::Resource(Arc::new(resource)), source })
 }
 
-/// Adds what keeps a browser from showing the content as part of this site.
+/// Adds what keeps a browser from showing the content as part of this site, or giving it to others.
 fn as_attachment(resource: Resource, name: &str) -> Resource {
     resource
         .with_field("Content-Disposition", &attachment_name::disposition(name))
         .with_field("Content-Security-Policy", PART_POLICY)
+        .with_field("Cross-Origin-Resource-Policy", "same-origin")
         .with_field("Cache-Control", "private, no-cache")
 }
 

@@ -93,6 +93,7 @@ async fn a_message_arrives_as_it_is_stored() {
             assert_eq!(response.field("content-type"), Some("message/rfc822"));
             assert_eq!(response.field("content-disposition"), Some(&*format!("attachment; filename=\"{uid}.eml\"")));
             assert_eq!(response.field("content-security-policy"), Some(PART_POLICY));
+            assert_eq!(response.field("cross-origin-resource-policy"), Some("same-origin"));
             assert_eq!(response.field("x-content-type-options"), Some("nosniff"));
             assert_eq!(response.field("cache-control"), Some("private, no-cache"));
             let head = client.head_with(&path, BOB).await;
