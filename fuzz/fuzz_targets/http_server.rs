@@ -71,7 +71,7 @@ fn respond(request: &HttpRequest) -> HttpResponse {
     match path.len() % 4 {
         0 => resource(Content::Bytes(vec![b'x'; OCTETS as usize].into())),
         1 => resource(Content::File { octets: OCTETS }),
-        2 => HttpResponse::Page(path.into()),
+        2 => HttpResponse::Page { html: path.into(), fields: "" },
         _ => HttpResponse::Error(ErrorStatus::Unauthorized),
     }
 }

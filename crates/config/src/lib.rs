@@ -168,7 +168,7 @@ pub enum ListenerProtocol {
     Submission,
     /// RFC 1939: users read the mailboxes on this host.
     Pop3,
-    /// Files by HTTP.
+    /// Files or mailboxes by HTTP.
     Http,
     /// POP3, passed on to the host of the mailbox.
     Pop3Proxy,

@@ -1,4 +1,4 @@
-//! Settings of retrieval: POP3, files by HTTP, and the proxy to other hosts. Plain data, in the
+//! Settings of retrieval: POP3, files and mailboxes by HTTP, and the proxy to other hosts. Plain data, in the
 //! types of the crates that use them.
 
 use std::path::PathBuf;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use mailbox::maildrop::MaildropSettings;
 use protocol::http::server::HttpServerLimits;
 use protocol::pop3::server::Pop3Limits;
-use retrieval::http::FileCacheSettings;
+use retrieval::http::{FileCacheSettings, MailboxLimits};
 use retrieval::proxy::{BackendAddress, BackendLimits, MasterUserForm};
 
-/// `[pop3]`. The limits also hold for the POP3 proxy, before the login.
+/// `[pop3]`. The limits also hold for the POP3 proxy, before the login; the timeout of locks for
+/// mailboxes by HTTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pop3Settings {
     /// The limits of sessions.
@@ -19,13 +20,15 @@ pub struct Pop3Settings {
     pub maildrop: MaildropSettings,
 }
 
-/// `[http]`: what all listeners share that serve files.
+/// `[http]`: what all listeners share that serve files or mailboxes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpServerSettings {
     /// What a client may send, and how long it may take.
     pub limits: HttpServerLimits,
     /// The cache of small files of each listener.
     pub cache: FileCacheSettings,
+    /// What is read of mailboxes.
+    pub mailboxes: MailboxLimits,
 }
 
 /// `[proxy]`.

@@ -201,6 +201,17 @@ pub(super) const CONNECTIONS: ValueKind<usize> =
 pub(super) const NESTING_DEPTH: ValueKind<usize> =
     ValueKind { expected: "a whole number from 1 to 100", parse: |v| count_in_range(v, 1, 100) };
 
+/// A message that is read into memory as a whole.
+pub(super) const LOADED_SIZE: ValueKind<u32> = ValueKind {
+    expected: "a size from 1 to \"1GiB\"",
+    parse: |v| (SIZE.parse)(v).filter(|size| (1..=1 << 30).contains(size)).and_then(|size| size.try_into().ok()),
+};
+
+pub(super) const HEAD_SIZE: ValueKind<usize> = ValueKind {
+    expected: "a size from \"1KiB\" to \"1MiB\"",
+    parse: |v| (SIZE.parse)(v).filter(|size| (1 << 10..=1 << 20).contains(size)).and_then(|size| size.try_into().ok()),
+};
+
 pub(super) const SPILL_SIZE: ValueKind<u64> = ValueKind {
     expected: "a size from \"64KiB\" to \"16MiB\"",
     parse: |v| (SIZE.parse)(v).filter(|size| (64 << 10..=16 << 20).contains(size)),

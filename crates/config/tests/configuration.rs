@@ -381,6 +381,33 @@ fn what_is_wrong_about_logins_is_told() {
 }
 
 #[test]
+fn what_is_wrong_about_listeners_of_http_is_told() {
+    let shown = faults(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:80\"\n\
+         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:81\"\nmailboxes = true\nfiles = \"/srv/www\"\nlisting = true\n\
+         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:82\"\nmailboxes = true\nauth = false\n\
+         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:83\"\nmailboxes = true\nrequire_auth = false\n\
+         [[listener]]\nprotocol = \"pop3\"\naddress = \"127.0.0.1:110\"\nmailboxes = true\n\
+         [http]\nmessage_size = \"2GiB\"\nhead_size = 100\n",
+    );
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn mailboxes_by_http_have_the_limits_of_their_sections_and_want_logins() {
+    let users =
+        "[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n[auth]\npasswords = \"a\"\nclear_text = true\n";
+    let listener = "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:81\"\nmailboxes = true\n";
+    let text = format!("{listener}{users}[http]\nparts = 7\n[pop3]\nlock_timeout = \"9s\"\n");
+    let listener = parse(&text).unwrap().listeners.remove(0);
+    assert!(listener.auth && listener.require_auth);
+    let http = listener.http.unwrap();
+    assert_eq!((&*http.realm, http.clear_text_logins, http.content.requires_login()), ("mailbox", true, true));
+    let retrieval::http::ContentSettings::Mailboxes(mailboxes) = http.content else { panic!("no mailboxes") };
+    assert_eq!((mailboxes.limits.parts_max, mailboxes.lock_timeout), (7, Duration::from_secs(9)));
+}
+
+#[test]
 fn who_must_log_in_depends_on_the_protocol_and_scram_is_spoken_where_it_is_named() {
     let of = |auth: &str| {
         let table =

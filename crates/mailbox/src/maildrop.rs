@@ -21,6 +21,8 @@
 //! Dovecot must keep `dovecot-uidlist` and its indexes in the Maildir itself (no `CONTROL=` or `INDEX=`
 //! in its `mail_location`), and its `pop3_uidl_format` must be the same.
 //!
+//! A [`MaildropView`] is the same list without the lock, for readers.
+//!
 //! All calls block on the disk, also dropping a [`Maildrop`]: run them where that may take time. Only
 //! [`Maildrop::open_message`] with `cached_only` and [`DotLineCache::find`] do not.
 
@@ -36,13 +38,13 @@ mod session_lock;
 mod uid_format;
 mod uidlist;
 mod uidlist_file;
+mod view;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use listing::Listing;
 use mail_folder::MailFolder;
 use session_lock::{SessionLock, SessionLockError};
 use uid_format::{UidSource, make_printable};
@@ -50,6 +52,7 @@ use uid_format::{UidSource, make_printable};
 pub use dot_lines::{DOT_LINE_FILES_MAX, DOT_LINES_CACHED_MAX, DOT_LINES_MAX, DotLineCache, DotLines};
 pub use message_file::{FileLineEnds, MessageFile};
 pub use uid_format::{InvalidUidFormat, UidFormat};
+pub use view::MaildropView;
 
 /// How maildrops are opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,16 +94,11 @@ pub enum MaildropError {
 
 /// An open maildrop: its messages, counted from 0, do not change. Dropped, it is unlocked.
 pub struct Maildrop {
-    /// None if the directory does not exist: an empty maildrop.
-    folder: Option<LockedFolder>,
-    listing: Listing,
+    view: MaildropView,
+    /// None if the directory does not exist.
+    lock: Option<SessionLock>,
     uid_format: UidFormat,
     sync_deletions: bool,
-}
-
-struct LockedFolder {
-    folder: Arc<MailFolder>,
-    lock: SessionLock,
 }
 
 impl Maildrop {
@@ -111,43 +109,43 @@ impl Maildrop {
     /// Another session has the maildrop; or the directories or `dovecot-uidlist` cannot be read or
     /// written, or there are more than 1,000,000 messages.
     pub fn open(folder: &Path, settings: &MaildropSettings) -> Result<Maildrop, MaildropError> {
-        let empty = Maildrop {
-            folder: None,
-            listing: Listing::default(),
-            uid_format: settings.uid_format.clone(),
-            sync_deletions: settings.sync_deletions,
+        let (view, lock) = match MailFolder::open(folder).map_err(MaildropError::Unavailable)? {
+            Some(folder) => {
+                let folder = Arc::new(folder);
+                let lock = SessionLock::acquire(&folder, settings.lock_file)?;
+                let view = MaildropView::list(folder, settings.lock_timeout);
+                (view.map_err(MaildropError::Unavailable)?, Some(lock))
+            }
+            None => (MaildropView::empty(), None),
         };
-        let Some(folder) = MailFolder::open(folder).map_err(MaildropError::Unavailable)? else { return Ok(empty) };
-        let folder = Arc::new(folder);
-        let lock = SessionLock::acquire(&folder, settings.lock_file)?;
-        let listing = Listing::open(&folder, settings.lock_timeout, SystemTime::now());
-        let listing = listing.map_err(MaildropError::Unavailable)?;
-        Ok(Maildrop { folder: Some(LockedFolder { folder, lock }), listing, ..empty })
+        let MaildropSettings { uid_format, sync_deletions, .. } = settings;
+        Ok(Maildrop { view, lock, uid_format: uid_format.clone(), sync_deletions: *sync_deletions })
     }
 
     /// The number of messages.
     pub fn len(&self) -> usize {
-        self.listing.messages.len()
+        self.view.len()
     }
 
     /// Whether there is no message.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.view.is_empty()
     }
 
     /// The size of the message with CRLF line ends, as STAT and LIST tell it.
     pub fn octets(&self, message: usize) -> u64 {
-        self.listing.file(&self.listing.messages[message]).octets.unwrap_or(0)
+        self.view.octets(message)
     }
 
     /// Appends the unique-id of the message (RFC 1939 section 7): printable characters without spaces.
     /// It may be longer than 70 characters if the format has file names.
     pub fn write_uid(&self, message: usize, out: &mut Vec<u8>) {
-        let message = &self.listing.messages[message];
-        let base = self.listing.base(message);
-        match self.listing.recorded_uidl(message) {
+        let listing = &self.view.listing;
+        let message = &listing.messages[message];
+        let base = listing.base(message);
+        match listing.recorded_uidl(message) {
             None => {
-                let (uid_validity, guid) = (self.listing.uid_validity, self.listing.guid(message));
+                let (uid_validity, guid) = (listing.uid_validity, listing.guid(message));
                 self.uid_format.write(UidSource { uid: message.uid, uid_validity, base, guid }, out);
             }
             Some(uidl) => {
@@ -160,38 +158,36 @@ impl Maildrop {
 
     /// The name of the message's file when it was listed; for logs.
     pub fn file_name(&self, message: usize) -> &[u8] {
-        self.listing.files.name(self.listing.file(&self.listing.messages[message]))
+        self.view.file_name(message)
     }
 
     /// What was wrong with the maildrop, each in one line for the log.
     pub fn warnings(&self) -> &[Box<str>] {
-        &self.listing.warnings
+        self.view.warnings()
     }
 
-    /// Opens the file of a message. With `cached_only` it does not block.
+    /// Opens the file of a message; see [`MaildropView::open_message`].
     ///
     /// # Errors
     ///
-    /// `NotFound` if another program deleted the message; with `cached_only`, `WouldBlock` if the
-    /// kernel does not have the path in memory, or the file is not where it was listed.
+    /// The same.
     pub fn open_message(&self, message: usize, cached_only: bool) -> io::Result<MessageFile> {
-        let LockedFolder { folder, .. } = self.folder.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let file = self.listing.file(&self.listing.messages[message]);
-        message_file::open(folder, &self.listing.files, file, cached_only)
+        self.view.open_message(message, cached_only)
     }
 
     /// Deletes messages, and counts them out of `maildirsize`; returns how many could not be deleted.
     /// One that another program deleted is not counted.
     pub fn delete(&self, messages: &[usize]) -> usize {
-        let Some(LockedFolder { folder, .. }) = &self.folder else { return 0 };
-        let files = messages.iter().map(|&message| *self.listing.file(&self.listing.messages[message]));
-        delete::delete(folder, &self.listing.files, files, self.sync_deletions)
+        let Some(folder) = self.view.folder() else { return 0 };
+        let listing = &self.view.listing;
+        let files = messages.iter().map(|&message| *listing.file(&listing.messages[message]));
+        delete::delete(folder, &listing.files, files, self.sync_deletions)
     }
 
     /// Keeps the lock of a long session: call it at least every four minutes. Otherwise programs on
     /// other hosts, or in other containers, take the lock for abandoned after five.
     pub fn touch_lock(&self) {
-        if let Some(LockedFolder { lock, .. }) = &self.folder {
+        if let Some(lock) = &self.lock {
             lock.touch();
         }
     }

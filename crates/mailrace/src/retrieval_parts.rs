@@ -41,7 +41,7 @@ pub struct RetrievalParts {
     /// Where the lines of large messages begin with a dot.
     dot_lines: Arc<DotLineCache>,
     /// For each listener, what it serves by HTTP, if that is its protocol.
-    files: Vec<Option<HttpProtocol>>,
+    http: Vec<Option<HttpProtocol>>,
     /// None without a proxy.
     proxy: Option<ProxyParts>,
 }
@@ -66,8 +66,8 @@ impl RetrievalParts {
         before: Option<(&Config, &RetrievalParts)>,
         log: impl FnOnce() -> Arc<dyn OperatorLog>,
     ) -> anyhow::Result<RetrievalParts> {
-        let files =
-            config.listeners.iter().map(|listener| open_files(listener, before)).collect::<anyhow::Result<_>>()?;
+        let http =
+            config.listeners.iter().map(|listener| open_http(listener, before)).collect::<anyhow::Result<_>>()?;
         let is_proxy = |listener: &ListenerSettings| {
             matches!(listener.protocol, ListenerProtocol::Pop3Proxy | ListenerProtocol::ImapProxy)
         };
@@ -79,7 +79,7 @@ impl RetrievalParts {
             limits,
             counters: Arc::default(),
             dot_lines: before.map_or_else(Arc::default, |(_, before)| before.dot_lines.clone()),
-            files,
+            http,
             proxy: proxy.transpose()?,
         })
     }
@@ -102,17 +102,16 @@ impl RetrievalParts {
 }
 
 /// Opens what a listener serves by HTTP, or keeps it open.
-fn open_files(
+fn open_http(
     listener: &ListenerSettings,
     before: Option<(&Config, &RetrievalParts)>,
 ) -> anyhow::Result<Option<HttpProtocol>> {
     let Some(settings) = listener.http.as_deref() else { return Ok(None) };
     let same = before.and_then(|(config, parts)| {
         let is_same = |other: &ListenerSettings| other.http.as_deref() == Some(settings);
-        parts.files.get(config.listeners.iter().position(is_same)?)?.clone()
+        parts.http.get(config.listeners.iter().position(is_same)?)?.clone()
     });
-    let open =
-        || HttpProtocol::new(settings.clone()).with_context(|| format!("the folder {}", settings.files.display()));
+    let open = || HttpProtocol::new(settings.clone()).with_context(|| format!("the listener {}", listener.address));
     same.map_or_else(open, Ok).map(Some)
 }
 
@@ -225,7 +224,7 @@ impl RetrievalListeners<'_> {
                 };
                 Some(self.bind(listener, socket, Pop3Protocol::new(self.pop3_config(listener)?, settings)))
             }
-            ListenerProtocol::Http => Some(self.bind(listener, socket, self.parts.files[index].clone()?)),
+            ListenerProtocol::Http => Some(self.bind(listener, socket, self.parts.http[index].clone()?)),
             ListenerProtocol::Pop3Proxy => {
                 let settings =
                     self.parts.proxy.as_ref()?.settings(self.config, proxy.pop3_port, proxy.local_pop3.clone());

@@ -14,7 +14,7 @@ use load::policy::GaugeReading;
 use load::{GaugeReader, LoadLimits, LoadMonitor};
 use mail::{EventLog, LogLevel, MailEvent, Networks, OperatorLog, ServerLog};
 use net::{BoundListener, ConnectionLimiter, ConnectionLimits, InheritedSockets, ListenerOpener, SessionWorkers};
-use retrieval::http::{HttpProtocol, HttpSettings};
+use retrieval::http::{ContentSettings, FileSettings, HttpProtocol, HttpSettings};
 use retrieval::{MailboxHome, MailboxLocator, RetrievalContext, RetrievalListener};
 
 /// More than any load generator opens.
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: serve_files FOLDER PORT [THREADS] [copy]".into());
     };
     let threads = options.first().map_or(Ok(1), |threads| threads.parse())?;
-    let mut settings = HttpSettings::new(folder.into());
+    let mut settings = HttpSettings::new(ContentSettings::Files(FileSettings::new(folder.into())));
     settings.sendfile = !options.iter().any(|option| option == "copy");
     let listener = RetrievalListener {
         context: Arc::new(context()),

@@ -1,6 +1,8 @@
-//! Files by HTTP/1.1: [`HttpProtocol`], its settings, and what its sessions share.
+//! HTTP/1.1: [`HttpProtocol`], its settings, and what its sessions share. A listener serves the files
+//! of a folder ([`FileSettings`]), or to each user who logs in the messages of the user's mailbox
+//! ([`MailboxSettings`]).
 //!
-//! | request | response |
+//! | request for a file | response |
 //! |---|---|
 //! | a file of at most 64 KiB | its bytes, from a cache that checks each file once a second |
 //! | a larger file | opened for this response, and sent by the kernel |
@@ -9,115 +11,127 @@
 //! | a hidden name, a way out of the root, a pipe or a device | 404 |
 //! | without valid credentials, if they are required | 401, 403 in clear text, 429 if throttled, 503 |
 //!
-//! A response is a snapshot of one file: never part of one version and part of another, except that
-//! a large file may be overwritten in place while it is sent. A file that becomes shorter than
-//! announced ends its connection.
+//! | request in a mailbox | response |
+//! |---|---|
+//! | `/`, `/?page=2` | a page with a hundred messages, newest first |
+//! | `/UID.eml` | the message as it is stored |
+//! | `/UID/` (301 without the slash) | a page with its main fields and its parts |
+//! | `/UID/N/NAME` | part N, decoded; 413 of a message that is too large |
+//! | without valid credentials | 401, 403 in clear text, 429 if throttled, 503 |
+//! | of a user without mailbox, or with one on another host; the mailbox is unavailable | 404, 403; 503 |
 //!
-//! The thread of a session never waits for the disk: a path that is not in the kernel's caches is
-//! looked up, and read, by a disk thread.
+//! The thread of a session never waits for the disk: what is not in the kernel's caches is looked up,
+//! and read, by a disk thread.
 
-mod content_type;
-mod file_cache;
-mod file_root;
-mod file_store;
-mod listing;
+mod file_version;
+mod files;
+mod html;
+mod mailboxes;
 mod session;
-mod small_file;
 
-use std::path::PathBuf;
+use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::SystemTime;
 
+use mail::Timestamp;
 use net::{AdmissionRefusal, AdmittedClient, ConnectionHandler};
-use protocol::http::server::{HttpServerConfig, HttpServerLimits};
+use protocol::http::server::{HttpResponse, HttpServerConfig, HttpServerLimits};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{RetrievalListener, RetrievalProtocol};
 
-pub use file_root::HttpSetupError;
+pub use files::{FileCacheSettings, FileSettings, HttpSetupError};
+pub use mailboxes::{MailboxLimits, MailboxSettings, PAGE_MESSAGES_MAX};
 
-use file_store::FileStore;
+use files::FileStore;
+use mailboxes::MailboxStore;
 use session::HttpSession;
 
 /// What a client gets that is not admitted, before it has sent a request.
 const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 60\r\n\
     Connection: close\r\n\r\n";
 
-/// The settings of a listener that serves files.
+/// The settings of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// The folder of the files. No path leads out of it, except for what is mounted in it.
-    pub files: PathBuf,
-    /// The files that stand for their folder, the first one that exists.
-    pub index: Vec<Box<str>>,
-    /// Whether a folder without such a file is listed.
-    pub lists_folders: bool,
+    /// What it serves.
+    pub content: ContentSettings,
     /// Whether large files are sent without a copy in clear text. Then they must not be overwritten
     /// in place: a client could get a mixture of both versions.
     pub sendfile: bool,
-    /// Whether clients must log in.
-    pub requires_login: bool,
-    /// What they log in to, as browsers show it.
+    /// What users log in to, as browsers show it.
     pub realm: Box<str>,
     /// Whether they may do so in clear text.
     pub clear_text_logins: bool,
-    /// The cache of small files.
-    pub cache: FileCacheSettings,
     /// What a client may send, and how long it may take.
     pub limits: HttpServerLimits,
 }
 
-/// The settings of the cache of small files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileCacheSettings {
-    /// How long a file is served without looking whether it has changed.
-    pub time: Duration,
-    /// Files in the cache. 0 disables it.
-    pub entries_max: usize,
-    /// Their octets.
-    pub octets_max: usize,
-}
-
-impl Default for FileCacheSettings {
-    fn default() -> Self {
-        FileCacheSettings { time: Duration::from_secs(1), entries_max: 8192, octets_max: 64 << 20 }
-    }
+/// What a listener serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentSettings {
+    /// The files of a folder, the same ones to everyone.
+    Files(FileSettings),
+    /// To each user the user's own mailbox.
+    Mailboxes(MailboxSettings),
 }
 
 impl HttpSettings {
-    /// The defaults for the files in this folder.
-    pub fn new(files: PathBuf) -> HttpSettings {
+    /// The defaults for this content.
+    pub fn new(content: ContentSettings) -> HttpSettings {
+        let realm = match content {
+            ContentSettings::Files(_) => "files",
+            ContentSettings::Mailboxes(_) => "mailbox",
+        };
         HttpSettings {
-            files,
-            index: vec!["index.html".into()],
-            lists_folders: false,
+            content,
             sendfile: true,
-            requires_login: false,
-            realm: "files".into(),
+            realm: realm.into(),
             clear_text_logins: false,
-            cache: FileCacheSettings::default(),
             limits: HttpServerLimits::default(),
         }
     }
 }
 
-/// Files by HTTP. Clones share the folder and the cache.
+impl ContentSettings {
+    /// Whether clients must log in.
+    pub fn requires_login(&self) -> bool {
+        match self {
+            ContentSettings::Files(files) => files.requires_login,
+            ContentSettings::Mailboxes(_) => true,
+        }
+    }
+}
+
+/// HTTP with the settings of a listener. Clones share the content with its caches.
 #[derive(Clone)]
 pub struct HttpProtocol {
     settings: Arc<HttpSettings>,
     server_config: Arc<HttpServerConfig>,
-    files: Arc<FileStore>,
+    content: HttpContent,
+}
+
+#[derive(Clone)]
+enum HttpContent {
+    Files(Arc<FileStore>),
+    Mailboxes(Arc<MailboxStore>),
 }
 
 impl HttpProtocol {
-    /// Opens the folder, which stays the same one even if it is renamed.
+    /// Opens the folder of files, which stays the same one even if it is renamed.
     ///
     /// # Errors
     ///
     /// It cannot be opened, or the kernel cannot confine paths to it.
     pub fn new(settings: HttpSettings) -> Result<HttpProtocol, HttpSetupError> {
-        let files = Arc::new(FileStore::open(&settings)?);
+        let content = match &settings.content {
+            ContentSettings::Files(files) => HttpContent::Files(Arc::new(FileStore::open(files)?)),
+            ContentSettings::Mailboxes(mailboxes) => {
+                HttpContent::Mailboxes(Arc::new(MailboxStore::new(mailboxes.clone())))
+            }
+        };
         let server_config = HttpServerConfig { realm: settings.realm.clone(), limits: settings.limits };
-        Ok(HttpProtocol { settings: Arc::new(settings), server_config: Arc::new(server_config), files })
+        Ok(HttpProtocol { settings: Arc::new(settings), server_config: Arc::new(server_config), content })
     }
 }
 
@@ -128,5 +142,48 @@ impl RetrievalProtocol for HttpProtocol {
 
     fn open(listener: RetrievalListener<Self>, client: AdmittedClient) -> impl ConnectionHandler + Send {
         HttpSession::new(listener, client)
+    }
+}
+
+/// When a request is answered.
+#[derive(Clone, Copy, Debug)]
+struct RequestTime {
+    /// Of the clock that measures how long something is trusted.
+    steady: Timestamp,
+    /// Of the clock of the file system; not after any read.
+    wall: Timestamp,
+}
+
+impl RequestTime {
+    fn now() -> RequestTime {
+        RequestTime { steady: net::steady_now(), wall: SystemTime::now().into() }
+    }
+}
+
+/// The answer to a request.
+struct ContentResponse {
+    response: HttpResponse,
+    source: ResponseSource,
+}
+
+/// What has to last until a response is sent.
+#[derive(Default)]
+struct ResponseSource {
+    /// The file of a resource that is not in memory.
+    file: Option<OpenFile>,
+    /// The right to have it in memory, if that is limited.
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+/// A file that is being sent.
+struct OpenFile {
+    file: File,
+    /// The path that it was asked for by, for the log.
+    path: Box<str>,
+}
+
+impl From<HttpResponse> for ContentResponse {
+    fn from(response: HttpResponse) -> ContentResponse {
+        ContentResponse { response, source: ResponseSource::default() }
     }
 }

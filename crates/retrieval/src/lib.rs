@@ -1,5 +1,5 @@
-//! Reads what is stored: mailboxes by POP3, files by HTTP, and mailboxes on other hosts through a
-//! proxy.
+//! Reads what is stored: mailboxes by POP3 and HTTP, files by HTTP, and mailboxes on other hosts
+//! through a proxy.
 //!
 //! Each protocol is a [`RetrievalProtocol`] behind a [`RetrievalListener`], which is a
 //! [`net::Service`]: admission, PROXY headers and TLS are the same for all. Users log in with the

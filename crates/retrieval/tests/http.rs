@@ -1,7 +1,9 @@
-//! Files by HTTP with a real listener: in clear text and over TLS, with and without sendfile.
+//! Files and mailboxes by HTTP with a real listener: in clear text and over TLS, with and without
+//! sendfile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod http_mailboxes;
 mod http_server;
 #[path = "../../net/tests/tls_peer/mod.rs"]
 mod tls_peer;
@@ -11,7 +13,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::time::Duration;
 
 use http_server::{PATIENCE, Response, Server};
-use retrieval::http::{HttpProtocol, HttpSettings, HttpSetupError};
+use retrieval::http::{ContentSettings, FileSettings, HttpProtocol, HttpSettings, HttpSetupError};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// An hour: nothing changes for the server.
@@ -21,6 +23,14 @@ const LONG: Duration = Duration::from_secs(3600);
 fn servers() -> [Server; 4] {
     [(false, true), (false, false), (true, true), (true, false)]
         .map(|(has_tls, sendfile)| Server::start_with(has_tls, |settings| settings.sendfile = sendfile))
+}
+
+/// The settings of files.
+fn files(settings: &mut HttpSettings) -> &mut FileSettings {
+    match &mut settings.content {
+        ContentSettings::Files(files) => files,
+        ContentSettings::Mailboxes(_) => panic!("the server has mailboxes"),
+    }
 }
 
 /// The text of a body.
@@ -83,7 +93,7 @@ async fn ranges_of_small_and_large_files_arrive() {
 
 #[tokio::test]
 async fn a_client_that_has_a_file_does_not_get_it_again() {
-    let server = Server::start(|settings| settings.cache.time = Duration::ZERO);
+    let server = Server::start(|settings| files(settings).cache.time = Duration::ZERO);
     server.write_bytes("page.html", b"first");
     let mut client = server.connect().await;
     let first = client.get("/page.html").await;
@@ -192,7 +202,7 @@ async fn folders_hidden_names_and_special_files_have_their_answers() {
 
 #[tokio::test]
 async fn folders_are_listed_if_the_operator_wants() {
-    let server = Server::start(|settings| settings.lists_folders = true);
+    let server = Server::start(|settings| files(settings).lists_folders = true);
     server.write_bytes("list/<b>", b"x");
     server.write_bytes("list/sub/x", b"x");
     server.write_bytes("list/.hidden", b"x");
@@ -204,7 +214,7 @@ async fn folders_are_listed_if_the_operator_wants() {
 
 #[tokio::test]
 async fn a_cached_file_is_trusted_for_its_time_and_no_longer() {
-    let slow = Server::start(|settings| settings.cache.time = LONG);
+    let slow = Server::start(|settings| files(settings).cache.time = LONG);
     slow.write_bytes("page", b"old");
     let mut client = slow.connect().await;
     assert_eq!(text(&client.get("/page").await), "old");
@@ -213,7 +223,7 @@ async fn a_cached_file_is_trusted_for_its_time_and_no_longer() {
     assert_eq!(text(&client.get("/page").await), "old");
     assert_eq!(text(&slow.get("/page").await), "old");
 
-    let quick = Server::start(|settings| settings.cache.time = Duration::ZERO);
+    let quick = Server::start(|settings| files(settings).cache.time = Duration::ZERO);
     let mut client = quick.connect().await;
     // Of the same length and, in part, within one tick of the clock of the file system.
     for round in 0..200 {
@@ -329,7 +339,7 @@ async fn clients_log_in_where_they_must() {
     let credentials = |text: &str| format!("Authorization: Basic {text}\r\n");
     let (bob, wrong, down) = (credentials("Ym9iOnNlY3JldA=="), credentials("Ym9iOndyb25n"), credentials("ZG93bjp4"));
     let server = Server::start_with(true, |settings| {
-        (settings.requires_login, settings.realm) = (true, "my files".into());
+        (files(settings).requires_login, settings.realm) = (true, "my files".into());
     });
     server.write_bytes("file", b"content");
     let mut client = server.connect().await;
@@ -349,7 +359,7 @@ async fn clients_log_in_where_they_must() {
     assert_eq!(events, ["bob BASIC refused", "bob BASIC ok", "bob BASIC refused", "down BASIC unavailable"]);
 
     let clear = |allowed| {
-        Server::start(move |settings| (settings.requires_login, settings.clear_text_logins) = (true, allowed))
+        Server::start(move |settings| (files(settings).requires_login, settings.clear_text_logins) = (true, allowed))
     };
     let (refusing, allowing) = (clear(false), clear(true));
     allowing.write_bytes("file", b"content");
@@ -360,6 +370,6 @@ async fn clients_log_in_where_they_must() {
 
 #[tokio::test]
 async fn a_server_without_its_folder_does_not_start() {
-    let missing = HttpProtocol::new(HttpSettings::new("/none".into())).err();
+    let missing = HttpProtocol::new(HttpSettings::new(ContentSettings::Files(FileSettings::new("/none".into())))).err();
     assert!(matches!(missing, Some(HttpSetupError::Folder { .. })), "{missing:?}");
 }

@@ -122,17 +122,24 @@ fn read_bound(section: &mut Section<'_, '_>, key: &'static str, default: Throttl
 pub(super) fn listener(
     section: &mut Section<'_, '_>,
     protocol: Option<ListenerProtocol>,
+    serves_mailboxes: bool,
     tls: TlsMode,
     known: AuthContext,
 ) -> (bool, bool) {
     // Without logins these would be useless.
-    let needs_logins =
-        !matches!(protocol, None | Some(ListenerProtocol::Smtp | ListenerProtocol::Lmtp | ListenerProtocol::Http));
+    let needs_logins = serves_mailboxes
+        || !matches!(protocol, None | Some(ListenerProtocol::Smtp | ListenerProtocol::Lmtp | ListenerProtocol::Http));
     let place = [section.span_of("auth"), section.span_of("require_auth"), section.span_of("protocol")];
     let [of_auth, of_required, of_protocol] = place;
     let written = section.take("auth", &value_kind::FLAG);
     let auth = written.unwrap_or(needs_logins);
     let required = section.take("require_auth", &value_kind::FLAG);
+    for (flag, place, key) in [(written, &of_auth, "auth"), (required, &of_required, "require_auth")] {
+        if serves_mailboxes && flag == Some(false) {
+            let label = "expected true: a mailbox is for its user only".to_owned();
+            section.report(place.clone(), key, "has an invalid value", label);
+        }
+    }
     if required == Some(true) && !auth {
         section.report(of_required, "require_auth", "is not allowed here", "expected only with auth = true".into());
     }

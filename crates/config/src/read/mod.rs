@@ -30,8 +30,8 @@ use super::hint::did_you_mean;
 use super::section::{Diagnostics, Keywords, Section};
 use super::value_kind::{self, ValueKind};
 use super::{
-    Config, HttpServerSettings, ListenerProtocol, ListenerSettings, NulPolicy, RelaySettings, SmtpServerSettings, path,
-    secret,
+    Config, HttpServerSettings, ListenerProtocol, ListenerSettings, NulPolicy, Pop3Settings, RelaySettings,
+    SmtpServerSettings, path, secret,
 };
 
 const DATA_DIR: &str = "./mailrace-data";
@@ -71,9 +71,9 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (dns, missing_addresses) = routing::dns(&mut document);
-    let http = retrieval::http(&mut document);
-    let listeners =
-        listeners(&mut document, &ListenerInputs { has_certificate, logins, http: &http, data_dir: &data_dir });
+    let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
+    let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
+    let listeners = listeners(&mut document, &inputs);
     Config {
         user: document.take("user", &value_kind::TEXT).map(Into::into),
         allow_root: document.take_or("allow_root", &value_kind::FLAG, false),
@@ -87,7 +87,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
         smtp: smtp(&mut document),
-        pop3: retrieval::pop3(&mut document),
+        pop3,
         proxy: retrieval::proxy(&mut document, &data_dir, &listeners),
         listeners,
         http,
@@ -125,6 +125,7 @@ struct ListenerInputs<'a> {
     has_certificate: bool,
     logins: auth::AuthContext,
     http: &'a HttpServerSettings,
+    pop3: &'a Pop3Settings,
     data_dir: &'a Path,
 }
 
@@ -155,9 +156,13 @@ fn listener(
 ) -> Option<ListenerSettings> {
     let of_protocol = section.span_of("protocol");
     let protocol = section.take_required_choice("protocol", &PROTOCOL);
+    let serves_mailboxes = retrieval::serves_mailboxes(&mut section, protocol);
     let tls = tls::listener(&mut section, protocol, inputs.has_certificate);
-    let (auth, require_auth) = auth::listener(&mut section, protocol, tls, inputs.logins);
-    let (sendfile, http) = retrieval::listener(&mut section, protocol, require_auth, inputs);
+    let (auth, require_auth) = auth::listener(&mut section, protocol, serves_mailboxes, tls, inputs.logins);
+    let sendfile = retrieval::sendfile(&mut section, protocol);
+    let http = (protocol == Some(ListenerProtocol::Http))
+        .then(|| retrieval::http_listener(&mut section, serves_mailboxes, require_auth, sendfile, inputs))
+        .flatten();
     let proxies = networks(&mut section, "proxy_from").unwrap_or_default();
     let endpoint = section.take_required("address", &value_kind::ENDPOINT)?;
     let place = endpoint.span();

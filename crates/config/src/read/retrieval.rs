@@ -6,7 +6,7 @@ use std::path::Path;
 use mailbox::maildrop::{MaildropSettings, UidFormat};
 use protocol::http::server::HttpServerLimits;
 use protocol::pop3::server::Pop3Limits;
-use retrieval::http::{FileCacheSettings, HttpSettings};
+use retrieval::http::{ContentSettings, FileCacheSettings, FileSettings, HttpSettings, MailboxLimits, MailboxSettings};
 use retrieval::proxy::{BackendAddress, BackendLimits, MasterUserForm};
 
 use super::{ListenerInputs, fill_path, unspanned};
@@ -59,8 +59,8 @@ pub(super) fn pop3(document: &mut Section<'_, '_>) -> Pop3Settings {
 }
 
 pub(super) fn http(document: &mut Section<'_, '_>) -> HttpServerSettings {
-    let HttpServerSettings { limits, cache } = HttpServerSettings::default();
-    let Some(mut s) = document.section("http") else { return HttpServerSettings { limits, cache } };
+    let HttpServerSettings { limits, cache, mailboxes } = HttpServerSettings::default();
+    let Some(mut s) = document.section("http") else { return HttpServerSettings { limits, cache, mailboxes } };
     HttpServerSettings {
         limits: HttpServerLimits {
             head_time_max: s.take_or("head_time", &value_kind::DURATION, limits.head_time_max),
@@ -74,49 +74,74 @@ pub(super) fn http(document: &mut Section<'_, '_>) -> HttpServerSettings {
             entries_max: s.take_or("cache_files", &ValueKind::COUNT_OR_ZERO, cache.entries_max),
             octets_max: s.take("cache_memory", &value_kind::SIZE).map_or(cache.octets_max, |octets| octets as usize),
         },
+        mailboxes: MailboxLimits {
+            message_octets_max: s.take_or("message_size", &value_kind::LOADED_SIZE, mailboxes.message_octets_max),
+            memory_octets_max: s
+                .take("message_memory", &value_kind::SIZE)
+                .map_or(mailboxes.memory_octets_max, |octets| octets as usize),
+            parts_max: s.take_or("parts", &ValueKind::COUNT, mailboxes.parts_max),
+            head_octets_max: s.take_or("head_size", &value_kind::HEAD_SIZE, mailboxes.head_octets_max),
+            listing_time: s.take_or("listing_time", &value_kind::DURATION_OR_ZERO, mailboxes.listing_time),
+        },
     }
 }
 
-/// Whether a listener may use sendfile, and what it serves by HTTP.
-pub(super) fn listener(
+/// Whether a listener may use sendfile.
+pub(super) fn sendfile(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>) -> bool {
+    let may_choose = matches!(protocol, Some(ListenerProtocol::Pop3 | ListenerProtocol::Http));
+    !may_choose || section.take_or("sendfile", &value_kind::FLAG, true)
+}
+
+/// Whether a listener serves mailboxes by HTTP, so that users must log in.
+pub(super) fn serves_mailboxes(section: &mut Section<'_, '_>, protocol: Option<ListenerProtocol>) -> bool {
+    protocol == Some(ListenerProtocol::Http) && section.take_or("mailboxes", &value_kind::FLAG, false)
+}
+
+/// What a listener serves by HTTP: files, or mailboxes.
+pub(super) fn http_listener(
     section: &mut Section<'_, '_>,
-    protocol: Option<ListenerProtocol>,
+    serves_mailboxes: bool,
     requires_login: bool,
+    sendfile: bool,
     inputs: &ListenerInputs<'_>,
-) -> (bool, Option<Box<HttpSettings>>) {
-    let sendfile = match protocol {
-        Some(ListenerProtocol::Pop3 | ListenerProtocol::Http) => section.take_or("sendfile", &value_kind::FLAG, true),
-        _ => true,
+) -> Option<Box<HttpSettings>> {
+    let content = if serves_mailboxes {
+        for key in ["files", "index", "listing"] {
+            section.reject(key, "expected only without `mailboxes`");
+        }
+        let (lock_timeout, limits) = (inputs.pop3.maildrop.lock_timeout, inputs.http.mailboxes);
+        Some(ContentSettings::Mailboxes(MailboxSettings { lock_timeout, limits }))
+    } else {
+        files(section, requires_login, inputs).map(ContentSettings::Files)
     };
-    if protocol != Some(ListenerProtocol::Http) {
-        return (sendfile, None);
-    }
-    let files = section.take_required("files", &value_kind::TEXT);
-    let files = files.and_then(|files| fill_path(section, "files", &files, inputs.data_dir));
-    let index = section.list("index", &value_kind::TEXT);
-    let lists_folders = section.take_or("listing", &value_kind::FLAG, false);
     let realm = section.take("realm", &value_kind::TEXT);
-    let Some(files) = files else { return (sendfile, None) };
-    let defaults = HttpSettings::new(files);
-    let settings = HttpSettings {
-        index: index.map_or(defaults.index, |names| unspanned(names).into_iter().map(Into::into).collect()),
-        lists_folders,
+    let defaults = HttpSettings::new(content?);
+    Some(Box::new(HttpSettings {
         sendfile,
-        requires_login,
         realm: realm.map_or(defaults.realm, Into::into),
         clear_text_logins: inputs.logins.clear_text,
-        cache: inputs.http.cache,
         limits: inputs.http.limits,
         ..defaults
-    };
-    (sendfile, Some(Box::new(settings)))
+    }))
 }
 
-pub(super) fn proxy(
-    document: &mut Section<'_, '_>,
-    data_dir: &Path,
-    listeners: &[ListenerSettings],
-) -> ProxySettings {
+fn files(section: &mut Section<'_, '_>, requires_login: bool, inputs: &ListenerInputs<'_>) -> Option<FileSettings> {
+    section.report_if_missing("files", "the folder to serve, or mailboxes = true");
+    let folder = section.take_spanned("files", &value_kind::TEXT);
+    let folder = folder.and_then(|folder| fill_path(section, "files", &folder, inputs.data_dir));
+    let index = section.list("index", &value_kind::TEXT);
+    let lists_folders = section.take_or("listing", &value_kind::FLAG, false);
+    let defaults = FileSettings::new(folder?);
+    Some(FileSettings {
+        index: index.map_or(defaults.index, |names| unspanned(names).into_iter().map(Into::into).collect()),
+        lists_folders,
+        requires_login,
+        cache: inputs.http.cache,
+        ..defaults
+    })
+}
+
+pub(super) fn proxy(document: &mut Section<'_, '_>, data_dir: &Path, listeners: &[ListenerSettings]) -> ProxySettings {
     let defaults = ProxySettings::default();
     let Some(mut s) = document.section("proxy") else { return defaults };
     let backends = defaults.backends;

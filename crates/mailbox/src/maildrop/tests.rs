@@ -82,6 +82,23 @@ fn a_new_maildir_gets_uids_in_the_order_of_delivery_and_keeps_them() {
 }
 
 #[test]
+fn a_view_has_the_messages_of_a_session_and_does_not_wait_for_it() {
+    let root = maildir(&["new/3.c.mx", "cur/2.b.mx:2,S"]);
+    let session = open(&root);
+    let view = MaildropView::open(root.path(), Duration::ZERO).unwrap();
+    assert_eq!((view.len(), view.uid(0), view.uid(1)), (2, 1, 2));
+    let told = uids(&session);
+    assert!((0..2).all(|message| told[message].starts_with(&format!("{:08x}", view.uid(message)))), "{told:?}");
+    assert_eq!((view.find_uid(2), view.find_uid(3), view.octets(0)), (Some(1), None, 7));
+    fs::rename(root.path().join("new/3.c.mx"), root.path().join("cur/3.c.mx:2,S")).unwrap();
+    assert_eq!(view.open_message(1, false).unwrap().octets, 6);
+    fs::remove_file(root.path().join("cur/3.c.mx:2,S")).unwrap();
+    assert_eq!(view.open_message(1, false).unwrap_err().kind(), io::ErrorKind::NotFound);
+    let missing = MaildropView::open(&root.path().join("none"), Duration::ZERO).unwrap();
+    assert!(missing.is_empty() && missing.find_uid(1).is_none());
+}
+
+#[test]
 fn what_dovecot_recorded_is_used_and_kept() {
     let root = maildir(&["cur/1.a:2,S", "cur/2.b:2,", "cur/3.c:2,", "cur/4.d,W=8:2,", "new/5.e"]);
     let known = "2 W700 Z9 :1.a\n3 P :2.b\n5 Pold@id Gaf :3.c\n7 O1 :4.d,W=8\n";

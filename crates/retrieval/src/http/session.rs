@@ -1,24 +1,20 @@
-//! The session of one client: answers its requests with files, and checks its logins.
+//! The session of one client: checks its logins, and has its requests answered.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
-use std::fs::File;
 use std::hash::BuildHasher;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mail::{MailEvent, Timestamp};
-use net::{AdmittedClient, ConnectionHandler, FileRange, OutputPiece, run_on_disk_thread};
+use net::{AdmittedClient, ConnectionHandler, FileRange, OutputPiece};
 use protocol::http::server::{
-    BasicCredentials, ErrorStatus, HttpDate, HttpOutput, HttpRequest, HttpResponse, HttpServer, encode_path,
+    BasicCredentials, ErrorStatus, HttpDate, HttpOutput, HttpRequest, HttpResponse, HttpServer,
 };
 use protocol::sasl::PasswordVerdict;
-use rustix::io::Errno;
 
-use super::HttpProtocol;
-use super::file_root::DiskWait;
-use super::file_store::{FindTime, Found};
+use super::mailboxes::UserMailbox;
+use super::{HttpContent, HttpProtocol, OpenFile, RequestTime, ResponseSource};
 use crate::RetrievalListener;
 
 /// How long a connection is logged in without asking again, as long as it sends the same credentials.
@@ -33,22 +29,18 @@ pub(super) struct HttpSession {
     listener: RetrievalListener<HttpProtocol>,
     client: AdmittedClient,
     server: HttpServer,
-    /// The file of the response that is being sent.
-    file: Option<OpenFile>,
+    /// What the response that is being sent comes from.
+    source: ResponseSource,
     /// Boxed: most listeners need no login.
     login: Option<Box<Login>>,
-}
-
-/// A file, and the path that it was asked for by.
-struct OpenFile {
-    file: File,
-    path: Arc<[u8]>,
 }
 
 /// A login that succeeded.
 struct Login {
     credentials: BasicCredentials,
     valid_until: Timestamp,
+    /// The mailbox of this user, and of no other one.
+    mailbox: UserMailbox,
 }
 
 impl HttpSession {
@@ -57,58 +49,34 @@ impl HttpSession {
         // Hashes have random keys.
         let seed = RandomState::new().hash_one(now);
         let server = HttpServer::new(listener.protocol.server_config.clone(), now, seed);
-        HttpSession { listener, client, server, file: None, login: None }
+        HttpSession { listener, client, server, source: ResponseSource::default(), login: None }
     }
 
     /// The response from the cache, which needs no question to anyone.
     fn cached_response(&self, request: &HttpRequest, now: Timestamp) -> Option<HttpResponse> {
-        let HttpProtocol { settings, files, .. } = &self.listener.protocol;
-        if settings.requires_login && !self.is_logged_in(request, now) {
+        let HttpProtocol { settings, content, .. } = &self.listener.protocol;
+        let HttpContent::Files(files) = content else { return None };
+        if settings.content.requires_login() && !self.is_logged_in(request, now) {
             return None;
         }
         files.cached(&request.path, now).map(HttpResponse::Resource)
     }
 
     async fn respond(&mut self, request: HttpRequest) -> HttpResponse {
-        match self.check_login(&request).await {
-            Ok(()) => self.find_file(request).await,
-            Err(status) => HttpResponse::Error(status),
+        if let Err(status) = self.check_login(&request).await {
+            return HttpResponse::Error(status);
         }
-    }
-
-    async fn find_file(&mut self, request: HttpRequest) -> HttpResponse {
-        let HttpRequest { path, query, .. } = request;
-        let path: Arc<[u8]> = path.into();
-        let now = FindTime { steady: net::steady_now(), wall: SystemTime::now().into() };
-        let files = &self.listener.protocol.files;
-        let found = match files.find(&path, now, DiskWait::Never) {
-            Err(Errno::AGAIN) => {
-                let (files, path) = (files.clone(), path.clone());
-                let find = move || files.find(&path, now, DiskWait::Allowed);
-                run_on_disk_thread(find).await.and_then(|found| Ok(found?))
+        let (context, now) = (&self.listener.context, RequestTime::now());
+        let answer = match (&self.listener.protocol.content, &mut self.login) {
+            (HttpContent::Files(files), _) => files.respond(request, now, &*context.operator_log).await,
+            (HttpContent::Mailboxes(mailboxes), Some(login)) => {
+                mailboxes.respond(&mut login.mailbox, &request, now, context).await
             }
-            found => found.map_err(io::Error::from),
+            // Mailboxes require a login, and it has succeeded.
+            (HttpContent::Mailboxes(_), None) => HttpResponse::Error(ErrorStatus::Unauthorized).into(),
         };
-        match found {
-            Ok(Found::Small(file)) => HttpResponse::Resource(file.resource.clone()),
-            Ok(Found::Large(resource, file)) => {
-                self.file = Some(OpenFile { file, path });
-                HttpResponse::Resource(Arc::new(resource))
-            }
-            Ok(Found::Folder) => HttpResponse::Moved(folder_location(&path, query.as_deref())),
-            Ok(Found::Listing(page)) => HttpResponse::Page(page.into()),
-            Ok(Found::Forbidden) => HttpResponse::Error(ErrorStatus::Forbidden),
-            Ok(Found::Missing) => HttpResponse::Error(ErrorStatus::NotFound),
-            Err(error) => {
-                self.report_unreadable(&path, &error);
-                HttpResponse::Error(ErrorStatus::Unavailable)
-            }
-        }
-    }
-
-    fn report_unreadable(&self, path: &[u8], error: &io::Error) {
-        let path = path.escape_ascii();
-        self.listener.context.operator_log.log_line(format_args!("cannot serve {path}: {error}"));
+        self.source = answer.source;
+        answer.response
     }
 
     fn is_logged_in(&self, request: &HttpRequest, now: Timestamp) -> bool {
@@ -119,7 +87,7 @@ impl HttpSession {
     /// Checks the credentials of a request, if they are required.
     async fn check_login(&mut self, request: &HttpRequest) -> Result<(), ErrorStatus> {
         let (context, settings) = (&self.listener.context, &self.listener.protocol.settings);
-        if !settings.requires_login || self.is_logged_in(request, net::steady_now()) {
+        if !settings.content.requires_login() || self.is_logged_in(request, net::steady_now()) {
             return Ok(());
         }
         self.login = None;
@@ -131,11 +99,11 @@ impl HttpSession {
         let BasicCredentials { user, password } = credentials;
         let client = Some(self.client.address);
         let verdict = checker.answer_password(user, password, client, &*context.operator_log).await;
-        let (result, refusal) = match verdict {
-            PasswordVerdict::Accepted { .. } => ("ok", None),
-            PasswordVerdict::Refused => ("refused", Some(ErrorStatus::Unauthorized)),
-            PasswordVerdict::Throttled => ("throttled", Some(ErrorStatus::TooManyRequests)),
-            PasswordVerdict::Unavailable => ("unavailable", Some(ErrorStatus::Unavailable)),
+        let (result, accepted) = match verdict {
+            PasswordVerdict::Accepted { user } => ("ok", Ok(user)),
+            PasswordVerdict::Refused => ("refused", Err(ErrorStatus::Unauthorized)),
+            PasswordVerdict::Throttled => ("throttled", Err(ErrorStatus::TooManyRequests)),
+            PasswordVerdict::Unavailable => ("unavailable", Err(ErrorStatus::Unavailable)),
         };
         context.event_log.write(MailEvent::Login {
             client,
@@ -144,11 +112,9 @@ impl HttpSession {
             mechanism: "BASIC",
             result,
         });
-        if let Some(status) = refusal {
-            return Err(status);
-        }
+        let mailbox = UserMailbox::new(accepted?);
         let valid_until = net::steady_now() + LOGIN_TIME_MAX;
-        self.login = Some(Box::new(Login { credentials: credentials.clone(), valid_until }));
+        self.login = Some(Box::new(Login { credentials: credentials.clone(), valid_until, mailbox }));
         Ok(())
     }
 }
@@ -163,6 +129,9 @@ impl ConnectionHandler for HttpSession {
     }
 
     fn handle_timeout(&mut self, now: Timestamp) {
+        if let Some(login) = &mut self.login {
+            login.mailbox.expire(now);
+        }
         self.server.handle_timeout(now);
     }
 
@@ -185,7 +154,7 @@ impl ConnectionHandler for HttpSession {
     }
 
     fn output(&self) -> OutputPiece<'_> {
-        match (self.server.output(), &self.file) {
+        match (self.server.output(), &self.source.file) {
             (HttpOutput::Bytes(bytes), _) => OutputPiece::Bytes(bytes),
             (HttpOutput::Pair(first, second), _) => OutputPiece::Pair(first, second),
             (HttpOutput::Head(bytes), _) => OutputPiece::Head(bytes),
@@ -203,23 +172,27 @@ impl ConnectionHandler for HttpSession {
 
     fn handle_sent(&mut self, count: usize) {
         self.server.handle_sent(net::steady_now(), count);
-        if self.file.is_some() && !self.server.is_sending() {
-            self.file = None;
+        if !self.server.is_sending() {
+            self.source = ResponseSource::default();
         }
     }
 
     fn handle_file_failed(&mut self, error: &io::Error) {
-        if let Some(open) = &self.file {
-            self.report_unreadable(&open.path, error);
-        }
+        let Some(OpenFile { path, .. }) = &self.source.file else { return };
+        let user = self.login.as_ref().map(|login| format!(" to user {:?}", login.credentials.user));
+        let user = user.unwrap_or_default();
+        self.listener.context.operator_log.log_line(format_args!("cannot serve {path}{user}: {error}"));
     }
 
     fn has_work(&self) -> bool {
         self.server.has_work()
     }
 
+    /// Also when to forget the listing of a mailbox.
     fn deadline(&self) -> Option<Timestamp> {
-        self.server.deadline()
+        let deadline = self.server.deadline()?;
+        let expiry = self.login.as_ref().and_then(|login| login.mailbox.expiry());
+        Some(expiry.map_or(deadline, |expiry| expiry.min(deadline)))
     }
 
     fn wants_close(&self) -> bool {
@@ -233,10 +206,4 @@ fn with_date<T>(work: impl FnOnce(&HttpDate) -> T) -> T {
         date.advance(SystemTime::now().into());
         work(date)
     })
-}
-
-/// Where a folder is whose path has no final slash.
-fn folder_location(path: &[u8], query: Option<&[u8]>) -> String {
-    let query = query.map(|query| format!("?{}", String::from_utf8_lossy(query))).unwrap_or_default();
-    format!("{}/{query}", encode_path(path))
 }

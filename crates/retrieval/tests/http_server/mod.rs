@@ -18,7 +18,7 @@ use net::{
     BoundListener, ConnectionLimiter, ConnectionLimits, InheritedSockets, ListenerOpener, SessionWorkers, TlsServer,
     TlsVersion,
 };
-use retrieval::http::{HttpProtocol, HttpSettings};
+use retrieval::http::{ContentSettings, FileSettings, HttpProtocol, HttpSettings, MailboxSettings};
 use retrieval::{MailboxHome, MailboxLocator, RetrievalContext, RetrievalListener};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
@@ -46,9 +46,10 @@ pub(crate) struct TestLog(Mutex<Vec<String>>);
 
 struct NoGauges;
 
-struct NoMailboxes;
+/// Maildirs in a folder, named as their users.
+struct Mailboxes(PathBuf);
 
-/// Bob's password is `secret`; the table is unavailable for `down`.
+/// The password of all users is `secret`; the table is unavailable for `down`.
 struct Passwords;
 
 impl Server {
@@ -62,14 +63,27 @@ impl Server {
         let folder = TempDir::new().unwrap();
         let root = folder.path().join("root");
         fs::create_dir(&root).unwrap();
-        let mut settings = HttpSettings::new(root);
+        let mut settings = HttpSettings::new(ContentSettings::Files(FileSettings::new(root)));
         change(&mut settings);
+        Server::serve(has_tls, settings, folder)
+    }
+
+    /// Serves mailboxes, also to users who log in in clear text.
+    pub(crate) fn start_mailboxes(has_tls: bool, change: impl FnOnce(&mut HttpSettings)) -> Server {
+        let mut settings = HttpSettings::new(ContentSettings::Mailboxes(MailboxSettings::default()));
+        settings.clear_text_logins = true;
+        change(&mut settings);
+        Server::serve(has_tls, settings, TempDir::new().unwrap())
+    }
+
+    fn serve(has_tls: bool, settings: HttpSettings, folder: TempDir) -> Server {
         let log = Arc::<TestLog>::default();
         let files = tls_peer::issue(folder.path(), "a", &["files.example.org"], |_| {});
         let limits = ConnectionLimits { sessions_per_client_max: 500, ..ConnectionLimits::default() };
         let limiter = ConnectionLimiter::new(limits);
+        let mailboxes = Mailboxes(folder.path().join("mail"));
         let listener = RetrievalListener {
-            context: Arc::new(context(&log, limiter.clone())),
+            context: Arc::new(context(&log, limiter.clone(), mailboxes)),
             protocol: HttpProtocol::new(settings).unwrap(),
             tls_server: Some(Arc::new(TlsServer::new(vec![files], TlsVersion::V1_2, PATIENCE).unwrap())),
             has_implicit_tls: has_tls,
@@ -81,6 +95,13 @@ impl Server {
         let listeners = vec![BoundListener::new(socket, "http", [listener.clone(), listener])];
         let workers = SessionWorkers::start(listeners, [ready(()), ready(())], &log).unwrap();
         Server { folder, workers, address, has_tls, limiter, log }
+    }
+
+    /// The Maildir of a user.
+    pub(crate) fn maildir(&self, user: &str) -> PathBuf {
+        let maildir = self.folder.path().join("mail").join(user);
+        ["tmp", "new", "cur"].iter().for_each(|part| fs::create_dir_all(maildir.join(part)).unwrap());
+        maildir
     }
 
     /// The path of a file of the server; `../x` is outside of its folder.
@@ -124,13 +145,13 @@ impl Server {
     }
 }
 
-fn context(log: &Arc<TestLog>, connection_limiter: Arc<ConnectionLimiter>) -> RetrievalContext {
+fn context(log: &Arc<TestLog>, connection_limiter: Arc<ConnectionLimiter>, mailboxes: Mailboxes) -> RetrievalContext {
     let settings = CredentialCheckerSettings { threads: 1, ..CredentialCheckerSettings::default() };
     let source = CredentialSource::Table(Arc::new(Passwords));
     RetrievalContext {
         hostname: "files.example.org".into(),
         credentials: Some(CredentialChecker::new(source, settings, [7; 32]).unwrap()),
-        mailboxes: Arc::new(NoMailboxes),
+        mailboxes: Arc::new(mailboxes),
         load: LoadMonitor::new(NoGauges, LoadLimits::default(), |_, _| {}).handle(),
         connection_limiter,
         counters: Arc::default(),
@@ -182,9 +203,14 @@ impl GaugeReader for NoGauges {
     }
 }
 
-impl MailboxLocator for NoMailboxes {
-    fn locate<'a>(&'a self, _user: &'a str) -> BoxFuture<'a, MailboxHome> {
-        Box::pin(ready(MailboxHome::Unknown))
+impl MailboxLocator for Mailboxes {
+    fn locate<'a>(&'a self, user: &'a str) -> BoxFuture<'a, MailboxHome> {
+        Box::pin(ready(match user {
+            "elsewhere" => MailboxHome::OtherHost("mx2.example.org".into()),
+            "homeless" => MailboxHome::Unknown,
+            "lost" => MailboxHome::Unavailable("no cable".to_owned()),
+            user => MailboxHome::Here(self.0.join(user)),
+        }))
     }
 }
 
@@ -195,9 +221,8 @@ impl Table for Passwords {
 
     fn lookup<'a>(&'a self, keys: &'a [&'a str]) -> LookupFuture<'a> {
         let answer = |key: &&str| match *key {
-            "bob" => LookupAnswer::Found(vec!["{PLAIN}secret".to_owned()]),
             "down" => LookupAnswer::Unavailable("no cable".to_owned()),
-            _ => LookupAnswer::NotFound,
+            _ => LookupAnswer::Found(vec!["{PLAIN}secret".to_owned()]),
         };
         Box::pin(ready(keys.iter().map(answer).collect()))
     }
@@ -234,7 +259,12 @@ impl Client {
     }
 
     pub(crate) async fn head(&mut self, path: &str) -> Response {
-        self.send(&format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
+        self.head_with(path, "").await
+    }
+
+    /// With more fields, each with its CRLF.
+    pub(crate) async fn head_with(&mut self, path: &str, fields: &str) -> Response {
+        self.send(&format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n")).await;
         self.response_head().await
     }
 

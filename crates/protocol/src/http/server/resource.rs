@@ -1,5 +1,7 @@
 //! What a path stands for: its content, and the fields that describe it, formatted once.
 
+use std::borrow::Cow;
+
 use mail::Timestamp;
 
 /// A resource. The fields of its responses are made when it is, since many responses have them.
@@ -9,9 +11,9 @@ pub struct Resource {
     /// With its quotes.
     etag: Box<str>,
     modified: Timestamp,
-    content_type: &'static str,
-    /// Content-Length of the whole, Content-Type, what every response has, and the validators, each
-    /// with CRLF.
+    content_type: Cow<'static, str>,
+    /// Content-Length of the whole, Content-Type, what every response has, the validators, and what
+    /// was added, each with CRLF.
     fields: Box<[u8]>,
     /// Where the parts of `fields` after Content-Length begin.
     type_at: usize,
@@ -35,7 +37,14 @@ impl Resource {
     /// `version` changes with every change of the content: visible ASCII without quotes, for a
     /// strong entity tag (RFC 9110 section 8.8.3). `modified` is cut to seconds, and must not be in
     /// the future.
-    pub fn new(content: Content, version: &str, modified: Timestamp, content_type: &'static str) -> Resource {
+    /// The content type has no control characters.
+    pub fn new(
+        content: Content,
+        version: &str,
+        modified: Timestamp,
+        content_type: impl Into<Cow<'static, str>>,
+    ) -> Resource {
+        let content_type = content_type.into();
         let octets = content.octets();
         let modified = Timestamp(modified.seconds() * 1000);
         let etag = format!("\"{version}\"");
@@ -55,6 +64,16 @@ impl Resource {
             common_at,
             validators_at: common_at + common.len(),
         }
+    }
+
+    /// Adds a field to all responses with this resource, also to those that say that it has not
+    /// changed. Control characters are left out of its value.
+    #[must_use]
+    pub fn with_field(self, name: &'static str, value: &str) -> Resource {
+        let value: String = value.chars().filter(|character| !character.is_control()).collect();
+        let mut fields = self.fields.into_vec();
+        fields.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        Resource { fields: fields.into(), ..self }
     }
 
     /// Its length.
@@ -78,8 +97,8 @@ impl Resource {
         self.modified
     }
 
-    pub(super) fn content_type(&self) -> &'static str {
-        self.content_type
+    pub(super) fn content_type(&self) -> &str {
+        &self.content_type
     }
 
     /// The fields of a response with the whole resource.

@@ -23,7 +23,12 @@ pub enum HttpResponse {
     /// driver keeps its file until the next request.
     Resource(Arc<Resource>),
     /// A page in HTML that is made for this response.
-    Page(Box<[u8]>),
+    Page {
+        /// In UTF-8.
+        html: Box<[u8]>,
+        /// Further fields, each with its CRLF.
+        fields: &'static str,
+    },
     /// The resource is at another path, encoded by [`encode_path`](super::encode_path), with a query
     /// if the request had one.
     Moved(String),
@@ -48,7 +53,8 @@ pub enum ErrorStatus {
     RequestTimeout,
     /// The resource is not the version that the client named.
     PreconditionFailed,
-    /// The body is too large; the connection is closed.
+    /// The body of the request is too large, and the connection is closed; or what the driver would
+    /// have to load for the response.
     ContentTooLarge,
     /// The expectation is unknown; the connection is closed.
     ExpectationFailed,
@@ -111,7 +117,7 @@ impl ResponseWriter<'_> {
     pub(super) fn write(&self, response: HttpResponse, conditions: Option<&Conditions>) -> Outbox {
         match response {
             HttpResponse::Resource(resource) => self.resource(resource, conditions),
-            HttpResponse::Page(page) => self.page("200 OK", "", &page),
+            HttpResponse::Page { html, fields } => self.page("200 OK", fields, &html),
             HttpResponse::Moved(location) => {
                 let location = format!("Location: {location}\r\n");
                 self.page("301 Moved Permanently", &location, &error_page("301 Moved Permanently"))

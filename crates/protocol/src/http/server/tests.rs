@@ -24,7 +24,11 @@ fn file_octet(place: u64) -> u8 {
 }
 
 fn resource(content: Content) -> HttpResponse {
-    HttpResponse::Resource(Arc::new(Resource::new(content, "v1", Timestamp(784_000_000_999), "text/plain")))
+    HttpResponse::Resource(Arc::new(plain_text(content)))
+}
+
+fn plain_text(content: Content) -> Resource {
+    Resource::new(content, "v1", Timestamp(784_000_000_999), "text/plain")
 }
 
 impl Driver {
@@ -40,7 +44,14 @@ impl Driver {
             b"/file" => resource(Content::File { octets: FILE_OCTETS }),
             b"/empty" => resource(Content::Bytes(Box::default())),
             b"/folder" => HttpResponse::Moved("/folder/".to_owned()),
-            b"/folder/" => HttpResponse::Page(b"<p>list".as_slice().into()),
+            b"/folder/" => {
+                HttpResponse::Page { html: b"<p>list".as_slice().into(), fields: "Cache-Control: private\r\n" }
+            }
+            b"/part" => {
+                let part = plain_text(Content::Bytes(b"a part".as_slice().into()));
+                let part = part.with_field("Content-Disposition", "attachment\r\nSet-Cookie: x\u{85}");
+                HttpResponse::Resource(Arc::new(part.with_field("Cache-Control", "private")))
+            }
             b"/secret" if request.authorization.is_none() => HttpResponse::Error(ErrorStatus::Unauthorized),
             b"/secret" => HttpResponse::Error(ErrorStatus::Unavailable),
             _ => HttpResponse::Error(ErrorStatus::NotFound),
@@ -145,6 +156,21 @@ fn a_resource_is_sent_with_its_fields() {
     let mut driver = Driver::new(HttpServerLimits::default(), usize::MAX);
     driver.handle(get("/", "").as_bytes());
     assert!(String::from_utf8_lossy(&driver.output).contains("\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"));
+}
+
+#[test]
+fn an_added_field_is_in_all_responses_with_the_resource() {
+    let added = "Content-Disposition: attachmentSet-Cookie: x\r\nCache-Control: private\r\n";
+    for (fields, status) in [
+        ("", "200 OK"),
+        ("Range: bytes=0-1\r\n", "206 Partial Content"),
+        ("Range: bytes=0-0,2-3\r\n", "206 Partial Content"),
+        ("If-None-Match: *\r\n", "304 Not Modified"),
+    ] {
+        let response = play(&get("/part", fields));
+        let is_found = response.contains(&format!("{VALIDATORS}{added}"));
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}\r\n")) && is_found, "{response}");
+    }
 }
 
 #[test]
@@ -349,7 +375,9 @@ fn other_responses_of_the_driver_have_their_fields() {
     assert!(moved.starts_with("HTTP/1.1 301 ") && moved.contains("Location: /folder/\r\n"), "{moved}");
     let page = play(&get("/folder/", ""));
     assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n") && page.ends_with("\r\n\r\n<p>list"));
-    assert!(page.contains("Content-Type: text/html; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n"));
+    let fields =
+        "Content-Type: text/html; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nCache-Control: private\r\n";
+    assert!(page.contains(fields), "{page}");
     let asked = play(&get("/secret", "Authorization: Bearer x\r\n"));
     assert!(asked.contains("WWW-Authenticate: Basic realm=\"the \\\"realm\\\"\", charset=\"UTF-8\"\r\n"), "{asked}");
     let unavailable = play(&get("/secret", "Authorization: Basic Ym9iOng=\r\n"));

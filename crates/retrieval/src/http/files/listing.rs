@@ -7,6 +7,8 @@ use protocol::http::server::encode_path;
 use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
+use crate::http::html::escape;
+
 /// Names in a listing; the page says so if there are more.
 const NAMES_MAX: usize = 10_000;
 
@@ -46,21 +48,6 @@ fn page(path: &[u8], names: &[Vec<u8>], is_cut: bool) -> String {
         let _ = writeln!(page, "<p>More than {NAMES_MAX} names; the others are not listed.");
     }
     page
-}
-
-fn escape(text: &[u8]) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in String::from_utf8_lossy(text).chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::http::file_version::DiskWait;
+
 /// The kernel may refuse a path with a link upwards while another process renames folders
 /// (openat2(2), EAGAIN).
 const TRIES_MAX: usize = 4;
@@ -27,15 +29,6 @@ pub enum HttpSetupError {
     /// The kernel cannot confine paths to a folder.
     #[error("cannot confine paths to a folder: openat2 failed ({0}); Linux 5.12 or later is required")]
     Unconfined(io::Error),
-}
-
-/// Whether a call may wait for the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DiskWait {
-    /// No: what would wait fails with `AGAIN`.
-    Never,
-    /// Yes, on a disk thread.
-    Allowed,
 }
 
 /// The open folder.

@@ -10,14 +10,24 @@ use std::time::Duration;
 
 use mail::Timestamp;
 use parking_lot::Mutex;
+use protocol::http::server::Resource;
 
 use super::FileCacheSettings;
-use super::small_file::SmallFile;
+use crate::http::file_version::FileStamp;
 
 /// Threads rarely meet in one of so many parts.
 const SHARDS: usize = 16;
 /// What an entry needs beside its content and path, roughly.
 const ENTRY_OCTETS: usize = 512;
+
+/// A file in memory.
+#[derive(Debug)]
+pub(super) struct SmallFile {
+    pub(super) resource: Arc<Resource>,
+    pub(super) stamp: FileStamp,
+    /// A later change shows in the stamp.
+    pub(super) is_settled: bool,
+}
 
 /// The cache.
 pub(super) struct FileCache {

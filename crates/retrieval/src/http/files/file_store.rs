@@ -5,22 +5,18 @@ use std::sync::Arc;
 
 use mail::Timestamp;
 use protocol::http::server::{Content, Resource};
-use rustix::fs::{Stat, fstat};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::content_type::content_type;
-use super::file_cache::FileCache;
-use super::file_root::{DiskWait, FileRoot, HttpSetupError, OpenedPath};
-use super::small_file::{FileStamp, SmallFile, read};
-use super::{HttpSettings, listing};
-
-/// Files up to this length are read into memory; one copy costs less than the calls that it saves.
-const SMALL_OCTETS_MAX: u64 = 64 << 10;
-/// How often a file is read that changes while it is read.
-const READS_MAX: usize = 3;
+use super::file_cache::{FileCache, SmallFile};
+use super::file_root::{FileRoot, HttpSetupError, OpenedPath};
+use super::{FileSettings, listing};
+use crate::http::RequestTime;
+use crate::http::file_version::{self, DiskWait, FileStamp};
 
 /// The folder and the cache.
-pub(super) struct FileStore {
+pub(in crate::http) struct FileStore {
     root: FileRoot,
     cache: FileCache,
     index: Vec<Box<str>>,
@@ -39,15 +35,6 @@ pub(super) enum Found {
     Missing,
 }
 
-/// When a path is looked up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FindTime {
-    /// Of the clock that measures how long a file is trusted.
-    pub(super) steady: Timestamp,
-    /// Of the clock of the file system; not after any read.
-    pub(super) wall: Timestamp,
-}
-
 /// What a search depends on beside its path.
 struct Search<'a> {
     /// What the path led to before.
@@ -57,9 +44,9 @@ struct Search<'a> {
 }
 
 impl FileStore {
-    pub(super) fn open(settings: &HttpSettings) -> Result<FileStore, HttpSetupError> {
+    pub(in crate::http) fn open(settings: &FileSettings) -> Result<FileStore, HttpSetupError> {
         Ok(FileStore {
-            root: FileRoot::open(&settings.files)?,
+            root: FileRoot::open(&settings.folder)?,
             cache: FileCache::new(&settings.cache),
             index: settings.index.clone(),
             lists_folders: settings.lists_folders,
@@ -67,13 +54,13 @@ impl FileStore {
     }
 
     /// The resource of a path, if it was checked a moment ago.
-    pub(super) fn cached(&self, path: &[u8], now: Timestamp) -> Option<Arc<Resource>> {
+    pub(in crate::http) fn cached(&self, path: &[u8], now: Timestamp) -> Option<Arc<Resource>> {
         let cached = self.cache.get(path, now)?;
         cached.is_fresh.then(|| cached.file.resource.clone())
     }
 
     /// Finds what a path stands for now. Fails with `AGAIN` if this would have to wait for the disk.
-    pub(super) fn find(&self, path: &[u8], now: FindTime, wait: DiskWait) -> Result<Found, Errno> {
+    pub(super) fn find(&self, path: &[u8], now: RequestTime, wait: DiskWait) -> Result<Found, Errno> {
         let known = self.cache.get(path, now.steady).map(|cached| cached.file);
         let search = Search { known: known.as_ref(), wall: now.wall, wait };
         let found = match self.find_uncached(path, &search) {
@@ -134,32 +121,18 @@ fn is_hidden(path: &[u8]) -> bool {
 impl Search<'_> {
     /// Reads the file if it is small, and not known in this version.
     fn load(&self, path: &[u8], file: File, stat: &Stat) -> Result<Found, Errno> {
-        let mut stamp = FileStamp::new(stat);
+        let stamp = FileStamp::new(stat);
         if let Some(known) = self.known.filter(|known| known.is_settled && known.stamp == stamp) {
             return Ok(Found::Small(known.clone()));
         }
-        for _ in 0..READS_MAX {
-            if stamp.octets > SMALL_OCTETS_MAX {
-                break;
-            }
-            let bytes = read(&file, stamp.octets as usize, self.wait)?;
-            let after = FileStamp::new(&fstat(&file)?);
-            if after == stamp && bytes.len() as u64 == stamp.octets {
-                let resource = Arc::new(self.resource(stamp, Content::Bytes(bytes.into()), path));
-                let is_settled = stamp.is_settled(self.wall);
-                return Ok(Found::Small(Arc::new(SmallFile { resource, stamp, is_settled })));
-            }
-            stamp = after;
+        let (stamp, content) = file_version::load(&file, stamp, self.wait)?;
+        let is_large = matches!(content, Content::File { .. });
+        let resource = stamp.resource(content, self.wall, content_type(path));
+        if is_large {
+            return Ok(Found::Large(resource, file));
         }
-        // Also a file that grows all the time: so much of it exists.
-        Ok(Found::Large(self.resource(stamp, Content::File { octets: stamp.octets }, path), file))
-    }
-
-    fn resource(&self, stamp: FileStamp, content: Content, path: &[u8]) -> Resource {
-        let version = format!("{:x}-{:x}-{:x}", stamp.inode, stamp.octets, stamp.modified);
-        // A time in the future must not be sent (RFC 9110 section 8.8.2.1).
-        let millis = u64::try_from(stamp.modified / 1_000_000).unwrap_or(0);
-        Resource::new(content, &version, Timestamp(millis).min(self.wall), content_type(path))
+        let is_settled = stamp.is_settled(self.wall);
+        Ok(Found::Small(Arc::new(SmallFile { resource: Arc::new(resource), stamp, is_settled })))
     }
 }
 
@@ -167,8 +140,8 @@ impl Search<'_> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::small_file::SETTLED_AFTER;
     use super::*;
+    use crate::http::file_version::SETTLED_AFTER;
 
     #[test]
     fn hidden_names_are_those_with_a_dot() {
@@ -181,18 +154,18 @@ mod tests {
     }
 
     /// A store with a folder of files that are as long as their numbers say, and a time of its clocks.
-    fn store(count: usize, entries_max: usize, octets_max: usize) -> (FileStore, tempfile::TempDir, FindTime) {
+    fn store(count: usize, entries_max: usize, octets_max: usize) -> (FileStore, tempfile::TempDir, RequestTime) {
         let folder = tempfile::TempDir::new().unwrap();
         for number in 0..count {
             std::fs::write(folder.path().join(number.to_string()), vec![b'x'; number]).unwrap();
         }
-        let mut settings = HttpSettings::new(folder.path().to_owned());
+        let mut settings = FileSettings::new(folder.path().to_owned());
         (settings.cache.entries_max, settings.cache.octets_max) = (entries_max, octets_max);
         let now = std::time::SystemTime::now().into();
-        (FileStore::open(&settings).unwrap(), folder, FindTime { steady: now, wall: now })
+        (FileStore::open(&settings).unwrap(), folder, RequestTime { steady: now, wall: now })
     }
 
-    fn find(store: &FileStore, path: &str, now: FindTime) -> Arc<SmallFile> {
+    fn find(store: &FileStore, path: &str, now: RequestTime) -> Arc<SmallFile> {
         match store.find(path.as_bytes(), now, DiskWait::Allowed).unwrap() {
             Found::Small(file) => file,
             _ => panic!("{path} is not a small file"),
@@ -219,7 +192,7 @@ mod tests {
     #[test]
     fn a_file_is_read_again_unless_its_change_would_show() {
         let (store, folder, now) = store(2, 100, 1 << 20);
-        let later = FindTime { wall: now.wall + SETTLED_AFTER + Duration::from_secs(1), ..now };
+        let later = RequestTime { wall: now.wall + SETTLED_AFTER + Duration::from_secs(1), ..now };
         let new = find(&store, "/1", now);
         let settled = find(&store, "/1", later);
         assert!(!Arc::ptr_eq(&new, &settled), "a file that had just changed was not read again");
