@@ -154,7 +154,7 @@ async fn a_page_has_a_hundred_messages_and_links_to_the_others() {
     };
     let first = get(&mut client, "/").await;
     assert!(subjects(&first).into_iter().eq((102..=201).rev()), "{}", text(&first));
-    assert!(text(&first).contains("201 messages") && text(&first).contains("Fri, 20 Nov 2026 10:11:12 +0100"));
+    assert!(text(&first).contains("<p>Messages: 201</p>") && text(&first).contains("Fri, 20 Nov 2026 10:11:12 +0100"));
     assert!(text(&first).contains("<a href=\"/?page=2\">Older") && !text(&first).contains("Newer"));
     let policy = first.field("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none';"), "{policy}");
@@ -247,7 +247,7 @@ async fn no_path_leads_to_another_mailbox() {
     symlink(alice.join("new/1.a.mx"), bob.join("new/1.a.mx")).unwrap();
     symlink(&alice, bob.join("alice")).unwrap();
     let mut client = server.connect().await;
-    assert!(text(&get(&mut client, "/").await).contains("<p>0 messages</p>"));
+    assert!(text(&get(&mut client, "/").await).contains("<p>Messages: 0</p>"));
     for path in [
         "/1.eml",
         "/1/",
@@ -309,7 +309,7 @@ async fn users_without_a_mailbox_here_get_their_statuses() {
     ] {
         let response = client.get_with("/", &credentials(user)).await;
         assert_eq!(response.status, status, "{user}");
-        assert!(status != 200 || text(&response).contains("<p>0 messages</p>"));
+        assert!(status != 200 || text(&response).contains("<p>Messages: 0</p>"));
     }
     let lines = server.log.lines();
     assert!(lines.contains(&"cannot look up the mailbox of user \"lost\": no cable".to_owned()), "{lines:?}");

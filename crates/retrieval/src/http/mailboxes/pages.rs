@@ -14,7 +14,7 @@ use crate::http::html::escape;
 /// `total` is the number of all messages.
 pub(super) fn messages(user: &str, page: usize, total: usize, rows: &[(u32, u64, MessageHead)]) -> String {
     let mut html = begin(&format!("Mailbox of {user}"));
-    let _ = writeln!(html, "<p>{total} messages</p>");
+    let _ = writeln!(html, "<p>Messages: {total}</p>");
     html.push_str("<table>\n<tr><th>Date</th><th>From</th><th>Subject</th><th>Octets</th><th></th></tr>\n");
     for (uid, octets, head) in rows {
         let subject = if head.subject.trim().is_empty() { "(no subject)" } else { &head.subject };
