@@ -215,7 +215,7 @@ impl MailboxStore {
     }
 
     /// Reads a message of permitted size; None if too much is in memory already. The permit is also
-    /// for a part of it that is decoded, which is not larger.
+    /// for a part of it that is decoded, which is hardly larger.
     fn load(&self, opened: &MessageFile) -> io::Result<Option<LoadedMessage>> {
         let stamp = FileStamp::new(&fstat(&opened.file)?);
         let octets = u32::try_from(opened.octets).map_err(|_| io::ErrorKind::FileTooLarge)?;
