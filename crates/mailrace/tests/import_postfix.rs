@@ -231,6 +231,16 @@ fn no_password_is_in_the_text() {
     assert!(!secrets.is_empty() && secrets.iter().all(|file| file.secret));
 }
 
+/// The first list wins, as in Postfix.
+#[test]
+fn a_table_of_domains_in_two_lists_is_used_once() {
+    let lists = ["mydestination", "virtual_alias_domains", "virtual_mailbox_domains", "relay_domains"];
+    let main: String = lists.map(|list| format!("{list} = unix:passwd.byname\n")).concat();
+    let made = convert(&main, &[]);
+    Config::parse(&made.text, "mailrace.toml", "mail.example.com").unwrap();
+    assert_eq!(made.text.matches("\nnames = ").count(), 1, "{}", made.text);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -235,6 +235,7 @@ impl Conversion<'_> {
         let mut names = self.domain_names("virtual_alias_domains");
         self.draft.mapped("virtual_alias_domains");
         names.names.retain(|name| taken.insert(name.clone()));
+        names.tables.retain(|table| taken.insert(taken_table(table)));
         let delimiter = self.delimiter();
         let keys =
             names.names.iter().map(|name| ("name", name)).chain(names.tables.iter().map(|table| ("names", table)));
@@ -348,7 +349,7 @@ impl Conversion<'_> {
             }
         }
         for table in names.tables {
-            if taken.insert(format!("table {table}")) {
+            if taken.insert(taken_table(&table)) {
                 self.section_of(&class, "names", &table);
             }
         }
@@ -595,6 +596,11 @@ impl Conversion<'_> {
         self.converted_tables.insert(key, made.clone());
         made
     }
+}
+
+/// What stands for a table of domains among the domains that are taken.
+fn taken_table(table: &str) -> String {
+    format!("table {table}")
 }
 
 fn is_domain(text: &str) -> bool {
