@@ -6,9 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -27,13 +27,19 @@ struct Dovecot {
     program: PathBuf,
 }
 
-/// Runs this test again without the rights of root; false if it has none.
+/// Runs this test again without the rights of root; false if it has none. The test program is copied:
+/// the user may not enter the folder that it was built in, such as root's home.
 fn is_run_as_user(test: &str) -> bool {
-    if tempfile::tempdir().unwrap().path().metadata().unwrap().uid() != 0 {
+    let folder = tempfile::tempdir().unwrap();
+    if folder.path().metadata().unwrap().uid() != 0 {
         return false;
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let done = command.args([test, "--exact", "--nocapture"]).uid(USER_ID).gid(USER_ID).output().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args([test, "--exact", "--nocapture"]).current_dir("/").uid(USER_ID).gid(USER_ID);
+    let done = command.output().unwrap();
     print!("{}", String::from_utf8_lossy(&done.stdout));
     eprint!("{}", String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "the test failed as another user");
