@@ -250,7 +250,7 @@ pub struct TuneCheckArgs {
     /// Also show what is well, unknown or absent
     #[arg(long)]
     pub all: bool,
-    /// Also time 50 syncs in the folder of each lane of the spool
+    /// Also time 50 syncs in the folder of each lane of the spool, and the name server
     #[arg(long, conflicts_with = "root")]
     pub probe: bool,
     /// Read /proc, /sys and /etc below this folder: a copy from another host

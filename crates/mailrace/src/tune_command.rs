@@ -1,7 +1,7 @@
 //! `mailrace tune check`: what of this host and of the configuration is not as a mail server needs it.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rustix::termios::tcgetwinsize;
@@ -10,7 +10,7 @@ use crate::cli::TuneCheckArgs;
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use config::Config;
-use tune::{Host, ServerSettings, SyncTimes};
+use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
 
 /// The width of the table if the output is not a terminal, in columns.
 const WIDTH: u16 = 160;
@@ -25,7 +25,7 @@ const WIDTH_MIN: u16 = 80;
 pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     let settings = ServerSettings::from_config(config);
     let host = options.root.as_deref().map_or_else(|| Ok(Host::live()), copied_host)?;
-    let probes = if options.probe { time_syncs(&settings)? } else { Vec::new() };
+    let probes = if options.probe { measure(&host, &settings)? } else { Probes::default() };
     let report = tune::check(&host, &settings);
     let text = match options.json {
         true => tune::render_json(&report, &probes, options.all),
@@ -43,11 +43,11 @@ fn copied_host(root: &Path) -> anyhow::Result<Host> {
     Ok(Host::below(root))
 }
 
-fn time_syncs(settings: &ServerSettings) -> anyhow::Result<Vec<SyncTimes>> {
-    let time = |lane: &std::path::PathBuf| {
-        SyncTimes::measure(lane).with_context(|| format!("timing syncs in {}", lane.display()))
-    };
-    settings.lanes.iter().map(time).collect()
+fn measure(host: &Host, settings: &ServerSettings) -> anyhow::Result<Probes> {
+    let time = |lane: &PathBuf| SyncTimes::measure(lane).with_context(|| format!("timing syncs in {}", lane.display()));
+    let syncs: anyhow::Result<Vec<SyncTimes>> = settings.lanes.iter().map(time).collect();
+    let resolver = ResolverTimes::measure(host, settings).context("asking the name server")?;
+    Ok(Probes { syncs: syncs?, resolver })
 }
 
 fn width() -> u16 {

@@ -78,7 +78,7 @@ fn read(reader: Reader, knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
         Reader::StalledPercent => single(system::stalled_percent(host, &knob.linux)),
         Reader::Governor => single(system::governor(host)),
         Reader::StealPercent => single(Observed::number(system::steal_percent(host))),
-        Reader::Resolver => single(Observed::known(around::name_servers(host, settings))),
+        Reader::Resolver => single(around::name_server_addresses(host, settings)),
         Reader::SyslogSync => single(around::syslog_sync(host)),
         Reader::SlapdIndex => single(around::slapd_index(host, settings)),
         Reader::SlapdLoglevel => single(around::slapd_loglevel(host, settings)),

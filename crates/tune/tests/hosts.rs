@@ -1,5 +1,7 @@
 //! Hosts made of files: a sound one without findings, and one for each knob on which only that knob is wrong.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +11,8 @@ use config::Config;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tune::{
-    CheckReport, FolderFlags, Host, InodeCounts, ServerSettings, Sureness, SyncTimes, SystemCalls, Verdict, check,
-    knobs, render_json, render_text,
+    CheckReport, FolderFlags, Host, InodeCounts, Probes, ResolverTimes, ServerSettings, Sureness, SyncTimes,
+    SystemCalls, Verdict, check, knobs, render_json, render_text,
 };
 
 const CONFIG: &str = r#"
@@ -298,7 +300,7 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
 #[test]
 fn a_sound_host_has_no_finding_and_nothing_unknown() {
     let report = TestHost::sound().check();
-    let text = render_text(&report, &[], true, 200);
+    let text = render_text(&report, &Probes::default(), true, 200);
     assert_eq!((report.findings().count(), report.unknown()), (0, 0), "{text}");
     assert_eq!(report.knobs, knobs().len());
 }
@@ -309,7 +311,7 @@ fn each_spoilt_host_is_found_and_nothing_else() {
         let report = TestHost::spoilt(changes).check();
         let found: BTreeSet<_> = report.findings().map(|finding| &*finding.knob.name).collect();
         let expected: BTreeSet<_> = others.iter().copied().chain([*knob]).collect();
-        assert_eq!(found, expected, "{knob}:\n{}", render_text(&report, &[], false, 200));
+        assert_eq!(found, expected, "{knob}:\n{}", render_text(&report, &Probes::default(), false, 200));
     }
 }
 
@@ -403,23 +405,25 @@ fn three_faults() -> CheckReport {
     .check()
 }
 
-fn probe() -> SyncTimes {
-    SyncTimes { folder: "/spool".into(), count: 50, min_us: 800.0, median_us: 1250.0, max_us: 9000.0 }
+fn probes() -> Probes {
+    let syncs = SyncTimes { folder: "/spool".into(), count: 50, min_us: 800.0, median_us: 1250.0, max_us: 9000.0 };
+    let resolver = ResolverTimes { server: "192.0.2.1:53".parse().unwrap(), count: 5, median_us: Some(12_340.0) };
+    Probes { syncs: vec![syncs], resolver: Some(resolver) }
 }
 
 #[test]
 fn the_table_has_findings_first_and_no_character_that_controls_a_terminal() {
-    let text = render_text(&three_faults(), &[probe()], false, 130);
+    let text = render_text(&three_faults(), &probes(), false, 130);
     assert!(!text.contains(['\u{1b}', '\u{202e}']));
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn json_has_the_same_for_programs() {
-    let json = render_json(&three_faults(), &[probe()], false);
+    let json = render_json(&three_faults(), &probes(), false);
     assert!(!json.contains(['\u{1b}', '\u{202e}']));
     insta::assert_snapshot!(json);
-    let all: serde_json::Value = serde_json::from_str(&render_json(&three_faults(), &[], true)).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&render_json(&three_faults(), &Probes::default(), true)).unwrap();
     assert!(all["results"].as_array().unwrap().len() > 50);
 }
 
@@ -471,7 +475,7 @@ fn hostile_text() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_the_files_contain_a_check_ends_with_a_report(
@@ -480,8 +484,8 @@ proptest! {
         let host = TestHost::sound();
         changes.iter().for_each(|(place, octets)| host.write(FILES[*place].0, octets));
         let report = host.check();
-        let text = render_text(&report, &[], true, 120);
+        let text = render_text(&report, &Probes::default(), true, 120);
         prop_assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
-        prop_assert!(serde_json::from_str::<serde_json::Value>(&render_json(&report, &[], true)).is_ok());
+        prop_assert!(serde_json::from_str::<serde_json::Value>(&render_json(&report, &Probes::default(), true)).is_ok());
     }
 }

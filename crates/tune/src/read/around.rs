@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::host::Host;
+use crate::resolver::name_servers;
 use crate::settings::ServerSettings;
 use crate::survey::Observed;
 use crate::value::Value;
@@ -13,19 +14,10 @@ const SLAPD_FOLDERS: [&str; 2] = ["/etc/ldap", "/etc/openldap"];
 const MAXSIZE_DEFAULT: u64 = 10 << 20;
 
 /// The addresses of the name servers, in the order in which they are asked.
-pub(super) fn name_servers(host: &Host, settings: &ServerSettings) -> Option<Value> {
-    let addresses: Vec<String> = match settings.name_servers.is_empty() {
-        false => settings.name_servers.iter().map(|server| server.ip().to_string()).collect(),
-        true => {
-            let text = host.read("/etc/resolv.conf")?;
-            let server = |line: &str| {
-                let mut words = line.split_ascii_whitespace();
-                (words.next()? == "nameserver").then(|| words.next().map(str::to_owned))?
-            };
-            text.lines().filter_map(server).collect()
-        }
-    };
-    Some(Value::Text(addresses.join(", "))).filter(|_| !addresses.is_empty())
+pub(super) fn name_server_addresses(host: &Host, settings: &ServerSettings) -> Observed {
+    let servers = name_servers(host, settings);
+    let addresses: Vec<String> = servers.iter().map(|server| server.ip().to_string()).collect();
+    Observed::known(Some(Value::Text(addresses.join(", "))).filter(|_| !addresses.is_empty()))
 }
 
 /// Whether rsyslog syncs after each line.
@@ -99,7 +91,7 @@ pub(super) fn slapd_maxsize(host: &Host, settings: &ServerSettings) -> Observed 
 fn unreadable_slapd(host: &Host, settings: &ServerSettings) -> Observed {
     let is_configuration = |name: &String| ["slapd.d", "slapd.conf"].contains(&&**name);
     let has_slapd = |folder: &&str| host.list(folder).is_some_and(|names| names.iter().any(is_configuration));
-    match settings.ldap_tables.is_empty() || !SLAPD_FOLDERS.iter().any(|folder| has_slapd(folder)) {
+    match settings.ldap_tables.is_empty() || !SLAPD_FOLDERS.iter().any(has_slapd) {
         true => Observed::Absent,
         false => Observed::Unknown,
     }
