@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::knob::{Knob, KnobGroup, Rule, RuleName, Sureness, ValueKind, knobs};
+use crate::knob::{Knob, KnobGroup, Rule, RuleName, ValueKind, knobs};
 use crate::value::display_number;
 
 /// A section for each group, with a table of its knobs.
@@ -25,18 +25,10 @@ fn row(knob: &Knob) -> String {
         format!("`{}`", knob.name),
         wanted(&knob.wanted, knob.kind),
         format!("{}. {} Source: {}", knob.title, knob.why, knob.source),
-        sureness(knob.sure).to_owned(),
+        knob.sure.name().to_owned(),
         if knob.freebsd == "none" { "–".to_owned() } else { format!("`{}`", knob.freebsd) },
     ];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
-}
-
-fn sureness(sureness: Sureness) -> &'static str {
-    match sureness {
-        Sureness::Sure => "sure",
-        Sureness::Likely => "likely",
-        Sureness::Depends => "measure",
-    }
 }
 
 fn wanted(rule: &Rule, kind: ValueKind) -> String {
