@@ -310,6 +310,11 @@ impl SpoolSettings {
         let spool::Config { segment_bytes, durability, spare_segments, .. } = spool::Config::default();
         SpoolSettings { lanes: vec![data_dir.join("spool")], durability, segment_octets: segment_bytes, spare_segments }
     }
+
+    /// Whether a message is synced before it is answered with 250.
+    pub fn syncs_each_commit(&self) -> bool {
+        self.durability == Durability::Commit
+    }
 }
 
 /// Settings of the control interface.

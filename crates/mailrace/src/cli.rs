@@ -23,7 +23,7 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart
+      a reload requires a restart; `tune check` has findings
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -148,6 +148,9 @@ pub enum Command {
     /// Load-test any mail server and verify its replies
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Check what decides how fast and how safely mail is stored
+    #[command(subcommand)]
+    Tune(TuneCommand),
     /// Write the manual pages of all commands and of the configuration file to a folder
     Man {
         /// The folder; it is created if it does not exist
@@ -227,6 +230,34 @@ pub enum BenchCommand {
     Files(bench::files::FilesOptions),
     /// Measure the cost of reading a load gauge
     Load(bench::load_average::LoadAverageOptions),
+}
+
+/// Commands for the settings of the host and of the server.
+#[derive(Debug, Subcommand)]
+pub enum TuneCommand {
+    /// Compare the settings of this host and the configuration with what a mail server needs
+    ///
+    /// It changes nothing. The table names each setting that is not as wanted, why, how sure that
+    /// is, and how to change it: the surest findings first. What cannot be read counts as unknown;
+    /// root can read more. The exit code is 1 if there are findings.
+    Check(TuneCheckArgs),
+}
+
+/// Options of `tune check`.
+#[derive(Args, Debug)]
+pub struct TuneCheckArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Also show what is well, unknown or absent
+    #[arg(long)]
+    pub all: bool,
+    /// Also time 50 syncs in the folder of each lane of the spool, and the name server
+    #[arg(long, conflicts_with = "root")]
+    pub probe: bool,
+    /// Read /proc, /sys and /etc below this folder: a copy from another host
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
 /// Commands for tables.

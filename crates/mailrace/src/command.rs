@@ -13,12 +13,15 @@ use queue::OperatorAction;
 use crate::check::{self, ConfigSummary};
 use crate::cli::{
     BenchCommand, Cli, Command, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand, TableCommand,
+    TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
-use crate::{control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables};
+use crate::{
+    control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables, tune_command,
+};
 use config::{self, Config, LoadedConfig};
 
 /// Runs the command of the command line.
@@ -64,6 +67,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             import_command::from_postfix(folder, output.as_deref(), *force)
         }
         Command::Bench(command) => run_bench(command),
+        Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?.config, options),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),

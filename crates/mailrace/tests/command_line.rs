@@ -33,6 +33,7 @@ fn help_says_what_can_be_done() {
         ("help_queue_remove", &["queue", "remove", "--help"]),
         ("help_explain", &["explain", "--help"]),
         ("help_spool_verify", &["spool", "verify", "--help"]),
+        ("help_tune_check", &["tune", "check", "--help"]),
         ("help_bench", &["bench", "--help"]),
         ("help_bench_smtp", &["bench", "smtp", "--help"]),
     ] {
@@ -68,6 +69,8 @@ fn a_wrong_command_line_is_64() {
         &["queue", "retry", "--id"],
         &["queue", "pause"],
         &["explain", "bob"],
+        &["tune"],
+        &["tune", "check", "--probe", "--root", "."],
     ] {
         assert_eq!(mailrace(folder.path(), arguments).status.code(), Some(64), "{arguments:?}");
     }
@@ -89,6 +92,28 @@ fn check_sums_up_a_configuration_without_faults() {
     let summary = stdout(&output);
     insta::assert_snapshot!(summary);
     assert!(std::fs::read_dir(folder.path()).unwrap().count() == 3, "check creates no files");
+}
+
+#[test]
+fn tune_check_ends_with_1_if_there_are_findings() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let tune = |arguments: &[&str]| mailrace(folder.path(), &[&["tune", "check"], arguments].concat());
+    let output = tune(&["--root", "empty"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with("; 0 findings (0 sure, 0 likely, 0 depending on the load)\n"));
+    let config = "spool = { durability = \"relaxed\" }\ndns = { servers = [\"127.0.0.1:1\"] }\n";
+    std::fs::write(folder.path().join("mailrace.toml"), config).unwrap();
+    let output = tune(&["--root", "empty"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("spool.durability"));
+    assert_eq!(tune(&["--root", "missing"]).status.code(), Some(74));
+    assert_eq!(tune(&["--probe"]).status.code(), Some(74), "there is no spool yet");
+    std::fs::create_dir_all(folder.path().join("mailrace-data/spool")).unwrap();
+    let output = tune(&["--probe", "--all", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&found["syncs"][0]["count"], &found["resolver"]["server"]), (&50.into(), &"127.0.0.1:1".into()));
+    assert_eq!(std::fs::read_dir(folder.path().join("mailrace-data/spool")).unwrap().count(), 0);
 }
 
 #[test]
