@@ -191,7 +191,7 @@ impl CpuGroup {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        self.control_group.take().map_or(Ok(()), |group| group.remove())
+        self.control_group.take().map_or(Ok(()), ControlGroup::remove)
     }
 
     /// Trees of the watched processes. A child that lost its parent is still in the process group of

@@ -21,6 +21,9 @@ pub enum CompareError {
     /// SIGINT or SIGTERM ended the run.
     #[error("ended by a signal: no result was written")]
     Interrupted,
+    /// The time for the whole run is over.
+    #[error("the time is over before the first round was complete: give it less to do with --shrink")]
+    TimeOver,
     /// A system call failed.
     #[error("{what}")]
     System {

@@ -1,6 +1,6 @@
-//! The operator's wish to end a run. Whoever receives SIGINT and SIGTERM sets a flag; everything here
-//! that waits looks at the flag several times a second, so programs that were started are ended in an
-//! orderly way.
+//! What ends a run early: the operator's wish, and the end of the time for it. Whoever receives SIGINT
+//! and SIGTERM sets a flag; everything here that waits looks at the flag several times a second, so
+//! programs that were started are ended in an orderly way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,29 +12,43 @@ use crate::error::CompareError;
 /// How often a wait looks at the flag and at what it waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whether the run is to end; clones share it.
+/// Whether the run is to end; clones share the flag.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+}
 
 impl Interrupt {
     /// `flag` becomes true when a signal arrives, and stays so.
     #[must_use]
     pub fn from_flag(flag: Arc<AtomicBool>) -> Interrupt {
-        Interrupt(flag)
+        Interrupt { flag, deadline: None }
+    }
+
+    /// The same flag, and a time at which the run ends.
+    #[must_use]
+    pub fn until(&self, deadline: Option<Instant>) -> Interrupt {
+        Interrupt { flag: self.flag.clone(), deadline }
     }
 
     /// # Errors
     ///
-    /// [`CompareError::Interrupted`] once a signal arrived.
+    /// [`CompareError::Interrupted`] once a signal arrived, [`CompareError::TimeOver`] after the
+    /// deadline.
     pub fn check(&self) -> Result<(), CompareError> {
-        if self.0.load(Relaxed) { Err(CompareError::Interrupted) } else { Ok(()) }
+        match self.flag.load(Relaxed) {
+            true => Err(CompareError::Interrupted),
+            false if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => Err(CompareError::TimeOver),
+            false => Ok(()),
+        }
     }
 
     /// Waits until `poll` returns a value, or for `time_max`; None if the time is over.
     ///
     /// # Errors
     ///
-    /// Those of `poll`, and [`CompareError::Interrupted`].
+    /// Those of `poll` and of [`Interrupt::check`].
     pub fn wait_for<T>(
         &self,
         time_max: Duration,
@@ -58,7 +72,7 @@ impl Interrupt {
     ///
     /// # Errors
     ///
-    /// [`CompareError::Interrupted`].
+    /// Those of [`Interrupt::check`].
     pub fn rest(&self, time: Duration) -> Result<(), CompareError> {
         self.wait_for(time, || Ok(None::<()>)).map(drop)
     }
@@ -79,7 +93,10 @@ mod tests {
         };
         assert_eq!(interrupt.wait_for(Duration::from_secs(60), &mut third).unwrap(), Some(3));
         assert_eq!(interrupt.wait_for(Duration::ZERO, || Ok(None::<u8>)).unwrap(), None);
+        let late = interrupt.until(Some(Instant::now()));
+        assert!(matches!(late.rest(Duration::from_secs(60)), Err(CompareError::TimeOver)));
         flag.store(true, Relaxed);
+        assert!(matches!(late.check(), Err(CompareError::Interrupted)));
         assert!(matches!(interrupt.rest(Duration::from_secs(60)), Err(CompareError::Interrupted)));
     }
 }

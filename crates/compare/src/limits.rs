@@ -41,20 +41,6 @@ pub fn limit(shares: &Shares) -> Option<Limit> {
     full.or(shares.processors.map(|_| Limit::Waiting))
 }
 
-impl Limit {
-    /// For tables: one word.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Limit::Processor => "processor",
-            Limit::Disk => "disk",
-            Limit::Network => "network",
-            Limit::Load => "load",
-            Limit::Waiting => "waiting",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
 //! One run: a load on a system that is ready, and what it cost the system, the load and the machine.
 //!
 //! CPU of the machine and the busy parts count from the beginning of the load to its end. CPU of the
-//! system counts one second longer, so that work which it does after its last reply is included.
+//! system usually counts one second longer, so that work which it does after its last reply is
+//! included.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +43,8 @@ pub fn settle(rest: Duration, interrupt: &Interrupt) -> Result<(), CompareError>
     interrupt.rest(rest)
 }
 
-/// Runs `load` against the processes of `group`. `folder` is on the disk of the system.
+/// Runs `load` against the processes of `group`, and counts their CPU for [`LATE_WORK_TIME`] longer.
+/// `folder` is on the disk of the system.
 ///
 /// # Errors
 ///
@@ -51,6 +53,21 @@ pub fn measure_run(
     group: &CpuGroup,
     folder: &Path,
     interrupt: &Interrupt,
+    load: impl FnOnce() -> Result<LoadOutcome, CompareError>,
+) -> Result<Run, CompareError> {
+    measure_run_with_late_work(group, folder, interrupt, LATE_WORK_TIME, load)
+}
+
+/// The same with another time for late work, for systems that have none, or only a known one.
+///
+/// # Errors
+///
+/// Those of [`measure_run`].
+pub fn measure_run_with_late_work(
+    group: &CpuGroup,
+    folder: &Path,
+    interrupt: &Interrupt,
+    late_work: Duration,
     load: impl FnOnce() -> Result<LoadOutcome, CompareError>,
 ) -> Result<Run, CompareError> {
     let threads = group.thread_times();
@@ -62,7 +79,7 @@ pub fn measure_run(
     if outcome.count == 0 || outcome.seconds <= 0.0 {
         return Err(CompareError::Failed("the load did nothing, so there is nothing to compare".to_owned()));
     }
-    interrupt.rest(LATE_WORK_TIME)?;
+    interrupt.rest(late_work)?;
     let load_share = outcome.cpu_seconds / machine.seconds / f64::from(outcome.threads.max(1));
     let shares = Shares {
         processors: machine.processors,

@@ -5,6 +5,7 @@
 //! ended, with all of its processes, when its value is dropped. Nothing here outlives a run that was
 //! interrupted.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use load::ProcessCpuTime;
-use nix::unistd::User;
+use nix::unistd::{Group, User, geteuid};
 
 use crate::cpu::CpuGroup;
 use crate::error::CompareError;
@@ -238,10 +239,42 @@ pub(crate) fn find_user(name: &str) -> Result<User, CompareError> {
     found.ok_or_else(|| CompareError::Failed(format!("the user {name} does not exist: create it, or name another one")))
 }
 
+/// The names of a user and of that one's group; without a name, of the user of this process.
+///
+/// # Errors
+///
+/// There is no such user, or one of them has no name.
+pub(crate) fn user_and_group(name: Option<&str>) -> Result<(String, String), CompareError> {
+    let nameless = |what: &str| CompareError::Failed(format!("the {what} of this process has no name"));
+    let user = match name {
+        Some(name) => find_user(name)?,
+        None => User::from_uid(geteuid())
+            .map_err(CompareError::system("looking up the user of this process"))?
+            .ok_or_else(|| nameless("user"))?,
+    };
+    let group = Group::from_gid(user.gid).map_err(CompareError::system("looking up a group"))?;
+    Ok((user.name, group.ok_or_else(|| nameless("group"))?.name))
+}
+
 fn command(argv: &[String], folder: &Path) -> Command {
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).current_dir(folder).stdin(Stdio::null()).process_group(0);
+    command.env("PATH", search_path());
     command
+}
+
+/// The file of a program: the PATH of the user, and where servers are, which it often lacks.
+#[must_use]
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let folders = search_path();
+    let mut paths = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    paths.find(|path| path.is_file())
+}
+
+fn search_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+    path
 }
 
 fn append(path: &Path) -> Result<File, CompareError> {
@@ -302,8 +335,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let flag = Arc::new(AtomicBool::new(false));
         let interrupt = Interrupt::from_flag(flag.clone());
+        let argv = shell("echo $$ >id; while :; do sleep 1; done");
         std::thread::scope(|scope| {
-            let argv = shell("echo $$ >id; while :; do sleep 1; done");
             let running = scope.spawn(|| run_command(&launch(folder.path(), &argv), LONG, &interrupt));
             let begun = Instant::now();
             let id = loop {
@@ -312,6 +345,7 @@ mod tests {
                     break text.trim().parse::<i32>().unwrap();
                 }
                 assert!(begun.elapsed() < LONG);
+                std::thread::yield_now();
             };
             flag.store(true, Relaxed);
             assert!(matches!(running.join().unwrap(), Err(CompareError::Interrupted)));

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long one attempt of a command may take.
+const COMMAND_SECONDS_MAX: &str = "10";
 /// Stands for the port in the text of a log line.
 const PORT: &str = "{port}";
 
@@ -48,9 +50,10 @@ fn accepts(address: SocketAddr) -> bool {
 }
 
 fn succeeds(line: &str) -> bool {
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(line).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    shell.status().is_ok_and(|status| status.success())
+    let mut command = Command::new("timeout");
+    command.args([COMMAND_SECONDS_MAX, "/bin/sh", "-c", line]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// The port may be cut off in the last line while it is being written, so a whole line is needed.

@@ -45,7 +45,8 @@ pub trait Rounds<T> {
     /// Whether the intervals decide: each round has a run of each turn, in the order of the turns.
     fn is_decided(&mut self, rounds: &[Vec<Run>]) -> bool;
 
-    /// Whether there is time for another round after these; at least one round always runs.
+    /// Whether there is time for another round after these; at least one round always runs. Asked after
+    /// each round.
     fn has_time(&mut self, _rounds: &[Vec<Run>]) -> bool {
         true
     }
@@ -55,7 +56,7 @@ pub trait Rounds<T> {
 ///
 /// # Errors
 ///
-/// The first error of a run.
+/// The first error of a run. If that is [`CompareError::TimeOver`], earlier rounds are the result.
 pub fn run_rounds<T>(
     turns: &[T],
     count: RoundCount,
@@ -67,12 +68,15 @@ pub fn run_rounds<T>(
         let in_order: Box<dyn Iterator<Item = &T>> =
             if is_reversed { Box::new(turns.iter().rev()) } else { Box::new(turns.iter()) };
         let runs: Result<Vec<Run>, CompareError> = in_order.map(|turn| measurement.run(round, turn)).collect();
-        let mut runs = runs?;
+        let mut runs = match runs {
+            Err(CompareError::TimeOver) if round > 0 => break,
+            runs => runs?,
+        };
         if is_reversed {
             runs.reverse();
         }
         rounds.push(runs);
-        if count.is_enough(round + 1, || measurement.is_decided(&rounds)) || !measurement.has_time(&rounds) {
+        if !measurement.has_time(&rounds) || count.is_enough(round + 1, || measurement.is_decided(&rounds)) {
             break;
         }
     }
@@ -88,11 +92,16 @@ mod tests {
         order: Vec<char>,
         decided_after: usize,
         time_for: usize,
+        /// The round in which the time is over.
+        late_in: Option<u32>,
     }
 
     impl Rounds<char> for Script {
         fn run(&mut self, round: u32, turn: &char) -> Result<Run, CompareError> {
             self.order.push(*turn);
+            if self.late_in == Some(round) {
+                return Err(CompareError::TimeOver);
+            }
             Ok(run(u64::from(round) * 10 + u64::from(*turn as u32 - 'a' as u32)))
         }
 
@@ -119,7 +128,7 @@ mod tests {
     }
 
     fn rounds(count: RoundCount, decided_after: usize, time_for: usize) -> (Vec<Vec<u64>>, String) {
-        let mut script = Script { order: Vec::new(), decided_after, time_for };
+        let mut script = Script { order: Vec::new(), decided_after, time_for, late_in: None };
         let rounds = run_rounds(&['a', 'b'], count, &mut script).unwrap();
         let counts = rounds.iter().map(|runs| runs.iter().map(|run| run.count).collect()).collect();
         (counts, script.order.into_iter().collect())
@@ -139,5 +148,14 @@ mod tests {
         assert_eq!(rounds(RoundCount::UntilDecided(20), 99, 99).0.len(), 20);
         assert_eq!(rounds(RoundCount::UntilDecided(20), 99, 2).0.len(), 2);
         assert_eq!(rounds(RoundCount::Fixed(20), 1, 0).0.len(), 1);
+    }
+
+    #[test]
+    fn the_end_of_the_time_leaves_whole_rounds() {
+        let late = |round| Script { order: Vec::new(), decided_after: 99, time_for: 99, late_in: Some(round) };
+        let rounds = run_rounds(&['a', 'b'], RoundCount::Fixed(9), &mut late(2));
+        assert_eq!(rounds.unwrap().len(), 2);
+        let rounds = run_rounds(&['a', 'b'], RoundCount::Fixed(9), &mut late(0));
+        assert!(matches!(rounds, Err(CompareError::TimeOver)));
     }
 }

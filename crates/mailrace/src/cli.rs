@@ -23,7 +23,8 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings
+      a reload requires a restart; `tune check` has findings; an aim of `bench compare` is
+      missed
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -230,6 +231,49 @@ pub enum BenchCommand {
     Files(bench::files::FilesOptions),
     /// Measure the cost of reading a load gauge
     Load(bench::load_average::LoadAverageOptions),
+    /// Measure systems side by side, as a file describes them
+    ///
+    /// Each round runs every system, started anew in a folder of its own, one after the other. The
+    /// figures are CPU seconds for 1,000 messages, of the system and of the whole machine, and the
+    /// rate; the table has their medians, ratios with an interval of 95 % confidence, and what limited
+    /// each run. The results are written to a file, for `bench report`. Without --rounds, rounds end
+    /// when the intervals decide, after five at the earliest. The exit code is 1 if an aim is missed.
+    ///
+    /// The file is explained in docs/laboratory.md; examples/compare has ready ones. It contains
+    /// commands, which are run: use no file that you have not read.
+    Compare(BenchCompareArgs),
+}
+
+/// Options of `bench compare`.
+#[derive(Args, Debug)]
+pub struct BenchCompareArgs {
+    /// The systems and scenarios
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Run only this scenario; repeat it for more than one
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Vec<String>,
+    /// Run this many rounds; fewer than 5 are a trial
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Take ten minutes at most, as a trial: loads are a tenth, pauses a second, and rounds as many as fit
+    #[arg(long)]
+    pub quick: bool,
+    /// Divide the count and the time of every load by this, as a trial
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub shrink: Option<u64>,
+    /// The folder for the files of results, SCENARIO.json; it is created if it does not exist
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub output: PathBuf,
+    /// Where the systems keep their files, on the disk to measure; by default the folder for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Print the results as JSON, one object for each scenario
+    #[arg(long)]
+    pub json: bool,
+    /// Targets on other machines.
+    #[command(flatten)]
+    pub ownership: bench::OwnedTargetOptions,
 }
 
 /// Commands for the settings of the host and of the server.
