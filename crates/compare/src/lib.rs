@@ -5,6 +5,7 @@
 //! - [`result`]: the file of results that every measurement of the laboratory writes
 //! - [`result_files`]: reads and writes it
 //! - [`statistics`]: medians, ratios and their intervals, and whether they decide
+//! - [`sequential`]: intervals that may be looked at after every round
 //! - [`rounds`]: turns that alternate until the intervals decide
 //! - [`measure`]: one run, with the CPU of the system, the load and the machine, and what limited it
 //! - [`process`], [`cpu`]: programs that are started, awaited, counted and ended
@@ -38,6 +39,7 @@ pub mod ready;
 pub mod result;
 pub mod result_files;
 pub mod rounds;
+pub mod sequential;
 pub mod statistics;
 pub mod template;
 mod text;

@@ -1,5 +1,7 @@
 //! The command line and its help, which clap makes from this file.
 
+mod tune_runs;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,6 +16,8 @@ use crate::password::Scheme;
 use control::RecipientFilter;
 use control::request::SummaryKey;
 
+pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
+
 /// The end of the help.
 const AFTER_HELP: &str = "\
 The configuration is the file given by --config, else ./mailrace.toml, else
@@ -23,8 +27,8 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings; an aim of `bench compare` is
-      missed
+      a reload requires a restart; `tune check` has findings; `tune measure` or `tune search`
+      could not decide; an aim of `bench compare` is missed
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -285,6 +289,21 @@ pub enum TuneCommand {
     /// is, and how to change it: the surest findings first. What cannot be read counts as unknown;
     /// root can read more. The exit code is 1 if there are findings.
     Check(TuneCheckArgs),
+    /// Measure whether other values of a knob are better than its present one
+    ///
+    /// Each run starts a server of its own on this machine, with this configuration's limits,
+    /// queues and storage settings and an empty spool on the same disk, and puts it under load for
+    /// a few seconds. Runs with the present value and with others take turns until it is clear
+    /// whether they differ. The present value also runs against itself: if that shows an effect,
+    /// nothing is to be trusted. The running server is not touched, but both compete for the
+    /// machine. The exit code is 1 if nothing was decided.
+    Measure(Box<TuneMeasureArgs>),
+    /// Search the smallest value of a parameter that gives nearly the best rate
+    ///
+    /// Runs servers as `tune measure` does, with ever larger values until nothing is gained, and
+    /// then with values near the smallest one that is good enough. It draws the curve. The exit
+    /// code is 1 if the search ended early, or if the rate still rises at the highest value.
+    Search(Box<TuneSearchArgs>),
 }
 
 /// Options of `tune check`.

@@ -20,7 +20,8 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
 use crate::{
-    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables, tune_command,
+    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands,
+    tables, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -67,6 +68,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             import_command::from_postfix(folder, output.as_deref(), *force)
         }
         Command::Bench(command) => run_bench(command),
+        Command::Tune(TuneCommand::Measure(options)) => tune_runs::measure(&config::load(config)?, options),
+        Command::Tune(TuneCommand::Search(options)) => tune_runs::search(&config::load(config)?, options),
         Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?.config, options),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
