@@ -27,8 +27,9 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings; `tune measure` or `tune search`
-      could not decide; an aim of `bench compare` is missed
+      a reload requires a restart; `tune check` has findings; `tune apply` or
+      `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
+      `bench compare` is missed
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -304,6 +305,49 @@ pub enum TuneCommand {
     /// then with values near the smallest one that is good enough. It draws the curve. The exit
     /// code is 1 if the search ended early, or if the rate still rises at the highest value.
     Search(Box<TuneSearchArgs>),
+    /// Change settings to what a mail server needs
+    ///
+    /// It shows what it would change, as a diff, and stops there without --yes. Values that can be
+    /// changed while the host runs change at once. They are kept by files of its own:
+    /// 60-mailrace.conf in /etc/sysctl.d, /etc/tmpfiles.d and the drop-ins of mailrace.service, and
+    /// 60-mailrace.rules in /etc/udev/rules.d. Settings of the server are changed in the
+    /// configuration file, whose comments stay. What it changes is in a journal in
+    /// /var/lib/mailrace-tune, by which `tune revert` puts everything back, also after a kill.
+    Apply(TuneApplyArgs),
+    /// Put back everything that `tune apply` changed
+    ///
+    /// Each file becomes what it was before the first `tune apply`, byte by byte, with its mode and
+    /// owner, and each value too. It refuses if one of them was changed since, before it changes
+    /// anything.
+    Revert(TuneRevertArgs),
+}
+
+/// Options of `tune apply`.
+#[derive(Args, Debug)]
+pub struct TuneApplyArgs {
+    /// The knobs to change, by their names in `tune check`; without any, all its findings
+    #[arg(value_name = "KNOB[=VALUE]")]
+    pub knobs: Vec<tune::apply::KnobRequest>,
+    /// Change all findings that are sure
+    #[arg(long)]
+    pub all_sure: bool,
+    /// Change it, after showing it
+    #[arg(long)]
+    pub yes: bool,
+    /// Read and change /proc, /sys, /etc and /var below this folder
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// Options of `tune revert`.
+#[derive(Args, Debug)]
+pub struct TuneRevertArgs {
+    /// Put it back, after showing it
+    #[arg(long)]
+    pub yes: bool,
+    /// Put back what was changed below this folder
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
 /// Options of `tune check`.

@@ -18,7 +18,7 @@ use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
 /// `--root` is not a folder, or a sync cannot be timed.
 pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     let settings = ServerSettings::from_config(config);
-    let host = options.root.as_deref().map_or_else(|| Ok(Host::live()), copied_host)?;
+    let host = host(options.root.as_deref())?;
     let probes = if options.probe { measure(&host, &settings)? } else { Probes::default() };
     let report = tune::check(&host, &settings);
     let text = match options.json {
@@ -32,7 +32,9 @@ pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     }
 }
 
-fn copied_host(root: &Path) -> anyhow::Result<Host> {
+/// This host, or a copy of the files of another one.
+pub(crate) fn host(root: Option<&Path>) -> anyhow::Result<Host> {
+    let Some(root) = root else { return Ok(Host::live()) };
     std::fs::read_dir(root).with_context(|| format!("reading {}", root.display()))?;
     Ok(Host::below(root))
 }

@@ -18,11 +18,12 @@ use crate::cli::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
+use crate::tune_apply::exit_error;
 use config::LoadedConfig;
 use tune::{
-    Description, Host, HostChanges, MeasurePlan, QueueCounter, RunSettings, SearchEnd, SearchPlan, ServerSettings,
-    ServerTrial, Shape, Target, TargetError, TrialError, Watch, curve_file, measurement_file, other_values,
-    render_curve, render_curve_json, render_measurement, render_measurement_json,
+    Description, Host, HostChanges, LiveValues, MeasurePlan, QueueCounter, RunSettings, SearchEnd, SearchPlan,
+    ServerSettings, ServerTrial, Shape, Target, TargetError, TrialError, Watch, curve_file, measurement_file,
+    other_values, render_curve, render_curve_json, render_measurement, render_measurement_json,
 };
 
 /// How often the line on the terminal shows the time.
@@ -218,7 +219,7 @@ fn host_changes(target: &Target, is_allowed: bool) -> anyhow::Result<Option<Box<
             "{target} is a value of this host, which every program uses: it changes while the measurement runs, and \
              is put back afterwards. To allow that, add --yes"
         ))),
-        Target::Host(_) => Err(usage_text(format!("{target}: values of the host are not measured"))),
+        Target::Host(_) => Ok(Some(Box::new(LiveValues::begin().map_err(exit_error)?))),
         _ => Ok(None),
     }
 }

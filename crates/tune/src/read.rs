@@ -6,7 +6,7 @@ mod system;
 
 use crate::disks::is_rotational;
 use crate::host::Host;
-use crate::knob::{Knob, Reader};
+use crate::knob::{ApplyTarget, Knob, Reader};
 use crate::process;
 use crate::settings::ServerSettings;
 use crate::survey::{Observed, Reading, Survey};
@@ -36,12 +36,16 @@ fn paths<'a>(knob: &Knob, survey: &'a Survey<'_>) -> Option<Vec<(&'a str, String
     Some(disks.into_iter().filter(applies).map(|disk| (disk, knob.linux.replace(place.name, disk))).collect())
 }
 
-/// The files of the kernel that hold the knob's value and can be written; empty if there are none.
+/// Values with which the kernel changes others too.
+const COUPLED: [&str; 2] = ["/queue/scheduler", "/proc/sys/vm/dirty_"];
+
+/// The files of the kernel that hold the knob's value and that a measurement may change; empty if there are none.
 pub(crate) fn knob_files(knob: &Knob, host: &Host, settings: &ServerSettings) -> Vec<String> {
     let survey = Survey::new(host, settings);
-    let takes_values = |path: &String| path.starts_with("/proc/sys/") || path.starts_with("/sys/");
-    let files = paths(knob, &survey).unwrap_or_default().into_iter().map(|(_, path)| path);
-    files.filter(|path| takes_values(path) && host.read(path).is_some()).collect()
+    let takes_values = matches!(knob.apply, Some(ApplyTarget::Sysctl | ApplyTarget::Disk | ApplyTarget::Sysfs));
+    let is_coupled = |path: &String| COUPLED.iter().any(|part| path.contains(part));
+    let files = paths(knob, &survey).filter(|_| takes_values).unwrap_or_default().into_iter().map(|(_, path)| path);
+    files.filter(|path| !is_coupled(path) && host.read(path).is_some()).collect()
 }
 
 /// A placeholder for a disk of the spool.

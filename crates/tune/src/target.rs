@@ -113,7 +113,7 @@ fn of_knob(knob: &Knob, host: &Host, settings: &ServerSettings) -> Result<Target
     }
     match knob_files(knob, host, settings) {
         files if files.is_empty() => Err(TargetError(format!(
-            "{} cannot be measured: it is not a value of the kernel that can be changed while mail flows; \
+            "{} cannot be measured: it is not a value of the kernel that can be changed for the time of a run; \
              `mailrace tune check` says how to change it",
             knob.name
         ))),
@@ -273,6 +273,7 @@ mod tests {
             ("data_dir", "a data_dir of its own"),
             ("listener.0.address", "a listener of its own"),
             ("mount.atime", "not a value of the kernel"),
+            ("vm.dirty_ratio", "not a value of the kernel"),
             ("memory.huge_pages", "not a value of the kernel"),
             ("env.A=B", "not a variable"),
             ("limits..sessions", "empty"),

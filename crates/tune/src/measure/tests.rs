@@ -151,7 +151,10 @@ fn the_text_the_json_and_the_file_agree() {
         serde_json::from_str(&render_measurement_json(&measured, &description).unwrap()).unwrap();
     assert_eq!((&json["values"][0]["verdict"], &json["values"][1]["verdict"]), (&"worse".into(), &"no effect".into()));
     let file = measurement_file(&measured, &description);
-    assert_eq!(json["result"], serde_json::to_value(&file).unwrap());
+    assert_eq!(
+        json["result"],
+        serde_json::from_str::<serde_json::Value>(&serde_json::to_string(&file).unwrap()).unwrap()
+    );
     assert_eq!(file.cases[1].rounds.len(), measured.rounds.len());
     assert_eq!(file.cases[0].rounds.len(), 9);
     assert_eq!(file.cases[0].rounds[0].keys().collect::<Vec<_>>(), ["after", "before", "before again"]);
