@@ -41,6 +41,7 @@ pub use options::LoadOptions;
 pub use order::SelectionOrder;
 pub use per_connection::MessagesPerConnection;
 pub use report::RunVerdict;
+pub use signals::StopSignal;
 pub use stamp::{MessageStamp, RunId, StampCheckResult, StampChecker, check_stamp};
 pub use summary::LoadSummary;
 pub use target::{OwnedTargetOptions, TargetServer};

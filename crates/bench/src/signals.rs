@@ -41,11 +41,15 @@ impl Signals {
 
 /// Whether a signal arrived; a thread of its own receives it.
 #[derive(Clone, Debug)]
-pub(crate) struct StopSignal(Arc<AtomicBool>);
+pub struct StopSignal(Arc<AtomicBool>);
 
 impl StopSignal {
     /// Registers the signals and starts the thread.
-    pub(crate) fn listen() -> Result<StopSignal, BenchError> {
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread left, or does not allow it.
+    pub fn listen() -> Result<StopSignal, BenchError> {
         let stop_signal = StopSignal(Arc::new(AtomicBool::new(false)));
         let runtime = runtime()?;
         let inside = runtime.enter();
@@ -59,6 +63,11 @@ impl StopSignal {
         let named = thread::Builder::new().name("stop-signal".into());
         named.spawn(listen).map_err(BenchError::system("starting a thread"))?;
         Ok(stop_signal)
+    }
+
+    /// The flag, for programs that look at it themselves: it becomes true when a signal arrives, and stays so.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
     }
 
     /// Whether a signal arrived.

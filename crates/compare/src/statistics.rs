@@ -1,7 +1,10 @@
-//! Medians, and intervals that hold the true median with 95 % confidence.
+//! Medians, and intervals that hold the true median with 95 % confidence; ratios of rounds, and what
+//! they decide.
 //!
 //! Runs are paired: only ratios within one round mean something, since the machine drifts. Nothing here
 //! draws random numbers, so the same figures always give the same interval.
+
+use crate::result::{Case, Comparison, Figure, Run};
 
 /// The chance that the true median is outside an interval is at most this.
 const CHANCE_OUTSIDE_MAX: f64 = 0.05;
@@ -41,6 +44,85 @@ fn interval_rank(count: usize) -> usize {
     count / 2
 }
 
+/// A ratio to compute, and what is aimed at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WantedRatio {
+    /// What is compared.
+    pub figure: Figure,
+    /// The system in the numerator.
+    pub over: String,
+    /// The system in the denominator; the same one to compare two cases.
+    pub under: String,
+    /// The label of the case; empty if nothing is varied.
+    pub case: String,
+    /// The label of the case of the denominator, if it is another one.
+    pub under_case: Option<String>,
+    /// The least ratio that is aimed at.
+    pub at_least: Option<f64>,
+    /// The greatest ratio that is aimed at.
+    pub at_most: Option<f64>,
+}
+
+impl WantedRatio {
+    /// The comparison over all rounds that have both runs; None if there is none, or if a figure is
+    /// not known.
+    #[must_use]
+    pub fn compare(&self, cases: &[Case]) -> Option<Comparison> {
+        let ratios = self.ratios(cases);
+        let ratio = median(&ratios)?;
+        Some(Comparison {
+            figure: self.figure,
+            over: self.over.clone(),
+            under: self.under.clone(),
+            case: self.case.clone(),
+            under_case: self.under_case.clone(),
+            ratio,
+            interval: median_interval(&ratios),
+            aim: self.aim(),
+            is_met: self.aim().map(|_| self.is_met_by(ratio)),
+        })
+    }
+
+    /// Whether more rounds cannot be expected to change the answer: the interval is on one side of the
+    /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %).
+    #[must_use]
+    pub fn is_decided(&self, cases: &[Case], margin: f64) -> bool {
+        let Some((low, high)) = median_interval(&self.ratios(cases)) else { return false };
+        match self.aim() {
+            Some(_) => self.is_met_by(low) == self.is_met_by(high) && !self.is_aim_within(low, high),
+            None => low > 1.0 || high < 1.0 || (low >= 1.0 - margin && high <= 1.0 + margin),
+        }
+    }
+
+    /// The ratios of the rounds that have both runs.
+    fn ratios(&self, cases: &[Case]) -> Vec<f64> {
+        let case_of = |label: &str| cases.iter().find(|case| case.label == label);
+        let over = case_of(&self.case);
+        let under = self.under_case.as_deref().map_or(over, case_of);
+        let (Some(over), Some(under)) = (over, under) else { return Vec::new() };
+        let figure = |run: Option<&Run>| run?.figure(self.figure);
+        let rounds = over.rounds.iter().zip(&under.rounds);
+        let pairs = rounds.filter_map(|(a, b)| Some((figure(a.get(&self.over))?, figure(b.get(&self.under))?)));
+        pairs.map(|(over, under)| over / under).filter(|ratio| ratio.is_finite()).collect()
+    }
+
+    fn aim(&self) -> Option<String> {
+        let least = self.at_least.map(|least| format!("at least {least}"));
+        let most = self.at_most.map(|most| format!("at most {most}"));
+        let bounds: Vec<String> = least.into_iter().chain(most).collect();
+        (!bounds.is_empty()).then(|| bounds.join(" and "))
+    }
+
+    fn is_met_by(&self, ratio: f64) -> bool {
+        self.at_least.is_none_or(|least| ratio >= least) && self.at_most.is_none_or(|most| ratio <= most)
+    }
+
+    /// Whether a bound is between these: both ends may miss an aim that the middle meets.
+    fn is_aim_within(&self, low: f64, high: f64) -> bool {
+        self.at_least.into_iter().chain(self.at_most).any(|bound| low < bound && bound < high)
+    }
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -56,6 +138,66 @@ mod tests {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    /// Rounds of the systems `a` and `b`, whose rates are the ratio and 1.
+    fn case(label: &str, ratios: &[f64]) -> Case {
+        let run = |rate: f64| Run {
+            count: 1000,
+            seconds: 1000.0 / rate,
+            cpu_seconds: 1.0,
+            load_cpu_seconds: None,
+            machine_cpu_seconds: None,
+            resident_bytes: None,
+            limit: None,
+            latency_seconds: Default::default(),
+        };
+        let round = |ratio: &f64| [("a".to_owned(), run(*ratio)), ("b".to_owned(), run(1.0))].into();
+        Case { label: label.to_owned(), value: None, rounds: ratios.iter().map(round).collect() }
+    }
+
+    fn wanted(at_least: Option<f64>, at_most: Option<f64>) -> WantedRatio {
+        let [over, under, case] = ["a", "b", ""].map(str::to_owned);
+        WantedRatio { figure: Figure::Rate, over, under, case, under_case: None, at_least, at_most }
+    }
+
+    #[test]
+    fn a_comparison_has_the_median_ratio_of_the_rounds_and_whether_it_is_as_wanted() {
+        let cases = [case("", &[2.0, 8.0, 4.0])];
+        let found = wanted(Some(4.0), Some(5.0)).compare(&cases).unwrap();
+        assert!((found.ratio - 4.0).abs() < 1e-9 && found.interval.is_none(), "{found:?}");
+        assert_eq!((found.aim.as_deref(), found.is_met), (Some("at least 4 and at most 5"), Some(true)));
+        assert_eq!(wanted(Some(4.5), None).compare(&cases).unwrap().is_met, Some(false));
+        assert_eq!(wanted(None, None).compare(&cases).unwrap().is_met, None);
+        let unknown = WantedRatio { figure: Figure::ResidentBytes, ..wanted(None, None) };
+        assert_eq!(unknown.compare(&cases), None);
+    }
+
+    #[test]
+    fn two_cases_of_one_system_are_compared_round_by_round() {
+        let cases = [case("1", &[2.0, 3.0, 4.0]), case("2", &[1.0, 1.0, 1.0])];
+        let of_a = || "a".to_owned();
+        let wanted = WantedRatio {
+            over: of_a(),
+            under: of_a(),
+            case: "1".to_owned(),
+            under_case: Some("2".to_owned()),
+            ..wanted(None, None)
+        };
+        assert!((wanted.compare(&cases).unwrap().ratio - 3.0).abs() < 1e-9);
+        assert_eq!(WantedRatio { case: "3".to_owned(), ..wanted }.compare(&cases), None);
+    }
+
+    #[test]
+    fn an_interval_decides_on_one_side_of_an_aim_or_clear_of_or_close_to_1() {
+        let six = |low: f64, high: f64| [case("", &[low, high, low, high, low, high])];
+        let decided = |least, most, low, high| wanted(least, most).is_decided(&six(low, high), 0.02);
+        assert!(decided(None, None, 1.1, 1.5) && decided(None, None, 0.99, 1.01));
+        assert!(!decided(None, None, 0.9, 1.01));
+        assert!(decided(Some(1.2), None, 1.3, 1.5) && decided(Some(1.2), None, 1.0, 1.1));
+        assert!(!decided(Some(1.2), None, 1.1, 1.3));
+        assert!(!decided(Some(1.2), Some(1.3), 1.1, 1.4), "both ends miss, and the middle does not");
+        assert!(!wanted(None, None).is_decided(&[case("", &[2.0; 5])], 0.02), "five rounds have no interval");
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) fn line_number_at(text: &str, offset: usize) -> usize {
 }
 
 /// The text with an asterisk for each byte of a secret. Offsets and lines stay the same.
-fn mask_secrets(text: &str, secrets: &[Range<usize>]) -> String {
+pub(super) fn mask_secrets(text: &str, secrets: &[Range<usize>]) -> String {
     let mut octets = text.as_bytes().to_vec();
     for secret in secrets {
         let places = text.floor_char_boundary(secret.start)..text.ceil_char_boundary(secret.end);

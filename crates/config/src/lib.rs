@@ -47,6 +47,7 @@ pub use queues::{QueueRules, QueueSettings};
 pub use retrieval_settings::{BackendAccountSettings, BackendTlsMode, HttpServerSettings, Pop3Settings, ProxySettings};
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
+pub use secret::without_secrets;
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{

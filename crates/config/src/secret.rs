@@ -6,7 +6,14 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::error::mask_secrets;
 use super::hint::did_you_mean;
+
+/// A configuration text for the screen: an asterisk for each byte of what looks like a secret. Lines and their number
+/// stay the same.
+pub fn without_secrets(text: &str) -> String {
+    mask_secrets(text, &likely_secret_spans(text))
+}
 
 /// The spans of all values that look secret, under known keys and misspelled ones.
 pub(super) fn secret_spans(document: &DeTable<'_>) -> Vec<Range<usize>> {

@@ -24,6 +24,8 @@ pub(crate) struct QueueMetrics {
     unrecorded: usize,
     /// Known next hops, and those of them that are adopted or dead.
     next_hops: [(&'static str, usize); 3],
+    /// The lowest and the highest concurrency of a known next hop; None without any.
+    concurrency: Option<(usize, usize)>,
 }
 
 /// One queue.
@@ -53,7 +55,10 @@ impl QueueMetrics {
             paused: view.paused,
         };
         let (mut known, mut adopted, mut dead) = (0, 0, 0);
+        let mut concurrency = None;
         for hop in queues.next_hop_views() {
+            let (lowest, highest) = concurrency.unwrap_or((hop.concurrency, hop.concurrency));
+            concurrency = Some((lowest.min(hop.concurrency), highest.max(hop.concurrency)));
             known += 1;
             adopted += usize::from(hop.adopted_by.is_some());
             dead += usize::from(hop.probe_at.is_some());
@@ -65,6 +70,7 @@ impl QueueMetrics {
             destinations: queues.destination_count(),
             unrecorded: queues.unrecorded_attempts(),
             next_hops: [("known", known), ("adopted", adopted), ("dead", dead)],
+            concurrency,
         }
     }
 }
@@ -181,6 +187,12 @@ fn write_queues(metrics: &QueueMetrics, out: &mut MetricsText) {
 fn write_next_hops(metrics: &QueueMetrics, out: &mut MetricsText) {
     out.family("mailrace_next_hops", "Known next hops, and those of them that are adopted or dead", "gauge");
     metrics.next_hops.iter().for_each(|(state, count)| out.sample(&[("state", state)], count));
+    if let Some((lowest, highest)) = metrics.concurrency {
+        let help = "Limit on attempts at one next hop, which adapts to its replies: the lowest and the highest";
+        out.family("mailrace_next_hop_concurrency", help, "gauge");
+        out.sample(&[("of", "lowest")], lowest);
+        out.sample(&[("of", "highest")], highest);
+    }
 }
 
 fn write_load(report: &LoadReport, out: &mut MetricsText) {
@@ -206,6 +218,8 @@ fn write_spool(stats: &Stats, out: &mut MetricsText) {
     out.counter("mailrace_spool_batches_failed_total", "Batches that failed", stats.batches_failed);
     out.gauge("mailrace_spool_segments", "Segment files", stats.segments);
     out.gauge("mailrace_spool_segments_free", "Free segment files", stats.segments_free);
+    let help = "Limit on the bytes of a batch, which adapts to the disk, in the lane with the lowest";
+    out.gauge("mailrace_spool_batch_limit_bytes", help, stats.batch_bytes_max);
     out.histogram("mailrace_spool_batch_records", "Records in a batch", &stats.batch_records, 1.0);
     out.histogram("mailrace_spool_sync_seconds", "Time to write and sync a batch", &stats.sync_micros, 1e6);
 }
@@ -247,6 +261,7 @@ mod tests {
             messages_committed: 5,
             batch_records,
             sync_micros,
+            batch_bytes_max: 1_048_576,
             batches_failed: 6,
             segments: 7,
             segments_free: 8,

@@ -1,6 +1,5 @@
-//! The processor time of this process, all threads together, since it started.
-//!
-//! Child processes are not included, not even finished ones. The kernel knows the total exactly,
+//! The processor time of this process, all threads together, since it started, and apart from it that
+//! of its children that ended and were waited for. The kernel knows the total exactly,
 //! but may estimate its split into user and system time from clock ticks: a difference of two
 //! samples is accurate over many ticks, and over a few ticks only as the total.
 
@@ -9,7 +8,7 @@ use std::io;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// Processor seconds of all threads since the process started.
+/// Processor seconds since the process started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProcessCpuTime {
     /// User time.
@@ -19,13 +18,26 @@ pub struct ProcessCpuTime {
 }
 
 impl ProcessCpuTime {
-    /// Reads the time used so far.
+    /// Reads the time that all threads used so far; children are not included.
     ///
     /// # Errors
     ///
     /// `getrusage(2)` fails, which should not happen.
     pub fn sample() -> io::Result<ProcessCpuTime> {
-        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        ProcessCpuTime::sample_of(UsageWho::RUSAGE_SELF)
+    }
+
+    /// Reads the time of all children that ended and were waited for, with that of their children.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ProcessCpuTime::sample`].
+    pub fn sample_ended_children() -> io::Result<ProcessCpuTime> {
+        ProcessCpuTime::sample_of(UsageWho::RUSAGE_CHILDREN)
+    }
+
+    fn sample_of(whose: UsageWho) -> io::Result<ProcessCpuTime> {
+        let usage = getrusage(whose)?;
         Ok(ProcessCpuTime { user_secs: seconds(usage.user_time()), system_secs: seconds(usage.system_time()) })
     }
 }

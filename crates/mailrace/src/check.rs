@@ -9,15 +9,44 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use config::{AuthBackend, BackendAccountSettings, Config, ConfigSource, LoadedConfig, QueueSettings, TableKind};
+use config::{
+    AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings, TableKind,
+};
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
 use protocol::TlsMode;
 use server_log::LogTarget;
 use spool::Durability;
 
-pub use sockets::unreachable_socket_warnings;
+use crate::exit::ExitError;
+use crate::tables::{TableOpener, TablePurpose};
+
+use sockets::unreachable_socket_warnings;
+
+/// What a configuration that has no errors still lacks.
+pub struct ConfigCheck {
+    /// Warnings about certificates, and about sockets on which nothing listens.
+    pub doubts: Vec<String>,
+    /// Tables that cannot be used.
+    pub broken_tables: Vec<ExitError>,
+}
+
+/// Checks what the text alone does not show: certificates, tables and sockets of this machine.
+///
+/// # Errors
+///
+/// Certificates that cannot be used.
+pub fn check(loaded: &LoadedConfig) -> Result<ConfigCheck, ConfigErrors> {
+    let mut doubts = config::check_certificates(loaded, SystemTime::now())?;
+    let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
+    let tables = loaded.config.tables.iter();
+    let broken_tables = tables.filter_map(|table| opener.get_or_open(&table.name).err()).collect();
+    doubts.extend(unreachable_socket_warnings(&loaded.config));
+    Ok(ConfigCheck { doubts, broken_tables })
+}
 
 /// The summary of a valid configuration.
 pub struct ConfigSummary<'a>(pub &'a LoadedConfig);

@@ -1,5 +1,7 @@
 //! The command line and its help, which clap makes from this file.
 
+mod tune_runs;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,6 +16,8 @@ use crate::password::Scheme;
 use control::RecipientFilter;
 use control::request::SummaryKey;
 
+pub use tune_runs::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
+
 /// The end of the help.
 const AFTER_HELP: &str = "\
 The configuration is the file given by --config, else ./mailrace.toml, else
@@ -23,7 +27,9 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings
+      a reload requires a restart; `tune check` has findings; `tune apply` or
+      `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
+      `bench compare` is missed
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -230,6 +236,49 @@ pub enum BenchCommand {
     Files(bench::files::FilesOptions),
     /// Measure the cost of reading a load gauge
     Load(bench::load_average::LoadAverageOptions),
+    /// Measure systems side by side, as a file describes them
+    ///
+    /// Each round runs every system, started anew in a folder of its own, one after the other. The
+    /// figures are CPU seconds for 1,000 messages, of the system and of the whole machine, and the
+    /// rate; the table has their medians, ratios with an interval of 95 % confidence, and what limited
+    /// each run. The results are written to a file, for `bench report`. Without --rounds, rounds end
+    /// when the intervals decide, after five at the earliest. The exit code is 1 if an aim is missed.
+    ///
+    /// The file is explained in docs/laboratory.md; examples/compare has ready ones. It contains
+    /// commands, which are run: use no file that you have not read.
+    Compare(BenchCompareArgs),
+}
+
+/// Options of `bench compare`.
+#[derive(Args, Debug)]
+pub struct BenchCompareArgs {
+    /// The systems and scenarios
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Run only this scenario; repeat it for more than one
+    #[arg(long, value_name = "NAME")]
+    pub scenario: Vec<String>,
+    /// Run this many rounds; fewer than 5 are a trial
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Take ten minutes at most, as a trial: loads are a tenth, pauses a second, and rounds as many as fit
+    #[arg(long)]
+    pub quick: bool,
+    /// Divide the count and the time of every load by this, as a trial
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub shrink: Option<u64>,
+    /// The folder for the files of results, SCENARIO.json; it is created if it does not exist
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub output: PathBuf,
+    /// Where the systems keep their files, on the disk to measure; by default the folder for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Print the results as JSON, one object for each scenario
+    #[arg(long)]
+    pub json: bool,
+    /// Targets on other machines.
+    #[command(flatten)]
+    pub ownership: bench::OwnedTargetOptions,
 }
 
 /// Commands for the settings of the host and of the server.
@@ -241,6 +290,64 @@ pub enum TuneCommand {
     /// is, and how to change it: the surest findings first. What cannot be read counts as unknown;
     /// root can read more. The exit code is 1 if there are findings.
     Check(TuneCheckArgs),
+    /// Measure whether other values of a knob are better than its present one
+    ///
+    /// Each run starts a server of its own on this machine, with this configuration's limits,
+    /// queues and storage settings and an empty spool on the same disk, and puts it under load for
+    /// a few seconds. Runs with the present value and with others take turns until it is clear
+    /// whether they differ. The present value also runs against itself: if that shows an effect,
+    /// nothing is to be trusted. The running server is not touched, but both compete for the
+    /// machine. The exit code is 1 if nothing was decided.
+    Measure(Box<TuneMeasureArgs>),
+    /// Search the smallest value of a parameter that gives nearly the best rate
+    ///
+    /// Runs servers as `tune measure` does, with ever larger values until nothing is gained, and
+    /// then with values near the smallest one that is good enough. It draws the curve. The exit
+    /// code is 1 if the search ended early, or if the rate still rises at the highest value.
+    Search(Box<TuneSearchArgs>),
+    /// Change settings to what a mail server needs
+    ///
+    /// It shows what it would change, as a diff, and stops there without --yes. Values that can be
+    /// changed while the host runs change at once. They are kept by files of its own:
+    /// 60-mailrace.conf in /etc/sysctl.d, /etc/tmpfiles.d and the drop-ins of mailrace.service, and
+    /// 60-mailrace.rules in /etc/udev/rules.d. Settings of the server are changed in the
+    /// configuration file, whose comments stay. What it changes is in a journal in
+    /// /var/lib/mailrace-tune, by which `tune revert` puts everything back, also after a kill.
+    Apply(TuneApplyArgs),
+    /// Put back everything that `tune apply` changed
+    ///
+    /// Each file becomes what it was before the first `tune apply`, byte by byte, with its mode and
+    /// owner, and each value too. It refuses if one of them was changed since, before it changes
+    /// anything.
+    Revert(TuneRevertArgs),
+}
+
+/// Options of `tune apply`.
+#[derive(Args, Debug)]
+pub struct TuneApplyArgs {
+    /// The knobs to change, by their names in `tune check`; without any, all its findings
+    #[arg(value_name = "KNOB[=VALUE]")]
+    pub knobs: Vec<tune::apply::KnobRequest>,
+    /// Change all findings that are sure
+    #[arg(long)]
+    pub all_sure: bool,
+    /// Change it, after showing it
+    #[arg(long)]
+    pub yes: bool,
+    /// Read and change /proc, /sys, /etc and /var below this folder
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// Options of `tune revert`.
+#[derive(Args, Debug)]
+pub struct TuneRevertArgs {
+    /// Put it back, after showing it
+    #[arg(long)]
+    pub yes: bool,
+    /// Put back what was changed below this folder
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
 /// Options of `tune check`.

@@ -4,13 +4,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::SystemTime;
 
 use clap::error::ErrorKind;
 use queue::OperatorAction;
 
-use crate::check::{self, ConfigSummary};
+use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
     BenchCommand, Cli, Command, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand, TableCommand,
     TuneCommand,
@@ -18,9 +16,9 @@ use crate::cli::{
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
-use crate::tables::{TableOpener, TablePurpose};
 use crate::{
-    control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables, tune_command,
+    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands,
+    tables, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -67,7 +65,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             import_command::from_postfix(folder, output.as_deref(), *force)
         }
         Command::Bench(command) => run_bench(command),
+        Command::Tune(TuneCommand::Measure(options)) => tune_runs::measure(&config::load(config)?, options),
+        Command::Tune(TuneCommand::Search(options)) => tune_runs::search(&config::load(config)?, options),
         Command::Tune(TuneCommand::Check(options)) => tune_command::check(&config::load(config)?.config, options),
+        Command::Tune(TuneCommand::Apply(options)) => tune_apply::apply(&config::load(config)?, options),
+        Command::Tune(TuneCommand::Revert(options)) => tune_apply::revert(options),
         Command::Password { scheme } => password::run(*scheme),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),
@@ -108,6 +110,7 @@ fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,
         BenchCommand::Load(options) => bench::load_average::run(options)?,
+        BenchCommand::Compare(options) => return compare_command::compare(options),
     };
     match verdict {
         bench::RunVerdict::Good => Ok(()),
@@ -134,15 +137,11 @@ fn print_usage_error(error: &clap::Error) -> ExitCode {
 
 fn check_config(config: Option<&Path>) -> anyhow::Result<()> {
     let loaded = config::load(config)?;
-    let doubts = config::check_certificates(&loaded, SystemTime::now())?;
-    let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
-    let broken: Vec<ExitError> =
-        loaded.config.tables.iter().filter_map(|table| opener.get_or_open(&table.name).err()).collect();
+    let ConfigCheck { doubts, broken_tables } = check::check(&loaded)?;
     write!(output(), "{}", ConfigSummary(&loaded))?;
-    let unreachable = check::unreachable_socket_warnings(&loaded.config);
-    doubts.iter().chain(&unreachable).try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
-    broken.iter().for_each(|fault| print_stderr(format_args!("mailrace: {fault}")));
-    match broken.into_iter().next() {
+    doubts.iter().try_for_each(|doubt| writeln!(output(), "warning: {doubt}"))?;
+    broken_tables.iter().for_each(|fault| print_stderr(format_args!("mailrace: {fault}")));
+    match broken_tables.into_iter().next() {
         Some(first) => Err(ExitError { text: "some tables cannot be used".into(), ..first }.into()),
         None => Ok(()),
     }

@@ -5,13 +5,15 @@
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
-//! `check`, `import_command`, `log_summary`, `password`, `manual`, `spool_commands` and `tune_command` are commands;
-//! `privileges`, `service`, `exit`, `output`, `stderr` and `sys` concern the process.
+//! `check`, `compare_command`, `import_command`, `log_summary`, `password`, `manual`, `spool_commands`, `tune_apply`,
+//! `tune_command` and `tune_runs` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and `sys` concern
+//! the process.
 
 pub mod certificates;
 pub mod check;
 pub mod cli;
 pub mod command;
+pub mod compare_command;
 pub mod control_client;
 pub mod drop_notices;
 pub mod exit;
@@ -36,4 +38,6 @@ pub mod spool_commands;
 mod stderr;
 mod sys;
 pub mod tables;
+pub mod tune_apply;
 pub mod tune_command;
+pub mod tune_runs;

@@ -4,12 +4,24 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Stdout, Write};
 
+use rustix::termios::tcgetwinsize;
+
+/// The width of tables if the output is not a terminal, in columns.
+const WIDTH: u16 = 160;
+/// Narrower tables would have a letter in each line.
+const WIDTH_MIN: u16 = 80;
+
 /// The standard output of a command.
 pub(crate) struct Output(Stdout);
 
 /// The standard output.
 pub(crate) fn output() -> Output {
     Output(io::stdout())
+}
+
+/// The width of the terminal, for tables, in columns.
+pub(crate) fn terminal_width() -> u16 {
+    tcgetwinsize(io::stdout()).map_or(WIDTH, |size| size.ws_col.max(WIDTH_MIN))
 }
 
 /// The reader closed standard output. A broken socket is a different error, which must be reported.

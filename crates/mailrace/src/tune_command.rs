@@ -1,21 +1,15 @@
 //! `mailrace tune check`: what of this host and of the configuration is not as a mail server needs it.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use rustix::termios::tcgetwinsize;
 
 use crate::cli::TuneCheckArgs;
 use crate::exit::{self, ExitError};
-use crate::output::output;
+use crate::output::{output, terminal_width};
 use config::Config;
 use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
-
-/// The width of the table if the output is not a terminal, in columns.
-const WIDTH: u16 = 160;
-/// Narrower tables would have a letter in each line.
-const WIDTH_MIN: u16 = 80;
 
 /// Checks and prints. Findings are an error with the exit code 1.
 ///
@@ -24,12 +18,12 @@ const WIDTH_MIN: u16 = 80;
 /// `--root` is not a folder, or a sync cannot be timed.
 pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     let settings = ServerSettings::from_config(config);
-    let host = options.root.as_deref().map_or_else(|| Ok(Host::live()), copied_host)?;
+    let host = host(options.root.as_deref())?;
     let probes = if options.probe { measure(&host, &settings)? } else { Probes::default() };
     let report = tune::check(&host, &settings);
     let text = match options.json {
         true => tune::render_json(&report, &probes, options.all),
-        false => tune::render_text(&report, &probes, options.all, width()),
+        false => tune::render_text(&report, &probes, options.all, terminal_width()),
     };
     output().write_all(text.as_bytes())?;
     match report.findings().count() {
@@ -38,7 +32,9 @@ pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     }
 }
 
-fn copied_host(root: &Path) -> anyhow::Result<Host> {
+/// This host, or a copy of the files of another one.
+pub(crate) fn host(root: Option<&Path>) -> anyhow::Result<Host> {
+    let Some(root) = root else { return Ok(Host::live()) };
     std::fs::read_dir(root).with_context(|| format!("reading {}", root.display()))?;
     Ok(Host::below(root))
 }
@@ -48,8 +44,4 @@ fn measure(host: &Host, settings: &ServerSettings) -> anyhow::Result<Probes> {
     let syncs: anyhow::Result<Vec<SyncTimes>> = settings.lanes.iter().map(time).collect();
     let resolver = ResolverTimes::measure(host, settings).context("asking the name server")?;
     Ok(Probes { syncs: syncs?, resolver })
-}
-
-fn width() -> u16 {
-    tcgetwinsize(io::stdout()).map_or(WIDTH, |size| size.ws_col.max(WIDTH_MIN))
 }

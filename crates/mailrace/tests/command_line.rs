@@ -34,6 +34,8 @@ fn help_says_what_can_be_done() {
         ("help_explain", &["explain", "--help"]),
         ("help_spool_verify", &["spool", "verify", "--help"]),
         ("help_tune_check", &["tune", "check", "--help"]),
+        ("help_tune_apply", &["tune", "apply", "--help"]),
+        ("help_tune_revert", &["tune", "revert", "--help"]),
         ("help_bench", &["bench", "--help"]),
         ("help_bench_smtp", &["bench", "smtp", "--help"]),
     ] {
@@ -71,6 +73,8 @@ fn a_wrong_command_line_is_64() {
         &["explain", "bob"],
         &["tune"],
         &["tune", "check", "--probe", "--root", "."],
+        &["tune", "apply", "no.such.knob"],
+        &["tune", "revert", "vm.swappiness"],
     ] {
         assert_eq!(mailrace(folder.path(), arguments).status.code(), Some(64), "{arguments:?}");
     }

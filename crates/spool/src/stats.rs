@@ -16,6 +16,8 @@ pub struct Stats {
     pub batch_records: Histogram,
     /// The duration of each sync in microseconds.
     pub sync_micros: Histogram,
+    /// The bytes that a batch may have now, in the lane that allows the least; it adapts to the disk.
+    pub batch_bytes_max: u64,
     /// Batches that could not be written or synced.
     pub batches_failed: u64,
     /// Segment files, used and free.
@@ -34,6 +36,8 @@ impl Stats {
         self.messages_committed += other.messages_committed;
         self.batch_records.merge(&other.batch_records);
         self.sync_micros.merge(&other.sync_micros);
+        let sizes = [self.batch_bytes_max, other.batch_bytes_max];
+        self.batch_bytes_max = sizes.into_iter().filter(|bytes| *bytes > 0).min().unwrap_or(0);
         self.batches_failed += other.batches_failed;
         self.segments += other.segments;
         self.segments_free += other.segments_free;
@@ -46,6 +50,8 @@ impl Stats {
 #[derive(Debug, Default)]
 pub(crate) struct LaneCounters {
     pub(crate) messages_committed: AtomicU64,
+    /// 0 until the writer has started.
+    pub(crate) batch_bytes_max: AtomicU64,
     pub(crate) batches_failed: AtomicU64,
     pub(crate) messages_copied: AtomicU64,
     pub(crate) set_aside: AtomicU64,
@@ -64,10 +70,26 @@ impl LaneCounters {
             messages_committed: self.messages_committed.load(Relaxed),
             batch_records: self.batch_records.read(),
             sync_micros: self.sync_micros.read(),
+            batch_bytes_max: self.batch_bytes_max.load(Relaxed),
             batches_failed: self.batches_failed.load(Relaxed),
             messages_copied: self.messages_copied.load(Relaxed),
             set_aside: self.set_aside.load(Relaxed),
             ..Stats::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lane_that_allows_the_least_decides() {
+        let of = |bytes| Stats { batch_bytes_max: bytes, ..Stats::default() };
+        let sum = [of(8), of(5), of(0)].iter().fold(Stats::default(), |mut sum, lane| {
+            sum.add(lane);
+            sum
+        });
+        assert_eq!(sum.batch_bytes_max, 5);
     }
 }

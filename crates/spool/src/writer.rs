@@ -82,6 +82,7 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     pub(crate) fn new(lane: &'a Arc<Lane>) -> Self {
         let pace = BatchSizer::new(lane.config.batch_bytes_max, lane.config.batch_time_target);
+        lane.counters.batch_bytes_max.store(pace.bytes(), Relaxed);
         Writer { lane, open: None, batch_sizer: pace }
     }
 
@@ -183,6 +184,7 @@ impl<'a> Writer<'a> {
         }
         self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
         self.batch_sizer.record_batch(batch.end - open.position, start.elapsed());
+        self.lane.counters.batch_bytes_max.store(self.batch_sizer.bytes(), Relaxed);
         open.position = batch.end;
         open.batch += 1;
         if !strict {

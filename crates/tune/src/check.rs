@@ -33,6 +33,8 @@ pub struct KnobResult {
     pub sureness: Sureness,
     /// How to change it.
     pub how: String,
+    /// The value that `tune apply` sets if the operator names none; None: it only advises.
+    pub target: Option<String>,
 }
 
 /// The result of a comparison.
@@ -96,6 +98,7 @@ fn compare(knob: &Knob, reading: Reading, survey: &Survey<'_>) -> KnobResult {
         verdict,
         sureness: knob.sure,
         how: instruction(knob, &reading, ""),
+        target: knob.value_to_apply(""),
     };
     let value = match &reading.observed {
         Observed::Value(value) => value,
@@ -106,11 +109,17 @@ fn compare(knob: &Knob, reading: Reading, survey: &Survey<'_>) -> KnobResult {
     let Some(judgement) = judge(knob, value, survey.settings, survey.numbers) else {
         return unjudged(Verdict::Unknown, Some(display));
     };
+    let by_hand = instruction(knob, &reading, &judgement.target);
+    let target = knob.value_to_apply(&judgement.target);
     KnobResult {
         wanted: judgement.wanted,
         verdict: if judgement.is_met { Verdict::Well } else { Verdict::Finding },
         sureness: judgement.sureness.unwrap_or(knob.sure),
-        how: instruction(knob, &reading, &judgement.target),
+        how: match target {
+            Some(_) => format!("mailrace tune apply {}, or: {by_hand}", knob.name),
+            None => by_hand,
+        },
+        target,
         ..unjudged(Verdict::Well, Some(display))
     }
 }

@@ -43,6 +43,35 @@ pub struct Knob {
     pub how: String,
     /// Whether a change applies without a restart of the server or the host.
     pub live: bool,
+    /// What `tune apply` changes; None: it only advises.
+    pub apply: Option<ApplyTarget>,
+    /// The value that `tune apply` sets; None: that of the rule.
+    pub value: Option<String>,
+}
+
+/// What `tune apply` changes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum ApplyTarget {
+    /// The file of the knob, which is a sysctl, and a file in /etc/sysctl.d.
+    Sysctl,
+    /// The file of the knob for each disk, and a udev rule.
+    Disk,
+    /// The file of the knob, which is in /sys, and a file in /etc/tmpfiles.d.
+    Sysfs,
+    /// This key in a drop-in of the server's unit.
+    Unit(String),
+    /// This key of the configuration: `section.key`, or `section[].key` in the section that has the subject as its name.
+    /// `{subject}` is the subject.
+    Setting(String),
+}
+
+impl Knob {
+    /// The value that `tune apply` sets if the operator names none; `target` is that of the rule. None: it only advises.
+    pub fn value_to_apply(&self, target: &str) -> Option<String> {
+        self.apply.as_ref()?;
+        self.value.clone().or_else(|| Some(target.to_owned()).filter(|target| !target.is_empty()))
+    }
 }
 
 /// The parts of the table.
@@ -226,9 +255,25 @@ mod tests {
             }
             assert!(knob.why.ends_with('.') && !knob.why.contains(". "), "{}: why is one sentence", knob.name);
             assert!(knob.read.is_some() || knob.linux.starts_with('/'), "{}: a file", knob.name);
+            assert!(knob.value.is_none() || knob.apply.is_some(), "{}: a value, but no place for it", knob.name);
         }
         let order: Vec<_> = knobs.iter().map(|knob| knob.group as usize).collect();
         assert!(order.is_sorted(), "groups are not mixed");
+    }
+
+    #[test]
+    fn what_can_be_applied_names_a_place_of_its_kind() {
+        for knob in knobs() {
+            let has_place = match &knob.apply {
+                None => true,
+                Some(ApplyTarget::Sysctl) => knob.linux.starts_with("/proc/sys/"),
+                Some(ApplyTarget::Disk) => knob.linux.starts_with("/sys/block/{") && knob.read.is_none(),
+                Some(ApplyTarget::Sysfs) => knob.linux.starts_with("/sys/kernel/") && knob.read.is_none(),
+                Some(ApplyTarget::Unit(key)) => !key.is_empty(),
+                Some(ApplyTarget::Setting(_)) => knob.group == KnobGroup::Server,
+            };
+            assert!(has_place, "{}: {:?}", knob.name, knob.apply);
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@ mod storage;
 mod system;
 
 use crate::disks::is_rotational;
-use crate::knob::{Knob, Reader};
+use crate::host::Host;
+use crate::knob::{ApplyTarget, Knob, Reader};
 use crate::process;
+use crate::settings::ServerSettings;
 use crate::survey::{Observed, Reading, Survey};
 use crate::value::Value;
 
@@ -20,16 +22,30 @@ pub(crate) fn readings(knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
 
 /// The values in the knob's file, or in that of each disk of the spool.
 fn files(knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
+    let Some(paths) = paths(knob, survey) else { return vec![Reading::single(Observed::Unknown)] };
+    paths.into_iter().map(|(disk, path)| Reading::of(disk, file(knob, survey, &path))).collect()
+}
+
+/// The disk (none: empty) and the file of each value; None if the disks are not known.
+fn paths<'a>(knob: &Knob, survey: &'a Survey<'_>) -> Option<Vec<(&'a str, String)>> {
     let Some(place) = DISK_PLACES.iter().find(|place| knob.linux.contains(place.name)) else {
-        return vec![Reading::single(file(knob, survey, &knob.linux))];
+        return Some(vec![("", knob.linux.clone())]);
     };
-    let disks = survey.spool_disks();
-    if disks.is_empty() {
-        return vec![Reading::single(Observed::Unknown)];
-    }
+    let disks = Some(survey.spool_disks()).filter(|disks| !disks.is_empty())?;
     let applies = |disk: &&str| place.rotates.is_none() || place.rotates == is_rotational(survey.host, disk);
-    let reading = |disk: &str| Reading::of(disk, file(knob, survey, &knob.linux.replace(place.name, disk)));
-    disks.into_iter().filter(applies).map(reading).collect()
+    Some(disks.into_iter().filter(applies).map(|disk| (disk, knob.linux.replace(place.name, disk))).collect())
+}
+
+/// Values with which the kernel changes others too.
+const COUPLED: [&str; 2] = ["/queue/scheduler", "/proc/sys/vm/dirty_"];
+
+/// The files of the kernel that hold the knob's value and that a measurement may change; empty if there are none.
+pub(crate) fn knob_files(knob: &Knob, host: &Host, settings: &ServerSettings) -> Vec<String> {
+    let survey = Survey::new(host, settings);
+    let takes_values = matches!(knob.apply, Some(ApplyTarget::Sysctl | ApplyTarget::Disk | ApplyTarget::Sysfs));
+    let is_coupled = |path: &String| COUPLED.iter().any(|part| path.contains(part));
+    let files = paths(knob, &survey).filter(|_| takes_values).unwrap_or_default().into_iter().map(|(_, path)| path);
+    files.filter(|path| !is_coupled(path) && host.read(path).is_some()).collect()
 }
 
 /// A placeholder for a disk of the spool.

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use config::{Config, TableKind, TransportKind};
 
 /// A warning for each socket that does not accept connections.
-pub fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
+pub(super) fn unreachable_socket_warnings(config: &Config) -> Vec<String> {
     let told = sockets(config).into_iter().filter_map(|(whose, path)| {
         let error = io::Error::from(try_connect(&path).err()?);
         Some(format!("{whose}: {} cannot be reached: {error}", path.display()))

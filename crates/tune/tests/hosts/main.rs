@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod apply;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -194,14 +196,17 @@ impl TestHost {
         fs::write(path, octets).unwrap();
     }
 
-    fn check(&self) -> CheckReport {
+    fn host(&self) -> Host {
         let answers = Answers {
             inodes: InodeCounts { free: self.free_inodes, total: 1000 },
             flags: self.flags.iter().map(|flag| (*flag).to_owned()).collect(),
         };
+        Host::below(self.folder.path()).with_calls(Box::new(answers))
+    }
+
+    fn check(&self) -> CheckReport {
         let config = Config::parse(&self.config, "test", "mx.example.org").unwrap();
-        let host = Host::below(self.folder.path()).with_calls(Box::new(answers));
-        check(&host, &ServerSettings::from_config(&config))
+        check(&self.host(), &ServerSettings::from_config(&config))
     }
 }
 
@@ -268,7 +273,11 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
     ("vm.vfs_cache_pressure", &[File("proc/sys/vm/vfs_cache_pressure", "0\n")], &[]),
     ("vm.swappiness", &[File("proc/sys/vm/swappiness", "100\n")], &[]),
     ("memory.huge_pages", &[File("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n")], &[]),
-    ("memory.huge_pages.defrag", &[File("sys/kernel/mm/transparent_hugepage/defrag", "[always] defer never\n")], &[]),
+    (
+        "memory.huge_pages.defrag",
+        &[File("sys/kernel/mm/transparent_hugepage/defrag", "[always] defer madvise never\n")],
+        &[],
+    ),
     ("cgroup.memory", &[File("sys/fs/cgroup/system.slice/memory.max", "104857600\n")], &[]),
     ("cgroup.processors", &[File("sys/fs/cgroup/system.slice/mailrace.service/cpu.max", "150000 100000\n")], &[]),
     ("pressure.enabled", &[Remove("proc/pressure")], &[]),

@@ -1,0 +1,162 @@
+//! The running processes of the machine, from /proc: who is whose child, CPU time, memory.
+//!
+//! A process is identified by its id and start time, and signalled only while both agree, so a later
+//! process with the same id is neither counted nor ended. Processes that end while they are read are
+//! left out.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process id with its start time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessIdentity {
+    /// The process id.
+    pub id: i32,
+    /// In clock ticks since boot.
+    pub(crate) began: u64,
+}
+
+/// What /proc/PID/stat says, and /proc/PID/task/TID/stat of a thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ProcessStat {
+    identity: ProcessIdentity,
+    parent: i32,
+    /// The process group.
+    group: i32,
+    /// Of the process and its reaped children.
+    family_cpu_seconds: f64,
+    own_cpu_seconds: f64,
+}
+
+/// A process and its descendants that run, parents before children.
+pub(crate) fn tree(root: ProcessIdentity) -> Vec<ProcessIdentity> {
+    let all = all_processes();
+    let mut children: HashMap<i32, Vec<ProcessIdentity>> = HashMap::new();
+    for process in &all {
+        children.entry(process.parent).or_default().push(process.identity);
+    }
+    let mut found: Vec<ProcessIdentity> =
+        all.iter().map(|process| process.identity).filter(|found| *found == root).collect();
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children.remove(&process.id).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// The members of a process group that run.
+pub(crate) fn members_of_group(group: i32) -> Vec<ProcessIdentity> {
+    let all = all_processes().into_iter();
+    all.filter(|process| process.group == group).map(|process| process.identity).collect()
+}
+
+/// The identity of a process that runs; None if it has ended.
+pub(crate) fn identify(id: i32) -> Option<ProcessIdentity> {
+    read_stat(&format!("/proc/{id}/stat"), id).map(|stat| stat.identity)
+}
+
+/// CPU seconds of a process and of its children that have ended; 0 if it has ended itself.
+pub(crate) fn cpu_seconds(process: ProcessIdentity) -> f64 {
+    let stat = read_stat(&format!("/proc/{}/stat", process.id), process.id);
+    stat.filter(|stat| stat.identity == process).map_or(0.0, |stat| stat.family_cpu_seconds)
+}
+
+/// CPU seconds of each running thread of a process.
+pub(crate) fn thread_cpu_seconds(process: ProcessIdentity) -> Vec<(ProcessIdentity, f64)> {
+    let threads = numbered_entries(Path::new(&format!("/proc/{}/task", process.id)));
+    let read = |id: i32| read_stat(&format!("/proc/{}/task/{id}/stat", process.id), id);
+    threads.into_iter().filter_map(read).map(|stat| (stat.identity, stat.own_cpu_seconds)).collect()
+}
+
+/// Resident memory of a process in bytes, with what it shares; 0 if it has ended.
+pub(crate) fn resident_bytes(process: ProcessIdentity) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id)).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+/// Sends a signal. A process that is already gone is not an error.
+pub(crate) fn send_signal(process: ProcessIdentity, signal: Signal) {
+    let Some(id) = Pid::from_raw(process.id) else { return };
+    let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return };
+    // The handle now pins the process, so this check cannot race with a reused id.
+    if identify(process.id) == Some(process) {
+        // It may have ended in the meantime; the caller looks again.
+        let _ = pidfd_send_signal(handle, signal);
+    }
+}
+
+fn all_processes() -> Vec<ProcessStat> {
+    let read = |id: i32| read_stat(&format!("/proc/{id}/stat"), id);
+    numbered_entries(Path::new("/proc")).into_iter().filter_map(read).collect()
+}
+
+fn numbered_entries(folder: &Path) -> Vec<i32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// None for a process that has ended, or that was not waited for yet.
+fn read_stat(path: &str, id: i32) -> Option<ProcessStat> {
+    parse_stat(id, &fs::read(path).ok()?, clock_ticks_per_second() as f64)
+}
+
+/// Parses `1234 (name) S 1 ...` (proc_pid_stat(5)). The name may contain any bytes.
+fn parse_stat(id: i32, stat: &[u8], ticks_per_second: f64) -> Option<ProcessStat> {
+    let after_name = stat.iter().rposition(|octet| *octet == b')')? + 1;
+    let fields: Vec<&str> = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().collect();
+    if matches!(*fields.first()?, "Z" | "X" | "x") {
+        return None;
+    }
+    // The first of these is field 3, the state.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let own_ticks = number(14)? + number(15)?;
+    Some(ProcessStat {
+        identity: ProcessIdentity { id, began: number(22)? },
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        family_cpu_seconds: (own_ticks + number(16)? + number(17)?) as f64 / ticks_per_second,
+        own_cpu_seconds: own_ticks as f64 / ticks_per_second,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_name_may_have_any_bytes_and_a_dead_process_is_none() {
+        const REST: &[u8] = b"5 6 7 8 9 10 11 12 13 100 50 30 20 18 19 20 21 4711 23";
+        let parse = |stat: &[u8]| parse_stat(7, &[stat, REST].concat(), 100.0);
+        let found = parse(b"7 (a) Z 9 (\xff) S 3 ").unwrap();
+        assert_eq!((found.identity.began, found.parent, found.group), (4711, 3, 5));
+        assert_eq!((found.own_cpu_seconds, found.family_cpu_seconds), (1.5, 2.0));
+        assert_eq!(parse(b"7 (sh) Z 3 "), None);
+        assert_eq!(super::parse_stat(7, b"7 (sh) S 1 7", 100.0), None);
+        assert_eq!(super::parse_stat(7, b"", 100.0), None);
+    }
+
+    #[test]
+    fn a_child_is_found_below_its_parent_and_in_its_group_and_signalled_only_by_its_own_start_time() {
+        let mut child = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let identity = identify(child.id().cast_signed()).unwrap();
+        let this = identify(std::process::id().cast_signed()).unwrap();
+        assert!(tree(this).contains(&identity));
+        assert_eq!(members_of_group(identity.id), [identity]);
+        assert!(resident_bytes(identity) > 0);
+        assert_eq!(thread_cpu_seconds(identity).len(), 1);
+        send_signal(ProcessIdentity { began: identity.began + 1, ..identity }, Signal::TERM);
+        send_signal(identity, Signal::KILL);
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()), "the first signal must not arrive");
+        assert_eq!(identify(identity.id), None);
+    }
+}

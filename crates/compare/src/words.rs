@@ -1,0 +1,110 @@
+//! What figures, units, cases and limits are called.
+
+use crate::result::{Case, Comparison, Figure, Limit, ResultFile, Run};
+
+/// The plural of a unit: messages, queries, batches.
+pub(crate) fn plural(unit: &str) -> String {
+    let before_y = unit.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u']));
+    match before_y {
+        Some(stem) => format!("{stem}ies"),
+        None if ["s", "x", "ch", "sh"].iter().any(|ending| unit.ends_with(ending)) => format!("{unit}es"),
+        None => format!("{unit}s"),
+    }
+}
+
+/// What a figure is, with its unit as it is shown.
+pub(crate) fn figure_name(figure: Figure, unit: &str) -> String {
+    let units = plural(unit);
+    match figure {
+        Figure::Rate => format!("{units} a second"),
+        Figure::CpuPerThousand => format!("CPU seconds for 1,000 {units}"),
+        Figure::LoadCpuPerThousand => format!("CPU seconds of the load for 1,000 {units}"),
+        Figure::MachineCpuPerThousand => format!("CPU seconds of the machine for 1,000 {units}"),
+        Figure::ResidentBytes => "memory, MB".to_owned(),
+    }
+}
+
+/// By what a figure is multiplied to be shown in the unit of its name.
+pub(crate) fn shown_scale(figure: Figure) -> f64 {
+    if figure == Figure::ResidentBytes { 1e-6 } else { 1.0 }
+}
+
+/// A case, as "connections 400"; empty if nothing is varied.
+pub(crate) fn case_text(file: &ResultFile, label: &str) -> String {
+    match &file.case_name {
+        Some(name) if !label.is_empty() => format!("{name} {label}"),
+        _ => label.to_owned(),
+    }
+}
+
+/// Both systems of a comparison, with the case where it differs: "Mailrace / Postfix".
+pub(crate) fn systems_compared(file: &ResultFile, comparison: &Comparison) -> String {
+    let Comparison { over, under, case, under_case, .. } = comparison;
+    match under_case {
+        None => format!("{over} / {under}"),
+        Some(under_case) => {
+            format!("{over} ({}) / {under} ({})", case_text(file, case), case_text(file, under_case))
+        }
+    }
+}
+
+/// With a capital letter at the start.
+pub(crate) fn sentence_case(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// What limited a run, in a word.
+pub(crate) fn limit_name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Processor => "processor",
+        Limit::Disk => "disk",
+        Limit::Network => "network",
+        Limit::Load => "load",
+        Limit::Waiting => "waiting",
+    }
+}
+
+impl Case {
+    /// The runs of a system, in the order of the rounds.
+    pub(crate) fn runs<'a>(&'a self, system: &'a str) -> impl Iterator<Item = &'a Run> {
+        self.rounds.iter().filter_map(move |round| round.get(system))
+    }
+
+    /// A figure of every run of a system. Runs without it, or with one that is not finite, are left out.
+    pub(crate) fn figures(&self, system: &str, figure: Figure) -> Vec<f64> {
+        self.runs(system).filter_map(|run| run.figure(figure)).filter(|value| value.is_finite()).collect()
+    }
+}
+
+impl ResultFile {
+    /// The systems in their order, then those that only runs name, by name.
+    pub(crate) fn system_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        let listed = self.systems.iter().map(|system| system.name.as_str());
+        let mut found: Vec<&str> = self
+            .cases
+            .iter()
+            .flat_map(|case| &case.rounds)
+            .flat_map(|round| round.keys().map(String::as_str))
+            .collect();
+        found.sort_unstable();
+        for name in listed.chain(found) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_have_plurals() {
+        let plurals = ["message", "query", "day", "batch", "mailbox"].map(plural);
+        assert_eq!(plurals, ["messages", "queries", "days", "batches", "mailboxes"]);
+    }
+}

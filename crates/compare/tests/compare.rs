@@ -1,0 +1,206 @@
+//! Two tiny programs are compared, without sockets: a load asks by a file, and the system works until
+//! it has removed it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use compare::engine::{self, CompareOptions, Observer, Step};
+use compare::error::CompareError;
+use compare::file::CompareFile;
+use compare::interrupt::Interrupt;
+use compare::result::{Comparison, Figure, ResultFile, Run};
+use compare::result_text;
+
+/// `fast` counts to 20,000 for each request, `slow` to 200,000, and both write what they did.
+const FILE: &str = r#"
+[compare]
+name  = "tiny"
+title = "Two tiny programs"
+rest  = "0s"
+notes = ["A note."]
+
+[[system]]
+name    = "slow"
+version = "echo 1.0"
+start   = ["sh", "{folder}/serve", "200000"]
+ready   = { log = "ready" }
+arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+[[system.file]]
+path = "serve"
+text = """
+cd {folder}
+touch done
+echo ready
+while :; do
+  if [ -e request ]; then
+    i=0; while [ $i -lt $1 ]; do i=$((i+1)); done
+    cat request >>done
+    rm request
+  fi
+  sleep 0.01
+done
+"""
+
+[[system]]
+name    = "fast"
+start   = ["sh", "{folder}/serve", "20000"]
+ready   = { log = "ready" }
+arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+[[system.file]]
+path = "serve"
+text = """
+cd {folder}
+touch done
+echo ready
+while :; do
+  if [ -e request ]; then
+    i=0; while [ $i -lt $1 ]; do i=$((i+1)); done
+    cat request >>done
+    rm request
+  fi
+  sleep 0.01
+done
+"""
+
+[[system]]
+name  = "absent"
+needs = ["no-such-program-anywhere"]
+start = "false"
+
+[[scenario]]
+name = "counting"
+unit = "request"
+load = """
+seq {value} >{folder}/new && mv {folder}/new {folder}/request
+while [ -e {folder}/request ]; do sleep 0.01; done
+echo '{"done": {value}, "seconds": 0.5, "latency": {"p50_us": 1, "p90_us": 2, "p99_us": 3, "p999_us": 4, "max_us": 5}}'
+"""
+values = [10]
+value_name = "lines"
+
+[[scenario.comparison]]
+over     = "slow"
+under    = "fast"
+figure   = "cpu_per_thousand"
+at_least = 2
+
+[[scenario.comparison]]
+over   = "slow"
+under  = "absent"
+figure = "rate"
+"#;
+
+#[derive(Default)]
+struct Notes {
+    runs: Vec<(String, u32)>,
+    ratios: usize,
+}
+
+impl Observer for Notes {
+    fn ended(&mut self, step: &Step<'_>, _run: &Run) {
+        self.runs.push((step.system.to_owned(), step.round));
+    }
+
+    fn compared(&mut self, comparisons: &[Comparison]) {
+        self.ratios += comparisons.len();
+    }
+}
+
+fn options(folder: &Path, rounds: u32) -> CompareOptions {
+    CompareOptions {
+        mailrace: PathBuf::from("/bin/true"),
+        version: "test".to_owned(),
+        command: "mailrace bench compare".to_owned(),
+        folder: folder.to_owned(),
+        rounds: Some(rounds),
+        shrink: 1,
+        rest: None,
+        time_max: None,
+        owned: Vec::new(),
+    }
+}
+
+fn run(
+    text: &str,
+    options: &CompareOptions,
+    interrupt: &Interrupt,
+    notes: &mut Notes,
+) -> Result<ResultFile, CompareError> {
+    let file = CompareFile::parse(text, "tiny.toml").unwrap();
+    engine::compare(&file, &file.scenarios[0], options, interrupt, notes)
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().next().is_none()
+}
+
+#[test]
+fn two_programs_take_turns_and_their_cpu_is_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut notes = Notes::default();
+    let result = run(FILE, &options(folder.path(), 2), &Interrupt::default(), &mut notes).unwrap();
+    let order: Vec<(&str, u32)> = notes.runs.iter().map(|(name, round)| (name.as_str(), *round)).collect();
+    assert_eq!(order, [("slow", 1), ("fast", 1), ("fast", 2), ("slow", 2)]);
+    assert_eq!(notes.ratios, 2, "one ratio after each round");
+    assert_eq!((result.name.as_str(), result.is_trial, result.cases.len()), ("counting", true, 1));
+    assert_eq!((result.cases[0].label.as_str(), result.cases[0].value), ("10", Some(10.0)));
+    let run = &result.cases[0].rounds[0]["slow"];
+    assert_eq!((run.count, run.seconds, run.latency_seconds["99"]), (10, 0.5, 3e-6));
+    assert!(run.cpu_seconds > 0.0 && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(), "{run:?}");
+    let [ratio] = &result.comparisons[..] else { panic!("{:?}", result.comparisons) };
+    assert_eq!((ratio.figure, ratio.is_met), (Figure::CpuPerThousand, Some(true)), "{ratio:?}");
+    assert_eq!(result.systems[0].version.as_deref(), Some("1.0"));
+    assert!(result.systems[0].configuration.as_deref().unwrap().contains("cd FOLDER"));
+    assert!(result.notes.iter().any(|note| note.contains("no-such-program-anywhere")), "{:?}", result.notes);
+    assert!(is_empty(folder.path()), "the folders of the runs are removed");
+    let text = result_text(&result, 160);
+    assert!(text.contains("at least 2") && text.contains("lines 10"), "{text}");
+}
+
+#[test]
+fn lost_mail_is_an_error_and_the_evidence_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let losing =
+        FILE.replace("cat request >>done", "head -n 9 request >>done").replace("within = \"5s\"", "within = \"0s\"");
+    let error = run(&losing, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
+    assert!(error.to_string().contains("10 messages were acknowledged, and 9 arrived"), "{error}");
+    assert!(!is_empty(folder.path()));
+}
+
+#[test]
+fn a_signal_or_the_end_of_the_time_ends_the_run_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let waiting = FILE.replace("rm request", ":");
+    let late = CompareOptions { time_max: Some(Duration::from_secs(2)), ..options(folder.path(), 9) };
+    let error = run(&waiting, &late, &Interrupt::default(), &mut Notes::default()).unwrap_err();
+    assert!(matches!(error, CompareError::TimeOver), "{error}");
+    let flag = Arc::new(AtomicBool::new(false));
+    let interrupt = Interrupt::from_flag(flag.clone());
+    std::thread::scope(|scope| {
+        let place = folder.path();
+        let running = scope.spawn(move || run(&waiting, &options(place, 9), &interrupt, &mut Notes::default()));
+        let is_loaded = || {
+            let found = std::fs::read_dir(place).unwrap().flatten().next();
+            found.is_some_and(|work| work.path().join("1-slow-10/request").exists())
+        };
+        while !is_loaded() {
+            assert!(!running.is_finished());
+            std::thread::yield_now();
+        }
+        flag.store(true, Relaxed);
+        assert!(matches!(running.join().unwrap(), Err(CompareError::Interrupted)));
+    });
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
+fn load_goes_to_other_machines_only_if_they_are_owned() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote = FILE.replace("ready   = { log = \"ready\" }", "address = \"192.0.2.1\"");
+    let error = run(&remote, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
+    assert!(matches!(&error, CompareError::Usage(text) if text.contains("--i-own-this-target")), "{error}");
+}

@@ -1,0 +1,113 @@
+//! `mailrace tune apply` and `mailrace tune revert`: show what would change, and with `--yes` change it.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tune::ServerSettings;
+use tune::apply::{ApplyError, ApplyRequest, ConfigFile, Files, RealFiles};
+
+use crate::check::{self, ConfigCheck};
+use crate::cli::{TuneApplyArgs, TuneRevertArgs};
+use crate::exit::{self, ExitError};
+use crate::output::output;
+use crate::tune_command::host;
+use config::{Config, ConfigSource, LoadedConfig};
+
+/// Shows the plan, and with `--yes` makes its changes.
+///
+/// # Errors
+///
+/// `--root` is not a folder; a file cannot be read; the changes are refused or fail.
+pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<()> {
+    let files = files(options.root.as_deref())?;
+    if options.yes && tune::apply::end_measurement(&files).map_err(exit_error)? {
+        writeln!(output(), "put back what an interrupted measurement had changed\n")?;
+    }
+    tune::apply::check_finished(&*files).map_err(exit_error)?;
+    let host = host(options.root.as_deref())?;
+    let report = tune::check(&host, &ServerSettings::from_config(&loaded.config));
+    let request = ApplyRequest { knobs: options.knobs.clone(), all_sure: options.all_sure };
+    let path = config_path(&loaded.source, options.root.as_deref());
+    let config = ConfigFile { path, accepts: &|text| accepts(&loaded.source, text) };
+    let plan = tune::apply::plan(&host, &*files, &report, &request, &config).map_err(exit_error)?;
+    write!(output(), "{}", plan.preview)?;
+    if plan.preview.is_empty() {
+        return Ok(writeln!(output(), "nothing to change")?);
+    }
+    if !options.yes {
+        return end_without_change(&plan.missing_rights);
+    }
+    tune::apply::apply(&files, &plan).map_err(exit_error)?;
+    Ok(writeln!(output(), "changed; `mailrace tune revert` puts everything back")?)
+}
+
+/// Shows what would be put back, and with `--yes` puts it back.
+///
+/// # Errors
+///
+/// `--root` is not a folder; a file cannot be read; a place was changed since; an operation failed.
+pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
+    let files = files(options.root.as_deref())?;
+    let plan = tune::apply::plan_revert(&*files).map_err(exit_error)?;
+    write!(output(), "{}", plan.preview)?;
+    if !options.yes && !plan.preview.is_empty() {
+        return end_without_change(&plan.missing_rights);
+    }
+    // Without a difference there may still be a journal, which ends with this.
+    let notes = if options.yes { tune::apply::revert(&files).map_err(exit_error)? } else { Vec::new() };
+    notes.iter().try_for_each(|note| writeln!(output(), "{note}"))?;
+    let result = if plan.preview.is_empty() { "nothing to put back" } else { "everything is as it was" };
+    Ok(writeln!(output(), "{result}")?)
+}
+
+fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {
+    missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {missing}"))?;
+    Ok(writeln!(output(), "nothing is changed: add --yes to do it")?)
+}
+
+fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
+    let root = root.unwrap_or(Path::new("/"));
+    let files = RealFiles::below(root).with_context(|| format!("opening {}", root.display()))?;
+    Ok(Arc::new(files))
+}
+
+/// The path of the configuration file below the root, or why there is none.
+fn config_path(source: &ConfigSource, root: Option<&Path>) -> Result<String, String> {
+    let ConfigSource::File(path) = source else { return Err("there is no configuration file".to_owned()) };
+    // The file itself may be a link, which is refused later; those in its folder are followed.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let real = |path: &Path| path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
+    let absolute = real(folder)?.join(path.file_name().unwrap_or_default());
+    let below = match root {
+        None => absolute.clone(),
+        Some(root) => match absolute.strip_prefix(real(root)?) {
+            Ok(rest) => Path::new("/").join(rest),
+            Err(_) => return Err(format!("{} is not below --root", absolute.display())),
+        },
+    };
+    below.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not UTF-8", below.display()))
+}
+
+/// Whether `mailrace check` would accept a text as the configuration.
+fn accepts(source: &ConfigSource, text: &str) -> Result<(), String> {
+    let config =
+        Config::parse(text, &source.to_string(), &config::machine_name()).map_err(|error| error.to_string())?;
+    let loaded = LoadedConfig { source: source.clone(), text: text.to_owned(), config };
+    let ConfigCheck { broken_tables, .. } = check::check(&loaded).map_err(|error| error.to_string())?;
+    broken_tables.first().map_or(Ok(()), |fault| Err(fault.to_string()))
+}
+
+/// A refused change has the exit code 1.
+pub(crate) fn exit_error(error: ApplyError) -> anyhow::Error {
+    let (code, text) = match error {
+        ApplyError::Refused(text) => (exit::NEGATIVE, text),
+        ApplyError::Configuration(text) => (exit::CONFIG, text),
+        ApplyError::MissingRights(text) => (exit::PERMISSION, text),
+        ApplyError::Failed(text) => (exit::IO, text),
+        // The system error determines the code.
+        ApplyError::Io { doing, source } => return anyhow::Error::new(source).context(doing),
+    };
+    ExitError { code, text }.into()
+}

@@ -1,0 +1,294 @@
+//! `mailrace tune measure` and `mailrace tune search`: runs of real servers on this machine, and what they show.
+
+use std::io::Write;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use compare::interrupt::Interrupt;
+use compare::result::{Figure, ResultFile};
+use compare::{machine, result_files};
+use control::RecipientFilter;
+use control::request::ControlRequest;
+use indicatif::{ProgressBar, ProgressStyle};
+use mail::Timestamp;
+
+use crate::cli::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
+use crate::control_client;
+use crate::exit::{self, ExitError};
+use crate::output::output;
+use crate::tune_apply::exit_error;
+use config::LoadedConfig;
+use tune::{
+    Description, Host, HostChanges, LiveValues, MeasurePlan, QueueCounter, RunSettings, SearchEnd, SearchPlan,
+    ServerSettings, ServerTrial, Shape, Target, TargetError, TrialError, Watch, curve_file, measurement_file,
+    other_values, render_curve, render_curve_json, render_measurement, render_measurement_json,
+};
+
+/// How often the line on the terminal shows the time.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Measures whether other values of a knob are better than the present one.
+///
+/// # Errors
+///
+/// The knob or a value is wrong, a run failed, or a signal ended it. An undecided measurement, or one that is not to be
+/// trusted, is an error with the exit code 1.
+pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<()> {
+    let inputs = Inputs::new(loaded, &args.runs)?;
+    let target = Target::parse(&args.knob, &inputs.host, &inputs.settings).map_err(usage)?;
+    let before = inputs.before(&target, args)?;
+    let values = if args.values.is_empty() { other_values(&before).map_err(usage)? } else { args.values.clone() };
+    check_distinct(&before, &values)?;
+    let changes = host_changes(&target, args.yes)?;
+    let mut trial = inputs.trial(target, changes)?;
+    std::iter::once(&before).chain(&values).try_for_each(|value| trial.check(value).map_err(wrong_value))?;
+    let plan = MeasurePlan {
+        before,
+        values,
+        figure: match args.figure {
+            MeasuredFigure::Rate => Figure::Rate,
+            MeasuredFigure::Cpu => Figure::CpuPerThousand,
+        },
+        effect_min: args.effect_min,
+        rounds_max: args.rounds_max.into(),
+        time_max: args.runs.time_max,
+    };
+    let mut line = TerminalLine::new();
+    let measured = tune::measure(plan, &mut trial, &mut line);
+    line.end();
+    let description = inputs.description(args.knob.clone(), &trial, &line);
+    trial.finish().map_err(run_failed)?;
+    let measured = measured.map_err(run_failed)?;
+    let text = match args.runs.json {
+        true => render_measurement_json(&measured, &description)?,
+        false => render_measurement(&measured, &description),
+    };
+    finish(&text, &measurement_file(&measured, &description), args.runs.output.as_deref())?;
+    if !measured.is_trusted() {
+        return Err(negative("the present value against itself shows an effect"));
+    }
+    match measured.verdicts.iter().any(tune::EffectVerdict::is_undecided) {
+        true => Err(negative("not decided")),
+        false => Ok(()),
+    }
+}
+
+/// Searches the smallest value of a parameter with nearly the best rate.
+///
+/// # Errors
+///
+/// The parameter or a bound is wrong, a run failed, or a signal ended it. A search that ended early, and a rate that
+/// still rises at the highest value, are errors with the exit code 1.
+pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
+    let inputs = Inputs::new(loaded, &args.runs)?;
+    let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
+    let plan = search_plan(args)?;
+    check_sessions(&target, plan.high, loaded)?;
+    let what = format!("{} is {target}", args.parameter);
+    let mut trial = inputs.trial(target, None)?;
+    [plan.low, plan.high].iter().try_for_each(|value| trial.check(&value.to_string()).map_err(wrong_value))?;
+    let mut line = TerminalLine::new();
+    let found = tune::search(plan, &mut trial, &mut line);
+    line.end();
+    let mut description = inputs.description(args.parameter.to_string(), &trial, &line);
+    description.notes.insert(0, what);
+    trial.finish().map_err(run_failed)?;
+    let curve = found.map_err(run_failed)?;
+    let text = match args.runs.json {
+        true => render_curve_json(&curve, &description)?,
+        false => render_curve(&curve, &description),
+    };
+    finish(&text, &curve_file(&curve, &description), args.runs.output.as_deref())?;
+    match (curve.end, curve.shape()) {
+        (SearchEnd::LimitReached, _) => Err(negative("the search ended early")),
+        (_, Some(Shape::Rising)) => Err(negative("the best value is not below the highest")),
+        _ => Ok(()),
+    }
+}
+
+fn search_plan(args: &TuneSearchArgs) -> anyhow::Result<SearchPlan> {
+    let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let bounds = args.parameter.bounds(processors);
+    let low = args.min.unwrap_or(*bounds.start());
+    let high = args.max.unwrap_or(low.max(*bounds.end()));
+    if low > high {
+        return Err(usage_text(format!("--min is {low}, expected no more than --max, which is {high}")));
+    }
+    Ok(SearchPlan {
+        low,
+        high,
+        step: args.step,
+        tolerance: args.tolerance,
+        runs_max: args.runs_max.into(),
+        time_max: args.runs.time_max,
+    })
+}
+
+/// A server that refuses sessions is not measured.
+fn check_sessions(target: &Target, high: u64, loaded: &LoadedConfig) -> anyhow::Result<()> {
+    let sessions_max = loaded.config.limits.connections.sessions_max as u64;
+    match *target == Target::Sessions && high > sessions_max {
+        true => Err(usage_text(format!(
+            "limits.sessions is {sessions_max}, and the search goes up to {high}: give a lower --max, or raise the limit"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// What both commands need.
+struct Inputs<'a> {
+    args: &'a TuneRunArgs,
+    host: Host,
+    settings: ServerSettings,
+    operator: toml::Table,
+    started: Timestamp,
+    lane: &'a Path,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(loaded: &'a LoadedConfig, args: &'a TuneRunArgs) -> anyhow::Result<Inputs<'a>> {
+        let lane = loaded.config.spool.lanes.first().context("the configuration has no lane of the spool")?;
+        Ok(Inputs {
+            args,
+            host: Host::live(),
+            settings: ServerSettings::from_config(&loaded.config),
+            operator: loaded.text.parse().context("reading the configuration")?,
+            started: Timestamp::from(SystemTime::now()),
+            lane,
+        })
+    }
+
+    fn before(&self, target: &Target, args: &TuneMeasureArgs) -> anyhow::Result<String> {
+        let present = || target.present(&self.operator, self.args.sessions.into(), &self.host);
+        args.before.clone().or_else(present).ok_or_else(|| {
+            usage_text(format!("{} has no value at present: name one to compare with, by --before", args.knob))
+        })
+    }
+
+    fn trial(&self, target: Target, changes: Option<Box<dyn HostChanges>>) -> anyhow::Result<ServerTrial> {
+        let interrupt = Interrupt::from_flag(bench::StopSignal::listen()?.flag());
+        let settings = RunSettings {
+            scenario: self.args.scenario,
+            program: std::env::current_exe().context("finding this program")?,
+            configuration: self.operator.clone(),
+            folder: self.args.folder.clone(),
+            lane: self.lane.to_owned(),
+            connections: self.args.sessions.into(),
+            time: self.args.time,
+            recipients_from: self.args.recipients_from.clone(),
+        };
+        ServerTrial::new(settings, target, interrupt, queue_counter(), changes).map_err(run_failed)
+    }
+
+    fn description(&self, subject: String, trial: &ServerTrial, line: &TerminalLine) -> Description {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let notes = [
+            "Each run had a server of its own, with an empty spool, and the load came from the same machine.",
+            "The intervals may be looked at after every round; they hold the true median with at least 95 %.",
+        ];
+        Description {
+            subject,
+            scenario: self.args.scenario.to_string(),
+            unit: self.args.scenario.unit().to_owned(),
+            command: format!("mailrace {}", words.join(" ")),
+            started: self.started.to_rfc3339(),
+            seconds: line.begun.elapsed().as_secs_f64(),
+            machine: machine::describe(self.lane, env!("CARGO_PKG_VERSION"), machine::cpu_source()),
+            load_command: trial.load_command(),
+            configuration: trial.base_configuration(),
+            notes: notes.map(str::to_owned).into(),
+        }
+    }
+}
+
+/// Asks a server of a run for the number of its queued recipients.
+fn queue_counter() -> QueueCounter {
+    Box::new(|socket| {
+        let answer = control_client::request_text(socket, &ControlRequest::Count(RecipientFilter::default()));
+        let answer = answer.map_err(|error| error.to_string())?;
+        answer.trim_end().parse().map_err(|error| format!("counting the queue: {error}"))
+    })
+}
+
+/// Values of the host serve other programs too, so they are changed only if the operator says so.
+fn host_changes(target: &Target, is_allowed: bool) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
+    match target {
+        Target::Host(_) if !is_allowed => Err(usage_text(format!(
+            "{target} is a value of this host, which every program uses: it changes while the measurement runs, and \
+             is put back afterwards. To allow that, add --yes"
+        ))),
+        Target::Host(_) => Ok(Some(Box::new(LiveValues::begin().map_err(exit_error)?))),
+        _ => Ok(None),
+    }
+}
+
+fn check_distinct(before: &str, values: &[String]) -> anyhow::Result<()> {
+    let is_repeated = |(index, value): &(usize, &String)| *value == before || values[..*index].contains(value);
+    match values.iter().enumerate().find(is_repeated) {
+        Some((_, value)) => {
+            Err(usage_text(format!("{value} appears twice: the values and the present one must differ")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn finish(text: &str, file: &ResultFile, path: Option<&Path>) -> anyhow::Result<()> {
+    output().write_all(text.as_bytes())?;
+    let Some(path) = path else { return Ok(()) };
+    Ok(result_files::save(path, file)?)
+}
+
+/// One moving line on standard error, if that is a terminal.
+struct TerminalLine {
+    bar: ProgressBar,
+    begun: Instant,
+}
+
+impl TerminalLine {
+    fn new() -> TerminalLine {
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {wide_msg}");
+        let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"));
+        bar.enable_steady_tick(TICK);
+        TerminalLine { bar, begun: Instant::now() }
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Watch for TerminalLine {
+    fn elapsed(&mut self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn show(&mut self, line: &str) {
+        self.bar.set_message(line.to_owned());
+    }
+}
+
+fn usage(error: TargetError) -> anyhow::Error {
+    usage_text(error.to_string())
+}
+
+fn usage_text(text: String) -> anyhow::Error {
+    ExitError { code: exit::USAGE, text }.into()
+}
+
+fn wrong_value(error: TrialError) -> anyhow::Error {
+    usage_text(error.to_string())
+}
+
+fn run_failed(error: TrialError) -> anyhow::Error {
+    let code = match error {
+        TrialError::Stopped => exit::UNAVAILABLE,
+        TrialError::Failed(_) => exit::SOFTWARE,
+    };
+    ExitError { code, text: error.to_string() }.into()
+}
+
+fn negative(text: &str) -> anyhow::Error {
+    ExitError { code: exit::NEGATIVE, text: text.into() }.into()
+}

@@ -1,0 +1,134 @@
+//! `mailrace tune measure` and `tune search` with real servers: short runs on a free port, in a folder of the test.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use compare::result::ResultFile;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+fn tune(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mailrace"));
+    command.arg("tune").args(arguments.split(' ')).current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+fn ran(folder: &Path, arguments: &str) -> (Output, Value) {
+    let output = tune(folder, arguments).output().unwrap();
+    let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    (output, value)
+}
+
+fn result_file(folder: &Path) -> ResultFile {
+    serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap()
+}
+
+/// With one delivery at a time, each message waits for a sync of its own. By chance, the control of one measurement in
+/// a hundred shows an effect, so a second one is made then.
+#[test]
+fn a_setting_that_hurts_is_worse_and_the_same_value_twice_shows_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mailrace.toml"), "allow_root = true\n").unwrap();
+    let measure = || {
+        let options = "--values 1 --scenario deliver-maildir --run 100ms --sessions 20 --json --output result.json";
+        ran(folder.path(), &format!("measure queue.local.concurrency {options}"))
+    };
+    let (output, found) = Some(measure()).filter(|(_, found)| found["trusted"] == true).unwrap_or_else(measure);
+    assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((&found["before"], &found["values"][0]["verdict"]), (&"2000".into(), &"worse".into()), "{found:#}");
+    assert!(found["control"]["verdict"] == "undecided" || found["control"]["verdict"] == "no effect", "{found:#}");
+    let file = result_file(folder.path());
+    assert!(file.cases[0].rounds.len() >= 8 && file.checks[0].is_met, "{file:?}");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "only the configuration and the result are left: {left:?}");
+}
+
+#[test]
+fn a_search_draws_a_curve_within_its_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = "--min 2 --max 8 --runs-max 8 --scenario accept-many --run 100ms --json --output result.json";
+    let (output, found) = ran(folder.path(), &format!("search sessions {options}"));
+    assert_eq!(output.status.code(), Some(1), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(found["complete"], false, "8 runs are too few");
+    let values: Vec<u64> = result_file(folder.path()).cases.iter().map(|case| case.label.parse().unwrap()).collect();
+    assert_eq!(values, [2, 4, 8]);
+    assert!(found["knee"]["rate"].as_f64().unwrap() > 0.0, "{found:#}");
+}
+
+#[test]
+fn a_run_that_fails_says_what_the_server_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = "--before 2 --values 20 --scenario accept-many --run 100ms --sessions 10";
+    let (output, _) = ran(folder.path(), &format!("measure limits.sessions {options}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(70), "{said}");
+    assert!(said.contains("a run with 2 failed") && said.contains("421"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_signal_ends_a_measurement_and_nothing_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = tune(folder.path(), "measure threads --values 1,2 --before 3 --scenario accept-one --run 60s")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let load_started = || {
+        let mut folders = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        folders.any(|runs| runs.join("run/load.out").exists())
+    };
+    await_that(load_started);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(end(&mut child), Some(69));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn what_cannot_be_measured_is_a_wrong_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, part) in [
+        ("measure limits.sessions", "--scenario"),
+        ("measure limits.sessions --scenario send", "accept-many, accept-one"),
+        ("measure limits.session --values 1 --before 2 --scenario relay", "sessions"),
+        ("measure limits.sessions --values 10000 --scenario relay", "appears twice"),
+        ("measure no.such --scenario relay", "--before"),
+        ("measure net.core.somaxconn --values 64 --scenario relay", "--yes"),
+        ("measure mount.atime --values 64 --scenario relay", "not a value of the kernel"),
+        ("search batch --scenario relay", "use lookup"),
+        ("search sessions --max 20000 --scenario relay", "limits.sessions is 10000"),
+        ("search threads --min 9 --max 8 --scenario relay", "--min is 9"),
+    ] {
+        let (output, _) = ran(folder.path(), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{arguments}: {said}");
+        assert!(said.contains(part), "{arguments}: {said}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+fn await_that(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < WAIT_MAX, "not within {WAIT_MAX:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The exit code.
+fn end(child: &mut Child) -> Option<i32> {
+    let mut status = None;
+    await_that(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.and_then(|status| status.code())
+}

@@ -1,0 +1,181 @@
+//! The journal: what is about to be changed, as it was before. It is on the disk before the first change.
+//!
+//! | journal | what is true of each entry |
+//! |---|---|
+//! | none | nothing is changed |
+//! | unfinished | it is as it was, as it should become, or a temporary file lies beside it |
+//! | finished | it is as it should become, unless somebody changed it since |
+//!
+//! A place has one entry, however often it is changed: what it was before the first change, and the digest of
+//! everything that was written there. So a place is put back by one step, and a step that was done already is seen by
+//! what is there.
+//!
+//! The folder belongs to root, not to the user of the server: what is in it is written back as root.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::error::{ApplyError, doing};
+use super::files::{FileState, Files};
+
+/// The folder of the journals, below the root. Not below `data_dir`, which belongs to the user of the server: that
+/// user could have root write any file.
+pub const STATE_FOLDER: &str = "/var/lib/mailrace-tune";
+/// The version of the format.
+const FORMAT: u32 = 1;
+/// Passwords in former configurations are nobody's business.
+const JOURNAL_MODE: u32 = 0o600;
+
+/// What a journal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalName {
+    /// What `tune apply` changed, until `tune revert`.
+    Applied,
+    /// What a measurement changed, until it ends.
+    Temporary,
+}
+
+/// A journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Journal {
+    format: u32,
+    /// All changes were made, and none was put back.
+    pub(crate) is_finished: bool,
+    /// In the order in which they were changed.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A place that is changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Entry {
+    /// The file, value or folder.
+    pub(crate) path: String,
+    /// What it is, and how it was.
+    pub(crate) place: Place,
+    /// The digest of everything that was written there, in hexadecimal digits.
+    #[serde(default)]
+    pub(crate) written: Vec<String>,
+}
+
+/// What is changed at a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// A folder that did not exist.
+    Folder,
+    /// A file as it was; None if it did not exist.
+    File(Option<FileState>),
+    /// A value of the kernel as it was.
+    Value(FileState),
+    /// A value as it was, which the kernel changes by itself when another one is changed.
+    Follower(FileState),
+}
+
+impl JournalName {
+    fn path(self) -> String {
+        match self {
+            JournalName::Applied => format!("{STATE_FOLDER}/journal.json"),
+            JournalName::Temporary => format!("{STATE_FOLDER}/measurement.json"),
+        }
+    }
+}
+
+impl Journal {
+    pub(crate) fn new() -> Journal {
+        Journal { format: FORMAT, is_finished: false, entries: Vec::new() }
+    }
+
+    /// Reads the journal; None if there is none.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is of another version.
+    pub(crate) fn load(files: &dyn Files, name: JournalName) -> Result<Option<Journal>, ApplyError> {
+        let path = name.path();
+        let Some(state) = files.state(&path).map_err(doing("reading", &path))? else { return Ok(None) };
+        let journal: Result<Journal, _> = serde_json::from_slice(&state.octets);
+        match journal {
+            Ok(journal) if journal.format == FORMAT => Ok(Some(journal)),
+            Ok(_) => Err(ApplyError::Refused(format!(
+                "{path} is of another version of mailrace: use that version's `mailrace tune revert`"
+            ))),
+            Err(error) => Err(ApplyError::Refused(format!(
+                "{path} is damaged ({error}): compare the files that it names with a backup, then remove it"
+            ))),
+        }
+    }
+
+    /// Replaces the journal on the disk.
+    pub(crate) fn store(&self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+        let octets = serde_json::to_vec_pretty(self).map_err(io::Error::other);
+        let octets = octets.map_err(doing("writing", &name.path()))?;
+        let state = FileState { octets, mode: JOURNAL_MODE, owner: None };
+        replace(files, &name.path(), &state)
+    }
+
+    /// Removes the journal from the disk.
+    pub(crate) fn remove(files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+        let path = name.path();
+        for path in [temporary_of(&path), path] {
+            files.remove(&path).map_err(doing("removing", &path))?;
+        }
+        files.sync_folder(STATE_FOLDER).map_err(doing("syncing", STATE_FOLDER))
+    }
+
+    /// The entry of a place.
+    pub(crate) fn entry(&mut self, path: &str) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.path == path)
+    }
+}
+
+/// Replaces a file, or creates it: it is always as it was or as it should become.
+pub(crate) fn replace(files: &dyn Files, path: &str, state: &FileState) -> Result<(), ApplyError> {
+    let temporary = temporary_of(path);
+    files.remove(&temporary).map_err(doing("removing", &temporary))?;
+    files.create(&temporary, state).map_err(doing("writing", &temporary))?;
+    files.rename(&temporary, path).map_err(doing("replacing", path))?;
+    sync_folder_of(files, path)
+}
+
+/// Makes a new or missing name in a folder durable.
+pub(crate) fn sync_folder_of(files: &dyn Files, path: &str) -> Result<(), ApplyError> {
+    let folder = super::files::split(path).0;
+    files.sync_folder(folder).map_err(doing("syncing", folder))
+}
+
+/// The file that is renamed to `path` when it is complete.
+pub(crate) fn temporary_of(path: &str) -> String {
+    let (folder, name) = super::files::split(path);
+    format!("{}/.{name}.mailrace-tune", folder.trim_end_matches('/'))
+}
+
+/// The digest of a file's content.
+pub(crate) fn digest(octets: &[u8]) -> String {
+    Sha256::digest(octets).iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// The text of a value as it is compared: the kernel separates words by tabs, and puts the chosen one in brackets.
+pub(crate) fn value_word(octets: &[u8]) -> String {
+    let text = String::from_utf8_lossy(octets);
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word.to_owned());
+    chosen.unwrap_or_else(|| text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_compared_as_the_kernel_means_them() {
+        assert_eq!(value_word(b"4096\t131072\t6291456\n"), "4096 131072 6291456");
+        assert_eq!(value_word(b"none [mq-deadline] bfq\n"), "mq-deadline");
+        assert_eq!(value_word(b"cubic\n"), "cubic");
+        assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(temporary_of("/etc/a.conf"), "/etc/.a.conf.mailrace-tune");
+        assert_eq!(temporary_of("/a"), "/.a.mailrace-tune");
+    }
+}

@@ -1,0 +1,445 @@
+//! Runs of a real server: it is started with one value of what is varied, put under load, and removed with all of its
+//! data.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use compare::error::CompareError;
+use compare::interrupt::Interrupt;
+use compare::measure::{LoadOutcome, measure_run_with_late_work, settle};
+use compare::process::{Launch, Server, run_command};
+use compare::ready::Ready;
+use compare::result::Run;
+use config::Config;
+use tempfile::TempDir;
+use toml::Table;
+
+use super::configuration::{Place, derive, pages_folder};
+use super::delivery::{await_empty_queue, delivered_messages};
+use super::load_report::{LoadReport, sink_messages};
+use super::{Load, Scenario, path_text};
+use crate::setting_path::parse_value;
+use crate::target::Target;
+use crate::trial::{HostChanges, Trial, TrialError};
+
+/// How long a server may take to start.
+const START_TIME_MAX: Duration = Duration::from_secs(60);
+/// A server that accepts or delivers nothing more only has its segments to prepare.
+const LATE_WORK_TIME: Duration = Duration::from_millis(100);
+/// How long a sink may take to end.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+/// What a load may take longer than it was told: work in progress is finished.
+const LOAD_TIME_EXTRA: Duration = Duration::from_secs(120);
+/// A run waits this many times as long as its load lasts until everything is delivered. What is not delivered then
+/// does not count.
+const DELIVERY_TIMES: u32 = 5;
+/// The pages of `read-http`, and the bytes of each.
+const PAGES: usize = 100;
+const PAGE_OCTETS: usize = 10_000;
+
+/// Counts the queued recipients of the server with this control socket.
+pub type QueueCounter = Box<dyn Fn(&Path) -> Result<u64, String>>;
+
+/// How each run is done.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// What the server does.
+    pub scenario: Scenario,
+    /// The program that is the server and the load: `mailrace`.
+    pub program: PathBuf,
+    /// The operator's configuration, which was checked.
+    pub configuration: Table,
+    /// The folder in which runs have their folders; None: beside this lane of the operator's spool.
+    pub folder: Option<PathBuf>,
+    /// A lane of the operator's spool.
+    pub lane: PathBuf,
+    /// The connections of the load.
+    pub connections: u64,
+    /// How long the load lasts.
+    pub time: Duration,
+    /// The recipients of `lookup`.
+    pub recipients_from: Option<PathBuf>,
+}
+
+/// Runs servers. Its folder is removed with it, and values of the host are put back.
+pub struct ServerTrial {
+    settings: RunSettings,
+    target: Target,
+    folder: TempDir,
+    working_folder: PathBuf,
+    interrupt: Interrupt,
+    queued: QueueCounter,
+    changes: Option<Box<dyn HostChanges>>,
+}
+
+impl ServerTrial {
+    /// Makes the folder of the runs. `changes` are needed if the target is a value of the host, which is otherwise not
+    /// changed.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be made, or the scenario needs what the configuration lacks.
+    pub fn new(
+        settings: RunSettings,
+        target: Target,
+        interrupt: Interrupt,
+        queued: QueueCounter,
+        changes: Option<Box<dyn HostChanges>>,
+    ) -> Result<ServerTrial, TrialError> {
+        check_scenario(&settings)?;
+        let working_folder = std::env::current_dir().map_err(failed("finding the working folder"))?;
+        let parent = match &settings.folder {
+            Some(folder) => folder.clone(),
+            None => folder_beside(&settings.lane)?,
+        };
+        let folder = make_folder(&working_folder.join(parent))?;
+        Ok(ServerTrial { settings, target, folder, working_folder, interrupt, queued, changes })
+    }
+
+    /// Checks that the server's configuration is valid with this value, without a run.
+    ///
+    /// # Errors
+    ///
+    /// It is not; the text has the place and the reason.
+    pub fn check(&self, value: &str) -> Result<(), TrialError> {
+        let sink = (self.settings.scenario == Scenario::Relay).then_some(25);
+        let text = self.configuration(value, &self.run_folder(), sink)?.to_string();
+        match Config::parse(&text, &format!("the configuration of a run with {value}"), "localhost") {
+            Ok(_) => Ok(()),
+            Err(errors) => Err(TrialError::Failed(errors.to_string())),
+        }
+    }
+
+    /// The command line of the load, with port 0 for the server's.
+    #[must_use]
+    pub fn load_command(&self) -> String {
+        let folder = self.run_folder();
+        format!("mailrace {}", self.load_words(0, self.settings.connections, &folder).join(" "))
+    }
+
+    /// The configuration of the server, before anything is varied.
+    #[must_use]
+    pub fn base_configuration(&self) -> String {
+        self.base(&self.run_folder(), None).to_string()
+    }
+
+    /// Puts values of the host back, and removes the folder.
+    ///
+    /// # Errors
+    ///
+    /// A value could not be put back: what is to be done, as text.
+    pub fn finish(self) -> Result<(), TrialError> {
+        let put_back = self.changes.map_or(Ok(()), |changes| changes.put_back());
+        put_back.map_err(|error| TrialError::Failed(format!("putting values of the host back: {error}")))?;
+        self.folder.close().map_err(failed("removing the folder of the runs"))
+    }
+
+    fn run_folder(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    fn base(&self, folder: &Path, sink: Option<u16>) -> Table {
+        let is_root = rustix::process::geteuid().is_root();
+        let place = Place { folder, is_root, working_folder: &self.working_folder, sink };
+        derive(&self.settings.configuration, self.settings.scenario, &place)
+    }
+
+    fn configuration(&self, value: &str, folder: &Path, sink: Option<u16>) -> Result<Table, TrialError> {
+        let mut table = self.base(folder, sink);
+        if let Target::Setting(path) = &self.target {
+            path.set(&mut table, parse_value(value)).map_err(TrialError::Failed)?;
+        }
+        Ok(table)
+    }
+
+    fn load_words(&self, port: u16, connections: u64, folder: &Path) -> Vec<String> {
+        let recipients_from = self.settings.recipients_from.as_ref().map(|file| self.working_folder.join(file));
+        let load = Load {
+            connections,
+            time: self.settings.time,
+            recipients_from: recipients_from.as_deref(),
+            urls: &urls_file(folder),
+        };
+        self.settings.scenario.load(port, &load, folder)
+    }
+
+    fn run_in(&mut self, folder: &Path, value: &str) -> Result<Run, CompareError> {
+        self.change_host(value)?;
+        let (sink, sink_port) = match self.settings.scenario {
+            Scenario::Relay => self.start_sink(folder).map(|(sink, port)| (Some(sink), Some(port)))?,
+            _ => (None, None),
+        };
+        let configuration = self.configuration(value, folder, sink_port);
+        let text = configuration.map_err(|error| CompareError::Failed(error.to_string()))?.to_string();
+        write(&folder.join("mailrace.toml"), &text)?;
+        let (mut server, port) = self.start_server(folder, value)?;
+        settle(Duration::ZERO, &self.interrupt)?;
+        let load = || self.put_under_load(port, folder, value, sink);
+        let run = measure_run_with_late_work(server.group(), folder, &self.interrupt, LATE_WORK_TIME, load)?;
+        server.check_running()?;
+        // Its data is thrown away, so nothing has to be finished.
+        server.stop(Duration::ZERO)?;
+        Ok(run)
+    }
+
+    fn change_host(&mut self, value: &str) -> Result<(), CompareError> {
+        match (&self.target, &mut self.changes) {
+            (Target::Host(files), Some(changes)) => changes.set(files, value).map_err(CompareError::Failed),
+            _ => Ok(()),
+        }
+    }
+
+    fn start_sink(&self, folder: &Path) -> Result<(Server, u16), CompareError> {
+        let words = ["bench", "sink", "--listen", "127.0.0.1:0", "--json"].map(str::to_owned);
+        self.start("sink", &self.command(words), folder, "listening on 127.0.0.1:{port}")
+    }
+
+    fn start_server(&self, folder: &Path, value: &str) -> Result<(Server, u16), CompareError> {
+        let mut argv = match &self.target {
+            Target::Environment(name) => vec!["env".to_owned(), format!("{name}={value}")],
+            _ => Vec::new(),
+        };
+        argv.extend(self.command([
+            "serve".to_owned(),
+            "--config".to_owned(),
+            path_text(&folder.join("mailrace.toml")),
+        ]));
+        let protocol = self.settings.scenario.protocol();
+        if self.settings.scenario == Scenario::ReadHttp {
+            make_pages(folder)?;
+        }
+        let (server, port) = self.start(
+            "mailrace",
+            &argv,
+            folder,
+            &format!("listening protocol={protocol} address=127.0.0.1:{{port}}"),
+        )?;
+        if self.settings.scenario == Scenario::ReadHttp {
+            let url = |page| format!("http://127.0.0.1:{port}/{page}\n");
+            write(&urls_file(folder), &(0..PAGES).map(url).collect::<String>())?;
+        }
+        Ok((server, port))
+    }
+
+    fn start(&self, name: &str, argv: &[String], folder: &Path, line: &str) -> Result<(Server, u16), CompareError> {
+        let mut server = Server::start(&Launch { name, argv, folder, user: None })?;
+        let port = server.await_ready(&Ready::Logs(line.to_owned()), START_TIME_MAX, &self.interrupt)?;
+        let port = port.ok_or_else(|| server.failure("ended before it was ready"))?;
+        Ok((server, port))
+    }
+
+    fn command(&self, words: impl IntoIterator<Item = String>) -> Vec<String> {
+        std::iter::once(path_text(&self.settings.program)).chain(words).collect()
+    }
+
+    /// Runs the load, and waits until what it sent is delivered if that is the scenario.
+    fn put_under_load(
+        &self,
+        port: u16,
+        folder: &Path,
+        value: &str,
+        sink: Option<Server>,
+    ) -> Result<LoadOutcome, CompareError> {
+        let connections = match self.target {
+            Target::Sessions => value.parse().map_err(|_| fault("expected a number of sessions"))?,
+            _ => self.settings.connections,
+        };
+        let argv = self.command(self.load_words(port, connections, folder));
+        let begun = Instant::now();
+        let launch = Launch { name: "load", argv: &argv, folder, user: None };
+        let loaded = run_command(&launch, self.settings.time + LOAD_TIME_EXTRA, &self.interrupt);
+        let (output, cpu_seconds) = match loaded {
+            Ok(done) => (done.output, done.cpu_seconds),
+            // Its report says which replies were not as expected.
+            Err(CompareError::Failed(text)) => (report_of_failed_load(folder).ok_or_else(|| fault(&text))?, 0.0),
+            Err(error) => return Err(error),
+        };
+        let report = LoadReport::parse(&output).map_err(|text| fault(&text))?;
+        if let Some(text) = report.fault() {
+            return Err(fault(&text));
+        }
+        let outcome = report.outcome(cpu_seconds);
+        if !self.settings.scenario.delivers() {
+            return Ok(outcome);
+        }
+        let data = folder.join("data");
+        let time_max = self.settings.time * DELIVERY_TIMES;
+        let time = await_empty_queue(&self.queued, &data.join("control.sock"), begun, time_max, &self.interrupt)?;
+        let count = match sink {
+            Some(sink) => received_messages(sink, folder)?,
+            None => delivered_messages(&data)?,
+        };
+        Ok(LoadOutcome { count, seconds: time.as_secs_f64(), ..outcome })
+    }
+}
+
+impl Trial for ServerTrial {
+    fn run(&mut self, value: &str) -> Result<Run, TrialError> {
+        let folder = self.run_folder();
+        fs::create_dir(&folder).map_err(failed("making the folder of a run"))?;
+        let run = self.run_in(&folder, value);
+        let removed = fs::remove_dir_all(&folder);
+        let run = run.map_err(|error| match error {
+            CompareError::Interrupted => TrialError::Stopped,
+            error => TrialError::Failed(format!("a run with {value} failed: {}", with_cause(&error))),
+        })?;
+        removed.map_err(failed("removing the folder of a run"))?;
+        Ok(run)
+    }
+}
+
+/// `lookup` needs what only the operator can give.
+fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
+    if settings.scenario != Scenario::Lookup {
+        return Ok(());
+    }
+    if !settings.configuration.contains_key("table") {
+        return Err(TrialError::Failed("lookup measures tables, but the configuration has no [[table]]".to_owned()));
+    }
+    match settings.recipients_from {
+        Some(_) => Ok(()),
+        None => Err(TrialError::Failed(
+            "lookup needs addresses that the tables have: give a file with --recipients-from".to_owned(),
+        )),
+    }
+}
+
+/// A folder on the file system of the lane: the one above it, or the nearest above it that exists.
+fn folder_beside(lane: &Path) -> Result<PathBuf, TrialError> {
+    let lane = std::path::absolute(lane).map_err(failed("finding the spool"))?;
+    let existing = lane.ancestors().find(|folder| folder.is_dir()).unwrap_or(&lane);
+    if existing != lane {
+        return Ok(existing.to_owned());
+    }
+    let above = lane.parent().unwrap_or(&lane);
+    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(failed("looking at the spool"));
+    if device(above)? == device(&lane)? {
+        return Ok(above.to_owned());
+    }
+    Err(TrialError::Failed(format!(
+        "{} is a file system of its own: name a folder on it with --folder, in which the runs have theirs",
+        lane.display()
+    )))
+}
+
+/// A new folder that other users can enter, since the server may give up root.
+fn make_folder(parent: &Path) -> Result<TempDir, TrialError> {
+    let made = tempfile::Builder::new().prefix("mailrace-tune-").tempdir_in(parent).and_then(|folder| {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        Ok(folder)
+    });
+    made.map_err(|error| {
+        let parent = parent.display();
+        TrialError::Failed(format!("making a folder in {parent}: {error}; name another one on that disk with --folder"))
+    })
+}
+
+fn make_pages(folder: &Path) -> Result<(), CompareError> {
+    let pages = pages_folder(folder);
+    fs::create_dir(&pages).map_err(CompareError::system("making the folder of the pages"))?;
+    let text = "a page \n".repeat(PAGE_OCTETS / 8);
+    (0..PAGES).try_for_each(|page| write(&pages.join(page.to_string()), &text))
+}
+
+fn urls_file(folder: &Path) -> PathBuf {
+    folder.join("urls")
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CompareError> {
+    fs::write(path, text).map_err(CompareError::system(format!("writing {}", path.display())))
+}
+
+fn report_of_failed_load(folder: &Path) -> Option<String> {
+    fs::read_to_string(folder.join("load.out")).ok().filter(|output| !output.is_empty())
+}
+
+/// Ends the sink, and returns how many messages it got.
+fn received_messages(sink: Server, folder: &Path) -> Result<u64, CompareError> {
+    sink.stop(STOP_TIME_MAX)?;
+    let log = fs::read_to_string(folder.join("sink.log")).map_err(CompareError::system("reading the sink's report"))?;
+    sink_messages(&log).map_err(|text| fault(&text))
+}
+
+fn fault(text: &str) -> CompareError {
+    CompareError::Failed(text.to_owned())
+}
+
+fn failed(doing: &str) -> impl FnOnce(std::io::Error) -> TrialError {
+    let doing = doing.to_owned();
+    move |error| TrialError::Failed(format!("{doing}: {error}"))
+}
+
+fn with_cause(error: &CompareError) -> String {
+    let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+    format!("{error}{cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(scenario: Scenario, configuration: &str, folder: &Path) -> RunSettings {
+        RunSettings {
+            scenario,
+            program: "/nowhere/mailrace".into(),
+            configuration: configuration.parse().unwrap(),
+            folder: None,
+            lane: folder.join("spool"),
+            connections: 10,
+            time: Duration::from_secs(1),
+            recipients_from: None,
+        }
+    }
+
+    fn trial(scenario: Scenario, configuration: &str, target: &str, folder: &Path) -> Result<ServerTrial, TrialError> {
+        let target = Target::Setting(target.parse().unwrap());
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        ServerTrial::new(settings(scenario, configuration, folder), target, Interrupt::default(), queued, None)
+    }
+
+    #[test]
+    fn a_value_is_checked_before_anything_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let trial = trial(Scenario::AcceptMany, "", "limits.sessions", folder.path()).unwrap();
+        assert_eq!(trial.check("50"), Ok(()));
+        let error = trial.check("many").unwrap_err().to_string();
+        assert!(error.contains("a run with many") && error.contains("sessions"), "{error}");
+        let unknown = self::trial(Scenario::AcceptMany, "", "limits.session", folder.path()).unwrap();
+        assert!(unknown.check("50").unwrap_err().to_string().contains("sessions"), "it says what is known");
+    }
+
+    #[test]
+    fn runs_have_their_folder_beside_the_spool_and_leave_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("spool")).unwrap();
+        let mut trial = trial(Scenario::AcceptMany, "", "threads", folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert!(trial.base_configuration().contains(&path_text(folder.path())));
+        assert!(matches!(trial.run("1"), Err(TrialError::Failed(text)) if text.starts_with("a run with 1 failed: ")));
+        trial.finish().unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn lookup_needs_tables_and_addresses() {
+        let folder = tempfile::tempdir().unwrap();
+        let lookup = |configuration| trial(Scenario::Lookup, configuration, "threads", folder.path()).err().unwrap();
+        assert!(lookup("").to_string().contains("no [[table]]"));
+        assert!(lookup("[[table]]\nname = \"a\"\ntype = \"static\"\n").to_string().contains("--recipients-from"));
+    }
+
+    #[test]
+    fn the_load_says_what_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let command = |scenario| trial(scenario, "", "threads", folder.path()).unwrap().load_command();
+        let one = command(Scenario::AcceptOne);
+        assert!(
+            one.starts_with("mailrace bench smtp --target 127.0.0.1:0 --connections 10 --duration 1000ms"),
+            "{one}"
+        );
+        assert!(one.ends_with("--recipient user{}@bench.test --users 200 --per-connection 1"), "{one}");
+        assert!(command(Scenario::ReadHttp).contains("bench http --urls "));
+    }
+}

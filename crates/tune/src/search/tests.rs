@@ -1,0 +1,108 @@
+//! Searches on simulated curves.
+
+use super::report::{curve_file, render_curve, render_curve_json};
+use super::*;
+use crate::description::Description;
+use crate::simulated::{Clock, Simulated, normal};
+
+fn plan(low: u64, high: u64) -> SearchPlan {
+    SearchPlan { low, high, step: 2.0, tolerance: 0.05, runs_max: 100, time_max: Duration::from_secs(600) }
+}
+
+fn found(plan: SearchPlan, rate: fn(f64) -> f64) -> Curve {
+    search(plan, &mut Simulated::new(1, rate, |_| 0.0), &mut Clock::default()).unwrap()
+}
+
+fn knee(curve: &Curve) -> u64 {
+    curve.knee().unwrap().value
+}
+
+fn answer(curve: &Curve, subject: &str) -> String {
+    report::sentences(curve, &Description::for_tests(subject, "accept-many")).join("\n")
+}
+
+#[test]
+fn a_saturating_curve_has_its_knee_where_it_stops_rising() {
+    let curve = found(plan(1, 4096), |value| 100.0 * value.min(400.0));
+    assert!((380..=440).contains(&knee(&curve)), "{}", knee(&curve));
+    assert_eq!((curve.shape(), curve.end), (Some(Shape::Saturated), SearchEnd::Complete));
+    assert!(curve.points.contains_key(&4096) && curve.rate_at(knee(&curve)).unwrap().interval.is_some());
+    let sentence = answer(&curve, "sessions");
+    let expected = format!("4096 sessions gave no more than {}: 40000 messages a second against ", knee(&curve));
+    assert!(sentence.starts_with(&expected), "{sentence}");
+}
+
+#[test]
+fn the_climb_stops_when_several_steps_gain_nothing() {
+    let curve = found(plan(1, 1 << 20), |value| 100.0 * value.min(16.0));
+    assert_eq!(curve.largest().unwrap().value, 128, "16, then three steps without a gain");
+    let flat = found(plan(1, 1 << 20), |_| 100.0);
+    assert_eq!((flat.largest().unwrap().value, knee(&flat), flat.shape()), (8, 1, Some(Shape::Flat)));
+    assert!(answer(&flat, "threads").starts_with("8 threads gave no more than 1: no difference was seen"));
+}
+
+#[test]
+fn a_peaked_curve_says_that_more_is_less() {
+    let curve = found(plan(1, 1024), |value| 1000.0 * value / (1.0 + (value / 32.0).powi(2)));
+    let largest = curve.largest().unwrap().value;
+    assert!(largest < 1024, "it falls for three steps: {largest}");
+    assert!((22..=32).contains(&knee(&curve)), "{}", knee(&curve));
+    assert_eq!(curve.shape(), Some(Shape::Peaked));
+    let sentence = answer(&curve, "sessions");
+    assert!(sentence.starts_with(&format!("{largest} sessions gave less than 32: ")), "{sentence}");
+}
+
+#[test]
+fn a_curve_that_rises_to_the_bound_has_no_knee_below_it() {
+    let curve = found(plan(1, 100), |value| value);
+    assert_eq!((knee(&curve), curve.shape()), (100, Some(Shape::Rising)));
+    assert_eq!(
+        answer(&curve, "sessions"),
+        "the rate still rose at 100 sessions, to 100 messages a second: search above it with --max"
+    );
+}
+
+#[test]
+fn through_noise_of_3_percent_the_knee_is_at_most_one_step_off() {
+    let is_near = |seed: &u64| {
+        let mut system = Simulated::new(*seed, |value| 100.0 * value.min(64.0), |random| 0.03 * normal(random));
+        let curve = search(plan(1, 1024), &mut system, &mut Clock::default()).unwrap();
+        (32..=128).contains(&knee(&curve)) && curve.shape() != Some(Shape::Rising)
+    };
+    let near = (0..1000).filter(is_near).count();
+    assert!(near >= 990, "{near}");
+}
+
+#[test]
+fn the_values_of_the_climb_keep_to_the_bounds() {
+    assert_eq!(plan(1, 10).values(), [1, 2, 4, 8, 10]);
+    assert_eq!(SearchPlan { step: 1.1, ..plan(1, 4) }.values(), [1, 2, 3, 4]);
+    assert_eq!(plan(7, 7).values(), [7]);
+    assert_eq!((knee(&found(plan(7, 7), |_| 1.0)), found(plan(7, 7), |_| 1.0).shape()), (7, Some(Shape::Rising)));
+}
+
+#[test]
+fn the_limits_end_it_with_what_is_known() {
+    let curve = found(SearchPlan { runs_max: 12, ..plan(1, 256) }, |value| value.min(16.0));
+    assert_eq!((curve.end, curve.rates().map(|point| point.runs).sum::<usize>()), (SearchEnd::LimitReached, 12));
+    assert_eq!(knee(&curve), 16);
+    assert!(answer(&curve, "sessions").contains("ended early: more runs (--runs-max)"));
+    let mut clock = Clock { second_per_look: 1, ..Clock::default() };
+    let short = SearchPlan { time_max: Duration::from_secs(10), ..plan(1, 256) };
+    let curve = search(short, &mut Simulated::new(1, |value| value, |_| 0.0), &mut clock).unwrap();
+    assert_eq!((curve.end, curve.points.len()), (SearchEnd::LimitReached, 5));
+    assert_eq!(clock.lines[1], "run 2 of at most 100, with 2; so far 1 gave 1 a second");
+}
+
+#[test]
+fn the_text_the_json_and_the_file_agree() {
+    let curve = found(plan(1, 64), |value| 100.0 * value.min(10.0));
+    let description = Description::for_tests("sessions", "accept-many");
+    insta::assert_snapshot!(render_curve(&curve, &description));
+    let json: serde_json::Value = serde_json::from_str(&render_curve_json(&curve, &description).unwrap()).unwrap();
+    assert_eq!((&json["shape"], &json["knee"]["value"]), (&"saturated".into(), &knee(&curve).into()));
+    let file = curve_file(&curve, &description);
+    assert_eq!(json["result"], serde_json::to_value(&file).unwrap());
+    assert!(file.cases.iter().all(|case| case.rounds.len() == curve.passes));
+    assert_eq!(file.comparisons[0].under_case, Some(knee(&curve).to_string()));
+}

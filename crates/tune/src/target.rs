@@ -1,0 +1,332 @@
+//! What a measurement varies: a setting of `mailrace.toml`, a variable of the server's environment, the sessions of the
+//! load, or values of the kernel; and the values to try if none are named.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use toml::{Table, Value};
+
+use crate::host::Host;
+use crate::knob::{Knob, KnobGroup, ValueKind, knobs};
+use crate::read::knob_files;
+use crate::scenario::Scenario;
+use crate::setting_path::SettingPath;
+use crate::settings::ServerSettings;
+use crate::value;
+
+/// Variables of the server's environment begin with this.
+const ENVIRONMENT: &str = "env.";
+/// The connections of the load.
+const LOAD_SESSIONS: &str = "load.sessions";
+/// Settings that a scenario needs for itself.
+const RESERVED: [&str; 8] =
+    ["data_dir", "user", "allow_root", "listener", "certificate", "admin", "log.to", "spool.lanes"];
+
+/// What a measurement varies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A setting of the server.
+    Setting(SettingPath),
+    /// A variable of the environment of the server.
+    Environment(String),
+    /// The connections of the load.
+    Sessions,
+    /// Files of the kernel that all get the value; at least one.
+    Host(Vec<String>),
+}
+
+/// Why a knob cannot be measured, and what to do instead.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TargetError(pub(crate) String);
+
+/// A parameter of `tune search`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchParameter {
+    /// The connections of the load.
+    Sessions,
+    /// Deliveries at the same time.
+    Concurrency,
+    /// Keys in one request to a directory or database.
+    Batch,
+    /// Threads of the server.
+    Threads,
+}
+
+impl Target {
+    /// Finds what the name means: a setting of `mailrace.toml` such as `limits.sessions` or
+    /// `queue.local.concurrency`, `env.NAME`, `load.sessions`, or a knob of the host that has a file in /proc/sys or
+    /// /sys.
+    ///
+    /// # Errors
+    ///
+    /// There is no such knob, or it is one that no measurement changes; the text says why.
+    pub fn parse(name: &str, host: &Host, settings: &ServerSettings) -> Result<Target, TargetError> {
+        if let Some(variable) = name.strip_prefix(ENVIRONMENT) {
+            return environment(variable);
+        }
+        if name == LOAD_SESSIONS {
+            return Ok(Target::Sessions);
+        }
+        if let Some(knob) = knobs().into_iter().find(|knob| knob.name == name) {
+            return of_knob(&knob, host, settings);
+        }
+        let reserved = |key: &&str| name == *key || name.strip_prefix(*key).is_some_and(|rest| rest.starts_with('.'));
+        if let Some(key) = RESERVED.iter().find(|key| reserved(key)) {
+            return Err(TargetError(format!("{name} cannot be measured: every run has a {key} of its own")));
+        }
+        name.parse().map(Target::Setting).map_err(TargetError)
+    }
+
+    /// The present value; None if the setting has none, or the file cannot be read.
+    pub fn present(&self, configuration: &Table, connections: u64, host: &Host) -> Option<String> {
+        match self {
+            Target::Setting(path) => path.find(configuration).map(value_text).or_else(|| default_of(path)),
+            Target::Environment(name) => std::env::var(name).ok(),
+            Target::Sessions => Some(connections.to_string()),
+            Target::Host(files) => host_value(&host.read(files.first()?)?),
+        }
+    }
+}
+
+fn environment(variable: &str) -> Result<Target, TargetError> {
+    let is_name = !variable.is_empty() && variable.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    match is_name {
+        true => Ok(Target::Environment(variable.to_owned())),
+        false => Err(TargetError(format!("{variable:?} is not a variable: expected letters, digits and _"))),
+    }
+}
+
+/// Knobs of the server are settings; those of the host need a file that takes a value.
+fn of_knob(knob: &Knob, host: &Host, settings: &ServerSettings) -> Result<Target, TargetError> {
+    if knob.group == KnobGroup::Server {
+        return match &*knob.name {
+            "threads" | "limits.sessions" | "limits.body_memory" | "spool.spare_segments" | "spool.durability" => {
+                knob.name.parse().map(Target::Setting).map_err(TargetError)
+            }
+            "transport.concurrency" => Err(named(knob, "transport.maildir.concurrency.start")),
+            "queue.concurrency" => Err(named(knob, "queue.local.concurrency")),
+            "table.batch" => Err(named(knob, "table.NAME.batch")),
+            name => Err(TargetError(format!("{name} cannot be measured: every run has a spool of its own"))),
+        };
+    }
+    match knob_files(knob, host, settings) {
+        files if files.is_empty() => Err(TargetError(format!(
+            "{} cannot be measured: it is not a value of the kernel that can be changed for the time of a run; \
+             `mailrace tune check` says how to change it",
+            knob.name
+        ))),
+        files => Ok(Target::Host(files)),
+    }
+}
+
+fn named(knob: &Knob, example: &str) -> TargetError {
+    TargetError(format!("{} stands for several settings: name one, such as {example}", knob.name))
+}
+
+/// The value that a file of the kernel has: the chosen word, or the words of its line.
+fn host_value(text: &str) -> Option<String> {
+    let value = value::Value::parse(text, ValueKind::Choice, 0)?;
+    let text = value.display(ValueKind::Choice);
+    Some(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// The default in the built-in configuration.
+fn default_of(path: &SettingPath) -> Option<String> {
+    let defaults: Table = config::DEFAULT.parse().ok()?;
+    path.find(&defaults).map(value_text)
+}
+
+/// A value as it is written on the command line.
+fn value_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Values to compare with the present one if none are named: half and twice a number, the other of two words.
+///
+/// # Errors
+///
+/// Nothing follows from the value.
+pub fn other_values(before: &str) -> Result<Vec<String>, TargetError> {
+    let other = match before {
+        "true" => Some("false"),
+        "false" => Some("true"),
+        "commit" => Some("relaxed"),
+        "relaxed" => Some("commit"),
+        _ => None,
+    };
+    if let Some(other) = other {
+        return Ok(vec![other.to_owned()]);
+    }
+    let digits = before.find(|c: char| !c.is_ascii_digit()).unwrap_or(before.len());
+    let (number, unit) = before.split_at(digits);
+    let is_unit = unit.chars().all(|c| c.is_ascii_alphabetic() || c == ' ');
+    match number.parse::<u64>() {
+        Ok(1) if is_unit => Ok(vec![format!("2{unit}"), format!("4{unit}")]),
+        Ok(number @ 2..) if is_unit && number <= u64::MAX / 2 => {
+            Ok(vec![format!("{}{unit}", number / 2), format!("{}{unit}", number * 2)])
+        }
+        _ => Err(TargetError(format!("no other value follows from {before:?}: give some with --values"))),
+    }
+}
+
+/// The words of the command line.
+const PARAMETERS: [(&str, SearchParameter); 4] = [
+    ("sessions", SearchParameter::Sessions),
+    ("concurrency", SearchParameter::Concurrency),
+    ("batch", SearchParameter::Batch),
+    ("threads", SearchParameter::Threads),
+];
+
+impl FromStr for SearchParameter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SearchParameter, String> {
+        let found = PARAMETERS.iter().find(|(name, _)| *name == text).map(|(_, parameter)| *parameter);
+        found.ok_or_else(|| "expected sessions, concurrency, batch or threads".to_owned())
+    }
+}
+
+impl fmt::Display for SearchParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = PARAMETERS.iter().find(|(_, parameter)| parameter == self).map_or("", |(name, _)| *name);
+        f.write_str(name)
+    }
+}
+
+impl SearchParameter {
+    /// What the parameter is in a scenario.
+    ///
+    /// # Errors
+    ///
+    /// The scenario does not depend on it.
+    pub fn target(self, scenario: Scenario, settings: &ServerSettings) -> Result<Target, TargetError> {
+        let setting = |name: &str| name.parse().map(Target::Setting).map_err(TargetError);
+        match (self, scenario) {
+            (SearchParameter::Sessions, _) => Ok(Target::Sessions),
+            (SearchParameter::Threads, _) => setting("threads"),
+            (SearchParameter::Concurrency, Scenario::DeliverMaildir) => setting("queue.local.concurrency"),
+            (SearchParameter::Concurrency, Scenario::Relay) => setting("transport.smtp.connections"),
+            (SearchParameter::Batch, Scenario::Lookup) => {
+                let none =
+                    || TargetError("no table has a batch: search batch needs one of type ldap or postgres".into());
+                let (table, _) = settings.table_batch.first().ok_or_else(none)?;
+                setting(&format!("table.\"{table}\".batch"))
+            }
+            (SearchParameter::Concurrency, _) => Err(TargetError(format!(
+                "{scenario} delivers nothing, so it has no concurrency: use deliver-maildir or relay"
+            ))),
+            (SearchParameter::Batch, _) => {
+                Err(TargetError(format!("{scenario} asks no table, so it has no batch: use lookup")))
+            }
+        }
+    }
+
+    /// The bounds if none are given. `processors` of this machine.
+    #[must_use]
+    pub fn bounds(self, processors: u64) -> RangeInclusive<u64> {
+        match self {
+            SearchParameter::Sessions | SearchParameter::Concurrency => 1..=1024,
+            SearchParameter::Batch => 1..=512,
+            SearchParameter::Threads => 1..=processors.max(1) * 2,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Setting(path) => write!(f, "{path} in mailrace.toml"),
+            Target::Environment(name) => write!(f, "{name} in the environment of the server"),
+            Target::Sessions => f.write_str("the connections of the load"),
+            Target::Host(files) => f.write_str(&files.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str) -> Result<Target, TargetError> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("proc/sys/net/core")).unwrap();
+        std::fs::write(folder.path().join("proc/sys/net/core/somaxconn"), "4096\n").unwrap();
+        Target::parse(name, &Host::below(folder.path()), &ServerSettings::default())
+    }
+
+    #[test]
+    fn a_name_is_a_setting_a_variable_or_a_file_of_the_kernel() {
+        assert_eq!(parse("limits.sessions"), Ok(Target::Setting("limits.sessions".parse().unwrap())));
+        assert_eq!(parse("queue.local.concurrency"), Ok(Target::Setting("queue.local.concurrency".parse().unwrap())));
+        assert_eq!(parse("env.MIMALLOC_VERBOSE"), Ok(Target::Environment("MIMALLOC_VERBOSE".to_owned())));
+        assert_eq!(parse("load.sessions"), Ok(Target::Sessions));
+        assert_eq!(parse("net.core.somaxconn"), Ok(Target::Host(vec!["/proc/sys/net/core/somaxconn".to_owned()])));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_says_what_to_do() {
+        for (name, part) in [
+            ("queue.concurrency", "such as queue.local.concurrency"),
+            ("spool.lanes", "a spool of its own"),
+            ("data_dir", "a data_dir of its own"),
+            ("listener.0.address", "a listener of its own"),
+            ("mount.atime", "not a value of the kernel"),
+            ("vm.dirty_ratio", "not a value of the kernel"),
+            ("memory.huge_pages", "not a value of the kernel"),
+            ("env.A=B", "not a variable"),
+            ("limits..sessions", "empty"),
+        ] {
+            let text = parse(name).unwrap_err().to_string();
+            assert!(text.contains(part), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_present_value_is_that_of_the_file_or_the_default() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("scheduler"), "none [mq-deadline] kyber\n").unwrap();
+        std::fs::write(folder.path().join("memory"), "4096\t131072\t6291456\n").unwrap();
+        let host = Host::below(folder.path());
+        let configuration: Table = "threads = 3\n[[queue]]\nname = \"local\"\nconcurrency = 7\n".parse().unwrap();
+        let present = |target: Target| target.present(&configuration, 100, &host);
+        let setting = |name: &str| present(Target::Setting(name.parse().unwrap()));
+        assert_eq!(setting("threads").as_deref(), Some("3"));
+        assert_eq!(setting("queue.local.concurrency").as_deref(), Some("7"));
+        assert_eq!(setting("queue.standard.concurrency").as_deref(), Some("1000"));
+        assert_eq!(setting("limits.body_memory").as_deref(), Some("128MiB"));
+        assert_eq!(setting("transport.maildir.concurrency.most").as_deref(), Some("2000"));
+        assert_eq!(setting("no.such").as_deref(), None);
+        assert_eq!(present(Target::Sessions).as_deref(), Some("100"));
+        assert_eq!(present(Target::Host(vec!["/scheduler".to_owned()])).as_deref(), Some("mq-deadline"));
+        assert_eq!(present(Target::Host(vec!["/memory".to_owned()])).as_deref(), Some("4096 131072 6291456"));
+    }
+
+    #[test]
+    fn other_values_are_half_and_twice_the_present_one() {
+        let others = |value| other_values(value).unwrap().join(" ");
+        assert_eq!(others("10000"), "5000 20000");
+        assert_eq!(others("128MiB"), "64MiB 256MiB");
+        assert_eq!(others("1"), "2 4");
+        assert_eq!(others("commit"), "relaxed");
+        assert_eq!(others("true"), "false");
+        for value in ["0", "cubic", "100/s", "1.5", ""] {
+            assert!(other_values(value).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn each_parameter_says_what_it_is_or_why_it_is_nothing() {
+        let settings = ServerSettings { table_batch: vec![("people".to_owned(), 64)], ..ServerSettings::default() };
+        let target = |parameter: SearchParameter, scenario| match parameter.target(scenario, &settings) {
+            Ok(target) => target.to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(target(SearchParameter::Sessions, Scenario::AcceptMany), "the connections of the load");
+        assert_eq!(target(SearchParameter::Threads, Scenario::Relay), "threads in mailrace.toml");
+        assert_eq!(target(SearchParameter::Batch, Scenario::Lookup), "table.people.batch in mailrace.toml");
+        assert!(target(SearchParameter::Batch, Scenario::Relay).contains("use lookup"));
+        assert!(target(SearchParameter::Concurrency, Scenario::AcceptOne).contains("use deliver-maildir"));
+    }
+}

@@ -1,0 +1,95 @@
+"""`mailrace bench compare` with the ready files in examples/compare, as a trial of one round: servers
+that are not installed are left out. Afterwards no process and no file of it is left.
+"""
+
+import json
+import pathlib
+import subprocess
+import unittest
+
+from harness import folder
+from peers.mailrace import BINARY, ROOT
+
+FILES = ROOT / "examples/compare"
+SECONDS_MAX = 300
+
+
+class Compare(unittest.TestCase):
+    def setUp(self):
+        made = folder()
+        self.addCleanup(made.cleanup)
+        self.folder = pathlib.Path(made.name)
+
+    def compare(self, file, *argv, code=0):
+        """Runs the command; returns its results and its standard error."""
+        work, output = self.folder / "work", self.folder / "results"
+        line = [str(BINARY), "bench", "compare", str(file), "--folder", str(work), "--output", str(output), "--json", *argv]
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        results = [json.loads(text) for text in done.stdout.splitlines()]
+        for result in results:
+            self.assertEqual(json.loads((output / f"{result['name']}.json").read_text()), result)
+        self.assertEqual(list(work.glob("*")), [])
+        self.assertEqual(self.left_processes(), [])
+        return results, done.stderr
+
+    def left_processes(self):
+        """Command lines that name the folder of the test."""
+        lines = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+        return [line for line in lines if str(self.folder) in line]
+
+    def systems(self, result):
+        """The names of the measured systems; each has a plausible run."""
+        [case, *_] = result["cases"]
+        [measured] = case["rounds"]
+        for name, run in measured.items():
+            self.assertGreater(run["count"], 0, name)
+            self.assertGreater(run["cpu_seconds"], 0, name)
+            self.assertGreater(run["machine_cpu_seconds"], 0, name)
+            self.assertIn("limit", run, name)
+        for system in result["systems"]:
+            self.assertTrue(system.get("version"), system)
+            self.assertIn("bench.test", system["configuration"])
+        return set(measured)
+
+    def test_servers_accept_mail_and_what_is_not_installed_is_left_out(self):
+        results, told = self.compare(FILES / "accept.toml", "--scenario", "accept-many", "--rounds", "1", "--shrink", "100")
+        [result] = results
+        self.assertIn("mailrace", self.systems(result))
+        self.assertIn("accept-many: round 1", told)
+        left_out = [note for note in result["notes"] if "is left out" in note]
+        self.assertEqual(len(result["systems"]) + len(left_out), 5)
+        self.assertTrue(result["is_trial"])
+
+    def test_mail_is_delivered_by_mailrace_and_postfix(self):
+        [result], _ = self.compare(FILES / "deliver.toml", "--rounds", "1", "--shrink", "100")
+        self.assertIn("mailrace", self.systems(result))
+
+    def test_mailboxes_are_read_from_mailrace_and_dovecot(self):
+        [result], _ = self.compare(FILES / "read.toml", "--rounds", "1", "--shrink", "100")
+        self.assertIn("mailrace", self.systems(result))
+
+    def test_pages_are_served_for_each_number_of_connections(self):
+        [result], _ = self.compare(FILES / "pages.toml", "--rounds", "1", "--shrink", "100")
+        self.assertEqual([case["label"] for case in result["cases"]], ["10", "100"])
+
+    def test_an_aim_that_is_missed_is_exit_code_1_and_an_error_in_the_file_65(self):
+        file = self.folder / "aim.toml"
+        text = (FILES / "pages.toml").read_text().replace('figure = "cpu_per_thousand"', 'figure = "rate"\nat_least = 1e9')
+        file.write_text(text.replace("values     = [10, 100]", "values = [10]"))
+        if subprocess.run(["sh", "-c", "command -v nginx || test -x /usr/sbin/nginx"], capture_output=True).returncode:
+            self.skipTest("nginx is not installed")
+        results, _ = self.compare(file, "--rounds", "1", "--shrink", "100", code=1)
+        self.assertFalse(results[0]["comparisons"][0]["is_met"])
+        file.write_text(text.replace("at_least", "at_last"))
+        _, told = self.compare(file, code=65)
+        self.assertIn("aim.toml:", told)
+
+
+if __name__ == "__main__":
+    unittest.main()
