@@ -20,7 +20,8 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
 use crate::{
-    control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables, tune_command,
+    control_client, import_command, inject, log_summary, manual, password, report_command, serve, spool_commands,
+    tables, tune_command,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -108,6 +109,7 @@ fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,
         BenchCommand::Load(options) => bench::load_average::run(options)?,
+        BenchCommand::Report(options) => return report_command::report(options),
     };
     match verdict {
         bench::RunVerdict::Good => Ok(()),

@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::privileges::PrivilegesError;
+use compare::result_files::ResultFileError;
 use config::{ConfigErrors, LoadError};
 
 /// The answer is no.
@@ -96,6 +97,9 @@ fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(fault) = cause.downcast_ref::<bench::BenchError>() {
         return exit_code_of_bench(fault);
     }
+    if let Some(fault) = cause.downcast_ref::<ResultFileError>() {
+        return exit_code_of_result_file(fault);
+    }
     let error = cause.downcast_ref::<io::Error>()?;
     Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
 }
@@ -107,5 +111,16 @@ fn exit_code_of_bench(fault: &bench::BenchError) -> Option<u8> {
         bench::BenchError::Data(_) => Some(DATA),
         bench::BenchError::Unavailable(_) => Some(UNAVAILABLE),
         bench::BenchError::System { .. } => None,
+    }
+}
+
+/// The cause of a system error determines its code.
+fn exit_code_of_result_file(fault: &ResultFileError) -> Option<u8> {
+    match fault {
+        ResultFileError::System { .. } => None,
+        ResultFileError::Invalid { .. }
+        | ResultFileError::Format { .. }
+        | ResultFileError::Empty { .. }
+        | ResultFileError::NotFinite { .. } => Some(DATA),
     }
 }
