@@ -51,7 +51,8 @@ pub fn apply(files: &Arc<dyn Files>, plan: &Plan) -> Result<(), ApplyError> {
         return Err(lacking(&plan.missing_rights));
     }
     if plan.changes.is_empty() {
-        return Ok(());
+        // A call that was interrupted at its end has left nothing to change, but a journal.
+        return check_finished(&**files);
     }
     let mut transaction = Transaction::begin(files.clone(), JournalName::Applied)?;
     let checked = refuse_unfinished(transaction.journal()).and_then(|()| refuse_outdated(&**files, &plan.preview));
@@ -93,12 +94,12 @@ pub fn plan_revert(files: &dyn Files) -> Result<Plan, ApplyError> {
     let mut plan = Plan::default();
     for name in [JournalName::Temporary, JournalName::Applied] {
         let Some(journal) = Journal::load(files, name)? else { continue };
-        for entry in journal.entries.iter().rev() {
+        let entries = || journal.entries.iter().filter(|entry| entry.place != Place::Folder);
+        for entry in entries().rev() {
             let now = files.state(&entry.path).map_err(doing("reading", &entry.path))?;
             add_to_preview(&mut plan.preview, &entry.path, &entry.place, now);
         }
-        let paths = journal.entries.iter().filter(|entry| entry.place != Place::Folder).map(|entry| &*entry.path);
-        plan.missing_rights.extend(plan::missing_rights(files, paths));
+        plan.missing_rights.extend(plan::missing_rights(files, entries().map(|entry| &*entry.path)));
     }
     add_steps_after_revert(&mut plan.preview);
     Ok(plan)

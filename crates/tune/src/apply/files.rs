@@ -196,7 +196,10 @@ impl Files for RealFiles {
     }
 
     fn remove_folder(&self, path: &str) -> io::Result<()> {
-        let (folder, name) = self.place(path)?;
+        let (folder, name) = match self.place(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            place => place?,
+        };
         match rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
             removed => Ok(removed?),
@@ -330,6 +333,7 @@ mod tests {
         files.remove("/a/file").unwrap();
         files.remove("/a/file").unwrap();
         files.remove_folder("/a").unwrap();
+        files.remove_folder("/a/b").unwrap();
         assert!(!files.is_folder("/a") && files.state("/a/file").unwrap().is_none());
     }
 

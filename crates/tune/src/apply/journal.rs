@@ -117,10 +117,10 @@ impl Journal {
         replace(files, &name.path(), &state)
     }
 
-    /// Removes the journal from the disk.
+    /// Removes the journal from the disk, and what was left of one that was never complete.
     pub(crate) fn remove(files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
-        let path = name.path();
-        for path in [temporary_of(&path), path] {
+        let temporary = [JournalName::Applied, JournalName::Temporary].map(|name| temporary_of(&name.path()));
+        for path in temporary.into_iter().chain([name.path()]) {
             files.remove(&path).map_err(doing("removing", &path))?;
         }
         files.sync_folder(STATE_FOLDER).map_err(doing("syncing", STATE_FOLDER))

@@ -25,6 +25,10 @@ const SCHEDULER: &str = "queue/scheduler";
 /// What the kernel sets anew when the scheduler of a disk changes, beside the folder of that scheduler's own values.
 const SCHEDULER_FOLLOWER: &str = "nr_requests";
 
+/// What makes a change of the server's unit or configuration apply; an earlier one includes the later ones.
+const NEXT_STEPS: [&str; 3] =
+    ["systemctl daemon-reload && systemctl restart mailrace", "systemctl restart mailrace", "mailrace reload"];
+
 /// A knob on the command line: `KNOB` or `KNOB=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnobRequest {
@@ -146,7 +150,7 @@ impl Planner<'_> {
             }
             ApplyTarget::Unit(key) => {
                 self.add_line(LineSetting::unit(key, &value));
-                self.next("systemctl daemon-reload && systemctl restart mailrace");
+                self.next(0);
                 Ok(())
             }
             ApplyTarget::Setting(key) => {
@@ -156,7 +160,7 @@ impl Planner<'_> {
                 }
                 let (key, subject) = (key.clone(), result.subject.clone());
                 self.settings.push(ConfigSetting { key, subject, value });
-                self.next(if knob.live { "mailrace reload" } else { "systemctl restart mailrace" });
+                self.next(if knob.live { 2 } else { 1 });
                 Ok(())
             }
         }
@@ -190,7 +194,7 @@ impl Planner<'_> {
         }
         let value = if is_whole { value.to_owned() } else { words.join(" ") };
         if !knob.live {
-            self.next("systemctl restart mailrace");
+            self.next(1);
         }
         let name = path.trim_start_matches("/proc/sys/").replace('/', ".");
         self.add_value(result, path, &value, LineSetting::sysctl(&name, &value))?;
@@ -290,11 +294,11 @@ impl Planner<'_> {
         self.plan.preview.advice.push(format!("{}: {text}", named.name));
     }
 
-    fn next(&mut self, command: &str) {
+    /// Notes that one of [`NEXT_STEPS`] is needed.
+    fn next(&mut self, step: usize) {
         let steps = &mut self.plan.preview.next_steps;
-        if !steps.iter().any(|step| step == command) {
-            steps.push(command.to_owned());
-        }
+        let known = NEXT_STEPS.iter().position(|known| steps.first().is_some_and(|first| first == known));
+        *steps = vec![NEXT_STEPS[known.unwrap_or(step).min(step)].to_owned()];
     }
 
     /// Reads the files and puts everything into them.
