@@ -38,7 +38,8 @@ SLOW = Hops(LAME_DOMAINS // 2, "slow{}.test", ("* connect delay 30s",))
 MUTE = Hops(LAME_DOMAINS - LAME_DOMAINS // 2, "mute{}.test", ("* connect delay 1h",))
 PAIRS = 3
 NO_MORE = 1.05  # a higher ratio of the rates is more
-_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 60
+_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 75
+_COUNT_MIN = 2000  # in a smaller queue the runners only get in each other's way
 _BEST_PART = 1 / 12  # five minutes of an hour
 _CURVE_POINTS = 100
 _NAMES = {"exim": "Exim", "postfix": "Postfix", "mailrace": "Mailrace"}
@@ -66,15 +67,20 @@ class Delivered:
     curve: list  # seconds since the release, messages
     queued: int  # messages that were queued
     good: int  # of them, for domains that are not lame
-    arrived: int  # at these
+    arrived: int  # at these, until the server was stopped
     faulty: int  # damaged or doubled
     elsewhere: int  # at lame domains
     left: int  # in the queue
 
     @property
+    def in_time(self):
+        """Messages that arrived before the time was over."""
+        return self.curve[-1][1]
+
+    @property
     def hourly(self):
         """Messages an hour."""
-        return self.arrived / self.curve[-1][0] * 3600
+        return self.in_time / self.curve[-1][0] * 3600
 
     @property
     def best_hourly(self):
@@ -94,8 +100,11 @@ class MassSide(Drain):
     delivered: list = dataclasses.field(default_factory=list)  # per round
 
     def for_trial(self, divisor):
-        """The same side with less mail and less time."""
-        return dataclasses.replace(super().for_trial(divisor), seconds_max=max(_SECONDS_MAX_LEAST, self.seconds_max // divisor))
+        """The same side with less mail, in the same proportions, and less time."""
+        divisor = min(divisor, (self.load.count + sum(one.count for one in self.others)) // _COUNT_MIN)
+        good, *others = [dataclasses.replace(one, count=one.count // divisor) for one in (self.load, *self.others)]
+        seconds_max = max(_SECONDS_MAX_LEAST, self.seconds_max // divisor)
+        return dataclasses.replace(self, load=good, others=tuple(others), seconds_max=seconds_max)
 
     def measure(self, server, place):
         """Fills the queue, releases it, and counts what has become of the mail."""
@@ -207,9 +216,9 @@ def _checks(delivered):
         faulty = sum(run.faulty for run in runs)
         text = f"{min(found, queued):,} of {queued:,} found at a next hop or in the queue, {faulty:,} damaged or doubled"
         yield f"{name}, {label} runners: no message is lost, damaged or doubled", text, all(run.is_whole for run in runs)
-        arrived, good = sum(run.arrived for run in runs), sum(run.good for run in runs)
-        aim = f"{name}, {label} runners: all mail for domains that are not lame is delivered in time"
-        yield aim, f"{arrived:,} of {good:,}", arrived == good
+        in_time, good = sum(run.in_time for run in runs), sum(run.good for run in runs)
+        aim = f"{name}, {label} runners: all mail for domains that are not lame is delivered before the time is over"
+        yield aim, f"{in_time:,} of {good:,}", in_time == good
 
 
 def _row(label, name, runs):
