@@ -2,6 +2,8 @@
 //! one with every field that it can write (`bench_run.json`, which tests/peers/test_bench_report.py makes
 //! anew and compares).
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
