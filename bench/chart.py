@@ -21,7 +21,7 @@ def draw(results, name):
 
 
 def _svg(facts):
-    rates = _rates(facts["rounds"])
+    rates = _rates(facts["cases"][0]["rounds"])
     height = _TOP + len(rates) * (_BAR + _GAP) + _BOTTOM
     body = [
         _text(20, 26, "Messages accepted per second, each on disk before its 250", "font-weight='bold' font-size='15'"),
@@ -29,8 +29,8 @@ def _svg(facts):
     ]
     for number, (side, rate) in enumerate(rates):
         body += _bar(side, rate, rate / rates[0][1], _TOP + number * (_BAR + _GAP))
-    machine = facts["machine"]
-    source = f"{machine['processor'].split(',')[-1].strip()}, {machine['file system'].split(' on ')[0]}; {facts['command']}"
+    machine = {fact["name"]: fact["value"] for fact in facts["machine"]}
+    source = f"{machine['processor'].split(',')[-2].strip()}, {machine['file system'].split(' on ')[0]}; {facts['command']}"
     body.append(_text(20, height - 12, source, "fill='#777' font-size='11'"))
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'"
     return "\n".join([f"{head} font-family='sans-serif' font-size='13'>",
@@ -38,8 +38,8 @@ def _svg(facts):
 
 
 def _rates(rounds):
-    """Pairs of side and messages per second, fastest first."""
-    rates = {side: statistics.median(r[side]["messages"] / r[side]["seconds"] for r in rounds) for side in rounds[0]}
+    """Pairs of system and messages per second, fastest first."""
+    rates = {side: statistics.median(r[side]["count"] / r[side]["seconds"] for r in rounds) for side in rounds[0]}
     return sorted(rates.items(), key=lambda pair: -pair[1])
 
 

@@ -81,12 +81,12 @@ def postfix_tuned(*hops, name="postfix", settings=(), held=True):
     return lambda place: outbound.Outbound(name, place, make, *hops)
 
 
-def exim_tuned(hops):
-    """Tuned Exim."""
+def exim_tuned(*hops, runners=RUNNERS, queueing="queue_only"):
+    """Tuned Exim with this many queue runners."""
 
     def make(place, destinations):
         table = place / "routes"
-        table.write_text("".join(f"{one.domain}: {one.address}\n" for one in destinations))
-        return exim.Exim(place, exim.relay_router(table, destinations[0].port), RUNNERS)
+        table.write_text("".join(f"{one.domain}: {one.address}::{one.port}\n" for one in destinations))
+        return exim.Exim(place, exim.relay_router(table), runners, queueing)
 
-    return lambda place: outbound.Outbound("exim", place, make, hops)
+    return lambda place: outbound.Outbound("exim", place, make, *hops)

@@ -27,8 +27,8 @@ _POSTFIX_LINES = (
 _POSTFIX_LDAP = """\
 server_host = {url}
 search_base = {base}
-query_filter = (mail=%s)
-result_attribute = description
+query_filter = {filter}
+result_attribute = {attribute}
 bind = no
 version = 3
 """
@@ -134,7 +134,7 @@ class Users:
         self._text, self._cdb, self._postmap = folder / "people.txt", folder / "people.cdb", folder / "people"
         self.shuffled = folder / "shuffled.txt"
         self._ldap = folder / "ldap.cf"
-        self._ldap.write_text(_POSTFIX_LDAP.format(url=self.slapd.url, base=people.PEOPLE))
+        self._ldap.write_text(postfix_table(self.slapd))
 
     def make_local(self, sides):
         """Creates the local tables of these sides."""
@@ -186,11 +186,21 @@ class Users:
             raise RuntimeError(f"{cached} of {self.count} users are in the cache")
 
     def _await_copy(self, server):
-        deadline = time.monotonic() + _LOADED_SECONDS_MAX
-        while not (copy := _stats(server)["replica"])["complete"] or copy["entries"] < self.count:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the copy of the directory is incomplete: {copy}\n{server.log_tail()}")
-            time.sleep(0.2)
+        await_copy(server, self.count)
+
+
+def postfix_table(slapd, key="(mail=%s)", attribute="description"):
+    """Postfix's configuration of a table in the directory; the mailbox of an address by default."""
+    return _POSTFIX_LDAP.format(url=slapd.url, base=people.PEOPLE, filter=key, attribute=attribute)
+
+
+def await_copy(server, count):
+    """Waits until the server's copy of the directory has this many entries."""
+    deadline = time.monotonic() + _LOADED_SECONDS_MAX
+    while not (copy := _stats(server)["replica"])["complete"] or copy["entries"] < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the copy of the directory is incomplete: {copy}\n{server.log_tail()}")
+        time.sleep(0.2)
 
 
 def _postfix(place, table):

@@ -37,6 +37,7 @@ class Figures:
     load_cpu_seconds: float  # of the load
     machine_cpu_seconds: float  # of the whole machine
     resident_bytes: int
+    latency_seconds: dict = dataclasses.field(default_factory=dict)  # by percentile, if it was measured
 
     @property
     def rate(self):
@@ -56,7 +57,10 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A target ratio of two sides."""
+    """A target ratio of two sides in one case, or in two; without a bound the ratio is only reported.
+
+    All methods that measure take the cases: their labels with their rounds.
+    """
 
     over: str  # the side in the numerator
     under: str  # the side in the denominator
@@ -64,35 +68,59 @@ class Target:
     least: float | None = None
     most: float | None = None
     holds: float | None = None  # a ratio that the interval must contain
+    case: str = ""  # the label of the case; empty if nothing is varied
+    under_case: str | None = None  # the label of the case of the denominator, if it is another one
 
-    def concerns(self, rounds):
+    def concerns(self, cases):
         """Whether both sides were run."""
-        return all({self.over, self.under} <= set(r) for r in rounds)
+        return self._has(cases, self.case, self.over) and self._has(cases, self._under_case, self.under)
 
-    def ratio(self, rounds):
+    def ratio(self, cases):
         """The median of the ratios of all rounds."""
-        return statistics.median(self._ratios(rounds))
+        return statistics.median(self._ratios(cases))
 
-    def measured(self, rounds):
+    def interval(self, cases):
+        """The interval of the ratio; None with too few rounds."""
+        return interval(self._ratios(cases))
+
+    def measured(self, cases):
         """The ratio as text, with its interval if there are enough rounds."""
-        return f"{self.ratio(rounds):.4g}{in_words(interval(self._ratios(rounds)))}"
+        return f"{self.ratio(cases):.4g}{in_words(self.interval(cases))}"
 
-    def _ratios(self, rounds):
-        return [getattr(r[self.over], self.figure) / getattr(r[self.under], self.figure) for r in rounds]
-
-    def is_met(self, rounds):
-        """Whether the median is within the bounds and the interval contains the required value."""
-        ratio = self.ratio(rounds)
-        low, high = interval(self._ratios(rounds)) or (ratio, ratio)
+    def is_met(self, cases):
+        """Whether the median is within the bounds and the interval contains the required value; None without bounds."""
+        if self.bounds() is None:
+            return None
+        ratio = self.ratio(cases)
+        low, high = self.interval(cases) or (ratio, ratio)
         held = self.holds is None or low <= self.holds <= high
         return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most) and held
 
-    def aim(self, unit):
-        """The target as text; `unit` is the singular of what is counted."""
+    def bounds(self):
+        """The bounds as text; None if there are none."""
         bounds = [f"at least {self.least:g}"] if self.least is not None else []
         bounds += [f"at most {self.most:.4g}"] if self.most is not None else []
         bounds += [f"an interval that contains {self.holds:g}"] if self.holds is not None else []
-        return f"{NOUNS[self.figure].format(unit=unit)}, {self.over} / {self.under}: {' and '.join(bounds)}"
+        return " and ".join(bounds) or None
+
+    def aim(self, unit):
+        """The target as text; `unit` is the singular of what is counted."""
+        sides = f"{self.over} / {self.under}" + (f" ({self.case})" if self.case else "")
+        if self.under_case is not None:
+            sides = f"{self.over} ({self.case}) / {self.under} ({self.under_case})"
+        bounds = f": {self.bounds()}" if self.bounds() else ""
+        return f"{NOUNS[self.figure].format(unit=unit)}, {sides}{bounds}"
+
+    @property
+    def _under_case(self):
+        return self.case if self.under_case is None else self.under_case
+
+    def _has(self, cases, case, side):
+        return bool(cases.get(case)) and all(side in measured for measured in cases[case])
+
+    def _ratios(self, cases):
+        both = zip(cases[self.case], cases[self._under_case], strict=True)
+        return [getattr(over[self.over], self.figure) / getattr(under[self.under], self.figure) for over, under in both]
 
 
 def measure(server, work):
@@ -103,26 +131,31 @@ def measure(server, work):
     time.sleep(_LATE_WORK_SECONDS)
     cpu = server.group.cpu_seconds() - cpu
     resident = server.group.resident_bytes()
-    return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident)
+    return Figures(done.count, done.seconds, cpu, done.cpu_seconds, machine, resident, done.latency_seconds)
 
 
-def rounds(count, sides, chosen=None):
-    """Runs `count` rounds of `sides` (name to a function of the round's number that returns
-    Figures), or of those chosen.
+def rounds(count, turns, deadline=None):
+    """Runs `count` rounds of `turns` (name to a function of the round's number that returns Figures),
+    or fewer if a further one would hardly end before the deadline.
     """
-    found = []
-    sides = {name: run for name, run in sides.items() if chosen is None or name in chosen}
+    found, longest = [], 0.0
     for number in range(count):
-        names = list(sides) if number % 2 == 0 else list(reversed(sides))
+        begin = time.monotonic()
+        if found and deadline is not None and begin + longest > deadline:
+            print(f"no time for another round after {len(found)} of {count}", flush=True)
+            break
+        names = list(turns) if number % 2 == 0 else list(reversed(turns))
         measured = {}
         for name in names:
-            figures = measured[name] = sides[name](number)
+            figures = measured[name] = turns[name](number)
+            words = name if isinstance(name, str) else " ".join(part for part in name if part)
             print(
-                f"round {number + 1}/{count}  {name:14} {figures.rate:9.0f}/s "
+                f"round {number + 1}/{count}  {words:14} {figures.rate:9.0f}/s "
                 f"{figures.cpu_per_thousand:8.4f} CPU s/1,000  load {figures.load_cpu_per_thousand:8.4f}  "
                 f"{figures.resident_bytes / 1e6:6.1f} MB",
                 flush=True,
             )
+        longest = max(longest, time.monotonic() - begin)
         found.append(measured)
     return found
 

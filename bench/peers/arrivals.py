@@ -60,6 +60,12 @@ class Arrivals:
         first, last = count * 0.1, count * 0.9
         return (last - first) / (self.moment(last) - self.moment(first))
 
+    def curve(self, begin, points_max):
+        """The counts so far with the seconds since `begin`, at no more than about this many times."""
+        points = [(when - begin, count) for when, count in self._points if when >= begin]
+        step = max(1, len(points) // points_max)
+        return [(0.0, 0), *points[step - 1 : -1 : step], points[-1]] if points else [(0.0, 0)]
+
     def stop(self):
         """Stops following the record."""
         self._stopping.set()

@@ -1,11 +1,13 @@
 """Downloads of one file, several times over several connections, by programs that write it to
-/dev/null.
+/dev/null and say how much it was.
 
 What is counted are MB, so that the figures per thousand are per GB.
 """
 
 import abc
 import dataclasses
+import re
+import typing
 
 from . import load
 
@@ -13,6 +15,8 @@ from . import load
 @dataclasses.dataclass(frozen=True)
 class Download(abc.ABC):
     """A program for each connection."""
+
+    SIZE: typing.ClassVar[re.Pattern]  # where its output has the size of a file that it fetched
 
     connections: int
     times: int  # for each connection
@@ -24,8 +28,11 @@ class Download(abc.ABC):
         """The command line of each connection."""
 
     def run(self, port, _folder=None):
-        """Fetches all."""
+        """Fetches all; fails if a byte is missing."""
         ran = load.run(*[self.command(port)] * self.connections, seconds_max=self.seconds_max)
+        sizes = [size for words in (*ran.outputs, *ran.complaints) for size in self.SIZE.findall(words)]
+        if sizes != [str(self.octets)] * (self.connections * self.times):
+            raise RuntimeError(f"expected {self.connections * self.times} files of {self.octets} bytes, but fetched {sizes}")
         return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds)
 
 
@@ -33,17 +40,22 @@ class Download(abc.ABC):
 class Curl(Download):
     """curl, by HTTP."""
 
+    SIZE = re.compile(r"^(\d+)$", re.M)
+
     secure: bool = False
 
     def command(self, port="PORT"):
         """The command line of each connection."""
         url = f"http{'s' if self.secure else ''}://127.0.0.1:{port}/file"
-        return ["curl", "--silent", "--fail", "--insecure", *["--output", "/dev/null", url] * self.times]
+        says = ["--write-out", r"%{size_download}\n"]
+        return ["curl", "--silent", "--fail", "--insecure", *says, *["--output", "/dev/null", url] * self.times]
 
 
 @dataclasses.dataclass(frozen=True)
 class Smbclient(Download):
     """smbclient, as a guest of the share `files`. It does not read the configuration of the machine."""
+
+    SIZE = re.compile(r"of size (\d+)")
 
     def command(self, port="PORT"):
         """The command line of each connection."""

@@ -3,7 +3,7 @@
 Exim drops root when it gets another configuration (-C), and Debian's looks for its user in
 /etc/passwd. So it gets its own /etc: a mount namespace with two files and a folder over those of
 the machine, which does not change. The spool is durable: Exim syncs both files of a message before
-its 250.
+its 250. It delivers nothing until it is released.
 
 Exim cannot be installed next to Postfix in Debian, so `bench/peers/install` unpacks the package.
 """
@@ -24,6 +24,9 @@ _UID_MAX = 65533  # below that of nobody
 # Runs in the child, in its own mount namespace: mounts our folder over /etc, then runs the server.
 _OVERLAY = 'mount -t overlay overlay -o lowerdir="$0":/etc /etc && exec "$@"'
 
+# Runs this many queue runners at the same time in one such namespace.
+_RUNNERS = 'i=0; while [ $i -lt "$1" ]; do "$0" -q & i=$((i+1)); done; wait'
+
 _CONFIGURATION = """\
 exim_path = {binary}
 spool_directory = {spool}
@@ -34,7 +37,7 @@ no_message_logs
 primary_hostname = exim.bench.test
 local_interfaces = 127.0.0.1
 daemon_smtp_ports = {port}
-queue_only
+{queueing}
 split_spool_directory
 check_spool_space = 0
 check_spool_inodes = 0
@@ -70,7 +73,6 @@ out:
 begin transports
 out:
   driver = smtp
-  port = {port}
   allow_localhost
   hosts_try_fastopen =
   hosts_avoid_tls = *
@@ -87,17 +89,25 @@ def version():
     return stamp.read_text().strip() if stamp.exists() else "not installed"
 
 
-def relay_router(routes, port):
-    """The router for mail to the addresses that `routes` (an lsearch file) has for domains."""
-    return _OUT.format(routes=routes, port=port)
+def is_installed():
+    """Whether it was unpacked."""
+    return BINARY.exists()
+
+
+def relay_router(routes):
+    """The router for mail to the hosts (ADDRESS::PORT) that `routes` (an lsearch file) has for domains."""
+    return _OUT.format(routes=routes)
 
 
 class Exim:
-    """A private instance. It only queues until it is released with this number of queue runners."""
+    """A private instance. It only queues until it is released with this number of queue runners.
+
+    `queueing` are the main settings that make it queue.
+    """
 
     name = "exim"
 
-    def __init__(self, folder, router=_NOWHERE, runners=0):
+    def __init__(self, folder, router=_NOWHERE, runners=0, queueing="queue_only"):
         if os.geteuid() != 0:
             raise RuntimeError("starting Exim needs root")
         if not BINARY.exists():
@@ -105,7 +115,7 @@ class Exim:
         self.root = folder / "exim"
         self.spool = self.root / "spool"
         self._console = self.root / "console.log"
-        self._router, self._runners = router, runners
+        self._router, self._runners, self._queueing = router, runners, queueing
         self.port = free_port()
         self.group = accounting.Group("exim")
         self._processes = []
@@ -113,7 +123,7 @@ class Exim:
     def start(self):
         """Writes its /etc, starts it, and waits until it greets."""
         self._configure()
-        self._run("-bdf")
+        self._run(str(BINARY), "-bdf")
         try:
             wait_for_banner(self.port)
         except RuntimeError as error:
@@ -128,14 +138,16 @@ class Exim:
 
     def release(self):
         """Starts its queue runners in parallel; each ends after one pass through the queue."""
-        for _ in range(self._runners):
-            self._run("-q")
+        self._run("sh", "-c", _RUNNERS, str(BINARY), str(self._runners))
+
+    def queued(self):
+        """The number of queued messages."""
+        folders = os.walk(self.spool / "input")
+        return sum(name.endswith("-H") for _, _, names in folders for name in names)
 
     def check_kept(self, count):
         """Fails unless exactly `count` messages are queued."""
-        folders = os.walk(self.spool / "input")
-        held = sum(name.endswith("-H") for _, _, names in folders for name in names)
-        if held != count:
+        if (held := self.queued()) != count:
             raise RuntimeError(f"Exim has {held} messages, expected {count}")
 
     def configuration(self):
@@ -143,9 +155,9 @@ class Exim:
         return (self.root / "etc/exim4/exim4.conf").read_text()
 
     def _run(self, *words):
-        """Runs Exim in a namespace with its /etc over that of the machine."""
+        """Runs a command in a namespace with Exim's /etc over that of the machine."""
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OVERLAY, str(self.root / "etc")]
-        argv = self.group.command([*argv, str(BINARY), *words])
+        argv = self.group.command([*argv, *words])
         with open(self._console, "ab") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._processes.append(process)
@@ -159,7 +171,7 @@ class Exim:
         os.chown(self.spool, uid, uid)
         (self.root / "mainlog").symlink_to("/dev/null")  # Exim can log less, but not nothing
         text = _CONFIGURATION.format(
-            binary=BINARY, root=self.root, spool=self.spool, port=self.port, router=self._router
+            binary=BINARY, root=self.root, spool=self.spool, port=self.port, router=self._router, queueing=self._queueing
         )
         (etc / "exim4/exim4.conf").write_text(text)
 

@@ -28,7 +28,7 @@ class Source:
     count: int | None = None
     sessions: int = 100
     reuse: bool = True  # many messages on one connection
-    per_connection: int | None = None  # this many, if neither all nor one
+    per_connection: int | str | None = None  # this many, or "1..5", if neither all nor one
     octets: int = 6000
     rate: float | None = None  # per second
     seconds: int | None = None
@@ -68,7 +68,7 @@ class Source:
         if self.count not in (None, summary["done"]):
             raise RuntimeError(f"{summary['done']} of {self.count} messages were accepted")
         seconds = ran.seconds if self.count is not None else self.seconds
-        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds)
+        return load.LoadResult(summary["done"], seconds, ran.cpu_seconds, latency_seconds(summary))
 
 
 class Sink:
@@ -150,7 +150,7 @@ class Fetch:
         """Fetches until the time is over."""
         ran = load.run(self.command(port), seconds_max=self.seconds + _SECONDS_SPARE)
         summary = _summary(ran)
-        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds)
+        return load.LoadResult(summary["done"], summary["seconds"], ran.cpu_seconds, latency_seconds(summary))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,6 +282,12 @@ def bench(folder, *argv):
         raise RuntimeError(f"`{' '.join(command)}` ended with {process.returncode}: {complaint.read_text()}")
     line = " ".join(["mailrace", *command[1:]])
     return Command(line, json.loads(output.read_text()), time.monotonic() - begin, peak, process.returncode)
+
+
+def latency_seconds(summary):
+    """The latencies of a load's report by percentile."""
+    names = {"50": "p50_us", "90": "p90_us", "99": "p99_us", "100": "max_us"}
+    return {percentile: summary["latency"][name] / 1e6 for percentile, name in names.items()}
 
 
 def _summary(ran, number=0):

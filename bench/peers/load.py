@@ -21,6 +21,7 @@ class LoadResult:
     count: int  # messages, requests or transactions that succeeded
     seconds: float
     cpu_seconds: float  # of the load, not of the server
+    latency_seconds: dict = dataclasses.field(default_factory=dict)  # by percentile ("50", "99"), if it is known
 
 
 @dataclasses.dataclass(frozen=True)

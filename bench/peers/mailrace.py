@@ -89,7 +89,7 @@ class Mailrace:
     name = "mailrace"
 
     def __init__(self, folder, *, concurrency=400, users=None, networks=(), retry_first=None, maildirs=None, data=None,
-                 limits="", extra="", held=False, binary=BINARY, mailboxes=None, aliases=None, serves="smtp"):  # fmt: skip
+                 limits="", extra="", held=False, binary=BINARY, mailboxes=None, aliases=None, serves="smtp", top=""):  # fmt: skip
         self.folder = folder / "mailrace"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = pathlib.Path(data or self.folder / "data")
@@ -104,7 +104,7 @@ class Mailrace:
         self.all_ports = {}
         self._held = held  # deliveries wait for `release`
         tables = {"mailboxes": mailboxes, "aliases": aliases}  # by their names in `extra`
-        self._write_config(concurrency, users, tables, networks, retry_first, limits, extra)
+        self._write_config(concurrency, users, tables, networks, retry_first, limits, extra, top)
 
     @property
     def port(self):
@@ -224,7 +224,7 @@ class Mailrace:
         self.all_ports = {protocol: [port for other, port in found if other == protocol] for protocol in self.ports}
         return True
 
-    def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra):
+    def _write_config(self, concurrency, users, tables, networks, retry_first, limits, extra, top):
         if users is not None:
             table = self.folder / "people"
             table.write_text("".join(f"{user}@bench.test {user}\n" for user in users))
@@ -234,7 +234,7 @@ class Mailrace:
         self.config.write_text(
             CONFIG.format(
                 data=self.data,
-                user=self._user(),
+                user="\n".join(line for line in (self._user(), top) if line),
                 maildirs=self.maildirs,
                 tables="\n".join(f'{purpose} = "{name}"' for purpose, name in tables.items() if name),
                 networks=str(list(networks)).replace("'", '"'),

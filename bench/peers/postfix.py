@@ -22,6 +22,7 @@ HOLD = "smtpd_data_restrictions = check_client_access static:HOLD"
 _SHARE = pathlib.Path("/usr/share/postfix/master.cf.dist")
 _NOBODY = 65534
 _SYSLOG = "/dev/log"
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
 # Runs in the child, in its own mount namespace: hides the syslog socket, then continues.
 _HIDE_SYSLOG = f'mount --bind /dev/null {_SYSLOG} && exec "$0" "$@"'
@@ -62,13 +63,26 @@ def build_table(kind, table):
         machine.run("postmap", "-c", folder, f"{kind}:{table}")
 
 
+def is_installed():
+    """Whether it is installed."""
+    return shutil.which("postfix", path=_PATH) is not None
+
+
+def has_table_type(kind):
+    """Whether it is installed and knows this type of table."""
+    if not is_installed():
+        return False
+    listed = subprocess.run(["postconf", "-m"], capture_output=True, text=True, timeout=60).stdout
+    return kind in listed.split()
+
+
 def maildir_lines(maildirs, users):
-    """main.cf lines for delivery by virtual(8) to `users` (a postmap source) below `maildirs`."""
+    """main.cf lines for delivery by virtual(8) to `users` (a table, such as hash:FILE) below `maildirs`."""
     return [
         "mydestination =",
         "virtual_mailbox_domains = bench.test",
         f"virtual_mailbox_base = {maildirs}",
-        f"virtual_mailbox_maps = hash:{users}",
+        f"virtual_mailbox_maps = {users}",
         f"virtual_uid_maps = static:{_NOBODY}",
         f"virtual_gid_maps = static:{_NOBODY}",
     ]
@@ -125,6 +139,12 @@ class Postfix:
         if (held := self._held()) < count:
             raise RuntimeError(f"Postfix has {held} messages on hold, expected {count} or more")
 
+    def queued(self):
+        """The number of messages in the queue, without those on hold."""
+        # In the order in which they move on, so that none is overlooked.
+        folders = (self.queue / name for name in ("maildrop", "incoming", "active", "deferred"))
+        return sum(len(files) for folder in folders for _, _, files in os.walk(folder))
+
     def release(self):
         """Releases what is on hold. The CPU of the commands does not count."""
         self._command("postsuper", "-H", "ALL", counts=False)
@@ -133,7 +153,7 @@ class Postfix:
     def wait_until_empty(self, seconds_max):
         """Waits until the queue is empty."""
         deadline = time.monotonic() + seconds_max
-        while any(self._queued(name) for name in ("maildrop", "incoming", "active", "deferred")):
+        while self.queued():
             if time.monotonic() > deadline:
                 raise RuntimeError("the queue of Postfix does not become empty")
             time.sleep(0.05)
@@ -145,10 +165,6 @@ class Postfix:
 
     def _held(self):
         return sum(1 for _ in os.scandir(self.queue / "hold"))
-
-    def _queued(self, name):
-        """Whether the queue folder, or a hashed subfolder, has a message."""
-        return any(files for _, _, files in os.walk(self.queue / name))
 
     def _configure(self):
         etc, data = self.root / "etc", self.root / "data"

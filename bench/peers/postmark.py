@@ -3,6 +3,7 @@ outside.
 """
 
 import dataclasses
+import shutil
 
 from . import load
 
@@ -18,6 +19,11 @@ set seed {seed}
 run
 quit
 """
+
+
+def is_installed():
+    """Whether it is installed."""
+    return shutil.which("postmark") is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ _CONFIGURATION = """\
   disable spoolss = yes
   server signing = disabled
   server smb encrypt = off
-  use sendfile = yes
+  use sendfile = {sendfile}
   aio read size = 0
   kernel change notify = no
   smb2 leases = no
@@ -71,9 +71,9 @@ class Samba:
 
     name = "smbd"
 
-    def __init__(self, folder, files):
+    def __init__(self, folder, files, sendfile=True):
         self.root = folder / "samba"
-        self._files = files
+        self._files, self._sendfile = files, "yes" if sendfile else "no"
         self.port = free_port()
         self.group = accounting.Group("smbd")
         self._process = None
@@ -83,7 +83,8 @@ class Samba:
         self.root.mkdir()
         for part in ("private", "lock", "state", "cache", "pid", "ncalrpc"):
             (self.root / part).mkdir()
-        self._config().write_text(_CONFIGURATION.format(root=self.root, files=self._files, port=self.port))
+        names = {"root": self.root, "files": self._files, "port": self.port, "sendfile": self._sendfile}
+        self._config().write_text(_CONFIGURATION.format(**names))
         # In a process group of its own, which it ends when it ends.
         argv = [_program(), "--foreground", f"--configfile={self._config()}"]
         with open(self.root / "console.log", "wb") as log:

@@ -50,6 +50,11 @@ dbnosync
 _PRIVATE = "access to attrs=userPassword by anonymous auth by users read\naccess to * by users read by anonymous auth"
 
 
+def is_installed():
+    """Whether it is installed."""
+    return os.path.exists(_SLAPD)
+
+
 class Slapd:
     """A directory of `users` users and the entries of `extra` (LDIF)."""
 

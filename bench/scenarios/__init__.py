@@ -11,3 +11,4 @@ class Scenario:
     run: typing.Callable  # called with the options; returns whether every target was met
     sides: tuple = ()  # sides that can be run alone
     pairs: int = 5  # default number of rounds
+    quick_shrink: int = 10  # what --quick divides every count by

@@ -25,6 +25,7 @@ import statistics
 
 import comparison
 import drain
+import instructions
 import pairs
 import report
 from comparison import Comparison, Side
@@ -43,8 +44,7 @@ BLOCKS_MAX = 4
 CPU_RATIO_MAX, INSTRUCTIONS_RATIO_MAX = 1.05, 1.02
 _USERS = 60_000  # in the directory
 _MAILDIRS = 1000
-_COUNTED = (500, 3500)  # messages of the two runs under callgrind
-_COUNTS = 3  # each is repeated this many times
+_COUNTS = 3  # counts of instructions, whose median is compared
 
 NOTES = (
     "`before` and `after` are two binaries with the same configurations; the loads are those of `after`. They take turns, and "
@@ -54,9 +54,7 @@ NOTES = (
     "The interval is the middle 95 % of the medians of 10,000 random samples of the ratios (percentile bootstrap); its "
     f"upper bound must meet the target. While the target is inside the interval, {PAIRS} rounds are added, up to "
     f"{PAIRS * BLOCKS_MAX}.",
-    f"Instructions are counted by callgrind with one session: the difference of runs with {_COUNTED[1]:,} and "
-    f"{_COUNTED[0]:,} messages, for each message; the median of {_COUNTS} such differences. With drain-one they "
-    "include accepting the messages.",
+    f"{instructions.NOTE} The median of {_COUNTS} such differences. With drain-one they include accepting the messages.",
     "directory: slapd is the only other process, an empty cache, and each message to a different recipient.",
     comparison.REST_NOTE,
 )
@@ -81,7 +79,7 @@ def scenario(name, loads, options):
 @contextlib.contextmanager
 def _directory(folder, options):
     """The users of the directory, with the list of recipients."""
-    users = Users(folder / "users", max(2 * _COUNTED[1], _USERS // options.shrink))
+    users = Users(folder / "users", max(2 * instructions.COUNTED[1], _USERS // options.shrink))
     try:
         users.make_local(("cold",))
         yield users
@@ -153,7 +151,7 @@ def _compare_instructions(found, name, sides, options):
     counts = {side: [] for side in sides}
     for number in range(_COUNTS if options.whole else 1):
         for side, one in sides.items():
-            counts[side].append(_instructions(one, place / f"{number}-{side}"))
+            counts[side].append(instructions.of_a_message(one, place / f"{number}-{side}"))
     shutil.rmtree(place)
     medians = {side: statistics.median(counted) for side, counted in counts.items()}
     ratio = medians["after"] / medians["before"]
@@ -167,25 +165,6 @@ def _compare_instructions(found, name, sides, options):
             ratio <= INSTRUCTIONS_RATIO_MAX,
         )
     )
-
-
-def _instructions(side, place):
-    """Instructions for a message; the binary of the side counts them."""
-    few, many = (_instructions_of(side, place / str(count), count) for count in _COUNTED)
-    return (many - few) / (_COUNTED[1] - _COUNTED[0])
-
-
-def _instructions_of(side, place, count):
-    place.mkdir(parents=True)
-    alone = {"sources": 1} if hasattr(side.load, "sources") else {}
-    side = dataclasses.replace(side, load=dataclasses.replace(side.load, count=count, sessions=1, **alone))
-    server = side.create(place)
-    try:
-        server.start()
-        side.measure(server, place)
-        return callgrind.instructions(server, place)
-    finally:
-        server.stop()
 
 
 def _fingerprint(binary):

@@ -10,10 +10,10 @@ missed.
 import dataclasses
 
 import drain
-import plot
 import report
 from peers import laboratory, machine
 from peers.outbound import Hops
+from plot import Chart
 
 from . import Scenario
 
@@ -104,7 +104,7 @@ def scenario(options):
                 server.stop()
         return report.Report(
             "collapse", "Ten minutes with more mail than may leave", facts, folder, commands, NOTES, configurations,
-            checks=list(_checks(found.get("mailrace"))), plots={"collapse": _plot(found)},
+            checks=list(_checks(found.get("mailrace"))), charts=_charts(found),
             tables={"Minutes": [minute.row(name) for name, minutes in found.items() for minute in minutes]},
         ).finish(options)  # fmt: skip
 
@@ -141,22 +141,18 @@ def _checks(minutes):
     yield f"p99, last minute / first: at most {1 + WITHIN:g}", words, p99 <= 1 + WITHIN
 
 
-def _plot(found):
-    def lines(value):
+def _charts(found):
+    def series(value):
         return {
             f"{name}, {OFFERED_LOADS[name].coming:,} a second": [(minute.number, value(minute)) for minute in minutes]
             for name, minutes in found.items()
         }
 
-    return plot.svg(
-        "Four messages arrive for each one that may leave",
-        "minute",
-        [
-            plot.Panel("accepted, per cent of what was offered", lines(lambda m: 100 * m.accepted / m.offered)),
-            plot.Panel("99th percentile until the 250, ms", lines(lambda m: m.p99_ms), is_logarithmic=True),
-            plot.Panel("messages that wait", lines(lambda m: m.waiting)),
-        ],
-    )
+    return [
+        Chart("Accepted", "minute", "per cent of what was offered", series(lambda m: 100 * m.accepted / m.offered)),
+        Chart("Until the 250", "minute", "99th percentile, ms", series(lambda m: m.p99_ms), is_logarithmic=True),
+        Chart("In the queue", "minute", "messages that wait", series(lambda m: m.waiting)),
+    ]
 
 
 SCENARIOS = {"collapse": Scenario(scenario, tuple(OFFERED_LOADS))}

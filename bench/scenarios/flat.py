@@ -40,16 +40,16 @@ def scenario(options):
         try:
             server.start()
             growth = _fill(server, warm, held)
-            found = pairs.rounds(rounds, {"empty": _empty(folder, load), "held": _held(server, load)})
-            restart = _restart(server, warm + held + rounds * load.count)
+            found = pairs.rounds(rounds, {"empty": _empty(folder, load), "held": _held(server, load)}, options.deadline)
+            restart = _restart(server, warm + held + len(found) * load.count)
         finally:
             server.stop()
         return report.Report(
             "flat", f"A queue of {held:,} messages", facts, folder,
-            {"empty and held": [" ".join(load.command("PORT"))]},
+            dict.fromkeys(("empty", "held"), [" ".join(load.command("PORT"))]),
             [f"The long queue had {warm + held:,} messages before the first round and grew by {load.count:,} in each round."],
-            {"mailrace": server.configuration()},
-            rounds=found, targets=TARGETS, checks=[growth, *restart],
+            dict.fromkeys(("empty", "held"), server.configuration()), servers=dict.fromkeys(("empty", "held"), "mailrace"),
+            cases=[report.Case("", found)], targets=TARGETS, checks=[growth, *restart],
         ).finish(options)  # fmt: skip
 
 

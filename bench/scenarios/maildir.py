@@ -78,7 +78,7 @@ def _postfix(place, maildirs, names):
     table = place / "users"
     table.write_text("".join(f"{name}@bench.test bench.test/{name}/\n" for name in names))
     postfix.build_table("hash", table)
-    return postfix.Postfix(place, "tuned", postfix.maildir_lines(maildirs, table))
+    return postfix.Postfix(place, "tuned", postfix.maildir_lines(maildirs, f"hash:{table}"))
 
 
 def _users(load):

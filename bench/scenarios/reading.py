@@ -138,10 +138,10 @@ def _pop3(title, line_end, least, secure=False):
     )
 
 
-def http_mailrace(place, *lines, secure=False):
-    """Mailrace, which serves the files of the run by HTTP."""
+def http_mailrace(place, *lines, secure=False, **settings):
+    """Mailrace, which serves the files of the run by HTTP; `lines` are of the listener, `settings` those of `Mailrace`."""
     extra = secured(place, "http", f'files = "{place.parent / "files"}"', *lines, secure=secure)
-    return Mailrace(place, serves="http", extra=extra)
+    return Mailrace(place, serves="http", extra=extra, **settings)
 
 
 def _http_nginx(place, secure=False):
@@ -198,9 +198,9 @@ def _page(connections):
     )
 
 
-def warmed_download(server, download):
+def warmed_download(server, download, needs=()):
     """A side that downloads the file, after one download of it."""
-    return ReadingSide(server, download, warm=dataclasses.replace(download, connections=1, times=1))
+    return ReadingSide(server, download, warm=dataclasses.replace(download, connections=1, times=1), needs=needs)
 
 
 def _download(connections):

@@ -27,7 +27,7 @@ _OPEN_FILES = 2 * READERS + 500  # a socket and a file for each
 class SlowFigures(pairs.Figures):
     """The figures of one side in one round."""
 
-    kernel_bytes: int  # of all TCP sockets of the machine
+    kernel_bytes: int = 0  # of all TCP sockets of the machine
 
     def row(self, number, side):
         """The memory as a row of a table."""

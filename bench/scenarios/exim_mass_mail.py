@@ -1,0 +1,252 @@
+"""Mass mail through Exim, Postfix and Mailrace: does it help to have more than 400 deliveries at the same
+time?
+
+    exim-mass-mail    messages of 6 KB are queued, each for one recipient at one of 500 domains, then drained through 400 and
+                      through 900 runners
+
+A runner is a queue runner of Exim, a process of Postfix's default_process_limit, a slot of Mailrace's
+queue. Each next hop delays each message a little, as a network does. One domain in twenty is lame: half
+of them greet after 30 seconds, the others never. Only the mail for the others is timed; a run ends when
+all of it has arrived, or when its time is over.
+"""
+
+import bisect
+import dataclasses
+import statistics
+import time
+
+import comparison
+import drain
+import pairs
+from comparison import Comparison
+from drain import Drain
+from peers import exim, load, machine, postfix
+from peers.laboratory import Source
+from peers.outbound import Hops
+from plot import Chart
+
+from . import Scenario
+from .accept import MESSAGE_DISK_OCTETS
+
+SIDES = ("exim", "postfix", "mailrace")
+RUNNERS = (400, 900)
+COUNTS = {"exim": 20_000, "postfix": 20_000, "mailrace": 200_000}
+DOMAINS, LAME_DOMAINS = 500, 25
+DELAY_MS = 100
+GOOD = Hops(DOMAINS - LAME_DOMAINS, rules=(f"* message delay {DELAY_MS}ms",))
+SLOW = Hops(LAME_DOMAINS // 2, "slow{}.test", ("* connect delay 30s",))
+MUTE = Hops(LAME_DOMAINS - LAME_DOMAINS // 2, "mute{}.test", ("* connect delay 1h",))
+PAIRS = 3
+NO_MORE = 1.05  # a higher ratio of the rates is more
+_SECONDS_MAX, _SECONDS_MAX_LEAST = 900, 75
+_COUNT_MIN = 2000  # in a smaller queue the runners only get in each other's way
+_BEST_PART = 1 / 12  # five minutes of an hour
+_CURVE_POINTS = 100
+_NAMES = {"exim": "Exim", "postfix": "Postfix", "mailrace": "Mailrace"}
+_NEEDS = {"exim": (("exim", exim.is_installed),), "postfix": (("postfix", postfix.is_installed),), "mailrace": ()}
+
+NOTES = (
+    f"{DOMAINS} domains, each with a next hop of its own: addresses in 127.0.0.0/8, without DNS. {GOOD.count} of them delay "
+    f"each message by {DELAY_MS} ms; {SLOW.count} greet after 30 seconds, {MUTE.count} never. A message goes to any of them at "
+    "random, with the same chance.",
+    f"All mail is queued first and counted. The counts differ with the rates: {COUNTS['mailrace']:,} messages for Mailrace, "
+    f"{COUNTS['postfix']:,} for Postfix, {COUNTS['exim']:,} for Exim. The time is from the release to the last message for the "
+    "domains that are not lame.",
+    "Exim: split_spool_directory, and as many queue runners (`-q`) as given, started at the same time. Postfix: as many "
+    "processes of each kind. Mailrace: as many slots in its queue. All have their usual timeouts.",
+    "The best part is the twelfth of the time with the most messages, as five minutes are of an hour.",
+    "Afterwards every message was found at a next hop or in the queue.",
+    f"Before each release the disk was synced and the machine was idle for {machine.REST_SECONDS} seconds.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Delivered:
+    """What became of the mail in one run."""
+
+    curve: list  # seconds since the release, messages
+    queued: int  # messages that were queued
+    good: int  # of them, for domains that are not lame
+    arrived: int  # at these, until the server was stopped
+    faulty: int  # damaged or doubled
+    elsewhere: int  # at lame domains
+    left: int  # in the queue
+
+    @property
+    def in_time(self):
+        """Messages that arrived before the time was over."""
+        return self.curve[-1][1]
+
+    @property
+    def hourly(self):
+        """Messages an hour."""
+        return self.in_time / self.curve[-1][0] * 3600
+
+    @property
+    def best_hourly(self):
+        """Messages an hour in the best part of the time."""
+        return best_rate(self.curve, self.curve[-1][0] * _BEST_PART) * 3600
+
+    @property
+    def is_whole(self):
+        """Whether no message was lost, and none that arrived was damaged or doubled."""
+        return self.faulty == 0 and self.arrived + self.elsewhere + self.left >= self.queued
+
+
+@dataclasses.dataclass(frozen=True)
+class MassSide(Drain):
+    """A side that keeps what became of the mail."""
+
+    delivered: list = dataclasses.field(default_factory=list)  # per round
+
+    def for_trial(self, divisor):
+        """The same side with less mail, in the same proportions, and less time."""
+        divisor = min(divisor, (self.load.count + sum(one.count for one in self.others)) // _COUNT_MIN)
+        good, *others = [dataclasses.replace(one, count=one.count // divisor) for one in (self.load, *self.others)]
+        seconds_max = max(_SECONDS_MAX_LEAST, self.seconds_max // divisor)
+        return dataclasses.replace(self, load=good, others=tuple(others), seconds_max=seconds_max)
+
+    def measure(self, server, place):
+        """Fills the queue, releases it, and counts what has become of the mail."""
+        queued = self.load.count + sum(one.count for one in self.others)
+        for one in (self.load, *self.others):
+            one.run(server.port, place)
+        server.server.check_kept(queued)
+        machine.settle()
+        curve = []
+        figures = pairs.measure(server, lambda: self._drain(server, curve))
+        left = server.server.queued()  # before the end: a message that leaves in between counts twice
+        server.server.stop()
+        for sink in server.sinks:
+            sink.stop()
+        first, *lame = [sink.summary() for sink in server.sinks]
+        faulty = first["recipients"] - first["seen"]["sound"]
+        elsewhere = sum(summary["recipients"] for summary in lame)
+        self.delivered.append(
+            Delivered(curve, queued, self.load.count, first["seen"]["sound"], faulty, elsewhere, left)
+        )
+        return figures
+
+    def _drain(self, server, curve):
+        """Releases the mail, and returns how much arrived before the time was over; fills the curve."""
+        sink, arrivals = server.sinks[0], server.arrivals()
+        cpu, begin = sink.group.cpu_seconds(), time.monotonic()
+        try:
+            server.server.release()
+            while arrivals.count < self.load.count and time.monotonic() < begin + self.seconds_max:
+                time.sleep(0.05)
+        finally:
+            arrivals.stop()
+        if not (count := arrivals.count):
+            raise RuntimeError(f"{server.name}: no message arrived within {self.seconds_max} s")
+        curve.extend(arrivals.curve(begin, _CURVE_POINTS))
+        return load.LoadResult(count, arrivals.moment(count) - begin, sink.group.cpu_seconds() - cpu)
+
+
+def best_rate(curve, seconds):
+    """The highest rate over this many seconds, from points of time and count."""
+    times = [when for when, _ in curve]
+
+    def count_at(when):
+        after = min(bisect.bisect_left(times, when), len(curve) - 1)
+        (begin, fewer), (end, more) = curve[max(0, after - 1)], curve[after]
+        return more if end <= when or end == begin else fewer + (more - fewer) * (when - begin) / (end - begin)
+
+    begins = [when for when in times if when + seconds <= times[-1]]
+    return max(((count_at(when + seconds) - count_at(when)) / seconds for when in begins), default=curve[-1][1] / times[-1])
+
+
+def scenario(options):
+    """Runs all rounds."""
+    cases = tuple(comparison.Case(str(runners), _sides(runners), runners) for runners in RUNNERS)
+    compared = Comparison(
+        "Mass mail with 400 and with 900 runners",
+        {},
+        tuple(_targets()),
+        NOTES,
+        versions={"Exim": exim.version},
+        question="How much mail leaves in an hour, and do 900 runners send more of it than 400?",
+        answer=_answer,
+        case_name="runners",
+        cases=cases,
+    )
+    with machine.run_folder("exim-mass-mail") as folder:
+        found = compared.measure("exim-mass-mail", folder, options)
+        every = {(case.label, name): side.delivered for case in cases for name, side in case.sides.items()}
+        delivered = {key: runs for key, runs in every.items() if runs}
+        found.checks = list(_checks(delivered))
+        found.tables["Messages an hour"] = [_row(label, name, runs) for (label, name), runs in delivered.items()]
+        found.charts = [_chart(delivered)]
+        return found.finish(options)
+
+
+def _sides(runners):
+    slots = f'\n[[queue]]\nname = "standard"\nconcurrency = {runners}\n'
+    processes = [f"default_process_limit = {runners}", "initial_destination_concurrency = 5"]
+    hops = (GOOD, SLOW, MUTE)
+    servers = {
+        "exim": drain.exim_tuned(*hops, runners=runners),
+        "postfix": drain.postfix_tuned(*hops, settings=processes),
+        "mailrace": drain.mailrace(*hops, settings=slots),
+    }
+    return {name: _side(name, server, hops) for name, server in servers.items()}
+
+
+def _side(name, server, hops):
+    good, *lame = [
+        Source(COUNTS[name] * one.count // DOMAINS, recipient=f"user@{one.domain}", users=one.count) for one in hops
+    ]
+    octets = MESSAGE_DISK_OCTETS * (2 if name == "exim" else 1)  # there a message is two files
+    return MassSide(server, good, octets, others=tuple(lame), needs=_NEEDS[name], seconds_max=_SECONDS_MAX)
+
+
+def _targets():
+    few, many = map(str, RUNNERS)
+    for name in SIDES:
+        yield pairs.Target(name, name, "rate", case=many, under_case=few)
+    for label in (few, many):
+        for peer in ("exim", "postfix"):
+            yield pairs.Target("mailrace", peer, "rate", case=label)
+            yield pairs.Target("mailrace", peer, "cpu_per_thousand", case=label)
+
+
+def _checks(delivered):
+    for (label, name), runs in delivered.items():
+        queued, found = sum(run.queued for run in runs), sum(run.arrived + run.elsewhere + run.left for run in runs)
+        faulty = sum(run.faulty for run in runs)
+        text = f"{min(found, queued):,} of {queued:,} found at a next hop or in the queue, {faulty:,} damaged or doubled"
+        yield f"{name}, {label} runners: no message is lost, damaged or doubled", text, all(run.is_whole for run in runs)
+        in_time, good = sum(run.in_time for run in runs), sum(run.good for run in runs)
+        aim = f"{name}, {label} runners: all mail for domains that are not lame is delivered before the time is over"
+        yield aim, f"{in_time:,} of {good:,}", in_time == good
+
+
+def _row(label, name, runs):
+    return {
+        "system": name,
+        "runners": label,
+        "messages an hour": round(statistics.median(run.hourly for run in runs)),
+        "the same in the best twelfth of the time": round(statistics.median(run.best_hourly for run in runs)),
+        "seconds": statistics.median(run.curve[-1][0] for run in runs),
+    }
+
+
+def _chart(delivered):
+    """The first round."""
+    series = {f"{name}, {label} runners": runs[0].curve for (label, name), runs in delivered.items()}
+    return Chart("Delivered", "seconds since the release", "messages", series)
+
+
+def _answer(found):
+    few, many = map(str, RUNNERS)
+    parts = []
+    for name in SIDES:
+        rate, ratio = found.median(name, "rate", few), found.ratio(name, name, "rate", case=many, under_case=few)
+        if ratio is not None:
+            more = "more" if ratio > NO_MORE else "no more"
+            hourly = f"{rate * 3600:,.0f} an hour with {few}"
+            parts.append(f"{_NAMES[name]} sends {hourly} and {ratio:.2f} times that with {many}, so {more}")
+    return f"{'; '.join(parts)}." if parts else None
+
+
+SCENARIOS = {"exim-mass-mail": Scenario(scenario, SIDES, PAIRS, quick_shrink=20)}

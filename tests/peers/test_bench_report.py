@@ -1,0 +1,80 @@
+"""The file of results that bench/run writes: it has the form of crates/compare/tests/bench_run.json, which
+a test of that crate reads.
+"""
+
+import json
+import pathlib
+import sys
+import types
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+
+import pairs  # noqa: E402
+import plot  # noqa: E402
+import report  # noqa: E402
+from peers.mailrace import ROOT  # noqa: E402
+
+EXPECTED = ROOT / "crates/compare/tests/bench_run.json"
+OPTIONS = types.SimpleNamespace(suffix="-on-ext4", command="bench/run mass --on ext4 --quick", whole=False, begun=0.0)
+
+
+def figures(seconds, latency=None):
+    """A run of 1,000 messages."""
+    return pairs.Figures(1000, seconds, 2.0, 0.5, 3.0, 1_000_000, latency or {})
+
+
+def made():
+    """A report with everything that one can have."""
+    few = [{"exim": figures(8.0 + number), "mailrace": figures(1.0)} for number in range(6)]
+    many = [{"exim": figures(10.0, {"99": 0.02}), "mailrace": figures(1.0)} for _ in few]
+    facts = {"date": "2026-11-23 12:00 UTC", "processor": "one", "Exim": "4.96", "Postfix": "not installed"}
+    return report.Report(
+        "mass", "Mass mail", facts, pathlib.Path("/run/folder"), {"exim": ["load --target PORT"]}, ["A note."],
+        {"exim": "spool = /run/folder/exim", "slapd": "loglevel 0", "mailrace": ""},
+        [report.Case("400", few, 400), report.Case("900", many, 900)],
+        [
+            pairs.Target("mailrace", "exim", "rate", least=8, case="400"),
+            pairs.Target("exim", "exim", "rate", case="900", under_case="400"),
+            pairs.Target("mailrace", "exim", "messages", least=1, case="400"),
+            pairs.Target("mailrace", "postfix", "rate", least=8, case="400"),
+        ],
+        [("nothing is lost", "12,000 of 12,000", True)],
+        case_name="runners",
+        tables={"Rates": [{"system": "exim", "seconds": 1.23456, "messages": 12_000}]},
+        charts=[plot.Chart("Delivered", "seconds", "messages", {"exim": [(0.0, 0), (8.0, 1000)]})],
+        question="How many?",
+    )  # fmt: skip
+
+
+class FileOfResults(unittest.TestCase):
+    def test_it_has_the_form_that_the_crate_reads(self):
+        facts = made().facts(OPTIONS, "That many.")
+        self.assertGreater(facts["seconds"], 0)
+        facts["seconds"] = 60.0
+        text = made()._clean(json.dumps(facts, indent=1) + "\n")
+        self.assertEqual(json.loads(text), json.loads(EXPECTED.read_text()))
+
+    def test_a_target_of_a_side_that_was_not_run_is_left_out(self):
+        found = made()
+        self.assertEqual([target["over"] for target in found.facts(OPTIONS)["comparisons"]], ["mailrace", "exim"])
+        self.assertIsNone(found.ratio("mailrace", "postfix", "rate", case="400"))
+        self.assertIsNone(found.median("postfix", "rate", "400"))
+        self.assertEqual(found.ratio("exim", "exim", "rate", case="900", under_case="400"), 1.05)
+
+    def test_a_ratio_without_bounds_is_neither_met_nor_missed(self):
+        lines = "\n".join(made()._verdict_lines())
+        self.assertIn("| messages a second, mailrace / exim (400): at least 8 | 10.5 (8 to 13) | met |", lines)
+        self.assertIn("| messages a second, exim (900) / exim (400) | 1.05 (0.8 to 1.3) |  |", lines)
+        self.assertIn("| messages, mailrace / exim (400): at least 1 | 1 (1 to 1) | met |", lines)
+
+
+class Rounds(unittest.TestCase):
+    def test_no_round_begins_that_would_end_after_the_deadline(self):
+        turns = {("a", "exim"): lambda _number: figures(1.0)}
+        self.assertEqual(len(pairs.rounds(3, turns)), 3)
+        self.assertEqual(len(pairs.rounds(3, turns, deadline=0.0)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
