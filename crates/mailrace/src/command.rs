@@ -20,7 +20,8 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
 use crate::{
-    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands, tables, tune_command,
+    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands,
+    tables, tune_command,
 };
 use config::{self, Config, LoadedConfig};
 
