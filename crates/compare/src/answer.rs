@@ -5,6 +5,9 @@ use crate::result::{Comparison, Figure, ResultFile};
 use crate::statistics::median;
 use crate::words::{case_text, figure_name, plural};
 
+/// Stands where an interval would be.
+const NO_INTERVAL: &str = "too few rounds for an interval";
+
 /// The answer that the file has, else one made from its first comparison, its checks, or its first system. None if
 /// nothing was measured.
 #[must_use]
@@ -24,15 +27,15 @@ fn of_comparison(file: &ResultFile, comparison: &Comparison) -> String {
         Some(other) => (at(file, &comparison.over, case), at(file, &comparison.under, other)),
     };
     let ratio = short(comparison.ratio);
-    let interval = comparison.interval.map(|interval| format!(" ({})", range(interval))).unwrap_or_default();
+    let interval = comparison.interval.map_or_else(|| NO_INTERVAL.to_owned(), range);
     let place = if case.is_empty() || under_case.is_some() { String::new() } else { at(file, ",", case) };
     if comparison.interval.is_some_and(|(low, high)| low <= 1.0 && high >= 1.0) {
         let figure = figure_name(*figure, &file.unit);
         return format!(
-            "No difference between {over} and {under} was seen in {figure}{place}: {ratio} times{interval}."
+            "No difference between {over} and {under} was seen in {figure}{place}: {ratio} times ({interval})."
         );
     }
-    format!("{}{place}{interval}.", claim(*figure, &file.unit, &over, &under, &ratio))
+    format!("{}{place} ({interval}).", claim(*figure, &file.unit, &over, &under, &ratio))
 }
 
 /// The sentence without its end.
@@ -91,11 +94,12 @@ mod tests {
         let sentence = "Mailrace handled 16.1 times as many messages a second as Postfix (15.4 to 17.0).";
         assert_eq!(answer(&file(rate)).unwrap(), sentence);
         let cpu = r#"{"figure": "cpu_per_thousand", "over": "A", "under": "B", "case": "400", "ratio": 0.5}"#;
-        let sentence = "A used 0.500 times as much CPU for each message as B, with connections 400.";
+        let sentence = "A used 0.500 times as much CPU for each message as B, with connections 400 (too few rounds for an interval).";
         assert_eq!(answer(&file(cpu)).unwrap(), sentence);
         let cases =
             r#"{"figure": "rate", "over": "A", "under": "A", "case": "400", "under_case": "100", "ratio": 2.0}"#;
-        let sentence = "A with connections 400 handled 2.00 times as many messages a second as A with connections 100.";
+        let sentence = "A with connections 400 handled 2.00 times as many messages a second as A with connections 100 \
+                        (too few rounds for an interval).";
         assert_eq!(answer(&file(cases)).unwrap(), sentence);
     }
 

@@ -24,7 +24,7 @@ Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
       a reload requires a restart; `tune check` has findings; an aim of `bench compare` is
-      missed
+      missed; a figure of `bench report` is worse than before
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -242,6 +242,13 @@ pub enum BenchCommand {
     /// The file is explained in docs/laboratory.md; examples/compare has ready ones. It contains
     /// commands, which are run: use no file that you have not read.
     Compare(BenchCompareArgs),
+    /// Show results of measurements as a page of HTML, and compare them with earlier ones
+    ///
+    /// The page needs nothing besides itself: it can be mailed, printed and read without a network.
+    /// With --against, figures of the same result, case and system are compared, on the page and as
+    /// a table on the terminal. The exit code is 1 if one is worse by more than 5 %, and its
+    /// interval of 95 % confidence agrees.
+    Report(BenchReportArgs),
 }
 
 /// Options of `bench compare`.
@@ -274,6 +281,23 @@ pub struct BenchCompareArgs {
     /// Targets on other machines.
     #[command(flatten)]
     pub ownership: bench::OwnedTargetOptions,
+}
+
+/// Options of `bench report`.
+#[derive(Args, Debug)]
+pub struct BenchReportArgs {
+    /// Files of results, or folders with such files (*.json)
+    #[arg(required = true, value_name = "PATH")]
+    pub results: Vec<PathBuf>,
+    /// Earlier results, a file or a folder, to compare with those of the same name
+    #[arg(long, value_name = "PATH")]
+    pub against: Option<PathBuf>,
+    /// The page to write; it replaces an earlier page, but no other file
+    #[arg(long, value_name = "FILE", default_value = "page.html")]
+    pub output: PathBuf,
+    /// The title of the page; by default that of its only result
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
 }
 
 /// Commands for the settings of the host and of the server.

@@ -20,8 +20,8 @@ use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::tables::{TableOpener, TablePurpose};
 use crate::{
-    compare_command, control_client, import_command, inject, log_summary, manual, password, serve, spool_commands,
-    tables, tune_command,
+    compare_command, control_client, import_command, inject, log_summary, manual, password, report_command, serve,
+    spool_commands, tables, tune_command,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -110,6 +110,7 @@ fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Files(options) => bench::files::run(options)?,
         BenchCommand::Load(options) => bench::load_average::run(options)?,
         BenchCommand::Compare(options) => return compare_command::compare(options),
+        BenchCommand::Report(options) => return report_command::report(options),
     };
     match verdict {
         bench::RunVerdict::Good => Ok(()),

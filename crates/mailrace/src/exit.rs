@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::privileges::PrivilegesError;
 use compare::error::CompareError;
+use compare::result_files::ResultFileError;
 use config::{ConfigErrors, LoadError};
 
 /// The answer is no.
@@ -100,6 +101,9 @@ fn exit_code_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(fault) = cause.downcast_ref::<CompareError>() {
         return exit_code_of_compare(fault);
     }
+    if let Some(fault) = cause.downcast_ref::<ResultFileError>() {
+        return exit_code_of_result_file(fault);
+    }
     let error = cause.downcast_ref::<io::Error>()?;
     Some(if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { IO })
 }
@@ -121,5 +125,16 @@ fn exit_code_of_compare(fault: &CompareError) -> Option<u8> {
         CompareError::Data(_) => Some(DATA),
         CompareError::Failed(_) | CompareError::Interrupted | CompareError::TimeOver => Some(SOFTWARE),
         CompareError::System { .. } => None,
+    }
+}
+
+/// The cause of a system error determines its code.
+fn exit_code_of_result_file(fault: &ResultFileError) -> Option<u8> {
+    match fault {
+        ResultFileError::System { .. } => None,
+        ResultFileError::Invalid { .. }
+        | ResultFileError::Format { .. }
+        | ResultFileError::Empty { .. }
+        | ResultFileError::NotFinite { .. } => Some(DATA),
     }
 }

@@ -5,8 +5,8 @@
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
-//! `check`, `compare_command`, `import_command`, `log_summary`, `password`, `manual`, `spool_commands` and `tune_command` are commands;
-//! `privileges`, `service`, `exit`, `output`, `stderr` and `sys` concern the process.
+//! `check`, `compare_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`
+//! and `tune_command` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and `sys` concern the process.
 
 pub mod certificates;
 pub mod check;
@@ -29,6 +29,7 @@ mod output;
 pub mod password;
 pub mod privileges;
 pub mod reload;
+pub mod report_command;
 pub mod retrieval_parts;
 pub mod serve;
 pub mod server_parts;

@@ -10,8 +10,10 @@ use crate::page::html::Html;
 
 /// The width of every chart.
 pub(super) const WIDTH: f64 = 440.0;
-/// From the last line of a plot to the lower edge: labels of ticks, and the name of the axis.
-pub(super) const AXIS_HEIGHT: f64 = 38.0;
+/// From the last line of a plot to the lower edge of the labels of its ticks.
+pub(super) const TICKS_HEIGHT: f64 = 21.0;
+/// The name of an axis below them.
+pub(super) const AXIS_NAME_HEIGHT: f64 = 17.0;
 /// About the width of a letter; fonts differ.
 pub(super) const LETTER_WIDTH: f64 = 6.9;
 /// Text keeps this distance from the edges.
@@ -91,9 +93,9 @@ pub(super) fn fitted(text: &str, width: f64) -> String {
     cut
 }
 
-/// The ticks of a horizontal axis at the height `bottom`, between `left` and `right`, with the name of the axis. Labels
-/// for which there is no room are left out.
-pub(super) fn horizontal_axis(html: &mut Html, axis: &Axis, name: &str, (left, right): (f64, f64), bottom: f64) {
+/// Labels of the ticks of a horizontal axis at the height `bottom`, between `left` and `right`. Those for which there is
+/// no room are left out.
+pub(super) fn tick_labels(html: &mut Html, axis: &Axis, (left, right): (f64, f64), bottom: f64) {
     let mut free_from = f64::NEG_INFINITY;
     for (figure, text) in &axis.ticks {
         let text = fitted(text, WIDTH / 3.0);
@@ -104,10 +106,14 @@ pub(super) fn horizontal_axis(html: &mut Html, axis: &Axis, name: &str, (left, r
             free_from = middle + half + LETTER_WIDTH;
         }
     }
+}
+
+/// The name of a horizontal axis, below its ticks.
+pub(super) fn axis_name(html: &mut Html, name: &str, (left, right): (f64, f64), bottom: f64) {
     let name = fitted(name, WIDTH - 4.0 * EDGE);
     let half = text_width(&name) / 2.0;
     let middle = f64::midpoint(left, right).clamp(EDGE + half, WIDTH - EDGE - half);
-    label(html, (middle, bottom + 32.0), "middle", name);
+    label(html, (middle, bottom + 15.0 + AXIS_NAME_HEIGHT), "middle", name);
 }
 
 /// Wide scripts take about two letters.

@@ -78,7 +78,7 @@ fn draw_bars(html: &mut Html, file: &ResultFile, figure: Figure) {
     let figures = rows.iter().flat_map(Row::figures);
     let name = figure_name(figure, &file.unit);
     let axis = Axis::from_zero(figures);
-    RowChart { caption: sentence_case(&name), axis, axis_name: name, mark: Mark::Bar, rows }.draw(html);
+    RowChart { caption: sentence_case(&name), axis, mark: Mark::Bar, rows }.draw(html);
 }
 
 fn draw_sweep(html: &mut Html, file: &ResultFile, cases: &[(f64, &Case)], figure: Figure) {
@@ -125,8 +125,7 @@ fn draw_ratios(html: &mut Html, file: &ResultFile) {
     let groups: Vec<String> = rows.iter().map(|row| row.group.clone()).collect();
     rows.sort_by_key(|row| groups.iter().position(|group| *group == row.group));
     let axis = Axis::around_one(rows.iter().flat_map(Row::figures));
-    let axis_name = "ratio".to_owned();
-    RowChart { caption: "Ratios".to_owned(), axis, axis_name, mark: Mark::Ratio, rows }.draw(html);
+    RowChart { caption: "Ratios, on an axis by powers".to_owned(), axis, mark: Mark::Ratio, rows }.draw(html);
 }
 
 fn ratio_name(file: &ResultFile, comparison: &Comparison) -> String {

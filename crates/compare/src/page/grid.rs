@@ -1,5 +1,5 @@
-//! Tables. A wide one scrolls in its own box, and every figure is a `data` element with its exact value, in the unit of
-//! the file of results, so that programs need not parse what is rounded for people.
+//! Tables. A wide one scrolls in its own box, and every figure is a `data` element with its value before rounding, in
+//! the unit of the file of results, so that programs need not parse what is meant for people.
 
 use crate::numbers::{ABSENT, short};
 use crate::page::html::Html;

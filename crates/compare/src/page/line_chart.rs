@@ -5,14 +5,15 @@
 use crate::numbers::short;
 use crate::page::axis::Axis;
 use crate::page::chart::{
-    AXIS_HEIGHT, Frame, LETTER_WIDTH, Px, WIDTH, colour_class, figure, fitted, horizontal_axis, label, stroke,
-    text_width,
+    AXIS_NAME_HEIGHT, Frame, LETTER_WIDTH, Px, TICKS_HEIGHT, WIDTH, axis_name, colour_class, figure, fitted, label,
+    stroke, text_width, tick_labels,
 };
 use crate::page::html::Html;
 
 const RIGHT: f64 = WIDTH - 20.0;
-/// Below the name of the vertical axis.
-const TOP: f64 = 28.0;
+const TOP: f64 = 8.0;
+/// Below the name of the vertical axis, if the caption does not have it.
+const NAMED_TOP: f64 = 28.0;
 const BOTTOM: f64 = 228.0;
 const CAP: f64 = 3.5;
 /// Intervals of several curves at the same place are drawn this far from one another.
@@ -55,11 +56,12 @@ pub(super) struct Point {
     pub(super) runs: Vec<f64>,
 }
 
-/// The vertical axis and the left end of the horizontal one.
+/// The vertical axis, the left end of the horizontal one, and the upper end of the vertical one.
 struct Plot<'a> {
     chart: &'a LineChart,
     y_axis: Axis,
     left: f64,
+    top: f64,
 }
 
 impl Point {
@@ -73,10 +75,15 @@ impl Point {
 impl LineChart {
     /// Adds the chart to a page.
     pub(super) fn draw(&self, html: &mut Html) {
-        let frame = Frame { caption: &self.caption, description: &self.description(), height: BOTTOM + AXIS_HEIGHT };
+        let frame = Frame {
+            caption: &self.caption,
+            description: &self.description(),
+            height: BOTTOM + TICKS_HEIGHT + AXIS_NAME_HEIGHT,
+        };
         let y_axis = Axis::from_zero(self.figures());
         let widest = y_axis.ticks.iter().map(|tick| text_width(&tick.1)).fold(0.0, f64::max);
-        let plot = Plot { chart: self, y_axis, left: widest + 2.0 * LETTER_WIDTH };
+        let top = if self.caption.eq_ignore_ascii_case(&self.y_name) { TOP } else { NAMED_TOP };
+        let plot = Plot { chart: self, y_axis, left: widest + 2.0 * LETTER_WIDTH, top };
         figure(html, &frame, |html| self.legend(html), |html| plot.draw(html));
     }
 
@@ -120,7 +127,9 @@ impl LineChart {
 
 impl Plot<'_> {
     fn draw(&self, html: &mut Html) {
-        label(html, (2.0, 13.0), "start", fitted(&self.chart.y_name, WIDTH - 4.0));
+        if self.top == NAMED_TOP {
+            label(html, (2.0, 13.0), "start", fitted(&self.chart.y_name, WIDTH - 4.0));
+        }
         for (figure, text) in &self.y_axis.ticks {
             let y = self.y(*figure);
             stroke(html, "g", (self.left, y), (RIGHT, y));
@@ -129,7 +138,8 @@ impl Plot<'_> {
         for (figure, _) in &self.chart.x_axis.ticks {
             stroke(html, "g", (self.x(*figure), BOTTOM), (self.x(*figure), BOTTOM + 4.0));
         }
-        horizontal_axis(html, &self.chart.x_axis, &self.chart.x_name, (self.left, RIGHT), BOTTOM);
+        tick_labels(html, &self.chart.x_axis, (self.left, RIGHT), BOTTOM);
+        axis_name(html, &self.chart.x_name, (self.left, RIGHT), BOTTOM);
         for (index, curve) in self.chart.curves.iter().enumerate() {
             html.block("g", &[("class", &colour_class(curve.colour))], |html| self.draw_curve(html, index, curve));
         }
@@ -162,7 +172,7 @@ impl Plot<'_> {
     }
 
     fn y(&self, figure: f64) -> f64 {
-        BOTTOM - self.y_axis.place(figure) * (BOTTOM - TOP)
+        BOTTOM - self.y_axis.place(figure) * (BOTTOM - self.top)
     }
 }
 

@@ -4,8 +4,7 @@
 use crate::numbers::range;
 use crate::page::axis::Axis;
 use crate::page::chart::{
-    AXIS_HEIGHT, Frame, LETTER_WIDTH, Px, WIDTH, colour_class, figure, fitted, horizontal_axis, label, stroke,
-    text_width,
+    Frame, LETTER_WIDTH, Px, TICKS_HEIGHT, WIDTH, colour_class, figure, fitted, label, stroke, text_width, tick_labels,
 };
 use crate::page::html::Html;
 
@@ -27,15 +26,15 @@ const CAP: f64 = 4.0;
 pub(super) enum Mark {
     /// A bar from 0.
     Bar,
-    /// A point, with a line at 1.
+    /// A point, and a line at 1 in the whole chart.
     Ratio,
 }
 
 /// A chart with rows. All figures must be drawable.
 pub(super) struct RowChart {
+    /// What the axis shows, with its unit.
     pub(super) caption: String,
     pub(super) axis: Axis,
-    pub(super) axis_name: String,
     pub(super) mark: Mark,
     pub(super) rows: Vec<Row>,
 }
@@ -66,7 +65,7 @@ impl RowChart {
     /// Adds the chart to a page.
     pub(super) fn draw(&self, html: &mut Html) {
         let rows_end = TOP + (0..self.rows.len()).map(|index| self.row_height(index)).sum::<f64>();
-        let frame = Frame { caption: &self.caption, description: &self.description(), height: rows_end + AXIS_HEIGHT };
+        let frame = Frame { caption: &self.caption, description: &self.description(), height: rows_end + TICKS_HEIGHT };
         figure(html, &frame, |_| (), |html| self.draw_rows(html, rows_end));
     }
 
@@ -87,7 +86,7 @@ impl RowChart {
             html.block("g", &[("class", &colour_class(row.colour))], |html| self.draw_row(html, row, bottom));
             top = bottom;
         }
-        horizontal_axis(html, &self.axis, &self.axis_name, (LEFT, RIGHT), rows_end);
+        tick_labels(html, &self.axis, (LEFT, RIGHT), rows_end);
     }
 
     fn draw_row(&self, html: &mut Html, row: &Row, bottom: f64) {
@@ -107,11 +106,11 @@ impl RowChart {
             let (x, y) = (Px(LEFT), Px(bar_top));
             html.leaf("rect", &[("x", &x), ("y", &y), ("width", &width), ("height", &BAR_HEIGHT)]);
         }
-        if let Some((low, high)) = row.interval {
-            draw_whisker(html, (self.x(low), self.x(high)), middle);
-        }
         if self.mark == Mark::Ratio {
             html.leaf("circle", &[("cx", &Px(self.x(row.figure))), ("cy", &Px(middle)), ("r", &4)]);
+        }
+        if let Some((low, high)) = row.interval {
+            draw_whisker(html, (self.x(low), self.x(high)), middle);
         }
         for run in &row.runs {
             html.leaf("circle", &[("class", &"r"), ("cx", &Px(self.x(*run))), ("cy", &Px(runs_middle)), ("r", &2.5)]);
