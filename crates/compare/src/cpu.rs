@@ -176,18 +176,23 @@ impl CpuGroup {
         }
         let begun = Instant::now();
         let mut asked = HashSet::new();
+        // A machine under load may take longer for one pass than a process has to die after the first one.
+        let mut killed_at = None;
         loop {
             let running = self.processes();
-            let is_late = begun.elapsed() >= time_max;
-            match running.len() {
-                0 => break,
-                left if begun.elapsed() >= time_max + KILL_TIME_MAX => {
-                    return Err(CompareError::Failed(format!("{left} processes survive SIGKILL")));
-                }
-                _ if is_late => running.into_iter().for_each(|it| process_table::send_signal(it, Signal::KILL)),
-                _ => running.into_iter().filter(|it| asked.insert(*it)).for_each(|it| {
-                    process_table::send_signal(it, Signal::TERM);
-                }),
+            let left = running.len();
+            if left == 0 {
+                break;
+            }
+            if killed_at.is_some_and(|first: Instant| first.elapsed() >= KILL_TIME_MAX) {
+                return Err(CompareError::Failed(format!("{left} processes survive SIGKILL")));
+            }
+            if begun.elapsed() >= time_max {
+                running.into_iter().for_each(|process| process_table::send_signal(process, Signal::KILL));
+                killed_at.get_or_insert_with(Instant::now);
+            } else {
+                let new = running.into_iter().filter(|process| asked.insert(*process));
+                new.for_each(|process| process_table::send_signal(process, Signal::TERM));
             }
             thread::sleep(POLL_INTERVAL);
         }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use mail::printable;
 
 use crate::numbers::{ABSENT, range, short};
@@ -25,8 +25,9 @@ const COLUMNS: [(Figure, &str); 5] = [
 #[must_use]
 pub fn result_text(file: &ResultFile, width: u16) -> String {
     let rounds = file.cases.iter().map(|case| case.rounds.len()).max().unwrap_or(0);
+    let noun = if rounds == 1 { "round" } else { "rounds" };
     let trial = if file.is_trial { ", a trial" } else { "" };
-    let mut text = format!("{} ({rounds} rounds{trial})\n", file.title);
+    let mut text = format!("{} ({rounds} {noun}{trial})\n", file.title);
     let _ =
         writeln!(text, "{} a second, CPU seconds: median (least to greatest)\n", sentence_case(&plural(&file.unit)));
     push_table(&mut text, &systems_table(file, width));
@@ -55,6 +56,7 @@ fn systems_table(file: &ResultFile, width: u16) -> Table {
             table.add_row(begin.into_iter().chain(figures).chain([limits_text(case, name)]));
         }
     }
+    drop_empty_cases(&mut table, file);
     table
 }
 
@@ -97,6 +99,7 @@ fn ratios_table(file: &ResultFile, width: u16) -> Table {
             met.to_owned(),
         ]
     }));
+    drop_empty_cases(&mut table, file);
     table
 }
 
@@ -105,6 +108,13 @@ fn new_table(width: u16) -> Table {
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     table
+}
+
+/// The first column is the case; it is empty if nothing is varied.
+fn drop_empty_cases(table: &mut Table, file: &ResultFile) {
+    if file.cases.iter().all(|case| case.label.is_empty()) {
+        table.column_iter_mut().take(1).for_each(|column| _ = column.set_constraint(ColumnConstraint::Hidden));
+    }
 }
 
 fn push_table(text: &mut String, table: &Table) {
@@ -146,5 +156,8 @@ mod tests {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+        let without_cases = FILE.replace("\"10\"", "\"\"").replace("\"value\": 10.0", "\"value\": null");
+        let text = result_text(&serde_json::from_str(&without_cases).unwrap(), 200);
+        assert!(!text.contains("CASE"), "{text}");
     }
 }

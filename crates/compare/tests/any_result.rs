@@ -1,8 +1,6 @@
 //! Whatever a file of results has, its page is well-formed HTML, and nothing panics: figures that are not finite, no
 //! rounds, systems that are not listed, markup in names.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::collections::BTreeSet;
 
 use compare::against::Against;

@@ -159,7 +159,7 @@ impl Observer for ProgressView {
 fn step_text(step: &Step<'_>) -> String {
     let value = if step.value.is_empty() { String::new() } else { format!(" {}", step.value) };
     let Step { scenario, system, round, rounds_max, runs_left, .. } = step;
-    format!("{scenario}: round {round} of at most {rounds_max}, {system}{value}, {runs_left} runs left at most")
+    format!("{scenario}: round {round} of at most {rounds_max}, {system}{value}, runs left at most: {runs_left}")
 }
 
 #[cfg(test)]

@@ -1,24 +1,18 @@
 //! `mailrace bench report`: results of measurements as a page, and compared with earlier ones.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use mail::printable;
-use rustix::termios::tcgetwinsize;
 
 use crate::cli::BenchReportArgs;
 use crate::exit::{self, ExitError};
-use crate::output::output;
+use crate::output::{output, terminal_width};
 use compare::against::{Against, ChangeVerdict};
 use compare::result::ResultFile;
 use compare::{against_text, page, result_files};
-
-/// The width of the table if the output is not a terminal, in columns.
-const WIDTH: u16 = 160;
-/// Narrower tables would have a letter in each line.
-const WIDTH_MIN: u16 = 80;
 
 /// Writes the page, and prints what changed. A figure that is worse than before is an error with the exit code 1.
 ///
@@ -48,8 +42,7 @@ fn compare_with(results: &[ResultFile], old: &Path) -> anyhow::Result<Against> {
 }
 
 fn print_changes(against: &Against, results: &[ResultFile]) -> anyhow::Result<()> {
-    let width = tcgetwinsize(io::stdout()).map_or(WIDTH, |size| size.ws_col.max(WIDTH_MIN));
-    let text = against_text(against, results, width);
+    let text = against_text(against, results, terminal_width());
     let lines: String = text.lines().map(|line| format!("{}\n", printable(line))).collect();
     output().write_all(lines.as_bytes())?;
     match against.count(ChangeVerdict::Worse) {

@@ -121,6 +121,31 @@ fn tune_check_ends_with_1_if_there_are_findings() {
 }
 
 #[test]
+fn bench_report_ends_with_1_if_something_is_worse_and_replaces_only_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = |arguments: &[&str]| mailrace(folder.path(), &[&["bench", "report"], arguments].concat());
+    let sample = include_str!("../../compare/tests/data/full.json");
+    let mut slower: serde_json::Value = serde_json::from_str(sample).unwrap();
+    for round in slower["cases"][0]["rounds"].as_array_mut().unwrap() {
+        round["Mailrace"]["seconds"] = (round["Mailrace"]["seconds"].as_f64().unwrap() * 2.0).into();
+    }
+    std::fs::write(folder.path().join("old.json"), sample).unwrap();
+    std::fs::write(folder.path().join("new.json"), slower.to_string()).unwrap();
+    std::fs::write(folder.path().join("broken.json"), "{\n\"format\": 1,\n]").unwrap();
+    assert_eq!(stdout(&report(&["old.json"])), "page.html: 1 result\n");
+    assert_eq!(report(&["old.json", "--against", "old.json"]).status.code(), Some(0));
+    let output = report(&["new.json", "--against", "old.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).ends_with("0 better, 1 worse, 11 without a notable difference\n"), "{}", stdout(&output));
+    assert_eq!(report(&["new.json", "--output", "old.json"]).status.code(), Some(64));
+    assert_eq!(std::fs::read_to_string(folder.path().join("old.json")).unwrap(), sample);
+    let output = report(&["."]);
+    assert_eq!(output.status.code(), Some(65));
+    assert_eq!(stderr(&output), "mailrace: ./broken.json:3: not a file of results: key must be a string\n");
+    assert_eq!(report(&["missing.json"]).status.code(), Some(74));
+}
+
+#[test]
 fn check_tells_of_every_table_that_cannot_be_used() {
     let folder = tempfile::tempdir().unwrap();
     let table =
