@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tune::ServerSettings;
 use tune::apply::{ApplyError, ApplyRequest, ConfigFile, Files, RealFiles};
+use tune::{CheckReport, ServerSettings};
 
 use crate::check::{self, ConfigCheck};
 use crate::cli::{TuneApplyArgs, TuneRevertArgs};
 use crate::exit::{self, ExitError};
 use crate::output::output;
 use crate::tune_command::host;
-use config::{Config, ConfigSource, LoadedConfig};
+use config::{Config, ConfigErrors, ConfigSource, LoadedConfig};
 
 /// Shows the plan, and with `--yes` makes its changes.
 ///
@@ -27,11 +27,18 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
     }
     tune::apply::check_finished(&*files).map_err(exit_error)?;
     let host = host(options.root.as_deref())?;
-    let report = tune::check(&host, &ServerSettings::from_config(&loaded.config));
     let request = ApplyRequest { knobs: options.knobs.clone(), all_sure: options.all_sure };
     let path = config_path(&loaded.source, options.root.as_deref());
-    let config = ConfigFile { path, accepts: &|text| accepts(&loaded.source, text) };
-    let plan = tune::apply::plan(&host, &*files, &report, &request, &config).map_err(exit_error)?;
+    let config = ConfigFile { path: path.clone(), accepts: &|text| accepts(&loaded.source, text) };
+    let plan_for = |report: &CheckReport| tune::apply::plan(&host, &*files, report, &request, &config);
+    let report = tune::check(&host, &ServerSettings::from_config(&loaded.config));
+    let mut plan = plan_for(&report).map_err(exit_error)?;
+    if let Some(edited) = plan.preview.files.iter().find(|file| Ok(&file.path) == path.as_ref()) {
+        // What the host needs depends on the configuration as it becomes.
+        let changed = parse(&loaded.source, edited.text.as_deref().unwrap_or_default())?;
+        let later = tune::check(&host, &ServerSettings::from_config(&changed)).with_settings_of(&report);
+        plan = plan_for(&later).map_err(exit_error)?;
+    }
     write!(output(), "{}", plan.preview)?;
     if plan.preview.is_empty() {
         return Ok(writeln!(output(), "nothing to change")?);
@@ -88,6 +95,10 @@ fn config_path(source: &ConfigSource, root: Option<&Path>) -> Result<String, Str
         },
     };
     below.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not UTF-8", below.display()))
+}
+
+fn parse(source: &ConfigSource, text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(text, &source.to_string(), &config::machine_name())
 }
 
 /// Whether `mailrace check` would accept a text as the configuration.

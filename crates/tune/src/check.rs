@@ -1,7 +1,7 @@
 //! Compares every knob with what is wanted.
 
 use crate::host::Host;
-use crate::knob::{Knob, Sureness, knobs};
+use crate::knob::{Knob, KnobGroup, Sureness, knobs};
 use crate::read::readings;
 use crate::rule::judge;
 use crate::settings::ServerSettings;
@@ -66,6 +66,16 @@ impl CheckReport {
     /// The values that are not as wanted.
     pub fn findings(&self) -> impl Iterator<Item = &KnobResult> {
         self.results.iter().filter(|result| result.verdict == Verdict::Finding)
+    }
+
+    /// This report with the results of `former` for the settings of the server: what its host needs once they have changed
+    /// is in this one.
+    pub fn with_settings_of(mut self, former: &CheckReport) -> CheckReport {
+        let is_setting = |result: &&KnobResult| result.knob.group == KnobGroup::Server;
+        self.results.retain(|result| !is_setting(&result));
+        self.results.extend(former.results.iter().filter(is_setting).cloned());
+        self.results.sort_by_key(|result| (result.verdict, result.sureness));
+        self
     }
 
     /// The number of knobs with a value that is unknown.
