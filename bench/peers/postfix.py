@@ -8,6 +8,7 @@ has a syslog socket, a mount namespace hides it. The queue is durable in both: c
 queue file before the 250. Needs root, as Postfix does.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -22,7 +23,6 @@ HOLD = "smtpd_data_restrictions = check_client_access static:HOLD"
 _SHARE = pathlib.Path("/usr/share/postfix/master.cf.dist")
 _NOBODY = 65534
 _SYSLOG = "/dev/log"
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
 # Runs in the child, in its own mount namespace: hides the syslog socket, then continues.
 _HIDE_SYSLOG = f'mount --bind /dev/null {_SYSLOG} && exec "$0" "$@"'
@@ -57,23 +57,23 @@ smtpd_client_connection_count_limit = 0
 
 
 def build_table(kind, table):
-    """Builds a table with postmap(1), which reads a main.cf; the machine may not have one."""
-    with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "main.cf").write_text("compatibility_level = 3.6\n")
+    """Builds a table with postmap(1)."""
+    with _empty_configuration() as folder:
         machine.run("postmap", "-c", folder, f"{kind}:{table}")
 
 
 def is_installed():
     """Whether it is installed."""
-    return shutil.which("postfix", path=_PATH) is not None
+    return shutil.which("postfix") is not None
 
 
 def has_table_type(kind):
     """Whether it is installed and knows this type of table."""
     if not is_installed():
         return False
-    listed = subprocess.run(["postconf", "-m"], capture_output=True, text=True, timeout=60).stdout
-    return kind in listed.split()
+    with _empty_configuration() as folder:
+        listed = subprocess.run(["postconf", "-c", folder, "-m"], capture_output=True, text=True, timeout=60)
+    return kind in listed.stdout.split()
 
 
 def maildir_lines(maildirs, users):
@@ -98,6 +98,14 @@ def relay_lines(transports):
         "smtpd_peername_lookup = no",
         "initial_destination_concurrency = 20",
     ]
+
+
+@contextlib.contextmanager
+def _empty_configuration():
+    """A folder for commands that read a main.cf; the machine may not have one."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "main.cf").write_text("compatibility_level = 3.6\n")
+        yield folder
 
 
 class Postfix:

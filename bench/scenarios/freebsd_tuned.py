@@ -34,7 +34,7 @@ from .reading import PAGE_OCTETS, Reading, ReadingSide, http_mailrace, make_file
 
 SIDES = ("untuned", "tuned", "files-disk", "files-memory", "postmark-disk", "postmark-memory")
 CONNECTIONS, LOCAL_ADDRESSES = (10, 100, 1000), 10
-FILES, TRANSACTIONS = (1000, 20_000), 200_000
+FILES, TRANSACTIONS = (1000, 20_000), 50_000
 RATES, RATE_SECONDS, USERS = (500, 1000, 2000, 4000), 20, 100
 PAIRS = 5
 MEMORY = pathlib.Path("/dev/shm")
