@@ -250,7 +250,9 @@ impl TerminalLine {
     fn new() -> TerminalLine {
         let style = ProgressStyle::with_template("[{elapsed_precise}] {wide_msg}");
         let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well-formed"));
-        bar.enable_steady_tick(TICK);
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
         TerminalLine { bar, begun: Instant::now() }
     }
 
@@ -264,8 +266,10 @@ impl Watch for TerminalLine {
         self.begun.elapsed()
     }
 
-    fn show(&mut self, line: &str) {
-        self.bar.set_message(line.to_owned());
+    fn show(&mut self, line: &dyn Fn() -> String) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(line());
+        }
     }
 }
 

@@ -31,19 +31,19 @@ fn result_file(folder: &Path) -> ResultFile {
     serde_json::from_slice(&fs::read(folder.join("result.json")).unwrap()).unwrap()
 }
 
-/// With one delivery at a time, each message waits for a sync of its own. By chance, the control of one measurement in
-/// a hundred shows an effect, so a second one is made then.
+/// By chance, the control of one measurement in a hundred shows an effect, so a second one is made then.
 #[test]
 fn a_setting_that_hurts_is_worse_and_the_same_value_twice_shows_nothing() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mailrace.toml"), "allow_root = true\n").unwrap();
     let measure = || {
-        let options = "--values 1 --scenario deliver-maildir --run 100ms --sessions 20 --json --output result.json";
-        ran(folder.path(), &format!("measure queue.local.concurrency {options}"))
+        let values = "transport.smtp.rate --before 100000/s --values 10/s";
+        let options = "--scenario relay --run 100ms --sessions 20 --json --output result.json";
+        ran(folder.path(), &format!("measure {values} {options}"))
     };
     let (output, found) = Some(measure()).filter(|(_, found)| found["trusted"] == true).unwrap_or_else(measure);
     assert_eq!(output.status.code(), Some(0), "{found:#}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!((&found["before"], &found["values"][0]["verdict"]), (&"2000".into(), &"worse".into()), "{found:#}");
+    assert_eq!((&found["before"], &found["values"][0]["verdict"]), (&"100000/s".into(), &"worse".into()), "{found:#}");
     assert!(found["control"]["verdict"] == "undecided" || found["control"]["verdict"] == "no effect", "{found:#}");
     let file = result_file(folder.path());
     assert!(file.cases[0].rounds.len() >= 8 && file.checks[0].is_met, "{file:?}");

@@ -153,7 +153,7 @@ impl Measurement {
         let (mut before, mut before_again) = (None, None);
         let mut after = vec![None; self.plan.values.len()];
         for slot in self.next_slots() {
-            watch.show(&self.progress(slot));
+            watch.show(&|| self.progress(slot));
             let run = trial.run(self.value(slot))?;
             match slot {
                 Slot::Before => before = Some(run),

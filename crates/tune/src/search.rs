@@ -168,21 +168,13 @@ impl Searcher<'_> {
             self.curve.end = SearchEnd::LimitReached;
             return Ok(());
         }
-        self.watch.show(&self.progress(value));
+        let (curve, number) = (&self.curve, self.runs + 1);
+        self.watch.show(&|| curve.progress(number, value));
         let run = self.trial.run(&value.to_string())?;
         self.runs += 1;
         self.curve.points.entry(value).or_default().insert(self.curve.passes, run);
         self.deadline.end(self.watch.elapsed());
         Ok(())
-    }
-
-    /// What runs, what is left, and the knee so far.
-    fn progress(&self, value: u64) -> String {
-        let line = format!("run {} of at most {}, with {value}", self.runs + 1, self.curve.plan.runs_max);
-        match self.curve.knee() {
-            Some(knee) => format!("{line}; so far {} gave {:.0} a second", knee.value, knee.rate),
-            None => line,
-        }
     }
 }
 
@@ -253,6 +245,15 @@ impl Curve {
         let (Some(over), Some(under)) = (self.points.get(&over), self.points.get(&under)) else { return Vec::new() };
         let pairs = over.iter().filter_map(|(pass, run)| Some((run, under.get(pass)?)));
         pairs.filter_map(|(over, under)| Some(over.figure(Figure::Rate)? / under.figure(Figure::Rate)?)).collect()
+    }
+
+    /// What runs, what is left, and the knee so far.
+    fn progress(&self, number: usize, value: u64) -> String {
+        let line = format!("run {number} of at most {}, with {value}", self.plan.runs_max);
+        match self.knee() {
+            Some(knee) => format!("{line}; so far {} gave {:.0} a second", knee.value, knee.rate),
+            None => line,
+        }
     }
 
     fn rate_at(&self, value: u64) -> Option<RateAt> {

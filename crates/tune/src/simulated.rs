@@ -14,8 +14,8 @@ pub(crate) struct Simulated {
     noise: fn(&mut fastrand::Rng) -> f64,
     /// The values of all runs.
     pub(crate) values: Vec<String>,
-    /// The runs, by number, that are slower by this factor.
-    pub(crate) handicap: Option<(fn(usize) -> bool, f64)>,
+    /// Which runs, by number, are slower.
+    pub(crate) is_slower: fn(usize) -> bool,
     /// No run is possible with this value.
     pub(crate) fails_with: Option<&'static str>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Simulated {
 impl Simulated {
     pub(crate) fn new(seed: u64, rate: fn(f64) -> f64, noise: fn(&mut fastrand::Rng) -> f64) -> Simulated {
         let random = fastrand::Rng::with_seed(seed);
-        Simulated { random, rate, noise, values: Vec::new(), handicap: None, fails_with: None }
+        Simulated { random, rate, noise, values: Vec::new(), is_slower: |_| false, fails_with: None }
     }
 }
 
@@ -34,7 +34,7 @@ impl Trial for Simulated {
         }
         let number = self.values.len();
         self.values.push(value.to_owned());
-        let slower = self.handicap.filter(|(is_hit, _)| is_hit(number)).map_or(1.0, |(_, factor)| factor);
+        let slower = if (self.is_slower)(number) { 0.9 } else { 1.0 };
         let value = value.parse().expect("simulated values are numbers");
         let rate = (self.rate)(value) * (self.noise)(&mut self.random).exp() * slower;
         Ok(run_at(rate))
@@ -65,7 +65,8 @@ pub(crate) fn normal(random: &mut fastrand::Rng) -> f64 {
 #[derive(Default)]
 pub(crate) struct Clock {
     pub(crate) second_per_look: u64,
-    pub(crate) lines: Vec<String>,
+    /// None: nobody watches.
+    pub(crate) lines: Option<Vec<String>>,
     pub(crate) seconds: u64,
 }
 
@@ -75,7 +76,9 @@ impl Watch for Clock {
         Duration::from_secs(self.seconds)
     }
 
-    fn show(&mut self, line: &str) {
-        self.lines.push(line.to_owned());
+    fn show(&mut self, line: &dyn Fn() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(line());
+        }
     }
 }

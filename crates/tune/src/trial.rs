@@ -47,8 +47,8 @@ pub trait HostChanges {
 pub trait Watch {
     /// The time since the measurement began.
     fn elapsed(&mut self) -> Duration;
-    /// What runs now, what is left, and the result so far, in one line.
-    fn show(&mut self, line: &str);
+    /// What runs now, what is left, and the result so far; `line` is only called if it is shown.
+    fn show(&mut self, line: &dyn Fn() -> String);
 }
 
 /// A measurement ends before a round, or a run, that would probably end after this time.

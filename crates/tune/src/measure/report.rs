@@ -15,10 +15,11 @@ use crate::description::Description;
 pub fn render_measurement(measurement: &Measurement, description: &Description) -> String {
     let plan = &measurement.plan;
     let mut text = format!(
-        "{} in {}: {} rounds in {:.0} s\n\n",
+        "{} in {}: {} round{} in {:.0} s\n\n",
         description.subject,
         description.scenario,
         measurement.rounds.len(),
+        if measurement.rounds.len() == 1 { "" } else { "s" },
         description.seconds
     );
     let figure = figure_name(plan.figure, &description.unit);

@@ -109,7 +109,7 @@ fn less_cpu_is_better() {
 fn if_the_control_shows_an_effect_nothing_is_to_be_trusted() {
     let mut system = Simulated::new(1, |value| if value == 200.0 { 2000.0 } else { 1000.0 }, |_| 0.0);
     // Of the three runs of a round, the control is the last, then the first.
-    system.handicap = Some((|run| matches!(run % 6, 2 | 3), 0.9));
+    system.is_slower = |run| matches!(run % 6, 2 | 3);
     let (_, measured) = verdict(plan(&["200"], 40), system);
     assert_eq!((measured.end, measured.is_trusted()), (MeasureEnd::ControlFailed, false));
     assert!(report::sentences(&measured, "threads")[0].starts_with("not to be trusted: 100 against itself"));
@@ -129,11 +129,15 @@ fn the_order_is_reversed_in_every_other_round_and_a_decided_value_is_not_run_aga
 #[test]
 fn it_ends_before_a_round_that_would_take_too_long_and_with_the_first_run_that_fails() {
     let short = MeasurePlan { time_max: Duration::from_secs(10), ..plan(&["200"], 40) };
-    let mut clock = Clock { second_per_look: 2, ..Clock::default() };
+    let mut clock = Clock { second_per_look: 2, lines: Some(Vec::new()), ..Clock::default() };
     let mut system = Simulated::new(1, |_| 1000.0, |_| 0.0);
     let measured = measure(short, &mut system, &mut clock).unwrap();
     assert_eq!((measured.end, measured.rounds.len()), (MeasureEnd::TimeOver, 2));
-    assert!(clock.lines[0].starts_with("round 1 of at most 40, with 100 (before)"), "{:?}", clock.lines);
+    assert!(
+        clock.lines.as_ref().unwrap()[0].starts_with("round 1 of at most 40, with 100 (before)"),
+        "{:?}",
+        clock.lines
+    );
     let mut broken = Simulated::new(1, |_| 1000.0, |_| 0.0);
     broken.fails_with = Some("200");
     let failed = measure(plan(&["200"], 40), &mut broken, &mut Clock::default()).unwrap_err();

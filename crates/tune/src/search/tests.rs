@@ -87,11 +87,11 @@ fn the_limits_end_it_with_what_is_known() {
     assert_eq!((curve.end, curve.rates().map(|point| point.runs).sum::<usize>()), (SearchEnd::LimitReached, 12));
     assert_eq!(knee(&curve), 16);
     assert!(answer(&curve, "sessions").contains("ended early: more runs (--runs-max)"));
-    let mut clock = Clock { second_per_look: 1, ..Clock::default() };
+    let mut clock = Clock { second_per_look: 1, lines: Some(Vec::new()), ..Clock::default() };
     let short = SearchPlan { time_max: Duration::from_secs(10), ..plan(1, 256) };
     let curve = search(short, &mut Simulated::new(1, |value| value, |_| 0.0), &mut clock).unwrap();
     assert_eq!((curve.end, curve.points.len()), (SearchEnd::LimitReached, 5));
-    assert_eq!(clock.lines[1], "run 2 of at most 100, with 2; so far 1 gave 1 a second");
+    assert_eq!(clock.lines.unwrap()[1], "run 2 of at most 100, with 2; so far 1 gave 1 a second");
 }
 
 #[test]
