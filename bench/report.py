@@ -16,7 +16,7 @@ import typing
 
 import plot
 from pairs import Target, median
-from peers.mailrace import ROOT
+from peers.mailrace import BINARY, ROOT
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 TRIALS = ROOT / "target/bench"
@@ -224,7 +224,8 @@ class Report:
                 yield f"| median |{label} {side} | | {rate:,.0f} | {cpu:.4f} | {load:.4f} | | |"
 
     def _clean(self, text):
-        return text.replace(str(self.folder), "$DIR").replace(f"{ROOT}/", "")
+        """Without the paths of this machine."""
+        return text.replace(str(self.folder), "$DIR").replace(str(BINARY), "mailrace").replace(f"{ROOT}/", "")
 
 
 def _rfc3339(date):
