@@ -93,7 +93,7 @@ fn where_nothing_differs_no_effect_is_seen() {
         verdict(plan(&["200"], 40), Simulated::new(1, |_| 1000.0, |random| 0.01 * normal(random)));
     assert!(matches!(verdict, EffectVerdict::NoEffect(_)), "{verdict:?}");
     assert_eq!(measured.end, MeasureEnd::Decided);
-    let sentence = &report::sentences(&measured, "limits.sessions")[0];
+    let sentence = &answer::sentences(&measured, "limits.sessions")[0];
     assert!(sentence.starts_with("limits.sessions = 200: no effect seen (0.9"), "{sentence}");
 }
 
@@ -112,7 +112,7 @@ fn if_the_control_shows_an_effect_nothing_is_to_be_trusted() {
     system.is_slower = |run| matches!(run % 6, 2 | 3);
     let (_, measured) = verdict(plan(&["200"], 40), system);
     assert_eq!((measured.end, measured.is_trusted()), (MeasureEnd::ControlFailed, false));
-    assert!(report::sentences(&measured, "threads")[0].starts_with("not to be trusted: 100 against itself"));
+    assert!(answer::sentences(&measured, "threads")[0].starts_with("not to be trusted: 100 against itself"));
 }
 
 #[test]
