@@ -79,6 +79,13 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_is_half_full_counts() {
+        let mut pace = BatchSizer::new(8 << 20, TARGET);
+        pace.record_batch(4 << 20, Duration::from_secs(10));
+        assert_eq!(pace.bytes(), 4 << 20);
+    }
+
+    #[test]
     fn a_maximum_under_the_least_holds() {
         let mut pace = BatchSizer::new(1000, TARGET);
         pace.record_batch(1000, Duration::from_secs(10));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
-use mail::QueueId;
+use mail::{QueueId, SpoolId};
 use spool::{CommitError, Disk, LaneId, LiveMessage, OpenError, RecipientState, Spool, SpoolEntry};
 
 use crate::harness::{
@@ -42,6 +42,12 @@ fn submit(spool: &Spool, entries: Vec<SpoolEntry>) -> Result<(), CommitError> {
 
 fn lane_of(id: QueueId) -> LaneId {
     LaneId { spool: id.spool(), number: id.lane() }
+}
+
+#[test]
+fn the_text_of_a_lane_begins_the_ids_of_its_messages() {
+    let id = QueueId::new(SpoolId::new(77), 3, 12);
+    assert_eq!(id.to_string(), format!("{}-{}", lane_of(id), id.to_string().rsplit_once('-').expect("an id").1));
 }
 
 /// Mail that several threads submit until they are stopped.
