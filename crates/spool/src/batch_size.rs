@@ -79,6 +79,21 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_is_a_quarter_too_slow_makes_them_a_fifth_smaller() {
+        let mut pace = BatchSizer::new(10 << 20, TARGET);
+        pace.record_batch(10 << 20, TARGET * 5 / 4);
+        assert_eq!(pace.bytes(), 8 << 20);
+    }
+
+    #[test]
+    fn a_batch_in_time_to_the_nanosecond_makes_them_larger() {
+        let mut pace = BatchSizer::new(16 << 20, TARGET);
+        pace.record_batch(16 << 20, TARGET * 2);
+        pace.record_batch(8 << 20, TARGET);
+        assert_eq!(pace.bytes(), 9 << 20);
+    }
+
+    #[test]
     fn a_batch_that_is_half_full_counts() {
         let mut pace = BatchSizer::new(8 << 20, TARGET);
         pace.record_batch(4 << 20, Duration::from_secs(10));
