@@ -20,8 +20,8 @@ use crate::machine;
 use crate::measure;
 use crate::process::{self, Launch};
 use crate::result::{self, Case, Comparison, FORMAT, Figure, ResultFile, Run};
-use crate::rounds::{ROUNDS_MIN, RoundCount, Rounds, run_rounds};
-use crate::statistics::WantedRatio;
+use crate::rounds::{RoundCount, Rounds, run_rounds};
+use crate::statistics::{Looks, WantedRatio};
 use crate::template::{self, Words};
 use crate::work_folder::WorkFolder;
 
@@ -155,17 +155,17 @@ pub fn compare(
         command: options.command.clone(),
         started: started.to_rfc3339(),
         seconds: Some(begun.elapsed().as_secs_f64()),
-        is_trial: is_trial(options, &cases),
+        is_trial: is_trial(options, count, &cases),
         machine: machine::describe(work.path(), &options.version, machine::cpu_source()),
         unit: scenario.unit.clone(),
         case_name: scenario.value_name.clone().filter(|_| !scenario.values.is_empty()),
         systems: described,
-        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases)).collect(),
+        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases, count.looks())).collect(),
         cases,
         checks: Vec::new(),
         charts: Vec::new(),
         tables: Vec::new(),
-        notes: notes(file, scenario, options, left_out),
+        notes: notes(file, scenario, options, count, left_out),
     })
 }
 
@@ -193,8 +193,9 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
 
     fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
         let cases = cases(self.scenario, self.turns, rounds.to_vec());
-        let comparisons: Vec<Comparison> = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases)).collect();
-        self.observer.compared(&comparisons);
+        let looks = self.count.looks();
+        let ratios = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases, looks));
+        self.observer.compared(&ratios.collect::<Vec<Comparison>>());
         let used = self.begun.elapsed();
         let round = used / u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
         self.options.time_max.is_none_or(|time_max| used + round <= time_max)
@@ -428,17 +429,30 @@ fn round_count(file: &CompareFile, options: &CompareOptions) -> RoundCount {
     fixed.map_or(RoundCount::UntilDecided(file.compare.rounds_max), RoundCount::Fixed)
 }
 
-fn is_trial(options: &CompareOptions, cases: &[Case]) -> bool {
+/// With too few rounds for an interval it is one, too.
+fn is_trial(options: &CompareOptions, count: RoundCount, cases: &[Case]) -> bool {
     let rounds = cases.iter().map(|case| case.rounds.len()).min().unwrap_or(0);
-    options.shrink > 1 || options.time_max.is_some() || rounds < ROUNDS_MIN as usize
+    options.shrink > 1 || options.time_max.is_some() || rounds < count.least() as usize
 }
 
-fn notes(file: &CompareFile, scenario: &Scenario, options: &CompareOptions, left_out: Vec<String>) -> Vec<String> {
+fn notes(
+    file: &CompareFile,
+    scenario: &Scenario,
+    options: &CompareOptions,
+    count: RoundCount,
+    left_out: Vec<String>,
+) -> Vec<String> {
     let rest = options.rest.unwrap_or(file.compare.rest.0).as_secs_f64();
     let settled = format!("Before each run the disks were synced and the machine rested for {rest} s.");
     let shrunk = (options.shrink > 1).then(|| format!("A trial: loads are divided by {}.", options.shrink));
     let written = file.compare.notes.iter().chain(&scenario.notes).cloned();
-    written.chain([settled]).chain(shrunk).chain(left_out).collect()
+    let looked = match count.looks() {
+        Looks::Once => "The number of rounds was fixed before the first one.",
+        Looks::AfterEveryRound => {
+            "Rounds went on until the intervals of the ratios decided; these intervals allow for a look after every round."
+        }
+    };
+    written.chain([settled, looked.to_owned()]).chain(shrunk).chain(left_out).collect()
 }
 
 fn now() -> Timestamp {

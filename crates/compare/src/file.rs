@@ -17,12 +17,12 @@ use toml::Spanned;
 
 use crate::error::CompareError;
 use crate::result::Figure;
-use crate::rounds::ROUNDS_MIN;
+use crate::rounds::RoundCount;
 use fault::Fault;
 pub use values::{ArrivalPlace, Arrivals, CommandTemplate, CountedProcesses, Name, ReadyTemplate, Span, SweepValue};
 
-/// The most rounds, if the intervals do not decide earlier.
-const ROUNDS_MAX: u32 = 15;
+/// The most rounds, if the intervals do not decide earlier: the fewest with which two may be on the other side.
+const ROUNDS_MAX: u32 = 16;
 /// Virtual machines are slower right after a load, so each run begins after a pause.
 const REST: Span = Span(Duration::from_secs(8));
 /// How long a load may take.
@@ -273,8 +273,9 @@ impl CompareFile {
         if self.compare.rounds == Some(0) {
             faults.push(Fault::new(begin.clone(), "rounds is 0: expected at least 1"));
         }
-        if self.compare.rounds_max < ROUNDS_MIN {
-            let text = format!("rounds_max is {}: expected at least {ROUNDS_MIN}", self.compare.rounds_max);
+        let least = RoundCount::UntilDecided(self.compare.rounds_max).least();
+        if self.compare.rounds_max < least {
+            let text = format!("rounds_max is {}: expected at least {least}", self.compare.rounds_max);
             faults.push(Fault::new(begin, &text));
         }
         faults
