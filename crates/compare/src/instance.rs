@@ -18,6 +18,7 @@ use crate::load_report;
 use crate::measure::{LoadOutcome, measure_run};
 use crate::ports::free_port;
 use crate::process::{self, Launch, Server};
+use crate::process_table::{self, ProcessIdentity};
 use crate::ready::Ready;
 use crate::result::Run;
 use crate::template::Words;
@@ -48,6 +49,15 @@ pub(crate) struct Instance<'a> {
     server: Option<Server>,
     /// Whose CPU counts, if not that of the server.
     counted: Option<CpuGroup>,
+    /// The process of a pid file, if its CPU is lost when it ends.
+    named: Option<NamedProcess>,
+}
+
+/// A process whose id was in a file.
+#[derive(Debug)]
+struct NamedProcess {
+    file: PathBuf,
+    identity: ProcessIdentity,
 }
 
 impl<'a> Instance<'a> {
@@ -69,8 +79,8 @@ impl<'a> Instance<'a> {
         let (user, group) = process::user_and_group(owner)?;
         words.set("user", user);
         words.set("group", group);
-        let instance =
-            Instance { system, folder: folder.to_owned(), words, owner, interrupt, server: None, counted: None };
+        let folder = folder.to_owned();
+        let instance = Instance { system, folder, words, owner, interrupt, server: None, counted: None, named: None };
         instance.write_files()?;
         if let Some(command) = &system.prepare {
             instance.run("prepare", command, interrupt)?;
@@ -123,6 +133,7 @@ impl<'a> Instance<'a> {
             Ok(outcome)
         })?;
         self.server.as_mut().map_or(Ok(()), Server::check_running)?;
+        self.named.as_ref().map_or(Ok(()), NamedProcess::check_running)?;
         Ok(run)
     }
 
@@ -191,8 +202,7 @@ impl<'a> Instance<'a> {
         match &self.system.cpu {
             None => Ok(()),
             Some(CountedProcesses::PidFile(path)) => {
-                let id = read_id(Path::new(&self.words.fill(path)))?;
-                self.count_process(id);
+                self.count_process(NamedProcess::read(Path::new(&self.words.fill(path)))?);
                 Ok(())
             }
             Some(CountedProcesses::Unit(unit)) => {
@@ -207,9 +217,14 @@ impl<'a> Instance<'a> {
 
     /// A daemon that was started here may have left the tree of its processes. Without a control group
     /// it is counted and ended only if it is named.
-    fn count_process(&mut self, id: i32) {
+    fn count_process(&mut self, named: NamedProcess) {
+        let id = named.identity.id;
         match &mut self.server {
-            Some(server) if server.group().processes().iter().any(|process| process.id == id) => {}
+            Some(server) if server.group().processes().contains(&named.identity) => {
+                if server.group().source() != CpuSource::ProcessTree {
+                    return;
+                }
+            }
             Some(server) if server.group().source() == CpuSource::ProcessTree => server.adopt(id),
             _ => {
                 let mut group = CpuGroup::watching();
@@ -217,6 +232,7 @@ impl<'a> Instance<'a> {
                 self.counted = Some(group);
             }
         }
+        self.named = Some(named);
     }
 
     fn arrival_counter(&self, place: &ArrivalPlace) -> ArrivalCounter {
@@ -265,7 +281,29 @@ fn give(path: &Path, user: &str) -> Result<(), CompareError> {
     Ok(())
 }
 
-fn read_id(path: &Path) -> Result<i32, CompareError> {
-    let text = fs::read_to_string(path).map_err(CompareError::system(format!("reading {}", path.display())))?;
-    text.trim().parse().map_err(|_| CompareError::Failed(format!("{} has no process id: {text:?}", path.display())))
+impl NamedProcess {
+    fn read(file: &Path) -> Result<NamedProcess, CompareError> {
+        let shown = file.display();
+        let text = fs::read_to_string(file).map_err(CompareError::system(format!("reading {shown}")))?;
+        let id: i32 = text
+            .trim()
+            .parse()
+            .map_err(|_| CompareError::Failed(format!("{shown} has no process id: {text:?}")))?;
+        let identity = process_table::identify(id).ok_or_else(|| {
+            let text = format!("{shown} names process {id}, which does not run: name the file of the running system");
+            CompareError::Failed(text)
+        })?;
+        Ok(NamedProcess { file: file.to_owned(), identity })
+    }
+
+    fn check_running(&self) -> Result<(), CompareError> {
+        let id = self.identity.id;
+        match process_table::identify(id) == Some(self.identity) {
+            true => Ok(()),
+            false => Err(CompareError::Failed(format!(
+                "process {id} of {} ended during the run, so its CPU is not known",
+                self.file.display()
+            ))),
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub fn settle(rest: Duration, interrupt: &Interrupt) -> Result<(), CompareError>
 ///
 /// # Errors
 ///
-/// Those of `load`; the load did nothing; or the CPU of the group cannot be read.
+/// Those of `load`; the load did nothing; or the CPU of the group cannot be read, or is less than before.
 pub fn measure_run(
     group: &CpuGroup,
     folder: &Path,
@@ -80,6 +80,11 @@ pub fn measure_run_with_late_work(
         return Err(CompareError::Failed("the load did nothing, so there is nothing to compare".to_owned()));
     }
     interrupt.rest(late_work)?;
+    let cpu_seconds = group.cpu_seconds()? - cpu;
+    if cpu_seconds < 0.0 {
+        let text = "a process of the system ended during the run, so its CPU is not known";
+        return Err(CompareError::Failed(text.to_owned()));
+    }
     let load_share = outcome.cpu_seconds / machine.seconds / f64::from(outcome.threads.max(1));
     let shares = Shares {
         processors: machine.processors,
@@ -91,7 +96,7 @@ pub fn measure_run_with_late_work(
     Ok(Run {
         count: outcome.count,
         seconds: outcome.seconds,
-        cpu_seconds: group.cpu_seconds()? - cpu,
+        cpu_seconds,
         load_cpu_seconds: Some(outcome.cpu_seconds),
         machine_cpu_seconds: machine.cpu_seconds,
         resident_bytes: Some(group.resident_bytes()),

@@ -204,3 +204,49 @@ fn load_goes_to_other_machines_only_if_they_are_owned() {
     let error = run(&remote, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
     assert!(matches!(&error, CompareError::Usage(text) if text.contains("--i-own-this-target")), "{error}");
 }
+
+/// A system that runs already. Its process is started by `prepare`, and by none of its commands' groups.
+const RUNNING: &str = r#"
+[compare]
+name  = "running"
+title = "A running system"
+rest  = "0s"
+
+[[system]]
+name    = "running"
+prepare = """
+setsid sh -c 'echo $$ >{folder}/new && mv {folder}/new {folder}/pid && exec sleep 60' &
+while [ ! -e {folder}/pid ]; do sleep 0.01; done
+"""
+port  = 9
+ready = { command = "true" }
+cpu   = { pidfile = "{folder}/pid" }
+
+[[scenario]]
+name = "nothing"
+load = """
+kill $(cat {folder}/pid)
+while kill -0 $(cat {folder}/pid) && ! grep -q ') Z' /proc/$(cat {folder}/pid)/stat; do sleep 0.01; done
+echo '{"done": 10, "seconds": 0.5}'
+"""
+"#;
+
+fn failure(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    run(text, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err().to_string()
+}
+
+/// Its CPU would be 0: a system that costs nothing.
+#[test]
+fn a_pid_file_of_an_earlier_run_is_an_error() {
+    // No process can have this id.
+    let stale = RUNNING.replace("echo $$ >", "echo 4194304 >").replace("exec sleep 60", "true");
+    let error = failure(&stale);
+    assert!(error.contains("names process 4194304, which does not run"), "{error}");
+}
+
+#[test]
+fn a_counted_process_that_ends_during_the_run_is_an_error() {
+    let error = failure(RUNNING);
+    assert!(error.contains("ended during the run, so its CPU is not known"), "{error}");
+}
