@@ -23,7 +23,7 @@ pub const LATE_WORK_TIME: Duration = Duration::from_secs(1);
 pub struct LoadOutcome {
     /// Units that succeeded.
     pub count: u64,
-    /// From the first connection to the last reply.
+    /// From the first connection to the last reply, or to the last arrival if the system delivers.
     pub seconds: f64,
     /// Its CPU.
     pub cpu_seconds: f64,

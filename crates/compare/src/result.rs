@@ -114,7 +114,7 @@ pub struct Case {
 pub struct Run {
     /// Messages, pages or sessions that succeeded.
     pub count: u64,
-    /// From the first connection to the last reply.
+    /// From the first connection to the last reply, or to the last arrival where the arrival of mail is counted.
     pub seconds: f64,
     /// CPU of the system.
     pub cpu_seconds: f64,

@@ -28,7 +28,7 @@ name    = "slow"
 version = "echo 1.0"
 start   = ["sh", "{folder}/serve", "200000"]
 ready   = { log = "ready" }
-arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+arrives = { command = "cat {folder}/done | wc -l", within = "60s" }
 [[system.file]]
 path = "serve"
 text = """
@@ -49,7 +49,7 @@ done
 name    = "fast"
 start   = ["sh", "{folder}/serve", "20000"]
 ready   = { log = "ready" }
-arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+arrives = { command = "cat {folder}/done | wc -l", within = "60s" }
 [[system.file]]
 path = "serve"
 text = """
@@ -165,7 +165,7 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
 fn lost_mail_is_an_error_and_the_evidence_stays() {
     let folder = tempfile::tempdir().unwrap();
     let losing =
-        FILE.replace("cat request >>done", "head -n 9 request >>done").replace("within = \"5s\"", "within = \"0s\"");
+        FILE.replace("cat request >>done", "head -n 9 request >>done").replace("within = \"60s\"", "within = \"0s\"");
     let error = run(&losing, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
     assert!(error.to_string().contains("10 messages were acknowledged, and 9 arrived"), "{error}");
     assert!(!is_empty(folder.path()));
@@ -249,4 +249,16 @@ fn a_pid_file_of_an_earlier_run_is_an_error() {
 fn a_counted_process_that_ends_during_the_run_is_an_error() {
     let error = failure(RUNNING);
     assert!(error.contains("ended during the run, so its CPU is not known"), "{error}");
+}
+
+/// The load says 0.5 s, and its mail arrives at least a second after it has ended.
+#[test]
+fn the_rate_of_a_system_that_delivers_is_that_up_to_the_last_arrival() {
+    let late = FILE
+        .replace("while [ -e {folder}/request ]; do sleep 0.01; done\n", "")
+        .replace("cat request >>done", "sleep 1; cat request >>done");
+    let folder = tempfile::tempdir().unwrap();
+    let result = run(&late, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap();
+    let run = &result.cases[0].rounds[0]["fast"];
+    assert!(run.seconds >= 1.25, "{run:?}");
 }
