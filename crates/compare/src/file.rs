@@ -142,7 +142,8 @@ pub struct Scenario {
     pub unit: String,
     /// The load, unless each system has its own.
     pub load: Option<CommandTemplate>,
-    /// Runs to its end before each load, to fill caches; its work does not count.
+    /// Runs to its end before each load, to fill caches; its work does not count. Where arrivals are counted it is a
+    /// load, too: its output says how much mail must arrive before the run begins.
     pub warm: Option<CommandTemplate>,
     /// `{count}` in the load.
     pub count: Option<u64>,

@@ -15,9 +15,9 @@ use crate::error::CompareError;
 use crate::file::{ArrivalPlace, CommandTemplate, CountedProcesses, ReadyTemplate, Scenario, System};
 use crate::interrupt::Interrupt;
 use crate::load_report;
-use crate::measure::{LoadOutcome, measure_run};
+use crate::measure::{LATE_WORK_TIME, LoadOutcome, measure_run};
 use crate::ports::free_port;
-use crate::process::{self, Launch, Server};
+use crate::process::{self, CommandResult, Launch, Server};
 use crate::process_table::{self, ProcessIdentity};
 use crate::ready::Ready;
 use crate::result::Run;
@@ -113,20 +113,17 @@ impl<'a> Instance<'a> {
     ///
     /// The load or the system fails, or mail is missing.
     pub(crate) fn measure(&mut self, load: &Load<'_>) -> Result<Run, CompareError> {
-        let scenario = load.scenario;
-        if let Some(warm) = &scenario.warm {
-            let argv = load.words(&self.words).command(warm);
-            let launch = Launch { name: "warm", argv: &argv, folder: &self.folder, user: None };
-            process::run_command(&launch, scenario.within.0, self.interrupt)?;
-        }
-        let arrivals = self.system.arrives.as_ref().filter(|_| scenario.check_arrivals);
+        let arrivals = self.system.arrives.as_ref().filter(|_| load.scenario.check_arrivals);
         let arrivals = arrivals.map(|arrives| (self.arrival_counter(&arrives.place), arrives.within.0));
+        if let Some(warm) = &load.scenario.warm {
+            self.warm(load, warm, arrivals.as_ref())?;
+        }
         let before = arrivals.as_ref().map_or(Ok(0), |(counter, _)| counter.count(self.interrupt))?;
         let group = self.counted.as_ref().or(self.server.as_ref().map(Server::group));
         let group =
             group.ok_or_else(|| CompareError::Failed(format!("{} was not started", self.system.name.get_ref())))?;
         let run = measure_run(group, &self.folder, self.interrupt, || {
-            let (mut outcome, parts) = self.run_load(load)?;
+            let (mut outcome, parts) = self.run_load("load", load.template, load)?;
             if let Some((counter, within)) = &arrivals {
                 // A server that accepts fast and delivers late handles no more messages in this time.
                 outcome.seconds += counter.await_count(before, parts, *within, self.interrupt)?.as_secs_f64();
@@ -171,7 +168,7 @@ impl<'a> Instance<'a> {
         name: &str,
         command: &CommandTemplate,
         interrupt: &Interrupt,
-    ) -> Result<process::CommandResult, CompareError> {
+    ) -> Result<CommandResult, CompareError> {
         let name = format!("{}-{name}", self.system.name.get_ref());
         let argv = self.words.command(command);
         let launch = Launch { name: &name, argv: &argv, folder: &self.folder, user: None };
@@ -245,12 +242,44 @@ impl<'a> Instance<'a> {
         }
     }
 
-    fn run_load(&self, load: &Load<'_>) -> Result<(LoadOutcome, u64), CompareError> {
-        let scenario = load.scenario;
-        let argv = load.words(&self.words).command(load.template);
-        let launch = Launch { name: "load", argv: &argv, folder: &self.folder, user: None };
-        let ended = process::run_command(&launch, scenario.within.0, self.interrupt)?;
-        load_report::outcome(&ended, scenario.output, scenario.counted, load.count, scenario.threads)
+    /// Warms the system up. None of its work, and no mail of it, may be left for the run.
+    fn warm(
+        &self,
+        load: &Load<'_>,
+        command: &CommandTemplate,
+        arrivals: Option<&(ArrivalCounter, Duration)>,
+    ) -> Result<(), CompareError> {
+        match arrivals {
+            Some((counter, within)) => {
+                let before = counter.count(self.interrupt)?;
+                let (_, parts) = self.run_load("warm", command, load)?;
+                counter.await_count(before, parts, *within, self.interrupt)?;
+            }
+            None => _ = self.run_command_of_load("warm", command, load)?,
+        }
+        self.interrupt.rest(LATE_WORK_TIME)
+    }
+
+    fn run_load(
+        &self,
+        name: &str,
+        command: &CommandTemplate,
+        load: &Load<'_>,
+    ) -> Result<(LoadOutcome, u64), CompareError> {
+        let ended = self.run_command_of_load(name, command, load)?;
+        let Scenario { output, counted, threads, .. } = load.scenario;
+        load_report::outcome(name, &ended, *output, *counted, load.count, *threads)
+    }
+
+    fn run_command_of_load(
+        &self,
+        name: &str,
+        command: &CommandTemplate,
+        load: &Load<'_>,
+    ) -> Result<CommandResult, CompareError> {
+        let argv = load.words(&self.words).command(command);
+        let launch = Launch { name, argv: &argv, folder: &self.folder, user: None };
+        process::run_command(&launch, load.scenario.within.0, self.interrupt)
     }
 }
 

@@ -37,13 +37,14 @@ struct Latency {
     max_us: f64,
 }
 
-/// What a load did, and the parts of its units that succeeded, such as recipients. `count` is what it was
-/// asked for, for loads that print nothing.
+/// What a load did, and the parts of its units that succeeded, such as recipients. `name` is for errors; `count` is
+/// what it was asked for, for loads that print nothing.
 ///
 /// # Errors
 ///
 /// Its output is not the report of a load, or a part of the load failed.
 pub(crate) fn outcome(
+    name: &str,
     ended: &CommandResult,
     output: LoadOutput,
     counted: Counted,
@@ -57,7 +58,7 @@ pub(crate) fn outcome(
             Ok((LoadOutcome { count, ..whole }, count))
         }
         LoadOutput::Json => {
-            let report = parse(&ended.output)?;
+            let report = parse(name, &ended.output)?;
             let parts = report.parts.unwrap_or(report.done);
             let count = if counted == Counted::Parts { parts } else { report.done };
             let latency_seconds = report.latency.map(|latency| latency.seconds()).unwrap_or_default();
@@ -66,16 +67,17 @@ pub(crate) fn outcome(
     }
 }
 
-fn parse(output: &str) -> Result<LoadReport, CompareError> {
+fn parse(name: &str, output: &str) -> Result<LoadReport, CompareError> {
     // Lines of progress may come first.
     let begin = output.find('{').unwrap_or(0);
     let report: LoadReport = serde_json::from_str(&output[begin..]).map_err(|error| {
-        CompareError::Failed(format!("the output of the load is not the JSON of a load: {error}; add --json to it"))
+        let text = format!("the output of `{name}` is not the JSON of a load: {error}; add --json to it");
+        CompareError::Failed(text)
     })?;
     let bad = report.failed + report.missed + report.unfinished;
     match bad {
         0 => Ok(report),
-        _ => Err(CompareError::Failed(format!("{bad} of the load failed: {:?}", report.errors))),
+        _ => Err(CompareError::Failed(format!("{bad} of `{name}` failed: {:?}", report.errors))),
     }
 }
 
@@ -102,7 +104,7 @@ mod tests {
 
     fn read(output: &str, kind: LoadOutput, counted: Counted) -> Result<(LoadOutcome, u64), CompareError> {
         let ended = CommandResult { output: output.to_owned(), seconds: 3.0, cpu_seconds: 1.5 };
-        outcome(&ended, kind, counted, Some(70), 1)
+        outcome("load", &ended, kind, counted, Some(70), 1)
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn a_load_that_failed_in_part_or_printed_something_else_is_an_error() {
         let failed = REPORT.replace("\"failed\": 0", "\"failed\": 2");
-        assert!(read(&failed, LoadOutput::Json, Counted::Done).unwrap_err().to_string().contains("2 of the load"));
+        assert!(read(&failed, LoadOutput::Json, Counted::Done).unwrap_err().to_string().contains("2 of `load`"));
         assert!(read("100 messages", LoadOutput::Json, Counted::Done).is_err());
     }
 }
