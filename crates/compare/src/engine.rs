@@ -370,7 +370,9 @@ fn cases(scenario: &Scenario, turns: &[Turn<'_>], rounds: Vec<Vec<Run>>) -> Vec<
 
 fn empty_case(value: Option<&str>) -> Case {
     let label = value.unwrap_or_default().to_owned();
-    Case { value: label.parse().ok(), label, rounds: Vec::new() }
+    // "inf" and "nan" are words here, and no places on an axis; JSON could not hold them either.
+    let value = label.parse().ok().filter(|value: &f64| value.is_finite());
+    Case { value, label, rounds: Vec::new() }
 }
 
 /// The ratios of the scenario whose systems can run here.
@@ -458,4 +460,15 @@ fn notes(
 fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_that_is_no_finite_number_has_no_place_on_an_axis() {
+        let places = ["10", "1e3", "inf", "-Infinity", "nan", "all"].map(|label| empty_case(Some(label)).value);
+        assert_eq!(places, [Some(10.0), Some(1000.0), None, None, None, None]);
+    }
 }
