@@ -345,7 +345,7 @@ fn configuration(system: &System, words: &Words) -> Option<String> {
 fn values(scenario: &Scenario) -> Vec<Option<&str>> {
     match &scenario.values[..] {
         [] => vec![None],
-        values => values.iter().map(|value| Some(value.0.as_str())).collect(),
+        values => values.iter().map(|value| Some(value.get_ref().0.as_str())).collect(),
     }
 }
 

@@ -8,6 +8,8 @@ mod fault;
 mod values;
 
 use std::collections::HashSet;
+use std::fmt::Display;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -166,7 +168,7 @@ pub struct Scenario {
     pub check_arrivals: bool,
     /// What `{value}` in the load stands for; a case for each.
     #[serde(default)]
-    pub values: Vec<SweepValue>,
+    pub values: Vec<Spanned<SweepValue>>,
     /// What the values are.
     pub value_name: Option<String>,
     /// The systems; without any, all of the file.
@@ -284,6 +286,7 @@ impl CompareFile {
 
     fn scenario_faults(&self, scenario: &Scenario) -> Vec<Fault> {
         let mut faults: Vec<Fault> = repeated("system", scenario.systems.iter().map(|system| &system.name)).collect();
+        faults.extend(repeated("value", scenario.values.iter()));
         let in_file = |name: &Spanned<Name>| self.system(&name.get_ref().0).is_some();
         let unknown = scenario.systems.iter().map(|system| &system.name).filter(|name| !in_file(name));
         faults.extend(unknown.map(|name| Fault::new(name.span(), &format!("there is no system {}", name.get_ref()))));
@@ -337,13 +340,19 @@ impl Scenario {
             Fault::new(name.span(), &format!("the scenario {} has no system {}", self.name.get_ref(), name.get_ref()))
         });
         let values = [&comparison.value, &comparison.under_value].into_iter().flatten();
-        let unknown = values.filter(|value| !self.values.contains(value.get_ref()));
+        let unknown = values.filter(|value| !self.values.iter().any(|known| known.get_ref() == value.get_ref()));
         let values = unknown.map(|value| {
-            Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref().0))
+            Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref()))
         });
         let mut faults: Vec<Fault> = systems.chain(values).collect();
         if comparison.under_value.is_some() && comparison.value.is_none() {
             faults.push(Fault::new(comparison.over.span(), "`under_value` needs `value`"));
+        }
+        let [value, under_value] = [&comparison.value, &comparison.under_value].map(|value| value.as_ref().map(Spanned::get_ref));
+        let is_same_value = under_value.is_none() || under_value == value;
+        if comparison.over.get_ref() == comparison.under.get_ref() && is_same_value {
+            let text = "the system is compared with itself: give another `under`, or another value as `under_value`";
+            faults.push(Fault::new(comparison.under.span(), text));
         }
         faults
     }
@@ -365,14 +374,14 @@ impl Scenario {
     }
 }
 
-/// An error for each name that was there before.
-fn repeated<'a>(
+/// An error for each name or value that was there before.
+fn repeated<'a, T: Display + Eq + Hash + 'a>(
     what: &'a str,
-    names: impl Iterator<Item = &'a Spanned<Name>> + 'a,
+    names: impl Iterator<Item = &'a Spanned<T>> + 'a,
 ) -> impl Iterator<Item = Fault> + 'a {
     let mut seen = HashSet::new();
     names
-        .filter(move |name| !seen.insert(&name.get_ref().0))
+        .filter(move |name| !seen.insert(name.get_ref()))
         .map(move |name| Fault::new(name.span(), &format!("the {what} {} is there twice", name.get_ref())))
 }
 
@@ -467,9 +476,16 @@ value = 10
         let scenario = &file.scenarios[0];
         assert_eq!(file.systems_of(scenario), ["b", "a"]);
         assert_eq!((scenario.count_of("a"), scenario.count_of("b")), (Some(100), Some(50)));
-        assert_eq!(scenario.values, [SweepValue("10".to_owned()), SweepValue("all".to_owned())]);
+        let values: Vec<&str> = scenario.values.iter().map(|value| value.get_ref().0.as_str()).collect();
+        assert_eq!(values, ["10", "all"]);
         assert_eq!(scenario.comparisons[0].at_least, Some(2.0));
         assert_eq!(file.systems[1].start, Some(CommandTemplate::Words(vec!["b".into(), "-p".into(), "{port}".into()])));
+    }
+
+    #[test]
+    fn a_system_may_be_compared_with_itself_at_another_value() {
+        let text = FILE.replacen("under = \"b\"", "under = \"a\"\nunder_value = \"all\"", 1);
+        assert!(CompareFile::parse(&text, "x.toml").is_ok());
     }
 
     #[test]
@@ -498,6 +514,9 @@ value = 10
             ("start = [\"b\", \"-p\", \"{port}\"]", "", "not started"),
             ("start = [\"b\", \"-p\", \"{port}\"]", "start = []", "at least one word"),
             ("count = 100", "output = \"none\"", "a has no count"),
+            ("values = [10, \"all\"]", "values = [10, \"10\"]", "the value 10 is there twice"),
+            ("under = \"b\"", "under = \"a\"", "compared with itself"),
+            ("under = \"b\"", "under = \"a\"\nunder_value = 10", "compared with itself"),
             ("name = \"many\"", "name = \"many\"\nunits = 1", "unknown field `units`"),
         ] {
             let text = error(old, new);
