@@ -307,7 +307,7 @@ fn describe(
     folder: &Path,
     interrupt: &Interrupt,
 ) -> result::System {
-    let words = Words::for_report();
+    let words = Words::for_report(system.address);
     let mut real = words.clone();
     real.set("mailrace", options.mailrace.display());
     real.set("folder", folder.display());

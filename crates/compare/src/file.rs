@@ -113,7 +113,8 @@ pub struct System {
     pub address: IpAddr,
     /// Its port; without it, a free one for each run.
     pub port: Option<u16>,
-    /// Whose CPU counts; without it, that of the started processes.
+    /// Whose CPU counts; without it, that of the started processes. A system that neither starts nor names any is on
+    /// another machine, whose CPU is not known.
     pub cpu: Option<CountedProcesses>,
     /// Where its mail arrives; without it, nothing is counted.
     pub arrives: Option<Arrivals>,
@@ -317,8 +318,9 @@ impl CompareFile {
 impl System {
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        if self.start.is_none() && (self.cpu.is_none() || self.port.is_none()) {
-            let text = "a system that is not started needs `port` and `cpu`, which says whose CPU counts";
+        let lacks_cpu = self.cpu.is_none() && self.address.to_canonical().is_loopback();
+        if self.start.is_none() && (lacks_cpu || self.port.is_none()) {
+            let text = "a system that is not started needs `port` and, on this machine, `cpu`: whose CPU counts";
             faults.push(Fault::new(self.name.span(), text));
         }
         for file in &self.files {

@@ -16,7 +16,7 @@ use crate::file::{ArrivalPlace, CommandTemplate, CountedProcesses, ReadyTemplate
 use crate::interrupt::Interrupt;
 use crate::load_report;
 use crate::measure::{LATE_WORK_TIME, LoadOutcome, measure_run};
-use crate::ports::free_port;
+use crate::ports::{address_here, free_port};
 use crate::process::{self, CommandResult, Launch, Server};
 use crate::process_table::{self, ProcessIdentity};
 use crate::ready::Ready;
@@ -72,8 +72,9 @@ impl<'a> Instance<'a> {
         mailrace: &Path,
         interrupt: &'a Interrupt,
     ) -> Result<Instance<'a>, CompareError> {
-        let ports = [free_port(system.address)?, free_port(system.address)?, free_port(system.address)?];
-        let ports = [system.port.unwrap_or(ports[0]), ports[1], ports[2]];
+        let port = system.port.map_or_else(|| free_port(system.address), Ok)?;
+        let here = address_here(system.address);
+        let ports = [port, free_port(here)?, free_port(here)?];
         let owner = system.user.as_deref().filter(|_| rustix::process::geteuid().is_root());
         let mut words = Words::of_run(folder, mailrace, system.address, ports);
         let (user, group) = process::user_and_group(owner)?;
@@ -120,8 +121,6 @@ impl<'a> Instance<'a> {
         }
         let before = arrivals.as_ref().map_or(Ok(0), |(counter, _)| counter.count(self.interrupt))?;
         let group = self.counted.as_ref().or(self.server.as_ref().map(Server::group));
-        let group =
-            group.ok_or_else(|| CompareError::Failed(format!("{} was not started", self.system.name.get_ref())))?;
         let run = measure_run(group, &self.folder, self.interrupt, || {
             let (mut outcome, parts) = self.run_load("load", load.template, load)?;
             if let Some((counter, within)) = &arrivals {

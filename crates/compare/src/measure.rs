@@ -43,14 +43,15 @@ pub fn settle(rest: Duration, interrupt: &Interrupt) -> Result<(), CompareError>
     interrupt.rest(rest)
 }
 
-/// Runs `load` against the processes of `group`, and counts their CPU for [`LATE_WORK_TIME`] longer.
-/// `folder` is on the disk of the system.
+/// Runs `load` against the processes of `group`, and counts their CPU for [`LATE_WORK_TIME`] longer. Without a group
+/// the system is on another machine, so neither its CPU and memory are known nor those of its machine. `folder` is on
+/// the disk of the system.
 ///
 /// # Errors
 ///
 /// Those of `load`; the load did nothing; or the CPU of the group cannot be read, or is less than before.
 pub fn measure_run(
-    group: &CpuGroup,
+    group: Option<&CpuGroup>,
     folder: &Path,
     interrupt: &Interrupt,
     load: impl FnOnce() -> Result<LoadOutcome, CompareError>,
@@ -64,42 +65,47 @@ pub fn measure_run(
 ///
 /// Those of [`measure_run`].
 pub fn measure_run_with_late_work(
-    group: &CpuGroup,
+    group: Option<&CpuGroup>,
     folder: &Path,
     interrupt: &Interrupt,
     late_work: Duration,
     load: impl FnOnce() -> Result<LoadOutcome, CompareError>,
 ) -> Result<Run, CompareError> {
-    let threads = group.thread_times();
-    let cpu = group.cpu_seconds()?;
+    let threads = group.map(CpuGroup::thread_times);
+    let cpu_before = group.map(CpuGroup::cpu_seconds).transpose()?;
     let machine = MachineMeter::begin(folder);
     let outcome = load()?;
     let machine = machine.end();
-    let busiest_thread = group.thread_times().busiest_since(&threads);
+    let busiest_thread = group.zip(threads).map(|(group, before)| group.thread_times().busiest_since(&before));
     if outcome.count == 0 || outcome.seconds <= 0.0 {
         return Err(CompareError::Failed("the load did nothing, so there is nothing to compare".to_owned()));
     }
     interrupt.rest(late_work)?;
-    let cpu_seconds = group.cpu_seconds()? - cpu;
-    if cpu_seconds < 0.0 {
+    let cpu_after = group.map(CpuGroup::cpu_seconds).transpose()?;
+    let cpu_seconds = cpu_after.zip(cpu_before).map(|(after, before)| after - before);
+    if cpu_seconds.is_some_and(|spent| spent < 0.0) {
         let text = "a process of the system ended during the run, so its CPU is not known";
         return Err(CompareError::Failed(text.to_owned()));
     }
     let load_share = outcome.cpu_seconds / machine.seconds / f64::from(outcome.threads.max(1));
-    let shares = Shares {
-        processors: machine.processors,
-        busiest_thread: Some(busiest_thread / machine.seconds),
-        load: (outcome.threads > 0).then_some(load_share),
-        disk: machine.disk,
-        network: machine.network,
+    let load_share = (outcome.threads > 0).then_some(load_share);
+    let shares = match busiest_thread {
+        Some(thread) => Shares {
+            processors: machine.processors,
+            busiest_thread: Some(thread / machine.seconds),
+            load: load_share,
+            disk: machine.disk,
+            network: machine.network,
+        },
+        None => Shares { load: load_share, network: machine.network, ..Shares::default() },
     };
     Ok(Run {
         count: outcome.count,
         seconds: outcome.seconds,
         cpu_seconds,
         load_cpu_seconds: Some(outcome.cpu_seconds),
-        machine_cpu_seconds: machine.cpu_seconds,
-        resident_bytes: Some(group.resident_bytes()),
+        machine_cpu_seconds: machine.cpu_seconds.filter(|_| group.is_some()),
+        resident_bytes: group.map(CpuGroup::resident_bytes),
         limit: limits::limit(&shares),
         latency_seconds: outcome.latency_seconds,
     })

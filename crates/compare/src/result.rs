@@ -116,8 +116,9 @@ pub struct Run {
     pub count: u64,
     /// From the first connection to the last reply, or to the last arrival where the arrival of mail is counted.
     pub seconds: f64,
-    /// CPU of the system.
-    pub cpu_seconds: f64,
+    /// CPU of the system; None if it is on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
     /// CPU of the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_cpu_seconds: Option<f64>,
@@ -267,7 +268,7 @@ impl Run {
         let per_thousand = |seconds: f64| seconds / self.count as f64 * 1000.0;
         match figure {
             Figure::Rate => Some(self.count as f64 / self.seconds),
-            Figure::CpuPerThousand => Some(per_thousand(self.cpu_seconds)),
+            Figure::CpuPerThousand => self.cpu_seconds.map(per_thousand),
             Figure::LoadCpuPerThousand => self.load_cpu_seconds.map(per_thousand),
             Figure::MachineCpuPerThousand => self.machine_cpu_seconds.map(per_thousand),
             Figure::ResidentBytes => self.resident_bytes.map(|bytes| bytes as f64),

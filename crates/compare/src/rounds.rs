@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn run(count: u64) -> Run {
-        Run { count, seconds: 1.0, cpu_seconds: 1.0, ..Run::default() }
+        Run { count, seconds: 1.0, cpu_seconds: Some(1.0), ..Run::default() }
     }
 
     fn rounds(count: RoundCount, decided_after: usize, time_for: usize) -> (Vec<Vec<u64>>, String) {

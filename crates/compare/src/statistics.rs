@@ -115,11 +115,16 @@ impl WantedRatio {
     }
 
     /// Whether more rounds cannot be expected to change the answer: the interval is on one side of the
-    /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %). Asking this after every
+    /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %); or a figure is not known
+    /// of these systems. Asking this after every
     /// round is what [`Looks::AfterEveryRound`] is for.
     #[must_use]
     pub fn is_decided(&self, cases: &[Case], margin: f64) -> bool {
-        let Some((low, high)) = Looks::AfterEveryRound.interval(&self.ratios(cases)) else { return false };
+        let ratios = self.ratios(cases);
+        if ratios.is_empty() {
+            return true;
+        }
+        let Some((low, high)) = Looks::AfterEveryRound.interval(&ratios) else { return false };
         match self.aim() {
             Some(_) => self.is_met_by(low) == self.is_met_by(high) && !self.is_aim_within(low, high),
             None => low > 1.0 || high < 1.0 || (low >= 1.0 - margin && high <= 1.0 + margin),
@@ -174,7 +179,7 @@ mod tests {
 
     /// Rounds of the systems `a` and `b`, whose rates are the ratio and 1.
     fn case(label: &str, ratios: &[f64]) -> Case {
-        let run = |rate: f64| Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: 1.0, ..Run::default() };
+        let run = |rate: f64| Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: Some(1.0), ..Run::default() };
         let round = |ratio: &f64| [("a".to_owned(), run(*ratio)), ("b".to_owned(), run(1.0))].into();
         Case { label: label.to_owned(), value: None, rounds: ratios.iter().map(round).collect() }
     }
@@ -221,6 +226,8 @@ mod tests {
         assert!(!decided(Some(1.2), None, 1.1, 1.3));
         assert!(!decided(Some(1.2), Some(1.3), 1.1, 1.4), "both ends miss, and the middle does not");
         assert!(!wanted(None, None).is_decided(&[case("", &[2.0; 7])], 0.02), "seven rounds have no interval");
+        let unknown = WantedRatio { figure: Figure::ResidentBytes, ..wanted(None, None) };
+        assert!(unknown.is_decided(&eight(0.5, 2.0), 0.02), "no round can make it known");
     }
 
     /// The interval for one look excludes a true median in one of eight measurements that may go on until it does.

@@ -150,7 +150,7 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
     assert_eq!((result.cases[0].label.as_str(), result.cases[0].value), ("10", Some(10.0)));
     let run = &result.cases[0].rounds[0]["slow"];
     assert_eq!((run.count, run.seconds, run.latency_seconds["99"]), (10, 0.5, 3e-6));
-    assert!(run.cpu_seconds > 0.0 && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(), "{run:?}");
+    assert!(run.cpu_seconds > Some(0.0) && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(), "{run:?}");
     let [ratio] = &result.comparisons[..] else { panic!("{:?}", result.comparisons) };
     assert_eq!((ratio.figure, ratio.is_met), (Figure::CpuPerThousand, Some(true)), "{ratio:?}");
     assert_eq!(result.systems[0].version.as_deref(), Some("1.0"));
@@ -278,4 +278,20 @@ values = [10]"#;
     let silent = warmed.replace("echo '{\"done\": 3, \"seconds\": 0.1}'", "");
     let error = failure(&silent);
     assert!(error.contains("the output of `warm` is not the JSON of a load"), "{error}");
+}
+
+/// Nothing is sent there: the load is an echo. A port to bind is only looked for on this machine.
+#[test]
+fn a_system_on_another_machine_has_a_rate_and_no_cpu() {
+    let (begin, end) = (RUNNING.find("prepare").unwrap(), RUNNING.find("port  = 9").unwrap());
+    let remote = RUNNING.replace(&RUNNING[begin..end], "address = \"192.0.2.1\"\n");
+    let remote = remote.replace("cpu   = { pidfile = \"{folder}/pid\" }", "");
+    let (begin, end) = (remote.find("kill $").unwrap(), remote.find("echo '{").unwrap());
+    let remote = remote.replace(&remote[begin..end], "[ {target} = 192.0.2.1:9 ] && [ {port2} != {port} ] &&\n");
+    let folder = tempfile::tempdir().unwrap();
+    let owned = CompareOptions { owned: vec!["192.0.2.1".to_owned()], ..options(folder.path(), 1) };
+    let result = run(&remote, &owned, &Interrupt::default(), &mut Notes::default()).unwrap();
+    let run = &result.cases[0].rounds[0]["running"];
+    assert_eq!((run.count, run.cpu_seconds, run.machine_cpu_seconds, run.resident_bytes), (10, None, None, None));
+    assert_eq!(result.systems[0].commands[0].matches("192.0.2.1:PORT").count(), 1, "{:?}", result.systems);
 }

@@ -177,7 +177,7 @@ impl ServerTrial {
         let (mut server, port) = self.start_server(folder, value)?;
         settle(Duration::ZERO, &self.interrupt)?;
         let load = || self.put_under_load(port, folder, value, sink);
-        let run = measure_run_with_late_work(server.group(), folder, &self.interrupt, LATE_WORK_TIME, load)?;
+        let run = measure_run_with_late_work(Some(server.group()), folder, &self.interrupt, LATE_WORK_TIME, load)?;
         server.check_running()?;
         // Its data is thrown away, so nothing has to be finished.
         server.stop(Duration::ZERO)?;
