@@ -6,7 +6,8 @@
 //! [`CpuGroup::source`] says which it is. CPU is user plus system time in seconds.
 //!
 //! A group that was made here ends its processes when it is dropped. Those of a unit, and those that
-//! are only watched, are never signalled.
+//! are only watched, are never signalled. Without a control group, an orphan in a session of its own is
+//! taken for a daemon of the group, so there should be one such group of servers at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::descendants::{self, Family};
 use crate::error::CompareError;
 use crate::process_table::{self, ProcessIdentity};
 
@@ -48,6 +50,8 @@ pub struct CpuGroup {
     is_own: bool,
     /// Counted with their descendants if there is no control group.
     roots: Vec<ProcessIdentity>,
+    /// If this is set, orphans belong to the group, except these, which were there before.
+    orphans_except: Option<HashSet<ProcessIdentity>>,
 }
 
 #[derive(Debug)]
@@ -77,19 +81,34 @@ impl CpuGroup {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let name = format!("mailrace-compare-{}-{number}-{name}", std::process::id());
-        CpuGroup { control_group: ControlGroup::create(&name), is_own: true, roots: Vec::new() }
+        match ControlGroup::create(&name) {
+            Some(group) => CpuGroup::own(Some(group), None),
+            None => CpuGroup::tree(),
+        }
     }
 
-    /// A new group, without processes, that is counted by the trees of its processes.
+    /// A new group, without processes, that is counted by the trees of its processes and of daemons among them.
     #[must_use]
-    pub(crate) fn tree() -> CpuGroup {
-        CpuGroup { control_group: None, is_own: true, roots: Vec::new() }
+    pub fn tree() -> CpuGroup {
+        CpuGroup::own(None, Some(descendants::adopted()))
+    }
+
+    /// A new group for a command and its children, beside that of a server.
+    #[must_use]
+    pub(crate) fn of_command() -> CpuGroup {
+        CpuGroup::own(None, None)
+    }
+
+    fn own(control_group: Option<ControlGroup>, orphans_except: Option<HashSet<ProcessIdentity>>) -> CpuGroup {
+        // Every kernel that has pidfd_open(2) has subreapers.
+        let _ = descendants::become_subreaper();
+        CpuGroup { control_group, is_own: true, roots: Vec::new(), orphans_except }
     }
 
     /// The running processes of others: only counted, never ended.
     #[must_use]
     pub fn watching() -> CpuGroup {
-        CpuGroup { control_group: None, is_own: false, roots: Vec::new() }
+        CpuGroup { control_group: None, is_own: false, roots: Vec::new(), orphans_except: None }
     }
 
     /// The processes of a systemd unit, such as `postfix.service`: only counted, never ended.
@@ -105,7 +124,7 @@ impl CpuGroup {
                 "{unit} has no control group that counts its CPU: start it, or set CPUAccounting=yes"
             ))
         })?;
-        Ok(CpuGroup { control_group: Some(found), is_own: false, roots: Vec::new() })
+        Ok(CpuGroup { control_group: Some(found), is_own: false, roots: Vec::new(), orphans_except: None })
     }
 
     /// How CPU is counted.
@@ -133,7 +152,8 @@ impl CpuGroup {
     pub fn processes(&self) -> Vec<ProcessIdentity> {
         let mut found = self.control_group.as_ref().map_or_else(Vec::new, ControlGroup::members);
         // One that was just started may not have entered its control group yet.
-        for process in self.members_of_trees() {
+        let family = Family { roots: &self.roots, orphans_except: self.orphans_except.as_ref() };
+        for process in family.running() {
             if !found.contains(&process) {
                 found.push(process);
             }
@@ -176,6 +196,8 @@ impl CpuGroup {
         }
         let begun = Instant::now();
         let mut asked = HashSet::new();
+        // One that may not be signalled is still there at the end, which is an error.
+        let send = |process, signal| _ = process_table::send_signal(process, signal);
         // A machine under load may take longer for one pass than a process has to die after the first one.
         let mut killed_at = None;
         loop {
@@ -188,27 +210,15 @@ impl CpuGroup {
                 return Err(CompareError::Failed(format!("{left} processes survive SIGKILL")));
             }
             if begun.elapsed() >= time_max {
-                running.into_iter().for_each(|process| process_table::send_signal(process, Signal::KILL));
+                running.into_iter().for_each(|process| send(process, Signal::KILL));
                 killed_at.get_or_insert_with(Instant::now);
             } else {
                 let new = running.into_iter().filter(|process| asked.insert(*process));
-                new.for_each(|process| process_table::send_signal(process, Signal::TERM));
+                new.for_each(|process| send(process, Signal::TERM));
             }
             thread::sleep(POLL_INTERVAL);
         }
         self.control_group.take().map_or(Ok(()), ControlGroup::remove)
-    }
-
-    /// Trees of the watched processes. A child that lost its parent is still in the process group of
-    /// the program, which leads one.
-    fn members_of_trees(&self) -> Vec<ProcessIdentity> {
-        let group = |root: &ProcessIdentity| match self.is_own {
-            true => process_table::members_of_group(root.id),
-            false => Vec::new(),
-        };
-        let trees = self.roots.iter().flat_map(|root| process_table::tree(*root).into_iter().chain(group(root)));
-        let mut seen = HashSet::new();
-        trees.filter(|process| seen.insert(*process)).collect()
     }
 }
 

@@ -212,8 +212,8 @@ impl<'a> Instance<'a> {
         }
     }
 
-    /// A daemon that was started here may have left the tree of its processes. Without a control group
-    /// it is counted and ended only if it is named.
+    /// A system may start its process through another one, such as a supervisor. Then it is counted and ended only if
+    /// it is named.
     fn count_process(&mut self, named: NamedProcess) {
         let id = named.identity.id;
         match &mut self.server {
