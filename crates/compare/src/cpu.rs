@@ -12,6 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -30,6 +31,8 @@ const V1_CONTROLLERS: [&str; 2] = ["cpuacct", "cpu,cpuacct"];
 const V1_USAGE: &str = "cpuacct.usage";
 const V2_USAGE: &str = "cpu.stat";
 const MEMBERS: &str = "cgroup.procs";
+/// The names of control groups begin with this and the id of the process that made them.
+const NAME_START: &str = "mailrace-compare-";
 /// How long processes may take to end when the group is dropped, before SIGKILL.
 const DROP_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a process may take to die after SIGKILL.
@@ -80,7 +83,7 @@ impl CpuGroup {
     pub fn create(name: &str) -> CpuGroup {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let name = format!("mailrace-compare-{}-{number}-{name}", std::process::id());
+        let name = format!("{NAME_START}{}-{number}-{name}", std::process::id());
         match ControlGroup::create(&name) {
             Some(group) => CpuGroup::own(Some(group), None),
             None => CpuGroup::tree(),
@@ -125,6 +128,22 @@ impl CpuGroup {
             ))
         })?;
         Ok(CpuGroup { control_group: Some(found), is_own: false, roots: Vec::new(), orphans_except: None })
+    }
+
+    /// Ends what is left in the control groups of this user's comparisons that were killed, and removes these. Returns
+    /// the names of the groups in which processes were left.
+    #[must_use]
+    pub fn end_left_behind() -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, control_group) in ControlGroup::left_behind() {
+            let mut group = CpuGroup::own(Some(control_group), None);
+            let is_used = !group.processes().is_empty();
+            // A group of another namespace cannot be removed, and disturbs nothing here.
+            if group.end(DROP_TIME_MAX).is_ok() && is_used {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// How CPU is counted.
@@ -267,6 +286,24 @@ impl ControlGroup {
         })
     }
 
+    /// The groups of this user's comparisons whose process is gone, with their names.
+    fn left_behind() -> Vec<(String, ControlGroup)> {
+        let v1 = V1_CONTROLLERS.map(|controller| (Path::new(CGROUP).join(controller), V1_USAGE, 1));
+        let places = v1.into_iter().chain([(PathBuf::from(CGROUP), V2_USAGE, 2)]);
+        let mut found = Vec::new();
+        for (parent, proof, version) in places {
+            for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+                let (folder, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+                let is_left = maker(&name).is_some_and(|id| process_table::identify(id).is_none());
+                let is_own = entry.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw());
+                if is_left && is_own && folder.join(proof).exists() {
+                    found.push((name, ControlGroup { folder, version }));
+                }
+            }
+        }
+        found
+    }
+
     /// The group at a path below the root of the hierarchy.
     fn of_path(path: &str) -> Option<ControlGroup> {
         let below = path.strip_prefix('/').filter(|below| !below.is_empty())?;
@@ -318,6 +355,11 @@ impl ControlGroup {
     }
 }
 
+/// The id of the process that made the control group of this name; None if it is of something else.
+fn maker(name: &str) -> Option<i32> {
+    name.strip_prefix(NAME_START)?.split('-').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt as _;
@@ -363,6 +405,33 @@ mod tests {
         group.watch(child.id().cast_signed());
         drop(group);
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn control_groups_are_named_after_the_process_that_made_them() {
+        assert_eq!(maker("mailrace-compare-4711-0-postfix-2"), Some(4711));
+        assert_eq!(maker("mailrace-compare-x"), None);
+        assert_eq!(maker("system.slice"), None);
+    }
+
+    /// Where no control group can be made, none can be left behind.
+    #[test]
+    fn what_a_killed_comparison_left_behind_is_ended() {
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let name = format!("{NAME_START}{}-0-test", gone.id());
+        let Some(control_group) = ControlGroup::create(&name) else { return };
+        let group = CpuGroup::own(Some(control_group), None);
+        let argv = group.command(&["sleep", "60"].map(str::to_owned));
+        let mut child = Command::new(&argv[0]).args(&argv[1..]).process_group(0).spawn().unwrap();
+        let begun = Instant::now();
+        while group.processes().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::sleep(POLL_INTERVAL);
+        }
+        assert!(CpuGroup::end_left_behind().contains(&name));
+        assert!(!child.wait().unwrap().success());
+        assert!(!CpuGroup::end_left_behind().contains(&name));
     }
 
     #[test]

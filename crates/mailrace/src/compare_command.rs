@@ -12,6 +12,7 @@ use crate::cli::BenchCompareArgs;
 use crate::exit::{self, ExitError};
 use crate::output::{output, terminal_width};
 use crate::stderr::print_stderr;
+use compare::cpu::CpuGroup;
 use compare::engine::{self, CompareOptions, Observer, Step};
 use compare::file::{CompareFile, Scenario};
 use compare::interrupt::Interrupt;
@@ -40,6 +41,9 @@ pub fn compare(options: &BenchCompareArgs) -> anyhow::Result<()> {
     let scenarios = chosen_scenarios(&file, &options.scenario)?;
     fs::create_dir_all(&options.output).with_context(|| format!("making {}", options.output.display()))?;
     let interrupt = Interrupt::from_flag(bench::StopSignal::listen()?.flag());
+    for name in CpuGroup::end_left_behind() {
+        print_stderr(format_args!("ended the processes of a killed comparison in the control group {name}"));
+    }
     let mut missed = 0;
     for (number, scenario) in scenarios.iter().enumerate() {
         let left = u32::try_from(scenarios.len() - number).unwrap_or(u32::MAX);
