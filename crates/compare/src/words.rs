@@ -65,6 +65,20 @@ pub(crate) fn limit_name(limit: Limit) -> &'static str {
     }
 }
 
+/// What limited most of the runs of a system, and in how many of those of which it is known, if not in all. If several
+/// did as often, the first in the order in which they are shown. None if nothing is known.
+pub(crate) fn usual_limit(case: &Case, system: &str) -> Option<String> {
+    let limits: Vec<Limit> = case.runs(system).filter_map(|run| run.limit).collect();
+    let count = |limit: Limit| limits.iter().filter(|other| **other == limit).count();
+    // Of equal ones the last counts.
+    let most = Limit::ALL.into_iter().rev().max_by_key(|limit| count(*limit))?;
+    match count(most) {
+        0 => None,
+        all if all == limits.len() => Some(limit_name(most).to_owned()),
+        part => Some(format!("{} ({part} of {})", limit_name(most), limits.len())),
+    }
+}
+
 impl Case {
     /// The runs of a system, in the order of the rounds.
     pub(crate) fn runs<'a>(&'a self, system: &'a str) -> impl Iterator<Item = &'a Run> {
@@ -101,6 +115,20 @@ impl ResultFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usual_limit_is_the_most_frequent_and_of_equal_ones_the_first() {
+        let usual = |limits: &[Option<Limit>]| {
+            let round = |limit: &Option<Limit>| [("a".to_owned(), Run { limit: *limit, ..Run::default() })].into();
+            let rounds = limits.iter().map(round).collect();
+            usual_limit(&Case { label: String::new(), value: None, rounds }, "a")
+        };
+        let [disk, load] = [Some(Limit::Disk), Some(Limit::Load)];
+        assert_eq!(usual(&[disk, disk]).unwrap(), "disk");
+        assert_eq!(usual(&[load, disk, disk, None]).unwrap(), "disk (2 of 3)");
+        assert_eq!(usual(&[load, disk, disk, load]).unwrap(), "disk (2 of 4)");
+        assert_eq!(usual(&[None, None]), None);
+    }
 
     #[test]
     fn units_have_plurals() {
