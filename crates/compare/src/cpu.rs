@@ -198,7 +198,8 @@ impl CpuGroup {
         ThreadTimes(self.processes().into_iter().flat_map(process_table::thread_cpu_seconds).collect())
     }
 
-    /// Resident memory of the running processes in bytes; shared pages are counted for each.
+    /// Memory of the running processes in bytes. A page that several of them share counts once; where only root may
+    /// look (processes of others), it counts for each.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.processes().into_iter().map(process_table::resident_bytes).sum()

@@ -73,12 +73,17 @@ pub(crate) fn thread_cpu_seconds(process: ProcessIdentity) -> Vec<(ProcessIdenti
     threads.into_iter().filter_map(read).filter(|stat| !stat.is_dead).map(|stat| (stat.identity, stat.own_cpu_seconds)).collect()
 }
 
-/// Resident memory of a process in bytes, with what it shares; 0 if it has ended.
+/// Memory of a process in bytes: its part of what it shares with others (Pss). If that may not be read, all that is
+/// resident (`VmRSS`). 0 if it has ended.
 pub(crate) fn resident_bytes(process: ProcessIdentity) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", process.id)).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
+    let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", process.id)).unwrap_or_default();
+    let bytes = kilobytes(&read("smaps_rollup"), "Pss:").or_else(|| kilobytes(&read("status"), "VmRSS:"));
+    bytes.unwrap_or(0) * 1024
+}
+
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Sends a signal. A process that is already gone is not an error.
@@ -176,6 +181,34 @@ mod tests {
         assert!(parse(b"7 (sh) Z 3 ").unwrap().is_dead);
         assert_eq!(super::parse_stat(7, b"7 (sh) S 1 7", 100.0), None);
         assert_eq!(super::parse_stat(7, b"", 100.0), None);
+    }
+
+    #[test]
+    fn memory_is_a_line_in_kilobytes() {
+        let rollup = "55d0c2a51000-7ffd8b9f0000 ---p 00000000 00:00 0 [rollup]\nRss: 900 kB\nPss:     417 kB\nPss_Dirty: 5 kB\n";
+        assert_eq!(kilobytes(rollup, "Pss:"), Some(417));
+        assert_eq!(kilobytes("Name:\tsh\nVmRSS:\t    1984 kB\n", "VmRSS:"), Some(1984));
+        assert_eq!(kilobytes("", "Pss:"), None);
+    }
+
+    /// Two that share nearly everything need little more than one.
+    #[test]
+    fn memory_that_processes_share_counts_once() {
+        let start = |count: usize| -> Vec<_> {
+            (0..count).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect()
+        };
+        let mut children = start(8);
+        let identities: Vec<ProcessIdentity> =
+            children.iter().map(|child| identify(child.id().cast_signed()).unwrap()).collect();
+        let is_readable = fs::read_to_string(format!("/proc/{}/smaps_rollup", identities[0].id)).is_ok();
+        let resident = |identity: &ProcessIdentity| {
+            let status = fs::read_to_string(format!("/proc/{}/status", identity.id)).unwrap();
+            kilobytes(&status, "VmRSS:").unwrap() * 1024
+        };
+        let (shared, whole): (u64, u64) =
+            (identities.iter().copied().map(resident_bytes).sum(), identities.iter().map(resident).sum());
+        children.iter_mut().for_each(|child| child.kill().and_then(|()| child.wait()).map(drop).unwrap());
+        assert!(shared > 0 && (!is_readable || shared < whole), "{shared} of {whole}");
     }
 
     #[test]

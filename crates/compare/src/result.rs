@@ -125,7 +125,8 @@ pub struct Run {
     /// CPU of the whole machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_cpu_seconds: Option<f64>,
-    /// Memory of the system at the end.
+    /// Memory of the system at the end: each of its processes with its part of what it shares (Pss), or with all of it
+    /// where that cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_bytes: Option<u64>,
     /// What limited the rate, if it can be said.
