@@ -6,7 +6,7 @@
 
 use crate::result::{Case, Figure, Property, ResultFile};
 use crate::statistics::median;
-use crate::unpaired::ratio_interval;
+use crate::unpaired::{ratio, ratio_interval};
 use crate::words::case_text;
 
 /// What is compared.
@@ -49,7 +49,7 @@ pub struct Change {
     pub old: f64,
     /// The median of the new runs.
     pub new: f64,
-    /// `new` / `old`.
+    /// The median of the ratios of every new run to every old one.
     pub ratio: f64,
     /// The interval that holds the ratio with 95 % confidence; None with too few runs: it takes four on each side,
     /// or three and five.
@@ -144,18 +144,14 @@ fn change(new: &Case, old: &Case, system: &str, figure: Figure) -> Option<Change
         case.figures(system, figure).into_iter().filter(|value| value.is_normal() && *value > 0.0).collect()
     };
     let (new_runs, old_runs) = (positive(new), positive(old));
-    let (new_median, old_median) = (median(&new_runs)?, median(&old_runs)?);
-    let ratio = new_median / old_median;
-    // The ratio of the medians is hardly ever outside; if it is, the interval would seem to contradict it.
-    let around = |(low, high): (f64, f64)| (low.min(ratio), high.max(ratio));
     Some(Change {
         case: new.label.clone(),
         system: system.to_owned(),
         figure,
-        old: old_median,
-        new: new_median,
-        ratio,
-        interval: ratio_interval(&new_runs, &old_runs).map(around),
+        old: median(&old_runs)?,
+        new: median(&new_runs)?,
+        ratio: ratio(&new_runs, &old_runs)?,
+        interval: ratio_interval(&new_runs, &old_runs),
     })
 }
 
@@ -261,10 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_the_medians() {
+    fn the_ratio_is_that_of_hodges_and_lehmann() {
         let against = Against::new(&[file("x", &[2000.0, 2100.0, 1900.0, 2050.0])], &[file("x", &OLD)]);
         let rate = &against.results[0].as_ref().unwrap().changes[0];
-        assert_eq!((rate.old, rate.new, rate.ratio), (1000.0, 2025.0, 2.025));
+        assert_eq!((rate.old, rate.new), (1000.0, 2025.0));
+        assert_eq!(rate.ratio, f64::midpoint(2000.0 / 990.0, 2050.0 / 1010.0));
         assert_eq!(rate.interval, Some((1900.0 / 1005.0, 2100.0 / 995.0)));
     }
 
