@@ -141,8 +141,10 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The processors of the machine were busy.
+    /// All processors of the machine were busy.
     Processor,
+    /// One thread of the system was busy all the time, on a machine with processors to spare.
+    Thread,
     /// The disk was busy.
     Disk,
     /// The network was at its rate.
@@ -155,7 +157,8 @@ pub enum Limit {
 
 impl Limit {
     /// In the order in which they are shown.
-    pub const ALL: [Limit; 5] = [Limit::Processor, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
+    pub const ALL: [Limit; 6] =
+        [Limit::Processor, Limit::Thread, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
 }
 
 /// A figure of a run.

@@ -57,7 +57,8 @@ pub(crate) fn sentence_case(text: &str) -> String {
 /// What limited a run, in a word.
 pub(crate) fn limit_name(limit: Limit) -> &'static str {
     match limit {
-        Limit::Processor => "processor",
+        Limit::Processor => "processors",
+        Limit::Thread => "one thread",
         Limit::Disk => "disk",
         Limit::Network => "network",
         Limit::Load => "load",
