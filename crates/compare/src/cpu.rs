@@ -259,11 +259,12 @@ impl ThreadTimes {
 }
 
 impl CpuSource {
-    /// For people.
+    /// For people, and for comparing machines: `bench/run` uses the same words.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            CpuSource::ControlGroup(version) => format!("control group, version {version}"),
+            CpuSource::ControlGroup(1) => format!("cgroup v1, {V1_USAGE}"),
+            CpuSource::ControlGroup(version) => format!("cgroup v{version}, {V2_USAGE}"),
             CpuSource::ProcessTree => {
                 "processes in /proc (no control group could be made: grandchildren that ended are missed)".to_owned()
             }
