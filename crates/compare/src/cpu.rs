@@ -266,7 +266,7 @@ impl CpuSource {
             CpuSource::ControlGroup(1) => format!("cgroup v1, {V1_USAGE}"),
             CpuSource::ControlGroup(version) => format!("cgroup v{version}, {V2_USAGE}"),
             CpuSource::ProcessTree => {
-                "processes in /proc (no control group could be made: grandchildren that ended are missed)".to_owned()
+                "/proc process tree (no control group could be made; CPU of reaped grandchildren is missed)".to_owned()
             }
         }
     }

@@ -191,11 +191,14 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
         self.wanted.iter().all(|wanted| wanted.is_decided(&cases, MARGIN))
     }
 
-    fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
+    fn round_ended(&mut self, rounds: &[Vec<Run>]) {
         let cases = cases(self.scenario, self.turns, rounds.to_vec());
         let looks = self.count.looks();
         let ratios = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases, looks));
         self.observer.compared(&ratios.collect::<Vec<Comparison>>());
+    }
+
+    fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
         let used = self.begun.elapsed();
         let round = used / u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
         self.options.time_max.is_none_or(|time_max| used + round <= time_max)

@@ -59,8 +59,10 @@ pub trait Rounds<T> {
     /// Whether the intervals decide: each round has a run of each turn, in the order of the turns.
     fn is_decided(&mut self, rounds: &[Vec<Run>]) -> bool;
 
-    /// Whether there is time for another round after these; at least one round always runs. Asked after
-    /// each round.
+    /// A round has ended; these are all so far.
+    fn round_ended(&mut self, _rounds: &[Vec<Run>]) {}
+
+    /// Whether there is time for another round after these; at least one round always runs.
     fn has_time(&mut self, _rounds: &[Vec<Run>]) -> bool {
         true
     }
@@ -90,6 +92,7 @@ pub fn run_rounds<T>(
             runs.reverse();
         }
         rounds.push(runs);
+        measurement.round_ended(&rounds);
         if !measurement.has_time(&rounds) || count.is_enough(round + 1, || measurement.is_decided(&rounds)) {
             break;
         }

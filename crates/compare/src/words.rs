@@ -2,10 +2,11 @@
 
 use crate::result::{Case, Comparison, Figure, Limit, ResultFile, Run};
 
-/// The plural of a unit: messages, queries, batches.
+/// The plural of a unit: messages, queries, batches. An abbreviation such as MB has none.
 pub(crate) fn plural(unit: &str) -> String {
     let before_y = unit.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u']));
     match before_y {
+        _ if !unit.contains(char::is_lowercase) => unit.to_owned(),
         Some(stem) => format!("{stem}ies"),
         None if ["s", "x", "ch", "sh"].iter().any(|ending| unit.ends_with(ending)) => format!("{unit}es"),
         None => format!("{unit}s"),
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn units_have_plurals() {
-        let plurals = ["message", "query", "day", "batch", "mailbox"].map(plural);
-        assert_eq!(plurals, ["messages", "queries", "days", "batches", "mailboxes"]);
+        let plurals = ["message", "query", "day", "batch", "mailbox", "MB"].map(plural);
+        assert_eq!(plurals, ["messages", "queries", "days", "batches", "mailboxes", "MB"]);
     }
 }
