@@ -8,6 +8,7 @@
 //! - [`sequential`]: intervals that may be looked at after every round
 //! - [`rounds`]: turns that alternate until the intervals decide
 //! - [`measure`]: one run, with the CPU of the system, the load and the machine, and what limited it
+//! - [`load_report`]: what a load of `mailrace bench` prints
 //! - [`process`], [`cpu`]: programs that are started, awaited, counted and ended; [`Descendants`] finds all of them
 //! - [`answer()`]: the answer of a measurement in one sentence
 //! - [`against`]: results compared with earlier ones, also as a table for the terminal ([`against_text()`])
@@ -27,7 +28,7 @@ pub mod file;
 mod instance;
 pub mod interrupt;
 pub mod limits;
-mod load_report;
+pub mod load_report;
 pub mod machine;
 pub mod machine_meter;
 pub mod measure;
