@@ -107,7 +107,8 @@ fn run_trial(options: &CrashOptions, ledger: &TrialLedger) -> Result<RunVerdict,
     let ready = TargetServer::resolve(&options.ready, &options.send_options.load.ownership)?;
     let delivered = DeliveredMail::open(&options.destination)?;
     let stop_signal = StopSignal::listen()?;
-    let server_processes = Descendants::watch().map_err(BenchError::system("looking for the processes of the server"))?;
+    let server_processes =
+        Descendants::watch().map_err(BenchError::system("looking for the processes of the server"))?;
     let mut trial =
         CrashTrial { options, ready: ready.address, ledger, stop_signal, server_processes, rounds: Vec::new() };
     (0..options.rounds).try_for_each(|number| trial.run_round(number))?;

@@ -343,14 +343,14 @@ impl Scenario {
         });
         let values = [&comparison.value, &comparison.under_value].into_iter().flatten();
         let unknown = values.filter(|value| !self.values.iter().any(|known| known.get_ref() == value.get_ref()));
-        let values = unknown.map(|value| {
-            Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref()))
-        });
+        let values = unknown
+            .map(|value| Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref())));
         let mut faults: Vec<Fault> = systems.chain(values).collect();
         if comparison.under_value.is_some() && comparison.value.is_none() {
             faults.push(Fault::new(comparison.over.span(), "`under_value` needs `value`"));
         }
-        let [value, under_value] = [&comparison.value, &comparison.under_value].map(|value| value.as_ref().map(Spanned::get_ref));
+        let [value, under_value] =
+            [&comparison.value, &comparison.under_value].map(|value| value.as_ref().map(Spanned::get_ref));
         let is_same_value = under_value.is_none() || under_value == value;
         if comparison.over.get_ref() == comparison.under.get_ref() && is_same_value {
             let text = "the system is compared with itself: give another `under`, or another value as `under_value`";

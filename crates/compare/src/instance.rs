@@ -162,12 +162,7 @@ impl<'a> Instance<'a> {
         }
     }
 
-    fn run(
-        &self,
-        name: &str,
-        command: &CommandTemplate,
-        interrupt: &Interrupt,
-    ) -> Result<CommandResult, CompareError> {
+    fn run(&self, name: &str, command: &CommandTemplate, interrupt: &Interrupt) -> Result<CommandResult, CompareError> {
         let name = format!("{}-{name}", self.system.name.get_ref());
         let argv = self.words.command(command);
         let launch = Launch { name: &name, argv: &argv, folder: &self.folder, user: None };
@@ -314,10 +309,8 @@ impl NamedProcess {
     fn read(file: &Path) -> Result<NamedProcess, CompareError> {
         let shown = file.display();
         let text = fs::read_to_string(file).map_err(CompareError::system(format!("reading {shown}")))?;
-        let id: i32 = text
-            .trim()
-            .parse()
-            .map_err(|_| CompareError::Failed(format!("{shown} has no process id: {text:?}")))?;
+        let id: i32 =
+            text.trim().parse().map_err(|_| CompareError::Failed(format!("{shown} has no process id: {text:?}")))?;
         let identity = process_table::identify(id).ok_or_else(|| {
             let text = format!("{shown} names process {id}, which does not run: name the file of the running system");
             CompareError::Failed(text)

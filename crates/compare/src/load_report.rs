@@ -89,8 +89,7 @@ pub(crate) fn outcome(
         LoadOutput::None => {
             let count = count.unwrap_or(0);
             let latency_seconds = BTreeMap::new();
-            let outcome =
-                LoadOutcome { count, seconds: *seconds, cpu_seconds: *cpu_seconds, threads, latency_seconds };
+            let outcome = LoadOutcome { count, seconds: *seconds, cpu_seconds: *cpu_seconds, threads, latency_seconds };
             Ok((outcome, count))
         }
         LoadOutput::Json => {

@@ -132,8 +132,7 @@ mod tests {
             Ok(LoadOutcome { count: 1, seconds: 1e-3, ..LoadOutcome::default() })
         };
         let group = CpuGroup::watching();
-        let run =
-            measure_run_with_late_work(Some(&group), Path::new("/"), &Interrupt::default(), LATE, load).unwrap();
+        let run = measure_run_with_late_work(Some(&group), Path::new("/"), &Interrupt::default(), LATE, load).unwrap();
         assert!(run.machine_cpu_seconds.unwrap() > 0.25, "{run:?}");
     }
 }

@@ -9,8 +9,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use rustix::param::clock_ticks_per_second;
 use rustix::io::Errno;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// A process id with its start time.
@@ -70,7 +70,12 @@ pub(crate) fn cpu_seconds(process: ProcessIdentity) -> f64 {
 pub(crate) fn thread_cpu_seconds(process: ProcessIdentity) -> Vec<(ProcessIdentity, f64)> {
     let threads = numbered_entries(Path::new(&format!("/proc/{}/task", process.id))).unwrap_or_default();
     let read = |id: i32| read_stat(&format!("/proc/{}/task/{id}/stat", process.id), id);
-    threads.into_iter().filter_map(read).filter(|stat| !stat.is_dead).map(|stat| (stat.identity, stat.own_cpu_seconds)).collect()
+    threads
+        .into_iter()
+        .filter_map(read)
+        .filter(|stat| !stat.is_dead)
+        .map(|stat| (stat.identity, stat.own_cpu_seconds))
+        .collect()
 }
 
 /// Memory of a process in bytes: its part of what it shares with others (Pss). If that may not be read, all that is
@@ -185,18 +190,18 @@ mod tests {
 
     #[test]
     fn memory_is_a_line_in_kilobytes() {
-        let rollup = "55d0c2a51000-7ffd8b9f0000 ---p 00000000 00:00 0 [rollup]\nRss: 900 kB\nPss:     417 kB\nPss_Dirty: 5 kB\n";
+        let rollup =
+            "55d0c2a51000-7ffd8b9f0000 ---p 00000000 00:00 0 [rollup]\nRss: 900 kB\nPss:     417 kB\nPss_Dirty: 5 kB\n";
         assert_eq!(kilobytes(rollup, "Pss:"), Some(417));
         assert_eq!(kilobytes("Name:\tsh\nVmRSS:\t    1984 kB\n", "VmRSS:"), Some(1984));
         assert_eq!(kilobytes("", "Pss:"), None);
     }
 
-    /// Two that share nearly everything need little more than one.
+    /// Eight that share nearly everything need little more than one.
     #[test]
     fn memory_that_processes_share_counts_once() {
-        let start = |count: usize| -> Vec<_> {
-            (0..count).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect()
-        };
+        let start =
+            |count: usize| -> Vec<_> { (0..count).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect() };
         let mut children = start(8);
         let identities: Vec<ProcessIdentity> =
             children.iter().map(|child| identify(child.id().cast_signed()).unwrap()).collect();

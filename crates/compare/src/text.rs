@@ -53,7 +53,9 @@ fn systems_table(file: &ResultFile, width: u16) -> Table {
         for name in file.system_names() {
             let figures = COLUMNS.map(|(figure, _)| figure_text(case, name, figure));
             let begin = [case_text(file, &case.label), name.to_owned()];
-            table.add_row(begin.into_iter().chain(figures).chain([usual_limit(case, name).unwrap_or_else(|| ABSENT.to_owned())]));
+            table.add_row(
+                begin.into_iter().chain(figures).chain([usual_limit(case, name).unwrap_or_else(|| ABSENT.to_owned())]),
+            );
         }
     }
     drop_empty_cases(&mut table, file);

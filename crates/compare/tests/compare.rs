@@ -150,7 +150,10 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
     assert_eq!((result.cases[0].label.as_str(), result.cases[0].value), ("10", Some(10.0)));
     let run = &result.cases[0].rounds[0]["slow"];
     assert_eq!((run.count, run.seconds, run.latency_seconds["99"]), (10, 0.5, 3e-6));
-    assert!(run.cpu_seconds > Some(0.0) && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(), "{run:?}");
+    assert!(
+        run.cpu_seconds > Some(0.0) && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(),
+        "{run:?}"
+    );
     let [ratio] = &result.comparisons[..] else { panic!("{:?}", result.comparisons) };
     assert_eq!((ratio.figure, ratio.is_met), (Figure::CpuPerThousand, Some(true)), "{ratio:?}");
     assert_eq!(result.systems[0].version.as_deref(), Some("1.0"));
