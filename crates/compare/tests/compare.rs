@@ -266,7 +266,7 @@ fn the_rate_of_a_system_that_delivers_is_that_up_to_the_last_arrival() {
     assert!(run.seconds >= 1.25, "{run:?}");
 }
 
-/// The system starts on the mail of the warm-up when that has ended, and takes a while.
+/// The system works on the mail of the warm-up for longer than a run rests after it.
 #[test]
 fn mail_of_the_warm_up_is_not_counted_in_the_run() {
     let warm = r#"warm = """
@@ -274,7 +274,7 @@ seq 3 >{folder}/new && mv {folder}/new {folder}/request
 echo '{"done": 3, "seconds": 0.1}'
 """
 values = [10]"#;
-    let warmed = FILE.replace("values = [10]", warm).replace("cat request >>done", "sleep 0.3; cat request >>done");
+    let warmed = FILE.replace("values = [10]", warm).replace("cat request >>done", "sleep 1.5; cat request >>done");
     let folder = tempfile::tempdir().unwrap();
     let result = run(&warmed, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap();
     assert_eq!(result.cases[0].rounds[0]["fast"].count, 10);
