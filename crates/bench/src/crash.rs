@@ -9,7 +9,6 @@
 //! server never outlives this command. SIGKILL leaves the page cache intact, so this does not test
 //! a power cut.
 
-mod processes;
 mod server;
 mod trial_report;
 
@@ -17,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use compare::Descendants;
 use net::StopSender;
 
 use crate::options::span;
@@ -27,7 +27,6 @@ use crate::target::TargetServer;
 use crate::verify::{Comparer, Comparison, CopyLocation, CopySource, PlaceKind, WaitLimits, compare_until_complete};
 use crate::{AcknowledgedMessages, BenchError, LoadSummary, RunVerdict, report};
 
-use processes::ServerProcesses;
 use server::{ServerStart, TrialServer};
 use trial_report::{TrialReport, TrialRound};
 
@@ -108,7 +107,8 @@ fn run_trial(options: &CrashOptions, ledger: &TrialLedger) -> Result<RunVerdict,
     let ready = TargetServer::resolve(&options.ready, &options.send_options.load.ownership)?;
     let delivered = DeliveredMail::open(&options.destination)?;
     let stop_signal = StopSignal::listen()?;
-    let server_processes = ServerProcesses::watch()?;
+    let server_processes =
+        Descendants::watch().map_err(BenchError::system("looking for the processes of the server"))?;
     let mut trial =
         CrashTrial { options, ready: ready.address, ledger, stop_signal, server_processes, rounds: Vec::new() };
     (0..options.rounds).try_for_each(|number| trial.run_round(number))?;
@@ -124,7 +124,7 @@ struct CrashTrial<'a> {
     ready: SocketAddr,
     ledger: &'a TrialLedger,
     stop_signal: StopSignal,
-    server_processes: ServerProcesses,
+    server_processes: Descendants,
     rounds: Vec<TrialRound>,
 }
 

@@ -2,7 +2,7 @@
 //! progress.
 //!
 //! A load defines what one connection does ([`Workload::run_connection`]); the engine knows no
-//! protocol. The first Ctrl-C or SIGTERM stops new tickets and lets open ones finish; the second
+//! protocol. The first signal of the operator stops new tickets and lets open ones finish; the second
 //! one aborts those too. Both end with a summary.
 
 use std::cell::Cell;

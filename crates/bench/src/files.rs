@@ -51,7 +51,7 @@ pub struct FilesOptions {
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 42)]
     seed: u64,
-    /// End after this time, even if work is left; SIGINT and SIGTERM also end the run with a report
+    /// End after this time, even if work is left; SIGINT, SIGTERM, SIGHUP and SIGQUIT also end the run with a report
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
     /// Print the report as JSON

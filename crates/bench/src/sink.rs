@@ -2,7 +2,7 @@
 //!
 //! It can examine each message and count sound, damaged, doubled and foreign ones, and report at
 //! the end which messages of a ledger never arrived. Rules make it a slow or hostile server. It
-//! ends by count, by time, or by SIGINT or SIGTERM, always with a summary; open sessions have
+//! ends by count, by time, or by a signal of the operator, always with a summary; open sessions have
 //! [`SESSION_DRAIN_TIME_MAX`] to end. An address that cannot be bound is a fault; so are, after the
 //! summary, a record that cannot be written and an empty ledger. Nothing that a client does is a
 //! fault.

@@ -6,15 +6,16 @@
 
 use crate::result::{Case, Figure, Property, ResultFile};
 use crate::statistics::median;
-use crate::unpaired::ratio_interval;
+use crate::unpaired::{ratio, ratio_interval};
 use crate::words::case_text;
 
 /// What is compared.
 const FIGURES: [Figure; 2] = [Figure::Rate, Figure::CpuPerThousand];
 /// Smaller changes are shown, but they are neither better nor worse.
 const CHANGE_MIN: f64 = 0.05;
-/// Properties of a machine that differ with every measurement.
-const PASSING_PROPERTIES: [&str; 2] = ["date", "started"];
+/// Properties of a machine that differ with every measurement. The version of Mailrace is often what is compared,
+/// whatever its systems are called.
+const PASSING_PROPERTIES: [&str; 3] = ["date", "started", "Mailrace"];
 
 /// New results compared with old ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +50,7 @@ pub struct Change {
     pub old: f64,
     /// The median of the new runs.
     pub new: f64,
-    /// `new` / `old`.
+    /// The median of the ratios of every new run to every old one.
     pub ratio: f64,
     /// The interval that holds the ratio with 95 % confidence; None with too few runs: it takes four on each side,
     /// or three and five.
@@ -144,18 +145,14 @@ fn change(new: &Case, old: &Case, system: &str, figure: Figure) -> Option<Change
         case.figures(system, figure).into_iter().filter(|value| value.is_normal() && *value > 0.0).collect()
     };
     let (new_runs, old_runs) = (positive(new), positive(old));
-    let (new_median, old_median) = (median(&new_runs)?, median(&old_runs)?);
-    let ratio = new_median / old_median;
-    // The ratio of the medians is hardly ever outside; if it is, the interval would seem to contradict it.
-    let around = |(low, high): (f64, f64)| (low.min(ratio), high.max(ratio));
     Some(Change {
         case: new.label.clone(),
         system: system.to_owned(),
         figure,
-        old: old_median,
-        new: new_median,
-        ratio,
-        interval: ratio_interval(&new_runs, &old_runs).map(around),
+        old: median(&old_runs)?,
+        new: median(&new_runs)?,
+        ratio: ratio(&new_runs, &old_runs)?,
+        interval: ratio_interval(&new_runs, &old_runs),
     })
 }
 
@@ -261,10 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_that_of_the_medians() {
+    fn the_ratio_is_that_of_hodges_and_lehmann() {
         let against = Against::new(&[file("x", &[2000.0, 2100.0, 1900.0, 2050.0])], &[file("x", &OLD)]);
         let rate = &against.results[0].as_ref().unwrap().changes[0];
-        assert_eq!((rate.old, rate.new, rate.ratio), (1000.0, 2025.0, 2.025));
+        assert_eq!((rate.old, rate.new), (1000.0, 2025.0));
+        assert_eq!(rate.ratio, f64::midpoint(2000.0 / 990.0, 2050.0 / 1010.0));
         assert_eq!(rate.interval, Some((1900.0 / 1005.0, 2100.0 / 995.0)));
     }
 
@@ -276,6 +274,17 @@ mod tests {
             warnings[..],
             ["The machines differ: kernel: x (old), y (new)", "The load is started by other commands: a"]
         );
+    }
+
+    #[test]
+    fn another_version_of_mailrace_is_no_warning_whatever_its_systems_are_called() {
+        let of_version = |version: &str| {
+            let mut file = file("x", &OLD);
+            file.machine.push(Property { name: "Mailrace".to_owned(), value: version.to_owned() });
+            file
+        };
+        let against = Against::new(&[of_version("2")], &[of_version("1")]);
+        assert_eq!(against.results[0].as_ref().unwrap().warnings, [""; 0]);
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! Counts the mail that arrived, and compares the count with what was acknowledged.
+//!
+//! The time of the last arrival is that of the look that found it, so it is late by the pause between two looks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +10,11 @@ use crate::error::CompareError;
 use crate::interrupt::Interrupt;
 use crate::process::{self, Launch};
 
-/// Counting costs CPU, so it is not done all the time.
-const COUNT_INTERVAL: Duration = Duration::from_millis(500);
+/// Counting costs CPU, so the pause after a look is this many times as long as the look took.
+const PAUSE_LOOKS: u32 = 10;
+/// The shortest and the longest pause.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a command that counts may take.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -43,7 +48,7 @@ impl ArrivalCounter {
         }
     }
 
-    /// Waits until `expected` more than `before` have arrived.
+    /// Waits until `expected` more than `before` have arrived, and returns how long that took: 0 if they were there.
     ///
     /// # Errors
     ///
@@ -54,19 +59,22 @@ impl ArrivalCounter {
         expected: u64,
         time_max: Duration,
         interrupt: &Interrupt,
-    ) -> Result<(), CompareError> {
+    ) -> Result<Duration, CompareError> {
         let begun = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
+            let look = Instant::now();
             let arrived = self.count(interrupt)?.saturating_sub(before);
             let is_late = begun.elapsed() >= time_max;
             if arrived == expected {
-                return Ok(());
+                return Ok(waited);
             }
             if arrived > expected || is_late {
                 let text = format!("{expected} messages were acknowledged, and {arrived} arrived");
                 return Err(CompareError::Failed(text));
             }
-            interrupt.rest(COUNT_INTERVAL)?;
+            interrupt.rest((look.elapsed() * PAUSE_LOOKS).clamp(PAUSE_MIN, PAUSE_MAX))?;
+            waited = begun.elapsed();
         }
     }
 }
@@ -98,7 +106,7 @@ mod tests {
         let counter = ArrivalCounter::Maildirs(folder.path().to_owned());
         let interrupt = Interrupt::default();
         assert_eq!(counter.count(&interrupt).unwrap(), 3);
-        counter.await_count(1, 2, Duration::ZERO, &interrupt).unwrap();
+        assert_eq!(counter.await_count(1, 2, Duration::ZERO, &interrupt).unwrap(), Duration::ZERO);
         for (before, expected) in [(0, 4), (0, 2)] {
             let error = counter.await_count(before, expected, Duration::ZERO, &interrupt).unwrap_err();
             assert!(error.to_string().contains("and 3 arrived"), "{error}");

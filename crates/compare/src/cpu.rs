@@ -6,11 +6,13 @@
 //! [`CpuGroup::source`] says which it is. CPU is user plus system time in seconds.
 //!
 //! A group that was made here ends its processes when it is dropped. Those of a unit, and those that
-//! are only watched, are never signalled.
+//! are only watched, are never signalled. Without a control group, an orphan in a session of its own is
+//! taken for a daemon of the group, so there should be one such group of servers at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::descendants::{self, Family};
 use crate::error::CompareError;
 use crate::process_table::{self, ProcessIdentity};
 
@@ -28,6 +31,8 @@ const V1_CONTROLLERS: [&str; 2] = ["cpuacct", "cpu,cpuacct"];
 const V1_USAGE: &str = "cpuacct.usage";
 const V2_USAGE: &str = "cpu.stat";
 const MEMBERS: &str = "cgroup.procs";
+/// The names of control groups begin with this and the id of the process that made them.
+const NAME_START: &str = "mailrace-compare-";
 /// How long processes may take to end when the group is dropped, before SIGKILL.
 const DROP_TIME_MAX: Duration = Duration::from_secs(2);
 /// How long a process may take to die after SIGKILL.
@@ -48,6 +53,8 @@ pub struct CpuGroup {
     is_own: bool,
     /// Counted with their descendants if there is no control group.
     roots: Vec<ProcessIdentity>,
+    /// If this is set, orphans belong to the group, except these, which were there before.
+    orphans_except: Option<HashSet<ProcessIdentity>>,
 }
 
 #[derive(Debug)]
@@ -76,20 +83,35 @@ impl CpuGroup {
     pub fn create(name: &str) -> CpuGroup {
         let number = NUMBER.fetch_add(1, Relaxed);
         let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let name = format!("mailrace-compare-{}-{number}-{name}", std::process::id());
-        CpuGroup { control_group: ControlGroup::create(&name), is_own: true, roots: Vec::new() }
+        let name = format!("{NAME_START}{}-{number}-{name}", std::process::id());
+        match ControlGroup::create(&name) {
+            Some(group) => CpuGroup::own(Some(group), None),
+            None => CpuGroup::tree(),
+        }
     }
 
-    /// A new group, without processes, that is counted by the trees of its processes.
+    /// A new group, without processes, that is counted by the trees of its processes and of daemons among them.
     #[must_use]
-    pub(crate) fn tree() -> CpuGroup {
-        CpuGroup { control_group: None, is_own: true, roots: Vec::new() }
+    pub fn tree() -> CpuGroup {
+        CpuGroup::own(None, Some(descendants::adopted()))
+    }
+
+    /// A new group for a command and its children, beside that of a server.
+    #[must_use]
+    pub(crate) fn of_command() -> CpuGroup {
+        CpuGroup::own(None, None)
+    }
+
+    fn own(control_group: Option<ControlGroup>, orphans_except: Option<HashSet<ProcessIdentity>>) -> CpuGroup {
+        // Every kernel that has pidfd_open(2) has subreapers.
+        let _ = descendants::become_subreaper();
+        CpuGroup { control_group, is_own: true, roots: Vec::new(), orphans_except }
     }
 
     /// The running processes of others: only counted, never ended.
     #[must_use]
     pub fn watching() -> CpuGroup {
-        CpuGroup { control_group: None, is_own: false, roots: Vec::new() }
+        CpuGroup { control_group: None, is_own: false, roots: Vec::new(), orphans_except: None }
     }
 
     /// The processes of a systemd unit, such as `postfix.service`: only counted, never ended.
@@ -105,7 +127,23 @@ impl CpuGroup {
                 "{unit} has no control group that counts its CPU: start it, or set CPUAccounting=yes"
             ))
         })?;
-        Ok(CpuGroup { control_group: Some(found), is_own: false, roots: Vec::new() })
+        Ok(CpuGroup { control_group: Some(found), is_own: false, roots: Vec::new(), orphans_except: None })
+    }
+
+    /// Ends what is left in the control groups of this user's comparisons that were killed, and removes these. Returns
+    /// the names of the groups in which processes were left.
+    #[must_use]
+    pub fn end_left_behind() -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, control_group) in ControlGroup::left_behind() {
+            let mut group = CpuGroup::own(Some(control_group), None);
+            let is_used = !group.processes().is_empty();
+            // A group of another namespace cannot be removed, and disturbs nothing here.
+            if group.end(DROP_TIME_MAX).is_ok() && is_used {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// How CPU is counted.
@@ -133,7 +171,8 @@ impl CpuGroup {
     pub fn processes(&self) -> Vec<ProcessIdentity> {
         let mut found = self.control_group.as_ref().map_or_else(Vec::new, ControlGroup::members);
         // One that was just started may not have entered its control group yet.
-        for process in self.members_of_trees() {
+        let family = Family { roots: &self.roots, orphans_except: self.orphans_except.as_ref() };
+        for process in family.running() {
             if !found.contains(&process) {
                 found.push(process);
             }
@@ -159,7 +198,8 @@ impl CpuGroup {
         ThreadTimes(self.processes().into_iter().flat_map(process_table::thread_cpu_seconds).collect())
     }
 
-    /// Resident memory of the running processes in bytes; shared pages are counted for each.
+    /// Memory of the running processes in bytes. A page that several of them share counts once; where only root may
+    /// look (processes of others), it counts for each.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.processes().into_iter().map(process_table::resident_bytes).sum()
@@ -176,6 +216,8 @@ impl CpuGroup {
         }
         let begun = Instant::now();
         let mut asked = HashSet::new();
+        // One that may not be signalled is still there at the end, which is an error.
+        let send = |process, signal| _ = process_table::send_signal(process, signal);
         // A machine under load may take longer for one pass than a process has to die after the first one.
         let mut killed_at = None;
         loop {
@@ -188,27 +230,15 @@ impl CpuGroup {
                 return Err(CompareError::Failed(format!("{left} processes survive SIGKILL")));
             }
             if begun.elapsed() >= time_max {
-                running.into_iter().for_each(|process| process_table::send_signal(process, Signal::KILL));
+                running.into_iter().for_each(|process| send(process, Signal::KILL));
                 killed_at.get_or_insert_with(Instant::now);
             } else {
                 let new = running.into_iter().filter(|process| asked.insert(*process));
-                new.for_each(|process| process_table::send_signal(process, Signal::TERM));
+                new.for_each(|process| send(process, Signal::TERM));
             }
             thread::sleep(POLL_INTERVAL);
         }
         self.control_group.take().map_or(Ok(()), ControlGroup::remove)
-    }
-
-    /// Trees of the watched processes. A child that lost its parent is still in the process group of
-    /// the program, which leads one.
-    fn members_of_trees(&self) -> Vec<ProcessIdentity> {
-        let group = |root: &ProcessIdentity| match self.is_own {
-            true => process_table::members_of_group(root.id),
-            false => Vec::new(),
-        };
-        let trees = self.roots.iter().flat_map(|root| process_table::tree(*root).into_iter().chain(group(root)));
-        let mut seen = HashSet::new();
-        trees.filter(|process| seen.insert(*process)).collect()
     }
 }
 
@@ -229,13 +259,14 @@ impl ThreadTimes {
 }
 
 impl CpuSource {
-    /// For people.
+    /// For people, and for comparing machines: `bench/run` uses the same words.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            CpuSource::ControlGroup(version) => format!("control group, version {version}"),
+            CpuSource::ControlGroup(1) => format!("cgroup v1, {V1_USAGE}"),
+            CpuSource::ControlGroup(version) => format!("cgroup v{version}, {V2_USAGE}"),
             CpuSource::ProcessTree => {
-                "processes in /proc (no control group could be made: grandchildren that ended are missed)".to_owned()
+                "/proc process tree (no control group could be made; CPU of reaped grandchildren is missed)".to_owned()
             }
         }
     }
@@ -255,6 +286,24 @@ impl ControlGroup {
             let _ = fs::remove_dir(folder);
             None
         })
+    }
+
+    /// The groups of this user's comparisons whose process is gone, with their names.
+    fn left_behind() -> Vec<(String, ControlGroup)> {
+        let v1 = V1_CONTROLLERS.map(|controller| (Path::new(CGROUP).join(controller), V1_USAGE, 1));
+        let places = v1.into_iter().chain([(PathBuf::from(CGROUP), V2_USAGE, 2)]);
+        let mut found = Vec::new();
+        for (parent, proof, version) in places {
+            for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+                let (folder, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+                let is_left = maker(&name).is_some_and(|id| process_table::identify(id).is_none());
+                let is_own = entry.metadata().is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw());
+                if is_left && is_own && folder.join(proof).exists() {
+                    found.push((name, ControlGroup { folder, version }));
+                }
+            }
+        }
+        found
     }
 
     /// The group at a path below the root of the hierarchy.
@@ -308,6 +357,11 @@ impl ControlGroup {
     }
 }
 
+/// The id of the process that made the control group of this name; None if it is of something else.
+fn maker(name: &str) -> Option<i32> {
+    name.strip_prefix(NAME_START)?.split('-').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::CommandExt as _;
@@ -353,6 +407,33 @@ mod tests {
         group.watch(child.id().cast_signed());
         drop(group);
         assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn control_groups_are_named_after_the_process_that_made_them() {
+        assert_eq!(maker("mailrace-compare-4711-0-postfix-2"), Some(4711));
+        assert_eq!(maker("mailrace-compare-x"), None);
+        assert_eq!(maker("system.slice"), None);
+    }
+
+    /// Where no control group can be made, none can be left behind.
+    #[test]
+    fn what_a_killed_comparison_left_behind_is_ended() {
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let name = format!("{NAME_START}{}-0-test", gone.id());
+        let Some(control_group) = ControlGroup::create(&name) else { return };
+        let group = CpuGroup::own(Some(control_group), None);
+        let argv = group.command(&["sleep", "60"].map(str::to_owned));
+        let mut child = Command::new(&argv[0]).args(&argv[1..]).process_group(0).spawn().unwrap();
+        let begun = Instant::now();
+        while group.processes().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::sleep(POLL_INTERVAL);
+        }
+        assert!(CpuGroup::end_left_behind().contains(&name));
+        assert!(!child.wait().unwrap().success());
+        assert!(!CpuGroup::end_left_behind().contains(&name));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::machine;
 use crate::measure;
 use crate::process::{self, Launch};
 use crate::result::{self, Case, Comparison, FORMAT, Figure, ResultFile, Run};
-use crate::rounds::{ROUNDS_MIN, RoundCount, Rounds, run_rounds};
-use crate::statistics::WantedRatio;
+use crate::rounds::{RoundCount, Rounds, run_rounds};
+use crate::statistics::{Looks, WantedRatio};
 use crate::template::{self, Words};
 use crate::work_folder::WorkFolder;
 
@@ -155,17 +155,17 @@ pub fn compare(
         command: options.command.clone(),
         started: started.to_rfc3339(),
         seconds: Some(begun.elapsed().as_secs_f64()),
-        is_trial: is_trial(options, &cases),
+        is_trial: is_trial(options, count, &cases),
         machine: machine::describe(work.path(), &options.version, machine::cpu_source()),
         unit: scenario.unit.clone(),
         case_name: scenario.value_name.clone().filter(|_| !scenario.values.is_empty()),
         systems: described,
-        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases)).collect(),
+        comparisons: wanted.iter().filter_map(|wanted| wanted.compare(&cases, count.looks())).collect(),
         cases,
         checks: Vec::new(),
         charts: Vec::new(),
         tables: Vec::new(),
-        notes: notes(file, scenario, options, left_out),
+        notes: notes(file, scenario, options, count, left_out),
     })
 }
 
@@ -191,10 +191,14 @@ impl<'a> Rounds<Turn<'a>> for Measurement<'a> {
         self.wanted.iter().all(|wanted| wanted.is_decided(&cases, MARGIN))
     }
 
-    fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
+    fn round_ended(&mut self, rounds: &[Vec<Run>]) {
         let cases = cases(self.scenario, self.turns, rounds.to_vec());
-        let comparisons: Vec<Comparison> = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases)).collect();
-        self.observer.compared(&comparisons);
+        let looks = self.count.looks();
+        let ratios = self.wanted.iter().filter_map(|wanted| wanted.compare(&cases, looks));
+        self.observer.compared(&ratios.collect::<Vec<Comparison>>());
+    }
+
+    fn has_time(&mut self, rounds: &[Vec<Run>]) -> bool {
         let used = self.begun.elapsed();
         let round = used / u32::try_from(rounds.len()).unwrap_or(u32::MAX).max(1);
         self.options.time_max.is_none_or(|time_max| used + round <= time_max)
@@ -306,7 +310,7 @@ fn describe(
     folder: &Path,
     interrupt: &Interrupt,
 ) -> result::System {
-    let words = Words::for_report();
+    let words = Words::for_report(system.address);
     let mut real = words.clone();
     real.set("mailrace", options.mailrace.display());
     real.set("folder", folder.display());
@@ -344,7 +348,7 @@ fn configuration(system: &System, words: &Words) -> Option<String> {
 fn values(scenario: &Scenario) -> Vec<Option<&str>> {
     match &scenario.values[..] {
         [] => vec![None],
-        values => values.iter().map(|value| Some(value.0.as_str())).collect(),
+        values => values.iter().map(|value| Some(value.get_ref().0.as_str())).collect(),
     }
 }
 
@@ -369,7 +373,9 @@ fn cases(scenario: &Scenario, turns: &[Turn<'_>], rounds: Vec<Vec<Run>>) -> Vec<
 
 fn empty_case(value: Option<&str>) -> Case {
     let label = value.unwrap_or_default().to_owned();
-    Case { value: label.parse().ok(), label, rounds: Vec::new() }
+    // "inf" and "nan" are words here, and no places on an axis; JSON could not hold them either.
+    let value = label.parse().ok().filter(|value: &f64| value.is_finite());
+    Case { value, label, rounds: Vec::new() }
 }
 
 /// The ratios of the scenario whose systems can run here.
@@ -428,20 +434,44 @@ fn round_count(file: &CompareFile, options: &CompareOptions) -> RoundCount {
     fixed.map_or(RoundCount::UntilDecided(file.compare.rounds_max), RoundCount::Fixed)
 }
 
-fn is_trial(options: &CompareOptions, cases: &[Case]) -> bool {
+/// With too few rounds for an interval it is one, too.
+fn is_trial(options: &CompareOptions, count: RoundCount, cases: &[Case]) -> bool {
     let rounds = cases.iter().map(|case| case.rounds.len()).min().unwrap_or(0);
-    options.shrink > 1 || options.time_max.is_some() || rounds < ROUNDS_MIN as usize
+    options.shrink > 1 || options.time_max.is_some() || rounds < count.least() as usize
 }
 
-fn notes(file: &CompareFile, scenario: &Scenario, options: &CompareOptions, left_out: Vec<String>) -> Vec<String> {
+fn notes(
+    file: &CompareFile,
+    scenario: &Scenario,
+    options: &CompareOptions,
+    count: RoundCount,
+    left_out: Vec<String>,
+) -> Vec<String> {
     let rest = options.rest.unwrap_or(file.compare.rest.0).as_secs_f64();
     let settled = format!("Before each run the disks were synced and the machine rested for {rest} s.");
     let shrunk = (options.shrink > 1).then(|| format!("A trial: loads are divided by {}.", options.shrink));
     let written = file.compare.notes.iter().chain(&scenario.notes).cloned();
-    written.chain([settled]).chain(shrunk).chain(left_out).collect()
+    let looked = match count.looks() {
+        Looks::Once => "The number of rounds was fixed before the first one.",
+        Looks::AfterEveryRound => {
+            "Rounds went on until the intervals of the ratios decided; these intervals allow for a look after every round."
+        }
+    };
+    written.chain([settled, looked.to_owned()]).chain(shrunk).chain(left_out).collect()
 }
 
 fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_that_is_no_finite_number_has_no_place_on_an_axis() {
+        let places = ["10", "1e3", "inf", "-Infinity", "nan", "all"].map(|label| empty_case(Some(label)).value);
+        assert_eq!(places, [Some(10.0), Some(1000.0), None, None, None, None]);
+    }
 }

@@ -18,7 +18,7 @@ pub enum CompareError {
     /// A program did not start, was not ready in time, failed, or lost what it had acknowledged.
     #[error("{0}")]
     Failed(String),
-    /// SIGINT or SIGTERM ended the run.
+    /// A signal of the operator ended the run.
     #[error("ended by a signal: no result was written")]
     Interrupted,
     /// The time for the whole run is over.

@@ -8,6 +8,8 @@ mod fault;
 mod values;
 
 use std::collections::HashSet;
+use std::fmt::Display;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
@@ -17,12 +19,12 @@ use toml::Spanned;
 
 use crate::error::CompareError;
 use crate::result::Figure;
-use crate::rounds::ROUNDS_MIN;
+use crate::rounds::RoundCount;
 use fault::Fault;
 pub use values::{ArrivalPlace, Arrivals, CommandTemplate, CountedProcesses, Name, ReadyTemplate, Span, SweepValue};
 
-/// The most rounds, if the intervals do not decide earlier.
-const ROUNDS_MAX: u32 = 15;
+/// The most rounds, if the intervals do not decide earlier: the fewest with which two may be on the other side.
+const ROUNDS_MAX: u32 = 16;
 /// Virtual machines are slower right after a load, so each run begins after a pause.
 const REST: Span = Span(Duration::from_secs(8));
 /// How long a load may take.
@@ -111,7 +113,8 @@ pub struct System {
     pub address: IpAddr,
     /// Its port; without it, a free one for each run.
     pub port: Option<u16>,
-    /// Whose CPU counts; without it, that of the started processes.
+    /// Whose CPU counts; without it, that of the started processes. A system that neither starts nor names any is on
+    /// another machine, whose CPU is not known.
     pub cpu: Option<CountedProcesses>,
     /// Where its mail arrives; without it, nothing is counted.
     pub arrives: Option<Arrivals>,
@@ -142,7 +145,8 @@ pub struct Scenario {
     pub unit: String,
     /// The load, unless each system has its own.
     pub load: Option<CommandTemplate>,
-    /// Runs to its end before each load, to fill caches; its work does not count.
+    /// Runs to its end before each load, to fill caches; its work does not count. Where arrivals are counted it is a
+    /// load, too: its output says how much mail must arrive before the run begins.
     pub warm: Option<CommandTemplate>,
     /// `{count}` in the load.
     pub count: Option<u64>,
@@ -165,7 +169,7 @@ pub struct Scenario {
     pub check_arrivals: bool,
     /// What `{value}` in the load stands for; a case for each.
     #[serde(default)]
-    pub values: Vec<SweepValue>,
+    pub values: Vec<Spanned<SweepValue>>,
     /// What the values are.
     pub value_name: Option<String>,
     /// The systems; without any, all of the file.
@@ -273,8 +277,9 @@ impl CompareFile {
         if self.compare.rounds == Some(0) {
             faults.push(Fault::new(begin.clone(), "rounds is 0: expected at least 1"));
         }
-        if self.compare.rounds_max < ROUNDS_MIN {
-            let text = format!("rounds_max is {}: expected at least {ROUNDS_MIN}", self.compare.rounds_max);
+        let least = RoundCount::UntilDecided(self.compare.rounds_max).least();
+        if self.compare.rounds_max < least {
+            let text = format!("rounds_max is {}: expected at least {least}", self.compare.rounds_max);
             faults.push(Fault::new(begin, &text));
         }
         faults
@@ -282,6 +287,7 @@ impl CompareFile {
 
     fn scenario_faults(&self, scenario: &Scenario) -> Vec<Fault> {
         let mut faults: Vec<Fault> = repeated("system", scenario.systems.iter().map(|system| &system.name)).collect();
+        faults.extend(repeated("value", scenario.values.iter()));
         let in_file = |name: &Spanned<Name>| self.system(&name.get_ref().0).is_some();
         let unknown = scenario.systems.iter().map(|system| &system.name).filter(|name| !in_file(name));
         faults.extend(unknown.map(|name| Fault::new(name.span(), &format!("there is no system {}", name.get_ref()))));
@@ -312,8 +318,9 @@ impl CompareFile {
 impl System {
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        if self.start.is_none() && (self.cpu.is_none() || self.port.is_none()) {
-            let text = "a system that is not started needs `port` and `cpu`, which says whose CPU counts";
+        let lacks_cpu = self.cpu.is_none() && self.address.to_canonical().is_loopback();
+        if self.start.is_none() && (lacks_cpu || self.port.is_none()) {
+            let text = "a system that is not started needs `port` and, on this machine, `cpu`: whose CPU counts";
             faults.push(Fault::new(self.name.span(), text));
         }
         for file in &self.files {
@@ -335,13 +342,19 @@ impl Scenario {
             Fault::new(name.span(), &format!("the scenario {} has no system {}", self.name.get_ref(), name.get_ref()))
         });
         let values = [&comparison.value, &comparison.under_value].into_iter().flatten();
-        let unknown = values.filter(|value| !self.values.contains(value.get_ref()));
-        let values = unknown.map(|value| {
-            Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref().0))
-        });
+        let unknown = values.filter(|value| !self.values.iter().any(|known| known.get_ref() == value.get_ref()));
+        let values = unknown
+            .map(|value| Fault::new(value.span(), &format!("{} is not one of the scenario's values", value.get_ref())));
         let mut faults: Vec<Fault> = systems.chain(values).collect();
         if comparison.under_value.is_some() && comparison.value.is_none() {
             faults.push(Fault::new(comparison.over.span(), "`under_value` needs `value`"));
+        }
+        let [value, under_value] =
+            [&comparison.value, &comparison.under_value].map(|value| value.as_ref().map(Spanned::get_ref));
+        let is_same_value = under_value.is_none() || under_value == value;
+        if comparison.over.get_ref() == comparison.under.get_ref() && is_same_value {
+            let text = "the system is compared with itself: give another `under`, or another value as `under_value`";
+            faults.push(Fault::new(comparison.under.span(), text));
         }
         faults
     }
@@ -363,14 +376,14 @@ impl Scenario {
     }
 }
 
-/// An error for each name that was there before.
-fn repeated<'a>(
+/// An error for each name or value that was there before.
+fn repeated<'a, T: Display + Eq + Hash + 'a>(
     what: &'a str,
-    names: impl Iterator<Item = &'a Spanned<Name>> + 'a,
+    names: impl Iterator<Item = &'a Spanned<T>> + 'a,
 ) -> impl Iterator<Item = Fault> + 'a {
     let mut seen = HashSet::new();
     names
-        .filter(move |name| !seen.insert(&name.get_ref().0))
+        .filter(move |name| !seen.insert(name.get_ref()))
         .map(move |name| Fault::new(name.span(), &format!("the {what} {} is there twice", name.get_ref())))
 }
 
@@ -465,9 +478,16 @@ value = 10
         let scenario = &file.scenarios[0];
         assert_eq!(file.systems_of(scenario), ["b", "a"]);
         assert_eq!((scenario.count_of("a"), scenario.count_of("b")), (Some(100), Some(50)));
-        assert_eq!(scenario.values, [SweepValue("10".to_owned()), SweepValue("all".to_owned())]);
+        let values: Vec<&str> = scenario.values.iter().map(|value| value.get_ref().0.as_str()).collect();
+        assert_eq!(values, ["10", "all"]);
         assert_eq!(scenario.comparisons[0].at_least, Some(2.0));
         assert_eq!(file.systems[1].start, Some(CommandTemplate::Words(vec!["b".into(), "-p".into(), "{port}".into()])));
+    }
+
+    #[test]
+    fn a_system_may_be_compared_with_itself_at_another_value() {
+        let text = FILE.replacen("under = \"b\"", "under = \"a\"\nunder_value = \"all\"", 1);
+        assert!(CompareFile::parse(&text, "x.toml").is_ok());
     }
 
     #[test]
@@ -496,6 +516,9 @@ value = 10
             ("start = [\"b\", \"-p\", \"{port}\"]", "", "not started"),
             ("start = [\"b\", \"-p\", \"{port}\"]", "start = []", "at least one word"),
             ("count = 100", "output = \"none\"", "a has no count"),
+            ("values = [10, \"all\"]", "values = [10, \"10\"]", "the value 10 is there twice"),
+            ("under = \"b\"", "under = \"a\"", "compared with itself"),
+            ("under = \"b\"", "under = \"a\"\nunder_value = 10", "compared with itself"),
             ("name = \"many\"", "name = \"many\"\nunits = 1", "unknown field `units`"),
         ] {
             let text = error(old, new);

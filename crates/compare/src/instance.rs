@@ -15,9 +15,10 @@ use crate::error::CompareError;
 use crate::file::{ArrivalPlace, CommandTemplate, CountedProcesses, ReadyTemplate, Scenario, System};
 use crate::interrupt::Interrupt;
 use crate::load_report;
-use crate::measure::{LoadOutcome, measure_run};
-use crate::ports::free_port;
-use crate::process::{self, Launch, Server};
+use crate::measure::{LATE_WORK_TIME, LoadOutcome, measure_run};
+use crate::ports::{address_here, free_port};
+use crate::process::{self, CommandResult, Launch, Server};
+use crate::process_table::{self, ProcessIdentity};
 use crate::ready::Ready;
 use crate::result::Run;
 use crate::template::Words;
@@ -48,6 +49,15 @@ pub(crate) struct Instance<'a> {
     server: Option<Server>,
     /// Whose CPU counts, if not that of the server.
     counted: Option<CpuGroup>,
+    /// The process of a pid file, if its CPU is lost when it ends.
+    named: Option<NamedProcess>,
+}
+
+/// A process whose id was in a file.
+#[derive(Debug)]
+struct NamedProcess {
+    file: PathBuf,
+    identity: ProcessIdentity,
 }
 
 impl<'a> Instance<'a> {
@@ -62,15 +72,16 @@ impl<'a> Instance<'a> {
         mailrace: &Path,
         interrupt: &'a Interrupt,
     ) -> Result<Instance<'a>, CompareError> {
-        let ports = [free_port(system.address)?, free_port(system.address)?, free_port(system.address)?];
-        let ports = [system.port.unwrap_or(ports[0]), ports[1], ports[2]];
+        let port = system.port.map_or_else(|| free_port(system.address), Ok)?;
+        let here = address_here(system.address);
+        let ports = [port, free_port(here)?, free_port(here)?];
         let owner = system.user.as_deref().filter(|_| rustix::process::geteuid().is_root());
         let mut words = Words::of_run(folder, mailrace, system.address, ports);
         let (user, group) = process::user_and_group(owner)?;
         words.set("user", user);
         words.set("group", group);
-        let instance =
-            Instance { system, folder: folder.to_owned(), words, owner, interrupt, server: None, counted: None };
+        let folder = folder.to_owned();
+        let instance = Instance { system, folder, words, owner, interrupt, server: None, counted: None, named: None };
         instance.write_files()?;
         if let Some(command) = &system.prepare {
             instance.run("prepare", command, interrupt)?;
@@ -103,26 +114,23 @@ impl<'a> Instance<'a> {
     ///
     /// The load or the system fails, or mail is missing.
     pub(crate) fn measure(&mut self, load: &Load<'_>) -> Result<Run, CompareError> {
-        let scenario = load.scenario;
-        if let Some(warm) = &scenario.warm {
-            let argv = load.words(&self.words).command(warm);
-            let launch = Launch { name: "warm", argv: &argv, folder: &self.folder, user: None };
-            process::run_command(&launch, scenario.within.0, self.interrupt)?;
-        }
-        let arrivals = self.system.arrives.as_ref().filter(|_| scenario.check_arrivals);
+        let arrivals = self.system.arrives.as_ref().filter(|_| load.scenario.check_arrivals);
         let arrivals = arrivals.map(|arrives| (self.arrival_counter(&arrives.place), arrives.within.0));
+        if let Some(warm) = &load.scenario.warm {
+            self.warm(load, warm, arrivals.as_ref())?;
+        }
         let before = arrivals.as_ref().map_or(Ok(0), |(counter, _)| counter.count(self.interrupt))?;
         let group = self.counted.as_ref().or(self.server.as_ref().map(Server::group));
-        let group =
-            group.ok_or_else(|| CompareError::Failed(format!("{} was not started", self.system.name.get_ref())))?;
         let run = measure_run(group, &self.folder, self.interrupt, || {
-            let (outcome, parts) = self.run_load(load)?;
+            let (mut outcome, parts) = self.run_load("load", load.template, load)?;
             if let Some((counter, within)) = &arrivals {
-                counter.await_count(before, parts, *within, self.interrupt)?;
+                // A server that accepts fast and delivers late handles no more messages in this time.
+                outcome.seconds += counter.await_count(before, parts, *within, self.interrupt)?.as_secs_f64();
             }
             Ok(outcome)
         })?;
         self.server.as_mut().map_or(Ok(()), Server::check_running)?;
+        self.named.as_ref().map_or(Ok(()), NamedProcess::check_running)?;
         Ok(run)
     }
 
@@ -154,12 +162,7 @@ impl<'a> Instance<'a> {
         }
     }
 
-    fn run(
-        &self,
-        name: &str,
-        command: &CommandTemplate,
-        interrupt: &Interrupt,
-    ) -> Result<process::CommandResult, CompareError> {
+    fn run(&self, name: &str, command: &CommandTemplate, interrupt: &Interrupt) -> Result<CommandResult, CompareError> {
         let name = format!("{}-{name}", self.system.name.get_ref());
         let argv = self.words.command(command);
         let launch = Launch { name: &name, argv: &argv, folder: &self.folder, user: None };
@@ -191,8 +194,7 @@ impl<'a> Instance<'a> {
         match &self.system.cpu {
             None => Ok(()),
             Some(CountedProcesses::PidFile(path)) => {
-                let id = read_id(Path::new(&self.words.fill(path)))?;
-                self.count_process(id);
+                self.count_process(NamedProcess::read(Path::new(&self.words.fill(path)))?);
                 Ok(())
             }
             Some(CountedProcesses::Unit(unit)) => {
@@ -205,11 +207,16 @@ impl<'a> Instance<'a> {
         }
     }
 
-    /// A daemon that was started here may have left the tree of its processes. Without a control group
-    /// it is counted and ended only if it is named.
-    fn count_process(&mut self, id: i32) {
+    /// A system may start its process through another one, such as a supervisor. Then it is counted and ended only if
+    /// it is named.
+    fn count_process(&mut self, named: NamedProcess) {
+        let id = named.identity.id;
         match &mut self.server {
-            Some(server) if server.group().processes().iter().any(|process| process.id == id) => {}
+            Some(server) if server.group().processes().contains(&named.identity) => {
+                if server.group().source() != CpuSource::ProcessTree {
+                    return;
+                }
+            }
             Some(server) if server.group().source() == CpuSource::ProcessTree => server.adopt(id),
             _ => {
                 let mut group = CpuGroup::watching();
@@ -217,6 +224,7 @@ impl<'a> Instance<'a> {
                 self.counted = Some(group);
             }
         }
+        self.named = Some(named);
     }
 
     fn arrival_counter(&self, place: &ArrivalPlace) -> ArrivalCounter {
@@ -228,12 +236,44 @@ impl<'a> Instance<'a> {
         }
     }
 
-    fn run_load(&self, load: &Load<'_>) -> Result<(LoadOutcome, u64), CompareError> {
-        let scenario = load.scenario;
-        let argv = load.words(&self.words).command(load.template);
-        let launch = Launch { name: "load", argv: &argv, folder: &self.folder, user: None };
-        let ended = process::run_command(&launch, scenario.within.0, self.interrupt)?;
-        load_report::outcome(&ended, scenario.output, scenario.counted, load.count, scenario.threads)
+    /// Warms the system up. None of its work, and no mail of it, may be left for the run.
+    fn warm(
+        &self,
+        load: &Load<'_>,
+        command: &CommandTemplate,
+        arrivals: Option<&(ArrivalCounter, Duration)>,
+    ) -> Result<(), CompareError> {
+        match arrivals {
+            Some((counter, within)) => {
+                let before = counter.count(self.interrupt)?;
+                let (_, parts) = self.run_load("warm", command, load)?;
+                counter.await_count(before, parts, *within, self.interrupt)?;
+            }
+            None => _ = self.run_command_of_load("warm", command, load)?,
+        }
+        self.interrupt.rest(LATE_WORK_TIME)
+    }
+
+    fn run_load(
+        &self,
+        name: &str,
+        command: &CommandTemplate,
+        load: &Load<'_>,
+    ) -> Result<(LoadOutcome, u64), CompareError> {
+        let ended = self.run_command_of_load(name, command, load)?;
+        let Scenario { output, counted, threads, .. } = load.scenario;
+        load_report::outcome(name, &ended, *output, *counted, load.count, *threads)
+    }
+
+    fn run_command_of_load(
+        &self,
+        name: &str,
+        command: &CommandTemplate,
+        load: &Load<'_>,
+    ) -> Result<CommandResult, CompareError> {
+        let argv = load.words(&self.words).command(command);
+        let launch = Launch { name, argv: &argv, folder: &self.folder, user: None };
+        process::run_command(&launch, load.scenario.within.0, self.interrupt)
     }
 }
 
@@ -265,7 +305,27 @@ fn give(path: &Path, user: &str) -> Result<(), CompareError> {
     Ok(())
 }
 
-fn read_id(path: &Path) -> Result<i32, CompareError> {
-    let text = fs::read_to_string(path).map_err(CompareError::system(format!("reading {}", path.display())))?;
-    text.trim().parse().map_err(|_| CompareError::Failed(format!("{} has no process id: {text:?}", path.display())))
+impl NamedProcess {
+    fn read(file: &Path) -> Result<NamedProcess, CompareError> {
+        let shown = file.display();
+        let text = fs::read_to_string(file).map_err(CompareError::system(format!("reading {shown}")))?;
+        let id: i32 =
+            text.trim().parse().map_err(|_| CompareError::Failed(format!("{shown} has no process id: {text:?}")))?;
+        let identity = process_table::identify(id).ok_or_else(|| {
+            let text = format!("{shown} names process {id}, which does not run: name the file of the running system");
+            CompareError::Failed(text)
+        })?;
+        Ok(NamedProcess { file: file.to_owned(), identity })
+    }
+
+    fn check_running(&self) -> Result<(), CompareError> {
+        let id = self.identity.id;
+        match process_table::identify(id) == Some(self.identity) {
+            true => Ok(()),
+            false => Err(CompareError::Failed(format!(
+                "process {id} of {} ended during the run, so its CPU is not known",
+                self.file.display()
+            ))),
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! What ends a run early: the operator's wish, and the end of the time for it. Whoever receives SIGINT
-//! and SIGTERM sets a flag; everything here that waits looks at the flag several times a second, so
+//! What ends a run early: the operator's wish, and the end of the time for it. Whoever receives
+//! signals sets a flag; everything here that waits looks at the flag several times a second, so
 //! programs that were started are ended in an orderly way.
 
 use std::sync::Arc;

@@ -8,7 +8,8 @@
 //! - [`sequential`]: intervals that may be looked at after every round
 //! - [`rounds`]: turns that alternate until the intervals decide
 //! - [`measure`]: one run, with the CPU of the system, the load and the machine, and what limited it
-//! - [`process`], [`cpu`]: programs that are started, awaited, counted and ended
+//! - [`load_report`]: what a load of `mailrace bench` prints
+//! - [`process`], [`cpu`]: programs that are started, awaited, counted and ended; [`Descendants`] finds all of them
 //! - [`answer()`]: the answer of a measurement in one sentence
 //! - [`against`]: results compared with earlier ones, also as a table for the terminal ([`against_text()`])
 //! - [`page`]: results as one page of HTML
@@ -20,13 +21,14 @@ mod against_text;
 mod answer;
 mod arrivals;
 pub mod cpu;
+mod descendants;
 pub mod engine;
 pub mod error;
 pub mod file;
 mod instance;
 pub mod interrupt;
 pub mod limits;
-mod load_report;
+pub mod load_report;
 pub mod machine;
 pub mod machine_meter;
 pub mod measure;
@@ -49,5 +51,6 @@ mod work_folder;
 
 pub use against_text::against_text;
 pub use answer::answer;
-pub use process_table::ProcessIdentity;
+pub use descendants::Descendants;
+pub use process_table::{ProcessIdentity, send_signal};
 pub use text::{ratio_text, result_text};

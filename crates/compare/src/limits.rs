@@ -33,7 +33,7 @@ pub fn limit(shares: &Shares) -> Option<Limit> {
     let parts = [
         (shares.processors, Limit::Processor),
         (shares.load, Limit::Load),
-        (shares.busiest_thread, Limit::Processor),
+        (shares.busiest_thread, Limit::Thread),
         (shares.disk, Limit::Disk),
         (shares.network, Limit::Network),
     ];
@@ -58,7 +58,7 @@ mod tests {
         for (shares, expected) in [
             (Shares { processors: busy, load: busy, disk: busy, ..idle }, Some(Limit::Processor)),
             (Shares { load: busy, busiest_thread: busy, disk: busy, ..idle }, Some(Limit::Load)),
-            (Shares { busiest_thread: busy, disk: busy, ..idle }, Some(Limit::Processor)),
+            (Shares { busiest_thread: busy, disk: busy, ..idle }, Some(Limit::Thread)),
             (Shares { disk: busy, network: busy, ..idle }, Some(Limit::Disk)),
             (Shares { network: busy, ..idle }, Some(Limit::Network)),
             (idle, Some(Limit::Waiting)),

@@ -9,9 +9,12 @@ use crate::file::{Counted, LoadOutput};
 use crate::measure::LoadOutcome;
 use crate::process::CommandResult;
 
-/// The fields that are read; there are more.
-#[derive(Debug, Deserialize)]
-struct LoadReport {
+/// Texts of errors that are shown; a server that refuses has one for all messages.
+const ERRORS_SHOWN: usize = 3;
+
+/// The fields that a measurement uses; there are more.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LoadReport {
     done: u64,
     /// Loads without parts have none.
     parts: Option<u64>,
@@ -28,7 +31,7 @@ struct LoadReport {
 }
 
 /// In microseconds.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Latency {
     p50_us: f64,
     p90_us: f64,
@@ -37,45 +40,70 @@ struct Latency {
     max_us: f64,
 }
 
-/// What a load did, and the parts of its units that succeeded, such as recipients. `count` is what it was
-/// asked for, for loads that print nothing.
+impl LoadReport {
+    /// Reads what a load printed. Lines of progress may come first.
+    ///
+    /// # Errors
+    ///
+    /// There is no report in it; the text says what is wrong.
+    pub fn parse(output: &str) -> Result<LoadReport, String> {
+        let begin = output.find('{').unwrap_or(0);
+        serde_json::from_str(&output[begin..]).map_err(|error| format!("not the JSON of a load: {error}"))
+    }
+
+    /// What went wrong, as a sentence without an end; None if nothing did.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let bad = self.failed + self.missed + self.unfinished;
+        if bad == 0 && self.errors.is_empty() {
+            return None;
+        }
+        let texts = self.errors.iter().take(ERRORS_SHOWN).map(|(text, count)| format!("{count} times {text:?}"));
+        Some(format!("{bad} of {} failed: {}", self.done + bad, texts.collect::<Vec<_>>().join(", ")))
+    }
+
+    /// The figures, with what the load cost. `threads` are those of the load; 0 if they are not known.
+    #[must_use]
+    pub fn outcome(&self, cpu_seconds: f64, threads: u32) -> LoadOutcome {
+        let latency_seconds = self.latency.as_ref().map(Latency::seconds).unwrap_or_default();
+        LoadOutcome { count: self.done, seconds: self.seconds, cpu_seconds, threads, latency_seconds }
+    }
+}
+
+/// What a load did, and the parts of its units that succeeded, such as recipients. `name` is for errors; `count` is
+/// what it was asked for, for loads that print nothing.
 ///
 /// # Errors
 ///
 /// Its output is not the report of a load, or a part of the load failed.
 pub(crate) fn outcome(
+    name: &str,
     ended: &CommandResult,
     output: LoadOutput,
     counted: Counted,
     count: Option<u64>,
     threads: u32,
 ) -> Result<(LoadOutcome, u64), CompareError> {
-    let whole = LoadOutcome { seconds: ended.seconds, cpu_seconds: ended.cpu_seconds, threads, ..Default::default() };
+    let CommandResult { output: printed, seconds, cpu_seconds } = ended;
     match output {
         LoadOutput::None => {
             let count = count.unwrap_or(0);
-            Ok((LoadOutcome { count, ..whole }, count))
+            let latency_seconds = BTreeMap::new();
+            let outcome = LoadOutcome { count, seconds: *seconds, cpu_seconds: *cpu_seconds, threads, latency_seconds };
+            Ok((outcome, count))
         }
         LoadOutput::Json => {
-            let report = parse(&ended.output)?;
+            let report = LoadReport::parse(printed).map_err(|text| {
+                CompareError::Failed(format!("the output of `{name}` is {text}; add --json to the command"))
+            })?;
+            if let Some(text) = report.fault() {
+                return Err(CompareError::Failed(format!("`{name}`: {text}")));
+            }
+            let outcome = report.outcome(*cpu_seconds, threads);
             let parts = report.parts.unwrap_or(report.done);
-            let count = if counted == Counted::Parts { parts } else { report.done };
-            let latency_seconds = report.latency.map(|latency| latency.seconds()).unwrap_or_default();
-            Ok((LoadOutcome { count, seconds: report.seconds, latency_seconds, ..whole }, parts))
+            let count = if counted == Counted::Parts { parts } else { outcome.count };
+            Ok((LoadOutcome { count, ..outcome }, parts))
         }
-    }
-}
-
-fn parse(output: &str) -> Result<LoadReport, CompareError> {
-    // Lines of progress may come first.
-    let begin = output.find('{').unwrap_or(0);
-    let report: LoadReport = serde_json::from_str(&output[begin..]).map_err(|error| {
-        CompareError::Failed(format!("the output of the load is not the JSON of a load: {error}; add --json to it"))
-    })?;
-    let bad = report.failed + report.missed + report.unfinished;
-    match bad {
-        0 => Ok(report),
-        _ => Err(CompareError::Failed(format!("{bad} of the load failed: {:?}", report.errors))),
     }
 }
 
@@ -102,7 +130,7 @@ mod tests {
 
     fn read(output: &str, kind: LoadOutput, counted: Counted) -> Result<(LoadOutcome, u64), CompareError> {
         let ended = CommandResult { output: output.to_owned(), seconds: 3.0, cpu_seconds: 1.5 };
-        outcome(&ended, kind, counted, Some(70), 1)
+        outcome("load", &ended, kind, counted, Some(70), 1)
     }
 
     #[test]
@@ -121,8 +149,10 @@ mod tests {
 
     #[test]
     fn a_load_that_failed_in_part_or_printed_something_else_is_an_error() {
-        let failed = REPORT.replace("\"failed\": 0", "\"failed\": 2");
-        assert!(read(&failed, LoadOutput::Json, Counted::Done).unwrap_err().to_string().contains("2 of the load"));
+        let failed = REPORT.replace("\"failed\": 0", "\"failed\": 2").replace("\"missed\": 0", "\"missed\": 1");
+        let failed = failed.replace("\"errors\": {}", "\"errors\": {\"421 too many sessions\": 2}");
+        let text = read(&failed, LoadOutput::Json, Counted::Done).unwrap_err().to_string();
+        assert_eq!(text, "`load`: 3 of 103 failed: 2 times \"421 too many sessions\"");
         assert!(read("100 messages", LoadOutput::Json, Counted::Done).is_err());
     }
 }

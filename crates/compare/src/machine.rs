@@ -22,7 +22,7 @@ pub fn describe(folder: &Path, mailrace: &str, source: CpuSource) -> Vec<Propert
         ("kernel", Some(kernel.join(" ")).filter(|text| text.len() > 1)),
         ("file system", file_system(folder, &read("/proc/self/mounts"))),
         ("Mailrace", Some(mailrace.to_owned())),
-        ("CPU counted by", Some(source.name())),
+        ("CPU read from", Some(source.name())),
     ];
     let known = found.into_iter().filter_map(|(name, value)| Some((name, value?)));
     known.map(|(name, value)| Property { name: name.to_owned(), value }).collect()

@@ -61,9 +61,9 @@ impl MachineMeter {
         MachineMeter { processors, disk, first }
     }
 
-    /// Reads the gauges again.
+    /// The use from the beginning until now.
     #[must_use]
-    pub fn end(mut self) -> MachineUse {
+    pub fn look(&mut self) -> MachineUse {
         let last = Sample::read(&mut self.processors, &mut self.disk);
         MachineUse::between(&self.first, &last)
     }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_processors() {
-        let used = MachineMeter::begin(Path::new("/")).end();
+        let used = MachineMeter::begin(Path::new("/")).look();
         assert!(used.cpu_seconds.is_some() && used.processors.is_some(), "{used:?}");
     }
 }

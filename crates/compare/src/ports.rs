@@ -1,7 +1,7 @@
-//! Free ports for servers that cannot choose one themselves.
+//! Free ports of this machine, for servers that cannot choose one themselves.
 
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::error::CompareError;
@@ -35,6 +35,12 @@ pub(crate) fn free_port(address: IpAddr) -> Result<u16, CompareError> {
         }
     }
     Err(CompareError::Failed(format!("no port of {address} is free between {PORT_MIN} and {}", PORT_MIN + count)))
+}
+
+/// The address itself if this machine has it; else that of its loopback interface.
+pub(crate) fn address_here(address: IpAddr) -> IpAddr {
+    let loopback: IpAddr = if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    if TcpListener::bind((address, 0)).is_ok() { address } else { loopback }
 }
 
 fn clients_begin() -> u32 {

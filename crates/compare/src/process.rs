@@ -106,8 +106,7 @@ impl Server {
         &self.group
     }
 
-    /// Also counts and ends the process with this id and its descendants: a daemon that has left the
-    /// tree of processes that was started.
+    /// Also counts and ends the process with this id and its descendants, which this process did not start.
     pub fn adopt(&mut self, id: i32) {
         self.group.watch(id);
     }
@@ -200,7 +199,7 @@ struct RunningCommand {
 
 impl RunningCommand {
     fn new(child: Child) -> RunningCommand {
-        let mut group = CpuGroup::tree();
+        let mut group = CpuGroup::of_command();
         group.watch(child.id().cast_signed());
         RunningCommand { child, group }
     }

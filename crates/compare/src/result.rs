@@ -114,17 +114,19 @@ pub struct Case {
 pub struct Run {
     /// Messages, pages or sessions that succeeded.
     pub count: u64,
-    /// From the first connection to the last reply.
+    /// From the first connection to the last reply, or to the last arrival where the arrival of mail is counted.
     pub seconds: f64,
-    /// CPU of the system.
-    pub cpu_seconds: f64,
+    /// CPU of the system; None if it is on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
     /// CPU of the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_cpu_seconds: Option<f64>,
     /// CPU of the whole machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_cpu_seconds: Option<f64>,
-    /// Memory of the system at the end.
+    /// Memory of the system at the end: each of its processes with its part of what it shares (Pss), or with all of it
+    /// where that cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_bytes: Option<u64>,
     /// What limited the rate, if it can be said.
@@ -139,8 +141,10 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The processors of the machine were busy.
+    /// All processors of the machine were busy.
     Processor,
+    /// One thread of the system was busy all the time, on a machine with processors to spare.
+    Thread,
     /// The disk was busy.
     Disk,
     /// The network was at its rate.
@@ -153,7 +157,8 @@ pub enum Limit {
 
 impl Limit {
     /// In the order in which they are shown.
-    pub const ALL: [Limit; 5] = [Limit::Processor, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
+    pub const ALL: [Limit; 6] =
+        [Limit::Processor, Limit::Thread, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
 }
 
 /// A figure of a run.
@@ -267,7 +272,7 @@ impl Run {
         let per_thousand = |seconds: f64| seconds / self.count as f64 * 1000.0;
         match figure {
             Figure::Rate => Some(self.count as f64 / self.seconds),
-            Figure::CpuPerThousand => Some(per_thousand(self.cpu_seconds)),
+            Figure::CpuPerThousand => self.cpu_seconds.map(per_thousand),
             Figure::LoadCpuPerThousand => self.load_cpu_seconds.map(per_thousand),
             Figure::MachineCpuPerThousand => self.machine_cpu_seconds.map(per_thousand),
             Figure::ResidentBytes => self.resident_bytes.map(|bytes| bytes as f64),

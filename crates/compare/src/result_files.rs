@@ -54,6 +54,14 @@ pub enum ResultFileError {
         /// The folder.
         path: PathBuf,
     },
+    /// What would be replaced is something else.
+    #[error("{}: not replaced, since it is no file of results of {name}: give another --output", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// The scenario.
+        name: String,
+    },
     /// What should be written has a figure that JSON cannot hold.
     #[error("{}: not written, because a figure is not a finite number", path.display())]
     NotFinite {
@@ -130,6 +138,19 @@ pub fn load(path: &Path) -> Result<ResultFile, ResultFileError> {
     serde_json::from_slice(&bytes).map_err(invalid)
 }
 
+/// Checks that the results of this scenario would replace no file but earlier results of it.
+///
+/// # Errors
+///
+/// The file is there, and something else.
+pub fn check_replaceable(path: &Path, name: &str) -> Result<(), ResultFileError> {
+    let is_earlier_result = || load(path).is_ok_and(|file| file.name == name);
+    match !path.exists() || is_earlier_result() {
+        true => Ok(()),
+        false => Err(ResultFileError::Other { path: path.to_owned(), name: name.to_owned() }),
+    }
+}
+
 /// Writes a file, and replaces one of this name.
 ///
 /// # Errors
@@ -204,6 +225,18 @@ mod tests {
         assert_eq!(loaded.iter().map(|file| file.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(loaded[0], file);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn only_results_of_the_same_scenario_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n.json");
+        assert!(check_replaceable(&path, "n").is_ok());
+        fs::write(&path, SMALL).unwrap();
+        assert!(check_replaceable(&path, "n").is_ok());
+        assert!(check_replaceable(&path, "m").is_err());
+        fs::write(&path, "{}").unwrap();
+        assert!(check_replaceable(&path, "n").unwrap_err().to_string().contains("give another --output"));
     }
 
     #[test]

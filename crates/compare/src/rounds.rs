@@ -3,16 +3,15 @@
 
 use crate::error::CompareError;
 use crate::result::Run;
-
-/// Fewer pairs cannot decide anything.
-pub const ROUNDS_MIN: u32 = 5;
+use crate::statistics::Looks;
 
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundCount {
     /// After this many.
     Fixed(u32),
-    /// When the intervals decide, after [`ROUNDS_MIN`] at the earliest and this many at the latest.
+    /// When the intervals decide, with the first of them ([`RoundCount::least`]) at the earliest, and after this many
+    /// at the latest.
     UntilDecided(u32),
 }
 
@@ -25,10 +24,25 @@ impl RoundCount {
         }
     }
 
+    /// The fewest with which a ratio can have an interval.
+    #[must_use]
+    pub fn least(self) -> u32 {
+        self.looks().values_min()
+    }
+
+    /// How often the intervals may end it.
+    #[must_use]
+    pub fn looks(self) -> Looks {
+        match self {
+            RoundCount::Fixed(_) => Looks::Once,
+            RoundCount::UntilDecided(_) => Looks::AfterEveryRound,
+        }
+    }
+
     fn is_enough(self, done: u32, is_decided: impl FnOnce() -> bool) -> bool {
         match self {
             RoundCount::Fixed(count) => done >= count,
-            RoundCount::UntilDecided(most) => done >= most || (done >= ROUNDS_MIN && is_decided()),
+            RoundCount::UntilDecided(most) => done >= most || (done >= self.least() && is_decided()),
         }
     }
 }
@@ -45,8 +59,10 @@ pub trait Rounds<T> {
     /// Whether the intervals decide: each round has a run of each turn, in the order of the turns.
     fn is_decided(&mut self, rounds: &[Vec<Run>]) -> bool;
 
-    /// Whether there is time for another round after these; at least one round always runs. Asked after
-    /// each round.
+    /// A round has ended; these are all so far.
+    fn round_ended(&mut self, _rounds: &[Vec<Run>]) {}
+
+    /// Whether there is time for another round after these; at least one round always runs.
     fn has_time(&mut self, _rounds: &[Vec<Run>]) -> bool {
         true
     }
@@ -76,6 +92,7 @@ pub fn run_rounds<T>(
             runs.reverse();
         }
         rounds.push(runs);
+        measurement.round_ended(&rounds);
         if !measurement.has_time(&rounds) || count.is_enough(round + 1, || measurement.is_decided(&rounds)) {
             break;
         }
@@ -115,7 +132,7 @@ mod tests {
     }
 
     fn run(count: u64) -> Run {
-        Run { count, seconds: 1.0, cpu_seconds: 1.0, ..Run::default() }
+        Run { count, seconds: 1.0, cpu_seconds: Some(1.0), ..Run::default() }
     }
 
     fn rounds(count: RoundCount, decided_after: usize, time_for: usize) -> (Vec<Vec<u64>>, String) {
@@ -133,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn rounds_end_with_a_decision_after_five_at_the_earliest_or_with_the_time() {
-        assert_eq!(rounds(RoundCount::UntilDecided(20), 1, 99).0.len(), 5);
-        assert_eq!(rounds(RoundCount::UntilDecided(20), 8, 99).0.len(), 8);
+    fn rounds_end_with_a_decision_after_eight_at_the_earliest_or_with_the_time() {
+        assert_eq!(rounds(RoundCount::UntilDecided(20), 1, 99).0.len(), 8);
+        assert_eq!(rounds(RoundCount::UntilDecided(20), 9, 99).0.len(), 9);
         assert_eq!(rounds(RoundCount::UntilDecided(20), 99, 99).0.len(), 20);
         assert_eq!(rounds(RoundCount::UntilDecided(20), 99, 2).0.len(), 2);
         assert_eq!(rounds(RoundCount::Fixed(20), 1, 0).0.len(), 1);

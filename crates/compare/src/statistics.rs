@@ -1,10 +1,12 @@
 //! Medians, and intervals that hold the true median with 95 % confidence; ratios of rounds, and what
 //! they decide.
 //!
-//! Runs are paired: only ratios within one round mean something, since the machine drifts. Nothing here
-//! draws random numbers, so the same figures always give the same interval.
+//! Runs are paired: only ratios within one round mean something, since the machine drifts. An interval for one look
+//! is not one for many: [`Looks`] says which a measurement needs, and it is decided and published by the same one.
+//! Nothing here draws random numbers, so the same figures always give the same interval.
 
 use crate::result::{Case, Comparison, Figure, Run};
+use crate::sequential;
 
 /// The chance that the true median is outside an interval is at most this.
 const CHANCE_OUTSIDE_MAX: f64 = 0.05;
@@ -44,6 +46,35 @@ fn interval_rank(count: usize) -> usize {
     count / 2
 }
 
+/// How often the intervals of a measurement may end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    /// Never: the number of rounds is fixed, and the intervals are computed once.
+    Once,
+    /// After every round. Each look is another chance for noise, so the intervals are wider.
+    AfterEveryRound,
+}
+
+impl Looks {
+    /// The interval that holds the true median with 95 % confidence, at all looks together.
+    #[must_use]
+    pub fn interval(self, values: &[f64]) -> Option<(f64, f64)> {
+        match self {
+            Looks::Once => median_interval(values),
+            Looks::AfterEveryRound => sequential::median_interval(values, CHANCE_OUTSIDE_MAX),
+        }
+    }
+
+    /// The fewest values that have an interval.
+    #[must_use]
+    pub fn values_min(self) -> u32 {
+        match self {
+            Looks::Once => 6,
+            Looks::AfterEveryRound => 8,
+        }
+    }
+}
+
 /// A ratio to compute, and what is aimed at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WantedRatio {
@@ -67,7 +98,7 @@ impl WantedRatio {
     /// The comparison over all rounds that have both runs; None if there is none, or if a figure is
     /// not known.
     #[must_use]
-    pub fn compare(&self, cases: &[Case]) -> Option<Comparison> {
+    pub fn compare(&self, cases: &[Case], looks: Looks) -> Option<Comparison> {
         let ratios = self.ratios(cases);
         let ratio = median(&ratios)?;
         Some(Comparison {
@@ -77,17 +108,23 @@ impl WantedRatio {
             case: self.case.clone(),
             under_case: self.under_case.clone(),
             ratio,
-            interval: median_interval(&ratios),
+            interval: looks.interval(&ratios),
             aim: self.aim(),
             is_met: self.aim().map(|_| self.is_met_by(ratio)),
         })
     }
 
     /// Whether more rounds cannot be expected to change the answer: the interval is on one side of the
-    /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %).
+    /// aim or, without one, does not contain 1, or lies within `margin` of it (0.02 is 2 %); or a figure is not known
+    /// of these systems. Asking this after every
+    /// round is what [`Looks::AfterEveryRound`] is for.
     #[must_use]
     pub fn is_decided(&self, cases: &[Case], margin: f64) -> bool {
-        let Some((low, high)) = median_interval(&self.ratios(cases)) else { return false };
+        let ratios = self.ratios(cases);
+        if ratios.is_empty() {
+            return true;
+        }
+        let Some((low, high)) = Looks::AfterEveryRound.interval(&ratios) else { return false };
         match self.aim() {
             Some(_) => self.is_met_by(low) == self.is_met_by(high) && !self.is_aim_within(low, high),
             None => low > 1.0 || high < 1.0 || (low >= 1.0 - margin && high <= 1.0 + margin),
@@ -142,7 +179,7 @@ mod tests {
 
     /// Rounds of the systems `a` and `b`, whose rates are the ratio and 1.
     fn case(label: &str, ratios: &[f64]) -> Case {
-        let run = |rate: f64| Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: 1.0, ..Run::default() };
+        let run = |rate: f64| Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: Some(1.0), ..Run::default() };
         let round = |ratio: &f64| [("a".to_owned(), run(*ratio)), ("b".to_owned(), run(1.0))].into();
         Case { label: label.to_owned(), value: None, rounds: ratios.iter().map(round).collect() }
     }
@@ -155,13 +192,13 @@ mod tests {
     #[test]
     fn a_comparison_has_the_median_ratio_of_the_rounds_and_whether_it_is_as_wanted() {
         let cases = [case("", &[2.0, 8.0, 4.0])];
-        let found = wanted(Some(4.0), Some(5.0)).compare(&cases).unwrap();
+        let found = wanted(Some(4.0), Some(5.0)).compare(&cases, Looks::Once).unwrap();
         assert!((found.ratio - 4.0).abs() < 1e-9 && found.interval.is_none(), "{found:?}");
         assert_eq!((found.aim.as_deref(), found.is_met), (Some("at least 4 and at most 5"), Some(true)));
-        assert_eq!(wanted(Some(4.5), None).compare(&cases).unwrap().is_met, Some(false));
-        assert_eq!(wanted(None, None).compare(&cases).unwrap().is_met, None);
+        assert_eq!(wanted(Some(4.5), None).compare(&cases, Looks::Once).unwrap().is_met, Some(false));
+        assert_eq!(wanted(None, None).compare(&cases, Looks::Once).unwrap().is_met, None);
         let unknown = WantedRatio { figure: Figure::ResidentBytes, ..wanted(None, None) };
-        assert_eq!(unknown.compare(&cases), None);
+        assert_eq!(unknown.compare(&cases, Looks::Once), None);
     }
 
     #[test]
@@ -175,20 +212,65 @@ mod tests {
             under_case: Some("2".to_owned()),
             ..wanted(None, None)
         };
-        assert!((wanted.compare(&cases).unwrap().ratio - 3.0).abs() < 1e-9);
-        assert_eq!(WantedRatio { case: "3".to_owned(), ..wanted }.compare(&cases), None);
+        assert!((wanted.compare(&cases, Looks::Once).unwrap().ratio - 3.0).abs() < 1e-9);
+        assert_eq!(WantedRatio { case: "3".to_owned(), ..wanted }.compare(&cases, Looks::Once), None);
     }
 
     #[test]
     fn an_interval_decides_on_one_side_of_an_aim_or_clear_of_or_close_to_1() {
-        let six = |low: f64, high: f64| [case("", &[low, high, low, high, low, high])];
-        let decided = |least, most, low, high| wanted(least, most).is_decided(&six(low, high), 0.02);
+        let eight = |low: f64, high: f64| [case("", &[low, high, low, high, low, high, low, high])];
+        let decided = |least, most, low, high| wanted(least, most).is_decided(&eight(low, high), 0.02);
         assert!(decided(None, None, 1.1, 1.5) && decided(None, None, 0.99, 1.01));
         assert!(!decided(None, None, 0.9, 1.01));
         assert!(decided(Some(1.2), None, 1.3, 1.5) && decided(Some(1.2), None, 1.0, 1.1));
         assert!(!decided(Some(1.2), None, 1.1, 1.3));
         assert!(!decided(Some(1.2), Some(1.3), 1.1, 1.4), "both ends miss, and the middle does not");
-        assert!(!wanted(None, None).is_decided(&[case("", &[2.0; 5])], 0.02), "five rounds have no interval");
+        assert!(!wanted(None, None).is_decided(&[case("", &[2.0; 7])], 0.02), "seven rounds have no interval");
+        let unknown = WantedRatio { figure: Figure::ResidentBytes, ..wanted(None, None) };
+        assert!(unknown.is_decided(&eight(0.5, 2.0), 0.02), "no round can make it known");
+    }
+
+    /// The interval for one look excludes a true median in one of eight measurements that may go on until it does.
+    #[test]
+    fn a_measurement_that_ends_when_an_interval_decides_is_wrong_in_5_percent_at_most() {
+        const ROUNDS: usize = 60;
+        assert!(chance_of_excluding_the_median(Looks::AfterEveryRound, ROUNDS) <= 0.05);
+        assert!(chance_of_excluding_the_median(Looks::Once, ROUNDS) > 0.15);
+    }
+
+    #[test]
+    fn what_is_published_is_what_was_decided_by() {
+        let cases = [case("", &[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.5])];
+        let published = wanted(None, None).compare(&cases, Looks::AfterEveryRound).unwrap();
+        assert_eq!(published.interval, Some((0.5, 2.0)));
+        assert!(!wanted(None, None).is_decided(&cases, 0.02));
+        let least = |looks: Looks| looks.values_min() as usize;
+        for looks in [Looks::Once, Looks::AfterEveryRound] {
+            assert_eq!(looks.interval(&vec![1.0; least(looks) - 1]), None);
+            assert!(looks.interval(&vec![1.0; least(looks)]).is_some());
+        }
+    }
+
+    /// Exactly: `chances[above]` is the chance of so many ratios above a true median of 1, without an interval that
+    /// excluded it.
+    fn chance_of_excluding_the_median(looks: Looks, rounds: usize) -> f64 {
+        let mut chances = vec![1.0];
+        let mut excluded = 0.0;
+        for round in 1..=rounds {
+            let mut next = vec![0.0; round + 1];
+            for (above, chance) in chances.iter().enumerate() {
+                next[above] += chance / 2.0;
+                next[above + 1] += chance / 2.0;
+            }
+            for (above, chance) in next.iter_mut().enumerate() {
+                let ratios = [vec![0.5; round - above], vec![2.0; above]].concat();
+                if looks.interval(&ratios).is_some_and(|(low, high)| low > 1.0 || high < 1.0) {
+                    excluded += std::mem::take(chance);
+                }
+            }
+            chances = next;
+        }
+        excluded
     }
 
     #[test]

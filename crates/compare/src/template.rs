@@ -36,12 +36,14 @@ impl Words {
         words
     }
 
-    /// For people: names instead of what differs from run to run.
+    /// For people, of a system at this address: names instead of what differs from run to run.
     #[must_use]
-    pub fn for_report() -> Words {
+    pub fn for_report(address: IpAddr) -> Words {
         let names = [("folder", "FOLDER"), ("mailrace", "mailrace"), ("port", "PORT"), ("port2", "PORT2")];
-        let more = [("port3", "PORT3"), ("target", "127.0.0.1:PORT"), ("user", "USER"), ("group", "GROUP")];
-        Words(names.into_iter().chain(more).map(|(name, text)| (name, text.to_owned())).collect())
+        let more = [("port3", "PORT3"), ("user", "USER"), ("group", "GROUP")];
+        let mut words = Words(names.into_iter().chain(more).map(|(name, text)| (name, text.to_owned())).collect());
+        words.set("target", SocketAddr::new(address, 0).to_string().trim_end_matches('0').to_owned() + "PORT");
+        words
     }
 
     /// Sets `{port}` and `{target}`.

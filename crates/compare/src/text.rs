@@ -8,9 +8,9 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use mail::printable;
 
 use crate::numbers::{ABSENT, range, short};
-use crate::result::{Case, Comparison, Figure, Limit, ResultFile};
+use crate::result::{Case, Comparison, Figure, ResultFile};
 use crate::statistics::median;
-use crate::words::{case_text, figure_name, limit_name, plural, sentence_case, shown_scale, systems_compared};
+use crate::words::{case_text, figure_name, plural, sentence_case, shown_scale, systems_compared, usual_limit};
 
 /// The figures of the table, with the heads of their columns.
 const COLUMNS: [(Figure, &str); 5] = [
@@ -53,7 +53,9 @@ fn systems_table(file: &ResultFile, width: u16) -> Table {
         for name in file.system_names() {
             let figures = COLUMNS.map(|(figure, _)| figure_text(case, name, figure));
             let begin = [case_text(file, &case.label), name.to_owned()];
-            table.add_row(begin.into_iter().chain(figures).chain([limits_text(case, name)]));
+            table.add_row(
+                begin.into_iter().chain(figures).chain([usual_limit(case, name).unwrap_or_else(|| ABSENT.to_owned())]),
+            );
         }
     }
     drop_empty_cases(&mut table, file);
@@ -68,17 +70,6 @@ fn figure_text(case: &Case, system: &str, figure: Figure) -> String {
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));
     if values.len() == 1 { short(middle) } else { format!("{} ({})", short(middle), range(ends)) }
-}
-
-/// What limited most of the runs, and in how many of them if not in all.
-fn limits_text(case: &Case, system: &str) -> String {
-    let limits: Vec<Limit> = case.runs(system).filter_map(|run| run.limit).collect();
-    let count = |limit: &Limit| limits.iter().filter(|other| *other == limit).count();
-    let Some(most) = limits.iter().max_by_key(|limit| count(limit)) else { return ABSENT.to_owned() };
-    match count(most) {
-        all if all == limits.len() => limit_name(*most).to_owned(),
-        part => format!("{} ({part} of {})", limit_name(*most), limits.len()),
-    }
 }
 
 fn ratios_table(file: &ResultFile, width: u16) -> Table {

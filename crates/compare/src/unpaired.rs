@@ -1,22 +1,39 @@
-//! The interval of a ratio of two sets of runs that were not made in the same rounds.
+//! The ratio of two sets of runs that were not made in the same rounds, and its interval.
 //!
-//! It is the interval of Hodges and Lehmann, which inverts the test of Mann and Whitney: from the ordered ratios of
-//! every new run to every old one, as many are cut off at both ends as 95 % confidence allows. It assumes that both
-//! sets vary in the same way, and no distribution. Nothing is random, so the same runs give the same interval.
+//! Both are those of Hodges and Lehmann, from the ordered ratios of every new run to every old one. The ratio is their
+//! median. The interval inverts the test of Mann and Whitney: as many are cut off at both ends as 95 % confidence
+//! allows, so it always holds the ratio. It assumes that both sets vary in the same way, and no distribution. Nothing
+//! is random, so the same runs give the same interval.
+
+use crate::statistics::median;
 
 /// Further runs are left out, since the work grows with the cube.
 const RUNS_MAX: usize = 200;
 /// The chance that the true ratio is outside the interval is at most this.
 const CHANCE_OUTSIDE_MAX: f64 = 0.05;
 
+/// The ratio `new` / `old`; None without runs. Values must be positive and finite.
+pub(crate) fn ratio(new: &[f64], old: &[f64]) -> Option<f64> {
+    median(&ordered_ratios(first(new), first(old)))
+}
+
 /// The interval that holds the ratio `new` / `old` with 95 % confidence; None with so few runs that even all ratios
 /// together do not reach 95 %: it takes four in each set, or three and five. Values must be positive and finite.
 pub(crate) fn ratio_interval(new: &[f64], old: &[f64]) -> Option<(f64, f64)> {
-    let (new, old) = (&new[..new.len().min(RUNS_MAX)], &old[..old.len().min(RUNS_MAX)]);
+    let (new, old) = (first(new), first(old));
     let cut = ratios_cut(new.len(), old.len())?;
+    let ratios = ordered_ratios(new, old);
+    Some((ratios[cut], ratios[ratios.len() - 1 - cut]))
+}
+
+fn first(runs: &[f64]) -> &[f64] {
+    &runs[..runs.len().min(RUNS_MAX)]
+}
+
+fn ordered_ratios(new: &[f64], old: &[f64]) -> Vec<f64> {
     let mut ratios: Vec<f64> = new.iter().flat_map(|new| old.iter().map(move |old| new / old)).collect();
     ratios.sort_by(f64::total_cmp);
-    Some((ratios[cut], ratios[ratios.len() - 1 - cut]))
+    ratios
 }
 
 /// How many ratios are cut off at each end; None if even none is too many.
@@ -76,6 +93,17 @@ mod tests {
         assert!(low < 1.0 && high > 1.0, "{low} to {high}");
         let (low, high) = ratio_interval(&old.map(|value| value * 2.0), &old).unwrap();
         assert!(low > 1.9 && low < 2.0 && high > 2.0 && high < 2.2, "{low} to {high}");
+    }
+
+    /// The medians are 10 and 1, but only four of the nine ratios are 10 or more.
+    #[test]
+    fn the_ratio_is_the_median_of_all_ratios_and_inside_the_interval() {
+        assert_eq!(ratio(&[8.0, 10.0, 16.0], &[1.0, 1.0, 2.0]), Some(8.0));
+        assert_eq!(ratio(&[], &[1.0]), None);
+        let (new, old) = ([3.0, 50.0, 60.0, 70.0], [1.0, 9.0, 10.0, 400.0]);
+        let (low, high) = ratio_interval(&new, &old).unwrap();
+        let middle = ratio(&new, &old).unwrap();
+        assert!(low <= middle && middle <= high, "{low} to {high}: {middle}");
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use crate::result::{Case, Comparison, Figure, Limit, ResultFile, Run};
 
-/// The plural of a unit: messages, queries, batches.
+/// The plural of a unit: messages, queries, batches. An abbreviation such as MB has none.
 pub(crate) fn plural(unit: &str) -> String {
     let before_y = unit.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'i', 'o', 'u']));
     match before_y {
+        _ if !unit.contains(char::is_lowercase) => unit.to_owned(),
         Some(stem) => format!("{stem}ies"),
         None if ["s", "x", "ch", "sh"].iter().any(|ending| unit.ends_with(ending)) => format!("{unit}es"),
         None => format!("{unit}s"),
@@ -57,11 +58,26 @@ pub(crate) fn sentence_case(text: &str) -> String {
 /// What limited a run, in a word.
 pub(crate) fn limit_name(limit: Limit) -> &'static str {
     match limit {
-        Limit::Processor => "processor",
+        Limit::Processor => "processors",
+        Limit::Thread => "one thread",
         Limit::Disk => "disk",
         Limit::Network => "network",
         Limit::Load => "load",
         Limit::Waiting => "waiting",
+    }
+}
+
+/// What limited most of the runs of a system, and in how many of those of which it is known, if not in all. If several
+/// did as often, the first in the order in which they are shown. None if nothing is known.
+pub(crate) fn usual_limit(case: &Case, system: &str) -> Option<String> {
+    let limits: Vec<Limit> = case.runs(system).filter_map(|run| run.limit).collect();
+    let count = |limit: Limit| limits.iter().filter(|other| **other == limit).count();
+    // Of equal ones the last counts.
+    let most = Limit::ALL.into_iter().rev().max_by_key(|limit| count(*limit))?;
+    match count(most) {
+        0 => None,
+        all if all == limits.len() => Some(limit_name(most).to_owned()),
+        part => Some(format!("{} ({part} of {})", limit_name(most), limits.len())),
     }
 }
 
@@ -103,8 +119,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_usual_limit_is_the_most_frequent_and_of_equal_ones_the_first() {
+        let usual = |limits: &[Option<Limit>]| {
+            let round = |limit: &Option<Limit>| [("a".to_owned(), Run { limit: *limit, ..Run::default() })].into();
+            let rounds = limits.iter().map(round).collect();
+            usual_limit(&Case { label: String::new(), value: None, rounds }, "a")
+        };
+        let [disk, load] = [Some(Limit::Disk), Some(Limit::Load)];
+        assert_eq!(usual(&[disk, disk]).unwrap(), "disk");
+        assert_eq!(usual(&[load, disk, disk, None]).unwrap(), "disk (2 of 3)");
+        assert_eq!(usual(&[load, disk, disk, load]).unwrap(), "disk (2 of 4)");
+        assert_eq!(usual(&[None, None]), None);
+    }
+
+    #[test]
     fn units_have_plurals() {
-        let plurals = ["message", "query", "day", "batch", "mailbox"].map(plural);
-        assert_eq!(plurals, ["messages", "queries", "days", "batches", "mailboxes"]);
+        let plurals = ["message", "query", "day", "batch", "mailbox", "MB"].map(plural);
+        assert_eq!(plurals, ["messages", "queries", "days", "batches", "mailboxes", "MB"]);
     }
 }

@@ -35,7 +35,7 @@ fn run() -> impl Strategy<Value = Run> {
     let count = prop_oneof![Just(0), Just(u64::MAX), 0..100_000_u64];
     let latency =
         btree_map(prop_oneof![select(vec!["50", "99", "100"]).prop_map(str::to_owned), text()], figure(), 0..3);
-    let figures = (figure(), figure(), option::of(figure()), option::of(figure()));
+    let figures = (figure(), option::of(figure()), option::of(figure()), option::of(figure()));
     (count, figures, option::of(any::<u64>()), option::of(select(Limit::ALL.to_vec())), latency).prop_map(
         |(
             count,

@@ -28,7 +28,7 @@ name    = "slow"
 version = "echo 1.0"
 start   = ["sh", "{folder}/serve", "200000"]
 ready   = { log = "ready" }
-arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+arrives = { command = "cat {folder}/done | wc -l", within = "60s" }
 [[system.file]]
 path = "serve"
 text = """
@@ -49,7 +49,7 @@ done
 name    = "fast"
 start   = ["sh", "{folder}/serve", "20000"]
 ready   = { log = "ready" }
-arrives = { command = "cat {folder}/done | wc -l", within = "5s" }
+arrives = { command = "cat {folder}/done | wc -l", within = "60s" }
 [[system.file]]
 path = "serve"
 text = """
@@ -150,7 +150,10 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
     assert_eq!((result.cases[0].label.as_str(), result.cases[0].value), ("10", Some(10.0)));
     let run = &result.cases[0].rounds[0]["slow"];
     assert_eq!((run.count, run.seconds, run.latency_seconds["99"]), (10, 0.5, 3e-6));
-    assert!(run.cpu_seconds > 0.0 && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(), "{run:?}");
+    assert!(
+        run.cpu_seconds > Some(0.0) && run.resident_bytes > Some(0) && run.machine_cpu_seconds.is_some(),
+        "{run:?}"
+    );
     let [ratio] = &result.comparisons[..] else { panic!("{:?}", result.comparisons) };
     assert_eq!((ratio.figure, ratio.is_met), (Figure::CpuPerThousand, Some(true)), "{ratio:?}");
     assert_eq!(result.systems[0].version.as_deref(), Some("1.0"));
@@ -165,7 +168,7 @@ fn two_programs_take_turns_and_their_cpu_is_compared() {
 fn lost_mail_is_an_error_and_the_evidence_stays() {
     let folder = tempfile::tempdir().unwrap();
     let losing =
-        FILE.replace("cat request >>done", "head -n 9 request >>done").replace("within = \"5s\"", "within = \"0s\"");
+        FILE.replace("cat request >>done", "head -n 9 request >>done").replace("within = \"60s\"", "within = \"0s\"");
     let error = run(&losing, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
     assert!(error.to_string().contains("10 messages were acknowledged, and 9 arrived"), "{error}");
     assert!(!is_empty(folder.path()));
@@ -203,4 +206,95 @@ fn load_goes_to_other_machines_only_if_they_are_owned() {
     let remote = FILE.replace("ready   = { log = \"ready\" }", "address = \"192.0.2.1\"");
     let error = run(&remote, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err();
     assert!(matches!(&error, CompareError::Usage(text) if text.contains("--i-own-this-target")), "{error}");
+}
+
+/// A system that runs already. Its process is started by `prepare`, and by none of its commands' groups.
+const RUNNING: &str = r#"
+[compare]
+name  = "running"
+title = "A running system"
+rest  = "0s"
+
+[[system]]
+name    = "running"
+prepare = """
+setsid sh -c 'echo $$ >{folder}/new && mv {folder}/new {folder}/pid && exec sleep 60' &
+while [ ! -e {folder}/pid ]; do sleep 0.01; done
+"""
+port  = 9
+ready = { command = "true" }
+cpu   = { pidfile = "{folder}/pid" }
+
+[[scenario]]
+name = "nothing"
+load = """
+kill $(cat {folder}/pid)
+while kill -0 $(cat {folder}/pid) && ! grep -q ') Z' /proc/$(cat {folder}/pid)/stat; do sleep 0.01; done
+echo '{"done": 10, "seconds": 0.5}'
+"""
+"#;
+
+fn failure(text: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    run(text, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap_err().to_string()
+}
+
+/// Its CPU would be 0: a system that costs nothing.
+#[test]
+fn a_pid_file_of_an_earlier_run_is_an_error() {
+    // No process can have this id.
+    let stale = RUNNING.replace("echo $$ >", "echo 4194304 >").replace("exec sleep 60", "true");
+    let error = failure(&stale);
+    assert!(error.contains("names process 4194304, which does not run"), "{error}");
+}
+
+#[test]
+fn a_counted_process_that_ends_during_the_run_is_an_error() {
+    let error = failure(RUNNING);
+    assert!(error.contains("ended during the run, so its CPU is not known"), "{error}");
+}
+
+/// The load says 0.5 s, and its mail arrives at least a second after it has ended.
+#[test]
+fn the_rate_of_a_system_that_delivers_is_that_up_to_the_last_arrival() {
+    let late = FILE
+        .replace("while [ -e {folder}/request ]; do sleep 0.01; done\n", "")
+        .replace("cat request >>done", "sleep 1; cat request >>done");
+    let folder = tempfile::tempdir().unwrap();
+    let result = run(&late, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap();
+    let run = &result.cases[0].rounds[0]["fast"];
+    assert!(run.seconds >= 1.25, "{run:?}");
+}
+
+/// The system works on the mail of the warm-up for longer than a run rests after it.
+#[test]
+fn mail_of_the_warm_up_is_not_counted_in_the_run() {
+    let warm = r#"warm = """
+seq 3 >{folder}/new && mv {folder}/new {folder}/request
+echo '{"done": 3, "seconds": 0.1}'
+"""
+values = [10]"#;
+    let warmed = FILE.replace("values = [10]", warm).replace("cat request >>done", "sleep 1.5; cat request >>done");
+    let folder = tempfile::tempdir().unwrap();
+    let result = run(&warmed, &options(folder.path(), 1), &Interrupt::default(), &mut Notes::default()).unwrap();
+    assert_eq!(result.cases[0].rounds[0]["fast"].count, 10);
+    let silent = warmed.replace("echo '{\"done\": 3, \"seconds\": 0.1}'", "");
+    let error = failure(&silent);
+    assert!(error.contains("the output of `warm` is not the JSON of a load"), "{error}");
+}
+
+/// Nothing is sent there: the load is an echo. A port to bind is only looked for on this machine.
+#[test]
+fn a_system_on_another_machine_has_a_rate_and_no_cpu() {
+    let (begin, end) = (RUNNING.find("prepare").unwrap(), RUNNING.find("port  = 9").unwrap());
+    let remote = RUNNING.replace(&RUNNING[begin..end], "address = \"192.0.2.1\"\n");
+    let remote = remote.replace("cpu   = { pidfile = \"{folder}/pid\" }", "");
+    let (begin, end) = (remote.find("kill $").unwrap(), remote.find("echo '{").unwrap());
+    let remote = remote.replace(&remote[begin..end], "[ {target} = 192.0.2.1:9 ] && [ {port2} != {port} ] &&\n");
+    let folder = tempfile::tempdir().unwrap();
+    let owned = CompareOptions { owned: vec!["192.0.2.1".to_owned()], ..options(folder.path(), 1) };
+    let result = run(&remote, &owned, &Interrupt::default(), &mut Notes::default()).unwrap();
+    let run = &result.cases[0].rounds[0]["running"];
+    assert_eq!((run.count, run.cpu_seconds, run.machine_cpu_seconds, run.resident_bytes), (10, None, None, None));
+    assert_eq!(result.systems[0].commands[0].matches("192.0.2.1:PORT").count(), 1, "{:?}", result.systems);
 }

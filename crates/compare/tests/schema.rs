@@ -31,7 +31,7 @@ fn sample() -> Value {
         "unit": "message", "case_name": "connections",
         "systems": [{"name": "a", "version": "1", "commands": ["load"], "configuration": "port 25"}],
         "cases": [{"label": "10", "value": 10.0, "rounds": [
-            {"a": run, "b": other("disk")}, {"a": other("network"), "b": other("load")}, {"a": other("waiting")},
+            {"a": run, "b": other("disk")}, {"a": other("network"), "b": other("load")}, {"a": other("waiting"), "b": other("thread")},
         ]}],
         "comparisons": comparisons,
         "checks": [{"aim": "none lost", "measured": "none", "is_met": true}],

@@ -242,7 +242,7 @@ pub enum BenchCommand {
     /// figures are CPU seconds for 1,000 messages, of the system and of the whole machine, and the
     /// rate; the table has their medians, ratios with an interval of 95 % confidence, and what limited
     /// each run. The results are written to a file, for `bench report`. Without --rounds, rounds end
-    /// when the intervals decide, after five at the earliest. The exit code is 1 if an aim is missed.
+    /// when the intervals decide, after eight at the earliest. The exit code is 1 if an aim is missed.
     ///
     /// The file is explained in docs/laboratory.md; examples/compare has ready ones. It contains
     /// commands, which are run: use no file that you have not read.
@@ -265,7 +265,7 @@ pub struct BenchCompareArgs {
     /// Run only this scenario; repeat it for more than one
     #[arg(long, value_name = "NAME")]
     pub scenario: Vec<String>,
-    /// Run this many rounds; fewer than 5 are a trial
+    /// Run this many rounds; fewer than 6 have no intervals, and are a trial
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
     /// Take ten minutes at most, as a trial: loads are a tenth, pauses a second, and rounds as many as fit

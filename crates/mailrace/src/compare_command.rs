@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,6 +12,7 @@ use crate::cli::BenchCompareArgs;
 use crate::exit::{self, ExitError};
 use crate::output::{output, terminal_width};
 use crate::stderr::print_stderr;
+use compare::cpu::CpuGroup;
 use compare::engine::{self, CompareOptions, Observer, Step};
 use compare::file::{CompareFile, Scenario};
 use compare::interrupt::Interrupt;
@@ -39,7 +40,14 @@ pub fn compare(options: &BenchCompareArgs) -> anyhow::Result<()> {
     let file = CompareFile::parse(&text, &origin)?;
     let scenarios = chosen_scenarios(&file, &options.scenario)?;
     fs::create_dir_all(&options.output).with_context(|| format!("making {}", options.output.display()))?;
+    for Scenario { name, .. } in &scenarios {
+        let name = &name.get_ref().0;
+        result_files::check_replaceable(&result_path(options, name), name)?;
+    }
     let interrupt = Interrupt::from_flag(bench::StopSignal::listen()?.flag());
+    for name in CpuGroup::end_left_behind() {
+        print_stderr(format_args!("ended the processes of a killed comparison in the control group {name}"));
+    }
     let mut missed = 0;
     for (number, scenario) in scenarios.iter().enumerate() {
         let left = u32::try_from(scenarios.len() - number).unwrap_or(u32::MAX);
@@ -86,19 +94,30 @@ fn compare_options(
 
 /// The command line that repeats one scenario.
 fn command_line(options: &BenchCompareArgs, scenario: &str) -> String {
-    let mut words = vec!["mailrace bench compare".to_owned(), options.file.display().to_string()];
+    let mut words = vec!["mailrace bench compare".to_owned(), shell_word(&options.file)];
     words.push(format!("--scenario {scenario}"));
     words.extend(options.rounds.map(|rounds| format!("--rounds {rounds}")));
     words.extend(options.quick.then(|| "--quick".to_owned()));
     words.extend(options.shrink.map(|shrink| format!("--shrink {shrink}")));
-    words.extend(options.folder.as_deref().map(|folder: &Path| format!("--folder {}", folder.display())));
+    words.extend(options.folder.as_deref().map(|folder: &Path| format!("--folder {}", shell_word(folder))));
     words.extend(options.ownership.owned.iter().map(|host| format!("--i-own-this-target {host}")));
     words.join(" ")
 }
 
+/// A path as a word of a shell line.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+fn result_path(options: &BenchCompareArgs, scenario: &str) -> PathBuf {
+    options.output.join(format!("{scenario}.json"))
+}
+
 /// Writes and prints a result; returns how many aims were missed.
 fn report(result: &ResultFile, options: &BenchCompareArgs) -> anyhow::Result<usize> {
-    let path = options.output.join(format!("{}.json", result.name));
+    let path = result_path(options, &result.name);
     result_files::save(&path, result)?;
     match options.json {
         true => writeln!(output(), "{}", serde_json::to_string(result).context("writing JSON")?)?,
@@ -181,6 +200,12 @@ mod tests {
         let given = options("mailrace bench compare a.toml --quick --shrink 4 --rounds 3 --json --output x");
         let line = command_line(&given, "many");
         assert_eq!(line, "mailrace bench compare a.toml --scenario many --rounds 3 --quick --shrink 4");
+    }
+
+    #[test]
+    fn paths_of_a_command_line_are_one_word_each() {
+        assert_eq!(shell_word(Path::new("/srv/a-b_1.toml")), "/srv/a-b_1.toml");
+        assert_eq!(shell_word(Path::new("our servers/it's.toml")), r"'our servers/it'\''s.toml'");
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn exit_code_of_compare(fault: &CompareError) -> Option<u8> {
 fn exit_code_of_result_file(fault: &ResultFileError) -> Option<u8> {
     match fault {
         ResultFileError::System { .. } => None,
+        ResultFileError::Other { .. } => Some(USAGE),
         ResultFileError::Invalid { .. }
         | ResultFileError::Format { .. }
         | ResultFileError::Empty { .. }

@@ -5,7 +5,7 @@
 
 mod configuration;
 mod delivery;
-mod load_report;
+mod sink_report;
 mod trial;
 
 use std::fmt;

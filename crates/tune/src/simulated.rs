@@ -43,7 +43,7 @@ impl Trial for Simulated {
 
 /// A run of 1,000 messages at this rate, of which the server's CPU is half the time.
 pub(crate) fn run_at(rate: f64) -> Run {
-    Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: 500.0 / rate, ..Run::default() }
+    Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: Some(500.0 / rate), ..Run::default() }
 }
 
 /// A number with the standard normal distribution (Box and Muller).

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use compare::{Descendants, ProcessIdentity, send_signal};
 use rustix::process::Signal;
 
-use super::processes::{ServerProcesses, send_signal};
 use crate::BenchError;
 use crate::signals::StopSignal;
 
@@ -41,7 +41,8 @@ pub(super) struct ServerStart<'a> {
     pub(super) ready: SocketAddr,
     /// How long it may take to greet.
     pub(super) ready_within: Duration,
-    pub(super) server_processes: &'a ServerProcesses,
+    /// All of them belong to the server, however often it forks.
+    pub(super) server_processes: &'a Descendants,
     pub(super) stop_signal: &'a StopSignal,
 }
 
@@ -76,7 +77,7 @@ impl<'a> TrialServer<'a> {
         if !greets {
             return Err(BenchError::Unavailable(format!("the server did not greet at {ready} within {within:?}")));
         }
-        if server.start.server_processes.alive()?.is_empty() {
+        if running(server.start.server_processes)?.is_empty() {
             return Err(nothing_proved(format_args!("the process that greets at {ready} was not started by --start")));
         }
         Ok(server)
@@ -95,9 +96,9 @@ impl<'a> TrialServer<'a> {
         let until = Instant::now() + TERMINATE_TIME_MAX;
         let mut terminated = HashSet::new();
         while Instant::now() < until {
-            let Some(&first) = self.start.server_processes.alive()?.first() else { break };
+            let Some(&first) = running(self.start.server_processes)?.first() else { break };
             if terminated.insert(first) {
-                send_signal(Signal::TERM, first).map_err(BenchError::system("ending the server"))?;
+                send_signal(first, Signal::TERM).map_err(BenchError::system("ending the server"))?;
             }
             self.start.stop_signal.wait(POLL_INTERVAL, || false)?;
         }
@@ -127,10 +128,14 @@ fn output(log: Option<&Path>) -> Result<OwnedFd, BenchError> {
     file.map(OwnedFd::from).map_err(BenchError::system(format_args!("opening the server's log {}", path.display())))
 }
 
-fn kill_all(server_processes: &ServerProcesses) -> Result<(), BenchError> {
+fn running(server_processes: &Descendants) -> Result<Vec<ProcessIdentity>, BenchError> {
+    server_processes.running().map_err(BenchError::system("looking for the server's processes in /proc"))
+}
+
+fn kill_all(server_processes: &Descendants) -> Result<(), BenchError> {
     let until = Instant::now() + KILL_TIME_MAX;
     loop {
-        let alive = server_processes.alive()?;
+        let alive = running(server_processes)?;
         if alive.is_empty() {
             return Ok(());
         }
@@ -138,7 +143,7 @@ fn kill_all(server_processes: &ServerProcesses) -> Result<(), BenchError> {
             return Err(BenchError::Unavailable(format!("{} processes of the server survive SIGKILL", alive.len())));
         }
         for process in alive {
-            send_signal(Signal::KILL, process).map_err(BenchError::system("killing the server"))?;
+            send_signal(process, Signal::KILL).map_err(BenchError::system("killing the server"))?;
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,4 +1,4 @@
-//! When a run ends: all work is done, its time is over, or SIGINT or SIGTERM arrived.
+//! When a run ends: all work is done, its time is over, or a signal of the operator arrived.
 //!
 //! Each phase checks this before each step (one file, or one batch of a log) and finishes the step
 //! it has begun. Once the condition is met it stays met, so later phases do nothing. The report

@@ -29,7 +29,7 @@ pub enum CommandTemplate {
 }
 
 /// A value of a sweep as text; numbers may be written without quotes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SweepValue(pub String);
 
 /// When a system is ready: templates of [`crate::ready::Ready`].
@@ -109,6 +109,12 @@ impl TryFrom<String> for Name {
 }
 
 impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for SweepValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

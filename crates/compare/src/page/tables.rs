@@ -4,9 +4,9 @@
 use crate::against::{Change, ChangeVerdict};
 use crate::numbers::{short, whole};
 use crate::page::grid::{Cell, Grid, Head};
-use crate::result::{Case, Comparison, Figure, Limit, ResultFile, Run, Table};
+use crate::result::{Case, Comparison, Figure, ResultFile, Run, Table};
 use crate::statistics::median;
-use crate::words::{figure_name, limit_name, plural, sentence_case, shown_scale, systems_compared};
+use crate::words::{figure_name, limit_name, plural, sentence_case, shown_scale, systems_compared, usual_limit};
 
 /// What has a column in the tables of medians and rounds.
 enum Measure<'a> {
@@ -101,7 +101,7 @@ pub(super) fn medians(file: &ResultFile) -> Grid {
             let values: Vec<f64> = case.runs(system).filter_map(|run| measure.of(run)).collect();
             measure.cell(median(&values))
         }));
-        row.extend(has_limit.then(|| Cell::Text(usual_limit(case, system))));
+        row.extend(has_limit.then(|| Cell::Text(usual_limit(case, system).unwrap_or_default())));
         row
     };
     let systems = file.system_names();
@@ -196,18 +196,6 @@ fn has_limits(file: &ResultFile) -> bool {
 
 fn case_head(file: &ResultFile) -> Head {
     Head::text(file.case_name.as_deref().map_or_else(|| "Case".to_owned(), sentence_case))
-}
-
-/// What limited most runs, and how many of them.
-fn usual_limit(case: &Case, system: &str) -> String {
-    let count = |limit: Limit| case.runs(system).filter(|run| run.limit == Some(limit)).count();
-    let counted = Limit::ALL.into_iter().map(|limit| (count(limit), limit));
-    match counted.max_by_key(|(count, _)| *count) {
-        Some((count, limit)) if count > 0 => {
-            format!("{} ({count} of {})", limit_name(limit), case.runs(system).count())
-        }
-        _ => String::new(),
-    }
 }
 
 fn looks_like_figure(text: &str) -> bool {

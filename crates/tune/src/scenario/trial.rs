@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use compare::error::CompareError;
 use compare::interrupt::Interrupt;
+use compare::load_report::LoadReport;
 use compare::measure::{LoadOutcome, measure_run_with_late_work, settle};
 use compare::process::{Launch, Server, run_command};
 use compare::ready::Ready;
@@ -18,7 +19,7 @@ use toml::Table;
 
 use super::configuration::{Place, derive, pages_folder};
 use super::delivery::{await_empty_queue, delivered_messages};
-use super::load_report::{LoadReport, sink_messages};
+use super::sink_report::sink_messages;
 use super::{Load, Scenario, path_text};
 use crate::setting_path::parse_value;
 use crate::target::Target;
@@ -30,6 +31,8 @@ const START_TIME_MAX: Duration = Duration::from_secs(60);
 const LATE_WORK_TIME: Duration = Duration::from_millis(100);
 /// How long a sink may take to end.
 const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+/// The threads of a load.
+const LOAD_THREADS: u32 = 1;
 /// What a load may take longer than it was told: work in progress is finished.
 const LOAD_TIME_EXTRA: Duration = Duration::from_secs(120);
 /// A run waits this many times as long as its load lasts until everything is delivered. What is not delivered then
@@ -177,7 +180,7 @@ impl ServerTrial {
         let (mut server, port) = self.start_server(folder, value)?;
         settle(Duration::ZERO, &self.interrupt)?;
         let load = || self.put_under_load(port, folder, value, sink);
-        let run = measure_run_with_late_work(server.group(), folder, &self.interrupt, LATE_WORK_TIME, load)?;
+        let run = measure_run_with_late_work(Some(server.group()), folder, &self.interrupt, LATE_WORK_TIME, load)?;
         server.check_running()?;
         // Its data is thrown away, so nothing has to be finished.
         server.stop(Duration::ZERO)?;
@@ -256,11 +259,11 @@ impl ServerTrial {
             Err(CompareError::Failed(text)) => (report_of_failed_load(folder).ok_or_else(|| fault(&text))?, 0.0),
             Err(error) => return Err(error),
         };
-        let report = LoadReport::parse(&output).map_err(|text| fault(&text))?;
+        let report = LoadReport::parse(&output).map_err(|text| fault(&format!("the output of the load is {text}")))?;
         if let Some(text) = report.fault() {
             return Err(fault(&text));
         }
-        let outcome = report.outcome(cpu_seconds);
+        let outcome = report.outcome(cpu_seconds, LOAD_THREADS);
         if !self.settings.scenario.delivers() {
             return Ok(outcome);
         }
