@@ -58,7 +58,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
     let mut line = TerminalLine::new();
     let measured = tune::measure(plan, &mut trial, &mut line);
     line.end();
-    let description = inputs.description(args.knob.clone(), &trial, &line);
+    let description = inputs.description(args.knob.clone(), &trial, &line).map_err(run_failed)?;
     trial.finish().map_err(run_failed)?;
     let measured = measured.map_err(run_failed)?;
     let text = match args.runs.json {
@@ -92,7 +92,7 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     let mut line = TerminalLine::new();
     let found = tune::search(plan, &mut trial, &mut line);
     line.end();
-    let mut description = inputs.description(args.parameter.to_string(), &trial, &line);
+    let mut description = inputs.description(args.parameter.to_string(), &trial, &line).map_err(run_failed)?;
     description.notes.insert(0, what);
     trial.finish().map_err(run_failed)?;
     let curve = found.map_err(run_failed)?;
@@ -182,13 +182,18 @@ impl<'a> Inputs<'a> {
         ServerTrial::new(settings, target, interrupt, queue_counter(), changes).map_err(run_failed)
     }
 
-    fn description(&self, subject: String, trial: &ServerTrial, line: &TerminalLine) -> Description {
+    fn description(
+        &self,
+        subject: String,
+        trial: &ServerTrial,
+        line: &TerminalLine,
+    ) -> Result<Description, TrialError> {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let notes = [
             "Each run had a server of its own, with an empty spool, and the load came from the same machine.",
             "The intervals may be looked at after every round; they hold the true median with at least 95 %.",
         ];
-        Description {
+        Ok(Description {
             subject,
             scenario: self.args.scenario.to_string(),
             unit: self.args.scenario.unit().to_owned(),
@@ -197,9 +202,9 @@ impl<'a> Inputs<'a> {
             seconds: line.begun.elapsed().as_secs_f64(),
             machine: machine::describe(self.lane, env!("CARGO_PKG_VERSION"), machine::cpu_source()),
             load_command: trial.load_command(),
-            configuration: trial.base_configuration(),
+            configuration: trial.base_configuration()?,
             notes: notes.map(str::to_owned).into(),
-        }
+        })
     }
 }
 

@@ -120,9 +120,12 @@ impl ServerTrial {
     }
 
     /// The configuration of the server, before anything is varied.
-    #[must_use]
-    pub fn base_configuration(&self) -> String {
-        self.base(&self.run_folder(), None).to_string()
+    ///
+    /// # Errors
+    ///
+    /// None in practice: the operator's configuration was checked.
+    pub fn base_configuration(&self) -> Result<String, TrialError> {
+        Ok(self.isolated(&self.settings.configuration, &self.run_folder(), None)?.to_string())
     }
 
     /// Puts values of the host back, and removes the folder.
@@ -140,18 +143,28 @@ impl ServerTrial {
         self.folder.path().join("run")
     }
 
-    fn base(&self, folder: &Path, sink: Option<u16>) -> Table {
+    fn isolated(&self, operator: &Table, folder: &Path, sink: Option<u16>) -> Result<Table, TrialError> {
         let is_root = rustix::process::geteuid().is_root();
         let place = Place { folder, is_root, working_folder: &self.working_folder, sink };
-        derive(&self.settings.configuration, self.settings.scenario, &place)
+        derive(operator, self.settings.scenario, &place).map_err(TrialError::Failed)
     }
 
+    /// The value is set before the run is isolated, so that no value leads out of it: not to a real next hop, nor into
+    /// real mailboxes.
     fn configuration(&self, value: &str, folder: &Path, sink: Option<u16>) -> Result<Table, TrialError> {
-        let mut table = self.base(folder, sink);
-        if let Target::Setting(path) = &self.target {
-            path.set(&mut table, parse_value(value)).map_err(TrialError::Failed)?;
+        let mut operator = self.settings.configuration.clone();
+        let Target::Setting(path) = &self.target else { return self.isolated(&operator, folder, sink) };
+        let value = parse_value(value);
+        path.set(&mut operator, value.clone()).map_err(TrialError::Failed)?;
+        let table = self.isolated(&operator, folder, sink)?;
+        match path.find(&table) == Some(&value) {
+            true => Ok(table),
+            false => Err(TrialError::Failed(format!(
+                "{path} cannot be measured with {}: its runs leave it out, or have a value of their own, so that nothing \
+                 leads out of them",
+                self.settings.scenario
+            ))),
         }
-        Ok(table)
     }
 
     fn load_words(&self, port: u16, connections: u64, folder: &Path) -> Vec<String> {
@@ -411,12 +424,42 @@ mod tests {
     }
 
     #[test]
+    fn no_value_leads_out_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = "[[table]]\nname = \"people\"\ntype = \"static\"\nvalues = [\"a\"]\n";
+        for (scenario, setting, value) in [
+            (Scenario::Relay, "transport.smtp.next_hop", "other.example:25"),
+            (Scenario::Relay, "transport.smtp", "{ next_hop = \"other.example:25\" }"),
+            (Scenario::Relay, "transport.smtp.type", "lmtp"),
+            (Scenario::Relay, "route.\"*\".next_hop", "other.example:25"),
+            (Scenario::Relay, "hostname", "other.example"),
+            (Scenario::Relay, "domain.\"bench.test\".transport", "maildir"),
+            (Scenario::DeliverMaildir, "transport.maildir.path", "/srv/mail/{local}"),
+            (Scenario::DeliverMaildir, "transport.maildir.places", "people"),
+            (Scenario::DeliverMaildir, "transport.maildir.root", "/srv/mail"),
+            (Scenario::Lookup, "queue.local.concurrency", "5"),
+            (Scenario::Lookup, "queue.standard.concurrency", "5"),
+            (Scenario::AcceptMany, "queue.bulk.concurrency", "5"),
+            (Scenario::AcceptMany, "limits", "5"),
+            (Scenario::AcceptMany, "spool", "{ lanes = [\"/srv/a\"] }"),
+        ] {
+            let recipients_from = Some("addresses".into());
+            let settings = RunSettings { recipients_from, ..settings(scenario, table, folder.path()) };
+            let target = Target::Setting(setting.parse().unwrap());
+            let queued: QueueCounter = Box::new(|_| Ok(0));
+            let trial = ServerTrial::new(settings, target, Interrupt::default(), queued, None).unwrap();
+            let error = trial.check(value).unwrap_err().to_string();
+            assert!(error.contains("cannot be measured") || error.contains("is no section"), "{setting}: {error}");
+        }
+    }
+
+    #[test]
     fn runs_have_their_folder_beside_the_spool_and_leave_nothing() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("spool")).unwrap();
         let mut trial = trial(Scenario::AcceptMany, "", "threads", folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        assert!(trial.base_configuration().contains(&path_text(folder.path())));
+        assert!(trial.base_configuration().unwrap().contains(&path_text(folder.path())));
         assert!(matches!(trial.run("1"), Err(TrialError::Failed(text)) if text.starts_with("a run with 1 failed: ")));
         trial.finish().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
