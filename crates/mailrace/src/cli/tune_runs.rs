@@ -83,7 +83,8 @@ pub struct TuneRunArgs {
     /// File with one recipient address on each line, for the scenario lookup
     #[arg(long, value_name = "FILE")]
     pub recipients_from: Option<PathBuf>,
-    /// The folder for the data of the runs, which are removed. Default: beside the spool
+    /// The folder for the data of the runs, which are removed. Default: beside the spool; for root,
+    /// the nearest folder above it on the same disk that is root's
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// End after this time even if nothing is decided

@@ -91,10 +91,10 @@ impl ServerTrial {
         check_scenario(&settings)?;
         let working_folder = std::env::current_dir().map_err(failed("finding the working folder"))?;
         let parent = match &settings.folder {
-            Some(folder) => folder.clone(),
-            None => folder_beside(&settings.lane)?,
+            Some(folder) => chosen_folder(working_folder.join(folder))?,
+            None => folder_beside(&settings.lane, can_write_safely)?,
         };
-        let folder = make_folder(&working_folder.join(parent))?;
+        let folder = make_folder(&parent)?;
         Ok(ServerTrial { settings, target, folder, working_folder, interrupt, queued, changes })
     }
 
@@ -319,22 +319,59 @@ fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
     }
 }
 
-/// A folder on the file system of the lane: the one above it, or the nearest above it that exists.
-fn folder_beside(lane: &Path) -> Result<PathBuf, TrialError> {
+/// The folder that the operator named.
+fn chosen_folder(folder: PathBuf) -> Result<PathBuf, TrialError> {
+    match can_write_safely(&folder).map_err(failed("looking at the folder of the runs"))? {
+        true => Ok(folder),
+        false => Err(TrialError::Failed(format!(
+            "{}, or a folder above it, belongs to another user, who could replace what root writes there: name a folder \
+             of root's with --folder",
+            folder.display()
+        ))),
+    }
+}
+
+/// A folder on the file system of the lane, which need not exist: the nearest above it in which this process can write
+/// safely.
+fn folder_beside(lane: &Path, is_safe: fn(&Path) -> std::io::Result<bool>) -> Result<PathBuf, TrialError> {
+    let looking = || failed("looking at the spool");
     let lane = std::path::absolute(lane).map_err(failed("finding the spool"))?;
     let existing = lane.ancestors().find(|folder| folder.is_dir()).unwrap_or(&lane);
-    if existing != lane {
-        return Ok(existing.to_owned());
-    }
-    let above = lane.parent().unwrap_or(&lane);
-    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(failed("looking at the spool"));
-    if device(above)? == device(&lane)? {
-        return Ok(above.to_owned());
+    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(looking());
+    let disk = device(existing)?;
+    for folder in existing.ancestors().skip(usize::from(existing == lane)) {
+        if device(folder)? != disk {
+            break;
+        }
+        if is_safe(folder).map_err(looking())? {
+            return Ok(folder.to_owned());
+        }
     }
     Err(TrialError::Failed(format!(
-        "{} is a file system of its own: name a folder on it with --folder, in which the runs have theirs",
+        "the file system of {} has no folder above it in which runs can have theirs, of this user alone: name one on that \
+         disk with --folder",
         lane.display()
     )))
+}
+
+/// Whether no other user can replace what this process makes in a folder. Only root has to ask: everybody else writes
+/// with rights that the owner of the folder gave.
+fn can_write_safely(folder: &Path) -> std::io::Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(true);
+    }
+    for folder in fs::canonicalize(folder)?.ancestors() {
+        if !is_roots_alone(&fs::metadata(folder)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// In a folder with the sticky bit, only the owner of a file can rename or remove it.
+fn is_roots_alone(folder: &fs::Metadata) -> bool {
+    let (is_writable, is_sticky) = (folder.mode() & 0o022 != 0, folder.mode() & 0o1000 != 0);
+    folder.uid() == 0 && (!is_writable || is_sticky)
 }
 
 /// A new folder that other users can enter, since the server may give up root.
@@ -463,6 +500,41 @@ mod tests {
         assert!(matches!(trial.run("1"), Err(TrialError::Failed(text)) if text.starts_with("a run with 1 failed: ")));
         trial.finish().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_replace_is_passed_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let lane = folder.path().join("mail/spool");
+        fs::create_dir_all(&lane).unwrap();
+        let is_safe = |path: &Path| Ok(!path.ends_with("mail"));
+        assert_eq!(folder_beside(&lane, is_safe).unwrap(), folder.path());
+        assert_eq!(folder_beside(&lane.join("new"), is_safe).unwrap(), lane);
+        assert_eq!(folder_beside(&folder.path().join("mail/new"), is_safe).unwrap(), folder.path());
+        let error = folder_beside(&lane, |_| Ok(false)).unwrap_err().to_string();
+        assert!(error.contains("--folder"), "{error}");
+    }
+
+    /// Only root can give a folder away, and only for root is it dangerous.
+    #[test]
+    fn root_writes_only_where_others_cannot() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        assert!(can_write_safely(&inner).unwrap());
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!can_write_safely(&inner).unwrap(), "others can rename it");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(can_write_safely(&inner).unwrap());
+        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+        assert!(!can_write_safely(&inner).unwrap(), "its owner can rename it");
+        let chosen = RunSettings { folder: Some(inner), ..settings(Scenario::AcceptMany, "", folder.path()) };
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        let refused = ServerTrial::new(chosen, Target::Sessions, Interrupt::default(), queued, None).err().unwrap();
+        assert!(refused.to_string().contains("another user"), "{refused}");
     }
 
     #[test]
