@@ -1,8 +1,9 @@
 //! Runs of a real server: it is started with one value of what is varied, put under load, and removed with all of its
 //! data.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -119,13 +120,14 @@ impl ServerTrial {
         format!("mailrace {}", self.load_words(0, self.settings.connections, &folder).join(" "))
     }
 
-    /// The configuration of the server, before anything is varied.
+    /// The configuration of the server, before anything is varied, without its secrets.
     ///
     /// # Errors
     ///
     /// None in practice: the operator's configuration was checked.
     pub fn base_configuration(&self) -> Result<String, TrialError> {
-        Ok(self.isolated(&self.settings.configuration, &self.run_folder(), None)?.to_string())
+        let table = self.isolated(&self.settings.configuration, &self.run_folder(), None)?;
+        Ok(config::without_secrets(&table.to_string()))
     }
 
     /// Puts values of the host back, and removes the folder.
@@ -186,7 +188,7 @@ impl ServerTrial {
         };
         let configuration = self.configuration(value, folder, sink_port);
         let text = configuration.map_err(|error| CompareError::Failed(error.to_string()))?.to_string();
-        write(&folder.join("mailrace.toml"), &text)?;
+        write_private(&folder.join("mailrace.toml"), &text)?;
         let (mut server, port) = self.start_server(folder, value)?;
         settle(Duration::ZERO, &self.interrupt)?;
         let load = || self.put_under_load(port, folder, value, sink);
@@ -401,6 +403,14 @@ fn write(path: &Path, text: &str) -> Result<(), CompareError> {
     fs::write(path, text).map_err(CompareError::system(format!("writing {}", path.display())))
 }
 
+/// Writes a new file that only this user can read: the configuration has the passwords of tables. The server reads it
+/// before it gives up root.
+fn write_private(path: &Path, text: &str) -> Result<(), CompareError> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = created.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(CompareError::system(format!("writing {}", path.display())))
+}
+
 fn report_of_failed_load(folder: &Path) -> Option<String> {
     fs::read_to_string(folder.join("load.out")).ok().filter(|output| !output.is_empty())
 }
@@ -535,6 +545,23 @@ mod tests {
         let queued: QueueCounter = Box::new(|_| Ok(0));
         let refused = ServerTrial::new(chosen, Target::Sessions, Interrupt::default(), queued, None).err().unwrap();
         assert!(refused.to_string().contains("another user"), "{refused}");
+    }
+
+    #[test]
+    fn secrets_are_not_shown_and_only_this_user_can_read_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = "[[table]]\nname = \"people\"\ntype = \"ldap\"\nurl = \"ldap://user:hunter2@127.0.0.1\"\n\
+                     base = \"o=x\"\npassword = \"hunter2\"\n";
+        let recipients_from = Some("addresses".into());
+        let settings = RunSettings { recipients_from, ..settings(Scenario::Lookup, table, folder.path()) };
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        let trial = ServerTrial::new(settings, Target::Sessions, Interrupt::default(), queued, None).unwrap();
+        let shown = trial.base_configuration().unwrap();
+        assert!(shown.contains("people") && !shown.contains("hunter2"), "{shown}");
+        let path = folder.path().join("mailrace.toml");
+        write_private(&path, "a").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(write_private(&path, "b").is_err(), "it is not replaced");
     }
 
     #[test]
