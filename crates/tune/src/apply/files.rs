@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The mode of a new folder.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+/// The bits of a mode that are read and restored. Nobody has a configuration that runs with the rights of its owner, and a
+/// planted journal could ask for one.
+const MODE_BITS: u32 = 0o1777;
 /// File systems whose files are values of the kernel: proc and sysfs (statfs(2)).
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 
@@ -44,6 +47,13 @@ pub struct FileOwner {
     pub gid: u32,
 }
 
+impl FileState {
+    /// Whether only this user can have written it.
+    pub(crate) fn is_private(&self) -> bool {
+        self.owner.is_some_and(|owner| is_private(owner.uid, self.mode))
+    }
+}
+
 /// Operations on files. Paths are absolute, and mean a place below the root.
 pub trait Files: Send + Sync {
     /// The file; None if it, or a folder above it, does not exist.
@@ -54,6 +64,8 @@ pub trait Files: Send + Sync {
     fn state(&self, path: &str) -> io::Result<Option<FileState>>;
     /// Whether this folder exists.
     fn is_folder(&self, path: &str) -> bool;
+    /// Whether only this user can change what is in the folder. It must exist.
+    fn is_private_folder(&self, path: &str) -> io::Result<bool>;
     /// Whether the file is a value of the running kernel, which cannot be replaced, only written to.
     fn is_kernel_value(&self, path: &str) -> io::Result<bool>;
     /// Whether this process may replace the file, create it, or write to it if it is a value of the kernel.
@@ -145,11 +157,16 @@ impl Files for RealFiles {
             return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
         }
         let owner = Some(FileOwner { uid: metadata.uid(), gid: metadata.gid() });
-        Ok(Some(FileState { octets, mode: metadata.mode() & 0o7777, owner }))
+        Ok(Some(FileState { octets, mode: metadata.mode() & MODE_BITS, owner }))
     }
 
     fn is_folder(&self, path: &str) -> bool {
         self.open_folder(path, OFlags::PATH).is_ok()
+    }
+
+    fn is_private_folder(&self, path: &str) -> io::Result<bool> {
+        let found = rustix::fs::fstat(self.open_folder(path, OFlags::PATH)?)?;
+        Ok(is_private(found.st_uid, found.st_mode))
     }
 
     fn is_kernel_value(&self, path: &str) -> io::Result<bool> {
@@ -215,7 +232,7 @@ impl Files for RealFiles {
         if let Some(owner) = state.owner.filter(|owner| (owner.uid, owner.gid) != (metadata.uid(), metadata.gid())) {
             rustix::fs::fchown(file.as_fd(), Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
         }
-        rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(state.mode))?;
+        rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(state.mode & MODE_BITS))?;
         file.sync_all()
     }
 
@@ -246,6 +263,11 @@ impl Files for RealFiles {
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
+}
+
+/// Whether what has this owner and this mode is of this user, and nobody else may write to it.
+fn is_private(owner: u32, mode: u32) -> bool {
+    owner == rustix::process::geteuid().as_raw() && mode & 0o022 == 0
 }
 
 /// Only root may give a file to another user.
@@ -335,6 +357,17 @@ mod tests {
         files.remove_folder("/a").unwrap();
         files.remove_folder("/a/b").unwrap();
         assert!(!files.is_folder("/a") && files.state("/a/file").unwrap().is_none());
+    }
+
+    #[test]
+    fn no_file_gets_the_rights_of_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RealFiles::below(folder.path()).unwrap();
+        files.create("/program", &FileState { mode: 0o6755, ..state("x") }).unwrap();
+        let mode = || folder.path().join("program").metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(), 0o755);
+        std::fs::set_permissions(folder.path().join("program"), PermissionsExt::from_mode(0o6755)).unwrap();
+        assert_eq!(files.state("/program").unwrap().unwrap().mode, 0o755);
     }
 
     #[test]

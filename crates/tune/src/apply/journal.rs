@@ -10,7 +10,8 @@
 //! everything that was written there. So a place is put back by one step, and a step that was done already is seen by
 //! what is there.
 //!
-//! The folder belongs to root, not to the user of the server: what is in it is written back as root.
+//! The folder belongs to root, not to the user of the server: what is in it is written back as root. So a journal that
+//! another user can have written is not believed.
 
 use std::io;
 
@@ -93,10 +94,16 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is of another version.
+    /// It cannot be read, is of another version, or another user can have written it.
     pub(crate) fn load(files: &dyn Files, name: JournalName) -> Result<Option<Journal>, ApplyError> {
         let path = name.path();
         let Some(state) = files.state(&path).map_err(doing("reading", &path))? else { return Ok(None) };
+        if !state.is_private() || !files.is_private_folder(STATE_FOLDER).map_err(doing("reading", STATE_FOLDER))? {
+            return Err(ApplyError::Refused(format!(
+                "{path}, or its folder, belongs to another user or can be written by others, so it is not believed: what it \
+                 says would be written with your rights. Look at it, then remove it or take it over"
+            )));
+        }
         let journal: Result<Journal, _> = serde_json::from_slice(&state.octets);
         match journal {
             Ok(journal) if journal.format == FORMAT => Ok(Some(journal)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -56,6 +56,10 @@ impl Files for StoppingFiles {
 
     fn is_folder(&self, path: &str) -> bool {
         self.files.is_folder(path)
+    }
+
+    fn is_private_folder(&self, path: &str) -> io::Result<bool> {
+        self.files.is_private_folder(path)
     }
 
     fn is_kernel_value(&self, path: &str) -> io::Result<bool> {
@@ -344,6 +348,33 @@ fn a_file_that_was_edited_since_is_not_overwritten() {
     assert_eq!(host.text("mine"), edited);
     std::fs::remove_file(host.folder.path().join("mine")).unwrap();
     assert_same(&host, &original, "after the remedy");
+}
+
+/// Another user could have root write any file by it.
+#[test]
+fn a_journal_that_another_user_can_have_written_is_not_believed() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    apply(&host.files(), &host.plan(&["net.core.somaxconn"]).unwrap()).unwrap();
+    let is_refused = || {
+        let refused = revert(&host.files()).unwrap_err();
+        assert!(matches!(&refused, ApplyError::Refused(text) if text.contains("not believed")), "{refused}");
+        assert!(check_finished(&*host.files()).is_err() && plan_revert(&*host.files()).is_err());
+    };
+    for path in ["var/lib/mailrace-tune/journal.json", "var/lib/mailrace-tune"] {
+        let path = host.folder.path().join(path);
+        let former = path.metadata().unwrap().permissions();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(former.mode() | 0o020)).unwrap();
+        is_refused();
+        std::fs::set_permissions(&path, former).unwrap();
+        // Only root can give a file away.
+        if chown(&path, Some(65534), None).is_ok() {
+            is_refused();
+            chown(&path, Some(0), None).unwrap();
+        }
+    }
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
 }
 
 #[test]
