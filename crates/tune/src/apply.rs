@@ -34,7 +34,7 @@ pub use transaction::{Change, ChangeKind};
 use error::doing;
 use journal::{Journal, JournalName, Place, value_word};
 use lines::LineFile;
-use transaction::Transaction;
+use transaction::{Transaction, no_longer_exists};
 
 /// What the operator does after an interruption.
 const UNFINISHED: &str = "an earlier `mailrace tune apply` or `revert` was interrupted: run `mailrace tune revert`, which \
@@ -94,12 +94,16 @@ pub fn plan_revert(files: &dyn Files) -> Result<Plan, ApplyError> {
     let mut plan = Plan::default();
     for name in [JournalName::Temporary, JournalName::Applied] {
         let Some(journal) = Journal::load(files, name)? else { continue };
-        let entries = || journal.entries.iter().filter(|entry| entry.place != Place::Folder);
-        for entry in entries().rev() {
+        let mut paths = Vec::new();
+        for entry in journal.entries.iter().filter(|entry| entry.place != Place::Folder).rev() {
             let now = files.state(&entry.path).map_err(doing("reading", &entry.path))?;
+            // Not even root may create a value of the kernel.
+            if now.is_some() || matches!(entry.place, Place::File(_)) {
+                paths.push(&*entry.path);
+            }
             add_to_preview(&mut plan.preview, &entry.path, &entry.place, now);
         }
-        plan.missing_rights.extend(plan::missing_rights(files, entries().map(|entry| &*entry.path)));
+        plan.missing_rights.extend(plan::missing_rights(files, paths.into_iter()));
     }
     add_steps_after_revert(&mut plan.preview);
     Ok(plan)
@@ -187,7 +191,10 @@ fn add_to_preview(preview: &mut Preview, path: &str, place: &Place, now: Option<
             text: former.as_ref().map(text),
         }),
         Place::Value(former) | Place::Follower(former) => {
-            let now = now.map(|now| value_word(&now.octets)).unwrap_or_default();
+            let Some(now) = now.map(|now| value_word(&now.octets)) else {
+                preview.advice.push(no_longer_exists(path));
+                return;
+            };
             let value = value_word(&former.octets);
             if now != value {
                 preview.values.push(ValueDiff { path: path.to_owned(), former: now, value });

@@ -366,11 +366,16 @@ fn put_back(files: &dyn Files, entry: &Entry, notes: &mut Notes) -> Result<(), A
             restore_value(files, path, former, &now)
         }
         (Place::Value(_), None) => {
-            notes.push(format!("{path} no longer exists"));
+            notes.push(no_longer_exists(path));
             Ok(())
         }
         _ => Ok(()),
     }
+}
+
+/// What is said of a value whose module or device is gone.
+pub(crate) fn no_longer_exists(path: &str) -> String {
+    format!("{path} no longer exists")
 }
 
 /// Values of the kernel are compared by what they mean; in a copy of a host's files, byte by byte.

@@ -436,6 +436,26 @@ fn nothing_is_changed_without_the_right_to_change_everything() {
     assert_same(&host, &original, "missing rights");
 }
 
+/// The folders of /proc/sys deny writing even to root.
+#[test]
+fn a_value_whose_module_is_gone_does_not_keep_the_rest_from_being_put_back() {
+    const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+    let host = TestHost::to_change();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    std::fs::remove_dir_all(host.folder.path().join("etc/sysctl.d")).unwrap();
+    apply(&files, &host.plan(&["net.netfilter.nf_conntrack_max=300000", "vm.swappiness=5"]).unwrap()).unwrap();
+    std::fs::remove_file(host.folder.path().join(&TRACKED[1..])).unwrap();
+    let mut stopping = host.stopping(ENDLESS, true);
+    stopping.forbidden = Some(TRACKED);
+    let files: Arc<dyn Files> = Arc::new(stopping);
+    let plan = plan_revert(&*files).unwrap();
+    assert_eq!(plan.missing_rights, Vec::<String>::new());
+    assert_eq!(plan.preview.advice, [format!("{TRACKED} no longer exists")]);
+    assert_eq!(revert(&files).unwrap()[0], format!("{TRACKED} no longer exists"));
+    assert_eq!(host.text("proc/sys/vm/swappiness"), "60\n");
+    assert!(!host.folder.path().join("etc/sysctl.d").exists());
+}
+
 #[test]
 fn a_configuration_that_would_be_refused_is_not_written() {
     let host = TestHost::to_change();
