@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Larger files are no configuration.
-const FILE_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The mode of a new folder.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// The bits of a mode that are read and restored. Nobody has a configuration that runs with the rights of its owner, and a

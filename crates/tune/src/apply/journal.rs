@@ -19,13 +19,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::{ApplyError, doing};
-use super::files::{FileState, Files};
+use super::files::{FILE_BYTES_MAX, FileState, Files};
 
 /// The folder of the journals, below the root. Not below `data_dir`, which belongs to the user of the server: that
 /// user could have root write any file.
 pub const STATE_FOLDER: &str = "/var/lib/mailrace-tune";
 /// The version of the format.
 const FORMAT: u32 = 1;
+/// The largest journal, so that it can be read again: what is added after the first change, the digests of values, fits
+/// into the rest.
+const JOURNAL_BYTES_MAX: u64 = FILE_BYTES_MAX - (64 << 10);
 /// Passwords in former configurations are nobody's business.
 const JOURNAL_MODE: u32 = 0o600;
 
@@ -116,11 +119,29 @@ impl Journal {
         }
     }
 
+    /// Replaces the journal on the disk, before the changes that it announces.
+    ///
+    /// # Errors
+    ///
+    /// It is too large, or cannot be written.
+    pub(crate) fn announce(&self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+        let octets = self.octets(name)?;
+        if octets.len() as u64 > JOURNAL_BYTES_MAX {
+            return Err(ApplyError::Refused(format!(
+                "the journal, with all files as they were, would be larger than {} KiB: change large files by hand",
+                JOURNAL_BYTES_MAX >> 10
+            )));
+        }
+        self.store(files, name)
+    }
+
+    fn octets(&self, name: JournalName) -> Result<Vec<u8>, ApplyError> {
+        serde_json::to_vec_pretty(self).map_err(io::Error::other).map_err(doing("writing", &name.path()))
+    }
+
     /// Replaces the journal on the disk.
     pub(crate) fn store(&self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
-        let octets = serde_json::to_vec_pretty(self).map_err(io::Error::other);
-        let octets = octets.map_err(doing("writing", &name.path()))?;
-        let state = FileState { octets, mode: JOURNAL_MODE, owner: None };
+        let state = FileState { octets: self.octets(name)?, mode: JOURNAL_MODE, owner: None };
         replace(files, &name.path(), &state)
     }
 

@@ -150,7 +150,7 @@ impl Transaction {
             }
             entries.push(entry);
         }
-        journal.store(&*files, self.name)?;
+        journal.announce(&*files, self.name)?;
         self.journal = journal;
         Ok(entries)
     }

@@ -456,6 +456,21 @@ fn a_value_whose_module_is_gone_does_not_keep_the_rest_from_being_put_back() {
     assert!(!host.folder.path().join("etc/sysctl.d").exists());
 }
 
+/// Base64 makes a file a third larger, and a journal that is too large could not be read again.
+#[test]
+fn what_does_not_fit_into_the_journal_is_not_changed() {
+    let host = TestHost::to_change();
+    let large = format!("{}\n# {}\n", host.config, "x".repeat(3_400_000));
+    host.write(&CONFIG_PATH[1..], large.as_bytes());
+    let original = host.tree();
+    let refused = apply(&host.files(), &host.plan(&["threads"]).unwrap()).unwrap_err();
+    assert!(matches!(&refused, ApplyError::Refused(text) if text.contains("larger than")), "{refused}");
+    assert_same(&host, &original, "a refused change");
+    apply(&host.files(), &host.plan(&["vm.swappiness=5"]).unwrap()).unwrap();
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
 #[test]
 fn a_configuration_that_would_be_refused_is_not_written() {
     let host = TestHost::to_change();
