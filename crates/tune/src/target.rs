@@ -6,11 +6,11 @@ use std::fmt;
 use toml::{Table, Value};
 
 use crate::host::Host;
-use crate::knob::{Knob, KnobGroup, ValueKind, knobs};
+use crate::knob::{Knob, KnobGroup, knobs};
 use crate::read::knob_files;
 use crate::setting_path::SettingPath;
 use crate::settings::ServerSettings;
-use crate::value;
+use crate::value::plain_text;
 
 /// Variables of the server's environment begin with this.
 const ENVIRONMENT: &str = "env.";
@@ -111,9 +111,7 @@ fn named(knob: &Knob, example: &str) -> TargetError {
 
 /// The value that a file of the kernel has: the chosen word, or the words of its line.
 fn host_value(text: &str) -> Option<String> {
-    let value = value::Value::parse(text, ValueKind::Choice, 0)?;
-    let text = value.display(ValueKind::Choice);
-    Some(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+    Some(plain_text(text)).filter(|value| !value.is_empty())
 }
 
 /// The default in the built-in configuration.

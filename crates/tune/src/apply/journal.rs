@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{ApplyError, doing};
 use super::files::{FILE_BYTES_MAX, FileState, Files};
+use crate::value::plain_text;
 
 /// The folder of the journals, below the root. Not below `data_dir`, which belongs to the user of the server: that
 /// user could have root write any file.
@@ -186,11 +187,9 @@ pub(crate) fn digest(octets: &[u8]) -> String {
     Sha256::digest(octets).iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// The text of a value as it is compared: the kernel separates words by tabs, and puts the chosen one in brackets.
+/// The text of a value as it is compared.
 pub(crate) fn value_word(octets: &[u8]) -> String {
-    let text = String::from_utf8_lossy(octets);
-    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word.to_owned());
-    chosen.unwrap_or_else(|| text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+    plain_text(&String::from_utf8_lossy(octets))
 }
 
 #[cfg(test)]
@@ -198,10 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_compared_as_the_kernel_means_them() {
-        assert_eq!(value_word(b"4096\t131072\t6291456\n"), "4096 131072 6291456");
-        assert_eq!(value_word(b"none [mq-deadline] bfq\n"), "mq-deadline");
-        assert_eq!(value_word(b"cubic\n"), "cubic");
+    fn digests_and_temporary_names_are_those_of_earlier_versions() {
         assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(temporary_of("/etc/a.conf"), "/etc/.a.conf.mailrace-tune");
         assert_eq!(temporary_of("/a"), "/.a.mailrace-tune");

@@ -14,6 +14,7 @@ use super::transaction::{Change, ChangeKind};
 use crate::check::{CheckReport, KnobResult, Verdict};
 use crate::host::Host;
 use crate::knob::{ApplyTarget, Knob, Rule, Sureness, ValueKind, knobs};
+use crate::value::choices;
 
 /// Values that the kernel sets to 0 when the other one of the pair is set.
 const PAIRS: [(&str, &str); 2] = [
@@ -394,11 +395,6 @@ fn disk_path(result: &KnobResult) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let (_, attribute) = result.knob.linux.split_once("}/")?;
     (!disk.is_empty() && disk.chars().all(is_plain)).then(|| format!("/sys/block/{disk}/{attribute}"))
-}
-
-/// The words of a value of which one is chosen (`none [mq-deadline] bfq`); None if it is another one.
-fn choices(text: &str) -> Option<impl Iterator<Item = &str>> {
-    text.contains('[').then(|| text.split_ascii_whitespace().map(|word| word.trim_matches(['[', ']'])))
 }
 
 fn bytes(text: &str) -> Option<u64> {
