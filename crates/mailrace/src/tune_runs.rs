@@ -41,7 +41,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
     let before = inputs.before(&target, args)?;
     let values = if args.values.is_empty() { other_values(&before).map_err(usage)? } else { args.values.clone() };
     check_distinct(&before, &values)?;
-    let changes = host_changes(&target, args.yes)?;
+    let changes = host_changes(&target, args.yes, &inputs.settings)?;
     let mut trial = inputs.trial(target, changes)?;
     std::iter::once(&before).chain(&values).try_for_each(|value| trial.check(value).map_err(wrong_value))?;
     let plan = MeasurePlan {
@@ -163,7 +163,10 @@ impl<'a> Inputs<'a> {
     fn before(&self, target: &Target, args: &TuneMeasureArgs) -> anyhow::Result<String> {
         let present = || target.present(&self.operator, self.args.sessions.into(), &self.host);
         args.before.clone().or_else(present).ok_or_else(|| {
-            usage_text(format!("{} has no value at present: name one to compare with, by --before", args.knob))
+            usage_text(format!(
+                "{} has no value at present, or different ones on several disks: name one to compare with, by --before",
+                args.knob
+            ))
         })
     }
 
@@ -218,13 +221,17 @@ fn queue_counter() -> QueueCounter {
 }
 
 /// Values of the host serve other programs too, so they are changed only if the operator says so.
-fn host_changes(target: &Target, is_allowed: bool) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
+fn host_changes(
+    target: &Target,
+    is_allowed: bool,
+    settings: &ServerSettings,
+) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
     match target {
         Target::Host(_) if !is_allowed => Err(usage_text(format!(
             "{target} is a value of this host, which every program uses: it changes while the measurement runs, and \
              is put back afterwards. To allow that, add --yes"
         ))),
-        Target::Host(_) => Ok(Some(Box::new(LiveValues::begin().map_err(exit_error)?))),
+        Target::Host(value) => Ok(Some(Box::new(LiveValues::begin(value, settings).map_err(exit_error)?))),
         _ => Ok(None),
     }
 }

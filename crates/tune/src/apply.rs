@@ -134,7 +134,7 @@ pub fn revert(files: &Arc<dyn Files>) -> Result<Vec<String>, ApplyError> {
 ///
 /// # Errors
 ///
-/// The value is not of the knob's kind, or a file cannot be read.
+/// The value is not of the knob's kind, or the kernel does not offer it; or a file cannot be read.
 pub fn live_changes(
     host: &Host,
     files: &dyn Files,
@@ -144,6 +144,9 @@ pub fn live_changes(
     let request = ApplyRequest { knobs: vec![knob], all_sure: false };
     let config = ConfigFile { path: Err("a measurement changes no file".to_owned()), accepts: &|_| Ok(()) };
     let planned = plan(host, files, report, &request, &config)?;
+    if let Some(reason) = planned.not_changed.first() {
+        return Err(ApplyError::Refused(reason.clone()));
+    }
     Ok(planned.changes.into_iter().filter(|change| !matches!(change.kind, ChangeKind::File(_))).collect())
 }
 

@@ -54,6 +54,6 @@ pub use search::{Curve, RateAt, SearchEnd, SearchPlan, Shape, search};
 pub use search_parameter::SearchParameter;
 pub use setting_path::SettingPath;
 pub use settings::{LdapTable, ServerSettings};
-pub use target::{Target, TargetError, other_values};
+pub use target::{HostValue, Target, TargetError, other_values};
 pub use trial::{HostChanges, Trial, TrialError, Watch};
 pub use value::Value;

@@ -65,6 +65,8 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// The rights that this process lacks.
     pub missing_rights: Vec<String>,
+    /// The knobs that stay as they are, and why; also in the advice of the preview.
+    pub not_changed: Vec<String>,
 }
 
 impl FromStr for KnobRequest {
@@ -280,7 +282,12 @@ impl Planner<'_> {
 
     fn advise(&mut self, result: &KnobResult, how: &str) {
         let subject = if result.subject.is_empty() { String::new() } else { format!(" {}", result.subject) };
-        self.plan.preview.advice.push(format!("{}{subject}: {how}", result.knob.name));
+        self.leave(format!("{}{subject}: {how}", result.knob.name));
+    }
+
+    fn leave(&mut self, reason: String) {
+        self.plan.preview.advice.push(reason.clone());
+        self.plan.not_changed.push(reason);
     }
 
     /// Says why a knob that the operator named is not changed.
@@ -292,7 +299,7 @@ impl Planner<'_> {
             Some(Verdict::Well) if named.value.is_none() => "it is as wanted",
             _ => return,
         };
-        self.plan.preview.advice.push(format!("{}: {text}", named.name));
+        self.leave(format!("{}: {text}", named.name));
     }
 
     /// Notes that one of [`NEXT_STEPS`] is needed.

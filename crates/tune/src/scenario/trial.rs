@@ -99,12 +99,13 @@ impl ServerTrial {
         Ok(ServerTrial { settings, target, folder, working_folder, interrupt, queued, changes })
     }
 
-    /// Checks that the server's configuration is valid with this value, without a run.
+    /// Checks that the host takes this value, or that the server's configuration is valid with it, without a run.
     ///
     /// # Errors
     ///
-    /// It is not; the text has the place and the reason.
+    /// It does not or is not; the text has the place and the reason.
     pub fn check(&self, value: &str) -> Result<(), TrialError> {
+        self.changes.as_ref().map_or(Ok(()), |changes| changes.check(value)).map_err(TrialError::Failed)?;
         let sink = (self.settings.scenario == Scenario::Relay).then_some(25);
         let text = self.configuration(value, &self.run_folder(), sink)?.to_string();
         match Config::parse(&text, &format!("the configuration of a run with {value}"), "localhost") {
@@ -201,7 +202,7 @@ impl ServerTrial {
 
     fn change_host(&mut self, value: &str) -> Result<(), CompareError> {
         match (&self.target, &mut self.changes) {
-            (Target::Host(files), Some(changes)) => changes.set(files, value).map_err(CompareError::Failed),
+            (Target::Host(_), Some(changes)) => changes.set(value).map_err(CompareError::Failed),
             _ => Ok(()),
         }
     }
