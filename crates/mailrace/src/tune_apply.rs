@@ -74,7 +74,7 @@ fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {
     Ok(writeln!(output(), "nothing is changed: add --yes to do it")?)
 }
 
-fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
+pub(crate) fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
     let root = root.unwrap_or(Path::new("/"));
     let files = RealFiles::below(root).with_context(|| format!("opening {}", root.display()))?;
     Ok(Arc::new(files))

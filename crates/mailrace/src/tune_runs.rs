@@ -1,6 +1,6 @@
 //! `mailrace tune measure` and `mailrace tune search`: runs of real servers on this machine, and what they show.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,8 +18,10 @@ use crate::cli::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
-use crate::tune_apply::exit_error;
+use crate::tune_apply::{exit_error, files};
+use crate::tune_command::host;
 use config::LoadedConfig;
+use tune::apply::ApplyError;
 use tune::{
     Description, Host, HostChanges, LiveValues, MeasurePlan, QueueCounter, RunSettings, SearchEnd, SearchPlan,
     ServerSettings, ServerTrial, Shape, Target, TargetError, TrialError, Watch, curve_file, measurement_file,
@@ -36,7 +38,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// The knob or a value is wrong, a run failed, or a signal ended it. An undecided measurement, or one that is not to be
 /// trusted, is an error with the exit code 1.
 pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<()> {
-    let inputs = Inputs::new(loaded, &args.runs)?;
+    let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = Target::parse(&args.knob, &inputs.host, &inputs.settings).map_err(usage)?;
     let before = inputs.before(&target, args)?;
     let values = if args.values.is_empty() { other_values(&before).map_err(usage)? } else { args.values.clone() };
@@ -82,7 +84,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
 /// The parameter or a bound is wrong, a run failed, or a signal ended it. A search that ended early, and a rate that
 /// still rises at the highest value, are errors with the exit code 1.
 pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
-    let inputs = Inputs::new(loaded, &args.runs)?;
+    let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
     let plan = search_plan(args)?;
     check_sessions(&target, plan.high, loaded)?;
@@ -148,11 +150,14 @@ struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    fn new(loaded: &'a LoadedConfig, args: &'a TuneRunArgs) -> anyhow::Result<Inputs<'a>> {
+    /// Looks at the host below `root`, by default the running one, without what a killed measurement left there: its values
+    /// are neither the present ones, nor those to measure other knobs with.
+    fn new(loaded: &'a LoadedConfig, args: &'a TuneRunArgs, root: Option<&Path>) -> anyhow::Result<Inputs<'a>> {
+        end_killed_measurement(root)?;
         let lane = loaded.config.spool.lanes.first().context("the configuration has no lane of the spool")?;
         Ok(Inputs {
             args,
-            host: Host::live(),
+            host: host(root)?,
             settings: ServerSettings::from_config(&loaded.config),
             operator: loaded.text.parse().context("reading the configuration")?,
             started: Timestamp::from(SystemTime::now()),
@@ -208,6 +213,19 @@ impl<'a> Inputs<'a> {
             configuration: trial.base_configuration()?,
             notes: notes.map(str::to_owned).into(),
         })
+    }
+}
+
+fn end_killed_measurement(root: Option<&Path>) -> anyhow::Result<()> {
+    match tune::apply::end_measurement(&files(root)?) {
+        Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Err(ExitError {
+            code: exit::PERMISSION,
+            text: "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts \
+                   them back"
+                .into(),
+        }
+        .into()),
+        ended => ended.map(drop).map_err(exit_error),
     }
 }
 
@@ -307,4 +325,49 @@ fn run_failed(error: TrialError) -> anyhow::Error {
 
 fn negative(text: &str) -> anyhow::Error {
     ExitError { code: exit::NEGATIVE, text: text.into() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+    use config::{Config, ConfigSource};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct MeasureLine {
+        #[command(flatten)]
+        args: TuneMeasureArgs,
+    }
+
+    /// A value of the killed measurement was taken for the present one.
+    #[test]
+    fn the_present_value_is_the_one_before_a_killed_measurement() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/sys/net/core/somaxconn", "8192\n");
+        // "4096" as it was, and the digest of "8192".
+        write(
+            "var/lib/mailrace-tune/measurement.json",
+            r#"{ "format": 1, "is_finished": true, "entries": [{
+                "path": "/proc/sys/net/core/somaxconn",
+                "place": { "value": { "octets": "NDA5Ngo=", "mode": 420, "owner": null } },
+                "written": ["864a936a35324151e1c79c44a2e903ff2497f52fa892282d340585f493c637f0"]
+            }] }"#,
+        );
+        let text = config::DEFAULT.to_owned();
+        let config = Config::parse(&text, "test", "mx.example.org").unwrap();
+        let loaded = LoadedConfig { source: ConfigSource::BuiltIn, text, config };
+        let line = MeasureLine::parse_from(["measure", "net.core.somaxconn", "--scenario", "relay"]);
+        let inputs = Inputs::new(&loaded, &line.args.runs, Some(folder.path())).unwrap();
+        let target = Target::parse(&line.args.knob, &inputs.host, &inputs.settings).unwrap();
+        assert_eq!(inputs.before(&target, &line.args).unwrap(), "4096");
+        assert!(!folder.path().join("var/lib/mailrace-tune").exists());
+    }
 }
