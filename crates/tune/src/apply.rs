@@ -125,6 +125,8 @@ pub fn revert(files: &Arc<dyn Files>) -> Result<Vec<String>, ApplyError> {
     if !plan.missing_rights.is_empty() {
         return Err(lacking(&plan.missing_rights));
     }
+    // Both journals, before anything is changed; the lock ends with this line.
+    Transaction::begin(files.clone(), JournalName::Applied)?.refuse_conflicts()?;
     end_measurement(files)?;
     notes.extend(Transaction::begin(files.clone(), JournalName::Applied)?.undo()?);
     Ok(notes)

@@ -25,6 +25,8 @@ use crate::value::plain_text;
 /// The folder of the journals, below the root. Not below `data_dir`, which belongs to the user of the server: that
 /// user could have root write any file.
 pub const STATE_FOLDER: &str = "/var/lib/mailrace-tune";
+/// Has another text after each start of the host (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The version of the format.
 const FORMAT: u32 = 1;
 /// The largest journal, so that it can be read again: what is added after the first change, the digests of values, fits
@@ -49,6 +51,9 @@ pub(crate) struct Journal {
     format: u32,
     /// All changes were made, and none was put back.
     pub(crate) is_finished: bool,
+    /// The start of the host since which it is true; None if that is unknown, as in a copy.
+    #[serde(default)]
+    boot: Option<String>,
     /// In the order in which they were changed.
     pub(crate) entries: Vec<Entry>,
 }
@@ -91,10 +96,11 @@ impl JournalName {
 
 impl Journal {
     pub(crate) fn new() -> Journal {
-        Journal { format: FORMAT, is_finished: false, entries: Vec::new() }
+        Journal { format: FORMAT, is_finished: false, boot: None, entries: Vec::new() }
     }
 
-    /// Reads the journal; None if there is none.
+    /// Reads the journal; None if there is none. What a measurement set was not kept over a restart of the host, so then
+    /// its values are not in it any more.
     ///
     /// # Errors
     ///
@@ -110,7 +116,12 @@ impl Journal {
         }
         let journal: Result<Journal, _> = serde_json::from_slice(&state.octets);
         match journal {
-            Ok(journal) if journal.format == FORMAT => Ok(Some(journal)),
+            Ok(mut journal) if journal.format == FORMAT => {
+                if name == JournalName::Temporary && journal.boot != boot(files) {
+                    journal.entries.retain(|entry| !matches!(entry.place, Place::Value(_) | Place::Follower(_)));
+                }
+                Ok(Some(journal))
+            }
             Ok(_) => Err(ApplyError::Refused(format!(
                 "{path} is of another version of mailrace: use that version's `mailrace tune revert`"
             ))),
@@ -125,7 +136,8 @@ impl Journal {
     /// # Errors
     ///
     /// It is too large, or cannot be written.
-    pub(crate) fn announce(&self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+    pub(crate) fn announce(&mut self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+        self.boot = boot(files);
         let octets = self.octets(name)?;
         if octets.len() as u64 > JOURNAL_BYTES_MAX {
             return Err(ApplyError::Refused(format!(
@@ -159,6 +171,10 @@ impl Journal {
     pub(crate) fn entry(&mut self, path: &str) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.path == path)
     }
+}
+
+fn boot(files: &dyn Files) -> Option<String> {
+    Some(value_word(&files.state(BOOT_ID).ok()??.octets))
 }
 
 /// Replaces a file, or creates it: it is always as it was or as it should become.

@@ -92,6 +92,21 @@ impl Transaction {
         }
     }
 
+    /// Refuses if somebody changed a place of this journal, or of that of a measurement, which is put back first.
+    pub(crate) fn refuse_conflicts(&self) -> Result<(), ApplyError> {
+        let files = &*self.files;
+        let later = match self.name {
+            JournalName::Applied => Journal::load(files, JournalName::Temporary)?,
+            JournalName::Temporary => None,
+        };
+        let mut conflicts = later.as_ref().map_or(Ok(Vec::new()), |later| conflicts(files, later, None))?;
+        conflicts.extend(self::conflicts(files, &self.journal, later.as_ref())?);
+        match conflicts.is_empty() {
+            true => Ok(()),
+            false => Err(ApplyError::Refused(conflicts.join("\n"))),
+        }
+    }
+
     /// Ends without a change, and leaves nothing behind if there is no journal.
     pub(crate) fn abandon(self) {
         if self.journal.entries.is_empty() {
@@ -107,10 +122,7 @@ impl Transaction {
     /// Somebody changed a place since; then nothing is put back. Or an operation failed; then the rest is put back by
     /// the next call.
     pub(crate) fn undo(&mut self) -> Result<Notes, ApplyError> {
-        let conflicts: Vec<String> = self.conflicts()?;
-        if !conflicts.is_empty() {
-            return Err(ApplyError::Refused(conflicts.join("\n")));
-        }
+        self.refuse_conflicts()?;
         let mut notes = Notes::new();
         if !self.journal.entries.is_empty() {
             self.journal.is_finished = false;
@@ -210,21 +222,6 @@ impl Transaction {
         entry.written.extend(read_back.filter(|digest| !entry.written.contains(digest)));
         Ok(())
     }
-
-    /// The places that somebody else changed. After an interruption, values may be whatever the kernel made of ours, and
-    /// after a measurement they are put back in any case.
-    fn conflicts(&self) -> Result<Vec<String>, ApplyError> {
-        let mut conflicts = Vec::new();
-        for entry in &self.journal.entries {
-            let is_of_apply = self.journal.is_finished && self.name == JournalName::Applied;
-            if entry.place == Place::Folder || !(is_of_apply || matches!(entry.place, Place::File(_))) {
-                continue;
-            }
-            let now = self.files.state(&entry.path).map_err(doing("reading", &entry.path))?;
-            conflicts.extend(conflict(entry, now.as_ref()));
-        }
-        Ok(conflicts)
-    }
 }
 
 impl Entry {
@@ -310,6 +307,25 @@ fn refuse_foreign_temporary(files: &dyn Files, path: &str) -> Result<(), ApplyEr
     }
 }
 
+/// The places that somebody else changed. After an interruption, values may be whatever the kernel made of ours. Places
+/// of a `later` journal are looked at as they will be when that one is put back.
+fn conflicts(files: &dyn Files, journal: &Journal, later: Option<&Journal>) -> Result<Vec<String>, ApplyError> {
+    let mut conflicts = Vec::new();
+    for entry in &journal.entries {
+        if entry.place == Place::Folder || !(journal.is_finished || matches!(entry.place, Place::File(_))) {
+            continue;
+        }
+        let later = later.and_then(|later| later.entries.iter().find(|other| other.path == entry.path));
+        let now = match later.map(|later| &later.place) {
+            Some(Place::File(former)) => former.clone(),
+            Some(Place::Value(former) | Place::Follower(former)) => Some(former.clone()),
+            Some(Place::Folder) | None => files.state(&entry.path).map_err(doing("reading", &entry.path))?,
+        };
+        conflicts.extend(conflict(entry, now.as_ref()));
+    }
+    Ok(conflicts)
+}
+
 /// Why a place cannot be put back; None if it can.
 fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
     let path = &entry.path;
@@ -331,8 +347,8 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             let is_known = former == now || entry.written.contains(&digest(now.as_bytes()));
             (!is_known).then(|| {
                 format!(
-                    "{path} was set to {now} after `mailrace tune apply`: set it to {former}, which it was before, then \
-                     run `mailrace tune revert`"
+                    "{path} was set to {now} after `mailrace tune` had changed it: set it to {former}, which it was \
+                     before, then run `mailrace tune revert`"
                 )
             })
         }

@@ -19,6 +19,9 @@ const CONFIG_PATH: &str = "/etc/mailrace/mailrace.toml";
 /// More steps than anything here takes.
 const ENDLESS: i64 = i64::MAX;
 
+/// Every file and folder with its mode and its content.
+type Tree = BTreeMap<String, (u32, Option<Vec<u8>>)>;
+
 /// The files of a host, which stop at a step as if the process were killed: that step is half done at most, and no later
 /// one is done.
 struct StoppingFiles {
@@ -187,9 +190,8 @@ impl TestHost {
         apply(files, &self.plan_with(&**files, &ApplyRequest::default())?)
     }
 
-    /// Every file and folder with its mode and its content.
-    fn tree(&self) -> BTreeMap<String, (u32, Option<Vec<u8>>)> {
-        let mut tree = BTreeMap::new();
+    fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
         let mut folders = vec![self.folder.path().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -243,7 +245,7 @@ fn after_a_stop_at_any_step_of_apply_a_revert_restores_everything() {
     }
 }
 
-fn assert_same(host: &TestHost, original: &BTreeMap<String, (u32, Option<Vec<u8>>)>, what: &str) {
+fn assert_same(host: &TestHost, original: &Tree, what: &str) {
     let tree = host.tree();
     let differs = |path: &&String| tree.get(*path) != original.get(*path);
     let paths: Vec<&String> = tree.keys().chain(original.keys()).filter(differs).collect();
@@ -564,6 +566,73 @@ fn a_measurement_that_is_stopped_at_any_step_is_ended_by_the_next_command() {
         }
     }
     panic!("a measurement takes more than 100 steps");
+}
+
+impl TestHost {
+    /// Sets a value as a measurement does that is killed before it puts anything back.
+    fn measure_and_be_killed(&self, path: &str, value: &str) {
+        let stopping = Arc::new(self.stopping(ENDLESS, true));
+        let mut changes = TemporaryChanges::begin(stopping.clone()).unwrap();
+        changes.make(&[Change { path: path.into(), kind: ChangeKind::Value(value.into()) }]).unwrap();
+        stopping.left.store(0, Relaxed);
+    }
+}
+
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+
+#[test]
+fn a_value_that_was_set_after_a_killed_measurement_is_not_overwritten() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    host.apply_all(&host.files()).unwrap();
+    host.measure_and_be_killed("/proc/sys/vm/swappiness", "33");
+    host.write("proc/sys/vm/swappiness", b"77\n");
+    let config = host.text(&CONFIG_PATH[1..]);
+    host.write(&CONFIG_PATH[1..], b"# mine\n");
+    let before = host.tree();
+    let refused = revert(&host.files()).unwrap_err().to_string();
+    assert!(refused.contains("swappiness was set to 77") && refused.contains(CONFIG_PATH), "{refused}");
+    assert_same(&host, &before, "a refused revert changes nothing");
+    host.write("proc/sys/vm/swappiness", b"33\n");
+    let refused = revert(&host.files()).unwrap_err().to_string();
+    assert!(refused.contains(CONFIG_PATH), "{refused}");
+    assert_same(&host, &before_with(&before, &host, "proc/sys/vm/swappiness", b"33\n"), "nor does it end a measurement");
+    host.write(&CONFIG_PATH[1..], config.as_bytes());
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
+/// A tree in which one file has another content.
+fn before_with(tree: &Tree, host: &TestHost, path: &str, octets: &[u8]) -> Tree {
+    let mut tree = tree.clone();
+    let file = tree.get_mut(&host.folder.path().join(path).display().to_string()).unwrap();
+    file.1 = Some(octets.to_vec());
+    tree
+}
+
+#[test]
+fn a_killed_measurement_of_what_was_applied_is_put_back_first() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    apply(&files, &host.plan(&["net.core.somaxconn=300"]).unwrap()).unwrap();
+    host.measure_and_be_killed(SOMAXCONN, "400");
+    revert(&files).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
+/// The kernel has other values then, and nothing is left of the measurement.
+#[test]
+fn values_of_a_measurement_before_a_restart_of_the_host_are_left_alone() {
+    let host = TestHost::to_change();
+    host.write("proc/sys/kernel/random/boot_id", b"a\n");
+    host.measure_and_be_killed(SOMAXCONN, "400");
+    host.write("proc/sys/kernel/random/boot_id", b"b\n");
+    host.write(&SOMAXCONN[1..], b"4096\n");
+    assert!(plan_revert(&*host.files()).unwrap().preview.is_empty());
+    assert!(end_measurement(&host.files()).unwrap());
+    assert_eq!(host.text(&SOMAXCONN[1..]), "4096\n");
+    assert!(!host.folder.path().join("var/lib/mailrace-tune").exists());
 }
 
 #[test]
