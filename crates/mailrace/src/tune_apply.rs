@@ -62,6 +62,9 @@ pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
     if !options.yes && !plan.preview.is_empty() {
         return end_without_change(&plan.missing_rights);
     }
+    if !options.yes && tune::apply::has_journal(&*files).map_err(exit_error)? {
+        return Ok(writeln!(output(), "nothing differs, but a journal is left: add --yes to end it")?);
+    }
     // Without a difference there may still be a journal, which ends with this.
     let notes = if options.yes { tune::apply::revert(&files).map_err(exit_error)? } else { Vec::new() };
     notes.iter().try_for_each(|note| writeln!(output(), "{note}"))?;

@@ -37,8 +37,8 @@ use lines::LineFile;
 use transaction::{Transaction, no_longer_exists};
 
 /// What the operator does after an interruption.
-const UNFINISHED: &str = "an earlier `mailrace tune apply` or `revert` was interrupted: run `mailrace tune revert`, which \
-                          puts everything back, then apply again";
+const UNFINISHED: &str = "an earlier `mailrace tune apply` or `revert` was interrupted: run `mailrace tune revert --yes`, \
+                          which puts everything back, then apply again";
 
 /// Makes the changes of a plan.
 ///
@@ -70,6 +70,16 @@ pub fn apply(files: &Arc<dyn Files>, plan: &Plan) -> Result<(), ApplyError> {
 /// It was, or its journal cannot be read.
 pub fn check_finished(files: &dyn Files) -> Result<(), ApplyError> {
     Journal::load(files, JournalName::Applied)?.as_ref().map_or(Ok(()), refuse_unfinished)
+}
+
+/// Whether there is a journal, which [`revert`] ends even if nothing differs from it.
+///
+/// # Errors
+///
+/// One cannot be read.
+pub fn has_journal(files: &dyn Files) -> Result<bool, ApplyError> {
+    let has = |name| Ok::<_, ApplyError>(Journal::load(files, name)?.is_some());
+    Ok(has(JournalName::Temporary)? || has(JournalName::Applied)?)
 }
 
 /// Puts back what a killed measurement left. Returns whether there was any.

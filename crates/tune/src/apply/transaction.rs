@@ -86,7 +86,7 @@ impl Transaction {
                 Ok(()) => format!("{error}. Everything is as it was before"),
                 Err(other) => format!(
                     "{error}. Putting everything back failed too: {other}. Remove the cause, then run \
-                     `mailrace tune revert`"
+                     `mailrace tune revert --yes`"
                 ),
             })),
         }
@@ -338,7 +338,7 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             (!is_known).then(|| {
                 format!(
                     "{path} was edited after `mailrace tune apply`: move it to another name, then run \
-                     `mailrace tune revert`, {then}"
+                     `mailrace tune revert --yes`, {then}"
                 )
             })
         }
@@ -348,7 +348,7 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             (!is_known).then(|| {
                 format!(
                     "{path} was set to {now} after `mailrace tune` had changed it: set it to {former}, which it was \
-                     before, then run `mailrace tune revert`"
+                     before, then run `mailrace tune revert --yes`"
                 )
             })
         }
