@@ -23,8 +23,16 @@ const PAIRS: [(&str, &str); 2] = [
 ];
 /// The scheduler of a disk, below its folder.
 const SCHEDULER: &str = "queue/scheduler";
-/// What the kernel sets anew when the scheduler of a disk changes, beside the folder of that scheduler's own values.
-const SCHEDULER_FOLLOWER: &str = "nr_requests";
+/// What the kernel also changes when a value changes, by the ends of the paths; `{}` stands for what is before them. A
+/// scheduler sets the number of requests and its own values; mq-deadline derives its depth from that number; with huge
+/// pages, khugepaged keeps more memory free; and a chosen congestion control becomes one that all users may choose.
+const FOLLOWERS: [(&str, &str); 5] = [
+    ("queue/scheduler", "{}queue/iosched/"),
+    ("queue/scheduler", "{}queue/nr_requests"),
+    ("queue/nr_requests", "{}queue/iosched/async_depth"),
+    ("/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/vm/min_free_kbytes"),
+    ("/proc/sys/net/ipv4/tcp_congestion_control", "/proc/sys/net/ipv4/tcp_allowed_congestion_control"),
+];
 
 /// What makes a change of the server's unit or configuration apply; an earlier one includes the later ones.
 const NEXT_STEPS: [&str; 3] =
@@ -212,15 +220,6 @@ impl Planner<'_> {
             self.advise(result, &result.how);
             return Ok(());
         };
-        if attribute == SCHEDULER {
-            let folder = format!("{folder}queue");
-            let own = self.host.list(&format!("{folder}/iosched")).unwrap_or_default();
-            let own = own.iter().map(|name| format!("{folder}/iosched/{name}"));
-            let followers = own.chain([format!("{folder}/{SCHEDULER_FOLLOWER}")]);
-            for path in followers.filter(|path| matches!(self.files.state(path), Ok(Some(_)))) {
-                self.plan.changes.push(Change { path, kind: ChangeKind::Follower });
-            }
-        }
         self.add_value(result, &path, value, LineSetting::udev(disk, attribute, value))
     }
 
@@ -239,11 +238,25 @@ impl Planner<'_> {
         if former != value {
             let shown = ValueDiff { path: path.to_owned(), former, value: value.to_owned() };
             self.plan.preview.values.push(shown);
+            self.add_followers(path);
             let kind = ChangeKind::Value(value.to_owned());
             self.plan.changes.push(Change { path: path.to_owned(), kind });
         }
         self.add_line(line);
         Ok(())
+    }
+
+    /// What changes with a value is put back with it.
+    fn add_followers(&mut self, path: &str) {
+        for (end, follower) in FOLLOWERS {
+            let Some(start) = path.strip_suffix(end) else { continue };
+            let follower = follower.replace("{}", start);
+            let names = if follower.ends_with('/') { self.host.list(&follower) } else { Some(vec![String::new()]) };
+            let paths = names.unwrap_or_default().into_iter().map(|name| format!("{follower}{name}"));
+            for path in paths.filter(|path| matches!(self.files.state(path), Ok(Some(_)))) {
+                self.plan.changes.push(Change { path, kind: ChangeKind::Follower });
+            }
+        }
     }
 
     /// The other one of a pair becomes 0 by itself. It is a change of its own, so that it is put back.

@@ -50,6 +50,13 @@ impl StoppingFiles {
     fn set(&self, path: &str, text: &str) {
         std::fs::write(self.folder.join(&path[1..]), text).unwrap();
     }
+
+    /// The same if the host has this value.
+    fn derive(&self, path: &str, text: &str) {
+        if self.folder.join(&path[1..]).exists() {
+            self.set(path, text);
+        }
+    }
 }
 
 impl Files for StoppingFiles {
@@ -128,12 +135,18 @@ impl Files for StoppingFiles {
             true => format!("[{word}]"),
             false => word.to_owned(),
         });
-        let chosen = if is_choice { chosen.collect::<Vec<_>>().join(" ") } else { value.replace(' ', "\t") };
+        let separator = if former.contains('\t') { "\t" } else { " " };
+        let chosen = if is_choice { chosen.collect::<Vec<_>>().join(" ") } else { value.replace(' ', separator) };
         self.set(path, &format!("{chosen}\n"));
         match path {
             "/proc/sys/vm/dirty_ratio" => self.set("/proc/sys/vm/dirty_bytes", "0\n"),
             "/proc/sys/vm/dirty_bytes" => self.set("/proc/sys/vm/dirty_ratio", "0\n"),
             "/sys/block/sda/queue/scheduler" => self.set("/sys/block/sda/queue/nr_requests", "64\n"),
+            "/sys/block/sda/queue/nr_requests" => self.derive("/sys/block/sda/queue/iosched/async_depth", "49\n"),
+            "/sys/kernel/mm/transparent_hugepage/enabled" => self.derive("/proc/sys/vm/min_free_kbytes", "67584\n"),
+            "/proc/sys/net/ipv4/tcp_congestion_control" => {
+                self.derive("/proc/sys/net/ipv4/tcp_allowed_congestion_control", "reno cubic dctcp\n");
+            }
             _ => {}
         }
         Ok(())
@@ -650,6 +663,28 @@ fn values_that_the_kernel_changes_with_others_are_put_back() {
     assert_eq!(host.text("sys/block/sda/queue/nr_requests"), "99\n");
     revert(&files).unwrap();
     assert_same(&host, &original, "pairs and followers");
+}
+
+#[test]
+fn what_the_kernel_derives_from_a_value_is_put_back_after_revert_and_after_a_measurement() {
+    let host = TestHost::to_change();
+    host.write("sys/block/sda/queue/scheduler", b"none [mq-deadline] bfq\n");
+    host.write("sys/block/sda/queue/iosched/async_depth", b"192\n");
+    host.write("proc/sys/vm/min_free_kbytes", b"45056\n");
+    host.write("proc/sys/net/ipv4/tcp_allowed_congestion_control", b"reno cubic\n");
+    let original = host.tree();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    let knobs = ["disk.nr_requests=99", "memory.huge_pages", "net.ipv4.tcp_congestion_control=dctcp"];
+    apply(&files, &host.plan(&knobs).unwrap()).unwrap();
+    assert_eq!(host.text("proc/sys/vm/min_free_kbytes"), "67584\n");
+    revert(&files).unwrap();
+    assert_same(&host, &original, "the revert");
+    let knob = KnobRequest { name: "disk.nr_requests".into(), value: Some("77".into()) };
+    let mut changes = TemporaryChanges::begin(files.clone()).unwrap();
+    changes.make(&live_changes(&host.host(), &*files, &host.check(), knob).unwrap()).unwrap();
+    assert_eq!(host.text("sys/block/sda/queue/iosched/async_depth"), "49\n");
+    drop(changes);
+    assert_same(&host, &original, "the end of the measurement");
 }
 
 /// The setting of a test that is about the configuration alone.
