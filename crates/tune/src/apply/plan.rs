@@ -34,6 +34,9 @@ const FOLLOWERS: [(&str, &str); 5] = [
     ("/proc/sys/net/ipv4/tcp_congestion_control", "/proc/sys/net/ipv4/tcp_allowed_congestion_control"),
 ];
 
+/// What identifies a disk, below its folder: of NVMe, of SCSI and SATA, of virtual disks, of others.
+const DISK_IDENTITIES: [&str; 4] = ["wwid", "device/wwid", "serial", "device/serial"];
+
 /// What makes a change of the server's unit or configuration apply; an earlier one includes the later ones.
 const NEXT_STEPS: [&str; 3] =
     ["systemctl daemon-reload && systemctl restart mailrace", "systemctl restart mailrace", "mailrace reload"];
@@ -207,8 +210,9 @@ impl Planner<'_> {
         if !knob.live {
             self.next(1);
         }
-        let name = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        self.add_value(result, path, &value, LineSetting::sysctl(&name, &value))?;
+        let name = sysctl_name(path);
+        let rival = pair_of(path).map(sysctl_name);
+        self.add_value(result, path, &value, LineSetting { rival, ..LineSetting::sysctl(&name, &value) })?;
         self.add_pair(path)
     }
 
@@ -220,7 +224,28 @@ impl Planner<'_> {
             self.advise(result, &result.how);
             return Ok(());
         };
-        self.add_value(result, &path, value, LineSetting::udev(disk, attribute, value))
+        let line = LineSetting::udev(&self.disk_conditions(disk), attribute, value);
+        self.add_value(result, &path, value, line)
+    }
+
+    /// The conditions of a udev rule that find a disk. Names such as `sda` may be those of other disks after a restart.
+    fn disk_conditions(&mut self, disk: &str) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || " ._:+-".contains(c);
+        let found = DISK_IDENTITIES.iter().find_map(|file| {
+            let text = self.host.read(&format!("/sys/block/{disk}/{file}"))?;
+            let identity = Some(text.trim()).filter(|text| !text.is_empty() && text.chars().all(is_plain))?;
+            Some(format!("ENV{{DEVTYPE}}==\"disk\", ATTR{{{file}}}==\"{identity}\""))
+        });
+        found.unwrap_or_else(|| {
+            let advice = format!(
+                "{disk} has no serial number, so the udev rule finds it by its name, which may be that of another disk \
+                 after a restart"
+            );
+            if !self.plan.preview.advice.contains(&advice) {
+                self.plan.preview.advice.push(advice);
+            }
+            format!("KERNEL==\"{disk}\"")
+        })
     }
 
     /// A value that changes at once, and the line that sets it when the host starts.
@@ -261,13 +286,8 @@ impl Planner<'_> {
 
     /// The other one of a pair becomes 0 by itself. It is a change of its own, so that it is put back.
     fn add_pair(&mut self, path: &str) -> Result<(), ApplyError> {
-        let pair = PAIRS.iter().find_map(|(one, other)| match path {
-            _ if path == *one => Some(*other),
-            _ if path == *other => Some(*one),
-            _ => None,
-        });
         let is_changed = self.plan.changes.last().is_some_and(|change| change.path == path);
-        let Some(other) = pair.filter(|_| is_changed) else { return Ok(()) };
+        let Some(other) = pair_of(path).filter(|_| is_changed) else { return Ok(()) };
         let Some(state) = self.files.state(other).map_err(doing("reading", other))? else { return Ok(()) };
         let former = value_word(&state.octets);
         if former != "0" {
@@ -284,8 +304,13 @@ impl Planner<'_> {
             let names = self.host.list(folder).unwrap_or_default();
             for name in names.iter().filter(|name| name.as_str() > own.1 && name.ends_with(".conf")) {
                 let path = format!("{folder}/{name}");
-                if self.host.read(&path).is_some_and(|text| text.lines().any(|other| line.is_in(other))) {
+                let text = self.host.read(&path).unwrap_or_default();
+                if text.lines().any(|other| line.is_in(other)) {
                     let advice = format!("{}: {path} sets it too and is read later: change it there", line.key);
+                    self.plan.preview.advice.push(advice);
+                }
+                if let Some(rival) = line.rival.as_ref().filter(|_| text.lines().any(|other| line.replaces(other))) {
+                    let advice = format!("{}: {path} sets {rival}, which replaces it, and is read later", line.key);
                     self.plan.preview.advice.push(advice);
                 }
             }
@@ -374,6 +399,19 @@ impl Change {
             ChangeKind::Value(_) => 3,
         }
     }
+}
+
+/// The value that the kernel sets to 0 when this one is set.
+fn pair_of(path: &str) -> Option<&'static str> {
+    PAIRS.iter().find_map(|(one, other)| match path {
+        _ if path == *one => Some(*other),
+        _ if path == *other => Some(*one),
+        _ => None,
+    })
+}
+
+fn sysctl_name(path: &str) -> String {
+    path.trim_start_matches("/proc/sys/").replace('/', ".")
 }
 
 /// What this process may not change, one sentence for each; also the journal, if there is anything to change.

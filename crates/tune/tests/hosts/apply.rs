@@ -687,6 +687,27 @@ fn what_the_kernel_derives_from_a_value_is_put_back_after_revert_and_after_a_mea
     assert_same(&host, &original, "the end of the measurement");
 }
 
+#[test]
+fn what_lasts_over_a_restart_is_what_was_set_last_on_that_disk() {
+    let host = TestHost::to_change();
+    host.write("sys/block/sda/device/wwid", b"\"; RUN+=\"/bin/sh\n");
+    host.write("etc/sysctl.d/99-local.conf", b"vm.dirty_bytes = 1\n");
+    for knob in ["vm.dirty_bytes=64MiB", "vm.dirty_ratio=5", "disk.nr_requests=99", "disk.scheduler.ssd"] {
+        let plan = host.plan(&[knob]).unwrap();
+        match knob {
+            "vm.dirty_ratio=5" => assert!(plan.preview.advice[0].contains("99-local.conf sets vm.dirty_bytes")),
+            "disk.nr_requests=99" => assert!(plan.preview.advice[0].contains("sda has no serial number")),
+            _ => {}
+        }
+        apply(&host.files(), &plan).unwrap();
+    }
+    let sysctl = host.text("etc/sysctl.d/60-mailrace.conf");
+    assert!(sysctl.contains("vm.dirty_ratio = 5") && !sysctl.contains("dirty_bytes"), "{sysctl}");
+    let rules = host.text("etc/udev/rules.d/60-mailrace.rules");
+    let place = |attribute| rules.find(attribute).unwrap();
+    assert!(place("queue/scheduler") < place("queue/nr_requests") && rules.contains("KERNEL==\"sda\""), "{rules}");
+}
+
 /// The setting of a test that is about the configuration alone.
 #[test]
 fn a_configuration_outside_the_root_is_left_alone() {

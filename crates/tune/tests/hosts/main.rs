@@ -105,6 +105,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/block/sda/dev", "8:0\n"),
     ("sys/block/sda/sda1/dev", "8:1\n"),
     ("sys/block/sda/sda2/dev", "8:2\n"),
+    ("sys/block/sda/device/wwid", "naa.5000c500a1b2c3d4\n"),
     ("sys/block/sda/queue/rotational", "0\n"),
     ("sys/block/sda/queue/scheduler", "none [mq-deadline] bfq\n"),
     ("sys/block/sda/queue/iosched/write_expire", "5000\n"),
