@@ -102,7 +102,7 @@ fn number_rule(
         RuleName::SocketMemoryPages => at_least(number, socket_memory_pages(server), kind),
         RuleName::TrackedConnections => at_least(number, tracked_connections(server), kind),
         RuleName::MemoryForServer => at_least(number, memory_for_server(server), kind),
-        RuleName::ProcessorsForServer => at_least(number, server_threads(server, host.processors), kind),
+        RuleName::ProcessorsForServer => processors_for_server(number, server, kind),
         RuleName::Threads => at_most(number, host.processors?, kind),
         RuleName::BodyMemory => between(number, BODY_MEMORY_MIN, host.memory? / 4, kind),
         RuleName::AccessTimes
@@ -142,6 +142,14 @@ fn server_threads(server: &ServerSettings, processors: Option<u64>) -> u64 {
     match server.threads {
         0 => processors.unwrap_or(1).div_ceil(2),
         threads => threads,
+    }
+}
+
+/// With `threads = 0`, the server takes half of the processors that its cgroup allows.
+fn processors_for_server(number: u64, server: &ServerSettings, kind: ValueKind) -> Judgement {
+    match server.threads {
+        0 => Judgement { is_met: true, wanted: "any number".to_owned(), target: String::new(), sureness: None },
+        threads => at_least(number, threads, kind),
     }
 }
 
@@ -243,6 +251,16 @@ mod tests {
         assert_eq!(memory_for_server(&server), all);
         assert_eq!(tracked_connections(&server), all);
         assert!(!between(5, BODY_MEMORY_MIN, 0, ValueKind::Bytes).is_met);
+    }
+
+    /// The server asks for the processors that it may use, which are not all of the host.
+    #[test]
+    fn a_server_that_chooses_its_threads_fits_into_every_quota() {
+        let judged = |threads, number| {
+            processors_for_server(number, &ServerSettings { threads, ..server() }, ValueKind::Integer).is_met
+        };
+        assert!(judged(0, 0) && judged(0, 2) && judged(2, 2));
+        assert!(!judged(3, 2));
     }
 
     #[test]
