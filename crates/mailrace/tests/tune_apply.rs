@@ -153,6 +153,15 @@ fn what_cannot_be_done_has_its_exit_code() {
     assert!(stderr(&refused).contains("symbolic link"), "{}", stderr(&refused));
 }
 
+#[test]
+fn tables_of_a_copied_host_are_not_looked_for_on_this_one() {
+    let host = CopiedHost::new();
+    let table = "\r\n[[table]]\r\nname = \"people\"\r\ntype = \"text\"\r\npath = \"/nowhere/people\"\r\n";
+    host.write("etc/mailrace/mailrace.toml", &format!("{CONFIG}{table}"));
+    let applied = host.run(&["apply", "limits.sessions", "--yes"]);
+    assert_eq!(applied.status.code(), Some(0), "{}", stderr(&applied));
+}
+
 /// Killed between the journal and the first change, `apply` refused, and `revert` had nothing to show.
 #[test]
 fn a_journal_of_changes_that_were_not_made_is_ended_by_revert() {
