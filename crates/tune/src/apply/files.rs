@@ -16,8 +16,6 @@ use serde::{Deserialize, Serialize};
 
 /// Larger files are no configuration.
 pub(crate) const FILE_BYTES_MAX: u64 = 4 << 20;
-/// The mode of a new folder.
-const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 /// The bits of a mode that are read and restored. Nobody has a configuration that runs with the rights of its owner, and a
 /// planted journal could ask for one.
 const MODE_BITS: u32 = 0o1777;
@@ -78,8 +76,8 @@ pub trait Files: Send + Sync {
     /// folder was removed meanwhile.
     fn lock(&self, folder: &str) -> io::Result<Option<OwnedFd>>;
 
-    /// Makes a folder, which must not exist.
-    fn make_folder(&self, path: &str) -> io::Result<()>;
+    /// Makes a folder with this mode, which must not exist.
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()>;
     /// Removes a folder, unless it is missing, is none, or contains something.
     fn remove_folder(&self, path: &str) -> io::Result<()>;
     /// Creates a file, which must not exist, and syncs its content, owner and mode.
@@ -205,11 +203,12 @@ impl Files for RealFiles {
         Ok(is_same.then_some(opened))
     }
 
-    fn make_folder(&self, path: &str) -> io::Result<()> {
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()> {
         let (folder, name) = self.place(path)?;
-        rustix::fs::mkdirat(&folder, name, FOLDER_MODE)?;
+        let mode = Mode::from_raw_mode(mode & MODE_BITS);
+        rustix::fs::mkdirat(&folder, name, mode)?;
         // The umask may have taken bits away.
-        Ok(rustix::fs::chmodat(&folder, name, FOLDER_MODE, AtFlags::empty())?)
+        Ok(rustix::fs::chmodat(&folder, name, mode, AtFlags::empty())?)
     }
 
     fn remove_folder(&self, path: &str) -> io::Result<()> {
@@ -341,7 +340,7 @@ mod tests {
     fn a_file_comes_back_with_its_mode() {
         let folder = tempfile::tempdir().unwrap();
         let files = RealFiles::below(folder.path()).unwrap();
-        files.make_folder("/a").unwrap();
+        files.make_folder("/a", 0o755).unwrap();
         files.create("/a/new", &state("x\r\n")).unwrap();
         files.rename("/a/new", "/a/file").unwrap();
         files.sync_folder("/a").unwrap();
@@ -374,7 +373,7 @@ mod tests {
     fn only_one_has_the_lock_of_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let files = RealFiles::below(folder.path()).unwrap();
-        files.make_folder("/a").unwrap();
+        files.make_folder("/a", 0o711).unwrap();
         let lock = files.lock("/a").unwrap();
         assert!(lock.is_some() && files.lock("/a").unwrap().is_none());
         drop(lock);

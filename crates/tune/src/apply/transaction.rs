@@ -16,6 +16,10 @@ use super::journal::{
 
 /// The mode of a new file.
 const FILE_MODE: u32 = 0o644;
+/// The mode of a new folder.
+const FOLDER_MODE: u32 = 0o755;
+/// The mode of the journal's folder. Whoever can read it can lock it; others may only find out that a journal is missing.
+const STATE_FOLDER_MODE: u32 = 0o711;
 /// How often the lock is tried if another process removes the folder at the same time.
 const LOCK_TRIES: usize = 8;
 
@@ -198,7 +202,7 @@ impl Transaction {
             |entry: &&Entry| entry.place == Place::Folder && Path::new(&change.path).starts_with(&entry.path);
         let folders = self.journal.entries.iter().filter(is_above).map(|entry| &*entry.path);
         for missing in folders.filter(|folder| !files.is_folder(folder)) {
-            files.make_folder(missing).map_err(doing("making", missing))?;
+            files.make_folder(missing, FOLDER_MODE).map_err(doing("making", missing))?;
             sync_folder_of(&*files, missing)?;
         }
         let former = files.state(&change.path).map_err(doing("reading", &change.path))?;
@@ -271,10 +275,12 @@ fn lock(files: &dyn Files) -> Result<OwnedFd, ApplyError> {
             return Err(ApplyError::Refused(format!("{parent}, which holds the journal, does not exist: create it")));
         }
         if !files.is_folder(STATE_FOLDER) {
-            match files.make_folder(STATE_FOLDER) {
+            match files.make_folder(STATE_FOLDER, STATE_FOLDER_MODE) {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 made => made.map_err(doing("making", STATE_FOLDER))?,
             }
+            // What is in it is only found again if its name is on the disk.
+            sync_folder_of(files, STATE_FOLDER)?;
         }
         if let Some(lock) = files.lock(STATE_FOLDER).map_err(doing("locking", STATE_FOLDER))? {
             return Ok(lock);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use tune::ApplyTarget;
@@ -33,6 +33,8 @@ struct StoppingFiles {
     has_kernel: bool,
     /// A file that this process may not write.
     forbidden: Option<&'static str>,
+    /// The folders that were synced, in this order.
+    synced: Mutex<Vec<String>>,
 }
 
 impl StoppingFiles {
@@ -87,8 +89,8 @@ impl Files for StoppingFiles {
         self.files.lock(folder)
     }
 
-    fn make_folder(&self, path: &str) -> io::Result<()> {
-        self.step().and_then(|()| self.files.make_folder(path))
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()> {
+        self.step().and_then(|()| self.files.make_folder(path, mode))
     }
 
     fn remove_folder(&self, path: &str) -> io::Result<()> {
@@ -117,7 +119,8 @@ impl Files for StoppingFiles {
         self.step().and_then(|()| self.files.remove(path))
     }
 
-    fn sync_folder(&self, _: &str) -> io::Result<()> {
+    fn sync_folder(&self, path: &str) -> io::Result<()> {
+        self.synced.lock().unwrap().push(path.to_owned());
         self.step()
     }
 
@@ -181,7 +184,7 @@ impl TestHost {
     fn stopping(&self, left: i64, has_kernel: bool) -> StoppingFiles {
         let files = RealFiles::below(self.folder.path()).unwrap();
         let folder = self.folder.path().to_owned();
-        StoppingFiles { files, folder, left: AtomicI64::new(left), has_kernel, forbidden: None }
+        StoppingFiles { files, folder, left: AtomicI64::new(left), has_kernel, forbidden: None, synced: Mutex::default() }
     }
 
     fn files(&self) -> Arc<dyn Files> {
@@ -519,7 +522,11 @@ fn a_link_in_the_place_of_a_file_is_refused() {
 fn only_one_process_changes_anything() {
     let host = TestHost::to_change();
     let planned = host.plan(&["net.core.somaxconn"]).unwrap();
-    let held = TemporaryChanges::begin(host.files()).unwrap();
+    let stopping = Arc::new(host.stopping(ENDLESS, false));
+    let held = TemporaryChanges::begin(stopping.clone()).unwrap();
+    assert_eq!(*stopping.synced.lock().unwrap(), ["/var/lib"], "the folder is on the disk before its journal");
+    let mode = host.folder.path().join("var/lib/mailrace-tune").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o711, "another user could hold the lock of a folder that it can read");
     let refused = apply(&host.files(), &planned).unwrap_err().to_string();
     assert!(refused.contains("another `mailrace tune`"), "{refused}");
     held.put_back().unwrap();
