@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use mail::printable;
 use tune::apply::{ApplyError, ApplyRequest, ConfigFile, Files, RealFiles};
 use tune::{CheckReport, ServerSettings};
 
@@ -67,13 +68,13 @@ pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
     }
     // Without a difference there may still be a journal, which ends with this.
     let notes = if options.yes { tune::apply::revert(&files).map_err(exit_error)? } else { Vec::new() };
-    notes.iter().try_for_each(|note| writeln!(output(), "{note}"))?;
+    notes.iter().try_for_each(|note| writeln!(output(), "{}", printable(note)))?;
     let result = if plan.preview.is_empty() { "nothing to put back" } else { "everything is as it was" };
     Ok(writeln!(output(), "{result}")?)
 }
 
 fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {
-    missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {missing}"))?;
+    missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {}", printable(missing)))?;
     Ok(writeln!(output(), "nothing is changed: add --yes to do it")?)
 }
 

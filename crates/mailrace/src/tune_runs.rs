@@ -12,7 +12,7 @@ use compare::{machine, result_files};
 use control::RecipientFilter;
 use control::request::ControlRequest;
 use indicatif::{ProgressBar, ProgressStyle};
-use mail::Timestamp;
+use mail::{Timestamp, printable};
 
 use crate::cli::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 use crate::control_client;
@@ -265,7 +265,7 @@ fn check_distinct(before: &str, values: &[String]) -> anyhow::Result<()> {
 }
 
 fn finish(text: &str, file: &ResultFile, path: Option<&Path>) -> anyhow::Result<()> {
-    output().write_all(text.as_bytes())?;
+    text.lines().try_for_each(|line| writeln!(output(), "{}", printable(line)))?;
     let Some(path) = path else { return Ok(()) };
     Ok(result_files::save(path, file)?)
 }

@@ -162,6 +162,18 @@ fn tables_of_a_copied_host_are_not_looked_for_on_this_one() {
     assert_eq!(applied.status.code(), Some(0), "{}", stderr(&applied));
 }
 
+#[test]
+fn what_a_journal_says_does_not_control_the_terminal() {
+    let host = CopiedHost::new();
+    let entry = r#"{ "path": "/etc/a\u001b[31m/b", "place": "folder" }"#;
+    let journal = format!(r#"{{ "format": 1, "is_finished": true, "entries": [{entry}] }}"#);
+    host.write("var/lib/mailrace-tune/journal.json", &journal);
+    host.write("etc/a\u{1b}[31m/b/mine", "");
+    let reverted = host.run(&["revert", "--yes"]);
+    assert!(stdout(&reverted).contains(r"/etc/a\u001b[31m/b stays"), "{}", stdout(&reverted));
+    assert!(!stdout(&reverted).contains('\u{1b}'));
+}
+
 /// Killed between the journal and the first change, `apply` refused, and `revert` had nothing to show.
 #[test]
 fn a_journal_of_changes_that_were_not_made_is_ended_by_revert() {
