@@ -418,7 +418,7 @@ fn three_faults() -> CheckReport {
 fn probes() -> Probes {
     let syncs = SyncTimes { folder: "/spool".into(), count: 50, min_us: 800.0, median_us: 1250.0, max_us: 9000.0 };
     let resolver = ResolverTimes { server: "192.0.2.1:53".parse().unwrap(), count: 5, median_us: Some(12_340.0) };
-    Probes { syncs: vec![syncs], resolver: Some(resolver) }
+    Probes { syncs: vec![syncs], resolver: Some(resolver), failures: vec!["syncs in /\u{1b}: no such folder".into()] }
 }
 
 #[test]
