@@ -202,7 +202,6 @@ pub enum Reader {
     FolderFlags,
     FreeInodes,
     SharedDisk,
-    WriteCache,
     CgroupMemory,
     CgroupProcessors,
     PressureEnabled,

@@ -104,21 +104,6 @@ pub(super) fn shared_disk(survey: &Survey<'_>) -> Observed {
     }))
 }
 
-/// With FUA the disk takes single writes past its cache, so a commit needs no flush.
-pub(super) fn write_caches(survey: &Survey<'_>) -> Vec<Reading> {
-    let disks = survey.spool_disks();
-    let read = |disk: &str, file: &str| survey.host.read(&format!("/sys/block/{disk}/queue/{file}"));
-    let cache = |disk: &str| {
-        let text = read(disk, "write_cache")?.trim().to_owned();
-        let has_fua = text == "write back" && read(disk, "fua").is_some_and(|fua| fua.trim() == "1");
-        Some(Value::text(if has_fua { "write back with FUA".to_owned() } else { text }))
-    };
-    match disks.is_empty() {
-        true => vec![Reading::single(Observed::Unknown)],
-        false => disks.into_iter().map(|disk| Reading::of(disk, Observed::known(cache(disk)))).collect(),
-    }
-}
-
 /// The most lanes that have a disk in common. Lanes whose disks are unknown count by their file system.
 pub(super) fn lanes_on_one_disk(survey: &Survey<'_>) -> Observed {
     let places = |storage: &Storage| match storage.disks.is_empty() {

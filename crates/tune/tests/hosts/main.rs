@@ -265,7 +265,12 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
     ("disk.scheduler.hdd", &[File("sys/block/sda/queue/scheduler", "[none] bfq\n"), ROTATES], &["disk.rotational"]),
     ("disk.write_expire", &[File("sys/block/sda/queue/iosched/write_expire", "60000\n")], &[]),
     ("disk.read_expire", &[File("sys/block/sda/queue/iosched/read_expire", "5000\n")], &[]),
-    ("disk.write_cache", &[File("sys/block/sda/queue/write_cache", "write back\n")], &[]),
+    (
+        "disk.write_cache",
+        // The spool's fdatasync empties the cache all the same.
+        &[File("sys/block/sda/queue/write_cache", "write back\n"), File("sys/block/sda/queue/fua", "1\n")],
+        &[],
+    ),
     ("disk.nr_requests", &[File("sys/block/sda/queue/nr_requests", "4\n")], &[]),
     ("disk.read_ahead", &[File("sys/block/sda/queue/read_ahead_kb", "8192\n")], &[]),
     ("vm.dirty_ratio", &[File("proc/sys/vm/dirty_ratio", "80\n")], &[]),
