@@ -352,6 +352,17 @@ fn some_faults_are_surer_than_their_knob() {
     assert_eq!(sureness("spool.durability", &[cache, Setting("\"commit\"", "\"relaxed\"")]), Some(Sureness::Likely));
 }
 
+#[test]
+fn a_journal_on_a_device_of_its_own_is_not_missing() {
+    for name in ["sdc1", "dm-3"] {
+        let host = TestHost::spoilt(&[Remove("proc/fs/jbd2/sda2-8")]);
+        host.write(&format!("proc/fs/jbd2/{name}/info"), b"");
+        let report = host.check();
+        let result = report.results.iter().find(|result| result.knob.name == "filesystem.journal").unwrap();
+        assert_eq!(result.verdict, Verdict::Unknown, "{name}");
+    }
+}
+
 /// Without a running server its unit says how many files it may open.
 #[test]
 fn the_unit_and_its_drop_ins_say_what_the_server_will_get() {
