@@ -268,6 +268,8 @@ impl Planner<'_> {
             self.plan.changes.push(Change { path: path.to_owned(), kind });
         }
         self.add_line(line);
+        let note = result.knob.note.iter().map(|note| format!("{}: {note}", result.knob.name));
+        self.plan.preview.advice.extend(note);
         Ok(())
     }
 

@@ -461,7 +461,9 @@ fn a_value_whose_module_is_gone_does_not_keep_the_rest_from_being_put_back() {
     let host = TestHost::to_change();
     let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
     std::fs::remove_dir_all(host.folder.path().join("etc/sysctl.d")).unwrap();
-    apply(&files, &host.plan(&["net.netfilter.nf_conntrack_max=300000", "vm.swappiness=5"]).unwrap()).unwrap();
+    let planned = host.plan(&["net.netfilter.nf_conntrack_max=300000", "vm.swappiness=5"]).unwrap();
+    assert!(planned.preview.advice[0].contains("/etc/modules-load.d"), "{:?}", planned.preview.advice);
+    apply(&files, &planned).unwrap();
     std::fs::remove_file(host.folder.path().join(&TRACKED[1..])).unwrap();
     let mut stopping = host.stopping(ENDLESS, true);
     stopping.forbidden = Some(TRACKED);

@@ -123,7 +123,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/devices/system/cpu/cpufreq/policy0/scaling_driver", "acpi-cpufreq\n"),
     ("sys/devices/system/cpu/cpufreq/policy1/scaling_governor", "powersave\n"),
     ("sys/devices/system/cpu/cpufreq/policy1/scaling_driver", "intel_pstate\n"),
-    ("etc/resolv.conf", "# comment\nsearch example.org\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n"),
+    ("etc/resolv.conf", "# comment\nsearch example.org\nnameserver 127.0.0.1\nnameserver 192.0.2.1\n"),
     ("etc/rsyslog.conf", "mail.* -/var/log/mail.log\n"),
     ("etc/rsyslog.d/postfix.conf", "# nothing\n"),
     ("etc/ldap/slapd.conf", SLAPD),
@@ -350,6 +350,8 @@ fn some_faults_are_surer_than_their_knob() {
     assert_eq!(sureness("spool.durability", &[Setting("\"commit\"", "\"relaxed\"")]), Some(Sureness::Sure));
     let cache = File("sys/block/sda/queue/write_cache", "write back\n");
     assert_eq!(sureness("spool.durability", &[cache, Setting("\"commit\"", "\"relaxed\"")]), Some(Sureness::Likely));
+    let relaxed = Setting("\"commit\"", "\"relaxed\"");
+    assert_eq!(sureness("spool.durability", &[ROTATES, relaxed]), Some(Sureness::Likely), "each sync takes a turn");
 }
 
 #[test]
