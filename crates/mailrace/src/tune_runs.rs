@@ -30,6 +30,14 @@ use tune::{
 
 /// How often the line on the terminal shows the time.
 const TICK: Duration = Duration::from_millis(500);
+/// What a reader of results must know.
+const RUNS_NOTE: &str =
+    "Each run had a server of its own, with an empty spool, and the load came from the same machine.";
+const MEASURE_NOTE: &str =
+    "The intervals may be looked at after every round; they hold the true median with at least 95 %.";
+const SEARCH_NOTE: &str = "Each interval by itself holds the true median with 95 %. Which values were run, and how often, \
+                           was chosen by looking at earlier runs, so the best value is flattered; to compare two values, \
+                           use `mailrace tune measure`.";
 
 /// Measures whether other values of a knob are better than the present one.
 ///
@@ -60,7 +68,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
     let mut line = TerminalLine::new();
     let measured = tune::measure(plan, &mut trial, &mut line);
     line.end();
-    let description = inputs.description(args.knob.clone(), &trial, &line).map_err(run_failed)?;
+    let description = inputs.description(args.knob.clone(), &trial, &line, MEASURE_NOTE).map_err(run_failed)?;
     trial.finish().map_err(run_failed)?;
     let measured = measured.map_err(run_failed)?;
     let text = match args.runs.json {
@@ -94,7 +102,7 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     let mut line = TerminalLine::new();
     let found = tune::search(plan, &mut trial, &mut line);
     line.end();
-    let mut description = inputs.description(args.parameter.to_string(), &trial, &line).map_err(run_failed)?;
+    let mut description = inputs.description(args.parameter.to_string(), &trial, &line, SEARCH_NOTE).map_err(run_failed)?;
     description.notes.insert(0, what);
     trial.finish().map_err(run_failed)?;
     let curve = found.map_err(run_failed)?;
@@ -195,12 +203,9 @@ impl<'a> Inputs<'a> {
         subject: String,
         trial: &ServerTrial,
         line: &TerminalLine,
+        intervals_note: &str,
     ) -> Result<Description, TrialError> {
         let words: Vec<String> = std::env::args().skip(1).collect();
-        let notes = [
-            "Each run had a server of its own, with an empty spool, and the load came from the same machine.",
-            "The intervals may be looked at after every round; they hold the true median with at least 95 %.",
-        ];
         Ok(Description {
             subject,
             scenario: self.args.scenario.to_string(),
@@ -211,7 +216,7 @@ impl<'a> Inputs<'a> {
             machine: machine::describe(self.lane, env!("CARGO_PKG_VERSION"), machine::cpu_source()),
             load_command: trial.load_command(),
             configuration: trial.base_configuration()?,
-            notes: notes.map(str::to_owned).into(),
+            notes: [RUNS_NOTE, intervals_note].map(str::to_owned).into(),
         })
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::check::CheckReport;
 use crate::host::Host;
-use crate::knob::{ApplyTarget, Knob};
+use crate::knob::{ApplyTarget, Knob, knobs};
 
 pub use error::ApplyError;
 pub use files::{FileOwner, FileState, Files, RealFiles};
@@ -219,12 +219,17 @@ fn add_to_preview(preview: &mut Preview, path: &str, place: &Place, now: Option<
     }
 }
 
+/// Whether the server reads a value only when it starts.
+fn needs_restart(value: &ValueDiff) -> bool {
+    knobs().iter().any(|knob| !knob.live && knob.linux == value.path)
+}
+
 fn add_steps_after_revert(preview: &mut Preview) {
     let is_unit = |file: &FileDiff| file.path == LineFile::Unit.path();
     let is_config = |file: &FileDiff| LineFile::ALL.iter().all(|own| own.path() != file.path);
     if preview.files.iter().any(is_unit) {
         preview.next_steps.push("systemctl daemon-reload && systemctl restart mailrace".to_owned());
-    } else if preview.files.iter().any(is_config) {
+    } else if preview.files.iter().any(is_config) || preview.values.iter().any(needs_restart) {
         preview.next_steps.push("systemctl restart mailrace".to_owned());
     }
 }

@@ -26,7 +26,7 @@ pub struct TuneMeasureArgs {
     /// Judge by the rate, or by the server's CPU for each message
     #[arg(long, value_enum, default_value = "rate")]
     pub figure: MeasuredFigure,
-    /// The smallest effect that matters; a smaller one is reported as no effect
+    /// The smallest effect that matters: what is surely smaller, and may be none, is no effect
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub effect_min: f64,
     /// End after this many rounds even if nothing is decided

@@ -2,6 +2,8 @@
 //! is replaced where it is; everything else in the file stays as it is. But the scheduler of a disk comes before the disk's
 //! other values, which it would reset, and a value that another one sets to 0 has no line beside that one.
 
+use crate::process::DROP_INS;
+
 /// The first line of a new file.
 const HEADER: &str = "# Written by `mailrace tune apply`; `mailrace tune revert` removes it.";
 
@@ -38,11 +40,11 @@ impl LineFile {
     /// All of them.
     pub(crate) const ALL: [LineFile; 4] = [LineFile::Sysctl, LineFile::Udev, LineFile::Tmpfiles, LineFile::Unit];
 
-    /// Folders and files that can set the same.
+    /// Folders of files that can set the same, where that is decided by their names alone.
     pub(crate) fn others(self) -> &'static [&'static str] {
         match self {
-            LineFile::Sysctl => &["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"],
-            LineFile::Unit => &["/etc/systemd/system/mailrace.service.d"],
+            LineFile::Sysctl => &["/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"],
+            LineFile::Unit => &DROP_INS,
             LineFile::Udev | LineFile::Tmpfiles => &[],
         }
     }

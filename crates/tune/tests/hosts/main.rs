@@ -380,6 +380,13 @@ fn the_unit_and_its_drop_ins_say_what_the_server_will_get() {
     let unit = File("usr/lib/systemd/system/mailrace.service", "[Service]\nLimitNOFILE=262144\n");
     let drop_in = File("etc/systemd/system/mailrace.service.d/override.conf", "[Service]\nLimitNOFILE=512:1024\n");
     assert_eq!(nofile(&[stopped(), unit, drop_in]), (Verdict::Finding, Some("1024".to_owned())));
+    // The name decides, and for one name the folder.
+    let packaged = File("usr/lib/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=300000\n");
+    let operators = File("etc/systemd/system/mailrace.service.d/10-b.conf", "[Service]\nLimitNOFILE=5\n");
+    assert_eq!(nofile(&[stopped(), packaged, operators]), (Verdict::Well, Some("300000".to_owned())));
+    let packaged = File("usr/lib/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=300000\n");
+    let running = File("run/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=5\n");
+    assert_eq!(nofile(&[stopped(), packaged, running]), (Verdict::Finding, Some("5".to_owned())));
 }
 
 #[test]
