@@ -20,14 +20,13 @@ use std::sync::Arc;
 
 use crate::check::CheckReport;
 use crate::host::Host;
-use crate::knob::{ApplyTarget, Knob, knobs};
+use crate::knob::knobs;
 
 pub use error::ApplyError;
 pub use files::{FileOwner, FileState, Files, RealFiles};
 pub use journal::STATE_FOLDER;
 pub use plan::{ApplyRequest, ConfigFile, KnobRequest, Plan, plan};
 pub use preview::{FileDiff, Preview, ValueDiff};
-pub use setting::ConfigSetting;
 pub use temporary::TemporaryChanges;
 pub use transaction::{Change, ChangeKind};
 
@@ -160,17 +159,6 @@ pub fn live_changes(
         return Err(ApplyError::Refused(reason.clone()));
     }
     Ok(planned.changes.into_iter().filter(|change| !matches!(change.kind, ChangeKind::File(_))).collect())
-}
-
-/// The key of the configuration that sets a knob; None if it is no setting of the server. `subject` is that of the
-/// result of a check.
-pub fn config_setting(knob: &Knob, subject: &str, value: &str) -> Option<ConfigSetting> {
-    match &knob.apply {
-        Some(ApplyTarget::Setting(key)) => {
-            Some(ConfigSetting { key: key.clone(), subject: subject.to_owned(), value: value.to_owned() })
-        }
-        _ => None,
-    }
 }
 
 fn lacking(rights: &[String]) -> ApplyError {

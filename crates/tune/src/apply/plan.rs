@@ -4,6 +4,8 @@
 
 use std::str::FromStr;
 
+use mail::units::parse_size;
+
 use super::error::{ApplyError, doing};
 use super::files::{Files, split};
 use super::journal::{STATE_FOLDER, value_word};
@@ -457,11 +459,9 @@ fn disk_path(result: &KnobResult) -> Option<String> {
     (!disk.is_empty() && disk.chars().all(is_plain)).then(|| format!("/sys/block/{disk}/{attribute}"))
 }
 
+/// A size as in the configuration, or a number alone, as in the files of the kernel.
 fn bytes(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    let unit = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
-    let (number, unit) = unit.unwrap_or((text, 1));
-    number.trim().parse::<u64>().ok()?.checked_mul(unit)
+    text.parse().ok().or_else(|| parse_size(text))
 }
 
 #[cfg(test)]

@@ -497,7 +497,7 @@ fn a_configuration_that_would_be_refused_is_not_written() {
     let original = host.tree();
     let refused = host.plan(&["limits.sessions=0", "net.core.somaxconn"]).unwrap_err();
     assert!(matches!(&refused, ApplyError::Configuration(text) if text.contains("sessions")), "{refused}");
-    for wrong in ["net.core.somaxconn=many", "net.core.somaxconn=1\n2", "limits.body_memory=1TiB", "resolver=x"] {
+    for wrong in ["net.core.somaxconn=many", "net.core.somaxconn=1\n2", "limits.body_memory=1XiB", "resolver=x"] {
         assert!(matches!(host.plan(&[wrong]), Err(ApplyError::Refused(_))), "{wrong:?}");
     }
     assert!("net.core.somaxcon".parse::<KnobRequest>().is_err());
