@@ -411,7 +411,9 @@ fn several_applications_are_put_back_together_and_again_changes_nothing() {
     let applied = host.tree();
     apply(&host.files(), &host.plan(&["vm.dirty_ratio=5"]).unwrap()).unwrap();
     assert_same(&host, &applied, "again");
-    assert!(!plan_revert(&*host.files()).unwrap().preview.is_empty());
+    let shown = plan_revert(&*host.files()).unwrap().preview;
+    assert!(!shown.is_empty());
+    assert_eq!(shown.next_steps, ["systemctl restart mailrace"], "the server reads the backlog when it starts");
     revert(&host.files()).unwrap();
     assert_same(&host, &original, "one revert for all");
     revert(&host.files()).unwrap();
