@@ -30,7 +30,8 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
     let host = host(options.root.as_deref())?;
     let request = ApplyRequest { knobs: options.knobs.clone(), all_sure: options.all_sure };
     let path = config_path(&loaded.source, options.root.as_deref());
-    let config = ConfigFile { path: path.clone(), accepts: &|text| accepts(&loaded.source, text, options.root.is_some()) };
+    let config =
+        ConfigFile { path: path.clone(), accepts: &|text| accepts(&loaded.source, text, options.root.is_some()) };
     let plan_for = |report: &CheckReport| tune::apply::plan(&host, &*files, report, &request, &config);
     let report = tune::check(&host, &ServerSettings::from_config(&loaded.config));
     let mut plan = plan_for(&report).map_err(exit_error)?;

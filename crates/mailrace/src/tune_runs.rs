@@ -102,7 +102,8 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     let mut line = TerminalLine::new();
     let found = tune::search(plan, &mut trial, &mut line);
     line.end();
-    let mut description = inputs.description(args.parameter.to_string(), &trial, &line, SEARCH_NOTE).map_err(run_failed)?;
+    let mut description =
+        inputs.description(args.parameter.to_string(), &trial, &line, SEARCH_NOTE).map_err(run_failed)?;
     description.notes.insert(0, what);
     trial.finish().map_err(run_failed)?;
     let curve = found.map_err(run_failed)?;
@@ -225,9 +226,10 @@ fn end_killed_measurement(root: Option<&Path>) -> anyhow::Result<()> {
     match tune::apply::end_measurement(&files(root)?) {
         Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Err(ExitError {
             code: exit::PERMISSION,
-            text: "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts \
+            text:
+                "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts \
                    them back"
-                .into(),
+                    .into(),
         }
         .into()),
         ended => ended.map(drop).map_err(exit_error),

@@ -211,7 +211,11 @@ fn after_a_kill_revert_restores_everything() {
             interrupted += 1;
             let refused = host.run(&["apply", "--yes"]);
             assert_eq!(refused.status.code(), Some(1));
-            assert!(stderr(&refused).contains("was interrupted: run `mailrace tune revert --yes`"), "{}", stderr(&refused));
+            assert!(
+                stderr(&refused).contains("was interrupted: run `mailrace tune revert --yes`"),
+                "{}",
+                stderr(&refused)
+            );
         }
         if kill % 2 == 0 {
             host.run_and_kill(&["revert", "--yes"], || !has_changed(&root.join(path), former));

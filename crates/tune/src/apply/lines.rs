@@ -192,7 +192,8 @@ mod tests {
             let short = |line: &str| line.split_once("KERNEL==").map(|(_, rest)| rest.replace(['"', '{', '}'], ""));
             text.lines().filter_map(short).collect::<Vec<_>>()
         };
-        let requests = rule("sda", "queue/nr_requests", "64").add_to(&rule("sdb", "queue/nr_requests", "32").add_to(""));
+        let requests =
+            rule("sda", "queue/nr_requests", "64").add_to(&rule("sdb", "queue/nr_requests", "32").add_to(""));
         let scheduler = rule("sda", "queue/scheduler", "mq-deadline");
         let both = scheduler.add_to(&requests);
         let (other, requests) = ("sdb, ATTRqueue/nr_requests=32", "sda, ATTRqueue/nr_requests=64");

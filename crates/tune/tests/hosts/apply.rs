@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use tune::ApplyTarget;
 use tune::apply::{
@@ -184,7 +184,14 @@ impl TestHost {
     fn stopping(&self, left: i64, has_kernel: bool) -> StoppingFiles {
         let files = RealFiles::below(self.folder.path()).unwrap();
         let folder = self.folder.path().to_owned();
-        StoppingFiles { files, folder, left: AtomicI64::new(left), has_kernel, forbidden: None, synced: Mutex::default() }
+        StoppingFiles {
+            files,
+            folder,
+            left: AtomicI64::new(left),
+            has_kernel,
+            forbidden: None,
+            synced: Mutex::default(),
+        }
     }
 
     fn files(&self) -> Arc<dyn Files> {
@@ -620,7 +627,11 @@ fn a_value_that_was_set_after_a_killed_measurement_is_not_overwritten() {
     host.write("proc/sys/vm/swappiness", b"33\n");
     let refused = revert(&host.files()).unwrap_err().to_string();
     assert!(refused.contains(CONFIG_PATH), "{refused}");
-    assert_same(&host, &before_with(&before, &host, "proc/sys/vm/swappiness", b"33\n"), "nor does it end a measurement");
+    assert_same(
+        &host,
+        &before_with(&before, &host, "proc/sys/vm/swappiness", b"33\n"),
+        "nor does it end a measurement",
+    );
     host.write(&CONFIG_PATH[1..], config.as_bytes());
     revert(&host.files()).unwrap();
     assert_same(&host, &original, "the revert");
