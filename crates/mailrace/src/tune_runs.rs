@@ -30,6 +30,9 @@ use tune::{
 
 /// How often the line on the terminal shows the time.
 const TICK: Duration = Duration::from_millis(500);
+/// What only root can end.
+const KILLED: &str =
+    "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts them back";
 /// What a reader of results must know.
 const RUNS_NOTE: &str =
     "Each run had a server of its own, with an empty spool, and the load came from the same machine.";
@@ -224,14 +227,9 @@ impl<'a> Inputs<'a> {
 
 fn end_killed_measurement(root: Option<&Path>) -> anyhow::Result<()> {
     match tune::apply::end_measurement(&files(root)?) {
-        Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Err(ExitError {
-            code: exit::PERMISSION,
-            text:
-                "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts \
-                   them back"
-                    .into(),
+        Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            Err(ExitError { code: exit::PERMISSION, text: KILLED.into() }.into())
         }
-        .into()),
         ended => ended.map(drop).map_err(exit_error),
     }
 }

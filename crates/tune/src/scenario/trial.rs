@@ -92,7 +92,7 @@ impl ServerTrial {
         check_scenario(&settings)?;
         let working_folder = std::env::current_dir().map_err(failed("finding the working folder"))?;
         let parent = match &settings.folder {
-            Some(folder) => chosen_folder(working_folder.join(folder))?,
+            Some(folder) => chosen_folder(&working_folder.join(folder))?,
             None => folder_beside(&settings.lane, can_write_safely)?,
         };
         let folder = make_folder(&parent)?;
@@ -322,27 +322,30 @@ fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
     }
 }
 
-/// The folder that the operator named.
-fn chosen_folder(folder: PathBuf) -> Result<PathBuf, TrialError> {
+/// The folder that the operator named, without links, which their owners could lead elsewhere.
+fn chosen_folder(folder: &Path) -> Result<PathBuf, TrialError> {
+    let folder = fs::canonicalize(folder).map_err(failed("finding the folder of the runs"))?;
     match can_write_safely(&folder).map_err(failed("looking at the folder of the runs"))? {
         true => Ok(folder),
         false => Err(TrialError::Failed(format!(
-            "{}, or a folder above it, belongs to another user, who could replace what root writes there: name a folder \
-             of root's with --folder",
+            "{}, or a folder above it, can be replaced by another user, and what root writes there too: name a folder of \
+             root's with --folder",
             folder.display()
         ))),
     }
 }
 
-/// A folder on the file system of the lane, which need not exist: the nearest above it in which this process can write
-/// safely.
+/// A folder on the file system of the lane, which need not exist: the nearest above it, without links, in which this
+/// process can write safely.
 fn folder_beside(lane: &Path, is_safe: fn(&Path) -> std::io::Result<bool>) -> Result<PathBuf, TrialError> {
     let looking = || failed("looking at the spool");
     let lane = std::path::absolute(lane).map_err(failed("finding the spool"))?;
     let existing = lane.ancestors().find(|folder| folder.is_dir()).unwrap_or(&lane);
+    let is_lane = existing == lane;
+    let existing = fs::canonicalize(existing).map_err(looking())?;
     let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(looking());
-    let disk = device(existing)?;
-    for folder in existing.ancestors().skip(usize::from(existing == lane)) {
+    let disk = device(&existing)?;
+    for folder in existing.ancestors().skip(usize::from(is_lane)) {
         if device(folder)? != disk {
             break;
         }
@@ -357,13 +360,13 @@ fn folder_beside(lane: &Path, is_safe: fn(&Path) -> std::io::Result<bool>) -> Re
     )))
 }
 
-/// Whether no other user can replace what this process makes in a folder. Only root has to ask: everybody else writes
-/// with rights that the owner of the folder gave.
+/// Whether no other user can replace what this process makes in a folder, whose path has no links. Only root has to ask:
+/// everybody else writes with rights that the owner of the folder gave.
 fn can_write_safely(folder: &Path) -> std::io::Result<bool> {
     if !rustix::process::geteuid().is_root() {
         return Ok(true);
     }
-    for folder in fs::canonicalize(folder)?.ancestors() {
+    for folder in folder.ancestors() {
         if !is_roots_alone(&fs::metadata(folder)?) {
             return Ok(false);
         }
@@ -524,6 +527,10 @@ mod tests {
         assert_eq!(folder_beside(&folder.path().join("mail/new"), is_safe).unwrap(), folder.path());
         let error = folder_beside(&lane, |_| Ok(false)).unwrap_err().to_string();
         assert!(error.contains("--folder"), "{error}");
+        // The owner of a link could lead it elsewhere later.
+        std::os::unix::fs::symlink(&lane, folder.path().join("link")).unwrap();
+        assert_eq!(folder_beside(&folder.path().join("link"), is_safe).unwrap(), folder.path());
+        assert_eq!(chosen_folder(&folder.path().join("link")).unwrap(), lane);
     }
 
     /// Only root can give a folder away, and only for root is it dangerous.
