@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use mail::printable;
 use tune::apply::{ApplyError, ApplyRequest, ConfigFile, Files, RealFiles};
 use tune::{CheckReport, ServerSettings};
 
@@ -29,7 +30,8 @@ pub fn apply(loaded: &LoadedConfig, options: &TuneApplyArgs) -> anyhow::Result<(
     let host = host(options.root.as_deref())?;
     let request = ApplyRequest { knobs: options.knobs.clone(), all_sure: options.all_sure };
     let path = config_path(&loaded.source, options.root.as_deref());
-    let config = ConfigFile { path: path.clone(), accepts: &|text| accepts(&loaded.source, text) };
+    let config =
+        ConfigFile { path: path.clone(), accepts: &|text| accepts(&loaded.source, text, options.root.is_some()) };
     let plan_for = |report: &CheckReport| tune::apply::plan(&host, &*files, report, &request, &config);
     let report = tune::check(&host, &ServerSettings::from_config(&loaded.config));
     let mut plan = plan_for(&report).map_err(exit_error)?;
@@ -62,19 +64,22 @@ pub fn revert(options: &TuneRevertArgs) -> anyhow::Result<()> {
     if !options.yes && !plan.preview.is_empty() {
         return end_without_change(&plan.missing_rights);
     }
+    if !options.yes && tune::apply::has_journal(&*files).map_err(exit_error)? {
+        return Ok(writeln!(output(), "nothing differs, but a journal is left: add --yes to end it")?);
+    }
     // Without a difference there may still be a journal, which ends with this.
     let notes = if options.yes { tune::apply::revert(&files).map_err(exit_error)? } else { Vec::new() };
-    notes.iter().try_for_each(|note| writeln!(output(), "{note}"))?;
+    notes.iter().try_for_each(|note| writeln!(output(), "{}", printable(note)))?;
     let result = if plan.preview.is_empty() { "nothing to put back" } else { "everything is as it was" };
     Ok(writeln!(output(), "{result}")?)
 }
 
 fn end_without_change(missing_rights: &[String]) -> anyhow::Result<()> {
-    missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {missing}"))?;
+    missing_rights.iter().try_for_each(|missing| writeln!(output(), "missing right: {}", printable(missing)))?;
     Ok(writeln!(output(), "nothing is changed: add --yes to do it")?)
 }
 
-fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
+pub(crate) fn files(root: Option<&Path>) -> anyhow::Result<Arc<dyn Files>> {
     let root = root.unwrap_or(Path::new("/"));
     let files = RealFiles::below(root).with_context(|| format!("opening {}", root.display()))?;
     Ok(Arc::new(files))
@@ -101,10 +106,13 @@ fn parse(source: &ConfigSource, text: &str) -> Result<Config, ConfigErrors> {
     Config::parse(text, &source.to_string(), &config::machine_name())
 }
 
-/// Whether `mailrace check` would accept a text as the configuration.
-fn accepts(source: &ConfigSource, text: &str) -> Result<(), String> {
-    let config =
-        Config::parse(text, &source.to_string(), &config::machine_name()).map_err(|error| error.to_string())?;
+/// Whether `mailrace check` would accept a text as the configuration. For a copy of another host it is only parsed: the
+/// tables, certificates and sockets that it names are not those of this one.
+fn accepts(source: &ConfigSource, text: &str, is_copy: bool) -> Result<(), String> {
+    let config = parse(source, text).map_err(|error| error.to_string())?;
+    if is_copy {
+        return Ok(());
+    }
     let loaded = LoadedConfig { source: source.clone(), text: text.to_owned(), config };
     let ConfigCheck { broken_tables, .. } = check::check(&loaded).map_err(|error| error.to_string())?;
     broken_tables.first().map_or(Ok(()), |fault| Err(fault.to_string()))

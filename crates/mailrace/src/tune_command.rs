@@ -1,7 +1,7 @@
 //! `mailrace tune check`: what of this host and of the configuration is not as a mail server needs it.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -15,12 +15,12 @@ use tune::{Host, Probes, ResolverTimes, ServerSettings, SyncTimes};
 ///
 /// # Errors
 ///
-/// `--root` is not a folder, or a sync cannot be timed.
+/// `--root` is not a folder.
 pub fn check(config: &Config, options: &TuneCheckArgs) -> anyhow::Result<()> {
     let settings = ServerSettings::from_config(config);
     let host = host(options.root.as_deref())?;
-    let probes = if options.probe { measure(&host, &settings)? } else { Probes::default() };
     let report = tune::check(&host, &settings);
+    let probes = if options.probe { measure(&host, &settings) } else { Probes::default() };
     let text = match options.json {
         true => tune::render_json(&report, &probes, options.all),
         false => tune::render_text(&report, &probes, options.all, terminal_width()),
@@ -39,9 +39,18 @@ pub(crate) fn host(root: Option<&Path>) -> anyhow::Result<Host> {
     Ok(Host::below(root))
 }
 
-fn measure(host: &Host, settings: &ServerSettings) -> anyhow::Result<Probes> {
-    let time = |lane: &PathBuf| SyncTimes::measure(lane).with_context(|| format!("timing syncs in {}", lane.display()));
-    let syncs: anyhow::Result<Vec<SyncTimes>> = settings.lanes.iter().map(time).collect();
-    let resolver = ResolverTimes::measure(host, settings).context("asking the name server")?;
-    Ok(Probes { syncs: syncs?, resolver })
+/// What cannot be measured does not keep the report from being printed.
+fn measure(host: &Host, settings: &ServerSettings) -> Probes {
+    let mut probes = Probes::default();
+    for lane in &settings.lanes {
+        match SyncTimes::measure(lane) {
+            Ok(times) => probes.syncs.push(times),
+            Err(error) => probes.failures.push(format!("syncs in {}: {error}", lane.display())),
+        }
+    }
+    match ResolverTimes::measure(host, settings) {
+        Ok(times) => probes.resolver = times,
+        Err(error) => probes.failures.push(format!("the name server: {error}")),
+    }
+    probes
 }

@@ -1,6 +1,6 @@
 //! `mailrace tune measure` and `mailrace tune search`: runs of real servers on this machine, and what they show.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,14 +12,16 @@ use compare::{machine, result_files};
 use control::RecipientFilter;
 use control::request::ControlRequest;
 use indicatif::{ProgressBar, ProgressStyle};
-use mail::Timestamp;
+use mail::{Timestamp, printable};
 
 use crate::cli::{MeasuredFigure, TuneMeasureArgs, TuneRunArgs, TuneSearchArgs};
 use crate::control_client;
 use crate::exit::{self, ExitError};
 use crate::output::output;
-use crate::tune_apply::exit_error;
+use crate::tune_apply::{exit_error, files};
+use crate::tune_command::host;
 use config::LoadedConfig;
+use tune::apply::ApplyError;
 use tune::{
     Description, Host, HostChanges, LiveValues, MeasurePlan, QueueCounter, RunSettings, SearchEnd, SearchPlan,
     ServerSettings, ServerTrial, Shape, Target, TargetError, TrialError, Watch, curve_file, measurement_file,
@@ -28,6 +30,17 @@ use tune::{
 
 /// How often the line on the terminal shows the time.
 const TICK: Duration = Duration::from_millis(500);
+/// What only root can end.
+const KILLED: &str =
+    "a measurement changes values of this host, or was killed: as root, `mailrace tune revert --yes` puts them back";
+/// What a reader of results must know.
+const RUNS_NOTE: &str =
+    "Each run had a server of its own, with an empty spool, and the load came from the same machine.";
+const MEASURE_NOTE: &str =
+    "The intervals may be looked at after every round; they hold the true median with at least 95 %.";
+const SEARCH_NOTE: &str = "Each interval by itself holds the true median with 95 %. Which values were run, and how often, \
+                           was chosen by looking at earlier runs, so the best value is flattered; to compare two values, \
+                           use `mailrace tune measure`.";
 
 /// Measures whether other values of a knob are better than the present one.
 ///
@@ -36,12 +49,12 @@ const TICK: Duration = Duration::from_millis(500);
 /// The knob or a value is wrong, a run failed, or a signal ended it. An undecided measurement, or one that is not to be
 /// trusted, is an error with the exit code 1.
 pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<()> {
-    let inputs = Inputs::new(loaded, &args.runs)?;
+    let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = Target::parse(&args.knob, &inputs.host, &inputs.settings).map_err(usage)?;
     let before = inputs.before(&target, args)?;
     let values = if args.values.is_empty() { other_values(&before).map_err(usage)? } else { args.values.clone() };
     check_distinct(&before, &values)?;
-    let changes = host_changes(&target, args.yes)?;
+    let changes = host_changes(&target, args.yes, &inputs.settings)?;
     let mut trial = inputs.trial(target, changes)?;
     std::iter::once(&before).chain(&values).try_for_each(|value| trial.check(value).map_err(wrong_value))?;
     let plan = MeasurePlan {
@@ -58,7 +71,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
     let mut line = TerminalLine::new();
     let measured = tune::measure(plan, &mut trial, &mut line);
     line.end();
-    let description = inputs.description(args.knob.clone(), &trial, &line);
+    let description = inputs.description(args.knob.clone(), &trial, &line, MEASURE_NOTE).map_err(run_failed)?;
     trial.finish().map_err(run_failed)?;
     let measured = measured.map_err(run_failed)?;
     let text = match args.runs.json {
@@ -82,7 +95,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
 /// The parameter or a bound is wrong, a run failed, or a signal ended it. A search that ended early, and a rate that
 /// still rises at the highest value, are errors with the exit code 1.
 pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
-    let inputs = Inputs::new(loaded, &args.runs)?;
+    let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
     let plan = search_plan(args)?;
     check_sessions(&target, plan.high, loaded)?;
@@ -92,7 +105,8 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     let mut line = TerminalLine::new();
     let found = tune::search(plan, &mut trial, &mut line);
     line.end();
-    let mut description = inputs.description(args.parameter.to_string(), &trial, &line);
+    let mut description =
+        inputs.description(args.parameter.to_string(), &trial, &line, SEARCH_NOTE).map_err(run_failed)?;
     description.notes.insert(0, what);
     trial.finish().map_err(run_failed)?;
     let curve = found.map_err(run_failed)?;
@@ -148,11 +162,14 @@ struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    fn new(loaded: &'a LoadedConfig, args: &'a TuneRunArgs) -> anyhow::Result<Inputs<'a>> {
+    /// Looks at the host below `root`, by default the running one, without what a killed measurement left there: its values
+    /// are neither the present ones, nor those to measure other knobs with.
+    fn new(loaded: &'a LoadedConfig, args: &'a TuneRunArgs, root: Option<&Path>) -> anyhow::Result<Inputs<'a>> {
+        end_killed_measurement(root)?;
         let lane = loaded.config.spool.lanes.first().context("the configuration has no lane of the spool")?;
         Ok(Inputs {
             args,
-            host: Host::live(),
+            host: host(root)?,
             settings: ServerSettings::from_config(&loaded.config),
             operator: loaded.text.parse().context("reading the configuration")?,
             started: Timestamp::from(SystemTime::now()),
@@ -163,7 +180,10 @@ impl<'a> Inputs<'a> {
     fn before(&self, target: &Target, args: &TuneMeasureArgs) -> anyhow::Result<String> {
         let present = || target.present(&self.operator, self.args.sessions.into(), &self.host);
         args.before.clone().or_else(present).ok_or_else(|| {
-            usage_text(format!("{} has no value at present: name one to compare with, by --before", args.knob))
+            usage_text(format!(
+                "{} has no value at present, or different ones on several disks: name one to compare with, by --before",
+                args.knob
+            ))
         })
     }
 
@@ -182,13 +202,15 @@ impl<'a> Inputs<'a> {
         ServerTrial::new(settings, target, interrupt, queue_counter(), changes).map_err(run_failed)
     }
 
-    fn description(&self, subject: String, trial: &ServerTrial, line: &TerminalLine) -> Description {
+    fn description(
+        &self,
+        subject: String,
+        trial: &ServerTrial,
+        line: &TerminalLine,
+        intervals_note: &str,
+    ) -> Result<Description, TrialError> {
         let words: Vec<String> = std::env::args().skip(1).collect();
-        let notes = [
-            "Each run had a server of its own, with an empty spool, and the load came from the same machine.",
-            "The intervals may be looked at after every round; they hold the true median with at least 95 %.",
-        ];
-        Description {
+        Ok(Description {
             subject,
             scenario: self.args.scenario.to_string(),
             unit: self.args.scenario.unit().to_owned(),
@@ -197,9 +219,18 @@ impl<'a> Inputs<'a> {
             seconds: line.begun.elapsed().as_secs_f64(),
             machine: machine::describe(self.lane, env!("CARGO_PKG_VERSION"), machine::cpu_source()),
             load_command: trial.load_command(),
-            configuration: trial.base_configuration(),
-            notes: notes.map(str::to_owned).into(),
+            configuration: trial.base_configuration()?,
+            notes: [RUNS_NOTE, intervals_note].map(str::to_owned).into(),
+        })
+    }
+}
+
+fn end_killed_measurement(root: Option<&Path>) -> anyhow::Result<()> {
+    match tune::apply::end_measurement(&files(root)?) {
+        Err(ApplyError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            Err(ExitError { code: exit::PERMISSION, text: KILLED.into() }.into())
         }
+        ended => ended.map(drop).map_err(exit_error),
     }
 }
 
@@ -213,13 +244,17 @@ fn queue_counter() -> QueueCounter {
 }
 
 /// Values of the host serve other programs too, so they are changed only if the operator says so.
-fn host_changes(target: &Target, is_allowed: bool) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
+fn host_changes(
+    target: &Target,
+    is_allowed: bool,
+    settings: &ServerSettings,
+) -> anyhow::Result<Option<Box<dyn HostChanges>>> {
     match target {
         Target::Host(_) if !is_allowed => Err(usage_text(format!(
             "{target} is a value of this host, which every program uses: it changes while the measurement runs, and \
              is put back afterwards. To allow that, add --yes"
         ))),
-        Target::Host(_) => Ok(Some(Box::new(LiveValues::begin().map_err(exit_error)?))),
+        Target::Host(value) => Ok(Some(Box::new(LiveValues::begin(value, settings).map_err(exit_error)?))),
         _ => Ok(None),
     }
 }
@@ -235,7 +270,7 @@ fn check_distinct(before: &str, values: &[String]) -> anyhow::Result<()> {
 }
 
 fn finish(text: &str, file: &ResultFile, path: Option<&Path>) -> anyhow::Result<()> {
-    output().write_all(text.as_bytes())?;
+    text.lines().try_for_each(|line| writeln!(output(), "{}", printable(line)))?;
     let Some(path) = path else { return Ok(()) };
     Ok(result_files::save(path, file)?)
 }
@@ -295,4 +330,49 @@ fn run_failed(error: TrialError) -> anyhow::Error {
 
 fn negative(text: &str) -> anyhow::Error {
     ExitError { code: exit::NEGATIVE, text: text.into() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+    use config::{Config, ConfigSource};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct MeasureLine {
+        #[command(flatten)]
+        args: TuneMeasureArgs,
+    }
+
+    /// A value of the killed measurement was taken for the present one.
+    #[test]
+    fn the_present_value_is_the_one_before_a_killed_measurement() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/sys/net/core/somaxconn", "8192\n");
+        // "4096" as it was, and the digest of "8192".
+        write(
+            "var/lib/mailrace-tune/measurement.json",
+            r#"{ "format": 1, "is_finished": true, "entries": [{
+                "path": "/proc/sys/net/core/somaxconn",
+                "place": { "value": { "octets": "NDA5Ngo=", "mode": 420, "owner": null } },
+                "written": ["864a936a35324151e1c79c44a2e903ff2497f52fa892282d340585f493c637f0"]
+            }] }"#,
+        );
+        let text = config::DEFAULT.to_owned();
+        let config = Config::parse(&text, "test", "mx.example.org").unwrap();
+        let loaded = LoadedConfig { source: ConfigSource::BuiltIn, text, config };
+        let line = MeasureLine::parse_from(["measure", "net.core.somaxconn", "--scenario", "relay"]);
+        let inputs = Inputs::new(&loaded, &line.args.runs, Some(folder.path())).unwrap();
+        let target = Target::parse(&line.args.knob, &inputs.host, &inputs.settings).unwrap();
+        assert_eq!(inputs.before(&target, &line.args).unwrap(), "4096");
+        assert!(!folder.path().join("var/lib/mailrace-tune").exists());
+    }
 }

@@ -154,6 +154,45 @@ fn what_cannot_be_done_has_its_exit_code() {
 }
 
 #[test]
+fn tables_of_a_copied_host_are_not_looked_for_on_this_one() {
+    let host = CopiedHost::new();
+    let table = "\r\n[[table]]\r\nname = \"people\"\r\ntype = \"text\"\r\npath = \"/nowhere/people\"\r\n";
+    host.write("etc/mailrace/mailrace.toml", &format!("{CONFIG}{table}"));
+    let applied = host.run(&["apply", "limits.sessions", "--yes"]);
+    assert_eq!(applied.status.code(), Some(0), "{}", stderr(&applied));
+}
+
+#[test]
+fn what_a_journal_says_does_not_control_the_terminal() {
+    let host = CopiedHost::new();
+    let entry = r#"{ "path": "/etc/a\u001b[31m/b", "place": "folder" }"#;
+    let journal = format!(r#"{{ "format": 1, "is_finished": true, "entries": [{entry}] }}"#);
+    host.write("var/lib/mailrace-tune/journal.json", &journal);
+    host.write("etc/a\u{1b}[31m/b/mine", "");
+    let reverted = host.run(&["revert", "--yes"]);
+    assert!(stdout(&reverted).contains(r"/etc/a\u001b[31m/b stays"), "{}", stdout(&reverted));
+    assert!(!stdout(&reverted).contains('\u{1b}'));
+}
+
+/// Killed between the journal and the first change, `apply` refused, and `revert` had nothing to show.
+#[test]
+fn a_journal_of_changes_that_were_not_made_is_ended_by_revert() {
+    let host = CopiedHost::new();
+    assert_eq!(host.run(&["apply", "net.core.somaxconn", "--yes"]).status.code(), Some(0));
+    let journal = host.folder.path().join("var/lib/mailrace-tune/journal.json");
+    let unfinished = fs::read_to_string(&journal).unwrap().replace("\"is_finished\": true", "\"is_finished\": false");
+    assert_eq!(host.run(&["revert", "--yes"]).status.code(), Some(0));
+    let original = host.tree();
+    fs::create_dir(journal.parent().unwrap()).unwrap();
+    fs::write(&journal, unfinished).unwrap();
+    assert!(stderr(&host.run(&["apply", "--yes"])).contains("mailrace tune revert --yes"));
+    assert_eq!(stdout(&host.run(&["revert"])), "nothing differs, but a journal is left: add --yes to end it\n");
+    assert_eq!(host.run(&["revert", "--yes"]).status.code(), Some(0));
+    assert!(host.tree() == original);
+    assert_eq!(stdout(&host.run(&["revert"])), "nothing to put back\n");
+}
+
+#[test]
 fn after_a_kill_revert_restores_everything() {
     let mut interrupted = 0;
     for kill in 0..KILLS {
@@ -172,7 +211,11 @@ fn after_a_kill_revert_restores_everything() {
             interrupted += 1;
             let refused = host.run(&["apply", "--yes"]);
             assert_eq!(refused.status.code(), Some(1));
-            assert!(stderr(&refused).contains("was interrupted: run `mailrace tune revert`"), "{}", stderr(&refused));
+            assert!(
+                stderr(&refused).contains("was interrupted: run `mailrace tune revert --yes`"),
+                "{}",
+                stderr(&refused)
+            );
         }
         if kill % 2 == 0 {
             host.run_and_kill(&["revert", "--yes"], || !has_changed(&root.join(path), former));

@@ -20,25 +20,24 @@ use std::sync::Arc;
 
 use crate::check::CheckReport;
 use crate::host::Host;
-use crate::knob::{ApplyTarget, Knob};
+use crate::knob::knobs;
 
 pub use error::ApplyError;
 pub use files::{FileOwner, FileState, Files, RealFiles};
 pub use journal::STATE_FOLDER;
 pub use plan::{ApplyRequest, ConfigFile, KnobRequest, Plan, plan};
 pub use preview::{FileDiff, Preview, ValueDiff};
-pub use setting::ConfigSetting;
 pub use temporary::TemporaryChanges;
 pub use transaction::{Change, ChangeKind};
 
 use error::doing;
 use journal::{Journal, JournalName, Place, value_word};
 use lines::LineFile;
-use transaction::Transaction;
+use transaction::{Transaction, no_longer_exists};
 
 /// What the operator does after an interruption.
-const UNFINISHED: &str = "an earlier `mailrace tune apply` or `revert` was interrupted: run `mailrace tune revert`, which \
-                          puts everything back, then apply again";
+const UNFINISHED: &str = "an earlier `mailrace tune apply` or `revert` was interrupted: run `mailrace tune revert --yes`, \
+                          which puts everything back, then apply again";
 
 /// Makes the changes of a plan.
 ///
@@ -72,6 +71,16 @@ pub fn check_finished(files: &dyn Files) -> Result<(), ApplyError> {
     Journal::load(files, JournalName::Applied)?.as_ref().map_or(Ok(()), refuse_unfinished)
 }
 
+/// Whether there is a journal, which [`revert`] ends even if nothing differs from it.
+///
+/// # Errors
+///
+/// One cannot be read.
+pub fn has_journal(files: &dyn Files) -> Result<bool, ApplyError> {
+    let has = |name| Ok::<_, ApplyError>(Journal::load(files, name)?.is_some());
+    Ok(has(JournalName::Temporary)? || has(JournalName::Applied)?)
+}
+
 /// Puts back what a killed measurement left. Returns whether there was any.
 ///
 /// # Errors
@@ -94,12 +103,16 @@ pub fn plan_revert(files: &dyn Files) -> Result<Plan, ApplyError> {
     let mut plan = Plan::default();
     for name in [JournalName::Temporary, JournalName::Applied] {
         let Some(journal) = Journal::load(files, name)? else { continue };
-        let entries = || journal.entries.iter().filter(|entry| entry.place != Place::Folder);
-        for entry in entries().rev() {
+        let mut paths = Vec::new();
+        for entry in journal.entries.iter().filter(|entry| entry.place != Place::Folder).rev() {
             let now = files.state(&entry.path).map_err(doing("reading", &entry.path))?;
+            // Not even root may create a value of the kernel.
+            if now.is_some() || matches!(entry.place, Place::File(_)) {
+                paths.push(&*entry.path);
+            }
             add_to_preview(&mut plan.preview, &entry.path, &entry.place, now);
         }
-        plan.missing_rights.extend(plan::missing_rights(files, entries().map(|entry| &*entry.path)));
+        plan.missing_rights.extend(plan::missing_rights(files, paths.into_iter()));
     }
     add_steps_after_revert(&mut plan.preview);
     Ok(plan)
@@ -121,6 +134,8 @@ pub fn revert(files: &Arc<dyn Files>) -> Result<Vec<String>, ApplyError> {
     if !plan.missing_rights.is_empty() {
         return Err(lacking(&plan.missing_rights));
     }
+    // Both journals, before anything is changed; the lock ends with this line.
+    Transaction::begin(files.clone(), JournalName::Applied)?.refuse_conflicts()?;
     end_measurement(files)?;
     notes.extend(Transaction::begin(files.clone(), JournalName::Applied)?.undo()?);
     Ok(notes)
@@ -130,7 +145,7 @@ pub fn revert(files: &Arc<dyn Files>) -> Result<Vec<String>, ApplyError> {
 ///
 /// # Errors
 ///
-/// The value is not of the knob's kind, or a file cannot be read.
+/// The value is not of the knob's kind, or the kernel does not offer it; or a file cannot be read.
 pub fn live_changes(
     host: &Host,
     files: &dyn Files,
@@ -140,18 +155,10 @@ pub fn live_changes(
     let request = ApplyRequest { knobs: vec![knob], all_sure: false };
     let config = ConfigFile { path: Err("a measurement changes no file".to_owned()), accepts: &|_| Ok(()) };
     let planned = plan(host, files, report, &request, &config)?;
-    Ok(planned.changes.into_iter().filter(|change| !matches!(change.kind, ChangeKind::File(_))).collect())
-}
-
-/// The key of the configuration that sets a knob; None if it is no setting of the server. `subject` is that of the
-/// result of a check.
-pub fn config_setting(knob: &Knob, subject: &str, value: &str) -> Option<ConfigSetting> {
-    match &knob.apply {
-        Some(ApplyTarget::Setting(key)) => {
-            Some(ConfigSetting { key: key.clone(), subject: subject.to_owned(), value: value.to_owned() })
-        }
-        _ => None,
+    if let Some(reason) = planned.not_changed.first() {
+        return Err(ApplyError::Refused(reason.clone()));
     }
+    Ok(planned.changes.into_iter().filter(|change| !matches!(change.kind, ChangeKind::File(_))).collect())
 }
 
 fn lacking(rights: &[String]) -> ApplyError {
@@ -187,7 +194,10 @@ fn add_to_preview(preview: &mut Preview, path: &str, place: &Place, now: Option<
             text: former.as_ref().map(text),
         }),
         Place::Value(former) | Place::Follower(former) => {
-            let now = now.map(|now| value_word(&now.octets)).unwrap_or_default();
+            let Some(now) = now.map(|now| value_word(&now.octets)) else {
+                preview.advice.push(no_longer_exists(path));
+                return;
+            };
             let value = value_word(&former.octets);
             if now != value {
                 preview.values.push(ValueDiff { path: path.to_owned(), former: now, value });
@@ -197,12 +207,17 @@ fn add_to_preview(preview: &mut Preview, path: &str, place: &Place, now: Option<
     }
 }
 
+/// Whether the server reads a value only when it starts.
+fn needs_restart(value: &ValueDiff) -> bool {
+    knobs().iter().any(|knob| !knob.live && knob.linux == value.path)
+}
+
 fn add_steps_after_revert(preview: &mut Preview) {
     let is_unit = |file: &FileDiff| file.path == LineFile::Unit.path();
     let is_config = |file: &FileDiff| LineFile::ALL.iter().all(|own| own.path() != file.path);
     if preview.files.iter().any(is_unit) {
         preview.next_steps.push("systemctl daemon-reload && systemctl restart mailrace".to_owned());
-    } else if preview.files.iter().any(is_config) {
+    } else if preview.files.iter().any(is_config) || preview.values.iter().any(needs_restart) {
         preview.next_steps.push("systemctl restart mailrace".to_owned());
     }
 }

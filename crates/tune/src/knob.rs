@@ -47,6 +47,8 @@ pub struct Knob {
     pub apply: Option<ApplyTarget>,
     /// The value that `tune apply` sets; None: that of the rule.
     pub value: Option<String>,
+    /// What else the operator has to do or to know; `tune apply` says it with its change.
+    pub note: Option<String>,
 }
 
 /// What `tune apply` changes.
@@ -202,7 +204,6 @@ pub enum Reader {
     FolderFlags,
     FreeInodes,
     SharedDisk,
-    WriteCache,
     CgroupMemory,
     CgroupProcessors,
     PressureEnabled,
@@ -256,6 +257,7 @@ mod tests {
             assert!(knob.why.ends_with('.') && !knob.why.contains(". "), "{}: why is one sentence", knob.name);
             assert!(knob.read.is_some() || knob.linux.starts_with('/'), "{}: a file", knob.name);
             assert!(knob.value.is_none() || knob.apply.is_some(), "{}: a value, but no place for it", knob.name);
+            assert!(knob.note.is_none() || knob.apply.is_some(), "{}: a note that nobody reads", knob.name);
         }
         let order: Vec<_> = knobs.iter().map(|knob| knob.group as usize).collect();
         assert!(order.is_sorted(), "groups are not mixed");

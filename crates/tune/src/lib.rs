@@ -3,10 +3,11 @@
 //! The knobs are data: `knobs.toml` says of each where its value is, what is wanted and why. [`check`] reads the values
 //! from a [`Host`], compares them with what the [`ServerSettings`] need, and changes nothing. What cannot be read is
 //! "unknown", never an error, and whatever the files contain, nothing here panics. [`SyncTimes`] and [`ResolverTimes`]
-//! measure; only they and [`apply`] write or send anything. [`apply`] changes the knobs, and puts everything back.
+//! measure: they write and send a little. [`apply`] changes the knobs, and puts everything back.
 //!
 //! [`measure()`] says whether other values of a knob are better, and [`search()`] finds the best value of a parameter. Both
-//! are pure: a [`Trial`] runs the system. [`ServerTrial`] runs a real server in a [`Scenario`].
+//! are pure: a [`Trial`] runs the system. [`ServerTrial`] runs a real server in a [`Scenario`], and [`LiveValues`] changes
+//! the host for that time.
 
 pub mod apply;
 mod check;
@@ -54,6 +55,6 @@ pub use search::{Curve, RateAt, SearchEnd, SearchPlan, Shape, search};
 pub use search_parameter::SearchParameter;
 pub use setting_path::SettingPath;
 pub use settings::{LdapTable, ServerSettings};
-pub use target::{Target, TargetError, other_values};
+pub use target::{HostValue, Target, TargetError, other_values};
 pub use trial::{HostChanges, Trial, TrialError, Watch};
 pub use value::Value;

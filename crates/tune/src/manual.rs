@@ -53,7 +53,7 @@ fn of_function(name: RuleName) -> &'static str {
         RuleName::AccessTimes => "noatime",
         RuleName::FileSystem => "ext4 or xfs",
         RuleName::MemoryForServer => "enough for `limits.body_memory`, sessions and caches",
-        RuleName::ProcessorsForServer => "at least the threads of the server",
+        RuleName::ProcessorsForServer => "at least `threads`, unless that is 0",
         RuleName::PressureEnabled => "on",
         RuleName::Loopback => "an address of this host first",
         RuleName::Threads => "at most the processors",

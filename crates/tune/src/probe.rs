@@ -1,8 +1,6 @@
 //! Times syncs on the disk of the spool, as the spool makes them: an append, then fdatasync.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -34,7 +32,8 @@ impl SyncTimes {
     ///
     /// The file cannot be created or written.
     pub fn measure(folder: &Path) -> io::Result<SyncTimes> {
-        let mut file = nameless_file(folder)?;
+        // It never has a name, so nothing is left of it whatever happens.
+        let mut file = tempfile::tempfile_in(folder)?;
         let mut times_us = Vec::with_capacity(SyncTimes::COUNT);
         for _ in 0..SyncTimes::COUNT {
             let begin = Instant::now();
@@ -51,14 +50,6 @@ impl SyncTimes {
             max_us: times_us[times_us.len() - 1],
         })
     }
-}
-
-/// Creates a file and removes its name, so that nothing is left of it whatever happens.
-fn nameless_file(folder: &Path) -> io::Result<File> {
-    let path = folder.join(format!(".tune-{}", std::process::id()));
-    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-    std::fs::remove_file(&path)?;
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The running server, if there is one, and what its unit says otherwise.
 
+use std::collections::BTreeMap;
+
 use crate::host::Host;
 use crate::value::Value;
 
@@ -10,8 +12,13 @@ const UNITS: [&str; 4] = [
     "/usr/lib/systemd/system/mailrace.service",
     "/lib/systemd/system/mailrace.service",
 ];
-/// Drop-ins of the operator; a later file wins over an earlier one.
-const DROP_INS: [&str; 2] = ["/usr/lib/systemd/system/mailrace.service.d", "/etc/systemd/system/mailrace.service.d"];
+/// Drop-ins of the unit. They are read in the order of their names, whatever their folder; of files with one name, only
+/// that in the last of these folders.
+pub(crate) const DROP_INS: [&str; 3] = [
+    "/usr/lib/systemd/system/mailrace.service.d",
+    "/run/systemd/system/mailrace.service.d",
+    "/etc/systemd/system/mailrace.service.d",
+];
 
 /// The folder of the server's process in /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +27,7 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Finds the process of `mailrace serve`; of several, the one that was started first.
+    /// Finds the process of `mailrace serve`; of several, the one with the smallest id.
     pub(crate) fn find(host: &Host) -> Option<ServerProcess> {
         let mut numbers: Vec<u64> = host.list("/proc")?.iter().filter_map(|name| name.parse().ok()).collect();
         numbers.sort_unstable();
@@ -75,11 +82,13 @@ pub(crate) fn open_files(host: &Host, server: Option<&ServerProcess>) -> Option<
 /// The last value of a key in the server's unit and its drop-ins.
 fn unit_setting(host: &Host, key: &str) -> Option<String> {
     let unit = UNITS.iter().find_map(|path| host.read(path));
-    let drop_ins = DROP_INS.iter().flat_map(|folder| {
-        let names = host.list(folder).unwrap_or_default();
-        names.into_iter().filter(|name| name.ends_with(".conf")).map(move |name| format!("{folder}/{name}"))
-    });
-    let texts = unit.into_iter().chain(drop_ins.filter_map(|path| host.read(&path)));
+    let mut drop_ins = BTreeMap::new();
+    for folder in DROP_INS {
+        let names = host.list(folder).unwrap_or_default().into_iter().filter(|name| name.ends_with(".conf"));
+        drop_ins.extend(names.map(|name| (name, folder)));
+    }
+    let drop_ins = drop_ins.into_iter().filter_map(|(name, folder)| host.read(&format!("{folder}/{name}")));
+    let texts = unit.into_iter().chain(drop_ins);
     let value = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
     texts.filter_map(|text| text.lines().rev().find_map(value)).next_back()
 }

@@ -86,7 +86,6 @@ fn read(reader: Reader, knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
         Reader::FolderFlags => storage::folder_flags(survey),
         Reader::FreeInodes => storage::free_inodes(survey),
         Reader::SharedDisk => single(storage::shared_disk(survey)),
-        Reader::WriteCache => storage::write_caches(survey),
         Reader::LanesOnOneDisk => single(storage::lanes_on_one_disk(survey)),
         Reader::CgroupMemory => single(Observed::number(system::cgroup_memory(host, server))),
         Reader::CgroupProcessors => single(Observed::number(system::cgroup_processors(host, server))),

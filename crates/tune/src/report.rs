@@ -19,6 +19,8 @@ pub struct Probes {
     pub syncs: Vec<SyncTimes>,
     /// Questions to the name server.
     pub resolver: Option<ResolverTimes>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
 }
 
 /// The report as text. Without `all` only findings are in the table. `width` is that of the terminal, in columns.
@@ -30,7 +32,9 @@ pub fn render_text(report: &CheckReport, probes: &Probes, all: bool, width: u16)
         text.push('\n');
     }
     let resolver = probes.resolver.iter().map(resolver_sentence);
-    probes.syncs.iter().map(sync_sentence).chain(resolver).for_each(|sentence| text.push_str(&sentence));
+    let failures = probes.failures.iter().map(|failure| format!("not measured: {}\n", printable(failure)));
+    let sentences = probes.syncs.iter().map(sync_sentence).chain(resolver).chain(failures);
+    sentences.for_each(|sentence| text.push_str(&sentence));
     text + &summary(report) + "\n"
 }
 
@@ -44,6 +48,7 @@ pub fn render_json(report: &CheckReport, probes: &Probes, all: bool) -> String {
         "results": shown(report, all).map(result).collect::<Vec<_>>(),
         "syncs": probes.syncs.iter().map(sync_json).collect::<Vec<_>>(),
         "resolver": probes.resolver.as_ref().map(resolver_json),
+        "failed_probes": probes.failures,
     });
     format!("{object:#}").lines().map(|line| format!("{}\n", printable(line))).collect()
 }

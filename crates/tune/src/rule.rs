@@ -1,5 +1,7 @@
 //! What a value should be. Rules that depend on the configuration are functions of plain numbers.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use crate::knob::{Knob, Rule, RuleName, Sureness, ValueKind};
 use crate::settings::ServerSettings;
 use crate::value::{Value, display_number};
@@ -18,6 +20,8 @@ const PAGE_BYTES: u64 = 4096;
 const MEMORY_RESERVED: u64 = 64 << 20;
 /// What a session needs besides message bodies, in bytes (bench/results/memory.md has 3.4 kB).
 const SESSION_BYTES: u64 = 8 << 10;
+/// Where systemd-resolved listens (systemd-resolved(8)).
+const RESOLVED_STUBS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 53), Ipv4Addr::new(127, 0, 0, 54)];
 /// With less memory for message bodies, a few large messages keep all others waiting.
 const BODY_MEMORY_MIN: u64 = 8 << 20;
 
@@ -28,8 +32,8 @@ pub(crate) struct HostNumbers {
     pub(crate) processors: Option<u64>,
     /// Memory in bytes; None if unknown.
     pub(crate) memory: Option<u64>,
-    /// Whether a disk of the spool has a cache that a power failure empties; None if unknown.
-    pub(crate) has_volatile_cache: Option<bool>,
+    /// Whether no disk of the spool rotates or has a cache that a power failure empties; None if unknown.
+    pub(crate) has_cheap_syncs: Option<bool>,
 }
 
 /// What a rule says about a value.
@@ -102,7 +106,7 @@ fn number_rule(
         RuleName::SocketMemoryPages => at_least(number, socket_memory_pages(server), kind),
         RuleName::TrackedConnections => at_least(number, tracked_connections(server), kind),
         RuleName::MemoryForServer => at_least(number, memory_for_server(server), kind),
-        RuleName::ProcessorsForServer => at_least(number, server_threads(server, host.processors), kind),
+        RuleName::ProcessorsForServer => processors_for_server(number, server, kind),
         RuleName::Threads => at_most(number, host.processors?, kind),
         RuleName::BodyMemory => between(number, BODY_MEMORY_MIN, host.memory? / 4, kind),
         RuleName::AccessTimes
@@ -118,8 +122,8 @@ fn text_rule(name: RuleName, text: &str, server: &ServerSettings, host: HostNumb
         RuleName::AccessTimes => Some(access_times(text)),
         RuleName::FileSystem => Some(file_system(text)),
         RuleName::PressureEnabled => Some(pressure_enabled(text, server.limits_pressure)),
-        RuleName::Loopback => Some(loopback(text)),
-        RuleName::Durability => Some(durability(text, host.has_volatile_cache)),
+        RuleName::Loopback => loopback(text),
+        RuleName::Durability => Some(durability(text, host.has_cheap_syncs)),
         _ => None,
     }
 }
@@ -142,6 +146,14 @@ fn server_threads(server: &ServerSettings, processors: Option<u64>) -> u64 {
     match server.threads {
         0 => processors.unwrap_or(1).div_ceil(2),
         threads => threads,
+    }
+}
+
+/// With `threads = 0`, the server takes half of the processors that its cgroup allows.
+fn processors_for_server(number: u64, server: &ServerSettings, kind: ValueKind) -> Judgement {
+    match server.threads {
+        0 => Judgement { is_met: true, wanted: "any number".to_owned(), target: String::new(), sureness: None },
+        threads => at_least(number, threads, kind),
     }
 }
 
@@ -184,19 +196,27 @@ fn pressure_enabled(text: &str, is_limited: bool) -> Judgement {
     Judgement { sureness, ..one_of(text, &["on".to_owned()]) }
 }
 
-fn loopback(text: &str) -> Judgement {
-    let is_loopback = |address: &str| address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
-    Judgement {
-        is_met: text.split(", ").next().is_some_and(is_loopback),
+/// None for the stubs of systemd-resolved, which pass questions on, maybe to a public resolver. A resolver in a private
+/// network is no public one, and may be near enough.
+fn loopback(text: &str) -> Option<Judgement> {
+    let first: Option<IpAddr> = text.split(", ").next().and_then(|address| address.parse().ok());
+    let is_private = match first {
+        Some(IpAddr::V4(address)) if RESOLVED_STUBS.contains(&address) => return None,
+        Some(IpAddr::V4(address)) => address.is_private(),
+        Some(IpAddr::V6(address)) => address.is_unique_local() || address.is_unicast_link_local(),
+        None => false,
+    };
+    Some(Judgement {
+        is_met: first.is_some_and(|address| address.is_loopback()),
         wanted: "an address of this host first".to_owned(),
         target: "127.0.0.1".to_owned(),
-        sureness: None,
-    }
+        sureness: is_private.then_some(Sureness::Depends),
+    })
 }
 
-/// If the disk needs no flush, a sync costs little, and relaxed durability gains nothing for what it risks.
-fn durability(text: &str, has_volatile_cache: Option<bool>) -> Judgement {
-    let sureness = (has_volatile_cache == Some(false)).then_some(Sureness::Sure);
+/// If a sync costs little, relaxed durability gains nothing for what it risks.
+fn durability(text: &str, has_cheap_syncs: Option<bool>) -> Judgement {
+    let sureness = (has_cheap_syncs == Some(true)).then_some(Sureness::Sure);
     Judgement { sureness, ..one_of(text, &["commit".to_owned()]) }
 }
 
@@ -245,15 +265,30 @@ mod tests {
         assert!(!between(5, BODY_MEMORY_MIN, 0, ValueKind::Bytes).is_met);
     }
 
+    /// The server asks for the processors that it may use, which are not all of the host.
+    #[test]
+    fn a_server_that_chooses_its_threads_fits_into_every_quota() {
+        let judged = |threads, number| {
+            processors_for_server(number, &ServerSettings { threads, ..server() }, ValueKind::Integer).is_met
+        };
+        assert!(judged(0, 0) && judged(0, 2) && judged(2, 2));
+        assert!(!judged(3, 2));
+    }
+
     #[test]
     fn some_values_are_worse_than_others() {
         assert_eq!(access_times("relatime").sureness, None);
         assert_eq!(access_times("strictatime").sureness, Some(Sureness::Sure));
         assert_eq!(file_system("tmpfs").sureness, Some(Sureness::Sure));
         assert_eq!(pressure_enabled("off", true).sureness, Some(Sureness::Sure));
-        assert_eq!(durability("relaxed", Some(false)).sureness, Some(Sureness::Sure));
+        assert_eq!(durability("relaxed", Some(true)).sureness, Some(Sureness::Sure));
         assert_eq!(durability("relaxed", None).sureness, None);
-        assert!(loopback("127.0.0.53, 8.8.8.8").is_met && loopback("::1").is_met);
-        assert!(!loopback("8.8.8.8, 127.0.0.1").is_met && !loopback("").is_met);
+        let is_met = |text| loopback(text).map(|judgement| (judgement.is_met, judgement.sureness));
+        assert_eq!(is_met("127.0.0.1, 8.8.8.8"), Some((true, None)));
+        assert_eq!(is_met("::1"), Some((true, None)));
+        assert_eq!(is_met("8.8.8.8, 127.0.0.1"), Some((false, None)));
+        assert_eq!(is_met(""), Some((false, None)));
+        assert_eq!(is_met("10.0.0.1"), Some((false, Some(Sureness::Depends))));
+        assert_eq!(is_met("127.0.0.53, 8.8.8.8"), None, "it passes questions on");
     }
 }

@@ -84,7 +84,8 @@ impl SettingPath {
     }
 }
 
-fn repeated_by(section: &str) -> Option<&'static str> {
+/// The key that tells the sections of a list apart; None if a section of this name is single.
+pub(crate) fn repeated_by(section: &str) -> Option<&'static str> {
     REPEATED.iter().find(|(name, _)| *name == section).map(|(_, key)| *key)
 }
 

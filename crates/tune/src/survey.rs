@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::disks::{Storage, has_volatile_cache};
+use crate::disks::{Storage, has_volatile_cache, is_rotational};
 use crate::host::Host;
 use crate::mounts::mounts;
 use crate::process::ServerProcess;
@@ -88,10 +88,10 @@ impl<'a> Survey<'a> {
             settings,
             server: ServerProcess::find(host),
             mailboxes: settings.mailboxes.iter().map(storage).collect(),
-            numbers: HostNumbers { processors: processors(host), memory: memory(host), has_volatile_cache: None },
+            numbers: HostNumbers { processors: processors(host), memory: memory(host), has_cheap_syncs: None },
             spool,
         };
-        survey.numbers.has_volatile_cache = survey.volatile_cache();
+        survey.numbers.has_cheap_syncs = survey.has_cheap_syncs();
         survey
     }
 
@@ -120,10 +120,11 @@ impl<'a> Survey<'a> {
         disks
     }
 
-    fn volatile_cache(&self) -> Option<bool> {
-        let caches: Option<Vec<bool>> =
-            self.spool_disks().into_iter().map(|disk| has_volatile_cache(self.host, disk)).collect();
-        caches.filter(|caches| !caches.is_empty()).map(|caches| caches.contains(&true))
+    /// A rotating disk whose cache is switched off reports write through too, but each sync waits for a turn.
+    fn has_cheap_syncs(&self) -> Option<bool> {
+        let is_cheap = |disk| Some(!has_volatile_cache(self.host, disk)? && !is_rotational(self.host, disk)?);
+        let disks: Option<Vec<bool>> = self.spool_disks().into_iter().map(is_cheap).collect();
+        disks.filter(|disks| !disks.is_empty()).map(|disks| !disks.contains(&false))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::knob::{Knob, KnobGroup, ValueKind, knobs};
 use crate::read::knob_files;
 use crate::setting_path::SettingPath;
 use crate::settings::ServerSettings;
-use crate::value;
+use crate::value::plain_text;
 
 /// Variables of the server's environment begin with this.
 const ENVIRONMENT: &str = "env.";
@@ -29,8 +29,19 @@ pub enum Target {
     Environment(String),
     /// The connections of the load.
     Sessions,
-    /// Files of the kernel that all get the value; at least one.
-    Host(Vec<String>),
+    /// A value of the kernel.
+    Host(HostValue),
+}
+
+/// A value of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostValue {
+    /// The name of its knob.
+    pub(crate) knob: String,
+    /// The files that all get it; at least one.
+    pub(crate) files: Vec<String>,
+    /// The word of each file that is the value; None: all of them, or the chosen one.
+    pub(crate) word: Option<usize>,
 }
 
 /// Why a knob cannot be measured, and what to do instead.
@@ -63,14 +74,33 @@ impl Target {
         name.parse().map(Target::Setting).map_err(TargetError)
     }
 
-    /// The present value; None if the setting has none, or the file cannot be read.
+    /// The present value; None if the setting has none, or if the files cannot be read or have different ones.
     pub fn present(&self, configuration: &Table, connections: u64, host: &Host) -> Option<String> {
         match self {
             Target::Setting(path) => path.find(configuration).map(value_text).or_else(|| default_of(path)),
             Target::Environment(name) => std::env::var(name).ok(),
             Target::Sessions => Some(connections.to_string()),
-            Target::Host(files) => host_value(&host.read(files.first()?)?),
+            Target::Host(value) => value.present(host),
         }
+    }
+}
+
+impl HostValue {
+    fn of_knob(knob: &Knob, files: Vec<String>) -> HostValue {
+        let is_word = knob.kind != ValueKind::Choice && knob.read.is_none();
+        HostValue { knob: knob.name.clone(), files, word: is_word.then_some(knob.field) }
+    }
+
+    fn present(&self, host: &Host) -> Option<String> {
+        let mut values = self.files.iter().map(|file| self.find_in(&host.read(file)?));
+        let first = values.next()??;
+        values.all(|value| value.as_ref() == Some(&first)).then_some(first)
+    }
+
+    fn find_in(&self, text: &str) -> Option<String> {
+        let text = plain_text(text);
+        let value = self.word.map_or(Some(&*text), |word| text.split(' ').nth(word));
+        value.filter(|value| !value.is_empty()).map(str::to_owned)
     }
 }
 
@@ -101,19 +131,12 @@ fn of_knob(knob: &Knob, host: &Host, settings: &ServerSettings) -> Result<Target
              `mailrace tune check` says how to change it",
             knob.name
         ))),
-        files => Ok(Target::Host(files)),
+        files => Ok(Target::Host(HostValue::of_knob(knob, files))),
     }
 }
 
 fn named(knob: &Knob, example: &str) -> TargetError {
     TargetError(format!("{} stands for several settings: name one, such as {example}", knob.name))
-}
-
-/// The value that a file of the kernel has: the chosen word, or the words of its line.
-fn host_value(text: &str) -> Option<String> {
-    let value = value::Value::parse(text, ValueKind::Choice, 0)?;
-    let text = value.display(ValueKind::Choice);
-    Some(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// The default in the built-in configuration.
@@ -161,7 +184,7 @@ impl fmt::Display for Target {
             Target::Setting(path) => write!(f, "{path} in mailrace.toml"),
             Target::Environment(name) => write!(f, "{name} in the environment of the server"),
             Target::Sessions => f.write_str("the connections of the load"),
-            Target::Host(files) => f.write_str(&files.join(", ")),
+            Target::Host(value) => f.write_str(&value.files.join(", ")),
         }
     }
 }
@@ -183,7 +206,9 @@ mod tests {
         assert_eq!(parse("queue.local.concurrency"), Ok(Target::Setting("queue.local.concurrency".parse().unwrap())));
         assert_eq!(parse("env.MIMALLOC_VERBOSE"), Ok(Target::Environment("MIMALLOC_VERBOSE".to_owned())));
         assert_eq!(parse("load.sessions"), Ok(Target::Sessions));
-        assert_eq!(parse("net.core.somaxconn"), Ok(Target::Host(vec!["/proc/sys/net/core/somaxconn".to_owned()])));
+        let files = vec!["/proc/sys/net/core/somaxconn".to_owned()];
+        let value = HostValue { knob: "net.core.somaxconn".to_owned(), files, word: Some(0) };
+        assert_eq!(parse("net.core.somaxconn"), Ok(Target::Host(value)));
     }
 
     #[test]
@@ -209,6 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("scheduler"), "none [mq-deadline] kyber\n").unwrap();
         std::fs::write(folder.path().join("memory"), "4096\t131072\t6291456\n").unwrap();
+        std::fs::write(folder.path().join("small"), "4096\t131072\t131072\n").unwrap();
         let host = Host::below(folder.path());
         let configuration: Table = "threads = 3\n[[queue]]\nname = \"local\"\nconcurrency = 7\n".parse().unwrap();
         let present = |target: Target| target.present(&configuration, 100, &host);
@@ -220,8 +246,16 @@ mod tests {
         assert_eq!(setting("transport.maildir.concurrency.most").as_deref(), Some("2000"));
         assert_eq!(setting("no.such").as_deref(), None);
         assert_eq!(present(Target::Sessions).as_deref(), Some("100"));
-        assert_eq!(present(Target::Host(vec!["/scheduler".to_owned()])).as_deref(), Some("mq-deadline"));
-        assert_eq!(present(Target::Host(vec!["/memory".to_owned()])).as_deref(), Some("4096 131072 6291456"));
+        let kernel = |files: &[&str], word| {
+            let files = files.iter().map(|file| (*file).to_owned()).collect();
+            present(Target::Host(HostValue { knob: String::new(), files, word }))
+        };
+        assert_eq!(kernel(&["/scheduler"], None).as_deref(), Some("mq-deadline"));
+        assert_eq!(kernel(&["/memory"], None).as_deref(), Some("4096 131072 6291456"));
+        assert_eq!(kernel(&["/memory"], Some(2)).as_deref(), Some("6291456"));
+        assert_eq!(kernel(&["/memory", "/small"], Some(1)).as_deref(), Some("131072"));
+        assert_eq!(kernel(&["/memory", "/small"], Some(2)), None, "the disks differ");
+        assert_eq!(kernel(&["/memory"], Some(3)), None);
     }
 
     #[test]

@@ -28,12 +28,19 @@ pub enum TrialError {
 
 /// Changes values of the kernel for the time of a measurement. When it is dropped, all of them are put back.
 pub trait HostChanges {
-    /// Writes the value to all files.
+    /// Checks, without changing anything, that the host takes a value.
     ///
     /// # Errors
     ///
-    /// A file does not take it, for the reason that the text gives.
-    fn set(&mut self, files: &[String], value: &str) -> Result<(), String>;
+    /// It does not, for the reason that the text gives.
+    fn check(&self, value: &str) -> Result<(), String>;
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    ///
+    /// The host does not take it, for the reason that the text gives.
+    fn set(&mut self, value: &str) -> Result<(), String>;
 
     /// Puts everything back.
     ///

@@ -23,7 +23,7 @@ impl Value {
             ValueKind::Integer | ValueKind::Bytes => {
                 text.split_ascii_whitespace().nth(field)?.parse().ok().map(Value::Number)
             }
-            ValueKind::Choice => Some(Value::Text(chosen_word(text)?.to_owned())),
+            ValueKind::Choice => Some(plain_text(text)).filter(|word| !word.is_empty()).map(Value::Text),
             ValueKind::Text | ValueKind::Flags => Some(text.trim()).filter(|text| !text.is_empty()).map(Value::text),
         }
     }
@@ -58,10 +58,16 @@ pub(crate) fn display_number(number: u64, kind: ValueKind) -> String {
     }
 }
 
-/// The word in brackets (`none [mq-deadline] kyber`), or the only line.
-fn chosen_word(text: &str) -> Option<&str> {
-    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
-    Some(bracketed.unwrap_or(text).trim()).filter(|word| !word.is_empty())
+/// The text of a value as it is compared: the kernel separates words by tabs, and puts the chosen one in brackets (`none
+/// [mq-deadline] kyber`).
+pub(crate) fn plain_text(text: &str) -> String {
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
+    chosen.unwrap_or(text).split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a value of which one is chosen; None if it is another one.
+pub(crate) fn choices(text: &str) -> Option<impl Iterator<Item = &str>> {
+    text.contains('[').then(|| text.split_ascii_whitespace().map(|word| word.trim_matches(['[', ']'])))
 }
 
 #[cfg(test)]
@@ -79,5 +85,14 @@ mod tests {
         assert_eq!(parse("\n", ValueKind::Choice, 0), None);
         assert_eq!(parse("-1\n", ValueKind::Integer, 0), None);
         assert_eq!(parse("4096\n", ValueKind::Integer, 2), None);
+    }
+
+    #[test]
+    fn values_are_compared_as_the_kernel_means_them() {
+        assert_eq!(plain_text("4096\t131072\t6291456\n"), "4096 131072 6291456");
+        assert_eq!(plain_text("none [mq-deadline] bfq\n"), "mq-deadline");
+        assert_eq!(plain_text("cubic\n"), "cubic");
+        assert_eq!(choices("none [mq-deadline] bfq\n").unwrap().collect::<Vec<_>>(), ["none", "mq-deadline", "bfq"]);
+        assert!(choices("cubic\n").is_none());
     }
 }

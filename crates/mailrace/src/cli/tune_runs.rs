@@ -26,7 +26,7 @@ pub struct TuneMeasureArgs {
     /// Judge by the rate, or by the server's CPU for each message
     #[arg(long, value_enum, default_value = "rate")]
     pub figure: MeasuredFigure,
-    /// The smallest effect that matters; a smaller one is reported as no effect
+    /// The smallest effect that matters: what is surely smaller, and may be none, is no effect
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub effect_min: f64,
     /// End after this many rounds even if nothing is decided
@@ -83,7 +83,8 @@ pub struct TuneRunArgs {
     /// File with one recipient address on each line, for the scenario lookup
     #[arg(long, value_name = "FILE")]
     pub recipients_from: Option<PathBuf>,
-    /// The folder for the data of the runs, which are removed. Default: beside the spool
+    /// The folder for the data of the runs, which are removed. Default: beside the spool; for root,
+    /// the nearest folder above it on the same disk that is root's
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// End after this time even if nothing is decided

@@ -15,9 +15,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Larger files are no configuration.
-const FILE_BYTES_MAX: u64 = 4 << 20;
-/// The mode of a new folder.
-const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+pub(crate) const FILE_BYTES_MAX: u64 = 4 << 20;
+/// The bits of a mode that are read and restored. Nobody has a configuration that runs with the rights of its owner, and a
+/// planted journal could ask for one.
+const MODE_BITS: u32 = 0o1777;
 /// File systems whose files are values of the kernel: proc and sysfs (statfs(2)).
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 
@@ -44,6 +45,13 @@ pub struct FileOwner {
     pub gid: u32,
 }
 
+impl FileState {
+    /// Whether only this user can have written it.
+    pub(crate) fn is_private(&self) -> bool {
+        self.owner.is_some_and(|owner| is_private(owner.uid, self.mode))
+    }
+}
+
 /// Operations on files. Paths are absolute, and mean a place below the root.
 pub trait Files: Send + Sync {
     /// The file; None if it, or a folder above it, does not exist.
@@ -54,6 +62,8 @@ pub trait Files: Send + Sync {
     fn state(&self, path: &str) -> io::Result<Option<FileState>>;
     /// Whether this folder exists.
     fn is_folder(&self, path: &str) -> bool;
+    /// Whether only this user can change what is in the folder. It must exist.
+    fn is_private_folder(&self, path: &str) -> io::Result<bool>;
     /// Whether the file is a value of the running kernel, which cannot be replaced, only written to.
     fn is_kernel_value(&self, path: &str) -> io::Result<bool>;
     /// Whether this process may replace the file, create it, or write to it if it is a value of the kernel.
@@ -66,8 +76,8 @@ pub trait Files: Send + Sync {
     /// folder was removed meanwhile.
     fn lock(&self, folder: &str) -> io::Result<Option<OwnedFd>>;
 
-    /// Makes a folder, which must not exist.
-    fn make_folder(&self, path: &str) -> io::Result<()>;
+    /// Makes a folder with this mode, which must not exist.
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()>;
     /// Removes a folder, unless it is missing, is none, or contains something.
     fn remove_folder(&self, path: &str) -> io::Result<()>;
     /// Creates a file, which must not exist, and syncs its content, owner and mode.
@@ -145,11 +155,16 @@ impl Files for RealFiles {
             return Err(io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
         }
         let owner = Some(FileOwner { uid: metadata.uid(), gid: metadata.gid() });
-        Ok(Some(FileState { octets, mode: metadata.mode() & 0o7777, owner }))
+        Ok(Some(FileState { octets, mode: metadata.mode() & MODE_BITS, owner }))
     }
 
     fn is_folder(&self, path: &str) -> bool {
         self.open_folder(path, OFlags::PATH).is_ok()
+    }
+
+    fn is_private_folder(&self, path: &str) -> io::Result<bool> {
+        let found = rustix::fs::fstat(self.open_folder(path, OFlags::PATH)?)?;
+        Ok(is_private(found.st_uid, found.st_mode))
     }
 
     fn is_kernel_value(&self, path: &str) -> io::Result<bool> {
@@ -188,11 +203,12 @@ impl Files for RealFiles {
         Ok(is_same.then_some(opened))
     }
 
-    fn make_folder(&self, path: &str) -> io::Result<()> {
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()> {
         let (folder, name) = self.place(path)?;
-        rustix::fs::mkdirat(&folder, name, FOLDER_MODE)?;
+        let mode = Mode::from_raw_mode(mode & MODE_BITS);
+        rustix::fs::mkdirat(&folder, name, mode)?;
         // The umask may have taken bits away.
-        Ok(rustix::fs::chmodat(&folder, name, FOLDER_MODE, AtFlags::empty())?)
+        Ok(rustix::fs::chmodat(&folder, name, mode, AtFlags::empty())?)
     }
 
     fn remove_folder(&self, path: &str) -> io::Result<()> {
@@ -215,7 +231,7 @@ impl Files for RealFiles {
         if let Some(owner) = state.owner.filter(|owner| (owner.uid, owner.gid) != (metadata.uid(), metadata.gid())) {
             rustix::fs::fchown(file.as_fd(), Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
         }
-        rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(state.mode))?;
+        rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(state.mode & MODE_BITS))?;
         file.sync_all()
     }
 
@@ -246,6 +262,11 @@ impl Files for RealFiles {
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
+}
+
+/// Whether what has this owner and this mode is of this user, and nobody else may write to it.
+fn is_private(owner: u32, mode: u32) -> bool {
+    owner == rustix::process::geteuid().as_raw() && mode & 0o022 == 0
 }
 
 /// Only root may give a file to another user.
@@ -319,7 +340,7 @@ mod tests {
     fn a_file_comes_back_with_its_mode() {
         let folder = tempfile::tempdir().unwrap();
         let files = RealFiles::below(folder.path()).unwrap();
-        files.make_folder("/a").unwrap();
+        files.make_folder("/a", 0o755).unwrap();
         files.create("/a/new", &state("x\r\n")).unwrap();
         files.rename("/a/new", "/a/file").unwrap();
         files.sync_folder("/a").unwrap();
@@ -338,10 +359,21 @@ mod tests {
     }
 
     #[test]
+    fn no_file_gets_the_rights_of_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RealFiles::below(folder.path()).unwrap();
+        files.create("/program", &FileState { mode: 0o6755, ..state("x") }).unwrap();
+        let mode = || folder.path().join("program").metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(), 0o755);
+        std::fs::set_permissions(folder.path().join("program"), PermissionsExt::from_mode(0o6755)).unwrap();
+        assert_eq!(files.state("/program").unwrap().unwrap().mode, 0o755);
+    }
+
+    #[test]
     fn only_one_has_the_lock_of_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let files = RealFiles::below(folder.path()).unwrap();
-        files.make_folder("/a").unwrap();
+        files.make_folder("/a", 0o711).unwrap();
         let lock = files.lock("/a").unwrap();
         assert!(lock.is_some() && files.lock("/a").unwrap().is_none());
         drop(lock);

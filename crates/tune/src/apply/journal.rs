@@ -10,7 +10,8 @@
 //! everything that was written there. So a place is put back by one step, and a step that was done already is seen by
 //! what is there.
 //!
-//! The folder belongs to root, not to the user of the server: what is in it is written back as root.
+//! The folder belongs to root, not to the user of the server: what is in it is written back as root. So a journal that
+//! another user can have written is not believed.
 
 use std::io;
 
@@ -18,13 +19,19 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::error::{ApplyError, doing};
-use super::files::{FileState, Files};
+use super::files::{FILE_BYTES_MAX, FileState, Files};
+use crate::value::plain_text;
 
 /// The folder of the journals, below the root. Not below `data_dir`, which belongs to the user of the server: that
 /// user could have root write any file.
 pub const STATE_FOLDER: &str = "/var/lib/mailrace-tune";
+/// Has another text after each start of the host (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The version of the format.
 const FORMAT: u32 = 1;
+/// The largest journal, so that it can be read again: what is added after the first change, the digests of values, fits
+/// into the rest.
+const JOURNAL_BYTES_MAX: u64 = FILE_BYTES_MAX - (64 << 10);
 /// Passwords in former configurations are nobody's business.
 const JOURNAL_MODE: u32 = 0o600;
 
@@ -44,6 +51,9 @@ pub(crate) struct Journal {
     format: u32,
     /// All changes were made, and none was put back.
     pub(crate) is_finished: bool,
+    /// The start of the host since which it is true; None if that is unknown, as in a copy.
+    #[serde(default)]
+    boot: Option<String>,
     /// In the order in which they were changed.
     pub(crate) entries: Vec<Entry>,
 }
@@ -86,20 +96,32 @@ impl JournalName {
 
 impl Journal {
     pub(crate) fn new() -> Journal {
-        Journal { format: FORMAT, is_finished: false, entries: Vec::new() }
+        Journal { format: FORMAT, is_finished: false, boot: None, entries: Vec::new() }
     }
 
-    /// Reads the journal; None if there is none.
+    /// Reads the journal; None if there is none. What a measurement set was not kept over a restart of the host, so then
+    /// its values are not in it any more.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is of another version.
+    /// It cannot be read, is of another version, or another user can have written it.
     pub(crate) fn load(files: &dyn Files, name: JournalName) -> Result<Option<Journal>, ApplyError> {
         let path = name.path();
         let Some(state) = files.state(&path).map_err(doing("reading", &path))? else { return Ok(None) };
+        if !state.is_private() || !files.is_private_folder(STATE_FOLDER).map_err(doing("reading", STATE_FOLDER))? {
+            return Err(ApplyError::Refused(format!(
+                "{path}, or its folder, belongs to another user or can be written by others, so it is not believed: what it \
+                 says would be written with your rights. Look at it, then remove it or take it over"
+            )));
+        }
         let journal: Result<Journal, _> = serde_json::from_slice(&state.octets);
         match journal {
-            Ok(journal) if journal.format == FORMAT => Ok(Some(journal)),
+            Ok(mut journal) if journal.format == FORMAT => {
+                if name == JournalName::Temporary && journal.boot != boot(files) {
+                    journal.entries.retain(|entry| !matches!(entry.place, Place::Value(_) | Place::Follower(_)));
+                }
+                Ok(Some(journal))
+            }
             Ok(_) => Err(ApplyError::Refused(format!(
                 "{path} is of another version of mailrace: use that version's `mailrace tune revert`"
             ))),
@@ -109,11 +131,30 @@ impl Journal {
         }
     }
 
+    /// Replaces the journal on the disk, before the changes that it announces.
+    ///
+    /// # Errors
+    ///
+    /// It is too large, or cannot be written.
+    pub(crate) fn announce(&mut self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
+        self.boot = boot(files);
+        let octets = self.octets(name)?;
+        if octets.len() as u64 > JOURNAL_BYTES_MAX {
+            return Err(ApplyError::Refused(format!(
+                "the journal, with all files as they were, would be larger than {} KiB: change large files by hand",
+                JOURNAL_BYTES_MAX >> 10
+            )));
+        }
+        self.store(files, name)
+    }
+
+    fn octets(&self, name: JournalName) -> Result<Vec<u8>, ApplyError> {
+        serde_json::to_vec_pretty(self).map_err(io::Error::other).map_err(doing("writing", &name.path()))
+    }
+
     /// Replaces the journal on the disk.
     pub(crate) fn store(&self, files: &dyn Files, name: JournalName) -> Result<(), ApplyError> {
-        let octets = serde_json::to_vec_pretty(self).map_err(io::Error::other);
-        let octets = octets.map_err(doing("writing", &name.path()))?;
-        let state = FileState { octets, mode: JOURNAL_MODE, owner: None };
+        let state = FileState { octets: self.octets(name)?, mode: JOURNAL_MODE, owner: None };
         replace(files, &name.path(), &state)
     }
 
@@ -130,6 +171,10 @@ impl Journal {
     pub(crate) fn entry(&mut self, path: &str) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|entry| entry.path == path)
     }
+}
+
+fn boot(files: &dyn Files) -> Option<String> {
+    Some(value_word(&files.state(BOOT_ID).ok()??.octets))
 }
 
 /// Replaces a file, or creates it: it is always as it was or as it should become.
@@ -158,11 +203,9 @@ pub(crate) fn digest(octets: &[u8]) -> String {
     Sha256::digest(octets).iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// The text of a value as it is compared: the kernel separates words by tabs, and puts the chosen one in brackets.
+/// The text of a value as it is compared.
 pub(crate) fn value_word(octets: &[u8]) -> String {
-    let text = String::from_utf8_lossy(octets);
-    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word.to_owned());
-    chosen.unwrap_or_else(|| text.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+    plain_text(&String::from_utf8_lossy(octets))
 }
 
 #[cfg(test)]
@@ -170,10 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_compared_as_the_kernel_means_them() {
-        assert_eq!(value_word(b"4096\t131072\t6291456\n"), "4096 131072 6291456");
-        assert_eq!(value_word(b"none [mq-deadline] bfq\n"), "mq-deadline");
-        assert_eq!(value_word(b"cubic\n"), "cubic");
+    fn digests_and_temporary_names_are_those_of_earlier_versions() {
         assert_eq!(digest(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(temporary_of("/etc/a.conf"), "/etc/.a.conf.mailrace-tune");
         assert_eq!(temporary_of("/a"), "/.a.mailrace-tune");

@@ -1,5 +1,8 @@
 //! Files with a setting on each line: sysctl.d, udev rules, tmpfiles.d, and drop-ins of systemd. A line of another value
-//! is replaced where it is; everything else in the file stays as it is.
+//! is replaced where it is; everything else in the file stays as it is. But the scheduler of a disk comes before the disk's
+//! other values, which it would reset, and a value that another one sets to 0 has no line beside that one.
+
+use crate::process::DROP_INS;
 
 /// The first line of a new file.
 const HEADER: &str = "# Written by `mailrace tune apply`; `mailrace tune revert` removes it.";
@@ -26,17 +29,22 @@ pub(crate) struct LineSetting {
     pub(crate) key: String,
     /// The value.
     pub(crate) value: String,
+    /// The key of a value that the kernel sets to 0 with this one.
+    pub(crate) rival: Option<String>,
 }
+
+/// The end of the key of a scheduler.
+const SCHEDULER: &str = "ATTR{queue/scheduler}";
 
 impl LineFile {
     /// All of them.
     pub(crate) const ALL: [LineFile; 4] = [LineFile::Sysctl, LineFile::Udev, LineFile::Tmpfiles, LineFile::Unit];
 
-    /// Folders and files that can set the same.
+    /// Folders of files that can set the same, where that is decided by their names alone.
     pub(crate) fn others(self) -> &'static [&'static str] {
         match self {
-            LineFile::Sysctl => &["/etc/sysctl.d", "/run/sysctl.d", "/usr/lib/sysctl.d"],
-            LineFile::Unit => &["/etc/systemd/system/mailrace.service.d"],
+            LineFile::Sysctl => &["/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"],
+            LineFile::Unit => &DROP_INS,
             LineFile::Udev | LineFile::Tmpfiles => &[],
         }
     }
@@ -55,45 +63,58 @@ impl LineFile {
 impl LineSetting {
     /// A sysctl, such as `net.core.somaxconn`.
     pub(crate) fn sysctl(name: &str, value: &str) -> LineSetting {
-        LineSetting { file: LineFile::Sysctl, key: name.to_owned(), value: value.to_owned() }
+        LineSetting { file: LineFile::Sysctl, key: name.to_owned(), value: value.to_owned(), rival: None }
     }
 
-    /// An attribute of a disk, such as `queue/scheduler`.
+    /// An attribute, such as `queue/scheduler`, of the disk that these conditions of a rule find.
     pub(crate) fn udev(disk: &str, attribute: &str, value: &str) -> LineSetting {
-        let key = format!("ACTION==\"add|change\", SUBSYSTEM==\"block\", KERNEL==\"{disk}\", ATTR{{{attribute}}}");
-        LineSetting { file: LineFile::Udev, key, value: value.to_owned() }
+        let key = format!("ACTION==\"add|change\", SUBSYSTEM==\"block\", {disk}, ATTR{{{attribute}}}");
+        LineSetting { file: LineFile::Udev, key, value: value.to_owned(), rival: None }
     }
 
     /// A file in /sys, which is written when the host starts.
     pub(crate) fn tmpfiles(path: &str, value: &str) -> LineSetting {
-        LineSetting { file: LineFile::Tmpfiles, key: format!("w {path} - - - -"), value: value.to_owned() }
+        let key = format!("w {path} - - - -");
+        LineSetting { file: LineFile::Tmpfiles, key, value: value.to_owned(), rival: None }
     }
 
     /// A key of the server's unit.
     pub(crate) fn unit(key: &str, value: &str) -> LineSetting {
-        LineSetting { file: LineFile::Unit, key: key.to_owned(), value: value.to_owned() }
+        LineSetting { file: LineFile::Unit, key: key.to_owned(), value: value.to_owned(), rival: None }
     }
 
     /// The text of the file with this setting.
     pub(crate) fn add_to(&self, text: &str) -> String {
         let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
         let line = format!("{}{end}", self.line());
-        let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let mut lines: Vec<&str> = text.split_inclusive('\n').filter(|line| !self.replaces(line)).collect();
         // The last one wins.
-        if let Some(place) = lines.iter().rposition(|line| self.is_in(line)) {
-            lines[place] = &line;
-            return lines.concat();
+        let known = lines.iter().rposition(|line| self.is_in(line));
+        let reset = lines.iter().position(|line| self.resets(line));
+        match (known, reset) {
+            (Some(known), Some(reset)) if reset < known => {
+                lines.remove(known);
+                lines.insert(reset, &line);
+            }
+            (Some(known), _) => lines[known] = &line,
+            (None, Some(reset)) => lines.insert(reset, &line),
+            (None, None) => return self.add_at_end(&lines, text.is_empty(), &line, end),
         }
+        lines.concat()
+    }
+
+    fn add_at_end(&self, lines: &[&str], is_new: bool, line: &str, end: &str) -> String {
         let is_section = |line: &&str| line.trim() == "[Service]";
         if let Some(section) = lines.iter().position(is_section).filter(|_| self.file == LineFile::Unit) {
             let head = lines[..=section].concat();
             let break_after_head = if head.ends_with('\n') { "" } else { end };
-            return [&head, break_after_head, &line, &lines[section + 1..].concat()].concat();
+            return [&head, break_after_head, line, &lines[section + 1..].concat()].concat();
         }
-        let header = if text.is_empty() { format!("{HEADER}{end}") } else { String::new() };
+        let text = lines.concat();
+        let header = if is_new { format!("{HEADER}{end}") } else { String::new() };
         let break_before = if text.is_empty() || text.ends_with('\n') { "" } else { end };
         let section = if self.file == LineFile::Unit { format!("[Service]{end}") } else { String::new() };
-        [text, break_before, &header, &section, &line].concat()
+        [&text, break_before, &header, &section, line].concat()
     }
 
     fn line(&self) -> String {
@@ -110,13 +131,28 @@ impl LineSetting {
     pub(crate) fn is_in(&self, line: &str) -> bool {
         let line = line.trim();
         match self.file {
-            LineFile::Sysctl => line
-                .split_once('=')
-                .is_some_and(|(key, _)| key.trim().trim_start_matches('-').replace('/', ".") == self.key),
+            LineFile::Sysctl => sysctl_key(line).as_ref() == Some(&self.key),
             LineFile::Unit => line.split_once('=').is_some_and(|(key, _)| key.trim() == self.key),
             LineFile::Udev | LineFile::Tmpfiles => line.starts_with(&self.key),
         }
     }
+
+    /// Whether a line sets what this setting sets to 0.
+    pub(crate) fn replaces(&self, line: &str) -> bool {
+        self.rival.is_some() && sysctl_key(line.trim()) == self.rival
+    }
+
+    /// Whether a line sets what the kernel resets when this setting, a scheduler, is set after it.
+    fn resets(&self, line: &str) -> bool {
+        let disk = self.key.strip_suffix(SCHEDULER).filter(|_| self.file == LineFile::Udev);
+        disk.is_some_and(|disk| line.trim().starts_with(disk) && !self.is_in(line))
+    }
+}
+
+/// The key of a line of sysctl.d(5), with dots.
+fn sysctl_key(line: &str) -> Option<String> {
+    let (key, _) = line.split_once('=')?;
+    Some(key.trim().trim_start_matches('-').replace('/', "."))
 }
 
 #[cfg(test)]
@@ -139,11 +175,44 @@ mod tests {
         let text = "# mine\r\n-net/core/somaxconn=1\r\nvm.swappiness = 1\r\n net.core.somaxconn = 2\r\n# end";
         let expected = "# mine\r\n-net/core/somaxconn=1\r\nvm.swappiness = 1\r\nnet.core.somaxconn = 1024\r\n# end";
         assert_eq!(somaxconn().add_to(text), expected);
-        let rule = LineSetting::udev("sda", "queue/scheduler", "none");
+        let rule = LineSetting::udev("KERNEL==\"sda\"", "queue/scheduler", "none");
         let once = rule.add_to("");
         assert_eq!(rule.add_to(&once), once);
         assert_eq!(LineSetting { value: "bfq".into(), ..rule.clone() }.add_to(&once), once.replace("none", "bfq"));
-        assert_eq!(LineSetting::udev("sdb", "queue/scheduler", "none").add_to(&once).lines().count(), 3);
+        assert_eq!(LineSetting::udev("KERNEL==\"sdb\"", "queue/scheduler", "none").add_to(&once).lines().count(), 3);
+    }
+
+    /// At the start of the host, a scheduler that is set later resets the number of requests.
+    #[test]
+    fn the_scheduler_of_a_disk_comes_before_its_other_values() {
+        let rule = |disk: &str, attribute: &str, value: &str| {
+            LineSetting::udev(&format!("KERNEL==\"{disk}\""), attribute, value)
+        };
+        let attributes = |text: &str| {
+            let short = |line: &str| line.split_once("KERNEL==").map(|(_, rest)| rest.replace(['"', '{', '}'], ""));
+            text.lines().filter_map(short).collect::<Vec<_>>()
+        };
+        let requests =
+            rule("sda", "queue/nr_requests", "64").add_to(&rule("sdb", "queue/nr_requests", "32").add_to(""));
+        let scheduler = rule("sda", "queue/scheduler", "mq-deadline");
+        let both = scheduler.add_to(&requests);
+        let (other, requests) = ("sdb, ATTRqueue/nr_requests=32", "sda, ATTRqueue/nr_requests=64");
+        assert_eq!(attributes(&both), [other, "sda, ATTRqueue/scheduler=mq-deadline", requests]);
+        assert_eq!(scheduler.add_to(&both), both);
+        // A file in which the lines are the other way round.
+        let wrong = both.lines().rev().map(|line| format!("{line}\n")).collect::<String>();
+        let right = rule("sda", "queue/scheduler", "none").add_to(&wrong);
+        assert_eq!(attributes(&right), ["sda, ATTRqueue/scheduler=none", requests, other]);
+    }
+
+    /// At the start of the host, the later line of the two would win.
+    #[test]
+    fn a_value_that_another_one_sets_to_0_has_no_line_beside_it() {
+        let bytes = LineSetting { rival: Some("vm.dirty_ratio".into()), ..LineSetting::sysctl("vm.dirty_bytes", "9") };
+        let text = "# mine\nvm/dirty_ratio = 5\nvm.dirty_ratio_x = 1\n";
+        assert_eq!(bytes.add_to(text), "# mine\nvm.dirty_ratio_x = 1\nvm.dirty_bytes = 9\n");
+        assert_eq!(bytes.add_to("vm.dirty_ratio = 5"), "vm.dirty_bytes = 9\n");
+        assert!(bytes.replaces(" -vm.dirty_ratio=1") && !bytes.replaces("vm.dirty_bytes = 1"));
     }
 
     #[test]

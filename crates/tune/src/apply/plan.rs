@@ -4,6 +4,8 @@
 
 use std::str::FromStr;
 
+use mail::units::parse_size;
+
 use super::error::{ApplyError, doing};
 use super::files::{Files, split};
 use super::journal::{STATE_FOLDER, value_word};
@@ -14,6 +16,7 @@ use super::transaction::{Change, ChangeKind};
 use crate::check::{CheckReport, KnobResult, Verdict};
 use crate::host::Host;
 use crate::knob::{ApplyTarget, Knob, Rule, Sureness, ValueKind, knobs};
+use crate::value::choices;
 
 /// Values that the kernel sets to 0 when the other one of the pair is set.
 const PAIRS: [(&str, &str); 2] = [
@@ -22,8 +25,19 @@ const PAIRS: [(&str, &str); 2] = [
 ];
 /// The scheduler of a disk, below its folder.
 const SCHEDULER: &str = "queue/scheduler";
-/// What the kernel sets anew when the scheduler of a disk changes, beside the folder of that scheduler's own values.
-const SCHEDULER_FOLLOWER: &str = "nr_requests";
+/// What the kernel also changes when a value changes, by the ends of the paths; `{}` stands for what is before them. A
+/// scheduler sets the number of requests and its own values; mq-deadline derives its depth from that number; with huge
+/// pages, khugepaged keeps more memory free; and a chosen congestion control becomes one that all users may choose.
+const FOLLOWERS: [(&str, &str); 5] = [
+    ("queue/scheduler", "{}queue/iosched/"),
+    ("queue/scheduler", "{}queue/nr_requests"),
+    ("queue/nr_requests", "{}queue/iosched/async_depth"),
+    ("/sys/kernel/mm/transparent_hugepage/enabled", "/proc/sys/vm/min_free_kbytes"),
+    ("/proc/sys/net/ipv4/tcp_congestion_control", "/proc/sys/net/ipv4/tcp_allowed_congestion_control"),
+];
+
+/// What identifies a disk, below its folder: of NVMe, of SCSI and SATA, of virtual disks, of others.
+const DISK_IDENTITIES: [&str; 4] = ["wwid", "device/wwid", "serial", "device/serial"];
 
 /// What makes a change of the server's unit or configuration apply; an earlier one includes the later ones.
 const NEXT_STEPS: [&str; 3] =
@@ -64,6 +78,8 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// The rights that this process lacks.
     pub missing_rights: Vec<String>,
+    /// The knobs that stay as they are, and why; also in the advice of the preview.
+    pub not_changed: Vec<String>,
 }
 
 impl FromStr for KnobRequest {
@@ -196,8 +212,9 @@ impl Planner<'_> {
         if !knob.live {
             self.next(1);
         }
-        let name = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        self.add_value(result, path, &value, LineSetting::sysctl(&name, &value))?;
+        let name = sysctl_name(path);
+        let rival = pair_of(path).map(sysctl_name);
+        self.add_value(result, path, &value, LineSetting { rival, ..LineSetting::sysctl(&name, &value) })?;
         self.add_pair(path)
     }
 
@@ -209,16 +226,28 @@ impl Planner<'_> {
             self.advise(result, &result.how);
             return Ok(());
         };
-        if attribute == SCHEDULER {
-            let folder = format!("{folder}queue");
-            let own = self.host.list(&format!("{folder}/iosched")).unwrap_or_default();
-            let own = own.iter().map(|name| format!("{folder}/iosched/{name}"));
-            let followers = own.chain([format!("{folder}/{SCHEDULER_FOLLOWER}")]);
-            for path in followers.filter(|path| matches!(self.files.state(path), Ok(Some(_)))) {
-                self.plan.changes.push(Change { path, kind: ChangeKind::Follower });
+        let line = LineSetting::udev(&self.disk_conditions(disk), attribute, value);
+        self.add_value(result, &path, value, line)
+    }
+
+    /// The conditions of a udev rule that find a disk. Names such as `sda` may be those of other disks after a restart.
+    fn disk_conditions(&mut self, disk: &str) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || " ._:+-".contains(c);
+        let found = DISK_IDENTITIES.iter().find_map(|file| {
+            let text = self.host.read(&format!("/sys/block/{disk}/{file}"))?;
+            let identity = Some(text.trim()).filter(|text| !text.is_empty() && text.chars().all(is_plain))?;
+            Some(format!("ENV{{DEVTYPE}}==\"disk\", ATTR{{{file}}}==\"{identity}\""))
+        });
+        found.unwrap_or_else(|| {
+            let advice = format!(
+                "{disk} has no serial number, so the udev rule finds it by its name, which may be that of another disk \
+                 after a restart"
+            );
+            if !self.plan.preview.advice.contains(&advice) {
+                self.plan.preview.advice.push(advice);
             }
-        }
-        self.add_value(result, &path, value, LineSetting::udev(disk, attribute, value))
+            format!("KERNEL==\"{disk}\"")
+        })
     }
 
     /// A value that changes at once, and the line that sets it when the host starts.
@@ -236,22 +265,33 @@ impl Planner<'_> {
         if former != value {
             let shown = ValueDiff { path: path.to_owned(), former, value: value.to_owned() };
             self.plan.preview.values.push(shown);
+            self.add_followers(path);
             let kind = ChangeKind::Value(value.to_owned());
             self.plan.changes.push(Change { path: path.to_owned(), kind });
         }
         self.add_line(line);
+        let note = result.knob.note.iter().map(|note| format!("{}: {note}", result.knob.name));
+        self.plan.preview.advice.extend(note);
         Ok(())
+    }
+
+    /// What changes with a value is put back with it.
+    fn add_followers(&mut self, path: &str) {
+        for (end, follower) in FOLLOWERS {
+            let Some(start) = path.strip_suffix(end) else { continue };
+            let follower = follower.replace("{}", start);
+            let names = if follower.ends_with('/') { self.host.list(&follower) } else { Some(vec![String::new()]) };
+            let paths = names.unwrap_or_default().into_iter().map(|name| format!("{follower}{name}"));
+            for path in paths.filter(|path| matches!(self.files.state(path), Ok(Some(_)))) {
+                self.plan.changes.push(Change { path, kind: ChangeKind::Follower });
+            }
+        }
     }
 
     /// The other one of a pair becomes 0 by itself. It is a change of its own, so that it is put back.
     fn add_pair(&mut self, path: &str) -> Result<(), ApplyError> {
-        let pair = PAIRS.iter().find_map(|(one, other)| match path {
-            _ if path == *one => Some(*other),
-            _ if path == *other => Some(*one),
-            _ => None,
-        });
         let is_changed = self.plan.changes.last().is_some_and(|change| change.path == path);
-        let Some(other) = pair.filter(|_| is_changed) else { return Ok(()) };
+        let Some(other) = pair_of(path).filter(|_| is_changed) else { return Ok(()) };
         let Some(state) = self.files.state(other).map_err(doing("reading", other))? else { return Ok(()) };
         let former = value_word(&state.octets);
         if former != "0" {
@@ -268,8 +308,13 @@ impl Planner<'_> {
             let names = self.host.list(folder).unwrap_or_default();
             for name in names.iter().filter(|name| name.as_str() > own.1 && name.ends_with(".conf")) {
                 let path = format!("{folder}/{name}");
-                if self.host.read(&path).is_some_and(|text| text.lines().any(|other| line.is_in(other))) {
+                let text = self.host.read(&path).unwrap_or_default();
+                if text.lines().any(|other| line.is_in(other)) {
                     let advice = format!("{}: {path} sets it too and is read later: change it there", line.key);
+                    self.plan.preview.advice.push(advice);
+                }
+                if let Some(rival) = line.rival.as_ref().filter(|_| text.lines().any(|other| line.replaces(other))) {
+                    let advice = format!("{}: {path} sets {rival}, which replaces it, and is read later", line.key);
                     self.plan.preview.advice.push(advice);
                 }
             }
@@ -279,7 +324,12 @@ impl Planner<'_> {
 
     fn advise(&mut self, result: &KnobResult, how: &str) {
         let subject = if result.subject.is_empty() { String::new() } else { format!(" {}", result.subject) };
-        self.plan.preview.advice.push(format!("{}{subject}: {how}", result.knob.name));
+        self.leave(format!("{}{subject}: {how}", result.knob.name));
+    }
+
+    fn leave(&mut self, reason: String) {
+        self.plan.preview.advice.push(reason.clone());
+        self.plan.not_changed.push(reason);
     }
 
     /// Says why a knob that the operator named is not changed.
@@ -291,7 +341,7 @@ impl Planner<'_> {
             Some(Verdict::Well) if named.value.is_none() => "it is as wanted",
             _ => return,
         };
-        self.plan.preview.advice.push(format!("{}: {text}", named.name));
+        self.leave(format!("{}: {text}", named.name));
     }
 
     /// Notes that one of [`NEXT_STEPS`] is needed.
@@ -355,6 +405,19 @@ impl Change {
     }
 }
 
+/// The value that the kernel sets to 0 when this one is set.
+fn pair_of(path: &str) -> Option<&'static str> {
+    PAIRS.iter().find_map(|(one, other)| match path {
+        _ if path == *one => Some(*other),
+        _ if path == *other => Some(*one),
+        _ => None,
+    })
+}
+
+fn sysctl_name(path: &str) -> String {
+    path.trim_start_matches("/proc/sys/").replace('/', ".")
+}
+
 /// What this process may not change, one sentence for each; also the journal, if there is anything to change.
 pub(crate) fn missing_rights<'a>(files: &dyn Files, paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let missing = |path: &str| files.check_right(path).err().map(|error| format!("{path}: {error}"));
@@ -396,16 +459,9 @@ fn disk_path(result: &KnobResult) -> Option<String> {
     (!disk.is_empty() && disk.chars().all(is_plain)).then(|| format!("/sys/block/{disk}/{attribute}"))
 }
 
-/// The words of a value of which one is chosen (`none [mq-deadline] bfq`); None if it is another one.
-fn choices(text: &str) -> Option<impl Iterator<Item = &str>> {
-    text.contains('[').then(|| text.split_ascii_whitespace().map(|word| word.trim_matches(['[', ']'])))
-}
-
+/// A size as in the configuration, or a number alone, as in the files of the kernel.
 fn bytes(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-    let unit = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
-    let (number, unit) = unit.unwrap_or((text, 1));
-    number.trim().parse::<u64>().ok()?.checked_mul(unit)
+    text.parse().ok().or_else(|| parse_size(text))
 }
 
 #[cfg(test)]

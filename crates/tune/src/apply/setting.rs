@@ -2,15 +2,17 @@
 
 use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
+use crate::setting_path::repeated_by;
+
 /// A key of the configuration, and what it becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigSetting {
+pub(crate) struct ConfigSetting {
     /// `key`, `section.key`, or `section[].key` in the section with the name `subject`. `{subject}` is the subject.
-    pub key: String,
+    pub(crate) key: String,
     /// The name of a table, transport or queue; empty if the key needs none.
-    pub subject: String,
+    pub(crate) subject: String,
     /// Numbers and truth values are written as such, everything else as a string.
-    pub value: String,
+    pub(crate) value: String,
 }
 
 impl ConfigSetting {
@@ -20,7 +22,7 @@ impl ConfigSetting {
     ///
     /// The text is no TOML, has line ends of both kinds, or has the section in a form that is not supported. The error
     /// is a sentence for the operator.
-    pub fn add_to(&self, text: &str) -> Result<String, String> {
+    pub(crate) fn add_to(&self, text: &str) -> Result<String, String> {
         let (mark, text) = text.strip_prefix('\u{feff}').map_or(("", text), |text| ("\u{feff}", text));
         let has_carriage_returns = text.contains("\r\n");
         let plain = text.replace("\r\n", "\n");
@@ -50,8 +52,9 @@ impl ConfigSetting {
     /// The section of a list that has the subject as its name.
     fn element<'a>(&self, table: &'a mut dyn TableLike, list: &str) -> Result<&'a mut dyn TableLike, String> {
         let missing = || format!("there is no [[{list}]] with the name {}: change it by hand", self.subject);
+        let name = repeated_by(list).ok_or_else(missing)?;
         let tables = table.get_mut(list).and_then(Item::as_array_of_tables_mut).ok_or_else(missing)?;
-        let is_named = |table: &&mut Table| table.get("name").and_then(Item::as_str) == Some(&*self.subject);
+        let is_named = |table: &&mut Table| table.get(name).and_then(Item::as_str) == Some(&*self.subject);
         let table = tables.iter_mut().find(is_named).ok_or_else(missing)?;
         Ok(table)
     }

@@ -34,8 +34,8 @@ impl TemporaryChanges {
     ///
     /// # Errors
     ///
-    /// Another process has the lock; the folder of the journal cannot be written; or a file that a killed measurement
-    /// changed was edited since.
+    /// Another process has the lock; the folder of the journal cannot be written; or what a killed measurement changed was
+    /// changed again since.
     pub fn begin(files: Arc<dyn Files>) -> Result<TemporaryChanges, ApplyError> {
         let mut transaction = Transaction::begin(files.clone(), JournalName::Temporary)?;
         if !transaction.journal().entries.is_empty() {
@@ -67,7 +67,7 @@ impl TemporaryChanges {
     ///
     /// # Errors
     ///
-    /// An operation failed, or a file was edited meanwhile. The journal stays, and `mailrace tune revert` tries again.
+    /// An operation failed, or somebody else changed a place meanwhile. The journal stays, and `mailrace tune revert` tries again.
     pub fn put_back(mut self) -> Result<(), ApplyError> {
         self.transaction.take().map_or(Ok(()), |mut transaction| transaction.undo().map(drop))
     }

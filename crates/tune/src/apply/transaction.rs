@@ -16,6 +16,10 @@ use super::journal::{
 
 /// The mode of a new file.
 const FILE_MODE: u32 = 0o644;
+/// The mode of a new folder.
+const FOLDER_MODE: u32 = 0o755;
+/// The mode of the journal's folder. Whoever can read it can lock it; others may only find out that a journal is missing.
+const STATE_FOLDER_MODE: u32 = 0o711;
 /// How often the lock is tried if another process removes the folder at the same time.
 const LOCK_TRIES: usize = 8;
 
@@ -86,9 +90,24 @@ impl Transaction {
                 Ok(()) => format!("{error}. Everything is as it was before"),
                 Err(other) => format!(
                     "{error}. Putting everything back failed too: {other}. Remove the cause, then run \
-                     `mailrace tune revert`"
+                     `mailrace tune revert --yes`"
                 ),
             })),
+        }
+    }
+
+    /// Refuses if somebody changed a place of this journal, or of that of a measurement, which is put back first.
+    pub(crate) fn refuse_conflicts(&self) -> Result<(), ApplyError> {
+        let files = &*self.files;
+        let later = match self.name {
+            JournalName::Applied => Journal::load(files, JournalName::Temporary)?,
+            JournalName::Temporary => None,
+        };
+        let mut conflicts = later.as_ref().map_or(Ok(Vec::new()), |later| conflicts(files, later, None))?;
+        conflicts.extend(self::conflicts(files, &self.journal, later.as_ref())?);
+        match conflicts.is_empty() {
+            true => Ok(()),
+            false => Err(ApplyError::Refused(conflicts.join("\n"))),
         }
     }
 
@@ -107,10 +126,7 @@ impl Transaction {
     /// Somebody changed a place since; then nothing is put back. Or an operation failed; then the rest is put back by
     /// the next call.
     pub(crate) fn undo(&mut self) -> Result<Notes, ApplyError> {
-        let conflicts: Vec<String> = self.conflicts()?;
-        if !conflicts.is_empty() {
-            return Err(ApplyError::Refused(conflicts.join("\n")));
-        }
+        self.refuse_conflicts()?;
         let mut notes = Notes::new();
         if !self.journal.entries.is_empty() {
             self.journal.is_finished = false;
@@ -150,7 +166,7 @@ impl Transaction {
             }
             entries.push(entry);
         }
-        journal.store(&*files, self.name)?;
+        journal.announce(&*files, self.name)?;
         self.journal = journal;
         Ok(entries)
     }
@@ -186,7 +202,7 @@ impl Transaction {
             |entry: &&Entry| entry.place == Place::Folder && Path::new(&change.path).starts_with(&entry.path);
         let folders = self.journal.entries.iter().filter(is_above).map(|entry| &*entry.path);
         for missing in folders.filter(|folder| !files.is_folder(folder)) {
-            files.make_folder(missing).map_err(doing("making", missing))?;
+            files.make_folder(missing, FOLDER_MODE).map_err(doing("making", missing))?;
             sync_folder_of(&*files, missing)?;
         }
         let former = files.state(&change.path).map_err(doing("reading", &change.path))?;
@@ -209,21 +225,6 @@ impl Transaction {
         let entry = self.journal.entry(path).expect("`announce` made an entry for each change");
         entry.written.extend(read_back.filter(|digest| !entry.written.contains(digest)));
         Ok(())
-    }
-
-    /// The places that somebody else changed. After an interruption, values may be whatever the kernel made of ours, and
-    /// after a measurement they are put back in any case.
-    fn conflicts(&self) -> Result<Vec<String>, ApplyError> {
-        let mut conflicts = Vec::new();
-        for entry in &self.journal.entries {
-            let is_of_apply = self.journal.is_finished && self.name == JournalName::Applied;
-            if entry.place == Place::Folder || !(is_of_apply || matches!(entry.place, Place::File(_))) {
-                continue;
-            }
-            let now = self.files.state(&entry.path).map_err(doing("reading", &entry.path))?;
-            conflicts.extend(conflict(entry, now.as_ref()));
-        }
-        Ok(conflicts)
     }
 }
 
@@ -274,10 +275,12 @@ fn lock(files: &dyn Files) -> Result<OwnedFd, ApplyError> {
             return Err(ApplyError::Refused(format!("{parent}, which holds the journal, does not exist: create it")));
         }
         if !files.is_folder(STATE_FOLDER) {
-            match files.make_folder(STATE_FOLDER) {
+            match files.make_folder(STATE_FOLDER, STATE_FOLDER_MODE) {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 made => made.map_err(doing("making", STATE_FOLDER))?,
             }
+            // What is in it is only found again if its name is on the disk.
+            sync_folder_of(files, STATE_FOLDER)?;
         }
         if let Some(lock) = files.lock(STATE_FOLDER).map_err(doing("locking", STATE_FOLDER))? {
             return Ok(lock);
@@ -310,6 +313,25 @@ fn refuse_foreign_temporary(files: &dyn Files, path: &str) -> Result<(), ApplyEr
     }
 }
 
+/// The places that somebody else changed. After an interruption, values may be whatever the kernel made of ours. Places
+/// of a `later` journal are looked at as they will be when that one is put back.
+fn conflicts(files: &dyn Files, journal: &Journal, later: Option<&Journal>) -> Result<Vec<String>, ApplyError> {
+    let mut conflicts = Vec::new();
+    for entry in &journal.entries {
+        if entry.place == Place::Folder || !(journal.is_finished || matches!(entry.place, Place::File(_))) {
+            continue;
+        }
+        let later = later.and_then(|later| later.entries.iter().find(|other| other.path == entry.path));
+        let now = match later.map(|later| &later.place) {
+            Some(Place::File(former)) => former.clone(),
+            Some(Place::Value(former) | Place::Follower(former)) => Some(former.clone()),
+            Some(Place::Folder) | None => files.state(&entry.path).map_err(doing("reading", &entry.path))?,
+        };
+        conflicts.extend(conflict(entry, now.as_ref()));
+    }
+    Ok(conflicts)
+}
+
 /// Why a place cannot be put back; None if it can.
 fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
     let path = &entry.path;
@@ -322,7 +344,7 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             (!is_known).then(|| {
                 format!(
                     "{path} was edited after `mailrace tune apply`: move it to another name, then run \
-                     `mailrace tune revert`, {then}"
+                     `mailrace tune revert --yes`, {then}"
                 )
             })
         }
@@ -331,8 +353,8 @@ fn conflict(entry: &Entry, now: Option<&FileState>) -> Option<String> {
             let is_known = former == now || entry.written.contains(&digest(now.as_bytes()));
             (!is_known).then(|| {
                 format!(
-                    "{path} was set to {now} after `mailrace tune apply`: set it to {former}, which it was before, then \
-                     run `mailrace tune revert`"
+                    "{path} was set to {now} after `mailrace tune` had changed it: set it to {former}, which it was \
+                     before, then run `mailrace tune revert --yes`"
                 )
             })
         }
@@ -366,11 +388,16 @@ fn put_back(files: &dyn Files, entry: &Entry, notes: &mut Notes) -> Result<(), A
             restore_value(files, path, former, &now)
         }
         (Place::Value(_), None) => {
-            notes.push(format!("{path} no longer exists"));
+            notes.push(no_longer_exists(path));
             Ok(())
         }
         _ => Ok(()),
     }
+}
+
+/// What is said of a value whose module or device is gone.
+pub(crate) fn no_longer_exists(path: &str) -> String {
+    format!("{path} no longer exists")
 }
 
 /// Values of the kernel are compared by what they mean; in a copy of a host's files, byte by byte.

@@ -59,7 +59,8 @@ pub(super) fn file_system(mount: &Mount) -> Observed {
     Observed::text(Some(&mount.file_system))
 }
 
-/// The kernel has a folder `DEVICE-INODE` for the journal of each mounted file system.
+/// The kernel has a folder `DEVICE-INODE` for the journal of each mounted file system. That of a journal on a device of
+/// its own has only the name of that device, so it can be the journal of any file system that has no other.
 pub(super) fn journals(survey: &Survey<'_>) -> Vec<Reading> {
     let journals = survey.host.list("/proc/fs/jbd2");
     each_file_system(survey, |storage| {
@@ -67,9 +68,18 @@ pub(super) fn journals(survey: &Survey<'_>) -> Vec<Reading> {
         let Some(device) = storage.device.as_ref().filter(|_| mount.is_ext()) else {
             return if mount.is_ext() { Observed::Unknown } else { Observed::Absent };
         };
-        let has_journal = journals.iter().any(|name| name.rsplit_once('-').is_some_and(|(name, _)| name == device));
-        Observed::text(Some(if has_journal { "journal" } else { "no journal" }))
+        let is_own = |name: &String| name.rsplit_once('-').is_some_and(|(name, _)| name == device);
+        match (journals.iter().any(is_own), journals.iter().any(|name| is_external_journal(name))) {
+            (true, _) => Observed::text(Some("journal")),
+            (false, true) => Observed::Unknown,
+            (false, false) => Observed::text(Some("no journal")),
+        }
     })
+}
+
+/// `sdc1`, or `dm-3`, which looks like an inode of `dm`.
+fn is_external_journal(name: &str) -> bool {
+    name.rsplit_once('-').is_none_or(|(device, _)| device == "dm")
 }
 
 pub(super) fn folder_flags(survey: &Survey<'_>) -> Vec<Reading> {
@@ -102,21 +112,6 @@ pub(super) fn shared_disk(survey: &Survey<'_>) -> Observed {
         (false, true) => "shared",
         (false, false) => "shared, does not rotate",
     }))
-}
-
-/// With FUA the disk takes single writes past its cache, so a commit needs no flush.
-pub(super) fn write_caches(survey: &Survey<'_>) -> Vec<Reading> {
-    let disks = survey.spool_disks();
-    let read = |disk: &str, file: &str| survey.host.read(&format!("/sys/block/{disk}/queue/{file}"));
-    let cache = |disk: &str| {
-        let text = read(disk, "write_cache")?.trim().to_owned();
-        let has_fua = text == "write back" && read(disk, "fua").is_some_and(|fua| fua.trim() == "1");
-        Some(Value::text(if has_fua { "write back with FUA".to_owned() } else { text }))
-    };
-    match disks.is_empty() {
-        true => vec![Reading::single(Observed::Unknown)],
-        false => disks.into_iter().map(|disk| Reading::of(disk, Observed::known(cache(disk)))).collect(),
-    }
 }
 
 /// The most lanes that have a disk in common. Lanes whose disks are unknown count by their file system.

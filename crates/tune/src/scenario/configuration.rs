@@ -20,8 +20,8 @@ const KEPT_FOR_LOOKUP: [&str; 5] = ["hostname", "origin", "domain", "transport",
 const QUEUES: [&str; 3] = ["local", "standard", "lame"];
 const QUEUE_KEYS: [&str; 4] = ["name", "concurrency", "retry", "adopt"];
 /// Settings of the built-in transports that lead out of the measurement.
-const LEFT_OUT: [&str; 9] =
-    ["path", "places", "root", "quota", "quota_table", "next_hop", "source", "helo", "families"];
+const LEFT_OUT: [&str; 10] =
+    ["type", "path", "places", "root", "quota", "quota_table", "next_hop", "source", "helo", "families"];
 /// Settings of tables that are paths.
 const TABLE_PATHS: [&str; 3] = ["path", "password_file", "ca_file"];
 const DATA_DIR: &str = "./mailrace-data";
@@ -43,33 +43,36 @@ pub(super) fn pages_folder(folder: &Path) -> std::path::PathBuf {
     folder.join("pages")
 }
 
-/// The configuration of a run, before anything is varied.
-pub(super) fn derive(operator: &Table, scenario: Scenario, place: &Place<'_>) -> Table {
+/// The configuration of a run.
+///
+/// # Errors
+///
+/// A part of the operator's configuration that has to be a section is none.
+pub(super) fn derive(operator: &Table, scenario: Scenario, place: &Place<'_>) -> Result<Table, String> {
     let mut table = kept(operator, scenario, place);
     let mut set = |name: &str, value: Value| {
         let path: SettingPath = name.parse().expect("these names are valid");
         path.set(&mut table, value)
-            .expect("these sections are sections, which the operator's configuration was checked for");
     };
-    set("data_dir", text(place.folder.join("data")));
+    set("data_dir", text(place.folder.join("data")))?;
     for rate in ["limits.connections_per_client", "limits.messages_per_client"] {
-        set(rate, "0".into());
+        set(rate, "0".into())?;
     }
     if !scenario.delivers() {
-        set("queue.local.concurrency", 0.into());
-        set("queue.standard.concurrency", 0.into());
+        set("queue.local.concurrency", 0.into())?;
+        set("queue.standard.concurrency", 0.into())?;
     }
     if scenario != Scenario::Lookup {
         let transport = if scenario == Scenario::Relay { "smtp" } else { "maildir" };
-        set("hostname", "mx.bench.test".into());
-        set(&format!("domain.\"{DOMAIN}\".transport"), transport.into());
+        set("hostname", "mx.bench.test".into())?;
+        set(&format!("domain.\"{DOMAIN}\".transport"), transport.into())?;
     }
     if let Some(port) = place.sink {
-        set("transport.smtp.next_hop", format!("127.0.0.1:{port}").into());
+        set("transport.smtp.next_hop", format!("127.0.0.1:{port}").into())?;
     }
     table.insert("listener".to_owned(), listeners(scenario, place.folder));
     rights(&mut table, operator, place.is_root);
-    table
+    Ok(table)
 }
 
 fn kept(operator: &Table, scenario: Scenario, place: &Place<'_>) -> Table {
@@ -205,7 +208,7 @@ mod tests {
             working_folder: Path::new("/etc/mailrace"),
             sink: (scenario == Scenario::Relay).then_some(2526),
         };
-        let table = derive(&OPERATOR.parse().unwrap(), scenario, &place);
+        let table = derive(&OPERATOR.parse().unwrap(), scenario, &place).unwrap();
         config::Config::parse(&table.to_string(), "derived", "machine").unwrap();
         table
     }

@@ -1,8 +1,9 @@
 //! Runs of a real server: it is started with one value of what is varied, put under load, and removed with all of its
 //! data.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,19 +95,20 @@ impl ServerTrial {
         check_scenario(&settings)?;
         let working_folder = std::env::current_dir().map_err(failed("finding the working folder"))?;
         let parent = match &settings.folder {
-            Some(folder) => folder.clone(),
-            None => folder_beside(&settings.lane)?,
+            Some(folder) => chosen_folder(&working_folder.join(folder))?,
+            None => folder_beside(&settings.lane, can_write_safely)?,
         };
-        let folder = make_folder(&working_folder.join(parent))?;
+        let folder = make_folder(&parent)?;
         Ok(ServerTrial { settings, target, folder, working_folder, interrupt, queued, changes })
     }
 
-    /// Checks that the server's configuration is valid with this value, without a run.
+    /// Checks that the host takes this value, or that the server's configuration is valid with it, without a run.
     ///
     /// # Errors
     ///
-    /// It is not; the text has the place and the reason.
+    /// It does not or is not; the text has the place and the reason.
     pub fn check(&self, value: &str) -> Result<(), TrialError> {
+        self.changes.as_ref().map_or(Ok(()), |changes| changes.check(value)).map_err(TrialError::Failed)?;
         let sink = (self.settings.scenario == Scenario::Relay).then_some(25);
         let text = self.configuration(value, &self.run_folder(), sink)?.to_string();
         match Config::parse(&text, &format!("the configuration of a run with {value}"), "localhost") {
@@ -122,10 +124,14 @@ impl ServerTrial {
         format!("mailrace {}", self.load_words(0, self.settings.connections, &folder).join(" "))
     }
 
-    /// The configuration of the server, before anything is varied.
-    #[must_use]
-    pub fn base_configuration(&self) -> String {
-        self.base(&self.run_folder(), None).to_string()
+    /// The configuration of the server, before anything is varied, without its secrets.
+    ///
+    /// # Errors
+    ///
+    /// None in practice: the operator's configuration was checked.
+    pub fn base_configuration(&self) -> Result<String, TrialError> {
+        let table = self.isolated(&self.settings.configuration, &self.run_folder(), None)?;
+        Ok(config::without_secrets(&table.to_string()))
     }
 
     /// Puts values of the host back, and removes the folder.
@@ -143,18 +149,28 @@ impl ServerTrial {
         self.folder.path().join("run")
     }
 
-    fn base(&self, folder: &Path, sink: Option<u16>) -> Table {
+    fn isolated(&self, operator: &Table, folder: &Path, sink: Option<u16>) -> Result<Table, TrialError> {
         let is_root = rustix::process::geteuid().is_root();
         let place = Place { folder, is_root, working_folder: &self.working_folder, sink };
-        derive(&self.settings.configuration, self.settings.scenario, &place)
+        derive(operator, self.settings.scenario, &place).map_err(TrialError::Failed)
     }
 
+    /// The value is set before the run is isolated, so that no value leads out of it: not to a real next hop, nor into
+    /// real mailboxes.
     fn configuration(&self, value: &str, folder: &Path, sink: Option<u16>) -> Result<Table, TrialError> {
-        let mut table = self.base(folder, sink);
-        if let Target::Setting(path) = &self.target {
-            path.set(&mut table, parse_value(value)).map_err(TrialError::Failed)?;
+        let mut operator = self.settings.configuration.clone();
+        let Target::Setting(path) = &self.target else { return self.isolated(&operator, folder, sink) };
+        let value = parse_value(value);
+        path.set(&mut operator, value.clone()).map_err(TrialError::Failed)?;
+        let table = self.isolated(&operator, folder, sink)?;
+        match path.find(&table) == Some(&value) {
+            true => Ok(table),
+            false => Err(TrialError::Failed(format!(
+                "{path} cannot be measured with {}: its runs leave it out, or have a value of their own, so that nothing \
+                 leads out of them",
+                self.settings.scenario
+            ))),
         }
-        Ok(table)
     }
 
     fn load_words(&self, port: u16, connections: u64, folder: &Path) -> Vec<String> {
@@ -176,7 +192,7 @@ impl ServerTrial {
         };
         let configuration = self.configuration(value, folder, sink_port);
         let text = configuration.map_err(|error| CompareError::Failed(error.to_string()))?.to_string();
-        write(&folder.join("mailrace.toml"), &text)?;
+        write_private(&folder.join("mailrace.toml"), &text)?;
         let (mut server, port) = self.start_server(folder, value)?;
         settle(Duration::ZERO, &self.interrupt)?;
         let load = || self.put_under_load(port, folder, value, sink);
@@ -189,7 +205,7 @@ impl ServerTrial {
 
     fn change_host(&mut self, value: &str) -> Result<(), CompareError> {
         match (&self.target, &mut self.changes) {
-            (Target::Host(files), Some(changes)) => changes.set(files, value).map_err(CompareError::Failed),
+            (Target::Host(_), Some(changes)) => changes.set(value).map_err(CompareError::Failed),
             _ => Ok(()),
         }
     }
@@ -309,22 +325,62 @@ fn check_scenario(settings: &RunSettings) -> Result<(), TrialError> {
     }
 }
 
-/// A folder on the file system of the lane: the one above it, or the nearest above it that exists.
-fn folder_beside(lane: &Path) -> Result<PathBuf, TrialError> {
+/// The folder that the operator named, without links, which their owners could lead elsewhere.
+fn chosen_folder(folder: &Path) -> Result<PathBuf, TrialError> {
+    let folder = fs::canonicalize(folder).map_err(failed("finding the folder of the runs"))?;
+    match can_write_safely(&folder).map_err(failed("looking at the folder of the runs"))? {
+        true => Ok(folder),
+        false => Err(TrialError::Failed(format!(
+            "{}, or a folder above it, can be replaced by another user, and what root writes there too: name a folder of \
+             root's with --folder",
+            folder.display()
+        ))),
+    }
+}
+
+/// A folder on the file system of the lane, which need not exist: the nearest above it, without links, in which this
+/// process can write safely.
+fn folder_beside(lane: &Path, is_safe: fn(&Path) -> std::io::Result<bool>) -> Result<PathBuf, TrialError> {
+    let looking = || failed("looking at the spool");
     let lane = std::path::absolute(lane).map_err(failed("finding the spool"))?;
     let existing = lane.ancestors().find(|folder| folder.is_dir()).unwrap_or(&lane);
-    if existing != lane {
-        return Ok(existing.to_owned());
-    }
-    let above = lane.parent().unwrap_or(&lane);
-    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(failed("looking at the spool"));
-    if device(above)? == device(&lane)? {
-        return Ok(above.to_owned());
+    let is_lane = existing == lane;
+    let existing = fs::canonicalize(existing).map_err(looking())?;
+    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).map_err(looking());
+    let disk = device(&existing)?;
+    for folder in existing.ancestors().skip(usize::from(is_lane)) {
+        if device(folder)? != disk {
+            break;
+        }
+        if is_safe(folder).map_err(looking())? {
+            return Ok(folder.to_owned());
+        }
     }
     Err(TrialError::Failed(format!(
-        "{} is a file system of its own: name a folder on it with --folder, in which the runs have theirs",
+        "the file system of {} has no folder above it in which runs can have theirs, of this user alone: name one on that \
+         disk with --folder",
         lane.display()
     )))
+}
+
+/// Whether no other user can replace what this process makes in a folder, whose path has no links. Only root has to ask:
+/// everybody else writes with rights that the owner of the folder gave.
+fn can_write_safely(folder: &Path) -> std::io::Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(true);
+    }
+    for folder in folder.ancestors() {
+        if !is_roots_alone(&fs::metadata(folder)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// In a folder with the sticky bit, only the owner of a file can rename or remove it.
+fn is_roots_alone(folder: &fs::Metadata) -> bool {
+    let (is_writable, is_sticky) = (folder.mode() & 0o022 != 0, folder.mode() & 0o1000 != 0);
+    folder.uid() == 0 && (!is_writable || is_sticky)
 }
 
 /// A new folder that other users can enter, since the server may give up root.
@@ -352,6 +408,14 @@ fn urls_file(folder: &Path) -> PathBuf {
 
 fn write(path: &Path, text: &str) -> Result<(), CompareError> {
     fs::write(path, text).map_err(CompareError::system(format!("writing {}", path.display())))
+}
+
+/// Writes a new file that only this user can read: the configuration has the passwords of tables. The server reads it
+/// before it gives up root.
+fn write_private(path: &Path, text: &str) -> Result<(), CompareError> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = created.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(CompareError::system(format!("writing {}", path.display())))
 }
 
 fn report_of_failed_load(folder: &Path) -> Option<String> {
@@ -414,15 +478,101 @@ mod tests {
     }
 
     #[test]
+    fn no_value_leads_out_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = "[[table]]\nname = \"people\"\ntype = \"static\"\nvalues = [\"a\"]\n";
+        for (scenario, setting, value) in [
+            (Scenario::Relay, "transport.smtp.next_hop", "other.example:25"),
+            (Scenario::Relay, "transport.smtp", "{ next_hop = \"other.example:25\" }"),
+            (Scenario::Relay, "transport.smtp.type", "lmtp"),
+            (Scenario::Relay, "route.\"*\".next_hop", "other.example:25"),
+            (Scenario::Relay, "hostname", "other.example"),
+            (Scenario::Relay, "domain.\"bench.test\".transport", "maildir"),
+            (Scenario::DeliverMaildir, "transport.maildir.path", "/srv/mail/{local}"),
+            (Scenario::DeliverMaildir, "transport.maildir.places", "people"),
+            (Scenario::DeliverMaildir, "transport.maildir.root", "/srv/mail"),
+            (Scenario::Lookup, "queue.local.concurrency", "5"),
+            (Scenario::Lookup, "queue.standard.concurrency", "5"),
+            (Scenario::AcceptMany, "queue.bulk.concurrency", "5"),
+            (Scenario::AcceptMany, "limits", "5"),
+            (Scenario::AcceptMany, "spool", "{ lanes = [\"/srv/a\"] }"),
+        ] {
+            let recipients_from = Some("addresses".into());
+            let settings = RunSettings { recipients_from, ..settings(scenario, table, folder.path()) };
+            let target = Target::Setting(setting.parse().unwrap());
+            let queued: QueueCounter = Box::new(|_| Ok(0));
+            let trial = ServerTrial::new(settings, target, Interrupt::default(), queued, None).unwrap();
+            let error = trial.check(value).unwrap_err().to_string();
+            assert!(error.contains("cannot be measured") || error.contains("is no section"), "{setting}: {error}");
+        }
+    }
+
+    #[test]
     fn runs_have_their_folder_beside_the_spool_and_leave_nothing() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("spool")).unwrap();
         let mut trial = trial(Scenario::AcceptMany, "", "threads", folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        assert!(trial.base_configuration().contains(&path_text(folder.path())));
+        assert!(trial.base_configuration().unwrap().contains(&path_text(folder.path())));
         assert!(matches!(trial.run("1"), Err(TrialError::Failed(text)) if text.starts_with("a run with 1 failed: ")));
         trial.finish().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_replace_is_passed_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let lane = folder.path().join("mail/spool");
+        fs::create_dir_all(&lane).unwrap();
+        let is_safe = |path: &Path| Ok(!path.ends_with("mail"));
+        assert_eq!(folder_beside(&lane, is_safe).unwrap(), folder.path());
+        assert_eq!(folder_beside(&lane.join("new"), is_safe).unwrap(), lane);
+        assert_eq!(folder_beside(&folder.path().join("mail/new"), is_safe).unwrap(), folder.path());
+        let error = folder_beside(&lane, |_| Ok(false)).unwrap_err().to_string();
+        assert!(error.contains("--folder"), "{error}");
+        // The owner of a link could lead it elsewhere later.
+        std::os::unix::fs::symlink(&lane, folder.path().join("link")).unwrap();
+        assert_eq!(folder_beside(&folder.path().join("link"), is_safe).unwrap(), folder.path());
+        assert_eq!(chosen_folder(&folder.path().join("link")).unwrap(), lane);
+    }
+
+    /// Only root can give a folder away, and only for root is it dangerous.
+    #[test]
+    fn root_writes_only_where_others_cannot() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        assert!(can_write_safely(&inner).unwrap());
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!can_write_safely(&inner).unwrap(), "others can rename it");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(can_write_safely(&inner).unwrap());
+        std::os::unix::fs::chown(folder.path(), Some(65534), None).unwrap();
+        assert!(!can_write_safely(&inner).unwrap(), "its owner can rename it");
+        let chosen = RunSettings { folder: Some(inner), ..settings(Scenario::AcceptMany, "", folder.path()) };
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        let refused = ServerTrial::new(chosen, Target::Sessions, Interrupt::default(), queued, None).err().unwrap();
+        assert!(refused.to_string().contains("another user"), "{refused}");
+    }
+
+    #[test]
+    fn secrets_are_not_shown_and_only_this_user_can_read_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = "[[table]]\nname = \"people\"\ntype = \"ldap\"\nurl = \"ldap://user:hunter2@127.0.0.1\"\n\
+                     base = \"o=x\"\npassword = \"hunter2\"\n";
+        let recipients_from = Some("addresses".into());
+        let settings = RunSettings { recipients_from, ..settings(Scenario::Lookup, table, folder.path()) };
+        let queued: QueueCounter = Box::new(|_| Ok(0));
+        let trial = ServerTrial::new(settings, Target::Sessions, Interrupt::default(), queued, None).unwrap();
+        let shown = trial.base_configuration().unwrap();
+        assert!(shown.contains("people") && !shown.contains("hunter2"), "{shown}");
+        let path = folder.path().join("mailrace.toml");
+        write_private(&path, "a").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(write_private(&path, "b").is_err(), "it is not replaced");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::sync::Arc;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use tune::ApplyTarget;
 use tune::apply::{
@@ -19,6 +19,9 @@ const CONFIG_PATH: &str = "/etc/mailrace/mailrace.toml";
 /// More steps than anything here takes.
 const ENDLESS: i64 = i64::MAX;
 
+/// Every file and folder with its mode and its content.
+type Tree = BTreeMap<String, (u32, Option<Vec<u8>>)>;
+
 /// The files of a host, which stop at a step as if the process were killed: that step is half done at most, and no later
 /// one is done.
 struct StoppingFiles {
@@ -30,6 +33,8 @@ struct StoppingFiles {
     has_kernel: bool,
     /// A file that this process may not write.
     forbidden: Option<&'static str>,
+    /// The folders that were synced, in this order.
+    synced: Mutex<Vec<String>>,
 }
 
 impl StoppingFiles {
@@ -47,6 +52,13 @@ impl StoppingFiles {
     fn set(&self, path: &str, text: &str) {
         std::fs::write(self.folder.join(&path[1..]), text).unwrap();
     }
+
+    /// The same if the host has this value.
+    fn derive(&self, path: &str, text: &str) {
+        if self.folder.join(&path[1..]).exists() {
+            self.set(path, text);
+        }
+    }
 }
 
 impl Files for StoppingFiles {
@@ -56,6 +68,10 @@ impl Files for StoppingFiles {
 
     fn is_folder(&self, path: &str) -> bool {
         self.files.is_folder(path)
+    }
+
+    fn is_private_folder(&self, path: &str) -> io::Result<bool> {
+        self.files.is_private_folder(path)
     }
 
     fn is_kernel_value(&self, path: &str) -> io::Result<bool> {
@@ -73,8 +89,8 @@ impl Files for StoppingFiles {
         self.files.lock(folder)
     }
 
-    fn make_folder(&self, path: &str) -> io::Result<()> {
-        self.step().and_then(|()| self.files.make_folder(path))
+    fn make_folder(&self, path: &str, mode: u32) -> io::Result<()> {
+        self.step().and_then(|()| self.files.make_folder(path, mode))
     }
 
     fn remove_folder(&self, path: &str) -> io::Result<()> {
@@ -103,7 +119,8 @@ impl Files for StoppingFiles {
         self.step().and_then(|()| self.files.remove(path))
     }
 
-    fn sync_folder(&self, _: &str) -> io::Result<()> {
+    fn sync_folder(&self, path: &str) -> io::Result<()> {
+        self.synced.lock().unwrap().push(path.to_owned());
         self.step()
     }
 
@@ -121,12 +138,18 @@ impl Files for StoppingFiles {
             true => format!("[{word}]"),
             false => word.to_owned(),
         });
-        let chosen = if is_choice { chosen.collect::<Vec<_>>().join(" ") } else { value.replace(' ', "\t") };
+        let separator = if former.contains('\t') { "\t" } else { " " };
+        let chosen = if is_choice { chosen.collect::<Vec<_>>().join(" ") } else { value.replace(' ', separator) };
         self.set(path, &format!("{chosen}\n"));
         match path {
             "/proc/sys/vm/dirty_ratio" => self.set("/proc/sys/vm/dirty_bytes", "0\n"),
             "/proc/sys/vm/dirty_bytes" => self.set("/proc/sys/vm/dirty_ratio", "0\n"),
             "/sys/block/sda/queue/scheduler" => self.set("/sys/block/sda/queue/nr_requests", "64\n"),
+            "/sys/block/sda/queue/nr_requests" => self.derive("/sys/block/sda/queue/iosched/async_depth", "49\n"),
+            "/sys/kernel/mm/transparent_hugepage/enabled" => self.derive("/proc/sys/vm/min_free_kbytes", "67584\n"),
+            "/proc/sys/net/ipv4/tcp_congestion_control" => {
+                self.derive("/proc/sys/net/ipv4/tcp_allowed_congestion_control", "reno cubic dctcp\n");
+            }
             _ => {}
         }
         Ok(())
@@ -161,7 +184,14 @@ impl TestHost {
     fn stopping(&self, left: i64, has_kernel: bool) -> StoppingFiles {
         let files = RealFiles::below(self.folder.path()).unwrap();
         let folder = self.folder.path().to_owned();
-        StoppingFiles { files, folder, left: AtomicI64::new(left), has_kernel, forbidden: None }
+        StoppingFiles {
+            files,
+            folder,
+            left: AtomicI64::new(left),
+            has_kernel,
+            forbidden: None,
+            synced: Mutex::default(),
+        }
     }
 
     fn files(&self) -> Arc<dyn Files> {
@@ -183,9 +213,8 @@ impl TestHost {
         apply(files, &self.plan_with(&**files, &ApplyRequest::default())?)
     }
 
-    /// Every file and folder with its mode and its content.
-    fn tree(&self) -> BTreeMap<String, (u32, Option<Vec<u8>>)> {
-        let mut tree = BTreeMap::new();
+    fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
         let mut folders = vec![self.folder.path().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -239,7 +268,7 @@ fn after_a_stop_at_any_step_of_apply_a_revert_restores_everything() {
     }
 }
 
-fn assert_same(host: &TestHost, original: &BTreeMap<String, (u32, Option<Vec<u8>>)>, what: &str) {
+fn assert_same(host: &TestHost, original: &Tree, what: &str) {
     let tree = host.tree();
     let differs = |path: &&String| tree.get(*path) != original.get(*path);
     let paths: Vec<&String> = tree.keys().chain(original.keys()).filter(differs).collect();
@@ -346,6 +375,33 @@ fn a_file_that_was_edited_since_is_not_overwritten() {
     assert_same(&host, &original, "after the remedy");
 }
 
+/// Another user could have root write any file by it.
+#[test]
+fn a_journal_that_another_user_can_have_written_is_not_believed() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    apply(&host.files(), &host.plan(&["net.core.somaxconn"]).unwrap()).unwrap();
+    let is_refused = || {
+        let refused = revert(&host.files()).unwrap_err();
+        assert!(matches!(&refused, ApplyError::Refused(text) if text.contains("not believed")), "{refused}");
+        assert!(check_finished(&*host.files()).is_err() && plan_revert(&*host.files()).is_err());
+    };
+    for path in ["var/lib/mailrace-tune/journal.json", "var/lib/mailrace-tune"] {
+        let path = host.folder.path().join(path);
+        let former = path.metadata().unwrap().permissions();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(former.mode() | 0o020)).unwrap();
+        is_refused();
+        std::fs::set_permissions(&path, former).unwrap();
+        // Only root can give a file away.
+        if chown(&path, Some(65534), None).is_ok() {
+            is_refused();
+            chown(&path, Some(0), None).unwrap();
+        }
+    }
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
 #[test]
 fn several_applications_are_put_back_together_and_again_changes_nothing() {
     let host = TestHost::to_change();
@@ -362,7 +418,9 @@ fn several_applications_are_put_back_together_and_again_changes_nothing() {
     let applied = host.tree();
     apply(&host.files(), &host.plan(&["vm.dirty_ratio=5"]).unwrap()).unwrap();
     assert_same(&host, &applied, "again");
-    assert!(!plan_revert(&*host.files()).unwrap().preview.is_empty());
+    let shown = plan_revert(&*host.files()).unwrap().preview;
+    assert!(!shown.is_empty());
+    assert_eq!(shown.next_steps, ["systemctl restart mailrace"], "the server reads the backlog when it starts");
     revert(&host.files()).unwrap();
     assert_same(&host, &original, "one revert for all");
     revert(&host.files()).unwrap();
@@ -405,13 +463,50 @@ fn nothing_is_changed_without_the_right_to_change_everything() {
     assert_same(&host, &original, "missing rights");
 }
 
+/// The folders of /proc/sys deny writing even to root.
+#[test]
+fn a_value_whose_module_is_gone_does_not_keep_the_rest_from_being_put_back() {
+    const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+    let host = TestHost::to_change();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    std::fs::remove_dir_all(host.folder.path().join("etc/sysctl.d")).unwrap();
+    let planned = host.plan(&["net.netfilter.nf_conntrack_max=300000", "vm.swappiness=5"]).unwrap();
+    assert!(planned.preview.advice[0].contains("/etc/modules-load.d"), "{:?}", planned.preview.advice);
+    apply(&files, &planned).unwrap();
+    std::fs::remove_file(host.folder.path().join(&TRACKED[1..])).unwrap();
+    let mut stopping = host.stopping(ENDLESS, true);
+    stopping.forbidden = Some(TRACKED);
+    let files: Arc<dyn Files> = Arc::new(stopping);
+    let plan = plan_revert(&*files).unwrap();
+    assert_eq!(plan.missing_rights, Vec::<String>::new());
+    assert_eq!(plan.preview.advice, [format!("{TRACKED} no longer exists")]);
+    assert_eq!(revert(&files).unwrap()[0], format!("{TRACKED} no longer exists"));
+    assert_eq!(host.text("proc/sys/vm/swappiness"), "60\n");
+    assert!(!host.folder.path().join("etc/sysctl.d").exists());
+}
+
+/// Base64 makes a file a third larger, and a journal that is too large could not be read again.
+#[test]
+fn what_does_not_fit_into_the_journal_is_not_changed() {
+    let host = TestHost::to_change();
+    let large = format!("{}\n# {}\n", host.config, "x".repeat(3_400_000));
+    host.write(&CONFIG_PATH[1..], large.as_bytes());
+    let original = host.tree();
+    let refused = apply(&host.files(), &host.plan(&["threads"]).unwrap()).unwrap_err();
+    assert!(matches!(&refused, ApplyError::Refused(text) if text.contains("larger than")), "{refused}");
+    assert_same(&host, &original, "a refused change");
+    apply(&host.files(), &host.plan(&["vm.swappiness=5"]).unwrap()).unwrap();
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
 #[test]
 fn a_configuration_that_would_be_refused_is_not_written() {
     let host = TestHost::to_change();
     let original = host.tree();
     let refused = host.plan(&["limits.sessions=0", "net.core.somaxconn"]).unwrap_err();
     assert!(matches!(&refused, ApplyError::Configuration(text) if text.contains("sessions")), "{refused}");
-    for wrong in ["net.core.somaxconn=many", "net.core.somaxconn=1\n2", "limits.body_memory=1TiB", "resolver=x"] {
+    for wrong in ["net.core.somaxconn=many", "net.core.somaxconn=1\n2", "limits.body_memory=1XiB", "resolver=x"] {
         assert!(matches!(host.plan(&[wrong]), Err(ApplyError::Refused(_))), "{wrong:?}");
     }
     assert!("net.core.somaxcon".parse::<KnobRequest>().is_err());
@@ -438,7 +533,11 @@ fn a_link_in_the_place_of_a_file_is_refused() {
 fn only_one_process_changes_anything() {
     let host = TestHost::to_change();
     let planned = host.plan(&["net.core.somaxconn"]).unwrap();
-    let held = TemporaryChanges::begin(host.files()).unwrap();
+    let stopping = Arc::new(host.stopping(ENDLESS, false));
+    let held = TemporaryChanges::begin(stopping.clone()).unwrap();
+    assert_eq!(*stopping.synced.lock().unwrap(), ["/var/lib"], "the folder is on the disk before its journal");
+    let mode = host.folder.path().join("var/lib/mailrace-tune").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o711, "another user could hold the lock of a folder that it can read");
     let refused = apply(&host.files(), &planned).unwrap_err().to_string();
     assert!(refused.contains("another `mailrace tune`"), "{refused}");
     held.put_back().unwrap();
@@ -500,6 +599,77 @@ fn a_measurement_that_is_stopped_at_any_step_is_ended_by_the_next_command() {
     panic!("a measurement takes more than 100 steps");
 }
 
+impl TestHost {
+    /// Sets a value as a measurement does that is killed before it puts anything back.
+    fn measure_and_be_killed(&self, path: &str, value: &str) {
+        let stopping = Arc::new(self.stopping(ENDLESS, true));
+        let mut changes = TemporaryChanges::begin(stopping.clone()).unwrap();
+        changes.make(&[Change { path: path.into(), kind: ChangeKind::Value(value.into()) }]).unwrap();
+        stopping.left.store(0, Relaxed);
+    }
+}
+
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+
+#[test]
+fn a_value_that_was_set_after_a_killed_measurement_is_not_overwritten() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    host.apply_all(&host.files()).unwrap();
+    host.measure_and_be_killed("/proc/sys/vm/swappiness", "33");
+    host.write("proc/sys/vm/swappiness", b"77\n");
+    let config = host.text(&CONFIG_PATH[1..]);
+    host.write(&CONFIG_PATH[1..], b"# mine\n");
+    let before = host.tree();
+    let refused = revert(&host.files()).unwrap_err().to_string();
+    assert!(refused.contains("swappiness was set to 77") && refused.contains(CONFIG_PATH), "{refused}");
+    assert_same(&host, &before, "a refused revert changes nothing");
+    host.write("proc/sys/vm/swappiness", b"33\n");
+    let refused = revert(&host.files()).unwrap_err().to_string();
+    assert!(refused.contains(CONFIG_PATH), "{refused}");
+    assert_same(
+        &host,
+        &before_with(&before, &host, "proc/sys/vm/swappiness", b"33\n"),
+        "nor does it end a measurement",
+    );
+    host.write(&CONFIG_PATH[1..], config.as_bytes());
+    revert(&host.files()).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
+/// A tree in which one file has another content.
+fn before_with(tree: &Tree, host: &TestHost, path: &str, octets: &[u8]) -> Tree {
+    let mut tree = tree.clone();
+    let file = tree.get_mut(&host.folder.path().join(path).display().to_string()).unwrap();
+    file.1 = Some(octets.to_vec());
+    tree
+}
+
+#[test]
+fn a_killed_measurement_of_what_was_applied_is_put_back_first() {
+    let host = TestHost::to_change();
+    let original = host.tree();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    apply(&files, &host.plan(&["net.core.somaxconn=300"]).unwrap()).unwrap();
+    host.measure_and_be_killed(SOMAXCONN, "400");
+    revert(&files).unwrap();
+    assert_same(&host, &original, "the revert");
+}
+
+/// The kernel has other values then, and nothing is left of the measurement.
+#[test]
+fn values_of_a_measurement_before_a_restart_of_the_host_are_left_alone() {
+    let host = TestHost::to_change();
+    host.write("proc/sys/kernel/random/boot_id", b"a\n");
+    host.measure_and_be_killed(SOMAXCONN, "400");
+    host.write("proc/sys/kernel/random/boot_id", b"b\n");
+    host.write(&SOMAXCONN[1..], b"4096\n");
+    assert!(plan_revert(&*host.files()).unwrap().preview.is_empty());
+    assert!(end_measurement(&host.files()).unwrap());
+    assert_eq!(host.text(&SOMAXCONN[1..]), "4096\n");
+    assert!(!host.folder.path().join("var/lib/mailrace-tune").exists());
+}
+
 #[test]
 fn values_that_the_kernel_changes_with_others_are_put_back() {
     let host = TestHost::to_change();
@@ -515,6 +685,49 @@ fn values_that_the_kernel_changes_with_others_are_put_back() {
     assert_eq!(host.text("sys/block/sda/queue/nr_requests"), "99\n");
     revert(&files).unwrap();
     assert_same(&host, &original, "pairs and followers");
+}
+
+#[test]
+fn what_the_kernel_derives_from_a_value_is_put_back_after_revert_and_after_a_measurement() {
+    let host = TestHost::to_change();
+    host.write("sys/block/sda/queue/scheduler", b"none [mq-deadline] bfq\n");
+    host.write("sys/block/sda/queue/iosched/async_depth", b"192\n");
+    host.write("proc/sys/vm/min_free_kbytes", b"45056\n");
+    host.write("proc/sys/net/ipv4/tcp_allowed_congestion_control", b"reno cubic\n");
+    let original = host.tree();
+    let files: Arc<dyn Files> = Arc::new(host.stopping(ENDLESS, true));
+    let knobs = ["disk.nr_requests=99", "memory.huge_pages", "net.ipv4.tcp_congestion_control=dctcp"];
+    apply(&files, &host.plan(&knobs).unwrap()).unwrap();
+    assert_eq!(host.text("proc/sys/vm/min_free_kbytes"), "67584\n");
+    revert(&files).unwrap();
+    assert_same(&host, &original, "the revert");
+    let knob = KnobRequest { name: "disk.nr_requests".into(), value: Some("77".into()) };
+    let mut changes = TemporaryChanges::begin(files.clone()).unwrap();
+    changes.make(&live_changes(&host.host(), &*files, &host.check(), knob).unwrap()).unwrap();
+    assert_eq!(host.text("sys/block/sda/queue/iosched/async_depth"), "49\n");
+    drop(changes);
+    assert_same(&host, &original, "the end of the measurement");
+}
+
+#[test]
+fn what_lasts_over_a_restart_is_what_was_set_last_on_that_disk() {
+    let host = TestHost::to_change();
+    host.write("sys/block/sda/device/wwid", b"\"; RUN+=\"/bin/sh\n");
+    host.write("etc/sysctl.d/99-local.conf", b"vm.dirty_bytes = 1\n");
+    for knob in ["vm.dirty_bytes=64MiB", "vm.dirty_ratio=5", "disk.nr_requests=99", "disk.scheduler.ssd"] {
+        let plan = host.plan(&[knob]).unwrap();
+        match knob {
+            "vm.dirty_ratio=5" => assert!(plan.preview.advice[0].contains("99-local.conf sets vm.dirty_bytes")),
+            "disk.nr_requests=99" => assert!(plan.preview.advice[0].contains("sda has no serial number")),
+            _ => {}
+        }
+        apply(&host.files(), &plan).unwrap();
+    }
+    let sysctl = host.text("etc/sysctl.d/60-mailrace.conf");
+    assert!(sysctl.contains("vm.dirty_ratio = 5") && !sysctl.contains("dirty_bytes"), "{sysctl}");
+    let rules = host.text("etc/udev/rules.d/60-mailrace.rules");
+    let place = |attribute| rules.find(attribute).unwrap();
+    assert!(place("queue/scheduler") < place("queue/nr_requests") && rules.contains("KERNEL==\"sda\""), "{rules}");
 }
 
 /// The setting of a test that is about the configuration alone.

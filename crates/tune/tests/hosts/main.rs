@@ -105,6 +105,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/block/sda/dev", "8:0\n"),
     ("sys/block/sda/sda1/dev", "8:1\n"),
     ("sys/block/sda/sda2/dev", "8:2\n"),
+    ("sys/block/sda/device/wwid", "naa.5000c500a1b2c3d4\n"),
     ("sys/block/sda/queue/rotational", "0\n"),
     ("sys/block/sda/queue/scheduler", "none [mq-deadline] bfq\n"),
     ("sys/block/sda/queue/iosched/write_expire", "5000\n"),
@@ -122,7 +123,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/devices/system/cpu/cpufreq/policy0/scaling_driver", "acpi-cpufreq\n"),
     ("sys/devices/system/cpu/cpufreq/policy1/scaling_governor", "powersave\n"),
     ("sys/devices/system/cpu/cpufreq/policy1/scaling_driver", "intel_pstate\n"),
-    ("etc/resolv.conf", "# comment\nsearch example.org\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n"),
+    ("etc/resolv.conf", "# comment\nsearch example.org\nnameserver 127.0.0.1\nnameserver 192.0.2.1\n"),
     ("etc/rsyslog.conf", "mail.* -/var/log/mail.log\n"),
     ("etc/rsyslog.d/postfix.conf", "# nothing\n"),
     ("etc/ldap/slapd.conf", SLAPD),
@@ -264,7 +265,12 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
     ("disk.scheduler.hdd", &[File("sys/block/sda/queue/scheduler", "[none] bfq\n"), ROTATES], &["disk.rotational"]),
     ("disk.write_expire", &[File("sys/block/sda/queue/iosched/write_expire", "60000\n")], &[]),
     ("disk.read_expire", &[File("sys/block/sda/queue/iosched/read_expire", "5000\n")], &[]),
-    ("disk.write_cache", &[File("sys/block/sda/queue/write_cache", "write back\n")], &[]),
+    (
+        "disk.write_cache",
+        // The spool's fdatasync empties the cache all the same.
+        &[File("sys/block/sda/queue/write_cache", "write back\n"), File("sys/block/sda/queue/fua", "1\n")],
+        &[],
+    ),
     ("disk.nr_requests", &[File("sys/block/sda/queue/nr_requests", "4\n")], &[]),
     ("disk.read_ahead", &[File("sys/block/sda/queue/read_ahead_kb", "8192\n")], &[]),
     ("vm.dirty_ratio", &[File("proc/sys/vm/dirty_ratio", "80\n")], &[]),
@@ -344,6 +350,19 @@ fn some_faults_are_surer_than_their_knob() {
     assert_eq!(sureness("spool.durability", &[Setting("\"commit\"", "\"relaxed\"")]), Some(Sureness::Sure));
     let cache = File("sys/block/sda/queue/write_cache", "write back\n");
     assert_eq!(sureness("spool.durability", &[cache, Setting("\"commit\"", "\"relaxed\"")]), Some(Sureness::Likely));
+    let relaxed = Setting("\"commit\"", "\"relaxed\"");
+    assert_eq!(sureness("spool.durability", &[ROTATES, relaxed]), Some(Sureness::Likely), "each sync takes a turn");
+}
+
+#[test]
+fn a_journal_on_a_device_of_its_own_is_not_missing() {
+    for name in ["sdc1", "dm-3"] {
+        let host = TestHost::spoilt(&[Remove("proc/fs/jbd2/sda2-8")]);
+        host.write(&format!("proc/fs/jbd2/{name}/info"), b"");
+        let report = host.check();
+        let result = report.results.iter().find(|result| result.knob.name == "filesystem.journal").unwrap();
+        assert_eq!(result.verdict, Verdict::Unknown, "{name}");
+    }
 }
 
 /// Without a running server its unit says how many files it may open.
@@ -361,6 +380,13 @@ fn the_unit_and_its_drop_ins_say_what_the_server_will_get() {
     let unit = File("usr/lib/systemd/system/mailrace.service", "[Service]\nLimitNOFILE=262144\n");
     let drop_in = File("etc/systemd/system/mailrace.service.d/override.conf", "[Service]\nLimitNOFILE=512:1024\n");
     assert_eq!(nofile(&[stopped(), unit, drop_in]), (Verdict::Finding, Some("1024".to_owned())));
+    // The name decides, and for one name the folder.
+    let packaged = File("usr/lib/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=300000\n");
+    let operators = File("etc/systemd/system/mailrace.service.d/10-b.conf", "[Service]\nLimitNOFILE=5\n");
+    assert_eq!(nofile(&[stopped(), packaged, operators]), (Verdict::Well, Some("300000".to_owned())));
+    let packaged = File("usr/lib/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=300000\n");
+    let running = File("run/systemd/system/mailrace.service.d/90-a.conf", "[Service]\nLimitNOFILE=5\n");
+    assert_eq!(nofile(&[stopped(), packaged, running]), (Verdict::Finding, Some("5".to_owned())));
 }
 
 #[test]
@@ -417,7 +443,7 @@ fn three_faults() -> CheckReport {
 fn probes() -> Probes {
     let syncs = SyncTimes { folder: "/spool".into(), count: 50, min_us: 800.0, median_us: 1250.0, max_us: 9000.0 };
     let resolver = ResolverTimes { server: "192.0.2.1:53".parse().unwrap(), count: 5, median_us: Some(12_340.0) };
-    Probes { syncs: vec![syncs], resolver: Some(resolver) }
+    Probes { syncs: vec![syncs], resolver: Some(resolver), failures: vec!["syncs in /\u{1b}: no such folder".into()] }
 }
 
 #[test]
