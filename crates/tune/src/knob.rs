@@ -193,6 +193,7 @@ pub enum Reader {
     OpenFiles,
     PortCount,
     MountAtime,
+    MountSync,
     MountDiscard,
     MountCommit,
     MountData,

@@ -48,16 +48,17 @@ pub fn render_measurement(measurement: &Measurement, description: &Description) 
 ///
 /// None in practice: a file of results can always be written as JSON.
 pub fn render_measurement_json(measurement: &Measurement, description: &Description) -> serde_json::Result<String> {
-    let values = measurement.plan.values.iter().zip(&measurement.verdicts);
+    let values = measurement.plan.values.iter().zip(&measurement.verdicts).enumerate();
     let object = json!({
         "trusted": measurement.is_trusted(),
         "ended_by": end_name(measurement.end),
         "rounds": measurement.rounds.len(),
         "before": measurement.plan.before,
         "control": verdict_json(&measurement.control),
-        "values": values.map(|(value, verdict)| {
+        "values": values.map(|(index, (value, verdict))| {
             let mut object = verdict_json(verdict);
             object["value"] = json!(value);
+            object["failures"] = json!(measurement.failures(index).collect::<Vec<_>>());
             object
         }).collect::<Vec<_>>(),
         "result": serde_json::to_value(measurement_file(measurement, description))?,
@@ -75,8 +76,18 @@ pub(super) fn sentences(measurement: &Measurement, subject: &str) -> Vec<String>
             measurement.plan.before
         )];
     }
-    let values = measurement.plan.values.iter().zip(&measurement.verdicts);
-    values.map(|(value, verdict)| sentence(measurement, &format!("{subject} = {value}"), verdict)).collect()
+    let values = measurement.plan.values.iter().zip(&measurement.verdicts).enumerate();
+    let each = |(index, (value, verdict)): (usize, (&String, &EffectVerdict))| {
+        let what = format!("{subject} = {value}");
+        match (verdict, measurement.failures(index).last()) {
+            (EffectVerdict::Fails, failure) => {
+                format!("{what} fails, {} does not: {}", measurement.plan.before, failure.unwrap_or_default())
+            }
+            (_, None) => sentence(measurement, &what, verdict),
+            (_, Some(failure)) => format!("{}; but {failure}", sentence(measurement, &what, verdict)),
+        }
+    };
+    values.map(each).collect()
 }
 
 fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict) -> String {
@@ -86,6 +97,7 @@ fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict) -> S
         EffectVerdict::Better(effect) => format!("{what} is better: {} {times}", spoken(*effect)),
         EffectVerdict::Worse(effect) => format!("{what} is worse: {} {times}", spoken(*effect)),
         EffectVerdict::NoEffect(effect) => format!("{what}: no effect seen ({} {times})", range(*effect)),
+        EffectVerdict::Fails => format!("{what} fails"),
         EffectVerdict::Undecided(None) => format!("{what}: nothing was measured: {}", advice(measurement.end)),
         EffectVerdict::Undecided(Some(effect)) => {
             format!("{what}: undecided ({} {times}): {}", range(*effect), advice(measurement.end))
