@@ -32,7 +32,7 @@ from . import Scenario
 SOUND, SPOILT = "sound", "spoilt"
 PAIRS = 6
 _INSIDE = "MAILRACE_BENCH_NAMESPACES"  # set in the environment of the run in its namespaces
-_UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+_UNSHARE = "unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
 _SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
 _TIMEOUT_SECONDS = 5
 _EMPTY_SECONDS_MAX = 300
@@ -174,8 +174,8 @@ def _cases(host):
         return {SOUND: side(set_host=host.sound), SPOILT: side(set_host=functools.partial(host.sound, **spoilt))}
 
     burst = functools.partial(BurstSide, _held, PatientSource(20_000, sessions=500, reuse=False), _MESSAGE_DISK_OCTETS)
-    mail = functools.partial(DeliverySide, _delivering, Source(10_000, sessions=50, recipient="user{}@bench.test", users=100),
-                             _MESSAGE_DISK_OCTETS)  # fmt: skip
+    source = Source(10_000, sessions=50, recipient="user{}@bench.test", users=100)
+    mail = functools.partial(DeliverySide, _delivering, source, _MESSAGE_DISK_OCTETS)
     files = functools.partial(HostSide, NullServer, Files(300, 100))
     return (
         Case(QUEUE, both(burst, somaxconn=16)),

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-_UNSHARE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+_UNSHARE = "unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
 _IMAGE_OCTETS = 1 << 30  # sparse
 _READ_ONLY = ("/proc/sys/vm", "/proc/sys/fs", "/proc/sys/kernel")
 _LOOP_MAJOR, _LOOP_FIRST, _LOOP_LAST = 7, 64, 255
@@ -60,7 +60,8 @@ class SpoiltHost:
 
     def run(self, *argv, code=0, seconds_max=_SECONDS_MAX):
         """Runs a command, which must end with this code; None: with any."""
-        done = subprocess.run(self.command(*argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds_max)
+        streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(self.command(*argv), timeout=seconds_max, **streams)
         if code is not None and done.returncode != code:
             raise AssertionError(f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done
@@ -87,8 +88,8 @@ class SpoiltHost:
         return f"/sys/block/{self.disk}/queue/{name}"
 
     def state(self):
-        """Everything that a test may change, to compare it with later: files with their content, mode and owner, values of
-        the kernel, mount options.
+        """Everything that a test may change, to compare it with later: files with their content, mode and
+        owner, values of the kernel, mount options.
         """
         return json.loads(self.run(sys.executable, os.path.abspath(__file__), "state", self.folder, self.disk).stdout)
 
@@ -158,7 +159,8 @@ def _loop_device(image, folder):
         try:
             yield number, str(node)
         finally:
-            with open(node, "rb", buffering=0) as device, contextlib.suppress(OSError):  # it usually went with the mount
+            # It usually went with the mount.
+            with open(node, "rb", buffering=0) as device, contextlib.suppress(OSError):
                 fcntl.ioctl(device, _LOOP_CLR_FD, 0)
     finally:
         _patiently(lambda: fcntl.ioctl(control, _LOOP_CTL_REMOVE, number))

@@ -22,7 +22,8 @@ from spoilt_host import SpoiltHost, Unavailable, children
 
 CPU_SECONDS_MAX = 0.2  # a check
 FILES_ENOUGH = 1 << 17
-CONNECTIONS, SHORT_QUEUE, LONG_QUEUE = 500, 16, 4096
+START_SECONDS_MAX = 60
+CONNECTIONS, SHORT_QUEUE, LONG_QUEUE = 300, 16, 4096
 CONFIG = """\
 hostname = "mx.bench.test"
 data_dir = "{spool}/data"
@@ -133,22 +134,25 @@ class SpoiltHosts(unittest.TestCase):
         return self.findings()
 
     def serve(self, files=None, wrapper=()):
-        """Starts the server, with a limit on open files; returns it and the port. It ends with the test."""
+        """Starts the server, with a limit on open files; returns its port. It ends with the test."""
         limit = ["prlimit", f"--nofile={files}"] if files else []
         line = self.host.command(*wrapper, *limit, BINARY, "--config", self.config, "serve")
-        server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        log = self.host.folder / "server.log"
+        with open(log, "wb") as said:
+            server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self.addCleanup(self.stop, server)
-        for said in server.stderr:
-            if "listening protocol=smtp" in said:
-                return server, int(said.rpartition(":")[2])
-        self.fail("the server ended early")
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not (listens := re.search(rb"listening protocol=smtp address=[\d.]+:(\d+)", log.read_bytes())):
+            if server.poll() is not None or time.monotonic() > deadline:
+                self.fail(f"the server does not start: {log.read_text()}")
+            time.sleep(0.02)
+        return int(listens[1])
 
     def stop(self, server):
-        """Ends the server and its data."""
+        """Ends the server, and removes its data."""
         if server.poll() is None:
             os.kill(children(server.pid)[0], signal.SIGTERM)  # nsenter waits for it
             server.wait(60)
-        server.stderr.close()
         self.host.run("rm", "-rf", self.host.spool / "data", self.host.spool / "mail")
 
     def adaptive(self):
@@ -179,7 +183,7 @@ class SpoiltHosts(unittest.TestCase):
 
     def test_a_server_with_few_open_files_serves_fewer_clients_and_says_so(self):
         self.spoil(self.config, self.host.read(self.config) + "\n[limits]\nsessions_per_client = 1000\n")
-        _, port = self.serve(files=600)
+        port = self.serve(files=600)
         self.assertEqual(self.findings()["nofile"], ("sure", "600"))
         sessions = self.adaptive()["limits.sessions"]
         self.assertLess(sessions["value"], 300)
@@ -193,9 +197,9 @@ class SpoiltHosts(unittest.TestCase):
         self.spoil(SOMAXCONN, SHORT_QUEUE)
         self.assertEqual(self.findings()["net.core.somaxconn"], ("sure", str(SHORT_QUEUE)))
         knob = ["net.core.somaxconn", "--before", LONG_QUEUE, "--values", SHORT_QUEUE, "--yes"]
-        load = ["--scenario", "accept-one", "--sessions", CONNECTIONS, "--run", "200ms", "--timeout", "5s"]
+        load = ["--scenario", "accept-one", "--sessions", CONNECTIONS, "--run", "200ms", "--timeout", "10s"]
         bounds = ["--rounds-max", 10, "--time-max", "80s", "--folder", self.host.spool, "--json"]
-        found = json.loads(self.tune("measure", *knob, *load, *bounds, code=None, seconds_max=120).stdout)
+        found = json.loads(self.tune("measure", *knob, *load, *bounds, seconds_max=120).stdout)
         self.assertIn(found["values"][0]["verdict"], ("fails", "worse"), found["values"])
         self.assertTrue(found["trusted"], found)
         self.assertEqual(self.host.read(SOMAXCONN).strip(), str(SHORT_QUEUE), "the measurement puts it back")

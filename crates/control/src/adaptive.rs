@@ -119,10 +119,17 @@ fn gather(lane: &LaneBatching) -> AdaptiveValue {
 /// The concurrency of next hops, those in trouble first.
 pub(crate) fn of_next_hops<R: Clone>(queues: &Queues<R>) -> Vec<AdaptiveValue> {
     let mut hops: Vec<_> = queues.next_hop_views().filter(adapts).collect();
-    hops.sort_by_key(|hop| (trouble_rank(hop.concurrency_reason), std::cmp::Reverse(hop.attempts), hop.name));
+    let key = |hop: &NextHopView<'_>| (trouble_rank(hop.concurrency_reason), usize::MAX - hop.attempts);
+    let order = |one: &NextHopView<'_>, other: &NextHopView<'_>| (key(one), one.name).cmp(&(key(other), other.name));
+    if hops.len() > NEXT_HOPS_MAX {
+        // The scheduler waits for this, and the order of the others does not matter.
+        hops.select_nth_unstable_by(NEXT_HOPS_MAX, order);
+    }
+    let shown = hops.len().min(NEXT_HOPS_MAX);
+    hops[..shown].sort_unstable_by(order);
     let queue_name = |number: queue::QueueNumber| &*queues.config().queues[usize::from(number.0)].name;
-    let mut values: Vec<_> = hops.iter().take(NEXT_HOPS_MAX).map(|hop| of_next_hop(hop, queue_name)).collect();
-    let others = hops.get(NEXT_HOPS_MAX..).unwrap_or_default();
+    let (shown, others) = hops.split_at(shown);
+    let mut values: Vec<_> = shown.iter().map(|hop| of_next_hop(hop, queue_name)).collect();
     values.extend((!others.is_empty()).then(|| {
         let lowest = others.iter().map(|hop| hop.concurrency).min();
         let highest = others.iter().map(|hop| hop.concurrency).max();
