@@ -173,16 +173,18 @@ def _cases(host):
     def both(side, **spoilt):
         return {SOUND: side(set_host=host.sound), SPOILT: side(set_host=functools.partial(host.sound, **spoilt))}
 
-    burst = functools.partial(BurstSide, _held, PatientSource(20_000, sessions=500, reuse=False), _MESSAGE_DISK_OCTETS)
-    source = Source(10_000, sessions=50, recipient="user{}@bench.test", users=100)
-    mail = functools.partial(DeliverySide, _delivering, source, _MESSAGE_DISK_OCTETS)
+    def mail(count):
+        source = Source(count, sessions=50, recipient="user{}@bench.test", users=100)
+        return functools.partial(DeliverySide, _delivering, source, _MESSAGE_DISK_OCTETS)
+
+    burst = functools.partial(BurstSide, _held, PatientSource(5000, sessions=500, reuse=False), _MESSAGE_DISK_OCTETS)
     files = functools.partial(HostSide, NullServer, Files(300, 100))
     return (
         Case(QUEUE, both(burst, somaxconn=16)),
-        Case(MOUNT_MAIL, both(mail, mount="sync,strictatime")),
+        Case(MOUNT_MAIL, both(mail(1000), mount="sync,strictatime")),
         Case(MOUNT_FILES, both(files, mount="sync,strictatime")),
-        Case(SCHEDULER, both(mail, scheduler="bfq")),
-        Case(READ_AHEAD, both(mail, read_ahead_kb="8192")),
+        Case(SCHEDULER, both(mail(5000), scheduler="bfq")),
+        Case(READ_AHEAD, both(mail(5000), read_ahead_kb="8192")),
     )
 
 
