@@ -72,6 +72,11 @@ class Report:
         wanted = Target(*target, **case)
         return wanted.ratio(self.case_rounds) if wanted.concerns(self.case_rounds) else None
 
+    def interval(self, *target, **case):
+        """The interval of such a ratio; None if there is none."""
+        wanted = Target(*target, **case)
+        return wanted.interval(self.case_rounds) if wanted.concerns(self.case_rounds) else None
+
     def median(self, side, figure, case=""):
         """The median of a side's figure; None if it was not run."""
         rounds = self.case_rounds.get(case)

@@ -17,6 +17,7 @@ class Download(abc.ABC):
     """A program for each connection."""
 
     SIZE: typing.ClassVar[re.Pattern]  # where its output has the size of a file that it fetched
+    FAULT: typing.ClassVar[re.Pattern | None] = None  # what it says of a transfer that failed
 
     connections: int
     times: int  # for each connection
@@ -30,7 +31,10 @@ class Download(abc.ABC):
     def run(self, port, _folder=None):
         """Fetches all; fails if a byte is missing."""
         ran = load.run(*[self.command(port)] * self.connections, seconds_max=self.seconds_max)
-        sizes = [size for words in (*ran.outputs, *ran.complaints) for size in self.SIZE.findall(words)]
+        said = [*ran.outputs, *ran.complaints]
+        sizes = [size for words in said for size in self.SIZE.findall(words)]
+        if self.FAULT and (faults := [fault for words in said for fault in self.FAULT.findall(words)]):
+            raise RuntimeError(f"a transfer failed: {faults[0]}")
         if sizes != [str(self.octets)] * (self.connections * self.times):
             raise RuntimeError(f"expected {self.connections * self.times} files of {self.octets} bytes, but fetched {sizes}")
         return load.LoadResult(self.connections * self.times * self.octets // 1_000_000, ran.seconds, ran.cpu_seconds)
@@ -53,9 +57,13 @@ class Curl(Download):
 
 @dataclasses.dataclass(frozen=True)
 class Smbclient(Download):
-    """smbclient, as a guest of the share `files`. It does not read the configuration of the machine."""
+    """smbclient, as a guest of the share `files`. It does not read the configuration of the machine.
+
+    It says the size that the server has stated before it fetches the file, and complains if it gets less.
+    """
 
     SIZE = re.compile(r"of size (\d+)")
+    FAULT = re.compile(r".*(?:parallel_read|NT_STATUS_).*")
 
     def command(self, port="PORT"):
         """The command line of each connection."""

@@ -145,6 +145,8 @@ class Exim:
         folders = os.walk(self.spool / "input")
         return sum(name.endswith("-H") for _, _, names in folders for name in names)
 
+    queued_when_stopped = queued
+
     def check_kept(self, count):
         """Fails unless exactly `count` messages are queued."""
         if (held := self.queued()) != count:

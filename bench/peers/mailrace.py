@@ -150,6 +150,12 @@ class Mailrace:
         """The number of queued recipients."""
         return int(self._queue("list", "--count").split()[0])
 
+    def queued_when_stopped(self):
+        """The number of messages in the spool after the end of the server."""
+        argv = [str(self.binary), "spool", "inspect", "--config", str(self.config)]
+        lanes = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, timeout=600, check=True).stdout
+        return sum(map(int, re.findall(r"(\d+) messages$", lanes, re.M)))
+
     def check_kept(self, count):
         """Fails unless exactly `count` recipients are queued."""
         if (held := self.queued()) != count:

@@ -153,6 +153,8 @@ class Postfix:
         folders = (self.queue / name for name in ("maildrop", "incoming", "active", "deferred"))
         return sum(len(files) for folder in folders for _, _, files in os.walk(folder))
 
+    queued_when_stopped = queued
+
     def release(self):
         """Releases what is on hold. The CPU of the commands does not count."""
         self._command("postsuper", "-H", "ALL", counts=False)

@@ -40,8 +40,9 @@ SIDES = (
 ADDRESSES, CONNECTIONS = (500, 1000, 2000), (10, 100, 1000)
 USUAL_ADDRESSES, USUAL_CONNECTIONS = 1000, 100
 MAILRACE_COUNT, POSTFIX_COUNT = 220_000, 11_000
+COUNT_OF_MANY = 22_000  # over the most connections, for all: opening one is a part of the work
 OCTETS = 2000
-PAIRS = 3
+PAIRS = 6
 ALIAS_DOMAIN = "alias.test"
 _MESSAGE_DISK_OCTETS = 14_000  # a message, its queue record or file, and its share of the folders
 _SAMPLE_SECONDS = 0.5
@@ -68,7 +69,8 @@ aliases   = "aliases"
 
 NOTES = (
     f"Messages of {OCTETS:,} bytes with one recipient, many on a connection: {MAILRACE_COUNT:,} to Mailrace and "
-    f"{POSTFIX_COUNT:,} to Postfix, so that both are busy for some time. The addresses vary over {USUAL_CONNECTIONS} "
+    f"{POSTFIX_COUNT:,} to Postfix, so that both are busy for some time; over {CONNECTIONS[-1]:,} connections "
+    f"{COUNT_OF_MANY:,} to each, so that both open as many for as much mail. The addresses vary over {USUAL_CONNECTIONS} "
     f"connections, and the connections with {USUAL_ADDRESSES:,} addresses.",
     "The time is from the first connection until the queue is empty. Afterwards all messages were counted in the Maildirs, "
     "which existed before.",
@@ -121,19 +123,28 @@ class PassingSide(Side):
         begin = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             sending = pool.submit(self.load.run, server.port)
-            while True:
-                is_sent, waiting = sending.done(), server.queued()
-                curve.append((time.monotonic() - begin, waiting))
-                if is_sent and (waiting == 0 or sending.exception()):
-                    break
-                if time.monotonic() > begin + _SECONDS_MAX:
-                    raise RuntimeError(f"{waiting:,} messages still wait after {_SECONDS_MAX} s")
-                if is_sent:
-                    time.sleep(_SAMPLE_SECONDS / 5)
-                else:
-                    concurrent.futures.wait([sending], _SAMPLE_SECONDS)
+            try:
+                _watch(server, sending, begin, curve)
+            except BaseException:
+                server.stop()  # ends the load, too, for which the pool waits
+                raise
         sent.append(sending.result())
         return dataclasses.replace(sending.result(), seconds=time.monotonic() - begin)
+
+
+def _watch(server, sending, begin, curve):
+    """Counts the queue until everything is sent and the queue is empty."""
+    while True:
+        is_sent, waiting = sending.done(), server.queued()
+        curve.append((time.monotonic() - begin, waiting))
+        if is_sent and (waiting == 0 or sending.exception()):
+            return
+        if time.monotonic() > begin + _SECONDS_MAX:
+            raise RuntimeError(f"{waiting:,} messages still wait after {_SECONDS_MAX} s")
+        if is_sent:
+            time.sleep(_SAMPLE_SECONDS / 5)
+        else:
+            concurrent.futures.wait([sending], _SAMPLE_SECONDS)
 
 
 class Directory:
@@ -253,6 +264,8 @@ def _sides(directory, addresses, connections):
 def _side(name, make, addresses, connections):
     domain = ALIAS_DOMAIN if name.endswith("-virtual") else people.DOMAIN
     count = POSTFIX_COUNT if name.startswith("postfix") else MAILRACE_COUNT
+    if connections == CONNECTIONS[-1]:
+        count = COUNT_OF_MANY
     source = Source(
         count, sessions=connections, octets=OCTETS, recipient=people.address("{}", domain), users=addresses,
         seconds_max=_SECONDS_MAX,

@@ -174,7 +174,7 @@ def _page(connections):
     addresses = tuple(f"127.0.0.{number}" for number in range(2, 2 + _LOCAL_ADDRESSES))
     fetch = Fetch("file", sessions=connections, local_addresses=addresses)
     side = functools.partial(ReadingSide, load=fetch, warm=dataclasses.replace(fetch, seconds=1))
-    sides = {"nginx": side(_http_nginx), "mailrace": side(http_mailrace)}
+    sides = {"nginx": side(_http_nginx), "mailrace": side(functools.partial(http_mailrace, top="threads = 1"))}
     if apache.is_installed():
         sides["apache"] = side(_http_apache)
     return Reading(

@@ -4,7 +4,8 @@
     samba-sendfile    a file of 500 MB over 1 and over 10 connections, CPU for each GB
 
 smbd uses sendfile only if reads are not asynchronous and nothing is signed, so both sides of it have
-these settings. The clients say how much they received, so that nothing is missing unnoticed.
+these settings. curl says how much it received, and smbclient whether a transfer failed, so that nothing
+is missing unnoticed.
 """
 
 import functools
@@ -29,8 +30,8 @@ NOTES = (
     "The load is smbclient, as a guest, for smbd, and curl for Mailrace: one process for each connection, so the CPU of the "
     "load can be compared only between the two sides of one server. Figures per thousand are per GB.",
     "smbd: no signing, no encryption, `aio read size = 0` on both sides; without it, smbd does not use sendfile at all.",
-    "The file was read once before each measurement, so that it is in the page cache. Each client said how much it received: "
-    "all of it, each time.",
+    "The file was read once before each measurement, so that it is in the page cache. curl received all of it each time, "
+    "and smbclient reported no failed transfer.",
     comparison.REST_NOTE,
 )
 

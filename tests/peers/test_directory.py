@@ -261,7 +261,7 @@ class Outages(TablesCase):
         self.assertEqual(summaries[0]["errors"], {}, server.log_tail())
         self.assertEqual([text for text in summaries[1]["errors"] if " 4.3.0 " not in text], [], server.log_tail())
         for one in summaries:
-            self.assertGreater(one["done"], 500)
+            self.assertGreater(one["done"], 200, "not every user was asked")
 
     def test_a_server_that_starts_before_its_directory(self):
         self.slapd_.kill()

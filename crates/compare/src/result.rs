@@ -109,7 +109,7 @@ pub struct Case {
 }
 
 /// The figures of one system in one round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// Messages, pages or sessions that succeeded.
@@ -151,6 +151,11 @@ pub enum Limit {
     Waiting,
 }
 
+impl Limit {
+    /// In the order in which they are shown.
+    pub const ALL: [Limit; 5] = [Limit::Processor, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
+}
+
 /// A figure of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -165,6 +170,17 @@ pub enum Figure {
     MachineCpuPerThousand,
     /// Memory of the system, in bytes.
     ResidentBytes,
+}
+
+impl Figure {
+    /// In the order in which they are shown.
+    pub const ALL: [Figure; 5] = [
+        Figure::Rate,
+        Figure::CpuPerThousand,
+        Figure::LoadCpuPerThousand,
+        Figure::MachineCpuPerThousand,
+        Figure::ResidentBytes,
+    ];
 }
 
 /// The ratio of two systems in one case, over its rounds.

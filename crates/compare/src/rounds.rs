@@ -115,16 +115,7 @@ mod tests {
     }
 
     fn run(count: u64) -> Run {
-        Run {
-            count,
-            seconds: 1.0,
-            cpu_seconds: 1.0,
-            load_cpu_seconds: None,
-            machine_cpu_seconds: None,
-            resident_bytes: None,
-            limit: None,
-            latency_seconds: Default::default(),
-        }
+        Run { count, seconds: 1.0, cpu_seconds: 1.0, ..Run::default() }
     }
 
     fn rounds(count: RoundCount, decided_after: usize, time_for: usize) -> (Vec<Vec<u64>>, String) {

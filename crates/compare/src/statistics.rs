@@ -142,16 +142,7 @@ mod tests {
 
     /// Rounds of the systems `a` and `b`, whose rates are the ratio and 1.
     fn case(label: &str, ratios: &[f64]) -> Case {
-        let run = |rate: f64| Run {
-            count: 1000,
-            seconds: 1000.0 / rate,
-            cpu_seconds: 1.0,
-            load_cpu_seconds: None,
-            machine_cpu_seconds: None,
-            resident_bytes: None,
-            limit: None,
-            latency_seconds: Default::default(),
-        };
+        let run = |rate: f64| Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: 1.0, ..Run::default() };
         let round = |ratio: &f64| [("a".to_owned(), run(*ratio)), ("b".to_owned(), run(1.0))].into();
         Case { label: label.to_owned(), value: None, rounds: ratios.iter().map(round).collect() }
     }

@@ -13,15 +13,6 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const FIGURES: [Figure; 5] = [
-    Figure::Rate,
-    Figure::CpuPerThousand,
-    Figure::LoadCpuPerThousand,
-    Figure::MachineCpuPerThousand,
-    Figure::ResidentBytes,
-];
-const LIMITS: [Limit; 5] = [Limit::Processor, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
-
 fn text() -> impl Strategy<Value = String> {
     let hostile = vec!["", "</svg>", "<b", "&lt;", "\"><script>", "\u{0}\u{7f}\r\n", "a-->", "長い名前", "Ünïcode …"];
     prop_oneof![select(hostile).prop_map(str::to_owned), any::<String>(), "[a-z ]{0,80}"]
@@ -45,7 +36,7 @@ fn run() -> impl Strategy<Value = Run> {
     let latency =
         btree_map(prop_oneof![select(vec!["50", "99", "100"]).prop_map(str::to_owned), text()], figure(), 0..3);
     let figures = (figure(), figure(), option::of(figure()), option::of(figure()));
-    (count, figures, option::of(any::<u64>()), option::of(select(LIMITS.to_vec())), latency).prop_map(
+    (count, figures, option::of(any::<u64>()), option::of(select(Limit::ALL.to_vec())), latency).prop_map(
         |(
             count,
             (seconds, cpu_seconds, load_cpu_seconds, machine_cpu_seconds),
@@ -74,7 +65,7 @@ fn case() -> impl Strategy<Value = Case> {
 fn comparison() -> impl Strategy<Value = Comparison> {
     let aim = (option::of(text()), option::of(any::<bool>()));
     (
-        select(FIGURES.to_vec()),
+        select(Figure::ALL.to_vec()),
         name(),
         name(),
         name(),

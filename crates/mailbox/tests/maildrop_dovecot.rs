@@ -36,7 +36,10 @@ fn is_run_as_user(test: &str) -> bool {
     }
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("test");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Not by this process: a program that another test starts now would inherit the file open for
+    // writing, and so nobody could run it (ETXTBSY).
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success(), "cp failed");
     let mut command = Command::new(&program);
     command.args([test, "--exact", "--nocapture"]).current_dir("/").uid(USER_ID).gid(USER_ID);
     let done = command.output().unwrap();

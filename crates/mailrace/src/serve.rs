@@ -260,11 +260,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
-    let control_server = ControlServer::start(
-        socket,
-        ControlHandler::new(ControlParts { chosen, ..control_parts }, control_context.clone()),
-    )
-    .with_context(|| format!("the control socket {}", socket.display()))?;
+    let control_parts = ControlParts { chosen, ..control_parts };
+    let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
+        .with_context(|| format!("the control socket {}", socket.display()))?;
     let drop_scanner = match drain_only {
         true => None,
         false => {

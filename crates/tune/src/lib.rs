@@ -26,6 +26,7 @@ mod resolver;
 mod rule;
 mod scenario;
 mod search;
+mod search_parameter;
 mod setting_path;
 mod settings;
 #[cfg(test)]
@@ -50,8 +51,9 @@ pub use resolver::ResolverTimes;
 pub use scenario::{QueueCounter, RunSettings, Scenario, ServerTrial};
 pub use search::report::{curve_file, render_curve, render_curve_json};
 pub use search::{Curve, RateAt, SearchEnd, SearchPlan, Shape, search};
+pub use search_parameter::SearchParameter;
 pub use setting_path::SettingPath;
 pub use settings::{LdapTable, ServerSettings};
-pub use target::{SearchParameter, Target, TargetError, other_values};
+pub use target::{Target, TargetError, other_values};
 pub use trial::{HostChanges, Trial, TrialError, Watch};
 pub use value::Value;

@@ -8,6 +8,7 @@
 //! again. A value with which runs fail is decided too, as long as those with the present value succeed. The interval allows looking after every round ([`compare::sequential`]). With several values, each gets its share
 //! of the chance of error, so at most one measurement in twenty sees an effect that is not there.
 
+mod answer;
 pub(crate) mod report;
 pub(crate) mod result_file;
 #[cfg(test)]

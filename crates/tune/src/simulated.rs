@@ -46,16 +46,7 @@ impl Trial for Simulated {
 
 /// A run of 1,000 messages at this rate, of which the server's CPU is half the time.
 pub(crate) fn run_at(rate: f64) -> Run {
-    Run {
-        count: 1000,
-        seconds: 1000.0 / rate,
-        cpu_seconds: 500.0 / rate,
-        load_cpu_seconds: None,
-        machine_cpu_seconds: None,
-        resident_bytes: None,
-        limit: None,
-        latency_seconds: Default::default(),
-    }
+    Run { count: 1000, seconds: 1000.0 / rate, cpu_seconds: 500.0 / rate, ..Run::default() }
 }
 
 /// A number with the standard normal distribution (Box and Muller).

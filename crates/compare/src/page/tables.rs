@@ -8,15 +8,6 @@ use crate::result::{Case, Comparison, Figure, Limit, ResultFile, Run, Table};
 use crate::statistics::median;
 use crate::words::{figure_name, limit_name, plural, sentence_case, shown_scale, systems_compared};
 
-const FIGURES: [Figure; 5] = [
-    Figure::Rate,
-    Figure::CpuPerThousand,
-    Figure::LoadCpuPerThousand,
-    Figure::MachineCpuPerThousand,
-    Figure::ResidentBytes,
-];
-const LIMITS: [Limit; 5] = [Limit::Processor, Limit::Disk, Limit::Network, Limit::Load, Limit::Waiting];
-
 /// What has a column in the tables of medians and rounds.
 enum Measure<'a> {
     Figure(Figure),
@@ -28,7 +19,7 @@ impl<'a> Measure<'a> {
     /// What any run of the file has.
     fn all_of(file: &'a ResultFile) -> Vec<Measure<'a>> {
         let has = |figure: Figure| all_runs(file).any(|run| run.figure(figure).is_some());
-        let figures = FIGURES.into_iter().filter(|figure| has(*figure)).map(Measure::Figure);
+        let figures = Figure::ALL.into_iter().filter(|figure| has(*figure)).map(Measure::Figure);
         let mut percentiles: Vec<&str> =
             all_runs(file).flat_map(|run| run.latency_seconds.keys().map(String::as_str)).collect();
         let place = |percentile: &str| percentile.parse().unwrap_or(f64::INFINITY);
@@ -210,7 +201,7 @@ fn case_head(file: &ResultFile) -> Head {
 /// What limited most runs, and how many of them.
 fn usual_limit(case: &Case, system: &str) -> String {
     let count = |limit: Limit| case.runs(system).filter(|run| run.limit == Some(limit)).count();
-    let counted = LIMITS.into_iter().map(|limit| (count(limit), limit));
+    let counted = Limit::ALL.into_iter().map(|limit| (count(limit), limit));
     match counted.max_by_key(|(count, _)| *count) {
         Some((count, limit)) if count > 0 => {
             format!("{} ({count} of {})", limit_name(limit), case.runs(system).count())

@@ -6,8 +6,9 @@ use compare::result::{Figure, Run};
 use compare::statistics::median;
 use serde_json::{Value, json};
 
+use super::answer::sentences;
 use super::result_file::measurement_file;
-use super::{Effect, EffectVerdict, MeasureEnd, MeasureRound, Measurement};
+use super::{EffectVerdict, MeasureEnd, MeasureRound, Measurement};
 use crate::description::Description;
 
 /// The verdicts as text: a line for each value with its figures, then the answer.
@@ -66,72 +67,12 @@ pub fn render_measurement_json(measurement: &Measurement, description: &Descript
     Ok(serde_json::to_string_pretty(&object)? + "\n")
 }
 
-/// The answer: what is to be believed of each value.
-pub(super) fn sentences(measurement: &Measurement, subject: &str) -> Vec<String> {
-    if !measurement.is_trusted() {
-        let effect = measurement.control.effect().map_or_else(String::new, |effect| effect.to_string());
-        return vec![format!(
-            "not to be trusted: {} against itself shows an effect, {effect}. Something else changes the figures: \
-             end what else runs on this machine, or use longer runs (--run)",
-            measurement.plan.before
-        )];
-    }
-    let values = measurement.plan.values.iter().zip(&measurement.verdicts).enumerate();
-    let each = |(index, (value, verdict)): (usize, (&String, &EffectVerdict))| {
-        let what = format!("{subject} = {value}");
-        match (verdict, measurement.failures(index).last()) {
-            (EffectVerdict::Fails, failure) => {
-                format!("{what} fails, {} does not: {}", measurement.plan.before, failure.unwrap_or_default())
-            }
-            (_, None) => sentence(measurement, &what, verdict),
-            (_, Some(failure)) => format!("{}; but {failure}", sentence(measurement, &what, verdict)),
-        }
-    };
-    values.map(each).collect()
-}
-
-fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict) -> String {
-    let plan = &measurement.plan;
-    let times = format!("times the {} of {}", if plan.figure == Figure::Rate { "rate" } else { "CPU" }, plan.before);
-    match verdict {
-        EffectVerdict::Better(effect) => format!("{what} is better: {} {times}", spoken(*effect)),
-        EffectVerdict::Worse(effect) => format!("{what} is worse: {} {times}", spoken(*effect)),
-        EffectVerdict::NoEffect(effect) => format!("{what}: no effect seen ({} {times})", range(*effect)),
-        EffectVerdict::Fails => format!("{what} fails"),
-        EffectVerdict::Undecided(None) => format!("{what}: nothing was measured: {}", advice(measurement.end)),
-        EffectVerdict::Undecided(Some(effect)) => {
-            format!("{what}: undecided ({} {times}): {}", range(*effect), advice(measurement.end))
-        }
-    }
-}
-
-fn advice(end: MeasureEnd) -> &'static str {
-    match end {
-        MeasureEnd::TimeOver => "more time (--time-max), or a larger --effect-min, can decide",
-        MeasureEnd::RoundsOver => "more rounds (--rounds-max), longer runs (--run) or a larger --effect-min can decide",
-        MeasureEnd::Decided | MeasureEnd::ControlFailed => "measure it alone",
-    }
-}
-
 fn end_name(end: MeasureEnd) -> &'static str {
     match end {
         MeasureEnd::Decided => "decided",
         MeasureEnd::ControlFailed => "control",
         MeasureEnd::RoundsOver => "rounds",
         MeasureEnd::TimeOver => "time",
-    }
-}
-
-/// `1.08 (1.05 to 1.11)`.
-fn spoken(effect: Effect) -> String {
-    format!("{:.2} ({})", effect.ratio, range(effect))
-}
-
-/// `0.99 to 1.01`, or the ratio without an interval.
-fn range(effect: Effect) -> String {
-    match effect.interval {
-        Some((low, high)) => format!("{low:.2} to {high:.2}"),
-        None => format!("about {:.2}", effect.ratio),
     }
 }
 

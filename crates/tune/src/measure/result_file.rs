@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use compare::result::{Case, Check, Comparison, ResultFile, Run};
 
-use super::report::sentences;
+use super::answer::sentences;
 use super::{EffectVerdict, MeasureRound, Measurement};
 use crate::description::Description;
 

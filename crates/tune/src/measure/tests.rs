@@ -93,7 +93,7 @@ fn where_nothing_differs_no_effect_is_seen() {
         verdict(plan(&["200"], 40), Simulated::new(1, |_| 1000.0, |random| 0.01 * normal(random)));
     assert!(matches!(verdict, EffectVerdict::NoEffect(_)), "{verdict:?}");
     assert_eq!(measured.end, MeasureEnd::Decided);
-    let sentence = &report::sentences(&measured, "limits.sessions")[0];
+    let sentence = &answer::sentences(&measured, "limits.sessions")[0];
     assert!(sentence.starts_with("limits.sessions = 200: no effect seen (0.9"), "{sentence}");
 }
 
@@ -112,7 +112,7 @@ fn if_the_control_shows_an_effect_nothing_is_to_be_trusted() {
     system.is_slower = |run| matches!(run % 6, 2 | 3);
     let (_, measured) = verdict(plan(&["200"], 40), system);
     assert_eq!((measured.end, measured.is_trusted()), (MeasureEnd::ControlFailed, false));
-    assert!(report::sentences(&measured, "threads")[0].starts_with("not to be trusted: 100 against itself"));
+    assert!(answer::sentences(&measured, "threads")[0].starts_with("not to be trusted: 100 against itself"));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_value_with_which_two_runs_fail_is_decided_and_the_others_go_on() {
     assert_eq!(measured.verdicts[0], EffectVerdict::Fails);
     assert!(matches!(measured.verdicts[1], EffectVerdict::Better(_)), "{:?}", measured.verdicts);
     assert_eq!(measured.rounds.iter().filter(|round| round.failures[0].is_some()).count(), 2);
-    let sentences = report::sentences(&measured, "limits.sessions");
+    let sentences = answer::sentences(&measured, "limits.sessions");
     assert_eq!(sentences[0], "limits.sessions = 200 fails, 100 does not: no run with 200");
     let description = Description::for_tests("limits.sessions", "accept-many");
     let json: serde_json::Value =
@@ -171,7 +171,7 @@ fn one_failure_decides_nothing_and_is_told() {
     system.fails_once_with = Some("200");
     let measured = measure(plan(&["200"], 40), &mut system, &mut Clock::default()).unwrap();
     assert!(matches!(measured.verdicts[0], EffectVerdict::Better(_)), "{:?}", measured.verdicts);
-    assert!(report::sentences(&measured, "limits.sessions")[0].ends_with("; but no run with 200"));
+    assert!(answer::sentences(&measured, "limits.sessions")[0].ends_with("; but no run with 200"));
 }
 
 #[test]

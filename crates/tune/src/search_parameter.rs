@@ -1,0 +1,104 @@
+//! The parameters of `tune search`: what each is in a scenario, and its bounds.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use crate::scenario::Scenario;
+use crate::settings::ServerSettings;
+use crate::target::{Target, TargetError};
+
+/// A parameter of `tune search`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchParameter {
+    /// The connections of the load.
+    Sessions,
+    /// Deliveries at the same time.
+    Concurrency,
+    /// Keys in one request to a directory or database.
+    Batch,
+    /// Threads of the server.
+    Threads,
+}
+
+/// The words of the command line.
+const PARAMETERS: [(&str, SearchParameter); 4] = [
+    ("sessions", SearchParameter::Sessions),
+    ("concurrency", SearchParameter::Concurrency),
+    ("batch", SearchParameter::Batch),
+    ("threads", SearchParameter::Threads),
+];
+
+impl FromStr for SearchParameter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SearchParameter, String> {
+        let found = PARAMETERS.iter().find(|(name, _)| *name == text).map(|(_, parameter)| *parameter);
+        found.ok_or_else(|| "expected sessions, concurrency, batch or threads".to_owned())
+    }
+}
+
+impl fmt::Display for SearchParameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = PARAMETERS.iter().find(|(_, parameter)| parameter == self).map_or("", |(name, _)| *name);
+        f.write_str(name)
+    }
+}
+
+impl SearchParameter {
+    /// What the parameter is in a scenario.
+    ///
+    /// # Errors
+    ///
+    /// The scenario does not depend on it.
+    pub fn target(self, scenario: Scenario, settings: &ServerSettings) -> Result<Target, TargetError> {
+        let setting = |name: &str| name.parse().map(Target::Setting).map_err(TargetError);
+        match (self, scenario) {
+            (SearchParameter::Sessions, _) => Ok(Target::Sessions),
+            (SearchParameter::Threads, _) => setting("threads"),
+            (SearchParameter::Concurrency, Scenario::DeliverMaildir) => setting("queue.local.concurrency"),
+            (SearchParameter::Concurrency, Scenario::Relay) => setting("transport.smtp.connections"),
+            (SearchParameter::Batch, Scenario::Lookup) => {
+                let none =
+                    || TargetError("no table has a batch: search batch needs one of type ldap or postgres".into());
+                let (table, _) = settings.table_batch.first().ok_or_else(none)?;
+                setting(&format!("table.\"{table}\".batch"))
+            }
+            (SearchParameter::Concurrency, _) => Err(TargetError(format!(
+                "{scenario} delivers nothing, so it has no concurrency: use deliver-maildir or relay"
+            ))),
+            (SearchParameter::Batch, _) => {
+                Err(TargetError(format!("{scenario} asks no table, so it has no batch: use lookup")))
+            }
+        }
+    }
+
+    /// The bounds if none are given. `processors` of this machine.
+    #[must_use]
+    pub fn bounds(self, processors: u64) -> RangeInclusive<u64> {
+        match self {
+            SearchParameter::Sessions | SearchParameter::Concurrency => 1..=1024,
+            SearchParameter::Batch => 1..=512,
+            SearchParameter::Threads => 1..=processors.max(1) * 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_parameter_says_what_it_is_or_why_it_is_nothing() {
+        let settings = ServerSettings { table_batch: vec![("people".to_owned(), 64)], ..ServerSettings::default() };
+        let target = |parameter: SearchParameter, scenario| match parameter.target(scenario, &settings) {
+            Ok(target) => target.to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(target(SearchParameter::Sessions, Scenario::AcceptMany), "the connections of the load");
+        assert_eq!(target(SearchParameter::Threads, Scenario::Relay), "threads in mailrace.toml");
+        assert_eq!(target(SearchParameter::Batch, Scenario::Lookup), "table.people.batch in mailrace.toml");
+        assert!(target(SearchParameter::Batch, Scenario::Relay).contains("use lookup"));
+        assert!(target(SearchParameter::Concurrency, Scenario::AcceptOne).contains("use deliver-maildir"));
+    }
+}
