@@ -471,7 +471,7 @@ mod tests {
         hop.end_attempt(epoch);
         hop.refused(epoch);
         assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Reduced, 2));
-        (0..ProbePolicy::default().failures).for_each(|message| drop(interrupt(&mut hop, message.into(), None)));
+        (0..ProbePolicy::default().failures).for_each(|message| _ = interrupt(&mut hop, message.into(), None));
         assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Suspect, 1));
         for _ in 0..ProbePolicy::default().failures {
             let epoch = hop.start_attempt(NOW);

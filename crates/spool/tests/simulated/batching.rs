@@ -11,7 +11,7 @@ const BATCH_BYTES: u64 = 1 << 20;
 
 fn harness(batch_time_target: Duration) -> SpoolHarness {
     let settings = Config { batch_bytes_max: BATCH_BYTES, batch_time_target, ..config(SEGMENT_BYTES) };
-    SpoolHarness::open(&sim::Disk::new(SEED), settings).unwrap()
+    SpoolHarness::open(&sim::Disk::new(SEED), settings).expect("an empty disk opens")
 }
 
 #[test]
