@@ -19,6 +19,7 @@ use queue::{DestinationId, OperatorAction};
 use serde_json::{Value, json};
 use spool::SpooledMessage;
 
+use super::adaptive::{self, AdaptiveValue};
 use super::explain::{AddressTrace, MessageState, access};
 use super::recipient_filter::{QueueFilter, RecipientFilter, UnknownQueue, find_queue};
 use super::request::{ActionRequest, ControlRequest, InvalidRequest, SummaryKey};
@@ -98,6 +99,7 @@ impl ControlHandler {
             ControlRequest::TableAccept { table } => self.table_accept(&table)?,
             ControlRequest::Reload => self.reload(out)?,
             ControlRequest::Load => out.write_all(self.load().as_bytes())?,
+            ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
             ControlRequest::Status => out.write_all(metrics::render(&self.metrics_snapshot()?).as_bytes())?,
         }
         Ok(())
@@ -355,6 +357,19 @@ impl ControlHandler {
 
     fn load(&self) -> String {
         load::report_text(&self.parts.intake.load.report(), &self.parts.intake.refusals, now())
+    }
+
+    fn adaptive_values(&self) -> ControlResult<Vec<Value>> {
+        let intake = &self.parts.intake;
+        let batching = intake.spool.batching();
+        let maildir_batches = self.shared.outcome_counters.maildir_batches();
+        let mut values = adaptive::of_spool(&batching);
+        values.extend(self.with_queues(|queues| adaptive::of_next_hops(queues))?);
+        values.push(adaptive::of_maildir_batches(&maildir_batches));
+        let tables = self.parts.tables.all().filter_map(|(_, it)| Some((it.name().to_owned(), it.stats()?)));
+        values.extend(tables.filter_map(|(name, stats)| adaptive::of_table(&name, &stats)));
+        values.extend(adaptive::of_load(&intake.load.report()));
+        Ok(values.iter().chain(&self.parts.chosen).map(AdaptiveValue::to_json).collect())
     }
 
     fn metrics_snapshot(&self) -> ControlResult<MetricsSnapshot> {

@@ -19,9 +19,12 @@
 //! | `table-stats {"table": NAME}` | an object for each table, or for this table |
 //! | `table-accept {"table": NAME}` | nothing |
 //! | `load` | gauges, limits and refusals, as text |
+//! | `adaptive` | an object for each value that the server adapts itself |
 //! | `status` | metrics in the Prometheus text format |
 //! | `reload` | an object: the command's exit code and its output |
 
+mod adaptive;
+pub mod adaptive_text;
 pub mod columns;
 mod explain;
 mod handler;
@@ -56,6 +59,7 @@ use lookup::Table;
 use mail::ServerLog;
 use retrieval::RetrievalMonitor;
 
+pub use adaptive::{AdaptiveValue, Bounds};
 pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
@@ -102,6 +106,8 @@ pub struct ControlParts {
     pub tables: ControlTables,
     /// A 250 does not wait for the disk.
     pub relaxed_durability: bool,
+    /// What the server has chosen at its start or reload.
+    pub chosen: Vec<AdaptiveValue>,
 }
 
 impl ControlHandler {

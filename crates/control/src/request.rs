@@ -109,6 +109,8 @@ pub enum ControlRequest {
     },
     /// Shows gauges and limits.
     Load,
+    /// Shows the values that the server adapts itself.
+    Adaptive,
     /// Shows metrics.
     Status,
     /// Reloads the configuration.
@@ -248,6 +250,7 @@ mod tests {
             ControlRequest::TableStats { table: Some(name()) },
             ControlRequest::TableAccept { table: name() },
             ControlRequest::Load,
+            ControlRequest::Adaptive,
             ControlRequest::Status,
             ControlRequest::Reload,
         ] {

@@ -157,6 +157,10 @@ pub struct SchedulerHandle(Sender<SchedulerMsg>);
 /// The messages for the scheduler, kept until it starts.
 pub struct SchedulerReceiver(Receiver<SchedulerMsg>);
 
+/// Recipients that are delivered to Maildirs together, unless one message has more. A larger batch shares its syncs better,
+/// but each message waits longer.
+pub const MAILDIR_BATCH_MAX: usize = 1000;
+
 /// What the flow starts with.
 pub struct DispatcherParts {
     /// The messages.
@@ -219,6 +223,7 @@ struct WorkerFactory {
     messages: MessageCache,
     router_factory: RouterFactory,
     alive: Sender<()>,
+    outcome_counters: Arc<OutcomeCounters>,
 }
 
 /// The channel to the scheduler. It is created first, because the spool needs the sender before the
@@ -256,7 +261,12 @@ impl Dispatcher {
         let messages = MessageCache::new(spool.clone());
         let (route_resolver, router_factory) =
             route_resolver::start(router, &tables, transports, scheduler.clone(), alive.clone())?;
-        let worker_factory = WorkerFactory { messages: messages.clone(), router_factory, alive: alive.clone() };
+        let worker_factory = WorkerFactory {
+            messages: messages.clone(),
+            router_factory,
+            alive: alive.clone(),
+            outcome_counters: attempts.clone(),
+        };
         let local_deliverers = worker_factory.start_local_deliverers(local_transports, &hostname, &scheduler)?;
         let outcome_writer = OutcomeWriter { spool, scheduler: scheduler.clone() };
         let delay_notices = notices.delay_notices(queues.config());
@@ -363,7 +373,8 @@ impl WorkerFactory {
         scheduler: &SchedulerHandle,
     ) -> io::Result<HashMap<Box<str>, Sender<Attempt>>> {
         let start = |transport| {
-            LocalDeliverer::start(transport, hostname, self.messages.clone(), scheduler.clone(), self.alive.clone())
+            let shared = (self.alive.clone(), self.outcome_counters.clone());
+            LocalDeliverer::start(transport, hostname, self.messages.clone(), scheduler.clone(), shared)
         };
         local_transports.into_iter().map(start).collect()
     }

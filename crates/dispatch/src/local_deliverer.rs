@@ -19,11 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 use mailbox::quota::{QUOTA_TIME_MAX, QuotaRequest, TransportQuota};
 
 use super::message_cache::{CachedMessage, MessageCache};
-use super::{Attempt, EndedAttempt, SchedulerHandle, SchedulerMsg};
+use super::{Attempt, EndedAttempt, MAILDIR_BATCH_MAX, OutcomeCounters, SchedulerHandle, SchedulerMsg};
 use mailbox::{MailboxPathResolver, split_by_size};
-
-/// Recipients in one batch. A larger batch shares its syncs better, but each message waits longer.
-const BATCH_RECIPIENTS_MAX: usize = 1000;
 
 /// A Maildir transport.
 pub struct LocalTransport {
@@ -45,6 +42,7 @@ pub(super) struct LocalDeliverer {
     runtime: Option<Runtime>,
     messages: MessageCache,
     scheduler: SchedulerHandle,
+    counters: Arc<OutcomeCounters>,
 }
 
 /// The mailbox folder of a recipient and its quota, or why the folder is unknown.
@@ -67,7 +65,7 @@ impl LocalDeliverer {
         hostname: &str,
         messages: MessageCache,
         scheduler: SchedulerHandle,
-        alive: Sender<()>,
+        (alive, counters): (Sender<()>, Arc<OutcomeCounters>),
     ) -> io::Result<(Box<str>, Sender<Attempt>)> {
         let LocalTransport { name, mailbox_paths, line_ends, quota } = transport;
         let when_full = quota.as_ref().map(|quota| quota.when_full).unwrap_or_default();
@@ -75,7 +73,7 @@ impl LocalDeliverer {
         let (sender, attempts) = mpsc::channel();
         let needs_runtime = mailbox_paths.table.is_some() || quota.as_ref().is_some_and(|quota| quota.table.is_some());
         let runtime = needs_runtime.then(|| Builder::new_current_thread().enable_all().build()).transpose()?;
-        let deliverer = LocalDeliverer { local, mailbox_paths, quota, runtime, messages, scheduler };
+        let deliverer = LocalDeliverer { local, mailbox_paths, quota, runtime, messages, scheduler, counters };
         thread::Builder::new().name(format!("local-{name}")).spawn(move || {
             deliverer.run(&attempts);
             drop(alive);
@@ -93,11 +91,14 @@ impl LocalDeliverer {
                 }
             }
             let mut letters: usize = waiting.iter().map(|attempt| attempt.recipients.len()).sum();
-            while letters < BATCH_RECIPIENTS_MAX
+            while letters < MAILDIR_BATCH_MAX
                 && let Ok(attempt) = attempts.try_recv()
             {
                 letters += attempt.recipients.len();
                 waiting.push(attempt);
+            }
+            if letters > 0 {
+                self.counters.count_maildir_batch(letters);
             }
             let contexts = waiting.into_iter().filter_map(|attempt| self.read_message(attempt)).collect();
             let (tasks, unresolved) = self.resolve_mailboxes(contexts);

@@ -1,7 +1,8 @@
-//! Counts outcomes for the metrics.
+//! Counts outcomes, and what is delivered together, for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use mail::{Histogram, HistogramRecorder};
 use queue::RecipientVerdict;
 
 /// Counts the durable outcomes of recipients.
@@ -12,6 +13,7 @@ pub struct OutcomeCounters {
     deferred: AtomicU64,
     failed: AtomicU64,
     notices_dropped: AtomicU64,
+    maildir_batches: HistogramRecorder,
 }
 
 impl OutcomeCounters {
@@ -35,6 +37,16 @@ impl OutcomeCounters {
     /// How many notices were not sent.
     pub fn notices_dropped(&self) -> u64 {
         self.notices_dropped.load(Relaxed)
+    }
+
+    /// Counts recipients that are delivered to Maildirs together.
+    pub(crate) fn count_maildir_batch(&self, recipients: usize) {
+        self.maildir_batches.record(recipients as u64);
+    }
+
+    /// How many recipients were delivered together.
+    pub fn maildir_batches(&self) -> Histogram {
+        self.maildir_batches.read()
     }
 
     /// The count of each outcome.

@@ -29,6 +29,8 @@ pub struct LookupStats {
     pub failures: u64,
     /// Keys per request.
     pub request_keys: Histogram,
+    /// The most keys in a request, as configured; 0 if the table has no backend.
+    pub request_keys_max: u64,
     /// Microseconds per request.
     pub request_micros: Histogram,
     /// The current outage, if the backend is down.

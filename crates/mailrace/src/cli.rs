@@ -130,8 +130,12 @@ pub enum Command {
     /// Inspect the spool of a stopped server
     #[command(subcommand)]
     Spool(SpoolCommand),
-    /// Show the metrics of the running server
-    Status,
+    /// Show the metrics of the running server, and what it adapts itself
+    Status {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Analyze log files
     #[command(subcommand)]
     Log(LogCommand),

@@ -57,7 +57,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
         Command::Reload => control_client::reload(&config::load(config)?.config),
         Command::Load => control_client::print_load(&config::load(config)?.config),
-        Command::Status => control_client::print_status(&config::load(config)?.config),
+        Command::Status { json } => control_client::print_status(&config::load(config)?.config, *json),
         Command::Spool(SpoolCommand::Inspect(lane)) => spool_commands::inspect(&lane_folders(config, lane)?),
         Command::Spool(SpoolCommand::Verify(lane)) => spool_commands::verify(&lane_folders(config, lane)?),
         Command::Log(LogCommand::Summary(options)) => log_summary::run(options),

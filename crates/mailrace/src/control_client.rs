@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use control::request::{ActionRequest, ControlRequest};
 use control::text::{SerdeAsText, plural};
-use control::{Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, list, summary_text};
+use control::{Deliverability, REQUEST_OCTETS_MAX, RecipientFilter, ReloadAnswer, adaptive_text, list, summary_text};
 
 use crate::cli::{ExplainArgs, ExplainTarget, QueueActionArgs, QueueListArgs};
 use crate::exit::{self, ExitError, FormattedError};
@@ -93,8 +93,14 @@ pub fn print_load(config: &Config) -> anyhow::Result<()> {
 }
 
 /// `mailrace status`.
-pub fn print_status(config: &Config) -> anyhow::Result<()> {
-    print(request_text(&config.admin.socket, &ControlRequest::Status)?.lines())
+pub fn print_status(config: &Config, as_json: bool) -> anyhow::Result<()> {
+    let adaptive = request_text(&config.admin.socket, &ControlRequest::Adaptive)?;
+    let rows = adaptive.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let metrics = request_text(&config.admin.socket, &ControlRequest::Status)?;
+    match as_json {
+        true => print([adaptive_text::status_json(&rows, &metrics).to_string()]),
+        false => print(adaptive_text::status_text(&rows, &metrics)),
+    }
 }
 
 /// `mailrace reload`.

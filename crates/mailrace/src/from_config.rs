@@ -410,6 +410,7 @@ pub fn control_parts(
         access_rules,
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
+        chosen: Vec::new(),
     }
 }
 

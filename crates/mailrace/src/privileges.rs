@@ -240,7 +240,7 @@ pub fn set_umask_and_rlimit() -> Result<u64, PrivilegesError> {
 /// Files other than those of sessions: the spool, mailboxes, the log, libraries.
 const FILES_RESERVED: u64 = 256;
 /// A server that cannot hold this many sessions is misconfigured.
-const SESSIONS_MIN: u64 = 64;
+pub const SESSIONS_MIN: u64 = 64;
 /// Files of a session that reads: its connection, and a file or a connection to another host.
 const FILES_PER_READING_SESSION: u64 = 2;
 

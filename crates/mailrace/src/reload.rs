@@ -33,7 +33,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, ConfigSource, LoadedConfig};
-use control::{AddressExplainer, ControlHandler, ControlServer, ReloadAnswer, SharedControlState};
+use control::{
+    AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
+};
 use dispatch::{Dispatcher, DispatcherDifference};
 use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
@@ -118,6 +120,7 @@ struct PreparedReload {
     acceptor: Option<Arc<TlsServer>>,
     change: dispatch::PreparedChange,
     explainer: AddressExplainer,
+    chosen: Vec<AdaptiveValue>,
     drop_runtime: Runtime,
 }
 
@@ -192,6 +195,7 @@ impl RunningServer {
             intake,
             retrieval,
             explainer,
+            chosen,
         } = parts;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
@@ -222,6 +226,7 @@ impl RunningServer {
             acceptor,
             change,
             explainer,
+            chosen,
             drop_runtime,
         })
     }
@@ -243,6 +248,7 @@ impl RunningServer {
             acceptor,
             change,
             explainer,
+            chosen,
             drop_runtime,
         } = next;
         let config = &loaded.config;
@@ -253,7 +259,7 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        self.control_server.set_handler(ControlHandler::new(parts, context));
+        self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, ..parts }, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use config::{self, Config, ConfigSource, LoadedConfig, TableKind, TransportKind};
-use control::{ControlHandler, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
+use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, ReloadSender, SharedControlState};
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
@@ -247,6 +247,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         intake,
         retrieval,
         explainer,
+        chosen,
     } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
@@ -259,6 +260,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
+    let control_parts = ControlParts { chosen, ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
     let drop_scanner = match drain_only {

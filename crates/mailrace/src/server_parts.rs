@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use config::Config;
-use control::AddressExplainer;
+use control::{AdaptiveValue, AddressExplainer, Bounds};
 use dispatch::DispatcherConfig;
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
@@ -15,6 +15,7 @@ use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::drop_notices::DropNoticeComposer;
@@ -49,6 +50,8 @@ pub struct ServerParts {
     pub retrieval: RetrievalParts,
     /// Explains where mail goes.
     pub explainer: AddressExplainer,
+    /// What was chosen in place of the configuration.
+    pub chosen: Vec<AdaptiveValue>,
 }
 
 /// The configuration in force and what it was made into.
@@ -134,6 +137,7 @@ impl ServerParts {
             intake,
             retrieval,
             explainer,
+            chosen: chosen_values(config, limits, sessions),
         })
     }
 }
@@ -151,6 +155,32 @@ fn configured_sessions(config: &Config) -> SessionLimits {
         receiving: config.limits.connections.sessions_max,
         reading: if has_readers { config.limits.reading_sessions_max } else { 0 },
     }
+}
+
+/// What the process decides at its start or reload, with the reason.
+fn chosen_values(config: &Config, limits: ProcessLimits, sessions: SessionLimits) -> Vec<AdaptiveValue> {
+    let configured = configured_sessions(config);
+    let files = limits.files;
+    let session_limit = |name, possible: usize, configured: usize| AdaptiveValue {
+        name,
+        subject: String::new(),
+        value: possible.into(),
+        bounds: Bounds::new(privileges::SESSIONS_MIN.min(configured as u64), configured, configured),
+        why: match possible < configured {
+            true => format!("the limit on open files (RLIMIT_NOFILE), {files}, allows no more"),
+            false => format!("the limit on open files (RLIMIT_NOFILE), {files}, allows all that are configured"),
+        },
+    };
+    let threads = (config.threads == 0).then(|| AdaptiveValue {
+        name: "threads",
+        subject: String::new(),
+        value: limits.threads.into(),
+        bounds: Bounds::new(1, Value::Null, 0),
+        why: "half the number of processors at the start, since the configuration says 0".to_owned(),
+    });
+    let reading = session_limit("limits.reading_sessions", sessions.reading, configured.reading);
+    let receiving = session_limit("limits.sessions", sessions.receiving, configured.receiving);
+    [receiving].into_iter().chain((configured.reading > 0).then_some(reading)).chain(threads).collect()
 }
 
 /// Logs warnings about settings that are valid, but that the operator should know of.

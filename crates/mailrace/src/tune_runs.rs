@@ -197,6 +197,7 @@ impl<'a> Inputs<'a> {
             lane: self.lane.to_owned(),
             connections: self.args.sessions.into(),
             time: self.args.time,
+            timeout: self.args.timeout,
             recipients_from: self.args.recipients_from.clone(),
         };
         ServerTrial::new(settings, target, interrupt, queue_counter(), changes).map_err(run_failed)

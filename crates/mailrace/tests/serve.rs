@@ -171,6 +171,38 @@ fn a_queue_that_is_held_is_counted_and_listed() {
 }
 
 #[test]
+fn status_names_what_the_server_adapts_with_its_bounds_and_the_reason() {
+    let folder = folder("");
+    let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));
+    let server = Server::start(folder.path());
+    server.deliver("one");
+    let (code, text) = ask(&["status"]);
+    assert_eq!(code, Some(0));
+    let (table, metrics) = text.split_once("\n# HELP ").unwrap();
+    assert!(table.starts_with("# ADAPTS ") && table.lines().all(|line| line.starts_with("# ")), "{table}");
+    assert!(metrics.contains("\nmailrace_queue_recipients 1\n"), "{metrics}");
+    let (code, json) = ask(&["status", "--json"]);
+    assert_eq!(code, Some(0));
+    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status["metrics"]["mailrace_queue_recipients"], 1.0);
+    let adapts = status["adapts"].as_array().unwrap();
+    assert!(adapts.iter().all(|value| value.as_object().unwrap().len() == 7 && value["why"] != ""), "{json}");
+    let find =
+        |name: &str| adapts.iter().find(|value| value["name"] == name).unwrap_or_else(|| panic!("{name}: {json}"));
+    for name in ["spool.gather", "maildir.batch_recipients", "load.clients", "load.mail", "limits.sessions"] {
+        assert!(table.contains(&format!("# {name} ")), "{table}");
+        find(name);
+    }
+    let batch = find("spool.batch_bytes");
+    assert_eq!(
+        (&batch["lowest"], &batch["highest"], &batch["start"]),
+        (&262_144.into(), &8_388_608.into(), &8_388_608.into())
+    );
+    assert_eq!(find("load.deliveries")["value"], "all");
+    server.stop();
+}
+
+#[test]
 fn the_operator_summarizes_the_queue() {
     let folder = folder("");
     let ask = |arguments: &[&str]| run_status(&mailrace(folder.path(), arguments));

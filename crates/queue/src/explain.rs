@@ -6,7 +6,8 @@ use crate::attempt::NextHopId;
 use crate::next_hop_state::NextHopState;
 use crate::recipient::{QueuedMessage, QueuedRecipient, RecipientStage};
 use crate::{
-    BlockReason, DestinationId, NextHopView, QueueNumber, QueueView, Queues, RecipientProgress, RecipientView,
+    BlockReason, ConcurrencyReason, DestinationId, NextHopView, QueueNumber, QueueView, Queues, RecipientProgress,
+    RecipientView,
 };
 
 impl<R: Clone> Queues<R> {
@@ -23,7 +24,9 @@ impl<R: Clone> Queues<R> {
             destinations: hop.destinations as usize,
             attempts: hop.slots,
             concurrency: self.concurrency(hop),
-            adopted_by: self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted),
+            concurrency_reason: self.concurrency_reason(hop),
+            policy: &hop.limits.concurrency,
+            adopted_by: self.adopter_of(hop),
             failures: hop.failures,
             probe_at: hop.probe_at(),
             rate_free_at: hop.rate_free_at(),
@@ -126,7 +129,16 @@ impl<R: Clone> Queues<R> {
 
     /// The concurrency of a next hop, including the limit of the queue that has adopted it.
     fn concurrency(&self, hop: &NextHopState) -> usize {
-        let adopter = self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted);
-        hop.concurrency().min(adopter.map_or(usize::MAX, |queue| self.per_next_hop_cap(queue)))
+        hop.concurrency().min(self.adopter_of(hop).map_or(usize::MAX, |queue| self.per_next_hop_cap(queue)))
+    }
+
+    fn concurrency_reason(&self, hop: &NextHopState) -> ConcurrencyReason {
+        let adopter = self.adopter_of(hop).filter(|queue| self.per_next_hop_cap(*queue) <= hop.concurrency());
+        adopter.map_or_else(|| hop.concurrency_reason(), ConcurrencyReason::Adopted)
+    }
+
+    /// The queue that has adopted it.
+    fn adopter_of(&self, hop: &NextHopState) -> Option<QueueNumber> {
+        self.adopter.as_ref().map(|&(queue, _)| queue).filter(|_| hop.adopted)
     }
 }

@@ -21,7 +21,7 @@ use mail::{Reply, Timestamp};
 use crate::idle_ring::IdleMark;
 use crate::interruptions::{InterruptedMessage, InterruptionTracker, MESSAGES_PER_FAILURE};
 use crate::rate_limiter::RateLimiter;
-use crate::{ConcurrencyFeedback, HopAdoptionPolicy, NextHopLimits, QueueNumber};
+use crate::{ConcurrencyFeedback, ConcurrencyReason, HopAdoptionPolicy, NextHopLimits, QueueNumber};
 
 /// The minimum delay of a probe, whatever the settings are.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(1);
@@ -149,6 +149,19 @@ impl NextHopState {
             return 1;
         }
         (self.window as usize).clamp(1, self.limits.concurrency.max.max(1))
+    }
+
+    /// Why the concurrency is what it is, without the limit of an adopting queue.
+    pub(crate) fn concurrency_reason(&self) -> ConcurrencyReason {
+        let start = self.limits.concurrency.start.max(1) as f64;
+        match () {
+            () if self.dead.is_some() => ConcurrencyReason::Dead,
+            () if self.is_suspect() => ConcurrencyReason::Suspect,
+            () if !self.is_proven => ConcurrencyReason::Unproven,
+            () if self.was_shrunk => ConcurrencyReason::Reduced,
+            () if self.window > start => ConcurrencyReason::Raised,
+            () => ConcurrencyReason::Start,
+        }
     }
 
     /// When the next probe is due, if it is dead.
@@ -444,6 +457,28 @@ mod tests {
         assert_eq!(hop.rate_free_at(), Some(free_at), "the bucket is kept");
         hop.set_limits(limits(8, 20));
         assert_eq!(hop.rate_free_at(), None);
+    }
+
+    #[test]
+    fn the_concurrency_has_a_reason_in_every_state() {
+        let mut hop = hop(limits(2, 20));
+        assert_eq!(hop.concurrency_reason(), ConcurrencyReason::Unproven);
+        round(&mut hop, 1);
+        assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Start, 2));
+        round(&mut hop, 2);
+        assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Raised, 4));
+        let epoch = hop.start_attempt(NOW);
+        hop.end_attempt(epoch);
+        hop.refused(epoch);
+        assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Reduced, 2));
+        (0..ProbePolicy::default().failures).for_each(|message| _ = interrupt(&mut hop, message.into(), None));
+        assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Suspect, 1));
+        for _ in 0..ProbePolicy::default().failures {
+            let epoch = hop.start_attempt(NOW);
+            hop.end_attempt(epoch);
+            hop.failed(NOW, lost(), epoch, None);
+        }
+        assert_eq!((hop.concurrency_reason(), hop.concurrency()), (ConcurrencyReason::Dead, 1));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mail::{QueueId, Reply, Timestamp};
 
-use crate::{DestinationId, NextHopId, QueueNumber};
+use crate::{ConcurrencyPolicy, DestinationId, NextHopId, QueueNumber};
 
 /// A recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl QueueView<'_> {
 }
 
 /// A next hop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NextHopView<'a> {
     /// Its number.
     pub number: NextHopId,
@@ -85,6 +85,10 @@ pub struct NextHopView<'a> {
     pub attempts: usize,
     /// The maximum of `attempts`, as of now.
     pub concurrency: usize,
+    /// Why it is what it is.
+    pub concurrency_reason: ConcurrencyReason,
+    /// How it starts and adapts.
+    pub policy: &'a ConcurrencyPolicy,
     /// The queue that has adopted it.
     pub adopted_by: Option<QueueNumber>,
     /// Failures in a row since the last answer.
@@ -95,6 +99,25 @@ pub struct NextHopView<'a> {
     pub rate_free_at: Option<Timestamp>,
     /// Its last error since it became known.
     pub error: Option<&'a Reply>,
+}
+
+/// Why the concurrency of a next hop is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConcurrencyReason {
+    /// It cannot be reached: one attempt probes it.
+    Dead,
+    /// Sessions were interrupted: one message at a time.
+    Suspect,
+    /// It has not answered yet: one attempt at a time.
+    Unproven,
+    /// This queue has adopted it, and allows no more.
+    Adopted(QueueNumber),
+    /// Failures, refusals or slow answers have reduced it; since then it grows by rounds of good answers.
+    Reduced,
+    /// Good answers have raised it.
+    Raised,
+    /// It is as at the start.
+    Start,
 }
 
 /// A reason why a destination is blocked now.

@@ -27,23 +27,30 @@ impl BatchSizer {
         BatchSizer { bytes: most, max: most, target }
     }
 
+    /// The smallest and the largest maximum.
+    pub(crate) fn bounds(max: u64) -> (u64, u64) {
+        (BATCH_BYTES_MIN.min(max), max)
+    }
+
     /// A batch takes no further submission when it has this many bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Records that a batch of this size was written and synced in this time.
-    pub(crate) fn record_batch(&mut self, bytes: u64, took: Duration) {
+    /// Records that a batch of this size was written and synced in this time. Returns true if that was too slow.
+    pub(crate) fn record_batch(&mut self, bytes: u64, took: Duration) -> bool {
         if bytes < self.bytes / 2 {
-            return;
+            return false;
         }
-        let wanted = if took > self.target {
+        let is_slow = took > self.target;
+        let wanted = if is_slow {
             let share = self.target.as_secs_f64() / took.as_secs_f64();
             (self.bytes as f64 * share.max(0.5)) as u64
         } else {
             self.bytes + self.bytes / 8
         };
         self.bytes = wanted.max(BATCH_BYTES_MIN).min(self.max);
+        is_slow
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mail::{Body, ByteSource, QueueId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::batch_size::BatchSizer;
 use crate::commit_step::{StepPermit, StepQueue};
 use crate::disk::{CachedOnly, Disk};
 use crate::entries::{
@@ -19,7 +20,7 @@ use crate::message_index::{MessageIndex, RecordPlace, SegmentStage};
 use crate::recipient_states::RecipientState;
 use crate::record::{FRAME_BYTES, RECORD_ALIGN, RecordDraft, RecordFrame};
 use crate::segment::{FileLease, read_record};
-use crate::stats::{LaneCounters, Stats};
+use crate::stats::{LaneBatching, LaneCounters, Stats};
 use crate::{CommitCallback, CommitError, Config, LaneId, ReadError, SpoolEvent, spill};
 
 /// The lower bits of a sequence number count messages; the upper ones are the epoch, which counts
@@ -267,6 +268,21 @@ impl Lane {
     pub(crate) fn close_maintenance(&self) {
         self.segment_table.lock().closing = true;
         self.maintenance_wanted.notify_all();
+    }
+
+    pub(crate) fn batching(&self) -> LaneBatching {
+        let max = self.config.batch_bytes_max;
+        let now = self.counters.batch_bytes_max.load(Relaxed);
+        LaneBatching {
+            lane: self.lane_id,
+            // Before the writer has started, there is no other number.
+            batch_bytes: if now == 0 { max } else { now },
+            batch_bytes_bounds: BatchSizer::bounds(max),
+            batch_time_target: self.config.batch_time_target,
+            slow_batch: self.counters.last_slow_batch(),
+            gather_count: self.counters.gather_count.load(Relaxed),
+            gather_time_max: GATHER_MAX,
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -21,7 +21,7 @@ use crate::lane::{self, Lane, LaneContext};
 use crate::message_index::MessageIndex;
 use crate::recovery::{LaneSurvey, RecoveryFindings};
 use crate::spill::SpillWriter;
-use crate::stats::Stats;
+use crate::stats::{LaneBatching, Stats};
 use crate::writer::Writer;
 use crate::{CommitCallback, CommitError, Config, LaneId, OpenError, ReadError, SpoolEvent};
 
@@ -282,6 +282,11 @@ impl Spool {
             sum.add(&lane.stats());
             sum
         })
+    }
+
+    /// How each lane forms its batches now.
+    pub fn batching(&self) -> Vec<LaneBatching> {
+        self.all_lanes().iter().map(|lane| lane.batching()).collect()
     }
 
     /// The smallest free space of the lanes' disks.

@@ -55,7 +55,7 @@ pub use inspect::{Inspection, SegmentReport, inspect};
 pub use lanes::{Spool, open};
 pub use recipient_states::RecipientState;
 pub use spill::{PREFIX_BYTES_MAX, SpillError, SpillWriter, SpilledBody};
-pub use stats::Stats;
+pub use stats::{LaneBatching, Stats};
 
 /// The settings of a spool.
 #[derive(Clone)]

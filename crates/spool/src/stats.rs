@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use mail::{Histogram, HistogramRecorder};
 
+use crate::LaneId;
+
 /// A snapshot of a spool's counters, the sum of all lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -46,12 +48,36 @@ impl Stats {
     }
 }
 
+/// How a lane forms its batches now. It adapts both numbers by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneBatching {
+    /// The lane.
+    pub lane: LaneId,
+    /// The bytes that a batch may have now. It starts with the highest number.
+    pub batch_bytes: u64,
+    /// The lowest and the highest number of bytes.
+    pub batch_bytes_bounds: (u64, u64),
+    /// Batches become smaller while one takes longer than this.
+    pub batch_time_target: Duration,
+    /// The last batch that took longer, if there was one: its bytes, and its time.
+    pub slow_batch: Option<(u64, Duration)>,
+    /// A batch waits for this many submissions, for [`gather_time_max`](LaneBatching::gather_time_max) at most; 0: it does
+    /// not wait. It starts with 0.
+    pub gather_count: u64,
+    /// How long a batch waits for them.
+    pub gather_time_max: Duration,
+}
+
 /// The counters of one lane.
 #[derive(Debug, Default)]
 pub(crate) struct LaneCounters {
     pub(crate) messages_committed: AtomicU64,
     /// 0 until the writer has started.
     pub(crate) batch_bytes_max: AtomicU64,
+    /// The last batch that was too slow; no time: there was none.
+    slow_batch_bytes: AtomicU64,
+    slow_batch_micros: AtomicU64,
+    pub(crate) gather_count: AtomicU64,
     pub(crate) batches_failed: AtomicU64,
     pub(crate) messages_copied: AtomicU64,
     pub(crate) set_aside: AtomicU64,
@@ -63,6 +89,16 @@ impl LaneCounters {
     pub(crate) fn batch(&self, records: u64, sync: Duration) {
         self.batch_records.record(records);
         self.sync_micros.record(u64::try_from(sync.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn slow_batch(&self, bytes: u64, took: Duration) {
+        self.slow_batch_bytes.store(bytes, Relaxed);
+        self.slow_batch_micros.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn last_slow_batch(&self) -> Option<(u64, Duration)> {
+        let micros = self.slow_batch_micros.load(Relaxed);
+        (micros > 0).then(|| (self.slow_batch_bytes.load(Relaxed), Duration::from_micros(micros)))
     }
 
     pub(crate) fn read(&self) -> Stats {

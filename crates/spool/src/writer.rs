@@ -100,6 +100,7 @@ impl<'a> Writer<'a> {
         let mut gather_count = 0;
         while let Some(waiting) = self.lane.take_submissions(gather_count, || self.idle_time()) {
             gather_count = if waiting.len() >= BUSY_SUBMISSIONS_MIN { 2 * waiting.len() } else { 0 };
+            self.lane.counters.gather_count.store(gather_count as u64, Relaxed);
             if waiting.is_empty() {
                 self.sync_relaxed();
             }
@@ -183,7 +184,10 @@ impl<'a> Writer<'a> {
             return self.fail_batch(&error, submissions);
         }
         self.lane.counters.batch(u64::from(batch.commit.count), start.elapsed());
-        self.batch_sizer.record_batch(batch.end - open.position, start.elapsed());
+        let (bytes, took) = (batch.end - open.position, start.elapsed());
+        if self.batch_sizer.record_batch(bytes, took) {
+            self.lane.counters.slow_batch(bytes, took);
+        }
         self.lane.counters.batch_bytes_max.store(self.batch_sizer.bytes(), Relaxed);
         open.position = batch.end;
         open.batch += 1;

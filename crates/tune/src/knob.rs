@@ -195,6 +195,7 @@ pub enum Reader {
     OpenFiles,
     PortCount,
     MountAtime,
+    MountSync,
     MountDiscard,
     MountCommit,
     MountData,

@@ -5,7 +5,7 @@
 //! negative control: if it shows an effect, so could anything, and nothing else is to be believed.
 //!
 //! After each round the interval of each ratio is judged ([`EffectVerdict`]); a value that is decided is not run
-//! again. The interval allows looking after every round ([`compare::sequential`]). With several values, each gets its share
+//! again. A value with which runs fail is decided too, as long as those with the present value succeed. The interval allows looking after every round ([`compare::sequential`]). With several values, each gets its share
 //! of the chance of error, so at most one measurement in twenty sees an effect that is not there.
 
 mod answer;
@@ -25,6 +25,8 @@ use crate::trial::{Deadline, Trial, TrialError, Watch};
 
 /// The chance that a measurement sees an effect that is not there.
 const CHANCE_OF_ERROR: f64 = 0.05;
+/// A value with which this many runs failed is decided; one failure may have another cause.
+const FAILURES_MIN: usize = 2;
 
 /// What to measure, and when to end.
 #[derive(Clone, Debug)]
@@ -63,8 +65,10 @@ pub struct Measurement {
 pub struct MeasureRound {
     /// The present value.
     pub before: Run,
-    /// One for each value of the plan; None if it was decided.
+    /// One for each value of the plan; None if it was decided, or failed.
     pub after: Vec<Option<Run>>,
+    /// One for each value of the plan: what happened, if its run failed.
+    pub failures: Vec<Option<String>>,
     /// The present value again.
     pub before_again: Run,
 }
@@ -78,6 +82,8 @@ pub enum EffectVerdict {
     Worse(Effect),
     /// The interval is within the smallest effect that matters.
     NoEffect(Effect),
+    /// The server does not start with it, or refuses or loses what the load sends, which it does not do before.
+    Fails,
     /// Neither is sure. None before the first round.
     Undecided(Option<Effect>),
 }
@@ -117,7 +123,7 @@ enum Slot {
 ///
 /// # Errors
 ///
-/// The first one of a run. What was measured until then is lost.
+/// The first one of a run with the present value. What was measured until then is lost.
 pub fn measure(plan: MeasurePlan, trial: &mut dyn Trial, watch: &mut dyn Watch) -> Result<Measurement, TrialError> {
     let mut deadline = Deadline::new(plan.time_max);
     let mut measurement = Measurement::new(plan);
@@ -153,17 +159,18 @@ impl Measurement {
     fn run_round(&self, trial: &mut dyn Trial, watch: &mut dyn Watch) -> Result<MeasureRound, TrialError> {
         let (mut before, mut before_again) = (None, None);
         let mut after = vec![None; self.plan.values.len()];
+        let mut failures = vec![None; self.plan.values.len()];
         for slot in self.next_slots() {
             watch.show(&|| self.progress(slot));
-            let run = trial.run(self.value(slot))?;
-            match slot {
-                Slot::Before => before = Some(run),
-                Slot::BeforeAgain => before_again = Some(run),
-                Slot::After(index) => after[index] = Some(run),
+            match (slot, trial.run(self.value(slot))) {
+                (Slot::Before, run) => before = Some(run?),
+                (Slot::BeforeAgain, run) => before_again = Some(run?),
+                (Slot::After(index), Err(TrialError::Failed(text))) => failures[index] = Some(text),
+                (Slot::After(index), run) => after[index] = Some(run?),
             }
         }
         let both = "each round has a run of the value before and one of the control";
-        Ok(MeasureRound { before: before.expect(both), after, before_again: before_again.expect(both) })
+        Ok(MeasureRound { before: before.expect(both), after, failures, before_again: before_again.expect(both) })
     }
 
     /// The order of the next round.
@@ -188,7 +195,10 @@ impl Measurement {
     fn add(&mut self, round: MeasureRound) {
         self.rounds.push(round);
         let chance = CHANCE_OF_ERROR / self.plan.values.len() as f64;
-        let verdict = |index| judge(&self.ratios(index), &self.plan, chance);
+        let verdict = |index| match self.failures(index).count() >= FAILURES_MIN {
+            true => EffectVerdict::Fails,
+            false => judge(&self.ratios(index), &self.plan, chance),
+        };
         self.verdicts = (0..self.plan.values.len()).map(verdict).collect();
         let control = self.rounds.iter().filter_map(|round| self.ratio(&round.before_again, &round.before));
         self.control = judge(&control.collect::<Vec<_>>(), &self.plan, CHANCE_OF_ERROR);
@@ -204,6 +214,11 @@ impl Measurement {
     fn ratios(&self, index: usize) -> Vec<f64> {
         let ratio = |round: &MeasureRound| self.ratio(round.after[index].as_ref()?, &round.before);
         self.rounds.iter().filter_map(ratio).collect()
+    }
+
+    /// What happened in the runs of a value that failed.
+    fn failures(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.rounds.iter().filter_map(move |round| round.failures[index].as_deref())
     }
 
     /// None if a run has no such figure.
@@ -258,6 +273,7 @@ impl EffectVerdict {
                 Some(*effect)
             }
             EffectVerdict::Undecided(effect) => *effect,
+            EffectVerdict::Fails => None,
         }
     }
 
@@ -268,6 +284,7 @@ impl EffectVerdict {
             EffectVerdict::Better(_) => "better",
             EffectVerdict::Worse(_) => "worse",
             EffectVerdict::NoEffect(_) => "no effect",
+            EffectVerdict::Fails => "fails",
             EffectVerdict::Undecided(_) => "undecided",
         }
     }

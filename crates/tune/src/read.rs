@@ -77,6 +77,7 @@ fn read(reader: Reader, knob: &Knob, survey: &Survey<'_>) -> Vec<Reading> {
         Reader::OpenFiles => single(Observed::number(process::open_files(host, server))),
         Reader::PortCount => single(Observed::number(system::port_count(host))),
         Reader::MountAtime => storage::each_mount(survey, storage::access_times),
+        Reader::MountSync => storage::each_mount(survey, storage::synchronous),
         Reader::MountDiscard => storage::each_mount(survey, storage::discard),
         Reader::MountCommit => storage::each_mount(survey, storage::commit_interval),
         Reader::MountData => storage::each_mount(survey, storage::data_mode),

@@ -85,7 +85,8 @@ impl Scenario {
             ("--duration", format!("{}ms", load.time.as_millis())),
             ("--disk", path_text(folder)),
         ];
-        words.extend(options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
+        let timeout = load.timeout.map(|time| ("--timeout", format!("{}ms", time.as_millis())));
+        words.extend(options.into_iter().chain(timeout).flat_map(|(name, value)| [name.to_owned(), value]));
         words.push("--json".to_owned());
         match (self, load.recipients_from) {
             (Scenario::ReadHttp, _) => {}
@@ -106,6 +107,7 @@ impl Scenario {
 struct Load<'a> {
     connections: u64,
     time: Duration,
+    timeout: Option<Duration>,
     recipients_from: Option<&'a Path>,
     /// The list of pages, for HTTP.
     urls: &'a Path,

@@ -18,18 +18,21 @@ pub(crate) struct Simulated {
     pub(crate) is_slower: fn(usize) -> bool,
     /// No run is possible with this value.
     pub(crate) fails_with: Option<&'static str>,
+    /// The first run with this value fails.
+    pub(crate) fails_once_with: Option<&'static str>,
 }
 
 impl Simulated {
     pub(crate) fn new(seed: u64, rate: fn(f64) -> f64, noise: fn(&mut fastrand::Rng) -> f64) -> Simulated {
         let random = fastrand::Rng::with_seed(seed);
-        Simulated { random, rate, noise, values: Vec::new(), is_slower: |_| false, fails_with: None }
+        let (values, fails_with, fails_once_with) = (Vec::new(), None, None);
+        Simulated { random, rate, noise, values, is_slower: |_| false, fails_with, fails_once_with }
     }
 }
 
 impl Trial for Simulated {
     fn run(&mut self, value: &str) -> Result<Run, TrialError> {
-        if self.fails_with == Some(value) {
+        if self.fails_with == Some(value) || self.fails_once_with.take_if(|once| *once == value).is_some() {
             return Err(TrialError::Failed(format!("no run with {value}")));
         }
         let number = self.values.len();

@@ -122,6 +122,7 @@ mod tests {
             failures: 16,
             request_micros,
             request_keys,
+            request_keys_max: 64,
             down,
             replica: None,
         };

@@ -143,6 +143,11 @@ impl BatchQueue {
         self.failures.take()
     }
 
+    /// The most keys in a request.
+    pub(super) fn batch_max(&self) -> usize {
+        self.batch_max
+    }
+
     /// Whether a request can be sent that has space for more keys.
     pub(super) fn can_fill_batch(&self) -> bool {
         !self.queued.is_empty() && self.requests < self.concurrency && self.queued.len() < self.batch_max

@@ -151,13 +151,19 @@ impl Shared {
     }
 
     pub(super) fn stats(&self) -> LookupStats {
-        let (waiting, down) = {
+        let (waiting, down, request_keys_max) = {
             let queue = self.queue.lock();
             let down =
                 queue.outage().map(|outage| BackendDown { since: outage.since.elapsed(), error: outage.error.clone() });
-            (queue.waiting() as u64, down)
+            (queue.waiting() as u64, down, queue.batch_max() as u64)
         };
-        LookupStats { waiting, down, cached: self.cache.as_ref().map_or(0, Cache::count), ..self.counters.read() }
+        LookupStats {
+            waiting,
+            down,
+            request_keys_max,
+            cached: self.cache.as_ref().map_or(0, Cache::count),
+            ..self.counters.read()
+        }
     }
 
     /// Records failures for the table's thread to report.

@@ -77,6 +77,9 @@ pub struct TuneRunArgs {
     /// How long the load of each run lasts
     #[arg(long = "run", value_name = "SPAN", default_value = "2s", value_parser = span)]
     pub time: Duration,
+    /// How long the load waits for each reply; then the run has failed. Default: 60s
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub timeout: Option<Duration>,
     /// Connections of the load
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sessions: u32,

@@ -63,6 +63,10 @@ fn slow_next_hops_share_the_lame_queue_fairly_and_within_its_caps() {
     admit_all(&mut environment, 20, 10);
     environment.run_until(START + MINUTE);
     assert!(environment.queues.next_hop_views().all(|hop| hop.adopted_by == Some(LAME) && hop.attempts <= 2));
+    let reasons: Vec<_> =
+        environment.queues.next_hop_views().map(|hop| (hop.concurrency, hop.concurrency_reason)).collect();
+    let capped = (2, queue::ConcurrencyReason::Adopted(LAME));
+    assert!(reasons.iter().all(|reason| *reason == capped), "{reasons:?}");
     let from = environment.departures.len();
     environment.run_until(START + 4 * MINUTE);
     let mut counts = [0; 20];

@@ -1,6 +1,7 @@
 //! The spool on a simulated disk: its promises hold under every failure of the disk.
 
 mod adopt;
+mod batching;
 mod commit_step;
 mod corrupted;
 mod crash;

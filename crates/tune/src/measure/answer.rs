@@ -14,17 +14,26 @@ pub(super) fn sentences(measurement: &Measurement, subject: &str) -> Vec<String>
             measurement.plan.before
         )];
     }
-    let values = measurement.plan.values.iter().zip(&measurement.verdicts);
-    values.map(|(value, verdict)| sentence(measurement, &format!("{subject} = {value}"), verdict)).collect()
+    let values = measurement.plan.values.iter().zip(&measurement.verdicts).enumerate();
+    let each = |(index, (value, verdict)): (usize, (&String, &EffectVerdict))| {
+        let failure = measurement.failures(index).last().unwrap_or_default();
+        let text = sentence(measurement, &format!("{subject} = {value}"), verdict, failure);
+        match failure.is_empty() || *verdict == EffectVerdict::Fails {
+            true => text,
+            false => format!("{text}; but {failure}"),
+        }
+    };
+    values.map(each).collect()
 }
 
-fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict) -> String {
+fn sentence(measurement: &Measurement, what: &str, verdict: &EffectVerdict, failure: &str) -> String {
     let plan = &measurement.plan;
     let times = format!("times the {} of {}", if plan.figure == Figure::Rate { "rate" } else { "CPU" }, plan.before);
     match verdict {
         EffectVerdict::Better(effect) => format!("{what} is better: {} {times}", spoken(*effect)),
         EffectVerdict::Worse(effect) => format!("{what} is worse: {} {times}", spoken(*effect)),
         EffectVerdict::NoEffect(effect) => format!("{what}: no effect seen ({} {times})", range(*effect)),
+        EffectVerdict::Fails => format!("{what} fails, {} does not: {failure}", plan.before),
         EffectVerdict::Undecided(None) => format!("{what}: nothing was measured: {}", advice(measurement.end)),
         EffectVerdict::Undecided(Some(effect)) => {
             format!("{what}: undecided ({} {times}): {}", range(*effect), advice(measurement.end))

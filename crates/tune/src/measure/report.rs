@@ -49,16 +49,17 @@ pub fn render_measurement(measurement: &Measurement, description: &Description) 
 ///
 /// None in practice: a file of results can always be written as JSON.
 pub fn render_measurement_json(measurement: &Measurement, description: &Description) -> serde_json::Result<String> {
-    let values = measurement.plan.values.iter().zip(&measurement.verdicts);
+    let values = measurement.plan.values.iter().zip(&measurement.verdicts).enumerate();
     let object = json!({
         "trusted": measurement.is_trusted(),
         "ended_by": end_name(measurement.end),
         "rounds": measurement.rounds.len(),
         "before": measurement.plan.before,
         "control": verdict_json(&measurement.control),
-        "values": values.map(|(value, verdict)| {
+        "values": values.map(|(index, (value, verdict))| {
             let mut object = verdict_json(verdict);
             object["value"] = json!(value);
+            object["failures"] = json!(measurement.failures(index).collect::<Vec<_>>());
             object
         }).collect::<Vec<_>>(),
         "result": serde_json::to_value(measurement_file(measurement, description))?,

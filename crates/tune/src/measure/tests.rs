@@ -127,7 +127,7 @@ fn the_order_is_reversed_in_every_other_round_and_a_decided_value_is_not_run_aga
 }
 
 #[test]
-fn it_ends_before_a_round_that_would_take_too_long_and_with_the_first_run_that_fails() {
+fn it_ends_before_a_round_that_would_take_too_long_and_with_the_first_run_of_before_that_fails() {
     let short = MeasurePlan { time_max: Duration::from_secs(10), ..plan(&["200"], 40) };
     let mut clock = Clock { second_per_look: 2, lines: Some(Vec::new()), ..Clock::default() };
     let mut system = Simulated::new(1, |_| 1000.0, |_| 0.0);
@@ -139,9 +139,39 @@ fn it_ends_before_a_round_that_would_take_too_long_and_with_the_first_run_that_f
         clock.lines
     );
     let mut broken = Simulated::new(1, |_| 1000.0, |_| 0.0);
-    broken.fails_with = Some("200");
+    broken.fails_with = Some("100");
     let failed = measure(plan(&["200"], 40), &mut broken, &mut Clock::default()).unwrap_err();
-    assert_eq!(failed, TrialError::Failed("no run with 200".to_owned()));
+    assert_eq!(failed, TrialError::Failed("no run with 100".to_owned()));
+}
+
+#[test]
+fn a_value_with_which_two_runs_fail_is_decided_and_the_others_go_on() {
+    let mut system = Simulated::new(1, |value| value * 10.0, |random| 0.01 * normal(random));
+    system.fails_with = Some("200");
+    let measured = measure(plan(&["200", "300"], 40), &mut system, &mut Clock::default()).unwrap();
+    assert_eq!(measured.verdicts[0], EffectVerdict::Fails);
+    assert!(matches!(measured.verdicts[1], EffectVerdict::Better(_)), "{:?}", measured.verdicts);
+    assert_eq!(measured.rounds.iter().filter(|round| round.failures[0].is_some()).count(), 2);
+    let sentences = answer::sentences(&measured, "limits.sessions");
+    assert_eq!(sentences[0], "limits.sessions = 200 fails, 100 does not: no run with 200");
+    let description = Description::for_tests("limits.sessions", "accept-many");
+    let json: serde_json::Value =
+        serde_json::from_str(&render_measurement_json(&measured, &description).unwrap()).unwrap();
+    assert_eq!(
+        (&json["values"][0]["verdict"], &json["values"][0]["ratio"]),
+        (&"fails".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(json["values"][0]["failures"][1], "no run with 200");
+    assert_eq!(measurement_file(&measured, &description).cases[0].rounds.len(), 0);
+}
+
+#[test]
+fn one_failure_decides_nothing_and_is_told() {
+    let mut system = Simulated::new(1, |value| value * 10.0, |random| 0.01 * normal(random));
+    system.fails_once_with = Some("200");
+    let measured = measure(plan(&["200"], 40), &mut system, &mut Clock::default()).unwrap();
+    assert!(matches!(measured.verdicts[0], EffectVerdict::Better(_)), "{:?}", measured.verdicts);
+    assert!(answer::sentences(&measured, "limits.sessions")[0].ends_with("; but no run with 200"));
 }
 
 #[test]

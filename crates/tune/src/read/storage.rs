@@ -29,6 +29,11 @@ pub(super) fn access_times(mount: &Mount) -> Observed {
     Observed::text(Some(named.unwrap_or("strictatime")))
 }
 
+pub(super) fn synchronous(mount: &Mount) -> Observed {
+    let named = ["sync", "dirsync"].into_iter().find(|option| mount.has_option(option));
+    Observed::text(Some(named.unwrap_or("async")))
+}
+
 /// XFS and ext4 have `discard`, btrfs also `discard=sync`; its `discard=async` does not delay commits.
 pub(super) fn discard(mount: &Mount) -> Observed {
     let is_on = mount.has_option("discard") || mount.option("discard") == Some("sync");

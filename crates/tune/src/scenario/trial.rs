@@ -63,6 +63,8 @@ pub struct RunSettings {
     pub connections: u64,
     /// How long the load lasts.
     pub time: Duration,
+    /// How long the load waits for each reply; None: as long as `mailrace bench` does.
+    pub timeout: Option<Duration>,
     /// The recipients of `lookup`.
     pub recipients_from: Option<PathBuf>,
 }
@@ -178,6 +180,7 @@ impl ServerTrial {
         let load = Load {
             connections,
             time: self.settings.time,
+            timeout: self.settings.timeout,
             recipients_from: recipients_from.as_deref(),
             urls: &urls_file(folder),
         };
@@ -456,6 +459,7 @@ mod tests {
             lane: folder.join("spool"),
             connections: 10,
             time: Duration::from_secs(1),
+            timeout: None,
             recipients_from: None,
         }
     }

@@ -243,6 +243,7 @@ const SPOILT: &[(&str, &[Change], &[&str])] = &[
     ("net.ipv4.tcp_congestion_control", &[File("proc/sys/net/ipv4/tcp_congestion_control", "reno\n")], &[]),
     ("net.netfilter.nf_conntrack_max", &[File("proc/sys/net/netfilter/nf_conntrack_max", "8192\n")], &[]),
     ("mount.atime", &[Replace(MOUNTINFO, "/var/lib/mailrace rw,noatime", "/var/lib/mailrace rw")], &[]),
+    ("mount.sync", &[Replace(MOUNTINFO, SPOOL_MOUNT, "rw,noatime - ext4 /dev/sda2 rw,sync")], &[]),
     ("mount.discard", &[Replace(MOUNTINFO, SPOOL_MOUNT, "rw,noatime - ext4 /dev/sda2 rw,discard")], &[]),
     ("mount.commit", &[Replace(MOUNTINFO, SPOOL_MOUNT, "rw,noatime - ext4 /dev/sda2 rw,commit=600")], &[]),
     ("mount.data", &[Replace(MOUNTINFO, SPOOL_MOUNT, "rw,noatime - ext4 /dev/sda2 rw,data=journal")], &[]),

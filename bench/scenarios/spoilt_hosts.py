@@ -1,0 +1,223 @@
+"""What spoilt hosts cost: the same server on a sound host and on one on which `mailrace tune check` finds something.
+
+    spoilt-hosts    few connections may wait (somaxconn 16), the spool is mounted with sync and atime, the scheduler
+                    does not fit the disk, or the disk reads far ahead
+
+    sound           the value that `tune check` wants
+    spoilt          the other one
+
+All of it happens in namespaces for the network, mounts and processes, and on a loop device of the run: no value of the
+machine is changed. Needs root.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import comparison
+import filesystem
+import pairs
+from comparison import Case, Comparison, NullServer, Side
+from peers import load, machine
+from peers.laboratory import Files, Source, latency_seconds
+from peers.mailrace import Mailrace
+
+from . import Scenario
+
+SOUND, SPOILT = "sound", "spoilt"
+PAIRS = 6
+_INSIDE = "MAILRACE_BENCH_NAMESPACES"  # set in the environment of the run in its namespaces
+_UNSHARE = "unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private".split()
+_SOMAXCONN = pathlib.Path("/proc/sys/net/core/somaxconn")
+_TIMEOUT_SECONDS = 5
+_EMPTY_SECONDS_MAX = 300
+_MESSAGE_DISK_OCTETS = 20_000
+
+QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD = (
+    "500 clients at once, somaxconn 4096 and 16",
+    "mail to Maildirs, mounted async,noatime and sync,strictatime",
+    "small files, mounted async,noatime and sync,strictatime",
+    "mail to Maildirs, scheduler none and bfq",
+    "mail to Maildirs, read-ahead 128 and 8,192 KiB",
+)
+NOTES = (
+    f"500 clients: each sends one message on each connection, and gives up after {_TIMEOUT_SECONDS} s without a reply. The "
+    "rate counts the messages that were answered 250; the others are in the checks.",
+    "Mail to Maildirs: messages of 6,000 bytes over 50 connections to 100 Maildirs, until the queue is empty. Spool and "
+    "Maildirs are on one ext4 on a loop device, whose file is on the disk of the machine.",
+    "Small files: `mailrace bench files`, 300 transactions on 100 files, without syncs of its own.",
+    "The unit differs between the cases: messages, and transactions.",
+    comparison.REST_NOTE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostSide(Side):
+    """A side whose host is set as it wants before each run."""
+
+    set_host: object = None  # called without arguments
+    answered: list = dataclasses.field(default_factory=list)  # per round: messages, and how many were answered 250
+
+    def create(self, place):
+        """Sets the host, then as others."""
+        self.set_host()
+        return super().create(place)
+
+
+@dataclasses.dataclass(frozen=True)
+class BurstSide(HostSide):
+    """Clients that may remain without an answer."""
+
+    def measure(self, server, place):
+        """Runs the load, and counts the messages without a 250."""
+        figures = pairs.measure(server, lambda: self.load.run(server.port, place))
+        self.answered.append((self.load.count, figures.messages))
+        if (held := server.queued()) < figures.messages:
+            raise RuntimeError(f"{held} messages are queued, {figures.messages} were answered 250")
+        return figures
+
+
+@dataclasses.dataclass(frozen=True)
+class DeliverySide(HostSide):
+    """Until everything is delivered."""
+
+    def measure(self, server, place):
+        """Runs the load until the queue is empty, and counts the messages in the Maildirs."""
+
+        def until_empty():
+            begin = time.monotonic()
+            done = self.load.run(server.port, place)
+            server.wait_until_empty(_EMPTY_SECONDS_MAX)
+            return dataclasses.replace(done, seconds=time.monotonic() - begin)
+
+        figures = pairs.measure(server, until_empty)
+        found = sum(1 for path in server.maildirs.glob("*/*/new/*") if path.is_file())
+        if found != self.load.count:
+            raise RuntimeError(f"{found} messages were delivered, {self.load.count} were sent")
+        return figures
+
+
+@dataclasses.dataclass(frozen=True)
+class PatientSource(Source):
+    """Clients that give up one by one."""
+
+    def command(self, port="PORT"):
+        """The command line."""
+        return [*super().command(port), "--timeout", f"{_TIMEOUT_SECONDS}s"]
+
+    def run(self, port, _folder=None):
+        """Sends all messages; some may fail."""
+        ran = load.run(self.command(port), seconds_max=self.seconds_max, codes=(0, 1))
+        summary = json.loads(ran.outputs[0])
+        return load.LoadResult(summary["done"], ran.seconds, ran.cpu_seconds, latency_seconds(summary))
+
+
+def scenario(options):
+    """Runs all rounds, in namespaces of their own."""
+    if os.geteuid() != 0:
+        raise RuntimeError("namespaces and mounts need root")
+    if options.on is not None:
+        raise RuntimeError("spoilt-hosts makes a file system of its own: leave out --on")
+    if _INSIDE not in os.environ:
+        line = [*_UNSHARE, sys.executable, *sys.argv]
+        return subprocess.run(line, env=os.environ | {_INSIDE: "1"}).returncode == 0
+    machine.run("ip", "link", "set", "lo", "up")
+    with filesystem.chosen("ext4"):
+        place = pathlib.Path(os.environ["MAILRACE_BENCH_DIR"])
+        place.chmod(0o755)
+        with _Host(place) as host, machine.run_folder("spoilt-hosts") as folder:
+            cases = _cases(host)
+            compared = Comparison(
+                "Sound and spoilt hosts", {}, tuple(_targets()), NOTES, unit="operation",
+                question="What does it cost if the host is not as `mailrace tune check` wants it?", answer=_answer,
+                case_name="host", cases=cases,
+            )  # fmt: skip
+            found = compared.measure("spoilt-hosts", folder, options)
+            found.checks = list(_checks(cases[0]))
+            return found.finish(options)
+
+
+class _Host:
+    """What of the host is varied. At the end it is as before."""
+
+    def __init__(self, place):
+        self._place = place
+        device = os.stat(place).st_dev
+        self._queue = pathlib.Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue").resolve()
+        self._before = {name: (self._queue / name).read_text().strip() for name in ("read_ahead_kb", "rotational")}
+
+    def __enter__(self):
+        self.sound()
+        return self
+
+    def __exit__(self, *_):
+        self.sound()
+        for name, value in self._before.items():
+            (self._queue / name).write_text(value)
+
+    def sound(self, **other):
+        """Sets everything as it is wanted, except for what is given."""
+        _SOMAXCONN.write_text(str(other.get("somaxconn", 4096)))
+        machine.run("mount", "-o", f"remount,{other.get('mount', 'async,noatime')}", str(self._place))
+        values = {"rotational": "0", "scheduler": "none", "read_ahead_kb": "128"}
+        for name, value in values.items():
+            (self._queue / name).write_text(other.get(name, value))
+
+
+def _cases(host):
+    def both(side, **spoilt):
+        return {SOUND: side(set_host=host.sound), SPOILT: side(set_host=functools.partial(host.sound, **spoilt))}
+
+    def mail(count):
+        source = Source(count, sessions=50, recipient="user{}@bench.test", users=100)
+        return functools.partial(DeliverySide, _delivering, source, _MESSAGE_DISK_OCTETS)
+
+    burst = functools.partial(BurstSide, _held, PatientSource(5000, sessions=500, reuse=False), _MESSAGE_DISK_OCTETS)
+    files = functools.partial(HostSide, NullServer, Files(300, 100))
+    return (
+        Case(QUEUE, both(burst, somaxconn=16)),
+        Case(MOUNT_MAIL, both(mail(1000), mount="sync,strictatime")),
+        Case(MOUNT_FILES, both(files, mount="sync,strictatime")),
+        Case(SCHEDULER, both(mail(5000), scheduler="bfq")),
+        Case(READ_AHEAD, both(mail(5000), read_ahead_kb="8192")),
+    )
+
+
+def _held(place):
+    return Mailrace(place, concurrency=0, limits="backlog = 4096")
+
+
+def _delivering(place):
+    return Mailrace(place)
+
+
+def _targets():
+    for label in (QUEUE, MOUNT_MAIL, MOUNT_FILES, SCHEDULER, READ_AHEAD):
+        yield pairs.Target(SPOILT, SOUND, "rate", case=label)
+        if label != MOUNT_FILES:
+            yield pairs.Target(SPOILT, SOUND, "cpu_per_thousand", case=label)
+
+
+def _checks(case):
+    for name, side in case.sides.items():
+        if side.answered:
+            sent, answered = (sum(counts) for counts in zip(*side.answered, strict=True))
+            text = f"{sent - answered:,} of {sent:,} without an answer"
+            aim, is_met = ("some clients", sent > answered) if name == SPOILT else ("no client", sent == answered)
+            yield f"{case.label}, {name}: {aim} without an answer", text, is_met
+
+
+def _answer(found):
+    parts = []
+    for label in (QUEUE, MOUNT_FILES, MOUNT_MAIL, SCHEDULER, READ_AHEAD):
+        if ratio := found.ratio(SPOILT, SOUND, "rate", case=label):
+            parts.append(f"{label}: {ratio:.3g} times the rate")
+    return f"{'; '.join(parts)}." if parts else None
+
+
+SCENARIOS = {"spoilt-hosts": Scenario(scenario, (SOUND, SPOILT), PAIRS)}
