@@ -216,7 +216,8 @@ def _answer(found):
     parts = []
     for label in (QUEUE, MOUNT_FILES, MOUNT_MAIL, SCHEDULER, READ_AHEAD):
         if ratio := found.ratio(SPOILT, SOUND, "rate", case=label):
-            parts.append(f"{label}: {ratio:.3g} times the rate")
+            interval = pairs.in_words(found.interval(SPOILT, SOUND, "rate", case=label))
+            parts.append(f"{label}: {ratio:.3g}{interval} times the rate")
     return f"{'; '.join(parts)}." if parts else None
 
 
