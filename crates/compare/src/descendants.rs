@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use rustix::process::{Pid, WaitOptions, getsid, set_child_subreaper, waitpid};
+use rustix::process::{Pid, WaitOptions, set_child_subreaper, waitpid};
 
 use crate::process_table::{ProcessIdentity, ProcessStat, all_processes, trees};
 
@@ -66,7 +66,7 @@ impl Family<'_> {
     /// The members that run. Reaps dead orphans.
     pub(crate) fn running(&self) -> Vec<ProcessIdentity> {
         let all = all_processes().unwrap_or_default();
-        let parent = Parent::this();
+        let parent = Parent::this(&all);
         all.iter().filter(|process| process.is_dead && parent.has_adopted(process)).for_each(reap);
         self.members(all, parent)
     }
@@ -90,9 +90,9 @@ impl Family<'_> {
 
 /// The orphans with a session of their own that this process has adopted so far.
 pub(crate) fn adopted() -> HashSet<ProcessIdentity> {
-    let parent = Parent::this();
-    let all = all_processes().unwrap_or_default().into_iter();
-    all.filter(|process| parent.has_adopted(process)).map(|process| process.identity).collect()
+    let all = all_processes().unwrap_or_default();
+    let parent = Parent::this(&all);
+    all.iter().filter(|process| parent.has_adopted(process)).map(|process| process.identity).collect()
 }
 
 /// The process that adopts orphans.
@@ -103,9 +103,12 @@ struct Parent {
 }
 
 impl Parent {
-    fn this() -> Parent {
-        let session = getsid(None).map_or(0, Pid::as_raw_pid);
-        Parent { id: own_id(), session }
+    /// The session is that of /proc, as for all others: 0 if its leader is outside of the PID namespace, for which
+    /// getsid(2) has no answer.
+    fn this(all: &[ProcessStat]) -> Parent {
+        let id = own_id();
+        let this = all.iter().find(|process| process.identity.id == id);
+        Parent { id, session: this.map_or(0, |process| process.session) }
     }
 
     /// A child that was started here leads a process group, so it cannot have made a session.
