@@ -97,7 +97,7 @@ pub fn measure(loaded: &LoadedConfig, args: &TuneMeasureArgs) -> anyhow::Result<
 pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()> {
     let inputs = Inputs::new(loaded, &args.runs, None)?;
     let target = args.parameter.target(args.runs.scenario, &inputs.settings).map_err(usage)?;
-    let plan = search_plan(args)?;
+    let plan = search_plan(args, &inputs.settings)?;
     check_sessions(&target, plan.high, loaded)?;
     let what = format!("{} is {target}", args.parameter);
     let mut trial = inputs.trial(target, None)?;
@@ -122,9 +122,9 @@ pub fn search(loaded: &LoadedConfig, args: &TuneSearchArgs) -> anyhow::Result<()
     }
 }
 
-fn search_plan(args: &TuneSearchArgs) -> anyhow::Result<SearchPlan> {
+fn search_plan(args: &TuneSearchArgs, settings: &ServerSettings) -> anyhow::Result<SearchPlan> {
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let bounds = args.parameter.bounds(processors);
+    let bounds = args.parameter.bounds(args.runs.scenario, settings, processors);
     let low = args.min.unwrap_or(*bounds.start());
     let high = args.max.unwrap_or(low.max(*bounds.end()));
     if low > high {

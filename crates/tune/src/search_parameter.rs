@@ -75,8 +75,10 @@ impl SearchParameter {
 
     /// The bounds if none are given. `processors` of this machine.
     #[must_use]
-    pub fn bounds(self, processors: u64) -> RangeInclusive<u64> {
+    pub fn bounds(self, scenario: Scenario, settings: &ServerSettings, processors: u64) -> RangeInclusive<u64> {
         match self {
+            // A next hop cannot have fewer connections than it starts with.
+            SearchParameter::Concurrency if scenario == Scenario::Relay => settings.relay_concurrency.max(1)..=1024,
             SearchParameter::Sessions | SearchParameter::Concurrency => 1..=1024,
             SearchParameter::Batch => 1..=512,
             SearchParameter::Threads => 1..=processors.max(1) * 2,
@@ -100,5 +102,12 @@ mod tests {
         assert_eq!(target(SearchParameter::Batch, Scenario::Lookup), "table.people.batch in mailrace.toml");
         assert!(target(SearchParameter::Batch, Scenario::Relay).contains("use lookup"));
         assert!(target(SearchParameter::Concurrency, Scenario::AcceptOne).contains("use deliver-maildir"));
+    }
+
+    #[test]
+    fn a_search_begins_with_a_value_that_the_configuration_allows() {
+        let settings = ServerSettings { relay_concurrency: 2, ..ServerSettings::default() };
+        let lowest = |scenario| *SearchParameter::Concurrency.bounds(scenario, &settings, 2).start();
+        assert_eq!((lowest(Scenario::Relay), lowest(Scenario::DeliverMaildir)), (2, 1));
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use config::{Config, MaildirPathTemplate, QueueSettings, TableKind, TransportKind};
+use config::{Config, MaildirPathTemplate, QueueSettings, TableKind, TransportKind, TransportSettings};
 
 /// What the server is configured to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct ServerSettings {
     pub mailboxes: Vec<PathBuf>,
     /// The concurrency with which each transport to Maildirs starts, by name.
     pub maildir_concurrency: Vec<(String, u64)>,
+    /// The concurrency with which the transport `smtp` starts at each next hop.
+    pub relay_concurrency: u64,
     /// The concurrency of each queue, by name.
     pub queue_concurrency: Vec<(String, u64)>,
     /// The keys in one request of each table on a server, by name.
@@ -78,6 +80,7 @@ impl ServerSettings {
             name_servers: config.dns.query.servers.clone(),
             mailboxes: mailboxes(config),
             maildir_concurrency: maildir_concurrency(config),
+            relay_concurrency: relay_concurrency(config),
             queue_concurrency: config.queues.iter().map(|q| (q.name.to_string(), q.concurrency as u64)).collect(),
             table_batch: table_batch(config),
             ldap_tables: config.tables.iter().filter_map(ldap_table).collect(),
@@ -122,6 +125,14 @@ fn maildir_concurrency(config: &Config) -> Vec<(String, u64)> {
         TransportKind::Smtp(_) => None,
     });
     each.collect()
+}
+
+fn relay_concurrency(config: &Config) -> u64 {
+    let built_in = config.transports.iter().find(|transport| &*transport.name == TransportSettings::SMTP);
+    match built_in.map(|transport| &transport.kind) {
+        Some(TransportKind::Smtp(smtp)) => smtp.limits.concurrency.start as u64,
+        _ => 0,
+    }
 }
 
 fn table_batch(config: &Config) -> Vec<(String, u64)> {
