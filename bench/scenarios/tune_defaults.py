@@ -1,0 +1,121 @@
+"""Whether the defaults are the best values on this machine: `mailrace tune search` finds the best value of each
+parameter, and `mailrace tune measure` compares it with the default, in pairs, until the interval decides.
+
+Both run servers of their own. The first says where the best value lies, but its values were chosen by looking at
+earlier runs; so only the second one's intervals count.
+"""
+
+import dataclasses
+import json
+import subprocess
+
+import report
+from peers import machine
+from peers.mailrace import BINARY
+
+from . import Scenario
+
+_GAIN_MAX_PERCENT = 5
+_RUN = "1s"  # how long the load of each run lasts
+_SECONDS_MAX = 1800  # of one search or measurement
+_DECIDED = (0, 1)  # the exit codes that come with a result: decided, and not decided or cut short
+_NOTES = (
+    "The search ends after 100 runs or ten minutes, a measurement after 40 rounds or ten minutes.",
+    "The interval of a measurement holds the true ratio with 95 %, although it was looked at after every round.",
+    "A value whose interval lies below 1.05 is no reason to change the default. Where the interval contains 1.05, the "
+    "machine was too noisy to decide.",
+    "Default 0 of `threads` is half the number of processors; default 0 of a queue's concurrency is no limit but that of "
+    "the transport, which adapts.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """A parameter of `tune search`, the knob of `tune measure` that it stands for, and a load."""
+
+    parameter: str
+    knob: str
+    scenario: str
+
+    @property
+    def name(self):
+        """The heading of its table."""
+        return f"{self.parameter} with {self.scenario}"
+
+
+SEARCHED = (
+    Searched("threads", "threads", "accept-many"),
+    Searched("threads", "threads", "accept-one"),
+    Searched("concurrency", "queue.local.concurrency", "deliver-maildir"),
+    Searched("concurrency", "transport.smtp.connections", "relay"),
+)
+
+
+def scenario(options):
+    """Searches and measures each parameter once."""
+    with machine.run_folder("tune-defaults") as folder:
+        facts = machine.describe(folder)
+        found = [_Found(one, folder, options.shrink) for one in SEARCHED]
+        return report.Report(
+            "tune-defaults", "The defaults against the best values", facts, folder,
+            {one.searched.name: one.commands for one in found}, list(_NOTES),
+            checks=[one.check() for one in found], tables={one.searched.name: one.rows() for one in found},
+            question="Are the defaults the best values on this machine?", answer=_answer,
+        ).finish(options)  # fmt: skip
+
+
+class _Found:
+    """The curve of one parameter, and the comparison of its best value with the default."""
+
+    def __init__(self, searched, folder, shrink):
+        self.searched, self.commands, self._folder = searched, [], folder
+        self._curve = self._tune("search", searched.parameter, "--runs-max", str(max(12, 100 // shrink)))
+        measured = self._tune(
+            "measure", searched.knob, "--values", str(self._curve["best"]["value"]),
+            "--effect-min", str(_GAIN_MAX_PERCENT), "--rounds-max", str(max(3, 40 // shrink)),
+        )  # fmt: skip
+        self._default, self._rounds, self._trusted = measured["before"], measured["rounds"], measured["trusted"]
+        [self._best] = measured["values"]
+
+    def check(self):
+        """Whether the best value is at most 5 % better than the default."""
+        interval, value = self._best["interval"], self._best["value"]
+        aim = f"{self.searched.name}: the best value, {value}, gives at most 1.05 of the rate of the default, {self._default}"
+        between = f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+        measured = f"{self._best['ratio']:.3f}{between} in {self._rounds} rounds"
+        if not self._trusted:
+            return aim, f"{measured}; the negative control showed an effect", False
+        return aim, measured, interval is not None and interval[1] <= 1 + _GAIN_MAX_PERCENT / 100
+
+    def rows(self):
+        """The curve."""
+        return [
+            {
+                self.searched.parameter: one["value"],
+                "messages a second, median": round(one["rate"]),
+                "interval": "{:,.0f} to {:,.0f}".format(*one["interval"]) if one["interval"] else "too few runs",
+                "runs": one["runs"],
+                "": "enough" if one["value"] == self._curve["knee"]["value"] else "",
+            }
+            for one in self._curve["values"]
+        ]
+
+    def _tune(self, command, *arguments):
+        runs = ["--run", _RUN, "--scenario", self.searched.scenario, "--folder", str(self._folder), "--json"]
+        line = [str(BINARY), "tune", command, *arguments, *runs]
+        self.commands.append(" ".join(line))
+        print(self.commands[-1], flush=True)
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=_SECONDS_MAX)
+        if ran.returncode not in _DECIDED:
+            raise RuntimeError(f"{line} ended with {ran.returncode}: {ran.stderr}")
+        result = json.loads(ran.stdout)
+        print(result["result"]["answer"], flush=True)
+        return result
+
+
+def _answer(found):
+    met = sum(is_met for _, _, is_met in found.checks)
+    return f"The best value was shown to gain at most 5 % in {met} of {len(found.checks)} loads."
+
+
+SCENARIOS = {"tune-defaults": Scenario(scenario, pairs=3, quick_shrink=10)}
