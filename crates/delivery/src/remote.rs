@@ -24,8 +24,10 @@ mod connect;
 mod connection;
 mod connection_task;
 mod content;
+mod login;
 mod outcome;
 mod pool;
+mod seven_bit;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -38,6 +40,7 @@ use net::{Endpoint, TlsClient};
 use protocol::smtp::client;
 
 use crate::DeliveryResult;
+pub use login::{LoginFuture, LoginSecurity, LoginSource, RelayLogins};
 use pool::SmtpConnectionPool;
 
 /// The configuration of one transport.
@@ -49,6 +52,8 @@ pub struct RemoteDeliveryConfig {
     pub tls_client: Option<TlsClient>,
     /// How connections are made and used.
     pub connections: ConnectionConfig,
+    /// The logins at its next hops, if it needs any.
+    pub logins: Option<RelayLogins>,
     /// A server that takes longer than this for one reply is reported as slow:
     /// [`RemoteEvent::Slow`].
     pub slow_after: Duration,
@@ -61,6 +66,9 @@ pub struct ConnectionConfig {
     pub source_v4: Option<Ipv4Addr>,
     /// The local address for connections to IPv6 addresses.
     pub source_v6: Option<Ipv6Addr>,
+    /// Whether connections use TLS from their first byte (RFC 8314 section 3.3). None: those to port
+    /// 465, unless the transport never uses TLS.
+    pub implicit_tls: Option<bool>,
     /// The timeout for connecting to each address.
     pub connect_timeout: Duration,
     /// How long a connection may stay idle.
@@ -74,6 +82,21 @@ pub struct ConnectionConfig {
     /// How many addresses one task tries. If a next hop has more, later tasks try the others, and
     /// the best ones again.
     pub addresses_tried_max: usize,
+    /// How 8-bit messages are sent to servers without 8BITMIME.
+    pub eight_bit: EightBitPolicy,
+}
+
+/// What becomes of a message with 8-bit octets that a server does not accept, as it lacks 8BITMIME
+/// (RFC 6152 section 3). Messages that need SMTPUTF8 are never converted, and notices never bounce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EightBitPolicy {
+    /// It is converted to 7 bits ([`protocol::mime::seven_bit`]).
+    #[default]
+    Convert,
+    /// It is sent as it is.
+    Send,
+    /// It bounces.
+    Bounce,
 }
 
 impl RemoteDeliveryConfig {
@@ -83,6 +106,7 @@ impl RemoteDeliveryConfig {
             client: Arc::new(client),
             tls_client: None,
             connections: ConnectionConfig::default(),
+            logins: None,
             slow_after: Duration::from_secs(10),
         }
     }
@@ -93,6 +117,7 @@ impl Default for ConnectionConfig {
         ConnectionConfig {
             source_v4: None,
             source_v6: None,
+            implicit_tls: None,
             connect_timeout: Duration::from_secs(30),
             idle_time_max: Duration::from_secs(5),
             idle_connections_max: 2000,
@@ -100,6 +125,7 @@ impl Default for ConnectionConfig {
             sendfile_above: Some(32 << 10),
             messages_per_connection_max: 1000,
             addresses_tried_max: 8,
+            eight_bit: EightBitPolicy::Convert,
         }
     }
 }

@@ -7,6 +7,8 @@
 mod content;
 #[path = "remote/hostile.rs"]
 mod hostile;
+#[path = "remote/login.rs"]
+mod login;
 #[path = "remote/own_server.rs"]
 mod own_server;
 #[path = "remote/reuse.rs"]

@@ -25,6 +25,7 @@ use protocol::sasl;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
+use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
@@ -229,7 +230,7 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
 }
 
 /// The transports.
-pub fn transports(config: &Config) -> Transports {
+pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
     let transport_config = |transport: &config::TransportSettings| {
         let transport_config = match &transport.kind {
@@ -237,7 +238,7 @@ pub fn transports(config: &Config) -> Transports {
                 let concurrency = maildir.concurrency.clone();
                 TransportConfig { remote: None, limits: NextHopLimits { concurrency, ..NextHopLimits::default() } }
             }
-            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX)),
+            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, tables, slower_than.unwrap_or(Duration::MAX)),
         };
         (transport.name.clone(), transport_config)
     };
@@ -247,12 +248,13 @@ pub fn transports(config: &Config) -> Transports {
     }
 }
 
-fn smtp_transport_config(smtp: &SmtpTransportSettings, slow_after: Duration) -> TransportConfig {
+fn smtp_transport_config(smtp: &SmtpTransportSettings, tables: &OpenTables, slow_after: Duration) -> TransportConfig {
     let remote = RemoteDeliveryConfig {
         client: Arc::new(smtp.client.clone()),
         // If TLS is required, any certificate is accepted: certificates are not verified yet.
         tls_client: Some(TlsClient::unverified()),
         connections: smtp.connections.clone(),
+        logins: smtp.auth.as_ref().map(|auth| relay_logins(auth, tables)),
         slow_after,
     };
     TransportConfig { remote: Some(Arc::new(remote)), limits: smtp.limits.clone() }
@@ -384,7 +386,7 @@ pub fn address_explainer(
         rules: classifier_rules(config, tables, queues),
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         router_config: routing_config(config),
-        transports: transports(config),
+        transports: transports(config, tables),
         quotas,
     }
 }

@@ -275,7 +275,7 @@ fn dispatcher_config(
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
         router: from_config::routing_config(config),
-        transports: from_config::transports(config),
+        transports: from_config::transports(config, tables),
         local_transports: from_config::local_transports(config, tables, quota_counter),
         notices: from_config::notice_config(config, random()),
         hostname: config.hostname.clone(),

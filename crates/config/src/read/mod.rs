@@ -7,6 +7,7 @@ mod auth;
 mod domains;
 mod limits;
 mod queues;
+mod relay_auth;
 mod retrieval;
 mod routing;
 mod storage;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use delivery::remote::ConnectionConfig;
+use delivery::remote::{ConnectionConfig, EightBitPolicy};
 use dns::AddressFamilies;
 use mailbox::LineEnds;
 use mailbox::quota::{OverQuotaAction, QuotaLimits};
@@ -13,6 +13,7 @@ use protocol::smtp::client::{SmtpClientConfig, Timeouts, TlsPolicy};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy};
 use route::EndpointOptions;
 
+use super::relay_auth::relay_auth;
 use super::{fill_path, read_waits, take_reference};
 use crate::section::{Keywords, Section};
 use crate::transport::helo_argument;
@@ -97,7 +98,7 @@ fn transport_kind(
     };
     Some(match kind {
         Type::Maildir => TransportKind::Maildir(maildir(section, tables, data_dir)),
-        Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, hostname))),
+        Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, tables, data_dir, hostname))),
     })
 }
 
@@ -189,18 +190,32 @@ const TLS: Keywords<TlsPolicy> = Keywords {
     supported: &[("never", TlsPolicy::Never), ("offered", TlsPolicy::Offered), ("required", TlsPolicy::Required)],
     planned: &[],
 };
+const EIGHT_BIT: Keywords<EightBitPolicy> = Keywords {
+    supported: &[
+        ("convert", EightBitPolicy::Convert),
+        ("send", EightBitPolicy::Send),
+        ("bounce", EightBitPolicy::Bounce),
+    ],
+    planned: &[],
+};
 const FAMILIES: Keywords<AddressFamilies> = Keywords {
     supported: &[("ipv4", AddressFamilies::V4), ("ipv6", AddressFamilies::V6), ("both", AddressFamilies::Both)],
     planned: &[],
 };
 
-fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> SmtpTransportSettings {
+fn smtp(
+    mut section: Section<'_, '_>,
+    flavor: MailProtocol,
+    tables: &[String],
+    data_dir: &Path,
+    hostname: &str,
+) -> SmtpTransportSettings {
     let defaults = SmtpTransportSettings::new(flavor, hostname);
     let (timeouts, connect_timeout) = match section.section("timeouts") {
         None => (defaults.client.timeouts, defaults.connections.connect_timeout),
         Some(section) => timeouts(section, defaults.client.timeouts, defaults.connections.connect_timeout),
     };
-    let client = SmtpClientConfig { timeouts, ..defaults.client };
+    let client = client_config(&mut section, SmtpClientConfig { timeouts, ..defaults.client });
     let connections = ConnectionConfig { connect_timeout, ..defaults.connections };
     SmtpTransportSettings {
         next_hop: section.take("next_hop", &value_kind::NEXT_HOP),
@@ -209,7 +224,8 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> S
             families: section.choice("families", &FAMILIES).unwrap_or(defaults.endpoints.families),
             ..defaults.endpoints
         },
-        client: client_config(&mut section, client),
+        auth: relay_auth(&mut section, client.tls, tables, data_dir),
+        client,
         connections: connection_config(&mut section, connections),
         limits: next_hop_limits(&mut section, defaults.limits),
     }
@@ -230,6 +246,7 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
     ConnectionConfig {
         source_v4,
         source_v6,
+        implicit_tls: section.take("implicit_tls", &value_kind::FLAG),
         idle_time_max: section.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
         idle_connections_max: section.take_or(
             "idle_connections",
@@ -243,6 +260,7 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
             defaults.messages_per_connection_max,
         ),
         addresses_tried_max: section.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
+        eight_bit: section.choice("eight_bit", &EIGHT_BIT).unwrap_or(defaults.eight_bit),
         ..defaults
     }
 }

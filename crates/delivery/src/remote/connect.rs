@@ -5,6 +5,7 @@
 //! | event | next step |
 //! |---|---|
 //! | no connection, lost, silent, not SMTP | next host |
+//! | login refused, or not possible | next host; says nothing about the next hop if senders have logins of their own |
 //! | out of files, memory or ports here | next host; says nothing about the next hop |
 //! | session refused, 4xx or 5xx | next host |
 //! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
@@ -13,17 +14,23 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, Reply};
 use net::{Endpoint, OutboundConnection};
-use protocol::smtp::client::{self, CloseReason, SmtpClientEvent, SmtpStage, TlsPolicy};
+use protocol::smtp::client::{
+    self, CloseReason, MissingCapability, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation, TlsPolicy,
+};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::address_rotation::{AddressChoice, AddressRotation};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason};
-use super::outcome::{local_error_reply, lost_reply, tls_failed_reply, unreachable_reply};
-use super::{NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+use super::outcome::{local_error_reply, login_failed_reply, lost_reply, tls_failed_reply, unreachable_reply};
+use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+
+/// Where servers speak TLS from the first byte (RFC 8314 section 3.3).
+const SUBMISSIONS_PORT: u16 = 465;
 
 /// Why no session could be opened.
 #[derive(Debug)]
@@ -43,6 +50,8 @@ enum HostFailure {
     Refused(Reply),
     /// The TLS handshake failed.
     TlsFailed(Reply),
+    /// It refused the login of one sender.
+    LoginFailed(Reply),
     /// It was not contacted: a resource is missing on this host.
     LocalError(Reply),
 }
@@ -104,7 +113,7 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
             let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
             ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
         }
-        HostFailure::LocalError(reply) => {
+        HostFailure::LocalError(reply) | HostFailure::LoginFailed(reply) => {
             ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
         }
         HostFailure::Unreachable(reply) | HostFailure::TlsFailed(reply) => ConnectFailure {
@@ -133,6 +142,14 @@ async fn open_session_with(
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<Box<RemoteConnection>, HostFailure> {
     let client = &config.client;
+    if client.credentials.is_some() && !may_log_in(config, peer) {
+        let why = "it must prove its name by TLS first, which this transport does not demand (tls = \"verified\")";
+        return Err(login_failure(why.to_owned(), config, peer));
+    }
+    if is_implicit_tls(config, peer) {
+        // There is no clear text to fall back to.
+        return start_session(config, client.clone(), peer, slow_detector).await;
+    }
     let has_tls = config.tls_client.is_some() && matches!(peer.endpoint(), Endpoint::Tcp(_));
     if client.tls == TlsPolicy::Offered && !has_tls {
         return start_session(config, without_tls(client), peer, slow_detector).await;
@@ -143,6 +160,18 @@ async fn open_session_with(
         }
         greeted => greeted,
     }
+}
+
+/// Whether this host proves enough to get a login. Nobody's certificate is verified yet.
+fn may_log_in(config: &RemoteDeliveryConfig, _peer: &RemotePeer) -> bool {
+    config.logins.as_ref().is_none_or(|logins| logins.security != LoginSecurity::Verified)
+}
+
+/// Whether a connection to this host uses TLS from its first byte.
+fn is_implicit_tls(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> bool {
+    let is_submissions = matches!(peer.endpoint(), Endpoint::Tcp(address) if address.port() == SUBMISSIONS_PORT);
+    let wanted = config.connections.implicit_tls.unwrap_or(is_submissions && config.tls_client.is_some());
+    wanted && config.client.tls != TlsPolicy::Never
 }
 
 fn without_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
@@ -159,7 +188,12 @@ async fn start_session(
     let handshake_time = client.timeouts.command;
     let outbound = slow_detector.watch(connect(config, peer.endpoint())).await;
     let outbound = outbound.map_err(|error| connect_failure(&error, peer))?;
-    let mut dialogue = RemoteConnection::new(outbound, client, peer.clone());
+    let is_implicit = is_implicit_tls(config, peer);
+    let outbound = match is_implicit {
+        true => secured(config, outbound, peer, handshake_time, slow_detector).await?,
+        false => outbound,
+    };
+    let mut dialogue = RemoteConnection::new(outbound, client, peer.clone(), is_implicit);
     loop {
         match dialogue.next_event(None, slow_detector).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
@@ -175,12 +209,26 @@ async fn start_session(
             }
             ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
                 dialogue.close().await;
-                return Err(session_failure(closed, peer));
+                return Err(session_failure(closed, config, peer));
             }
             ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_))
             | ConnectionEvent::Damaged(_) => {}
         }
     }
+}
+
+/// Implicit TLS: the handshake comes first.
+async fn secured(
+    config: &RemoteDeliveryConfig,
+    outbound: OutboundConnection,
+    peer: &RemotePeer,
+    timeout: Duration,
+    slow_detector: &mut SlowDetector<'_>,
+) -> Result<OutboundConnection, HostFailure> {
+    let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
+    let Some(tls_client) = &config.tls_client else { return Err(failed("no trusted certificates".to_owned())) };
+    let handshake = outbound.start_tls(tls_client, peer.host(), Instant::now() + timeout);
+    slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
 }
 
 async fn connect(config: &RemoteDeliveryConfig, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
@@ -203,12 +251,18 @@ fn connect_failure(error: &io::Error, peer: &RemotePeer) -> HostFailure {
     }
 }
 
-fn session_failure(closed: CloseReason, peer: &RemotePeer) -> HostFailure {
+fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
     match closed {
+        CloseReason::Refused { stage: SmtpStage::Auth, reply } => login_failure(reply.to_string(), config, peer),
+        CloseReason::Lacks(lack @ (MissingCapability::LoginTls | MissingCapability::Mechanism { .. })) => {
+            login_failure(lack.to_string(), config, peer)
+        }
+        CloseReason::ProtocolViolation(violation @ SmtpViolation::Login(_)) => {
+            login_failure(violation.to_string(), config, peer)
+        }
         CloseReason::Shutdown(reply) | CloseReason::Refused { stage: SmtpStage::Banner | SmtpStage::Hello, reply } => {
             HostFailure::Refused(reply)
         }
-        // A wrong password is not the fault of the message.
         CloseReason::Refused { stage, reply } => {
             HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
         }
@@ -228,6 +282,18 @@ fn without_errno(error: &io::Error) -> String {
             let text = error.to_string();
             text.split(" (os error").next().unwrap_or_default().to_owned()
         }
+    }
+}
+
+/// A login that fails is not the fault of the message. If each sender has a login of its own, it is
+/// not that of the next hop either; otherwise nothing can be sent there, and one attempt at a time
+/// shows when that changes.
+fn login_failure(why: String, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
+    let user = config.client.credentials.as_ref().map_or("", SmtpCredentials::user);
+    let reply = login_failed_reply(format!("{peer}: login as {user:?}: {why}"));
+    match &config.logins {
+        Some(logins) if logins.source.depends_on_sender() => HostFailure::LoginFailed(reply),
+        _ => HostFailure::Unreachable(reply),
     }
 }
 

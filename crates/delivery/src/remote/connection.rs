@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use mail::BodyError;
 use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
+use protocol::sasl::Nonce;
 use protocol::smtp::client::{
     BeginTransactionError, CloseReason, DotStuffing, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::time::{Instant, sleep};
 
 use super::RemotePeer;
@@ -107,10 +109,22 @@ impl<'a> SlowDetector<'a> {
 }
 
 impl RemoteConnection {
-    /// Starts the session on a new connection.
-    pub(super) fn new(outbound: OutboundConnection, config: Arc<SmtpClientConfig>, peer: RemotePeer) -> Box<Self> {
+    /// Starts the session on a new connection, which may have TLS already.
+    pub(super) fn new(
+        outbound: OutboundConnection,
+        config: Arc<SmtpClientConfig>,
+        peer: RemotePeer,
+        is_secure: bool,
+    ) -> Box<Self> {
         let block_time = config.timeouts.block;
-        let client = SmtpClient::new(config, steady_now());
+        let nonce = config.credentials.is_some().then(login_nonce).flatten();
+        let mut client = SmtpClient::new(config, steady_now());
+        if let Some(nonce) = nonce {
+            client = client.with_nonce(nonce);
+        }
+        if is_secure {
+            client = client.over_tls();
+        }
         let (asked_at, slowest) = (Instant::now(), Duration::ZERO);
         Box::new(RemoteConnection {
             outbound,
@@ -331,6 +345,13 @@ impl RemoteConnection {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
         }
     }
+}
+
+/// None if the system gives no random numbers: SCRAM is not used then.
+fn login_nonce() -> Option<Nonce> {
+    let mut octets = [0; Nonce::OCTETS];
+    getrandom(&mut octets, GetRandomFlags::empty()).ok().filter(|count| *count == octets.len())?;
+    Some(Nonce::from_random(octets))
 }
 
 fn is_past(moment: Option<Instant>) -> bool {

@@ -2,7 +2,8 @@
 //! been closed by its server.
 //!
 //! An idle connection has a [`IdleConnection`] here. Taking it out means giving it a task or
-//! telling it to close, so outside the pool it always has a command.
+//! telling it to close, so outside the pool it always has a command. A connection that is logged in
+//! gets only tasks with the same login.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ pub(super) struct SmtpConnectionPool<T> {
 pub(super) struct IdleConnection<T> {
     /// The version of the settings with which the connection was opened.
     config_version: u32,
+    /// The user as whom it is logged in.
+    user: Option<Box<str>>,
     command: Cell<Option<IdleCommand<T>>>,
     waker: Cell<Option<Waker>>,
 }
@@ -74,13 +77,18 @@ impl<T> SmtpConnectionPool<T> {
     }
 
     /// Gives the task to an idle connection, or returns it if there is none. Connections with other
-    /// settings are closed.
+    /// settings are closed; those of other users stay.
     pub(super) fn assign(&self, task: Box<RemoteTask<T>>) -> Option<Box<RemoteTask<T>>> {
         let mut idle = self.idle.borrow_mut();
         let Some(slots) = idle.get_mut(&task.next_hop.name) else { return Some(task) };
-        while let Some(slot) = slots.pop() {
+        let version = task.next_hop.config_version;
+        let is_usable = |slot: &Rc<IdleConnection<T>>| {
+            slot.config_version != version || slot.user.as_deref() == task.next_hop.user()
+        };
+        while let Some(place) = slots.iter().rposition(is_usable) {
+            let slot = slots.remove(place);
             self.idle_count.set(self.idle_count.get() - 1);
-            if slot.config_version == task.next_hop.config_version {
+            if slot.config_version == version {
                 slot.send_command(IdleCommand::Run(task));
                 return None;
             }
@@ -132,8 +140,13 @@ impl<T> SmtpConnectionPool<T> {
 }
 
 impl<T> IdleConnection<T> {
-    pub(super) fn new(edition: u32) -> Rc<Self> {
-        Rc::new(IdleConnection { config_version: edition, command: Cell::new(None), waker: Cell::new(None) })
+    pub(super) fn new(next_hop: &NextHop) -> Rc<Self> {
+        Rc::new(IdleConnection {
+            config_version: next_hop.config_version,
+            user: next_hop.user().map(Box::from),
+            command: Cell::new(None),
+            waker: Cell::new(None),
+        })
     }
 
     fn send_command(&self, command: IdleCommand<T>) {
