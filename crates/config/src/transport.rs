@@ -11,7 +11,7 @@ use mailbox::quota::{OverQuotaAction, QuotaLimits};
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{CommandArgument, SmtpClientConfig};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, QueueConfig};
-use route::EndpointOptions;
+use route::{EndpointOptions, TlsDemand, TlsOptions};
 
 use super::{FixedHop, MaildirPathTemplate};
 
@@ -117,6 +117,11 @@ pub struct SmtpTransportSettings {
     pub endpoints: EndpointOptions,
     /// The protocol: SMTP or LMTP, without a login.
     pub client: SmtpClientConfig,
+    /// What hosts must prove by TLS. With [`TlsDemand::Dane`] the name servers validate; with
+    /// [`TlsDemand::Verified`] the client requires TLS.
+    pub tls: TlsOptions,
+    /// The authorities that vouch for hosts; None: those of the system.
+    pub tls_ca_file: Option<PathBuf>,
     /// How connections are made, and how long they stay open.
     pub connections: ConnectionConfig,
     /// The limits of each next hop. `start` of the concurrency is never above `max`.
@@ -130,6 +135,8 @@ impl SmtpTransportSettings {
             next_hop: None,
             endpoints: EndpointOptions { port: default_port(flavor), ..EndpointOptions::default() },
             client: SmtpClientConfig { chunking: true, ..SmtpClientConfig::new(flavor, helo_argument(helo)) },
+            tls: TlsOptions { demand: TlsDemand::Nothing, names: Vec::new(), mta_sts: flavor == MailProtocol::Smtp },
+            tls_ca_file: None,
             connections: ConnectionConfig::default(),
             limits: NextHopLimits {
                 recipients_per_attempt_max: Some(QueueConfig::default().recipients_per_attempt_max),

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use mail::{BodyError, Outcome};
+use mail::{BodyError, Outcome, TlsProof};
 use protocol::smtp::client::{
     CloseReason, CommandArgument, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction, TransactionRecipient,
 };
@@ -42,7 +42,7 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let kept = match kept {
             Some(kept)
                 if kept.is_reusable(messages_per_connection_max)
-                    && pool.add_idle(&hop, &slot, idle_connections_max) =>
+                    && pool.add_idle(&hop, &slot, kept.peer(), idle_connections_max) =>
             {
                 Some(kept)
             }
@@ -70,13 +70,14 @@ struct TaskEnd {
     result: DeliveryResult,
     feedback: NextHopFeedback,
     peer: Option<RemotePeer>,
+    proof: Option<TlsProof>,
 }
 
 impl TaskEnd {
     /// Releases the lease on the body.
     fn into_result<T>(self, task: RemoteTask<T>) -> RemoteTaskResult<T> {
-        let TaskEnd { result, feedback, peer } = self;
-        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer }
+        let TaskEnd { result, feedback, peer, proof } = self;
+        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer, proof }
     }
 }
 
@@ -124,16 +125,17 @@ impl<'a, T> TaskRun<'a, T> {
                     Ok(connection) => connection,
                     Err(unopened) => {
                         let result = self.fill_outcomes(unopened.outcome);
-                        return (TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer }, None);
+                        let end = TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer, proof: None };
+                        return (end, None);
                     }
                 },
             };
-            let peer = Some(connection.peer().clone());
+            let (peer, proof) = (Some(connection.peer().clone()), Some(connection.proof()));
             match self.run_transactions(&mut connection, is_used).await {
                 TransactionEnd::Ready if self.is_done() => {
                     let feedback = NextHopFeedback::Answered { slowest: connection.take_slowest() };
                     return (
-                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer },
+                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer, proof },
                         Some(connection),
                     );
                 }
@@ -141,11 +143,12 @@ impl<'a, T> TaskRun<'a, T> {
                 TransactionEnd::Stale => {}
                 TransactionEnd::Closed(feedback) => {
                     connection.close().await;
-                    return (TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer }, None);
+                    let result = DeliveryResult::Outcomes(self.outcomes);
+                    return (TaskEnd { result, feedback, peer, proof }, None);
                 }
                 TransactionEnd::Unsent(result, feedback) => {
                     let kept = Some(connection).filter(|connection| connection.client().is_ready());
-                    return (TaskEnd { result, feedback, peer }, kept);
+                    return (TaskEnd { result, feedback, peer, proof }, kept);
                 }
             }
         }
