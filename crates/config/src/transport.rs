@@ -12,7 +12,7 @@ use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{CommandArgument, SmtpClientConfig};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, QueueConfig};
-use route::EndpointOptions;
+use route::{EndpointOptions, TlsDemand, TlsOptions};
 
 use super::{FixedHop, MaildirPathTemplate};
 
@@ -120,6 +120,11 @@ pub struct SmtpTransportSettings {
     pub client: SmtpClientConfig,
     /// The logins at its next hops, if it needs any.
     pub auth: Option<RelayAuthSettings>,
+    /// What hosts must prove by TLS. With [`TlsDemand::Dane`] the name servers validate; with
+    /// [`TlsDemand::Verified`] the client requires TLS.
+    pub tls: TlsOptions,
+    /// The authorities that vouch for hosts; None: those of the system.
+    pub tls_ca_file: Option<PathBuf>,
     /// How connections are made, and how long they stay open.
     pub connections: ConnectionConfig,
     /// The limits of each next hop. `start` of the concurrency is never above `max`.
@@ -134,6 +139,8 @@ impl SmtpTransportSettings {
             endpoints: EndpointOptions { port: default_port(flavor), ..EndpointOptions::default() },
             auth: None,
             client: SmtpClientConfig { chunking: true, ..SmtpClientConfig::new(flavor, helo_argument(helo)) },
+            tls: TlsOptions { demand: TlsDemand::Nothing, names: Vec::new(), mta_sts: flavor == MailProtocol::Smtp },
+            tls_ca_file: None,
             connections: ConnectionConfig::default(),
             limits: NextHopLimits {
                 recipients_per_attempt_max: Some(QueueConfig::default().recipients_per_attempt_max),

@@ -35,8 +35,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Body, Envelope, QueueId, Reply};
-use net::{Endpoint, TlsClient};
+use mail::{Body, Envelope, HostTls, QueueId, Reply, TlsProof};
+use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
 use crate::DeliveryResult;
@@ -48,8 +48,10 @@ use pool::SmtpConnectionPool;
 pub struct RemoteDeliveryConfig {
     /// The protocol and its timeouts.
     pub client: Arc<client::SmtpClientConfig>,
-    /// The trusted certificates. Without them there is no TLS.
+    /// TLS for hosts that need not prove who they are. Without it there is no TLS with them.
     pub tls_client: Option<TlsClient>,
+    /// The authorities for hosts that must have a verified certificate ([`HostTls::Verified`]).
+    pub trusted_roots: TrustedRoots,
     /// How connections are made and used.
     pub connections: ConnectionConfig,
     /// The logins at its next hops, if it needs any.
@@ -105,6 +107,7 @@ impl RemoteDeliveryConfig {
         RemoteDeliveryConfig {
             client: Arc::new(client),
             tls_client: None,
+            trusted_roots: TrustedRoots::of_system(),
             connections: ConnectionConfig::default(),
             logins: None,
             slow_after: Duration::from_secs(10),
@@ -134,7 +137,8 @@ impl Default for ConnectionConfig {
 #[derive(Clone, Debug)]
 pub struct NextHop {
     /// Identifies the next hop: connections are reused for the same name and version of the
-    /// settings, which implies the same hosts.
+    /// settings, which implies the same hosts, and only if the host must prove the same
+    /// ([`NextHopAddress::tls`]).
     pub name: Arc<str>,
     /// Incremented when the settings change: connections opened with other settings are not reused.
     pub config_version: u32,
@@ -144,6 +148,13 @@ pub struct NextHop {
     pub config: Arc<RemoteDeliveryConfig>,
 }
 
+impl NextHop {
+    /// Whether mail for this next hop may go over a connection to that host.
+    fn allows(&self, peer: &RemotePeer) -> bool {
+        self.tiers.iter().flatten().any(|target| target.host == peer.0.host && target.tls == peer.0.tls)
+    }
+}
+
 /// One address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopAddress {
@@ -151,6 +162,8 @@ pub struct NextHopAddress {
     pub host: Box<str>,
     /// Where it listens.
     pub endpoint: Endpoint,
+    /// What the host must prove.
+    pub tls: HostTls,
 }
 
 /// A message for some recipients of one next hop.
@@ -198,6 +211,8 @@ pub struct RemoteTaskResult<T> {
     pub feedback: NextHopFeedback,
     /// The host that answered, if any did.
     pub peer: Option<RemotePeer>,
+    /// How the connection to it was protected; None if no session was opened.
+    pub proof: Option<TlsProof>,
 }
 
 /// What an attempt says about its next hop.
@@ -233,6 +248,11 @@ impl RemotePeer {
     /// Where it listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
+    }
+
+    /// What it must prove.
+    pub fn tls(&self) -> &HostTls {
+        &self.0.tls
     }
 }
 

@@ -5,6 +5,8 @@
 
 #[path = "remote/content.rs"]
 mod content;
+#[path = "remote/host_tls.rs"]
+mod host_tls;
 #[path = "remote/hostile.rs"]
 mod hostile;
 #[path = "remote/login.rs"]

@@ -161,8 +161,6 @@ fn read_file(path: &Path) -> io::Result<(FileStamp, String)> {
 mod tests {
     use std::path::PathBuf;
 
-    use lookup::fixed::FixedTable;
-
     use super::*;
 
     fn file_login(path: PathBuf) -> ConfiguredLogins {
@@ -202,7 +200,7 @@ mod tests {
         let path = folder.path().join("logins");
         fs::write(&path, "alice@example.org  alice:se:cret\nexample.net  shared:word\nbad@example.org  nothing\n")
             .unwrap();
-        let table = lookup::text::TextTable::open("logins", &path).unwrap();
+        let table = lookup::text::TextTable::load("logins", &path).unwrap();
         let logins = ConfiguredLogins {
             file: None,
             senders: Some(Arc::new(table)),

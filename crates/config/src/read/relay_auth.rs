@@ -5,8 +5,10 @@ use std::path::Path;
 use delivery::remote::LoginSecurity;
 use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::client::{CREDENTIAL_OCTETS_MAX, TlsPolicy};
+use route::TlsDemand;
 use toml::Spanned;
 
+use super::transport_tls::TransportTls;
 use super::{fill_path, take_reference};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
@@ -36,10 +38,10 @@ const SECURITY: Keywords<LoginSecurity> = Keywords {
     planned: &[],
 };
 
-/// The logins of a transport whose connections use TLS by this policy.
+/// The logins of a transport with these settings for TLS.
 pub(super) fn relay_auth(
     transport: &mut Section<'_, '_>,
-    tls: TlsPolicy,
+    tls: &TransportTls,
     tables: &[String],
     data_dir: &Path,
 ) -> Option<RelayAuthSettings> {
@@ -54,11 +56,24 @@ pub(super) fn relay_auth(
     let mechanisms = mechanisms(&mut section, has_passwords);
     let security_span = section.span_of("tls");
     let security = section.choice("tls", &SECURITY).unwrap_or_default();
-    if tls == TlsPolicy::Never && security != LoginSecurity::ClearText {
-        let label = "the transport has tls = \"never\"; expected TLS there, or tls = \"offered\" here".to_owned();
+    if let Some(remedy) = missing_security(security, tls) {
+        let label = format!("the login is never sent over the connections of this transport; expected {remedy}");
         section.report(security_span, "tls", "cannot be satisfied", label);
     }
     Some(RelayAuthSettings { login, senders, mechanisms, security })
+}
+
+/// What to change if no connection can be safe enough for a login.
+fn missing_security(security: LoginSecurity, tls: &TransportTls) -> Option<&'static str> {
+    match security {
+        LoginSecurity::Verified if tls.options.demand == TlsDemand::Nothing => {
+            Some("tls = \"verified\" in the transport, or tls = \"required\" here: any certificate")
+        }
+        LoginSecurity::Encrypted if tls.policy == TlsPolicy::Never => {
+            Some("tls = \"required\" in the transport, or tls = \"offered\" here: clear text too")
+        }
+        LoginSecurity::Verified | LoginSecurity::Encrypted | LoginSecurity::ClearText => None,
+    }
 }
 
 fn login(section: &mut Section<'_, '_>, data_dir: &Path) -> Option<RelayLoginSettings> {

@@ -9,6 +9,7 @@
 //! | out of files, memory or ports here | next host; says nothing about the next hop |
 //! | session refused, 4xx or 5xx | next host |
 //! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
+//! | the host does not prove what it must ([`HostTls`]) | next host; says nothing about the next hop |
 //! | no hosts left | failed only if all were tried and all refused with 5xx |
 
 use std::io;
@@ -16,8 +17,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{EnhancedCode, Outcome, Reply};
-use net::{Endpoint, OutboundConnection};
+use mail::{EnhancedCode, HostTls, Outcome, Reply, VerifiedBy};
+use net::{Endpoint, OutboundConnection, TlsClient};
 use protocol::smtp::client::{
     self, CloseReason, MissingCapability, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation, TlsPolicy,
 };
@@ -25,7 +26,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::address_rotation::{AddressChoice, AddressRotation};
-use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason};
+use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason, server_name};
 use super::outcome::{local_error_reply, login_failed_reply, lost_reply, tls_failed_reply, unreachable_reply};
 use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
 
@@ -52,6 +53,9 @@ enum HostFailure {
     TlsFailed(Reply),
     /// It refused the login of one sender.
     LoginFailed(Reply),
+    /// It does not prove what the policy of the destination demands. Other destinations may demand
+    /// less of the same host, so this is not held against the next hop.
+    Unproved(Reply),
     /// It was not contacted: a resource is missing on this host.
     LocalError(Reply),
 }
@@ -113,7 +117,7 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
             let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
             ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
         }
-        HostFailure::LocalError(reply) | HostFailure::LoginFailed(reply) => {
+        HostFailure::LocalError(reply) | HostFailure::Unproved(reply) | HostFailure::LoginFailed(reply) => {
             ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
         }
         HostFailure::Unreachable(reply) | HostFailure::TlsFailed(reply) => ConnectFailure {
@@ -143,8 +147,12 @@ async fn open_session_with(
 ) -> Result<Box<RemoteConnection>, HostFailure> {
     let client = &config.client;
     if client.credentials.is_some() && !may_log_in(config, peer) {
-        let why = "it must prove its name by TLS first, which this transport does not demand (tls = \"verified\")";
+        let why = "this host need not prove its name by TLS first (tls = \"verified\")";
         return Err(login_failure(why.to_owned(), config, peer));
+    }
+    if *peer.tls() != HostTls::Transport {
+        let greeted = start_session(config, with_required_tls(client), peer, slow_detector).await;
+        return greeted.map_err(|failure| failure.with_policy(peer));
     }
     if is_implicit_tls(config, peer) {
         // There is no clear text to fall back to.
@@ -162,9 +170,10 @@ async fn open_session_with(
     }
 }
 
-/// Whether this host proves enough to get a login. Nobody's certificate is verified yet.
-fn may_log_in(config: &RemoteDeliveryConfig, _peer: &RemotePeer) -> bool {
-    config.logins.as_ref().is_none_or(|logins| logins.security != LoginSecurity::Verified)
+/// Whether this host proves enough to get a login.
+fn may_log_in(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> bool {
+    let is_verified = matches!(peer.tls(), HostTls::Verified(_) | HostTls::Dane(_));
+    is_verified || config.logins.as_ref().is_none_or(|logins| logins.security != LoginSecurity::Verified)
 }
 
 /// Whether a connection to this host uses TLS from its first byte.
@@ -176,6 +185,36 @@ fn is_implicit_tls(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> bool {
 
 fn without_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
     Arc::new(client::SmtpClientConfig { tls: TlsPolicy::Never, ..config.clone() })
+}
+
+fn with_required_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
+    Arc::new(client::SmtpClientConfig { tls: TlsPolicy::Required, ..config.clone() })
+}
+
+impl HostFailure {
+    /// The same failure at a host that must prove something. A transport that demands it does so for
+    /// all mail of the next hop; any other policy is that of a destination.
+    fn with_policy(self, peer: &RemotePeer) -> HostFailure {
+        let HostFailure::TlsFailed(mut reply) = self else { return self };
+        reply.text = format!("{} (TLS: {})", reply.text, peer.tls()).into();
+        match peer.tls() {
+            HostTls::Verified(verified) if verified.by == VerifiedBy::Transport => HostFailure::TlsFailed(reply),
+            _ => HostFailure::Unproved(reply),
+        }
+    }
+}
+
+/// The TLS client for what the host must prove.
+fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
+    match peer.tls() {
+        HostTls::Transport | HostTls::Encrypted => {
+            config.tls_client.clone().ok_or_else(|| "TLS is not available".to_owned())
+        }
+        HostTls::Verified(verified) => {
+            TlsClient::verified(&config.trusted_roots, verified.names.clone()).map_err(|error| error.to_string())
+        }
+        HostTls::Dane(policy) => Ok(TlsClient::dane(policy.clone())),
+    }
 }
 
 /// Connects, and runs the session until it is ready for a message.
@@ -198,11 +237,9 @@ async fn start_session(
         match dialogue.next_event(None, slow_detector).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
-                let tls_client = config.tls_client.as_ref();
-                let tls_client = tls_client.ok_or_else(|| {
-                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: no trusted certificates")))
-                })?;
-                let secured = dialogue.start_tls(tls_client, handshake_time, slow_detector).await;
+                let tls_client = tls_client_for(config, peer)
+                    .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}"))))?;
+                let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
                 dialogue = secured.map_err(|error| {
                     HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
                 })?;
@@ -226,8 +263,8 @@ async fn secured(
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<OutboundConnection, HostFailure> {
     let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
-    let Some(tls_client) = &config.tls_client else { return Err(failed("no trusted certificates".to_owned())) };
-    let handshake = outbound.start_tls(tls_client, peer.host(), Instant::now() + timeout);
+    let tls_client = tls_client_for(config, peer).map_err(&failed)?;
+    let handshake = outbound.start_tls(&tls_client, server_name(peer), Instant::now() + timeout);
     slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
 }
 
@@ -263,10 +300,15 @@ fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &Re
         CloseReason::Shutdown(reply) | CloseReason::Refused { stage: SmtpStage::Banner | SmtpStage::Hello, reply } => {
             HostFailure::Refused(reply)
         }
+        CloseReason::Refused { stage: stage @ SmtpStage::StartTls, reply } => {
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
+        }
         CloseReason::Refused { stage, reply } => {
             HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
         }
-        CloseReason::Lacks(lack) => HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {lack}"))),
+        CloseReason::Lacks(MissingCapability::StartTls) => {
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", MissingCapability::StartTls)))
+        }
         CloseReason::Ended(SmtpStage::StartTls) => {
             HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", close_reason(&closed))))
         }
@@ -305,7 +347,7 @@ mod tests {
     #[test]
     fn what_we_lack_is_not_held_against_the_next_hop() {
         let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
-        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint }));
+        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint, tls: HostTls::Transport }));
         let contact = |errnos: &[Errno]| {
             let failures = errnos.iter().map(|errno| connect_failure(&io::Error::from(*errno), &peer));
             failures.fold(None, |so_far, failure| Some(merge_failure(so_far, failure, peer.clone()))).unwrap().feedback

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use mail::BodyError;
+use mail::{BodyError, HostTls, TlsProof};
 use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
 use protocol::sasl::Nonce;
 use protocol::smtp::client::{
@@ -146,7 +146,7 @@ impl RemoteConnection {
         slow_detector: &mut SlowDetector<'_>,
     ) -> io::Result<Box<RemoteConnection>> {
         let RemoteConnection { outbound, mut client, peer, block_time, slowest, transactions, .. } = *self;
-        let handshake = outbound.start_tls(tls_client, peer.host(), Instant::now() + timeout);
+        let handshake = outbound.start_tls(tls_client, server_name(&peer), Instant::now() + timeout);
         let outbound = slow_detector.watch(handshake).await?;
         client.handle_tls_established(steady_now());
         let asked_at = Instant::now();
@@ -168,6 +168,11 @@ impl RemoteConnection {
 
     pub(super) fn client(&self) -> &SmtpClient {
         &self.client
+    }
+
+    /// How the connection is protected.
+    pub(super) fn proof(&self) -> TlsProof {
+        if self.outbound.is_secure() { self.peer.tls().proof() } else { TlsProof::Clear }
     }
 
     /// Whether the session can take another message: it is ready, the server has read everything we
@@ -352,6 +357,14 @@ fn login_nonce() -> Option<Nonce> {
     let mut octets = [0; Nonce::OCTETS];
     getrandom(&mut octets, GetRandomFlags::empty()).ok().filter(|count| *count == octets.len())?;
     Some(Nonce::from_random(octets))
+}
+
+/// The name that the server is asked for (SNI).
+pub(super) fn server_name(peer: &RemotePeer) -> &str {
+    match peer.tls() {
+        HostTls::Dane(policy) => &policy.base_domain,
+        HostTls::Transport | HostTls::Encrypted | HostTls::Verified(_) => peer.host(),
+    }
 }
 
 fn is_past(moment: Option<Instant>) -> bool {

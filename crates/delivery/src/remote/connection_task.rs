@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use mail::{BodyError, BodyType, Outcome};
+use mail::{BodyError, BodyType, Outcome, TlsProof};
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
     TransactionRecipient,
@@ -55,7 +55,7 @@ async fn find_login<T: 'static>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<R
         Err(why) => {
             let outcome = Outcome::Deferred(outcome::login_failed_reply(why));
             let result = DeliveryResult::Outcomes(vec![outcome; task.recipients.len()]);
-            let end = TaskEnd { result, feedback: NextHopFeedback::Unknown, peer: None };
+            let end = TaskEnd { result, feedback: NextHopFeedback::Unknown, peer: None, proof: None };
             pool.report(RemoteEvent::Finished(end.into_result(*task)));
         }
     }
@@ -74,7 +74,7 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let kept = match kept {
             Some(kept)
                 if kept.is_reusable(messages_per_connection_max)
-                    && pool.add_idle(&hop, &slot, idle_connections_max) =>
+                    && pool.add_idle(&hop, &slot, kept.peer(), idle_connections_max) =>
             {
                 Some(kept)
             }
@@ -102,13 +102,14 @@ struct TaskEnd {
     result: DeliveryResult,
     feedback: NextHopFeedback,
     peer: Option<RemotePeer>,
+    proof: Option<TlsProof>,
 }
 
 impl TaskEnd {
     /// Releases the lease on the body.
     fn into_result<T>(self, task: RemoteTask<T>) -> RemoteTaskResult<T> {
-        let TaskEnd { result, feedback, peer } = self;
-        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer }
+        let TaskEnd { result, feedback, peer, proof } = self;
+        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer, proof }
     }
 }
 
@@ -156,16 +157,17 @@ impl<'a, T> TaskRun<'a, T> {
                     Ok(connection) => connection,
                     Err(unopened) => {
                         let result = self.fill_outcomes(unopened.outcome);
-                        return (TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer }, None);
+                        let end = TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer, proof: None };
+                        return (end, None);
                     }
                 },
             };
-            let peer = Some(connection.peer().clone());
+            let (peer, proof) = (Some(connection.peer().clone()), Some(connection.proof()));
             match self.run_transactions(&mut connection, is_used).await {
                 TransactionEnd::Ready if self.is_done() => {
                     let feedback = NextHopFeedback::Answered { slowest: connection.take_slowest() };
                     return (
-                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer },
+                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer, proof },
                         Some(connection),
                     );
                 }
@@ -173,11 +175,12 @@ impl<'a, T> TaskRun<'a, T> {
                 TransactionEnd::Stale => {}
                 TransactionEnd::Closed(feedback) => {
                     connection.close().await;
-                    return (TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer }, None);
+                    let result = DeliveryResult::Outcomes(self.outcomes);
+                    return (TaskEnd { result, feedback, peer, proof }, None);
                 }
                 TransactionEnd::Unsent(result, feedback) => {
                     let kept = Some(connection).filter(|connection| connection.client().is_ready());
-                    return (TaskEnd { result, feedback, peer }, kept);
+                    return (TaskEnd { result, feedback, peer, proof }, kept);
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA and CNAME, or `name ! fault`. A name without
+//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, TXT and TLSA, or `name ! fault`. A name
+//! with the line `name ! SIGNED` is in a signed zone: answers of such names only have the AD bit, if
+//! the query asks for it. A name without
 //! lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
 //! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
 //!
@@ -27,7 +29,7 @@ use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::{Edns, Metadata, ResponseCode};
-use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA};
+use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA, TLSA, TXT};
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
@@ -249,6 +251,9 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
+        let is_signed = |record: &Record| self.0.has_fault(&record.name, "SIGNED");
+        metadata.authentic_data =
+            request.metadata.authentic_data && !sections.answers.is_empty() && sections.answers.iter().all(is_signed);
         let none: [Record; 0] = [];
         let edns = Edns::new();
         let response = MessageResponseBuilder::new(&request.queries, is_bad_version.then_some(&edns)).build(
@@ -269,11 +274,18 @@ fn name(text: &str) -> Name {
 }
 
 fn rdata(fields: &[&str]) -> RData {
-    match fields {
+    match *fields {
         ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
+        ["TXT", ref words @ ..] => RData::TXT(TXT::new(vec![words.join(" ")])),
+        ["TLSA", usage, selector, matching, data] => {
+            let number = |text: &str| text.parse::<u8>().unwrap();
+            let octets = (0..data.len() / 2).map(|at| u8::from_str_radix(&data[2 * at..2 * at + 2], 16).unwrap());
+            let (usage, selector, matching) = (number(usage), number(selector), number(matching));
+            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), octets.collect()))
+        }
         ["CNAME", target] => RData::CNAME(CNAME(name(target))),
-        other => panic!("not record data: {other:?}"),
+        _ => panic!("not record data: {fields:?}"),
     }
 }
