@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dns::{AddressFamilies, DnsAnswer, Resolver};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
@@ -194,6 +194,9 @@ async fn read_body(response: Response<Incoming>) -> Result<Bytes, FetchError> {
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
     if !media_type.eq_ignore_ascii_case("text/plain") {
         return Err(FetchError::MediaType);
+    }
+    if response.body().size_hint().lower() > POLICY_OCTETS_MAX as u64 {
+        return Err(FetchError::TooLarge);
     }
     match Limited::new(response.into_body(), POLICY_OCTETS_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
