@@ -51,8 +51,8 @@ pub use secret::without_secrets;
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
-    MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, SmtpTransportSettings, TransportKind,
-    TransportSettings,
+    MailboxPathTableSettings, MaildirTransportSettings, QuotaSettings, RelayAuthSettings, RelayLoginSettings,
+    RelaySecretFile, SmtpTransportSettings, TransportKind, TransportSettings,
 };
 
 /// The kernel's limit for the path of a unix socket, without the final NUL.

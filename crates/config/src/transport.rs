@@ -5,13 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use delivery::remote::ConnectionConfig;
+use delivery::remote::{ConnectionConfig, LoginSecurity};
 use mailbox::LineEnds;
 use mailbox::quota::{OverQuotaAction, QuotaLimits};
+use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{CommandArgument, SmtpClientConfig};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, QueueConfig};
-use route::EndpointOptions;
+use route::{EndpointOptions, TlsDemand, TlsOptions};
 
 use super::{FixedHop, MaildirPathTemplate};
 
@@ -115,8 +116,15 @@ pub struct SmtpTransportSettings {
     pub next_hop: Option<FixedHop>,
     /// The default port of next hops, and which addresses of a host to use.
     pub endpoints: EndpointOptions,
-    /// The protocol: SMTP or LMTP, without a login.
+    /// The protocol: SMTP or LMTP. Its credentials come from `auth`.
     pub client: SmtpClientConfig,
+    /// The logins at its next hops, if it needs any.
+    pub auth: Option<RelayAuthSettings>,
+    /// What hosts must prove by TLS. With [`TlsDemand::Dane`] the name servers validate; with
+    /// [`TlsDemand::Verified`] the client requires TLS.
+    pub tls: TlsOptions,
+    /// The authorities that vouch for hosts; None: those of the system.
+    pub tls_ca_file: Option<PathBuf>,
     /// How connections are made, and how long they stay open.
     pub connections: ConnectionConfig,
     /// The limits of each next hop. `start` of the concurrency is never above `max`.
@@ -129,12 +137,55 @@ impl SmtpTransportSettings {
         SmtpTransportSettings {
             next_hop: None,
             endpoints: EndpointOptions { port: default_port(flavor), ..EndpointOptions::default() },
+            auth: None,
             client: SmtpClientConfig { chunking: true, ..SmtpClientConfig::new(flavor, helo_argument(helo)) },
+            tls: TlsOptions { demand: TlsDemand::Nothing, names: Vec::new(), mta_sts: flavor == MailProtocol::Smtp },
+            tls_ca_file: None,
             connections: ConnectionConfig::default(),
             limits: NextHopLimits {
                 recipients_per_attempt_max: Some(QueueConfig::default().recipients_per_attempt_max),
                 ..NextHopLimits::default()
             },
+        }
+    }
+}
+
+/// The logins at the next hops of a transport: `login`, `senders` or both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayAuthSettings {
+    /// The login for all mail without another one.
+    pub login: Option<RelayLoginSettings>,
+    /// The table of logins by sender address or domain: `user:password`.
+    pub senders: Option<Box<str>>,
+    /// The mechanisms for passwords, the preferred one first; at least one.
+    pub mechanisms: Vec<LoginMechanism>,
+    /// What a connection must be like before a login is sent.
+    pub security: LoginSecurity,
+}
+
+/// One login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayLoginSettings {
+    /// The user name.
+    pub user: Box<str>,
+    /// The file with the password or token.
+    pub secret: RelaySecretFile,
+}
+
+/// A file with the secret of a login, readable by `user`. It is read again when it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelaySecretFile {
+    /// A password, in its first line.
+    Password(PathBuf),
+    /// An access token for XOAUTH2, in its first line.
+    Token(PathBuf),
+}
+
+impl RelaySecretFile {
+    /// Where it is.
+    pub fn path(&self) -> &PathBuf {
+        match self {
+            RelaySecretFile::Password(path) | RelaySecretFile::Token(path) => path,
         }
     }
 }

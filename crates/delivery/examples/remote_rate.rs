@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use delivery::DeliveryResult;
 use delivery::remote::{NextHop, NextHopAddress, RemoteDelivery, RemoteDeliveryConfig, RemoteEvent, RemoteTask};
 use mail::{
-    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
+    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, HostTls, Outcome, QueueId, Recipient,
+    SpoolId,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
@@ -51,7 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         tls: TlsPolicy::Never,
         ..client::SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("rate.example")?)
     };
-    let target = NextHopAddress { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address) };
+    let target =
+        NextHopAddress { host: "sink.example".into(), endpoint: net::Endpoint::Tcp(address), tls: HostTls::Transport };
     let mut config = RemoteDeliveryConfig::new(client);
     config.connections.sendfile_above = sendfile_above;
     let config = Arc::new(config);

@@ -24,8 +24,10 @@ mod connect;
 mod connection;
 mod connection_task;
 mod content;
+mod login;
 mod outcome;
 mod pool;
+mod seven_bit;
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -33,11 +35,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Body, Envelope, QueueId, Reply};
-use net::{Endpoint, TlsClient};
+use mail::{Body, Envelope, HostTls, QueueId, Reply, TlsProof};
+use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
 use crate::DeliveryResult;
+pub use login::{LoginFuture, LoginSecurity, LoginSource, RelayLogins};
 use pool::SmtpConnectionPool;
 
 /// The configuration of one transport.
@@ -45,10 +48,14 @@ use pool::SmtpConnectionPool;
 pub struct RemoteDeliveryConfig {
     /// The protocol and its timeouts.
     pub client: Arc<client::SmtpClientConfig>,
-    /// The trusted certificates. Without them there is no TLS.
+    /// TLS for hosts that need not prove who they are. Without it there is no TLS with them.
     pub tls_client: Option<TlsClient>,
+    /// The authorities for hosts that must have a verified certificate ([`HostTls::Verified`]).
+    pub trusted_roots: TrustedRoots,
     /// How connections are made and used.
     pub connections: ConnectionConfig,
+    /// The logins at its next hops, if it needs any.
+    pub logins: Option<RelayLogins>,
     /// A server that takes longer than this for one reply is reported as slow:
     /// [`RemoteEvent::Slow`].
     pub slow_after: Duration,
@@ -61,6 +68,9 @@ pub struct ConnectionConfig {
     pub source_v4: Option<Ipv4Addr>,
     /// The local address for connections to IPv6 addresses.
     pub source_v6: Option<Ipv6Addr>,
+    /// Whether connections use TLS from their first byte (RFC 8314 section 3.3). None: those to port
+    /// 465, unless the transport never uses TLS.
+    pub implicit_tls: Option<bool>,
     /// The timeout for connecting to each address.
     pub connect_timeout: Duration,
     /// How long a connection may stay idle.
@@ -74,6 +84,21 @@ pub struct ConnectionConfig {
     /// How many addresses one task tries. If a next hop has more, later tasks try the others, and
     /// the best ones again.
     pub addresses_tried_max: usize,
+    /// How 8-bit messages are sent to servers without 8BITMIME.
+    pub eight_bit: EightBitPolicy,
+}
+
+/// What becomes of a message with 8-bit octets that a server does not accept, as it lacks 8BITMIME
+/// (RFC 6152 section 3). Messages that need SMTPUTF8 are never converted, and notices never bounce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EightBitPolicy {
+    /// It is converted to 7 bits ([`protocol::mime::seven_bit`]).
+    #[default]
+    Convert,
+    /// It is sent as it is.
+    Send,
+    /// It bounces.
+    Bounce,
 }
 
 impl RemoteDeliveryConfig {
@@ -82,7 +107,9 @@ impl RemoteDeliveryConfig {
         RemoteDeliveryConfig {
             client: Arc::new(client),
             tls_client: None,
+            trusted_roots: TrustedRoots::of_system(),
             connections: ConnectionConfig::default(),
+            logins: None,
             slow_after: Duration::from_secs(10),
         }
     }
@@ -93,6 +120,7 @@ impl Default for ConnectionConfig {
         ConnectionConfig {
             source_v4: None,
             source_v6: None,
+            implicit_tls: None,
             connect_timeout: Duration::from_secs(30),
             idle_time_max: Duration::from_secs(5),
             idle_connections_max: 2000,
@@ -100,6 +128,7 @@ impl Default for ConnectionConfig {
             sendfile_above: Some(32 << 10),
             messages_per_connection_max: 1000,
             addresses_tried_max: 8,
+            eight_bit: EightBitPolicy::Convert,
         }
     }
 }
@@ -108,7 +137,8 @@ impl Default for ConnectionConfig {
 #[derive(Clone, Debug)]
 pub struct NextHop {
     /// Identifies the next hop: connections are reused for the same name and version of the
-    /// settings, which implies the same hosts.
+    /// settings, which implies the same hosts, and only if the host must prove the same
+    /// ([`NextHopAddress::tls`]).
     pub name: Arc<str>,
     /// Incremented when the settings change: connections opened with other settings are not reused.
     pub config_version: u32,
@@ -118,6 +148,13 @@ pub struct NextHop {
     pub config: Arc<RemoteDeliveryConfig>,
 }
 
+impl NextHop {
+    /// Whether mail for this next hop may go over a connection to that host.
+    fn allows(&self, peer: &RemotePeer) -> bool {
+        self.tiers.iter().flatten().any(|target| target.host == peer.0.host && target.tls == peer.0.tls)
+    }
+}
+
 /// One address of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopAddress {
@@ -125,6 +162,8 @@ pub struct NextHopAddress {
     pub host: Box<str>,
     /// Where it listens.
     pub endpoint: Endpoint,
+    /// What the host must prove.
+    pub tls: HostTls,
 }
 
 /// A message for some recipients of one next hop.
@@ -172,6 +211,8 @@ pub struct RemoteTaskResult<T> {
     pub feedback: NextHopFeedback,
     /// The host that answered, if any did.
     pub peer: Option<RemotePeer>,
+    /// How the connection to it was protected; None if no session was opened.
+    pub proof: Option<TlsProof>,
 }
 
 /// What an attempt says about its next hop.
@@ -207,6 +248,11 @@ impl RemotePeer {
     /// Where it listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
+    }
+
+    /// What it must prove.
+    pub fn tls(&self) -> &HostTls {
+        &self.0.tls
     }
 }
 

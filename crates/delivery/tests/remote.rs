@@ -5,8 +5,12 @@
 
 #[path = "remote/content.rs"]
 mod content;
+#[path = "remote/host_tls.rs"]
+mod host_tls;
 #[path = "remote/hostile.rs"]
 mod hostile;
+#[path = "remote/login.rs"]
+mod login;
 #[path = "remote/own_server.rs"]
 mod own_server;
 #[path = "remote/reuse.rs"]

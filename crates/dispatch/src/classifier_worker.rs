@@ -213,6 +213,7 @@ impl ClassifyCase {
                 ending: DeliveryResult::Outcomes(outcomes),
                 contact: ContactResult::Answered { slowest: Duration::ZERO },
                 peer: None,
+                proof: None,
             }]),
         }
     }

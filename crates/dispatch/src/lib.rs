@@ -42,7 +42,7 @@ use delivery::remote::NextHop;
 use load::AllowedDeliveries;
 use lookup::Table;
 use lookup::directory::RecipientDirectory;
-use mail::{MailEvent, Timestamp};
+use mail::{MailEvent, Timestamp, TlsProof};
 use parking_lot::Mutex;
 use queue::{ContactResult, DestinationId, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
@@ -123,6 +123,8 @@ struct EndedAttempt {
     contact: ContactResult,
     /// The host that answered.
     peer: Option<Box<str>>,
+    /// How the connection to it was protected.
+    proof: Option<TlsProof>,
 }
 
 /// A finished attempt with a verdict for each recipient.
@@ -135,6 +137,8 @@ struct AttemptOutcome {
     will_retry_until: Option<Timestamp>,
     /// The host that answered.
     peer: Option<Box<str>>,
+    /// How the connection to it was protected.
+    proof: Option<TlsProof>,
     /// The notice to the sender.
     submitted_notice: Option<SubmittedNotice>,
     /// Progress of the notice, which may take several tries.
@@ -415,6 +419,7 @@ impl SchedulerMsg {
                 ending: DeliveryResult::Damaged(what),
                 contact: ContactResult::Unknown,
                 peer: None,
+                proof: None,
             }]),
         }
     }

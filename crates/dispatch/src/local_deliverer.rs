@@ -203,7 +203,7 @@ impl LocalTaskContext {
             DeliveryResult::Outcomes(outcomes) => DeliveryResult::Outcomes(merge_outcomes(self.unresolved, outcomes)),
             damaged @ DeliveryResult::Damaged(_) => damaged,
         };
-        EndedAttempt { attempt: self.attempt, message: Some(self.message), ending, contact, peer: None }
+        EndedAttempt { attempt: self.attempt, message: Some(self.message), ending, contact, peer: None, proof: None }
     }
 }
 

@@ -108,10 +108,13 @@ fn mail_event(
     let transport = attempt_outcome.attempt.route.as_ref().map_or("none", |way| way.transport_name()).into();
     let relay = attempt_outcome.peer.clone();
     Some(match verdict.clone() {
-        RecipientVerdict::Delivered => MailEvent::Delivered { id, sender, recipient, transport, relay: None, delay },
+        RecipientVerdict::Delivered => {
+            MailEvent::Delivered { id, sender, recipient, transport, relay: None, tls: None, delay }
+        }
         RecipientVerdict::Relayed { reply, .. } => {
             let relay = Some((relay.unwrap_or_default(), reply));
-            MailEvent::Delivered { id, sender, recipient, transport, relay, delay }
+            let tls = attempt_outcome.proof;
+            MailEvent::Delivered { id, sender, recipient, transport, relay, tls, delay }
         }
         RecipientVerdict::Deferred { .. } if is_release(attempt_outcome) => MailEvent::Released { id, recipient },
         RecipientVerdict::Deferred { reason, until } => {

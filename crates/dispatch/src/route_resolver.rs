@@ -21,6 +21,7 @@ use route::{DomainPattern, NextHopHosts, RouteAnswer, Router};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::interval;
 
 use super::classifier::UNKNOWN_HOST;
 use super::delivery_route::DeliveryRoute;
@@ -34,6 +35,9 @@ const NO_ROUTE_HOP: &str = "nowhere";
 const HOST_UNKNOWN_HOP: &str = "unsorted";
 /// How long that answer is valid. It costs nothing and does not change.
 const HOST_UNKNOWN_VALID_FOR: Duration = Duration::from_secs(3600);
+
+/// How often policies are looked for that were not fetched for long.
+const POLICY_REFRESH_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// A request to the thread.
 pub(super) enum RouteRequest {
@@ -136,12 +140,21 @@ pub(super) fn start(
 
 async fn run(resolver: RouteResolver, mut requests: UnboundedReceiver<RouteRequest>) {
     let mut resolver = Rc::new(resolver);
-    while let Some(request) = requests.recv().await {
+    let mut refresh = interval(POLICY_REFRESH_INTERVAL);
+    loop {
+        let request = tokio::select! {
+            request = requests.recv() => request,
+            _ = refresh.tick() => {
+                drop(spawn_local(resolver.clone().refresh_policies()));
+                continue;
+            }
+        };
         match request {
-            RouteRequest::Resolve(question) => drop(spawn_local(resolver.clone().resolve(question))),
-            RouteRequest::Reconfigure(ways, edition) => {
+            Some(RouteRequest::Resolve(question)) => drop(spawn_local(resolver.clone().resolve(question))),
+            Some(RouteRequest::Reconfigure(ways, edition)) => {
                 resolver = Rc::new(RouteResolver { routing: ways, edition, scheduler: resolver.scheduler.clone() });
             }
+            None => return,
         }
     }
 }
@@ -171,6 +184,10 @@ impl RouterFactory {
 }
 
 impl RouteResolver {
+    async fn refresh_policies(self: Rc<Self>) {
+        self.routing.router.refresh_policies().await;
+    }
+
     async fn resolve(self: Rc<Self>, query: RouteQuery) {
         if query.name.split_once('!').is_some_and(|(host, _)| host == UNKNOWN_HOST) {
             return self.send_route(query.destination, host_unknown(), HOST_UNKNOWN_VALID_FOR, false);
@@ -244,8 +261,9 @@ fn targets(host: route::Host) -> impl Iterator<Item = NextHopAddress> {
         route::Endpoint::Tcp(address) => net::Endpoint::Tcp(address),
         route::Endpoint::Unix(path) => net::Endpoint::Unix(path),
     };
-    let name = host.name;
-    host.endpoints.into_iter().map(move |found| NextHopAddress { host: name.clone(), endpoint: endpoint(found) })
+    let route::Host { name, endpoints, tls } = host;
+    let target = move |found| NextHopAddress { host: name.clone(), endpoint: endpoint(found), tls: tls.clone() };
+    endpoints.into_iter().map(target)
 }
 
 fn no_route(outcome: Outcome) -> ResolvedRoute {

@@ -356,6 +356,7 @@ impl Scheduler {
             verdicts,
             will_retry_until: late_until,
             peer: None,
+            proof: None,
             submitted_notice: None,
             notice_progress: NoticeProgress::default(),
         }
@@ -371,7 +372,7 @@ impl Scheduler {
     }
 
     fn handle_ended(&mut self, ended: EndedAttempt) {
-        let EndedAttempt { mut attempt, message, ending, contact, peer } = ended;
+        let EndedAttempt { mut attempt, message, ending, contact, peer, proof } = ended;
         let now = now();
         self.queues.finish_contact(now, &mut attempt, contact);
         match ending {
@@ -379,7 +380,8 @@ impl Scheduler {
             DeliveryResult::Outcomes(outcomes) => {
                 let verdicts =
                     outcomes.into_iter().map(|outcome| self.queues.compute_verdict(now, &attempt, outcome)).collect();
-                self.newly_ended.push(AttemptOutcome { message, peer, ..self.attempt_outcome(now, attempt, verdicts) });
+                let outcome = self.attempt_outcome(now, attempt, verdicts);
+                self.newly_ended.push(AttemptOutcome { message, peer, proof, ..outcome });
             }
         }
     }

@@ -154,6 +154,7 @@ fn send_events(scheduler: &SchedulerHandle, reports: Vec<RemoteEvent<SmtpJobCont
                 ending: report.result,
                 contact: next_hop_feedback(report.feedback),
                 peer: report.peer.map(|peer| peer.to_string().into()),
+                proof: report.proof,
             }),
         }
     }

@@ -24,6 +24,8 @@ pub enum QueryType {
     Txt,
     /// The names of an address; see [`reverse_name`](crate::reverse_name).
     Ptr,
+    /// The name for which it is an alias.
+    Cname,
     /// The certificates of a service (RFC 6698).
     Tlsa,
 }
@@ -82,6 +84,7 @@ impl QueryType {
             QueryType::Aaaa => RecordType::AAAA,
             QueryType::Txt => RecordType::TXT,
             QueryType::Ptr => RecordType::PTR,
+            QueryType::Cname => RecordType::CNAME,
             QueryType::Tlsa => RecordType::TLSA,
         }
     }
@@ -102,6 +105,10 @@ impl DnsAnswer {
             QueryType::Txt => DnsAnswer::Texts(collect(records, TEXTS_MAX, text)),
             QueryType::Ptr => DnsAnswer::Names(collect(records, RECORDS_MAX, |data| match data {
                 RData::PTR(name) => host_name(&name.0),
+                _ => None,
+            })),
+            QueryType::Cname => DnsAnswer::Names(collect(records, 1, |data| match data {
+                RData::CNAME(name) => host_name(&name.0),
                 _ => None,
             })),
             QueryType::Tlsa => DnsAnswer::Tlsa(collect(records, RECORDS_MAX, tlsa_record)),

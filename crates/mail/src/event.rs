@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Address, LoggedHeader, QueueId, Reply, Timestamp, TlsInfo};
+use crate::{Address, LoggedHeader, QueueId, Reply, Timestamp, TlsInfo, TlsProof};
 
 /// An event in the life of a message or a session.
 #[derive(Clone, Debug)]
@@ -67,6 +67,8 @@ pub enum MailEvent {
         transport: Box<str>,
         /// The host that accepted it and its reply, if it was relayed.
         relay: Option<(Box<str>, Reply)>,
+        /// How the connection to that host was protected.
+        tls: Option<TlsProof>,
         /// The time since the message was accepted.
         delay: Duration,
     },

@@ -9,6 +9,7 @@ mod body;
 mod envelope;
 mod event;
 mod histogram;
+mod host_tls;
 mod id;
 mod logged_header;
 mod network;
@@ -27,6 +28,9 @@ pub use body::{Body, BodyError, BodyFlags, ByteSource};
 pub use envelope::{BodyType, ClientInfo, DsnNotify, DsnReturn, Envelope, Recipient};
 pub use event::{EventLog, LogLevel, MailEvent, OperatorLog, ServerLog};
 pub use histogram::{Histogram, HistogramRecorder};
+pub use host_tls::{
+    DaneMatching, DanePolicy, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsProof, VerifiedBy, VerifiedNames,
+};
 pub use id::{QueueId, QueueIdError, SpoolId};
 pub use logged_header::{LoggedHeader, find_logged_header};
 pub use network::{InvalidNetwork, Network, Networks};

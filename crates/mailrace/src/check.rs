@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::{
-    AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings, TableKind,
+    AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings,
+    RelayAuthSettings, TableKind, TransportKind,
 };
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
@@ -237,6 +238,12 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         BackendAccountSettings::Master { password_file, .. } => Some(password_file),
         BackendAccountSettings::User | BackendAccountSettings::UserUnchecked => None,
     };
+    let relays = relay_logins(&loaded.config).filter_map(|auth| auth.login.as_ref()).map(|login| login.secret.path());
+    let relay_tables = relay_logins(&loaded.config).filter_map(|auth| loaded.config.table(auth.senders.as_ref()?));
+    let relay_tables = relay_tables.filter_map(|table| match &table.kind {
+        TableKind::Text { path } | TableKind::Cdb { path } => Some(path),
+        _ => None,
+    });
     let logins = match loaded.config.auth.as_ref().map(|auth| &auth.source) {
         Some(AuthBackend::Passwords(name)) => loaded.config.table(name).map(|table| &table.kind),
         Some(AuthBackend::Bind(_)) | None => None,
@@ -246,12 +253,21 @@ fn readable_secret_warnings(loaded: &LoadedConfig) -> Vec<String> {
         _ => None,
     };
     let keys = loaded.config.certificates.iter().map(|certificate| (&certificate.files.key, "private key"));
-    let passwords = text.into_iter().chain(others).chain(master).map(|file| (file, "password"));
+    let passwords = text.into_iter().chain(others).chain(master).chain(relays).chain(relay_tables);
+    let passwords = passwords.map(|file| (file, "password"));
     let is_open = |(file, _): &(&PathBuf, _)| fs::metadata(file).is_ok_and(|about| about.mode() & 0o004 != 0);
     let warning = |(file, secret): (&PathBuf, _)| {
         format!("all local users can read {}, which contains a {secret}", file.display())
     };
     passwords.chain(keys).chain(stored).filter(is_open).map(warning).collect()
+}
+
+/// The logins of all transports.
+fn relay_logins(config: &Config) -> impl Iterator<Item = &RelayAuthSettings> {
+    config.transports.iter().filter_map(|transport| match &transport.kind {
+        TransportKind::Smtp(smtp) => smtp.auth.as_ref(),
+        TransportKind::Maildir(_) => None,
+    })
 }
 
 #[cfg(test)]

@@ -19,12 +19,14 @@ use filter::access::AccessRules;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
 use mail::{Address, LogLevel, OperatorLog, ServerLog};
-use net::{TlsClient, TlsServer, TlsServerError};
+use mta_sts::{FetchConfig, PolicyCache};
+use net::{TlsClient, TlsServer, TlsServerError, TrustedRoots};
 use nix::ifaddrs::getifaddrs;
 use protocol::sasl;
 use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
+use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
@@ -181,8 +183,8 @@ pub fn classifier_rules(config: &Config, tables: &OpenTables, queues: &queue::Sc
     }
 }
 
-/// The routing.
-pub fn routing_config(config: &Config) -> route::Config {
+/// The routing, with the MTA-STS policies of other domains.
+pub fn routing_config(config: &Config, sts_policies: Option<&Arc<PolicyCache>>) -> route::Config {
     let domain_route = |domain: &config::DomainSettings| route::DomainRoute {
         transport: domain.transport.clone(),
         next_hop: config.transport(&domain.transport).and_then(config::TransportSettings::next_hop).cloned(),
@@ -193,6 +195,8 @@ pub fn routing_config(config: &Config) -> route::Config {
     };
     let endpoint_options =
         |transport: &config::TransportSettings| Some((transport.name.clone(), smtp_of(transport)?.endpoints));
+    let tls_options =
+        |transport: &config::TransportSettings| Some((transport.name.clone(), smtp_of(transport)?.tls.clone()));
     route::Config {
         own_addresses: own_addresses(config),
         own_ports: config.listeners.iter().map(|listener| listener.address.port()).collect(),
@@ -202,6 +206,8 @@ pub fn routing_config(config: &Config) -> route::Config {
         domain_tables: config.domain_tables.iter().map(tabled).collect(),
         rules: config.routes.clone(),
         endpoint_options: config.transports.iter().filter_map(endpoint_options).collect(),
+        tls_options: config.transports.iter().filter_map(tls_options).collect(),
+        sts_policies: sts_policies.cloned(),
         ..route::Config::new(&config.hostname)
     }
 }
@@ -229,15 +235,18 @@ fn own_addresses(config: &Config) -> Vec<IpAddr> {
 }
 
 /// The transports.
-pub fn transports(config: &Config) -> Transports {
+pub fn transports(config: &Config, tables: &OpenTables) -> Transports {
     let slower_than = config.queues.iter().find_map(|queue| queue.adopt.as_ref()).map(|adopt| adopt.slower_than);
+    let system_roots = TrustedRoots::of_system();
     let transport_config = |transport: &config::TransportSettings| {
         let transport_config = match &transport.kind {
             TransportKind::Maildir(maildir) => {
                 let concurrency = maildir.concurrency.clone();
                 TransportConfig { remote: None, limits: NextHopLimits { concurrency, ..NextHopLimits::default() } }
             }
-            TransportKind::Smtp(smtp) => smtp_transport_config(smtp, slower_than.unwrap_or(Duration::MAX)),
+            TransportKind::Smtp(smtp) => {
+                smtp_transport_config(smtp, tables, slower_than.unwrap_or(Duration::MAX), &system_roots)
+            }
         };
         (transport.name.clone(), transport_config)
     };
@@ -247,15 +256,28 @@ pub fn transports(config: &Config) -> Transports {
     }
 }
 
-fn smtp_transport_config(smtp: &SmtpTransportSettings, slow_after: Duration) -> TransportConfig {
+fn smtp_transport_config(
+    smtp: &SmtpTransportSettings,
+    tables: &OpenTables,
+    slow_after: Duration,
+    system_roots: &TrustedRoots,
+) -> TransportConfig {
     let remote = RemoteDeliveryConfig {
         client: Arc::new(smtp.client.clone()),
-        // If TLS is required, any certificate is accepted: certificates are not verified yet.
         tls_client: Some(TlsClient::unverified()),
+        trusted_roots: smtp.tls_ca_file.as_deref().map_or_else(|| system_roots.clone(), TrustedRoots::in_file),
         connections: smtp.connections.clone(),
+        logins: smtp.auth.as_ref().map(|auth| relay_logins(auth, tables)),
         slow_after,
     };
     TransportConfig { remote: Some(Arc::new(remote)), limits: smtp.limits.clone() }
+}
+
+/// The MTA-STS policies, if any transport asks for them: those in use, or those in their folder.
+pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>) -> Option<Arc<PolicyCache>> {
+    let is_wanted = config.transports.iter().filter_map(smtp_of).any(|smtp| smtp.tls.mta_sts);
+    let new = || Arc::new(PolicyCache::new(&config.data_dir.join("mta-sts"), FetchConfig::default()));
+    is_wanted.then(|| before.cloned().unwrap_or_else(new))
 }
 
 /// Counts mailboxes, if any has a quota: the one in use, or a new one.
@@ -377,14 +399,15 @@ pub fn address_explainer(
     tables: &OpenTables,
     directory: Arc<RecipientDirectory>,
     queues: &queue::SchedulerConfig,
+    router_config: route::Config,
     quotas: Option<Arc<MailboxQuotaChecker>>,
 ) -> AddressExplainer {
     AddressExplainer {
         directory,
         rules: classifier_rules(config, tables, queues),
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
-        router_config: routing_config(config),
-        transports: transports(config),
+        router_config,
+        transports: transports(config, tables),
         quotas,
     }
 }

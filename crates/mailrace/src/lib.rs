@@ -29,6 +29,7 @@ pub mod manual;
 mod output;
 pub mod password;
 pub mod privileges;
+pub mod relay_logins;
 pub mod reload;
 pub mod report_command;
 pub mod retrieval_parts;

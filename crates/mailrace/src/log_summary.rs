@@ -150,6 +150,7 @@ mod tests {
             recipient: address(to),
             transport: "maildir".into(),
             relay: relay.map(|host| (host.into(), Reply::without_enhanced_code(250, "ok"))),
+            tls: None,
             delay: Duration::from_millis(delay_ms),
         }
     }

@@ -43,6 +43,7 @@ use intake::{CommitNotifier, IntakeContext};
 use lookup::Table;
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
+use mta_sts::PolicyCache;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use tokio::runtime::Runtime;
 
@@ -81,6 +82,8 @@ pub struct RunningServer {
     pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
+    /// The MTA-STS policies of other domains.
+    pub sts_policies: Option<Arc<PolicyCache>>,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
     /// What sessions of retrieval use.
@@ -113,6 +116,7 @@ struct PreparedReload {
     queues: queue::SchedulerConfig,
     access_rules: Option<Arc<AccessRules>>,
     quota_counter: Option<UsageCounter>,
+    sts_policies: Option<Arc<PolicyCache>>,
     policy: IntakeContextParts,
     retrieval: RetrievalParts,
     sockets: Vec<Arc<ListenerSocket>>,
@@ -180,6 +184,7 @@ impl RunningServer {
             queues: &self.queues,
             access_rules: self.access_rules.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
+            sts_policies: self.sts_policies.as_ref(),
             logins: self.intake.logins.as_ref(),
             retrieval: &self.retrieval,
         };
@@ -191,6 +196,7 @@ impl RunningServer {
             queues,
             access_rules,
             quota_counter,
+            sts_policies,
             dispatcher,
             intake,
             retrieval,
@@ -219,6 +225,7 @@ impl RunningServer {
             queues,
             access_rules,
             quota_counter,
+            sts_policies,
             policy: intake,
             retrieval,
             sockets,
@@ -241,6 +248,7 @@ impl RunningServer {
             queues,
             access_rules,
             quota_counter,
+            sts_policies,
             policy,
             mut retrieval,
             sockets,
@@ -294,6 +302,7 @@ impl RunningServer {
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
+        self.sts_policies = sts_policies;
         (self.intake, self.retrieval) = (intake, retrieval);
     }
 

@@ -15,6 +15,7 @@ use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
+use mta_sts::PolicyCache;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -42,6 +43,8 @@ pub struct ServerParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
+    /// The MTA-STS policies of other domains, if any transport asks for them.
+    pub sts_policies: Option<Arc<PolicyCache>>,
     /// What happens to messages after their commit.
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
@@ -68,6 +71,8 @@ pub struct PreviousParts<'a> {
     pub access_rules: Option<&'a AccessRules>,
     /// Its counter of mailboxes.
     pub quota_counter: Option<&'a UsageCounter>,
+    /// Its MTA-STS policies of other domains.
+    pub sts_policies: Option<&'a Arc<PolicyCache>>,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
     /// Its parts of retrieval.
@@ -103,7 +108,10 @@ impl ServerParts {
         let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
-        let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref());
+        let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies));
+        let router = from_config::routing_config(config, sts_policies.as_ref());
+        let dispatcher =
+            dispatcher_config(config, &tables, directory.clone(), &queues, router.clone(), quota_counter.as_ref());
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
@@ -126,13 +134,14 @@ impl ServerParts {
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
         let retrieval =
             RetrievalParts::build(config, Arc::new(mailboxes), sessions.reading, before_retrieval, problems)?;
-        let explainer = from_config::address_explainer(config, &tables, directory, &queues, quotas);
+        let explainer = from_config::address_explainer(config, &tables, directory, &queues, router, quotas);
         Ok(ServerParts {
             tables,
             dnsbl_lists,
             queues,
             access_rules,
             quota_counter,
+            sts_policies,
             dispatcher,
             intake,
             retrieval,
@@ -268,14 +277,15 @@ fn dispatcher_config(
     tables: &OpenTables,
     directory: Arc<RecipientDirectory>,
     queues: &queue::SchedulerConfig,
+    router: route::Config,
     quota_counter: Option<&UsageCounter>,
 ) -> DispatcherConfig {
     DispatcherConfig {
         directory,
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
-        router: from_config::routing_config(config),
-        transports: from_config::transports(config),
+        router,
+        transports: from_config::transports(config, tables),
         local_transports: from_config::local_transports(config, tables, quota_counter),
         notices: from_config::notice_config(config, random()),
         hostname: config.hostname.clone(),

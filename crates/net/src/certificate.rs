@@ -14,7 +14,9 @@ use std::time::SystemTime;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
+use sha2::{Digest, Sha256};
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
@@ -135,6 +137,13 @@ impl Certificate {
     /// The names it is presented for.
     pub fn names(&self) -> &[Box<str>] {
         &self.names
+    }
+
+    /// The SHA-256 digest of its public key with the algorithm, as in a TLSA record 3 1 1 (RFC 6698
+    /// section 2.1). None: the certificate is of a form that clients of DANE cannot use.
+    pub fn public_key_sha256(&self) -> Option<[u8; 32]> {
+        let own = ParsedCertificate::try_from(self.signer.cert.first()?).ok()?;
+        Some(Sha256::digest(&*own.subject_public_key_info()).into())
     }
 
     /// The end of its validity.

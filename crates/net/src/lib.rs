@@ -9,8 +9,10 @@
 
 mod body_read;
 mod certificate;
+mod certificate_chain;
 mod clock;
 mod connection_limits;
+mod dane;
 mod disk_read;
 mod drive;
 mod endpoint;
@@ -22,11 +24,13 @@ mod outbound;
 mod pipe_pool;
 mod proxy;
 mod server_stream;
+mod server_verifier;
 mod service;
 mod stop;
 mod tls_client;
 mod tls_handshakes;
 mod tls_server;
+mod trusted_roots;
 mod workers;
 
 pub use body_read::{is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
@@ -47,4 +51,5 @@ pub use stop::{StopReceiver, StopSender};
 pub use tls_client::TlsClient;
 pub use tls_handshakes::TlsHandshakeCounters;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
+pub use trusted_roots::{TrustedRoots, TrustedRootsError};
 pub use workers::{BoundListener, SessionWorkers, session_runtime};

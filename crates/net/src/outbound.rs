@@ -166,6 +166,11 @@ impl OutboundConnection {
         }
     }
 
+    /// Whether it uses TLS.
+    pub fn is_secure(&self) -> bool {
+        matches!(self.stream, OutboundStream::Secure(_))
+    }
+
     /// Whether [`OutboundConnection::poll_send_file`] is supported: over TCP in clear text. Bytes
     /// in a unix socket outlive a reset, and TLS must encrypt what it sends.
     pub fn supports_sendfile(&self) -> bool {

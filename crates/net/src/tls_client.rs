@@ -1,20 +1,26 @@
 //! The client side of TLS, for connections that we open; `tls_server` has the server side.
 //!
-//! A failed handshake gives an error in rustls's words, and the connection is unusable. So far
-//! every certificate is accepted ([`TlsClient::unverified`]), which suits benchmarks and gives no
-//! protection against an active attacker.
+//! A failed handshake gives an error in rustls's words, and the connection is unusable. A client
+//! that verifies nobody ([`TlsClient::unverified`]) protects against eavesdropping only. Others
+//! demand what [`ServerVerifier`] lists.
+//!
+//! Sessions are resumed only by clients that verify nobody: a resumed session proves what was
+//! demanded when it began, which may be less than what this connection demands.
 
 use std::io;
 use std::sync::Arc;
 
+use mail::DanePolicy;
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use crate::certificate_chain::PROVIDER;
+use crate::server_verifier::ServerVerifier;
+use crate::trusted_roots::{TrustedRoots, TrustedRootsError};
 
 /// A TLS connection to a server.
 pub(crate) type ClientTlsStream = TlsStream<TcpStream>;
@@ -34,68 +40,40 @@ impl TlsClient {
     /// eavesdropping, but not against an active attacker. Resumes sessions if the server offers it
     /// (RFC 8446 section 2.2).
     pub fn unverified() -> TlsClient {
-        TlsClient::without_verification(Resumption::default())
+        TlsClient::new(ServerVerifier::Unverified, Resumption::default())
     }
 
     /// The same, but every connection makes a full handshake.
     pub fn unverified_without_resumption() -> TlsClient {
-        TlsClient::without_verification(Resumption::disabled())
+        TlsClient::new(ServerVerifier::Unverified, Resumption::disabled())
     }
 
-    fn without_verification(resumption: Resumption) -> TlsClient {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider.clone())
+    /// Accepts a certificate of a trusted authority that has one of these names, with A-labels, or
+    /// addresses. Reads the authorities at the first call.
+    pub fn verified(roots: &TrustedRoots, names: Vec<Box<str>>) -> Result<TlsClient, TrustedRootsError> {
+        Ok(TlsClient::new(ServerVerifier::Named { roots: roots.load()?, names }, Resumption::disabled()))
+    }
+
+    /// Accepts a certificate that TLSA records name (RFC 7672 section 3).
+    pub fn dane(policy: Arc<DanePolicy>) -> TlsClient {
+        TlsClient::new(ServerVerifier::Dane(policy), Resumption::disabled())
+    }
+
+    fn new(verifier: ServerVerifier, resumption: Resumption) -> TlsClient {
+        let mut config = ClientConfig::builder_with_provider(PROVIDER.clone())
             .with_safe_default_protocol_versions()
             .expect("the provider supports TLS 1.2 and 1.3")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(NoServerVerification(provider)))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
         config.resumption = resumption;
         TlsClient(TlsConnector::from(Arc::new(config)))
     }
 
-    /// Performs the handshake. `name` is the server's name or address.
+    /// Performs the handshake. `name` is the server's name or address, for its choice of a
+    /// certificate (SNI).
     pub(crate) async fn handshake(&self, stream: TcpStream, name: &str) -> io::Result<ClientTlsStream> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         self.0.connect(name, stream).await
-    }
-}
-
-/// Accepts every certificate, but checks that the server has its key.
-#[derive(Debug)]
-struct NoServerVerification(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for NoServerVerification {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -1,5 +1,5 @@
 //! The server side of SASL (RFC 4422): authenticates clients, for protocols that have an AUTH
-//! command.
+//! command. [`client`] is the other side.
 //!
 //! An [`SaslExchange`] is one attempt of a client with one mechanism. Input from the client,
 //! decoded from base64, comes in by [`handle_response`](SaslExchange::handle_response);
@@ -35,6 +35,7 @@
 //! Token mechanisms (XOAUTH2, OAUTHBEARER) are not supported, and are refused like unknown
 //! mechanisms.
 
+pub mod client;
 mod encoding;
 mod mechanism;
 mod message;

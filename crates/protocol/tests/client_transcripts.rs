@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use client_transcript::{Event as Happening, Step, Transcript, duration};
 use mail::{BodyType, DsnNotify, DsnReturn, Timestamp};
+use protocol::sasl::Nonce;
+use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, DotStuffing, MailProtocol, RecipientOutcome, SmtpClient,
     SmtpClientConfig, SmtpClientEvent, SmtpClientOutput, SmtpCredentials, SmtpStage, Timeouts, TlsPolicy, Transaction,
@@ -77,7 +79,7 @@ impl<'a> Run<'a> {
         let mut run = Run {
             transcript,
             pace,
-            client: SmtpClient::new(Arc::new(config(transcript)), now),
+            client: client(transcript, now),
             now,
             octets_in: 0,
             window: None,
@@ -295,6 +297,17 @@ fn notify_value(name: &str) -> DsnNotify {
     }
 }
 
+fn client(transcript: &Transcript, now: Timestamp) -> SmtpClient {
+    let client = SmtpClient::new(Arc::new(config(transcript)), now).with_nonce(Nonce::from_random([7; Nonce::OCTETS]));
+    let is_implicit = transcript.settings.iter().any(|(name, value)| name == "tls" && value == "implicit");
+    if is_implicit { client.over_tls() } else { client }
+}
+
+fn mechanism(name: &str) -> LoginMechanism {
+    let known = LoginMechanism::WITH_PASSWORD.into_iter().find(|mechanism| mechanism.name() == name);
+    known.expect("a mechanism")
+}
+
 fn config(transcript: &Transcript) -> SmtpClientConfig {
     let mut config = SmtpClientConfig::new(MailProtocol::Smtp, CommandArgument::new("client.example").expect("a word"));
     config.timeouts = Timeouts::default();
@@ -304,11 +317,24 @@ fn config(transcript: &Transcript) -> SmtpClientConfig {
             ("flavor", "lmtp") => config.flavor = MailProtocol::Lmtp,
             ("tls", "never") => config.tls = TlsPolicy::Never,
             ("tls", "required") => config.tls = TlsPolicy::Required,
+            ("tls", "implicit") => {}
             ("pipelining", "off") => config.pipelining = false,
             ("chunking", "on") => config.chunking = true,
             ("login", login) => {
                 let (user, password) = login.split_once(' ').expect("a user and a password");
                 config.credentials = Some(SmtpCredentials::new(user, password).expect("valid credentials"));
+            }
+            ("token", login) => {
+                let (user, token) = login.split_once(' ').expect("a user and a token");
+                config.credentials = Some(SmtpCredentials::with_token(user, token).expect("valid credentials"));
+            }
+            ("mechanisms", names) => {
+                let mechanisms: Vec<LoginMechanism> = names.split(' ').map(mechanism).collect();
+                config.credentials = config.credentials.map(|login| login.restricted(&mechanisms, false));
+            }
+            ("login_tls", "required") => {
+                let mechanisms = [LoginMechanism::Plain];
+                config.credentials = config.credentials.map(|login| login.restricted(&mechanisms, true));
             }
             ("timeouts", _) => config.timeouts = Timeouts::uniform(span()),
             _ => panic!("{}.smtp: unknown setting {name} {value}", transcript.name),

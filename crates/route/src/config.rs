@@ -3,11 +3,16 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dns::{AddressFamilies, ResolverConfig, to_ascii};
+use mta_sts::PolicyCache;
 
-use crate::{FixedHop, RouteRule};
+use crate::{FixedHop, RouteRule, TlsOptions};
+
+/// The TLS options of a transport without any.
+static NO_DEMANDS: TlsOptions = TlsOptions::NONE;
 
 /// The configuration of a [`Router`](crate::Router).
 #[derive(Clone, Debug)]
@@ -37,6 +42,10 @@ pub struct Config {
     pub mail_host_transport: Box<str>,
     /// How each transport connects, by name; a missing one has the defaults.
     pub endpoint_options: HashMap<Box<str>, EndpointOptions>,
+    /// What each transport demands of hosts by TLS, by name; a missing one demands nothing.
+    pub tls_options: HashMap<Box<str>, TlsOptions>,
+    /// The MTA-STS policies of other domains. None: they are not asked for.
+    pub sts_policies: Option<Arc<PolicyCache>>,
 }
 
 impl Config {
@@ -55,6 +64,8 @@ impl Config {
             transport: "smtp".into(),
             mail_host_transport: "smtp".into(),
             endpoint_options: HashMap::new(),
+            tls_options: HashMap::new(),
+            sts_policies: None,
         }
     }
 
@@ -65,6 +76,11 @@ impl Config {
         self.hostname = ascii(self.hostname);
         self.domains = self.domains.into_iter().map(|(name, home)| (ascii(name), home)).collect();
         self
+    }
+
+    /// What a transport demands of hosts by TLS.
+    pub(crate) fn tls_options_for(&self, transport: &str) -> &TlsOptions {
+        self.tls_options.get(transport).unwrap_or(&NO_DEMANDS)
     }
 
     /// How a transport connects.

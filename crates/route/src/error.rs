@@ -17,6 +17,8 @@ pub(crate) enum RouteError {
     NullMx,
     /// None of its MX hosts has an address at the moment.
     HostsWithoutAddress,
+    /// No host with an address meets the TLS policy; the first of them, and why.
+    TlsPolicy(Box<str>),
     /// None of its MX hosts had an address in as many lookups as are required to fail.
     HostsStayWithoutAddress,
     /// The best MX host is this host, but the domain is not local.
@@ -39,7 +41,7 @@ impl RouteError {
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             RouteError::DnsUnavailable(_) | RouteError::HostsWithoutAddress | RouteError::BadMailHost(_) => false,
-            RouteError::BadNextHop { .. } | RouteError::TableUnavailable(_) => false,
+            RouteError::BadNextHop { .. } | RouteError::TableUnavailable(_) | RouteError::TlsPolicy(_) => false,
             RouteError::NoSuchDomain | RouteError::NoAddress | RouteError::NullMx | RouteError::Loop => true,
             RouteError::HostsStayWithoutAddress | RouteError::UnreachableAddress(_) | RouteError::NotADomain => true,
         }
@@ -50,7 +52,10 @@ impl RouteError {
     pub(crate) fn is_transient(&self) -> bool {
         matches!(
             self,
-            RouteError::DnsUnavailable(_) | RouteError::HostsWithoutAddress | RouteError::TableUnavailable(_)
+            RouteError::DnsUnavailable(_)
+                | RouteError::HostsWithoutAddress
+                | RouteError::TableUnavailable(_)
+                | RouteError::TlsPolicy(_)
         )
     }
 
@@ -77,6 +82,7 @@ impl RouteError {
             RouteError::Loop => (554, 4, 6),
             RouteError::BadMailHost(_) | RouteError::BadNextHop { .. } => (554, 3, 5),
             RouteError::TableUnavailable(_) => (554, 3, 0),
+            RouteError::TlsPolicy(_) => (554, 7, 5),
         }
     }
 
@@ -99,6 +105,7 @@ impl RouteError {
                 format!("Table '{table}' has an invalid next hop for {name}: '{text}'")
             }
             RouteError::TableUnavailable(why) => format!("Cannot look up the route of {name}: {why}"),
+            RouteError::TlsPolicy(why) => format!("No mail host of {name} meets its TLS policy: {why}"),
             RouteError::BadMailHost(host) => format!("The directory names an invalid mail host: '{host}'"),
         };
         // A reply is a single line, and this text may come from a name server.

@@ -9,12 +9,13 @@
 //!    section).
 //! 4. The next hop is named after all remaining hosts, including those without a known address, so
 //!    that the name does not depend on lookup failures.
-//! 5. Hosts without addresses are dropped, as are addresses beyond
+//! 5. Each host gets its TLS policy ([`crate::host_tls`]); one that cannot meet it is dropped.
+//! 6. Hosts without addresses are dropped, as are addresses beyond
 //!    [`EndpointOptions::addresses_max`]. `0.0.0.0` and `::` do not count as addresses.
 //!
 //! If the DNS denies an address for every MX host, mail is deferred for a few lookups and then
-//! fails ([`crate::MissingAddressPolicy`]). If the lookup of one of them fails, mail
-//! is deferred.
+//! fails ([`crate::MissingAddressPolicy`]). If the lookup of one of them fails, or none meets its
+//! TLS policy, mail is deferred.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,9 +23,12 @@ use std::time::Instant;
 
 use dns::{AddressFamilies, CachedAnswer, DnsAnswer, MxHost, QueryType};
 use futures_util::future::join_all;
+use mail::HostTls;
 
+use crate::candidate_host::{CandidateHost, HostOrigin, HostParams};
 use crate::config::EndpointOptions;
 use crate::error::RouteError;
+use crate::host_tls::TlsDecision;
 use crate::{Endpoint, Host, NextHopHosts, Router};
 
 /// The hosts, or why there are none, and when that expires.
@@ -43,33 +47,23 @@ struct HostSetLookup {
     is_backup: bool,
 }
 
-/// How hosts are looked up and reached.
-pub(crate) struct HostParams<'a> {
-    pub(crate) transport: &'a str,
-    pub(crate) options: EndpointOptions,
-    /// Whether the hosts may include this one; true if a foreign zone names them.
-    pub(crate) may_loop: bool,
-}
-
-/// A host of the set.
-struct CandidateHost<'a> {
-    mx_host: &'a MxHost,
-    /// Its addresses in the DNS; None until they are looked up.
-    answer: Option<DnsAnswer>,
-}
-
 impl Router {
     /// The MX hosts of a domain.
     pub(crate) async fn lookup_mx(&self, domain: &str, params: &HostParams<'_>) -> HostLookup {
-        let CachedAnswer { answer, expires_at, .. } = self.resolver.lookup(domain, QueryType::Mx).await;
+        let CachedAnswer { answer, expires_at, authenticated } = self.resolver.lookup(domain, QueryType::Mx).await;
         let error = match answer {
-            DnsAnswer::MxHosts(mx_hosts) => return self.lookup_mx_hosts(domain, &mx_hosts, params, expires_at).await,
+            DnsAnswer::MxHosts(mx_hosts) => {
+                let origin = HostOrigin { domain: Some(domain), authenticated };
+                return self.lookup_mx_hosts(&mx_hosts, params, origin, expires_at).await;
+            }
             DnsAnswer::NullMx => RouteError::NullMx,
             DnsAnswer::NoSuchName => RouteError::NoSuchDomain,
             DnsAnswer::Unanswered(why) => RouteError::DnsUnavailable(why),
             _ => {
                 self.missing_addresses.reset(domain);
-                return self.lookup_host(domain, params, expires_at).await;
+                // Without MX records, the host has the name of the domain.
+                let origin = HostOrigin { domain: Some(domain), authenticated: true };
+                return self.lookup_host(domain, params, origin, expires_at).await;
             }
         };
         self.missing_addresses.reset(domain);
@@ -79,13 +73,14 @@ impl Router {
     /// Fails mail for hosts that stay without addresses.
     async fn lookup_mx_hosts(
         &self,
-        domain: &str,
         mx_hosts: &[MxHost],
         params: &HostParams<'_>,
+        origin: HostOrigin<'_>,
         expires_at: Instant,
     ) -> HostLookup {
         let HostSetLookup { mut lookup, last_expiry: last, is_backup } =
-            self.lookup_host_set(mx_hosts, params, expires_at).await;
+            self.lookup_host_set(mx_hosts, params, origin, expires_at).await;
+        let domain = origin.domain.unwrap_or_default();
         match lookup.result {
             // The address of a better host may be missing while it is offline; a backup MX keeps
             // its mail.
@@ -100,9 +95,15 @@ impl Router {
     }
 
     /// The addresses of one host.
-    pub(crate) async fn lookup_host(&self, name: &str, params: &HostParams<'_>, expires_at: Instant) -> HostLookup {
+    pub(crate) async fn lookup_host(
+        &self,
+        name: &str,
+        params: &HostParams<'_>,
+        origin: HostOrigin<'_>,
+        expires_at: Instant,
+    ) -> HostLookup {
         let itself = [MxHost { preference: 0, name: name.into() }];
-        let HostSetLookup { mut lookup, .. } = self.lookup_host_set(&itself, params, expires_at).await;
+        let HostSetLookup { mut lookup, .. } = self.lookup_host_set(&itself, params, origin, expires_at).await;
         if lookup.result == Err(RouteError::HostsWithoutAddress) {
             lookup.result = Err(RouteError::NoAddress);
         }
@@ -114,16 +115,23 @@ impl Router {
         &self,
         mx_hosts: &[MxHost],
         params: &HostParams<'_>,
+        origin: HostOrigin<'_>,
         expires_at: Instant,
     ) -> HostSetLookup {
         let mut candidates = sorted_by_preference(mx_hosts);
-        let (expires_at, last) = self.lookup_addresses(&mut candidates, params.options.families, expires_at).await;
+        let (sts, (expires_at, last)) = tokio::join!(
+            self.lookup_sts_policy(params.tls, origin),
+            self.lookup_addresses(&mut candidates, params.options.families, expires_at)
+        );
         let loops = params.may_loop && self.remove_own_host(&mut candidates, params.options.port);
+        let TlsDecision { notes, expires_at: tls_expiry } = self.decide_tls(&mut candidates, params, origin, sts).await;
+        let expires_at = tls_expiry.map_or(expires_at, |at| at.min(expires_at));
         let result = match tiers(&candidates, params.options) {
             tiers if !tiers.is_empty() => Ok(NextHopHosts {
                 transport: params.transport.into(),
                 next_hop: self.next_hop_names.name_for(params.transport, host_names(&candidates, params.options.port)),
                 tiers,
+                tls_notes: notes,
             }),
             _ if loops && candidates.is_empty() => Err(RouteError::Loop),
             _ => Err(no_address_error(&candidates)),
@@ -146,6 +154,7 @@ impl Router {
             for (candidate, addresses) in block.iter_mut().zip(answers) {
                 (first, last) = (first.min(addresses.first_expiry), last.max(addresses.last_expiry));
                 candidate.answer = Some(addresses.answer);
+                candidate.authenticated = addresses.authenticated;
             }
         }
         (first, last)
@@ -175,22 +184,15 @@ impl Router {
     }
 }
 
-impl CandidateHost<'_> {
-    fn addresses(&self) -> &[IpAddr] {
-        match &self.answer {
-            Some(DnsAnswer::Addresses(addresses)) => addresses,
-            _ => &[],
-        }
-    }
-}
-
 /// Best first, each name once; equal hosts in the order of the answer.
 fn sorted_by_preference(mx_hosts: &[MxHost]) -> Vec<CandidateHost<'_>> {
     let mut sorted: Vec<&MxHost> = mx_hosts.iter().collect();
     sorted.sort_by_key(|exchanger| exchanger.preference);
     let mut seen = HashSet::new();
     sorted.retain(|exchanger| seen.insert(&exchanger.name));
-    sorted.into_iter().map(|exchanger| CandidateHost { mx_host: exchanger, answer: None }).collect()
+    let candidate =
+        |mx_host| CandidateHost { mx_host, answer: None, authenticated: false, tls: Ok(HostTls::Transport) };
+    sorted.into_iter().map(candidate).collect()
 }
 
 fn host_names(candidates: &[CandidateHost<'_>], port: u16) -> Vec<String> {
@@ -210,7 +212,8 @@ fn host(candidate: &CandidateHost<'_>, port: u16, remaining: &mut usize) -> Opti
     let addresses = candidate.addresses().iter().filter(|address| !is_unspecified(**address)).take(*remaining);
     let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
     *remaining -= endpoints.len();
-    (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints })
+    let tls = candidate.tls.clone().ok()?;
+    (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints, tls })
 }
 
 /// Whether it is the unspecified address (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
@@ -218,8 +221,13 @@ pub(crate) fn is_unspecified(address: IpAddr) -> bool {
     address.to_canonical().is_unspecified()
 }
 
-/// Why no host has an address. If a lookup failed, there may still be one.
+/// Why no host can be used: none meets its TLS policy, or none has an address. If a lookup failed,
+/// there may still be one.
 fn no_address_error(candidates: &[CandidateHost<'_>]) -> RouteError {
+    let excluded = candidates.iter().find_map(|candidate| Some((candidate.name(), candidate.tls.as_ref().err()?)));
+    if let Some((host, why)) = excluded {
+        return RouteError::TlsPolicy(format!("{host}: {why}").into());
+    }
     let unanswered = candidates.iter().find_map(|candidate| match &candidate.answer {
         Some(DnsAnswer::Unanswered(why)) => Some(RouteError::DnsUnavailable(why.clone())),
         _ => None,

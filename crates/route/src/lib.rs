@@ -14,16 +14,19 @@
 //! | `[192.0.2.1]`         | this address (RFC 5321 section 4.1.3)                               |
 //! | anything else         | its MX hosts, or else its own addresses (RFC 5321 section 5.1)      |
 
+mod candidate_host;
 mod config;
 mod configured_route;
 mod destination;
 mod error;
 mod fixed_hop;
+mod host_tls;
 mod hosts;
 mod missing_addresses;
 mod next_hop_name;
 mod rule;
 mod tables;
+mod tls_options;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,15 +35,17 @@ use std::time::{Duration, Instant};
 
 use dns::{NameServersError, Resolver};
 use lookup::Table;
-use mail::Reply;
+use mail::{HostTls, Reply};
 
 pub use config::{Config, DomainRoute, DomainTableRoute, EndpointOptions, MissingAddressPolicy};
 pub use fixed_hop::{FixedHop, FixedHopError};
 pub use rule::{DomainPattern, DomainPatternError, RouteRule};
+pub use tls_options::{TlsDemand, TlsOptions};
 
+use candidate_host::{HostOrigin, HostParams};
 use configured_route::RouteTarget;
 use error::RouteError;
-use hosts::{HostLookup, HostParams, is_unspecified};
+use hosts::{HostLookup, is_unspecified};
 use missing_addresses::MissingAddressTracker;
 use next_hop_name::NextHopNames;
 use tables::RouteTables;
@@ -49,7 +54,7 @@ use tables::RouteTables;
 /// queries run.
 pub struct Router {
     config: Config,
-    resolver: Resolver,
+    resolver: Arc<Resolver>,
     next_hop_names: NextHopNames,
     tables: RouteTables,
     missing_addresses: MissingAddressTracker,
@@ -95,6 +100,9 @@ pub struct NextHopHosts {
     /// The hosts that have addresses, best first; those in one tier are equal, in no particular
     /// order. There is at least one tier, and no tier is empty.
     pub tiers: Vec<Vec<Host>>,
+    /// What people should know of the TLS policies of these hosts: the MTA-STS policy, and hosts
+    /// that were left out.
+    pub tls_notes: Vec<Box<str>>,
 }
 
 /// A host that accepts mail.
@@ -104,6 +112,8 @@ pub struct Host {
     pub name: Box<str>,
     /// Where it listens; at least one.
     pub endpoints: Vec<Endpoint>,
+    /// What it must prove before mail goes to it.
+    pub tls: HostTls,
 }
 
 /// Where a host listens.
@@ -123,7 +133,7 @@ impl Router {
         let absences = MissingAddressTracker::new(config.missing_addresses);
         Ok(Router {
             config: config.with_ascii_names(),
-            resolver: dns,
+            resolver: Arc::new(dns),
             next_hop_names: NextHopNames::default(),
             tables: RouteTables::default(),
             missing_addresses: absences,
@@ -138,8 +148,9 @@ impl Router {
     /// Resolves `destination`: a domain, an address literal in brackets, or `host!domain` if
     /// another host stores the mailbox.
     ///
-    /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32. Each
-    /// takes at most [`dns::QueryConfig::total_timeout`], plus the wait for other queries.
+    /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32; with DANE
+    /// two or three more for their TLSA records. An MTA-STS policy that is not known yet is fetched
+    /// within [`mta_sts::FETCH_TIME_MAX`]. Each query takes at most [`dns::QueryConfig::total_timeout`], plus the wait for other queries.
     pub async fn route(&self, destination: &str) -> Route {
         let configured = self.configured_route(destination).await;
         let mut route = self.resolve_target(&configured.target, destination).await;
@@ -147,6 +158,13 @@ impl Router {
             route.valid_for = route.valid_for.min(self.config.table_ttl);
         }
         route
+    }
+
+    /// Fetches MTA-STS policies again that would expire while no mail is sent. Takes long.
+    pub async fn refresh_policies(&self) {
+        if let Some(policies) = &self.config.sts_policies {
+            policies.refresh_due(&self.resolver).await;
+        }
     }
 
     async fn resolve_target(&self, target: &RouteTarget<'_>, destination: &str) -> Route {
@@ -194,7 +212,8 @@ impl Router {
         Ok(match hop {
             FixedHop::Host { name, port } => {
                 let params = HostParams { may_loop: false, ..self.host_params(transport, *port) };
-                self.lookup_host(name, &params, self.max_ttl_end()).await
+                let origin = HostOrigin { domain: None, authenticated: true };
+                self.lookup_host(name, &params, origin, self.max_ttl_end()).await
             }
             FixedHop::Address { address, port } => {
                 let port = port.unwrap_or(self.config.endpoint_options_for(transport).port);
@@ -219,20 +238,24 @@ impl Router {
 
     fn address_hosts(&self, address: SocketAddr, transport: &str) -> NextHopHosts {
         let next_hop = self.next_hop_names.name_for(transport, vec![address.to_string()]);
-        one_host(transport, next_hop, address.ip().to_string(), Endpoint::Tcp(address))
+        let (name, tls) = (address.ip().to_string(), self.config.tls_options_for(transport));
+        let tls = tls.for_address(&name);
+        one_host(transport, next_hop, Host { name: name.into(), endpoints: vec![Endpoint::Tcp(address)], tls })
     }
 
     fn socket_hosts(&self, path: &Path, transport: &str) -> NextHopHosts {
         let name = path.display().to_string();
         let next_hop = self.next_hop_names.name_for(transport, vec![format!("unix:{name}")]);
-        one_host(transport, next_hop, name, Endpoint::Unix(path.into()))
+        let endpoints = vec![Endpoint::Unix(path.into())];
+        one_host(transport, next_hop, Host { name: name.into(), endpoints, tls: HostTls::Transport })
     }
 
-    fn host_params<'a>(&self, transport: &'a str, port: Option<u16>) -> HostParams<'a> {
+    fn host_params<'a>(&'a self, transport: &'a str, port: Option<u16>) -> HostParams<'a> {
         let options = self.config.endpoint_options_for(transport);
         HostParams {
             transport,
             options: EndpointOptions { port: port.unwrap_or(options.port), ..options },
+            tls: self.config.tls_options_for(transport),
             may_loop: true,
         }
     }
@@ -252,7 +275,6 @@ impl Router {
     }
 }
 
-fn one_host(transport: &str, next_hop: Box<str>, name: String, endpoint: Endpoint) -> NextHopHosts {
-    let host = Host { name: name.into(), endpoints: vec![endpoint] };
-    NextHopHosts { transport: transport.into(), next_hop, tiers: vec![vec![host]] }
+fn one_host(transport: &str, next_hop: Box<str>, host: Host) -> NextHopHosts {
+    NextHopHosts { transport: transport.into(), next_hop, tiers: vec![vec![host]], tls_notes: Vec::new() }
 }

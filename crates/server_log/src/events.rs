@@ -77,7 +77,7 @@ impl MailEventKind {
                 "message_id",
                 "subject",
             ],
-            MailEventKind::Delivered => &["id", "from", "to", "transport", "relay", "reply", "delay_ms"],
+            MailEventKind::Delivered => &["id", "from", "to", "transport", "relay", "reply", "tls", "delay_ms"],
             MailEventKind::Deferred => &["id", "from", "to", "transport", "relay", "until", "reason"],
             MailEventKind::Bounced => &["id", "from", "to", "transport", "relay", "bounce", "reason"],
             MailEventKind::Discarded => &["id", "client", "helo", "from", "check"],

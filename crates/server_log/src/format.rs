@@ -109,13 +109,14 @@ fn write_fields(writer: &mut LogLineWriter<'_>, event: &MailEvent) {
             writer.client(client.as_ref(), helo);
             writer.text("reason", reason);
         }
-        MailEvent::Delivered { id, sender, recipient, transport, relay, delay } => {
+        MailEvent::Delivered { id, sender, recipient, transport, relay, tls, delay } => {
             writer.recipient(id, sender.as_ref(), recipient);
             writer.text("transport", transport);
             if let Some((host, reply)) = relay {
                 writer.text("relay", host);
                 writer.text("reply", &reply.to_string());
             }
+            writer.optional("tls", tls.as_ref());
             writer.number("delay_ms", u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
         }
         MailEvent::Deferred { id, sender, recipient, transport, relay, reason, until } => {
@@ -283,7 +284,7 @@ fn is_word(value: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use mail::{EnhancedCode, LoggedHeader, Reply, SpoolId, TlsInfo};
+    use mail::{EnhancedCode, LoggedHeader, Reply, SpoolId, TlsInfo, TlsProof};
     use proptest::prelude::*;
 
     use super::*;
@@ -355,6 +356,7 @@ mod tests {
                 recipient: "\"b b\"@example.org".parse().unwrap(),
                 transport: "maildir".into(),
                 relay: None,
+                tls: None,
                 delay: Duration::from_millis(1234),
             },
             MailEvent::Delivered {
@@ -363,6 +365,7 @@ mod tests {
                 recipient: bob.clone(),
                 transport: transport.clone(),
                 relay: host().map(|host| (host, Reply::without_enhanced_code(250, "ok \u{1b}[2J"))),
+                tls: Some(TlsProof::Dane),
                 delay: Duration::from_millis(56),
             },
             MailEvent::Deferred {

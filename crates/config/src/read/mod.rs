@@ -7,11 +7,13 @@ mod auth;
 mod domains;
 mod limits;
 mod queues;
+mod relay_auth;
 mod retrieval;
 mod routing;
 mod storage;
 mod tables;
 mod tls;
+mod transport_tls;
 mod transports;
 
 use std::collections::HashMap;
@@ -66,11 +68,12 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let limits = limits::limits(&mut document);
     let mut load = limits::load(&mut document);
     let (tables, table_names) = tables::tables(&mut document, &data_dir);
-    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
+    let (dns, missing_addresses) = routing::dns(&mut document);
+    let validating = dns.query.validating;
+    let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname, validating);
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
-    let (dns, missing_addresses) = routing::dns(&mut document);
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
     let inputs = ListenerInputs { has_certificate, logins, http: &http, pop3: &pop3, data_dir: &data_dir };
     let listeners = listeners(&mut document, &inputs);

@@ -4,15 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use delivery::remote::ConnectionConfig;
+use delivery::remote::{ConnectionConfig, EightBitPolicy};
 use dns::AddressFamilies;
 use mailbox::LineEnds;
 use mailbox::quota::{OverQuotaAction, QuotaLimits};
 use protocol::smtp::MailProtocol;
-use protocol::smtp::client::{SmtpClientConfig, Timeouts, TlsPolicy};
+use protocol::smtp::client::{SmtpClientConfig, Timeouts};
 use queue::{ConcurrencyFeedback, ConcurrencyPolicy, NextHopLimits, ProbePolicy};
-use route::EndpointOptions;
+use route::{EndpointOptions, TlsDemand};
 
+use super::relay_auth::relay_auth;
+use super::transport_tls::transport_tls;
 use super::{fill_path, read_waits, take_reference};
 use crate::section::{Keywords, Section};
 use crate::transport::helo_argument;
@@ -54,6 +56,7 @@ pub(super) fn transports(
     tables: &[String],
     data_dir: &Path,
     hostname: &str,
+    validating: bool,
 ) -> TransportSections {
     let (names, mut sound) =
         (vec![TransportSettings::MAILDIR.to_owned(), TransportSettings::SMTP.to_owned()], Vec::new());
@@ -61,12 +64,16 @@ pub(super) fn transports(
         name: TransportSettings::MAILDIR.into(),
         kind: TransportKind::Maildir(MaildirTransportSettings::with_data_dir(data_dir)),
     });
-    let smtp = SmtpTransportSettings::new(MailProtocol::Smtp, hostname);
+    let mut smtp = SmtpTransportSettings::new(MailProtocol::Smtp, hostname);
+    if validating {
+        smtp.tls.demand = TlsDemand::Dane;
+    }
     sound.push(TransportSettings { name: TransportSettings::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
     let mut transports = TransportSections { valid: sound, names };
+    let context = TransportContext { tables, data_dir, hostname, validating };
     for (name, section) in document.named_sections("transport") {
         let name = name.into_inner();
-        let kind = transport_kind(section, &name, tables, data_dir, hostname);
+        let kind = transport_kind(section, &name, context);
         match (transports.valid.iter_mut().find(|transport| *transport.name == *name), kind) {
             (Some(built_in), Some(kind)) => built_in.kind = kind,
             (None, Some(kind)) => transports.valid.push(TransportSettings { name: (*name).into(), kind }),
@@ -79,14 +86,18 @@ pub(super) fn transports(
     transports
 }
 
+/// What transports need to know of other settings.
+#[derive(Clone, Copy)]
+struct TransportContext<'a> {
+    tables: &'a [String],
+    data_dir: &'a Path,
+    hostname: &'a str,
+    /// The name servers validate with DNSSEC.
+    validating: bool,
+}
+
 /// None if the type is invalid: then the other keys cannot be checked.
-fn transport_kind(
-    mut section: Section<'_, '_>,
-    name: &str,
-    tables: &[String],
-    data_dir: &Path,
-    hostname: &str,
-) -> Option<TransportKind> {
+fn transport_kind(mut section: Section<'_, '_>, name: &str, context: TransportContext<'_>) -> Option<TransportKind> {
     let kind = match name {
         TransportSettings::MAILDIR => section.choice("type", &ONLY_MAILDIR).unwrap_or(Type::Maildir),
         TransportSettings::SMTP => section.choice("type", &ONLY_SMTP).unwrap_or(Type::Network(MailProtocol::Smtp)),
@@ -96,8 +107,8 @@ fn transport_kind(
         })?,
     };
     Some(match kind {
-        Type::Maildir => TransportKind::Maildir(maildir(section, tables, data_dir)),
-        Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, hostname))),
+        Type::Maildir => TransportKind::Maildir(maildir(section, context.tables, context.data_dir)),
+        Type::Network(flavor) => TransportKind::Smtp(Box::new(smtp(section, flavor, context))),
     })
 }
 
@@ -185,8 +196,12 @@ fn concurrency(mut section: Section<'_, '_>, defaults: ConcurrencyPolicy, most: 
     }
 }
 
-const TLS: Keywords<TlsPolicy> = Keywords {
-    supported: &[("never", TlsPolicy::Never), ("offered", TlsPolicy::Offered), ("required", TlsPolicy::Required)],
+const EIGHT_BIT: Keywords<EightBitPolicy> = Keywords {
+    supported: &[
+        ("convert", EightBitPolicy::Convert),
+        ("send", EightBitPolicy::Send),
+        ("bounce", EightBitPolicy::Bounce),
+    ],
     planned: &[],
 };
 const FAMILIES: Keywords<AddressFamilies> = Keywords {
@@ -194,13 +209,15 @@ const FAMILIES: Keywords<AddressFamilies> = Keywords {
     planned: &[],
 };
 
-fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> SmtpTransportSettings {
-    let defaults = SmtpTransportSettings::new(flavor, hostname);
+fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, context: TransportContext<'_>) -> SmtpTransportSettings {
+    let defaults = SmtpTransportSettings::new(flavor, context.hostname);
+    let tls = transport_tls(&mut section, flavor, context.validating, context.data_dir);
     let (timeouts, connect_timeout) = match section.section("timeouts") {
         None => (defaults.client.timeouts, defaults.connections.connect_timeout),
         Some(section) => timeouts(section, defaults.client.timeouts, defaults.connections.connect_timeout),
     };
-    let client = SmtpClientConfig { timeouts, ..defaults.client };
+    let client = SmtpClientConfig { timeouts, tls: tls.policy, ..defaults.client };
+    let client = client_config(&mut section, client);
     let connections = ConnectionConfig { connect_timeout, ..defaults.connections };
     SmtpTransportSettings {
         next_hop: section.take("next_hop", &value_kind::NEXT_HOP),
@@ -209,7 +226,10 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> S
             families: section.choice("families", &FAMILIES).unwrap_or(defaults.endpoints.families),
             ..defaults.endpoints
         },
-        client: client_config(&mut section, client),
+        auth: relay_auth(&mut section, &tls, context.tables, context.data_dir),
+        client,
+        tls: tls.options,
+        tls_ca_file: tls.ca_file,
         connections: connection_config(&mut section, connections),
         limits: next_hop_limits(&mut section, defaults.limits),
     }
@@ -218,7 +238,6 @@ fn smtp(mut section: Section<'_, '_>, flavor: MailProtocol, hostname: &str) -> S
 fn client_config(section: &mut Section<'_, '_>, defaults: SmtpClientConfig) -> SmtpClientConfig {
     SmtpClientConfig {
         helo: section.take("helo", &value_kind::HOST).map_or(defaults.helo, |host| helo_argument(&host)),
-        tls: section.choice("tls", &TLS).unwrap_or(defaults.tls),
         pipelining: section.take_or("pipelining", &value_kind::FLAG, defaults.pipelining),
         chunking: section.take_or("chunking", &value_kind::FLAG, defaults.chunking),
         ..defaults
@@ -230,6 +249,7 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
     ConnectionConfig {
         source_v4,
         source_v6,
+        implicit_tls: section.take("implicit_tls", &value_kind::FLAG),
         idle_time_max: section.take_or("idle", &value_kind::DURATION_OR_ZERO, defaults.idle_time_max),
         idle_connections_max: section.take_or(
             "idle_connections",
@@ -243,6 +263,7 @@ fn connection_config(section: &mut Section<'_, '_>, defaults: ConnectionConfig) 
             defaults.messages_per_connection_max,
         ),
         addresses_tried_max: section.take_or("addresses_tried", &ValueKind::COUNT, defaults.addresses_tried_max),
+        eight_bit: section.choice("eight_bit", &EIGHT_BIT).unwrap_or(defaults.eight_bit),
         ..defaults
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lookup::Table;
 use lookup::directory::{AddressResolution, MailboxLocation, RecipientDirectory};
-use mail::{Address, Timestamp};
+use mail::{Address, HostTls, Timestamp};
 use queue::{BlockReason, NextHopLimits, NextHopView, QueueNumber, Queues};
 use route::{Endpoint, Host, NextHopHosts, Route, RouteAnswer, Router};
 use serde::{Deserialize, Serialize};
@@ -218,6 +218,7 @@ impl AddressExplainer {
                 for (place, tier) in (1..).zip(&hosts.tiers) {
                     tier.iter().try_for_each(|host| writeln!(out, "    {place}. {}", host_line(host)))?;
                 }
+                hosts.tls_notes.iter().try_for_each(|note| writeln!(out, "  tls: {note}"))?;
                 self.write_limits(&hosts.transport, Some(hosts), out)
             }
             RouteAnswer::Defer(reply) => writeln!(out, "  route: unknown now, mail waits: {reply}"),
@@ -366,7 +367,11 @@ fn host_line(host: &Host) -> String {
         Endpoint::Tcp(address) => address.to_string(),
         Endpoint::Unix(path) => format!("unix:{}", path.display()),
     };
-    format!("{}: {}", host.name, host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", "))
+    let endpoints = host.endpoints.iter().map(endpoint).collect::<Vec<_>>().join(", ");
+    match &host.tls {
+        HostTls::Transport => format!("{}: {endpoints}", host.name),
+        tls => format!("{}: {endpoints}; TLS: {tls}", host.name),
+    }
 }
 
 fn limits_text(limits: &NextHopLimits) -> String {
@@ -547,8 +552,12 @@ mod tests {
         let mut sample = sample::queues();
         let refused = Reply::new(451, EnhancedCode(4, 4, 1), "connection refused");
         sample.queues.finish_contact(NOW, &mut sample.attempt, ContactResult::Failed(refused.clone()));
-        let hosts =
-            NextHopHosts { transport: "smtp".into(), next_hop: "smtp:mx.here!d.example".into(), tiers: Vec::new() };
+        let hosts = NextHopHosts {
+            transport: "smtp".into(),
+            next_hop: "smtp:mx.here!d.example".into(),
+            tiers: Vec::new(),
+            tls_notes: Vec::new(),
+        };
         let recipient = RecipientRoute {
             address: "joe@new.example".parse().unwrap(),
             destination: "new.example".into(),

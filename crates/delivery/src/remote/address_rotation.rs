@@ -112,6 +112,7 @@ mod tests {
     use std::collections::HashSet;
     use std::net::SocketAddr;
 
+    use mail::HostTls;
     use net::Endpoint;
     use protocol::smtp::client;
 
@@ -122,6 +123,7 @@ mod tests {
         NextHopAddress {
             host: format!("mx{number:03}").into(),
             endpoint: Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], number))),
+            tls: HostTls::Transport,
         }
     }
 
@@ -198,6 +200,7 @@ mod tests {
         let target = |host, number| NextHopAddress {
             host: format!("mx{host:03}").into(),
             endpoint: Endpoint::Tcp(address(host, number)),
+            tls: HostTls::Transport,
         };
         let equals = (0..10).flat_map(|host| (0..8).map(move |number| target(host, number))).collect();
         let (hop, rotation) = (NextHop { tiers: vec![equals], ..hop(&[], 8) }, AddressRotation::default());

@@ -5,25 +5,33 @@
 //! | event | next step |
 //! |---|---|
 //! | no connection, lost, silent, not SMTP | next host |
+//! | login refused, or not possible | next host; says nothing about the next hop if senders have logins of their own |
 //! | out of files, memory or ports here | next host; says nothing about the next hop |
 //! | session refused, 4xx or 5xx | next host |
 //! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
+//! | the host does not prove what it must ([`HostTls`]) | next host; says nothing about the next hop |
 //! | no hosts left | failed only if all were tried and all refused with 5xx |
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use mail::{EnhancedCode, Outcome, Reply};
-use net::{Endpoint, OutboundConnection};
-use protocol::smtp::client::{self, CloseReason, SmtpClientEvent, SmtpStage, TlsPolicy};
+use mail::{EnhancedCode, HostTls, Outcome, Reply, VerifiedBy};
+use net::{Endpoint, OutboundConnection, TlsClient};
+use protocol::smtp::client::{
+    self, CloseReason, MissingCapability, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation, TlsPolicy,
+};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
 use super::address_rotation::{AddressChoice, AddressRotation};
-use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason};
-use super::outcome::{local_error_reply, lost_reply, tls_failed_reply, unreachable_reply};
-use super::{NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason, server_name};
+use super::outcome::{local_error_reply, login_failed_reply, lost_reply, tls_failed_reply, unreachable_reply};
+use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+
+/// Where servers speak TLS from the first byte (RFC 8314 section 3.3).
+const SUBMISSIONS_PORT: u16 = 465;
 
 /// Why no session could be opened.
 #[derive(Debug)]
@@ -43,6 +51,11 @@ enum HostFailure {
     Refused(Reply),
     /// The TLS handshake failed.
     TlsFailed(Reply),
+    /// It refused the login of one sender.
+    LoginFailed(Reply),
+    /// It does not prove what the policy of the destination demands. Other destinations may demand
+    /// less of the same host, so this is not held against the next hop.
+    Unproved(Reply),
     /// It was not contacted: a resource is missing on this host.
     LocalError(Reply),
 }
@@ -104,7 +117,7 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
             let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
             ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
         }
-        HostFailure::LocalError(reply) => {
+        HostFailure::LocalError(reply) | HostFailure::Unproved(reply) | HostFailure::LoginFailed(reply) => {
             ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
         }
         HostFailure::Unreachable(reply) | HostFailure::TlsFailed(reply) => ConnectFailure {
@@ -133,6 +146,18 @@ async fn open_session_with(
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<Box<RemoteConnection>, HostFailure> {
     let client = &config.client;
+    if client.credentials.is_some() && !may_log_in(config, peer) {
+        let why = "this host need not prove its name by TLS first (tls = \"verified\")";
+        return Err(login_failure(why.to_owned(), config, peer));
+    }
+    if *peer.tls() != HostTls::Transport {
+        let greeted = start_session(config, with_required_tls(client), peer, slow_detector).await;
+        return greeted.map_err(|failure| failure.with_policy(peer));
+    }
+    if is_implicit_tls(config, peer) {
+        // There is no clear text to fall back to.
+        return start_session(config, client.clone(), peer, slow_detector).await;
+    }
     let has_tls = config.tls_client.is_some() && matches!(peer.endpoint(), Endpoint::Tcp(_));
     if client.tls == TlsPolicy::Offered && !has_tls {
         return start_session(config, without_tls(client), peer, slow_detector).await;
@@ -145,8 +170,51 @@ async fn open_session_with(
     }
 }
 
+/// Whether this host proves enough to get a login.
+fn may_log_in(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> bool {
+    let is_verified = matches!(peer.tls(), HostTls::Verified(_) | HostTls::Dane(_));
+    is_verified || config.logins.as_ref().is_none_or(|logins| logins.security != LoginSecurity::Verified)
+}
+
+/// Whether a connection to this host uses TLS from its first byte.
+fn is_implicit_tls(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> bool {
+    let is_submissions = matches!(peer.endpoint(), Endpoint::Tcp(address) if address.port() == SUBMISSIONS_PORT);
+    let wanted = config.connections.implicit_tls.unwrap_or(is_submissions && config.tls_client.is_some());
+    wanted && config.client.tls != TlsPolicy::Never
+}
+
 fn without_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
     Arc::new(client::SmtpClientConfig { tls: TlsPolicy::Never, ..config.clone() })
+}
+
+fn with_required_tls(config: &client::SmtpClientConfig) -> Arc<client::SmtpClientConfig> {
+    Arc::new(client::SmtpClientConfig { tls: TlsPolicy::Required, ..config.clone() })
+}
+
+impl HostFailure {
+    /// The same failure at a host that must prove something. A transport that demands it does so for
+    /// all mail of the next hop; any other policy is that of a destination.
+    fn with_policy(self, peer: &RemotePeer) -> HostFailure {
+        let HostFailure::TlsFailed(mut reply) = self else { return self };
+        reply.text = format!("{} (TLS: {})", reply.text, peer.tls()).into();
+        match peer.tls() {
+            HostTls::Verified(verified) if verified.by == VerifiedBy::Transport => HostFailure::TlsFailed(reply),
+            _ => HostFailure::Unproved(reply),
+        }
+    }
+}
+
+/// The TLS client for what the host must prove.
+fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
+    match peer.tls() {
+        HostTls::Transport | HostTls::Encrypted => {
+            config.tls_client.clone().ok_or_else(|| "TLS is not available".to_owned())
+        }
+        HostTls::Verified(verified) => {
+            TlsClient::verified(&config.trusted_roots, verified.names.clone()).map_err(|error| error.to_string())
+        }
+        HostTls::Dane(policy) => Ok(TlsClient::dane(policy.clone())),
+    }
 }
 
 /// Connects, and runs the session until it is ready for a message.
@@ -159,28 +227,45 @@ async fn start_session(
     let handshake_time = client.timeouts.command;
     let outbound = slow_detector.watch(connect(config, peer.endpoint())).await;
     let outbound = outbound.map_err(|error| connect_failure(&error, peer))?;
-    let mut dialogue = RemoteConnection::new(outbound, client, peer.clone());
+    let is_implicit = is_implicit_tls(config, peer);
+    let outbound = match is_implicit {
+        true => secured(config, outbound, peer, handshake_time, slow_detector).await?,
+        false => outbound,
+    };
+    let mut dialogue = RemoteConnection::new(outbound, client, peer.clone(), is_implicit);
     loop {
         match dialogue.next_event(None, slow_detector).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
-                let tls_client = config.tls_client.as_ref();
-                let tls_client = tls_client.ok_or_else(|| {
-                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: no trusted certificates")))
-                })?;
-                let secured = dialogue.start_tls(tls_client, handshake_time, slow_detector).await;
+                let tls_client = tls_client_for(config, peer)
+                    .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}"))))?;
+                let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
                 dialogue = secured.map_err(|error| {
                     HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
                 })?;
             }
             ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
                 dialogue.close().await;
-                return Err(session_failure(closed, peer));
+                return Err(session_failure(closed, config, peer));
             }
             ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_))
             | ConnectionEvent::Damaged(_) => {}
         }
     }
+}
+
+/// Implicit TLS: the handshake comes first.
+async fn secured(
+    config: &RemoteDeliveryConfig,
+    outbound: OutboundConnection,
+    peer: &RemotePeer,
+    timeout: Duration,
+    slow_detector: &mut SlowDetector<'_>,
+) -> Result<OutboundConnection, HostFailure> {
+    let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
+    let tls_client = tls_client_for(config, peer).map_err(&failed)?;
+    let handshake = outbound.start_tls(&tls_client, server_name(peer), Instant::now() + timeout);
+    slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
 }
 
 async fn connect(config: &RemoteDeliveryConfig, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
@@ -203,16 +288,27 @@ fn connect_failure(error: &io::Error, peer: &RemotePeer) -> HostFailure {
     }
 }
 
-fn session_failure(closed: CloseReason, peer: &RemotePeer) -> HostFailure {
+fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
     match closed {
+        CloseReason::Refused { stage: SmtpStage::Auth, reply } => login_failure(reply.to_string(), config, peer),
+        CloseReason::Lacks(lack @ (MissingCapability::LoginTls | MissingCapability::Mechanism { .. })) => {
+            login_failure(lack.to_string(), config, peer)
+        }
+        CloseReason::ProtocolViolation(violation @ SmtpViolation::Login(_)) => {
+            login_failure(violation.to_string(), config, peer)
+        }
         CloseReason::Shutdown(reply) | CloseReason::Refused { stage: SmtpStage::Banner | SmtpStage::Hello, reply } => {
             HostFailure::Refused(reply)
         }
-        // A wrong password is not the fault of the message.
+        CloseReason::Refused { stage: stage @ SmtpStage::StartTls, reply } => {
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
+        }
         CloseReason::Refused { stage, reply } => {
             HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
         }
-        CloseReason::Lacks(lack) => HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {lack}"))),
+        CloseReason::Lacks(MissingCapability::StartTls) => {
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", MissingCapability::StartTls)))
+        }
         CloseReason::Ended(SmtpStage::StartTls) => {
             HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", close_reason(&closed))))
         }
@@ -231,6 +327,18 @@ fn without_errno(error: &io::Error) -> String {
     }
 }
 
+/// A login that fails is not the fault of the message. If each sender has a login of its own, it is
+/// not that of the next hop either; otherwise nothing can be sent there, and one attempt at a time
+/// shows when that changes.
+fn login_failure(why: String, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
+    let user = config.client.credentials.as_ref().map_or("", SmtpCredentials::user);
+    let reply = login_failed_reply(format!("{peer}: login as {user:?}: {why}"));
+    match &config.logins {
+        Some(logins) if logins.source.depends_on_sender() => HostFailure::LoginFailed(reply),
+        _ => HostFailure::Unreachable(reply),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::NextHopAddress;
@@ -239,7 +347,7 @@ mod tests {
     #[test]
     fn what_we_lack_is_not_held_against_the_next_hop() {
         let endpoint = Endpoint::Tcp(SocketAddr::from(([192, 0, 2, 1], 25)));
-        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint }));
+        let peer = RemotePeer(Arc::new(NextHopAddress { host: "mx".into(), endpoint, tls: HostTls::Transport }));
         let contact = |errnos: &[Errno]| {
             let failures = errnos.iter().map(|errno| connect_failure(&io::Error::from(*errno), &peer));
             failures.fold(None, |so_far, failure| Some(merge_failure(so_far, failure, peer.clone()))).unwrap().feedback

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use mail::BodyError;
+use mail::{BodyError, HostTls, TlsProof};
 use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
+use protocol::sasl::Nonce;
 use protocol::smtp::client::{
     BeginTransactionError, CloseReason, DotStuffing, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::time::{Instant, sleep};
 
 use super::RemotePeer;
@@ -107,10 +109,22 @@ impl<'a> SlowDetector<'a> {
 }
 
 impl RemoteConnection {
-    /// Starts the session on a new connection.
-    pub(super) fn new(outbound: OutboundConnection, config: Arc<SmtpClientConfig>, peer: RemotePeer) -> Box<Self> {
+    /// Starts the session on a new connection, which may have TLS already.
+    pub(super) fn new(
+        outbound: OutboundConnection,
+        config: Arc<SmtpClientConfig>,
+        peer: RemotePeer,
+        is_secure: bool,
+    ) -> Box<Self> {
         let block_time = config.timeouts.block;
-        let client = SmtpClient::new(config, steady_now());
+        let nonce = config.credentials.is_some().then(login_nonce).flatten();
+        let mut client = SmtpClient::new(config, steady_now());
+        if let Some(nonce) = nonce {
+            client = client.with_nonce(nonce);
+        }
+        if is_secure {
+            client = client.over_tls();
+        }
         let (asked_at, slowest) = (Instant::now(), Duration::ZERO);
         Box::new(RemoteConnection {
             outbound,
@@ -132,7 +146,7 @@ impl RemoteConnection {
         slow_detector: &mut SlowDetector<'_>,
     ) -> io::Result<Box<RemoteConnection>> {
         let RemoteConnection { outbound, mut client, peer, block_time, slowest, transactions, .. } = *self;
-        let handshake = outbound.start_tls(tls_client, peer.host(), Instant::now() + timeout);
+        let handshake = outbound.start_tls(tls_client, server_name(&peer), Instant::now() + timeout);
         let outbound = slow_detector.watch(handshake).await?;
         client.handle_tls_established(steady_now());
         let asked_at = Instant::now();
@@ -154,6 +168,11 @@ impl RemoteConnection {
 
     pub(super) fn client(&self) -> &SmtpClient {
         &self.client
+    }
+
+    /// How the connection is protected.
+    pub(super) fn proof(&self) -> TlsProof {
+        if self.outbound.is_secure() { self.peer.tls().proof() } else { TlsProof::Clear }
     }
 
     /// Whether the session can take another message: it is ready, the server has read everything we
@@ -330,6 +349,21 @@ impl RemoteConnection {
         if !self.client.output().is_empty() {
             poll_fn(|context| Poll::Ready(self.poll_send(None, context).is_ready())).await;
         }
+    }
+}
+
+/// None if the system gives no random numbers: SCRAM is not used then.
+fn login_nonce() -> Option<Nonce> {
+    let mut octets = [0; Nonce::OCTETS];
+    getrandom(&mut octets, GetRandomFlags::empty()).ok().filter(|count| *count == octets.len())?;
+    Some(Nonce::from_random(octets))
+}
+
+/// The name that the server is asked for (SNI).
+pub(super) fn server_name(peer: &RemotePeer) -> &str {
+    match peer.tls() {
+        HostTls::Dane(policy) => &policy.base_domain,
+        HostTls::Transport | HostTls::Encrypted | HostTls::Verified(_) => peer.host(),
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::rc::Rc;
 
-use mail::{BodyError, Outcome};
+use mail::{BodyError, BodyType, Outcome, TlsProof};
 use protocol::smtp::client::{
-    CloseReason, CommandArgument, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction, TransactionRecipient,
+    CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
+    TransactionRecipient,
 };
 use tokio::time::Instant;
 
@@ -17,21 +18,52 @@ use super::address_rotation::AddressRotation;
 use super::connect::open_session;
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
+use super::login;
 use super::outcome::{self, local_error_reply};
 use super::pool::{IdleConnection, SmtpConnectionPool};
-use super::{ConnectionConfig, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
+use super::seven_bit::UnconvertedMessage;
+use super::{ConnectionConfig, EightBitPolicy, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
 use crate::{DeliveryResult, verp};
 
 /// Runs a task on an idle connection or on a new one.
 pub(super) fn start<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, task: RemoteTask<T>) {
-    if let Some(task) = pool.assign(Box::new(task)) {
+    match &task.next_hop.config.logins {
+        Some(_) => drop(tokio::task::spawn_local(find_login(pool.clone(), Box::new(task)))),
+        None => assign_or_run(pool, Box::new(task)),
+    }
+}
+
+fn assign_or_run<T: 'static>(pool: &Rc<SmtpConnectionPool<T>>, task: Box<RemoteTask<T>>) {
+    if let Some(task) = pool.assign(task) {
         tokio::task::spawn_local(run(pool.clone(), task));
+    }
+}
+
+/// Starts the task with the login of its sender.
+async fn find_login<T: 'static>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
+    // Counted like the connection that it is about to need.
+    let _life = pool.guard_connection();
+    let found = match &task.next_hop.config.logins {
+        Some(logins) => login::logged_in(&task.next_hop, logins, task.envelope.sender.as_ref()).await,
+        None => Ok(task.next_hop.clone()),
+    };
+    match found {
+        Ok(next_hop) => {
+            task.next_hop = next_hop;
+            assign_or_run(&pool, task);
+        }
+        Err(why) => {
+            let outcome = Outcome::Deferred(outcome::login_failed_reply(why));
+            let result = DeliveryResult::Outcomes(vec![outcome; task.recipients.len()]);
+            let end = TaskEnd { result, feedback: NextHopFeedback::Unknown, peer: None, proof: None };
+            pool.report(RemoteEvent::Finished(end.into_result(*task)));
+        }
     }
 }
 
 async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
     let _life = pool.guard_connection();
-    let slot = IdleConnection::new(task.next_hop.config_version);
+    let slot = IdleConnection::new(&task.next_hop);
     let mut reused = None;
     loop {
         let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
@@ -42,7 +74,7 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
         let kept = match kept {
             Some(kept)
                 if kept.is_reusable(messages_per_connection_max)
-                    && pool.add_idle(&hop, &slot, idle_connections_max) =>
+                    && pool.add_idle(&hop, &slot, kept.peer(), idle_connections_max) =>
             {
                 Some(kept)
             }
@@ -70,13 +102,14 @@ struct TaskEnd {
     result: DeliveryResult,
     feedback: NextHopFeedback,
     peer: Option<RemotePeer>,
+    proof: Option<TlsProof>,
 }
 
 impl TaskEnd {
     /// Releases the lease on the body.
     fn into_result<T>(self, task: RemoteTask<T>) -> RemoteTaskResult<T> {
-        let TaskEnd { result, feedback, peer } = self;
-        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer }
+        let TaskEnd { result, feedback, peer, proof } = self;
+        RemoteTaskResult { ticket: task.ticket, envelope: task.envelope, result, feedback, peer, proof }
     }
 }
 
@@ -124,16 +157,17 @@ impl<'a, T> TaskRun<'a, T> {
                     Ok(connection) => connection,
                     Err(unopened) => {
                         let result = self.fill_outcomes(unopened.outcome);
-                        return (TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer }, None);
+                        let end = TaskEnd { result, feedback: unopened.feedback, peer: unopened.peer, proof: None };
+                        return (end, None);
                     }
                 },
             };
-            let peer = Some(connection.peer().clone());
+            let (peer, proof) = (Some(connection.peer().clone()), Some(connection.proof()));
             match self.run_transactions(&mut connection, is_used).await {
                 TransactionEnd::Ready if self.is_done() => {
                     let feedback = NextHopFeedback::Answered { slowest: connection.take_slowest() };
                     return (
-                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer },
+                        TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer, proof },
                         Some(connection),
                     );
                 }
@@ -141,11 +175,12 @@ impl<'a, T> TaskRun<'a, T> {
                 TransactionEnd::Stale => {}
                 TransactionEnd::Closed(feedback) => {
                     connection.close().await;
-                    return (TaskEnd { result: DeliveryResult::Outcomes(self.outcomes), feedback, peer }, None);
+                    let result = DeliveryResult::Outcomes(self.outcomes);
+                    return (TaskEnd { result, feedback, peer, proof }, None);
                 }
                 TransactionEnd::Unsent(result, feedback) => {
                     let kept = Some(connection).filter(|connection| connection.client().is_ready());
-                    return (TaskEnd { result, feedback, peer }, kept);
+                    return (TaskEnd { result, feedback, peer, proof }, kept);
                 }
             }
         }
@@ -177,9 +212,10 @@ impl<'a, T> TaskRun<'a, T> {
     async fn run_transaction(&mut self, connection: &mut RemoteConnection, is_fresh: bool) -> TransactionEnd {
         let transaction = match self.next_transaction(connection).await {
             Ok(transaction) => transaction,
-            Err(error) => {
+            Err(UnconvertedMessage::Body(error)) => return self.fail_damaged(error),
+            Err(UnconvertedMessage::Limit(error)) => {
                 return TransactionEnd::Unsent(
-                    self.fill_outcomes(Outcome::Deferred(local_error_reply(error.to_string()))),
+                    self.fill_outcomes(outcome::unconverted_outcome(error)),
                     NextHopFeedback::Unknown,
                 );
             }
@@ -256,7 +292,7 @@ impl<'a, T> TaskRun<'a, T> {
 
     /// The next transaction, with as many of the remaining recipients as this server accepts at
     /// once.
-    async fn next_transaction(&self, connection: &RemoteConnection) -> std::io::Result<Transaction> {
+    async fn next_transaction(&mut self, connection: &RemoteConnection) -> Result<Transaction, UnconvertedMessage> {
         let (task, extensions) = (self.task, connection.client().extensions());
         let envelope = &*task.envelope;
         let left = task.recipients[self.outcomes.len()..].iter().map(|ordinal| &envelope.recipients[*ordinal as usize]);
@@ -272,22 +308,46 @@ impl<'a, T> TaskRun<'a, T> {
         let eight_bit = task.body.flags().eight_bit;
         let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
         let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
+        let smtputf8 = !is_ascii || envelope.smtputf8 && eight_bit;
+        let (content, body_type) = self.describe_content(connection, sender.is_none(), smtputf8).await?;
         Ok(Transaction {
-            content: self.content.describe(connection.form()).await?,
-            // A message without 8-bit bytes needs neither extension, whatever its sender asked for.
-            // A notice that cannot be sent is lost without any report, so it is sent as it is even
-            // if the server lacks 8BITMIME.
-            body_type: if eight_bit && (sender.is_some() || extensions.eight_bit_mime) {
-                mail::BodyType::EightBitMime
-            } else {
-                mail::BodyType::SevenBit
-            },
-            smtputf8: !is_ascii || envelope.smtputf8 && eight_bit,
+            content,
+            body_type,
+            smtputf8,
             ret: envelope.ret,
             envid: envelope.envid.as_deref().and_then(|envid| CommandArgument::new(envid).ok()),
             sender,
             recipients,
         })
+    }
+
+    /// How the content is sent, and what BODY= says. A message without 8-bit bytes needs neither
+    /// extension, whatever its sender asked for. A notice that cannot be sent is lost without any
+    /// report, so it is sent as it is if nothing else is possible.
+    async fn describe_content(
+        &mut self,
+        connection: &RemoteConnection,
+        is_notice: bool,
+        smtputf8: bool,
+    ) -> Result<(ContentSize, BodyType), UnconvertedMessage> {
+        let form = connection.form();
+        let policy = self.task.next_hop.config.connections.eight_bit;
+        if !self.task.body.flags().eight_bit {
+            return Ok((self.content.describe(form).await?, BodyType::SevenBit));
+        }
+        if connection.client().extensions().eight_bit_mime {
+            return Ok((self.content.describe(form).await?, BodyType::EightBitMime));
+        }
+        // The header of a message with SMTPUTF8 cannot be converted.
+        if policy == EightBitPolicy::Convert && !smtputf8 {
+            match Box::pin(self.content.describe_seven_bit(form)).await {
+                Err(UnconvertedMessage::Limit(_)) if is_notice => {}
+                described => return Ok((described?, BodyType::SevenBit)),
+            }
+        }
+        let is_sent_anyway = is_notice || policy == EightBitPolicy::Send;
+        let body_type = if is_sent_anyway { BodyType::SevenBit } else { BodyType::EightBitMime };
+        Ok((self.content.describe(form).await?, body_type))
     }
 }
 

@@ -3,6 +3,7 @@
 //! | body | method |
 //! |---|---|
 //! | large, stored in the form to be sent | `sendfile`, together with the commands before it |
+//! | converted to 7 bits, for this server | piece by piece ([`super::seven_bit`]) |
 //! | other | copied through a window shared by all connections of the thread |
 //!
 //! A window is sent in one system call together with the commands before it and the end mark after
@@ -21,6 +22,8 @@ use mail::{Body, BodyError};
 use memchr::memmem;
 use net::{FileRange, OutboundConnection, is_cached, prefetch_from_disk, read_from_disk, read_if_cached};
 use protocol::smtp::client::{self, DotStuffing, SmtpClientOutput};
+
+use super::seven_bit::{SevenBitContent, UnconvertedMessage};
 
 /// The window: how many octets of a body are read and sent at once.
 const WINDOW_OCTETS: usize = 64 << 10;
@@ -61,6 +64,18 @@ pub(super) struct ContentSender {
     fetched: Option<Vec<u8>>,
     /// The file is in memory up to this offset.
     in_memory_until: u64,
+    conversion: Conversion,
+}
+
+/// Whether the message is converted to 7 bits.
+#[derive(Debug)]
+enum Conversion {
+    /// No server needed it so far.
+    Unprepared,
+    /// It would change nothing.
+    Needless,
+    /// Some server needs it; whether the current one does.
+    Prepared { content: Box<SevenBitContent>, is_used: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,27 +86,63 @@ enum SendMethod {
     Copied,
     /// Through the window, dot-stuffed.
     DotStuffed,
+    /// Converted to 7 bits.
+    Converted,
 }
 
 impl ContentSender {
     pub(super) fn new(body: Body) -> Self {
-        ContentSender { body, method: SendMethod::Copied, sent: 0, dot_sent: false, fetched: None, in_memory_until: 0 }
+        ContentSender {
+            body,
+            method: SendMethod::Copied,
+            sent: 0,
+            dot_sent: false,
+            fetched: None,
+            in_memory_until: 0,
+            conversion: Conversion::Unprepared,
+        }
     }
 
     /// Starts again from the first byte, in this form. Uses sendfile if the body has more octets
     /// than `sendfile_above` and nothing prevents it.
     pub(super) fn rewind(&mut self, form: DotStuffing, outbound: &OutboundConnection, sendfile_above: Option<u64>) {
         let is_large = sendfile_above.is_some_and(|octets| self.body.len() > octets);
+        let mut conversion = std::mem::replace(&mut self.conversion, Conversion::Unprepared);
         let method = match form {
+            _ if conversion.rewind(form) => SendMethod::Converted,
             DotStuffing::Stuffed if self.body.flags().dot_lines => SendMethod::DotStuffed,
             _ if is_large && outbound.supports_sendfile() && self.body.file_range().is_some() => SendMethod::Sendfile,
             _ => SendMethod::Copied,
         };
-        *self = ContentSender { method, ..ContentSender::new(self.body.clone()) };
+        *self = ContentSender { method, conversion, ..ContentSender::new(self.body.clone()) };
+    }
+
+    /// What the client needs to know to send the body converted to 7 bits, in any form. The next
+    /// [`rewind`](ContentSender::rewind) starts with that.
+    pub(super) async fn describe_seven_bit(
+        &mut self,
+        form: DotStuffing,
+    ) -> Result<client::ContentSize, UnconvertedMessage> {
+        if let Conversion::Unprepared = self.conversion {
+            self.conversion = match SevenBitContent::prepare(&self.body).await? {
+                Some(content) => Conversion::Prepared { content, is_used: true },
+                None => Conversion::Needless,
+            };
+        }
+        match &mut self.conversion {
+            Conversion::Prepared { content, is_used } => {
+                *is_used = true;
+                Ok(content.size())
+            }
+            Conversion::Needless | Conversion::Unprepared => Ok(self.describe(form).await?),
+        }
     }
 
     /// What the client needs to know to send the body in this form.
-    pub(super) async fn describe(&self, form: DotStuffing) -> io::Result<client::ContentSize> {
+    pub(super) async fn describe(&mut self, form: DotStuffing) -> io::Result<client::ContentSize> {
+        if let Conversion::Prepared { is_used, .. } = &mut self.conversion {
+            *is_used = false;
+        }
         let flags = self.body.flags();
         let dot_lines = match form {
             DotStuffing::Stuffed if flags.dot_lines => self.count_dots().await?,
@@ -131,8 +182,10 @@ impl ContentSender {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<SendStep>> {
         ready!(outbound.poll_writable(context))?;
-        if self.method == SendMethod::Sendfile {
-            return self.poll_send_file(outbound, output, context);
+        match self.method {
+            SendMethod::Sendfile => return self.poll_send_file(outbound, output, context),
+            SendMethod::Converted => return self.poll_send_converted(outbound, output, context),
+            SendMethod::Copied | SendMethod::DotStuffed => {}
         }
         let fetched = self.fetched.take();
         let sent = match &fetched {
@@ -160,7 +213,10 @@ impl ContentSender {
             prefetch_from_disk(&self.body, self.sent, octets).await?;
             self.in_memory_until = self.sent + octets;
         } else {
-            let (start, octets) = self.window(self.sent);
+            let (start, octets) = match &self.conversion {
+                Conversion::Prepared { content, is_used: true } => content.needed_input(&self.body),
+                _ => self.window(self.sent),
+            };
             self.fetched = Some(read_from_disk(&self.body, start, octets).await?);
         }
         Ok(())
@@ -198,6 +254,36 @@ impl ContentSender {
         }
     }
 
+    /// The pieces must have the length that was declared: a body that changed since then is damaged.
+    fn poll_send_converted(
+        &mut self,
+        outbound: &mut OutboundConnection,
+        output: &SmtpClientOutput<'_>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<SendStep>> {
+        let Conversion::Prepared { content, .. } = &mut self.conversion else {
+            return Poll::Ready(Err(io::Error::other("the message was not converted")));
+        };
+        while let ([], false) = content.unsent() {
+            match convert_next(&self.body, content, self.fetched.take()) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Ready(Ok(SendStep::NotInMemory)),
+                Err(error) => return Poll::Ready(Ok(SendStep::Damaged(error.into()))),
+            }
+        }
+        let (octets, is_last) = content.unsent();
+        let (unsent, expected) = (octets.len() as u64, output.content.end - output.content.start);
+        if unsent > expected || (is_last && unsent < expected) {
+            let changed = io::Error::new(io::ErrorKind::InvalidData, "the message changed while it was converted");
+            return Poll::Ready(Ok(SendStep::Damaged(changed.into())));
+        }
+        let tail = if is_last { output.tail } else { b"" };
+        let pieces = [IoSlice::new(output.head), IoSlice::new(octets), IoSlice::new(tail)];
+        let sent = ready!(outbound.poll_send(&pieces, context))?;
+        content.handle_sent(sent.saturating_sub(output.head.len()).min(unsent as usize));
+        Poll::Ready(Ok(SendStep::Sent(sent as u64)))
+    }
+
     fn poll_send_window(
         &mut self,
         outbound: &mut OutboundConnection,
@@ -214,7 +300,9 @@ impl ContentSender {
         let start = self.window(self.sent).0;
         let run = match self.method {
             SendMethod::DotStuffed => WindowSlice::stuffed(window, start, self.sent, self.dot_sent),
-            SendMethod::Copied | SendMethod::Sendfile => WindowSlice::plain(window, start, self.sent),
+            SendMethod::Copied | SendMethod::Sendfile | SendMethod::Converted => {
+                WindowSlice::plain(window, start, self.sent)
+            }
         };
         let is_last = start + run.end as u64 == self.body.len();
         let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -225,6 +313,37 @@ impl ContentSender {
         (self.sent, self.dot_sent) = (start + place as u64, dot_sent);
         Poll::Ready(Ok(SendStep::Sent(sent)))
     }
+}
+
+impl Conversion {
+    /// Starts again from the first octet, if the message is converted.
+    fn rewind(&mut self, form: DotStuffing) -> bool {
+        match self {
+            Conversion::Prepared { content, is_used: true } => {
+                content.rewind(form);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Converts the next octets of the body, which may have been read before; false if they are not in
+/// memory.
+fn convert_next(body: &Body, content: &mut SevenBitContent, fetched: Option<Vec<u8>>) -> io::Result<bool> {
+    if let Some(octets) = fetched {
+        content.handle_input(body, &octets);
+        return Ok(true);
+    }
+    WINDOW.with_borrow_mut(|window| {
+        let (start, octets) = content.needed_input(body);
+        let window = &mut window[..octets];
+        let is_cached = read_if_cached(body, window, start)?;
+        if is_cached {
+            content.handle_input(body, window);
+        }
+        Ok(is_cached)
+    })
 }
 
 /// The part of a window to be sent: a range, with an extra dot before some of its dots.

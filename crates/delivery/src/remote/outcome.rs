@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use mail::{EnhancedCode, Outcome, Reply};
+use protocol::mime::seven_bit::SevenBitError;
 use protocol::smtp::client::{BeginTransactionError, CloseReason, RecipientOutcome, SmtpStage};
 
 use super::connection::close_reason;
@@ -73,6 +74,12 @@ pub(super) fn unsendable_outcome(unsendable: BeginTransactionError) -> Outcome {
     }
 }
 
+/// RFC 3463 section 3.7: the message cannot be converted for a server without 8BITMIME.
+pub(super) fn unconverted_outcome(error: SevenBitError) -> Outcome {
+    let text = format!("the server does not accept 8-bit messages, and {error}");
+    Outcome::Failed(Reply::new(554, EnhancedCode(5, 6, 3), text))
+}
+
 /// RFC 3463 section 3.5: the connection was lost.
 pub(super) fn lost_reply(text: String) -> Reply {
     Reply::new(451, EnhancedCode(4, 4, 2), text)
@@ -81,6 +88,12 @@ pub(super) fn lost_reply(text: String) -> Reply {
 /// RFC 3463 section 3.5: no answer from the host.
 pub(super) fn unreachable_reply(text: String) -> Reply {
     Reply::new(451, EnhancedCode(4, 4, 1), text)
+}
+
+/// RFC 4954 section 6: a login failed, or its credentials are not available. That is no fault of the
+/// message.
+pub(super) fn login_failed_reply(text: String) -> Reply {
+    Reply::new(454, EnhancedCode(4, 7, 0), text)
 }
 
 /// RFC 3463 section 3.8: the required security is not available.

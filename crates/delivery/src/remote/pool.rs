@@ -3,6 +3,10 @@
 //!
 //! An idle connection has a [`IdleConnection`] here. Taking it out means giving it a task or
 //! telling it to close, so outside the pool it always has a command.
+//!
+//! Domains with the same hosts share a next hop, but not what these hosts must prove by TLS, and
+//! senders may have logins of their own. A connection goes only to tasks with the same login, for
+//! which its host must prove the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,13 +18,19 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
 use super::address_rotation::AddressRotation;
-use super::{NextHop, RemoteEvent, RemoteTask};
+use super::{NextHop, RemoteEvent, RemotePeer, RemoteTask};
 
 /// Next hops without idle connections are kept while there are fewer than this.
 const IDLE_LISTS_MIN: usize = 100;
 
 /// The idle connections, by the name of their next hop.
-type IdleConnections<T> = HashMap<Arc<str>, Vec<Rc<IdleConnection<T>>>>;
+type IdleConnections<T> = HashMap<Arc<str>, Vec<IdleEntry<T>>>;
+
+/// An idle connection, and the host that it leads to.
+struct IdleEntry<T> {
+    slot: Rc<IdleConnection<T>>,
+    peer: RemotePeer,
+}
 
 pub(super) struct SmtpConnectionPool<T> {
     on_event: Box<dyn Fn(RemoteEvent<T>)>,
@@ -38,6 +48,8 @@ pub(super) struct SmtpConnectionPool<T> {
 pub(super) struct IdleConnection<T> {
     /// The version of the settings with which the connection was opened.
     config_version: u32,
+    /// The user as whom it is logged in.
+    user: Option<Box<str>>,
     command: Cell<Option<IdleCommand<T>>>,
     waker: Cell<Option<Waker>>,
 }
@@ -74,13 +86,19 @@ impl<T> SmtpConnectionPool<T> {
     }
 
     /// Gives the task to an idle connection, or returns it if there is none. Connections with other
-    /// settings are closed.
+    /// settings are closed; those of other users, or whose host had to prove something else, stay.
     pub(super) fn assign(&self, task: Box<RemoteTask<T>>) -> Option<Box<RemoteTask<T>>> {
         let mut idle = self.idle.borrow_mut();
-        let Some(slots) = idle.get_mut(&task.next_hop.name) else { return Some(task) };
-        while let Some(slot) = slots.pop() {
+        let Some(entries) = idle.get_mut(&task.next_hop.name) else { return Some(task) };
+        let hop = &task.next_hop;
+        let usable = |entry: &IdleEntry<T>| {
+            let is_same = entry.slot.user.as_deref() == hop.user() && hop.allows(&entry.peer);
+            is_same || entry.slot.config_version != hop.config_version
+        };
+        while let Some(place) = entries.iter().rposition(usable) {
+            let slot = entries.remove(place).slot;
             self.idle_count.set(self.idle_count.get() - 1);
-            if slot.config_version == task.next_hop.config_version {
+            if slot.config_version == hop.config_version {
                 slot.send_command(IdleCommand::Run(task));
                 return None;
             }
@@ -92,7 +110,13 @@ impl<T> SmtpConnectionPool<T> {
     /// Adds an idle connection if there are fewer than `idle_max`. If there is no room, the
     /// connections already idle stay: with more next hops than room and mail for each of them in
     /// rotation, the one idle longest is the one needed next.
-    pub(super) fn add_idle(&self, next_hop: &NextHop, slot: &Rc<IdleConnection<T>>, idle_max: usize) -> bool {
+    pub(super) fn add_idle(
+        &self,
+        next_hop: &NextHop,
+        slot: &Rc<IdleConnection<T>>,
+        peer: &RemotePeer,
+        idle_max: usize,
+    ) -> bool {
         if self.closing.get() || self.idle_count.get() >= idle_max {
             return false;
         }
@@ -100,21 +124,21 @@ impl<T> SmtpConnectionPool<T> {
         let mut idle = self.idle.borrow_mut();
         // Most next hops soon have an idle connection again, so their empty lists are kept for now.
         if idle.len() >= IDLE_LISTS_MIN + 2 * self.idle_count.get() {
-            idle.retain(|_, slots| !slots.is_empty());
+            idle.retain(|_, entries| !entries.is_empty());
         }
-        idle.entry(next_hop.name.clone()).or_default().push(slot.clone());
+        idle.entry(next_hop.name.clone()).or_default().push(IdleEntry { slot: slot.clone(), peer: peer.clone() });
         true
     }
 
     /// Removes a connection that is no longer idle.
     pub(super) fn remove_idle(&self, next_hop: &NextHop, slot: &Rc<IdleConnection<T>>) {
         let mut idle = self.idle.borrow_mut();
-        let Some(slots) = idle.get_mut(&next_hop.name) else { return };
-        if let Some(place) = slots.iter().position(|other| Rc::ptr_eq(other, slot)) {
-            slots.remove(place);
+        let Some(entries) = idle.get_mut(&next_hop.name) else { return };
+        if let Some(place) = entries.iter().position(|entry| Rc::ptr_eq(&entry.slot, slot)) {
+            entries.remove(place);
             self.idle_count.set(self.idle_count.get() - 1);
         }
-        if slots.is_empty() {
+        if entries.is_empty() {
             idle.remove(&next_hop.name);
         }
     }
@@ -123,7 +147,7 @@ impl<T> SmtpConnectionPool<T> {
     pub(super) async fn close(&self) {
         self.closing.set(true);
         self.idle_count.set(0);
-        self.idle.take().into_values().flatten().for_each(|slot| slot.send_command(IdleCommand::Close));
+        self.idle.take().into_values().flatten().for_each(|entry| entry.slot.send_command(IdleCommand::Close));
         while self.open_connections.get() > 0 {
             // No connection can end between this check and the wait: everything runs on one thread.
             self.all_closed.notified().await;
@@ -132,8 +156,13 @@ impl<T> SmtpConnectionPool<T> {
 }
 
 impl<T> IdleConnection<T> {
-    pub(super) fn new(edition: u32) -> Rc<Self> {
-        Rc::new(IdleConnection { config_version: edition, command: Cell::new(None), waker: Cell::new(None) })
+    pub(super) fn new(next_hop: &NextHop) -> Rc<Self> {
+        Rc::new(IdleConnection {
+            config_version: next_hop.config_version,
+            user: next_hop.user().map(Box::from),
+            command: Cell::new(None),
+            waker: Cell::new(None),
+        })
     }
 
     fn send_command(&self, command: IdleCommand<T>) {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use delivery::DeliveryResult;
-use delivery::remote::{NextHopFeedback, RemoteDeliveryConfig};
+use delivery::remote::{EightBitPolicy, NextHopFeedback, RemoteDeliveryConfig};
 use mail::{Body, BodyFlags, Outcome};
 use net::TlsClient;
+use protocol::mime::seven_bit::to_seven_bit;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{self, TlsPolicy, stuff_dots};
 use rustix::fs::{Advice, fadvise};
@@ -137,7 +138,8 @@ fn a_damaged_body_is_not_sent() {
 fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
     run_test(async {
         let seen = ServerActivity::default();
-        let hop = hop(config(), &[serve_all(&seen, "250-mx\r\n250-SIZE 100\r\n250 CHUNKING\r\n").await]);
+        let config = config_with(|it| it.eight_bit = EightBitPolicy::Bounce);
+        let hop = hop(config, &[serve_all(&seen, "250-mx\r\n250-SIZE 100\r\n250 CHUNKING\r\n").await]);
         let mut sender = TestDelivery::new();
         let end = sender.send(&hop, TO, body(&[b'x'; 101])).await;
         assert_eq!((summary(&end), end.feedback), (vec!["failed 552 5.3.4".to_owned()], NextHopFeedback::Unknown));
@@ -156,6 +158,133 @@ fn what_a_server_cannot_take_fails_and_the_connection_goes_on() {
         Arc::make_mut(&mut notice.envelope).sender = None;
         sender.remote.start_task(notice);
         assert_eq!(summary(&sender.end().await), ["relayed"]);
+    });
+}
+
+/// 8-bit messages, small and larger than what is converted at once.
+fn eight_bit_texts() -> Vec<Vec<u8>> {
+    let line = "grüße .\r\n.\r\n..x\r\n".as_bytes();
+    let header = b"Subject: x\r\nMIME-Version: 1.0\r\n";
+    let text = |lines| [&header[..], b"\r\n", &line.repeat(lines), b"no end"].concat();
+    let file = |octets| [&header[..], b"Content-Type: image/png\r\n\r\n", &vec![0xff; octets]].concat();
+    vec![text(1), text(100_000), file(10), file(500_000)]
+}
+
+#[test]
+fn eight_bit_messages_are_converted_for_servers_without_8bitmime() {
+    run_test(async {
+        for text in eight_bit_texts() {
+            let seven_bit = to_seven_bit(&text).unwrap().into_owned();
+            assert!(seven_bit != text && seven_bit.is_ascii());
+            for hello in [PLAIN, PIPELINING, CHUNKING, "250-mx\r\n250-SIZE\r\n250 CHUNKING\r\n"] {
+                let expected = if hello.contains("CHUNKING") { seven_bit.clone() } else { dot_stuffed(&seven_bit) };
+                let message = deliver_and_read(config(), hello, body(&text)).await;
+                assert!(message.content == expected, "{} octets from memory, {hello}", text.len());
+                let size = if hello.contains("SIZE") {
+                    format!(" SIZE={}", declared_octets(&seven_bit))
+                } else {
+                    String::new()
+                };
+                assert_eq!(message.envelope[0], format!("MAIL FROM:<alice@example.org>{size}"));
+                let (stored, body) = StoredFile::body(&text);
+                stored.file().sync_all().unwrap();
+                fadvise(stored.file(), 0, None, Advice::DontNeed).unwrap();
+                let message = deliver_and_read(config(), hello, body).await;
+                assert!(message.content == expected, "{} octets from the disk, {hello}", text.len());
+            }
+        }
+    });
+}
+
+fn declared_octets(text: &[u8]) -> usize {
+    text.len() + if text.ends_with(b"\r\n") { 0 } else { 2 }
+}
+
+#[test]
+fn a_server_with_8bitmime_gets_the_original_after_one_without() {
+    run_test(async {
+        let text = &eight_bit_texts()[1];
+        let seen = ServerActivity::default();
+        let refusing = serve(&seen, |mut connection, _| async move {
+            connection.greet("250-mx\r\n250 LIMITS RCPTMAX=1\r\n").await;
+            let _ = connection.read_message().await;
+            connection.send("250 kept\r\n").await;
+        });
+        let with = serve_all(&seen, "250-mx\r\n250 8BITMIME\r\n");
+        let (without, with) = (refusing.await, with.await);
+        let mut sender = TestDelivery::new();
+        let two = ["bob@example.net", "eve@example.net"];
+        // The first server takes one recipient and closes; the next attempt finds the other server.
+        let end = sender.send(&hop(config(), &[without]), &two, body(text)).await;
+        assert_eq!(summary(&end), ["relayed", "deferred 451 4.4.2"]);
+        assert_eq!(summary(&sender.send(&hop(config(), &[with]), &two[1..], body(text)).await), ["relayed"]);
+        let message = seen.messages.take().pop().unwrap();
+        assert!(message.content == dot_stuffed(text));
+        assert_eq!(message.envelope[0], "MAIL FROM:<alice@example.org> BODY=8BITMIME");
+    });
+}
+
+#[test]
+fn each_transaction_of_a_task_converts_from_the_start() {
+    run_test(async {
+        let text = &eight_bit_texts()[1];
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, "250-mx\r\n250 LIMITS RCPTMAX=1\r\n").await]);
+        let end = TestDelivery::new().send(&hop, &["bob@example.net", "eve@example.net"], body(text)).await;
+        assert_eq!(summary(&end), ["relayed", "relayed"]);
+        let expected = dot_stuffed(&to_seven_bit(text).unwrap());
+        assert!(seen.messages.borrow().len() == 2);
+        assert!(seen.messages.borrow().iter().all(|message| message.content == expected));
+    });
+}
+
+#[test]
+fn a_transport_may_send_or_bounce_instead_of_converting() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve_all(&seen, PLAIN).await;
+        let text = &eight_bit_texts()[0];
+        let mut sender = TestDelivery::new();
+        let mut delivered = async |policy, sent_by: Option<&str>, text: &[u8], smtputf8| {
+            let hop = hop(config_with(|it| it.eight_bit = policy), std::slice::from_ref(&endpoint));
+            let mut task = task(&hop, 1, TO, body(text));
+            let envelope = Arc::make_mut(&mut task.envelope);
+            (envelope.sender, envelope.smtputf8) = (sent_by.map(|address| address.parse().unwrap()), smtputf8);
+            sender.remote.start_task(task);
+            let end = sender.end().await;
+            (summary(&end).concat(), seen.messages.take().pop().map(|message| message.content))
+        };
+        let (alice, relayed) = (Some("alice@example.org"), "relayed".to_owned());
+        let (as_it_is, seven_bit) = (dot_stuffed(text), dot_stuffed(&to_seven_bit(text).unwrap()));
+        let bounced = (String::from("failed 554 5.6.3"), None);
+        assert_eq!(
+            delivered(EightBitPolicy::Send, alice, text, false).await,
+            (relayed.clone(), Some(as_it_is.clone()))
+        );
+        assert_eq!(delivered(EightBitPolicy::Bounce, alice, text, false).await, bounced);
+        assert_eq!(delivered(EightBitPolicy::Bounce, None, text, false).await, (relayed.clone(), Some(as_it_is)));
+        assert_eq!(delivered(EightBitPolicy::Convert, None, text, false).await, (relayed.clone(), Some(seven_bit)));
+        let utf8 = delivered(EightBitPolicy::Convert, alice, text, true).await;
+        assert_eq!(utf8, ("failed 553 5.6.7".to_owned(), None));
+        // Beyond the limits there is no conversion, and a notice goes as it is.
+        let deep = [b"Content-Type: message/rfc822\r\n\r\n".repeat(200), b"\r\n\xe4\r\n".to_vec()].concat();
+        assert_eq!(delivered(EightBitPolicy::Convert, alice, &deep, false).await, bounced);
+        let notice = delivered(EightBitPolicy::Convert, None, &deep, false).await;
+        assert_eq!(notice, (relayed, Some(dot_stuffed(&deep))));
+    });
+}
+
+#[test]
+fn a_damaged_body_is_not_converted() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, PLAIN).await]);
+        let text = &eight_bit_texts()[1];
+        let flags = BodyFlags { eight_bit: true, ..BodyFlags::default() };
+        let changed = Body::new(Arc::new(text.clone()), 0, text.len() as u64, 1, flags);
+        let end = TestDelivery::new().send(&hop, TO, changed).await;
+        assert!(matches!(end.result, DeliveryResult::Damaged(_)), "{:?}", end.result);
+        assert_eq!((end.feedback, seen.messages.borrow().len()), (NextHopFeedback::Unknown, 0));
     });
 }
 

@@ -17,7 +17,8 @@ use delivery::remote::{
     RemoteTaskResult,
 };
 use mail::{
-    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, Outcome, QueueId, Recipient, SpoolId,
+    Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, HostTls, Outcome, QueueId, Recipient,
+    SpoolId,
 };
 use net::Endpoint;
 use protocol::smtp::MailProtocol;
@@ -106,6 +107,11 @@ pub(crate) async fn serve<F: Future<Output = ()> + 'static>(
 impl TestConnection {
     /// Does the server's side of the TLS handshake.
     pub(crate) async fn accept_tls(self) -> TestConnection {
+        self.try_accept_tls().await.unwrap()
+    }
+
+    /// The same; None if the client does not go through with it.
+    pub(crate) async fn try_accept_tls(self) -> Option<TestConnection> {
         const PEM: &[u8] = include_bytes!("mx.example.pem");
         let certificate = CertificateDer::from_pem_slice(PEM).unwrap();
         let key = PrivateKeyDer::from_pem_slice(PEM).unwrap();
@@ -113,8 +119,8 @@ impl TestConnection {
         let config =
             rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let config = config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
-        let stream = TlsAcceptor::from(Arc::new(config)).accept(self.0.into_inner()).await.unwrap();
-        TestConnection(BufStream::new(Box::new(stream)))
+        let stream = TlsAcceptor::from(Arc::new(config)).accept(self.0.into_inner()).await.ok()?;
+        Some(TestConnection(BufStream::new(Box::new(stream))))
     }
 }
 
@@ -306,7 +312,11 @@ pub(crate) fn config_with(change: impl FnOnce(&mut ConnectionConfig)) -> RemoteD
 /// A next hop with one host in each tier.
 pub(crate) fn hop(config: RemoteDeliveryConfig, endpoints: &[Endpoint]) -> Arc<NextHop> {
     let target = |(number, endpoint): (usize, &Endpoint)| {
-        vec![NextHopAddress { host: format!("mx{number}.example").into(), endpoint: endpoint.clone() }]
+        vec![NextHopAddress {
+            host: format!("mx{number}.example").into(),
+            endpoint: endpoint.clone(),
+            tls: HostTls::Transport,
+        }]
     };
     let tiers = endpoints.iter().enumerate().map(target).collect();
     Arc::new(NextHop { name: "hop".into(), config_version: 0, tiers, config: Arc::new(config) })

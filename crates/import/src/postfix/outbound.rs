@@ -19,6 +19,7 @@ impl Conversion<'_> {
         self.block_addresses(AddressClass::Other, None);
         self.sources();
         self.client_tls();
+        self.eight_bit();
         self.share_client_settings();
     }
 
@@ -67,7 +68,7 @@ impl Conversion<'_> {
         let host = hop.trim_start_matches('[').split([']', ':']).next().unwrap_or(hop);
         let is_named = entries.iter().any(|key| key == hop || key == host || *key == format!("[{host}]"));
         is_named
-            .then(|| format!("the relay host {hop} requires a password, and logins at other servers are not supported"))
+            .then(|| format!("the relay host {hop} requires a password: set `next_hop` and `auth` of this transport"))
     }
 
     fn routes(&mut self) {
@@ -175,6 +176,14 @@ impl Conversion<'_> {
             let value = quoted_list(sources.iter().map(String::as_str));
             self.draft.section("[transport.smtp]").set("source", value, "smtp_bind_address");
         }
+    }
+
+    fn eight_bit(&mut self) {
+        let name = "disable_mime_output_conversion";
+        if self.values.explicit_value(name).is_some_and(|value| value.eq_ignore_ascii_case("yes")) {
+            self.draft.set("[transport.smtp]", "eight_bit", quoted("send"), name);
+        }
+        self.draft.mapped(name);
     }
 
     fn client_tls(&mut self) {

@@ -30,6 +30,10 @@ impl Nonce {
         Nonce(STANDARD.encode(octets).into())
     }
 
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     #[cfg(test)]
     pub(super) fn from_text(text: &str) -> Nonce {
         Nonce(text.into())

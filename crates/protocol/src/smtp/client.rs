@@ -6,7 +6,7 @@
 //! disconnected.
 //!
 //! PIPELINING (RFC 2920), SIZE (1870), 8BITMIME (6152), SMTPUTF8 (6531), CHUNKING (3030), DSN
-//! (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954, by PLAIN and LOGIN) are used if the
+//! (3461), LIMITS (9422), STARTTLS (3207) and AUTH (4954) are used if the
 //! server offers and the [`SmtpClientConfig`] allows them.
 //!
 //! # States
@@ -45,9 +45,11 @@ use std::time::Duration;
 use mail::{Reply, Timestamp};
 
 pub use super::MailProtocol;
+use crate::sasl::Nonce;
+use crate::sasl::client::SaslClient;
 pub use config::{
     CREDENTIAL_OCTETS_MAX, CommandArgument, InvalidCommandArgument, MalformedCredentials, SmtpClientConfig,
-    SmtpCredentials, Timeouts, TlsPolicy, WORD_OCTETS_MAX,
+    SmtpCredentials, TOKEN_OCTETS_MAX, Timeouts, TlsPolicy, WORD_OCTETS_MAX,
 };
 pub use event::{
     BeginTransactionError, CloseReason, MissingCapability, RecipientOutcome, SmtpClientEvent, SmtpStage, SmtpViolation,
@@ -58,7 +60,7 @@ pub use reply::{LINE_OCTETS_MAX, REPLY_LINES_MAX, REPLY_OCTETS_MAX};
 pub use transaction::{ContentSize, DotStuffing, Transaction, TransactionRecipient, stuff_dots};
 pub use transaction_state::GROUPED_CHUNK_OCTETS_MAX;
 
-use greeting::{AuthStep, HelloKind};
+use greeting::HelloKind;
 use outbox::Outbox;
 use reply::ReplyReader;
 use transaction_state::TransactionState;
@@ -79,6 +81,8 @@ pub struct SmtpClient {
     extensions: Extensions,
     state: State,
     secured: bool,
+    /// For SCRAM.
+    nonce: Option<Box<Nonce>>,
     reader: ReplyReader,
     outbox: Outbox,
     events: VecDeque<SmtpClientEvent>,
@@ -92,7 +96,7 @@ enum State {
     Hello(HelloKind),
     StartTls,
     Handshake,
-    Auth(AuthStep),
+    Auth(Box<SaslClient>),
     Ready,
     Transaction(TransactionState),
     Reset,
@@ -108,11 +112,22 @@ impl SmtpClient {
             extensions: Extensions::default(),
             state: State::Banner,
             secured: false,
+            nonce: None,
             reader: ReplyReader::default(),
             outbox: Outbox::default(),
             events: VecDeque::new(),
             last_activity_at: now,
         }
+    }
+
+    /// The connection uses TLS from its first byte (RFC 8314 section 3.3).
+    pub fn over_tls(self) -> Self {
+        SmtpClient { secured: true, ..self }
+    }
+
+    /// Allows a login by SCRAM, with a nonce that was never used before.
+    pub fn with_nonce(self, nonce: Nonce) -> Self {
+        SmtpClient { nonce: Some(Box::new(nonce)), ..self }
     }
 
     /// Takes all of `input`.

@@ -4,5 +4,6 @@
 
 mod dns_queries;
 mod record_types;
+mod host_tls;
 mod routing;
 mod test_server;

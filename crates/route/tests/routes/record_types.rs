@@ -31,8 +31,8 @@ async fn texts_names_and_certificates_are_read() {
         1.2.0.192.in-addr.arpa 300 PTR MX.Example.ORG
         1.2.0.192.in-addr.arpa 300 PTR .
         1.2.0.192.in-addr.arpa 300 PTR 192.0.2.1
-        _25._tcp.mx.example.org 300 TLSA 3 1 1 digest
-        _25._tcp.mx.example.org 300 TLSA 255 7 9 other";
+        _25._tcp.mx.example.org 300 TLSA 3 1 1 646967657374
+        _25._tcp.mx.example.org 300 TLSA 255 7 9 6f74686572";
     let (resolver, _zone) = resolver(lines, false).await;
     for name in ["example.org", "alias.example.org"] {
         let expected = texts(["v=spf1-all", "other"]);
@@ -137,7 +137,7 @@ async fn an_answer_is_authenticated_if_each_response_on_the_way_to_it_is() {
 
 #[tokio::test]
 async fn no_server_is_believed_that_the_operator_does_not_call_validating() {
-    let (resolver, zone) = resolver(SIGNED_ZONE, false).await;
+    let (resolver, zone) = resolver(&format!("{SIGNED_ZONE}\nsigned.example ! UNASKED"), false).await;
     assert!(!resolver.lookup("signed.example", QueryType::Txt).await.authenticated);
     assert!(!resolver.addresses("mx.signed.example", AddressFamilies::V4).await.authenticated);
     assert_eq!(zone.with_ad(), 0);

@@ -1,7 +1,8 @@
 //! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is text) and TXT (words
-//! are strings, and long ones several), or `name ! fault`. A name without lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
+//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is hexadecimal) and TXT
+//! (words are strings, and long ones several), or `name ! fault`. A name without lines does not exist,
+//! unless another name ends in it. Aliases are followed within the zone, as a
 //! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
 //!
 //! | fault      | response to queries for the name                              |
@@ -17,7 +18,8 @@
 //! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
-//! | `SIGNED`   | the usual answer, with the AD bit                             |
+//! | `SIGNED`   | the usual answer; with the AD bit, if all its names have this |
+//! | `UNASKED`  | the same for queries without the AD bit                       |
 //! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
 use std::collections::{HashMap, HashSet};
@@ -258,7 +260,9 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
-        metadata.authentic_data = self.0.has_fault(&asked, "SIGNED");
+        let is_signed = |record: &Record| self.0.has_fault(&record.name, "SIGNED");
+        let asks = request.metadata.authentic_data || self.0.has_fault(&asked, "UNASKED");
+        metadata.authentic_data = asks && !sections.answers.is_empty() && sections.answers.iter().all(is_signed);
         metadata.truncation = self.0.has_fault(&asked, "CUT");
         let none: [Record; 0] = [];
         let edns = Edns::new();
@@ -279,20 +283,21 @@ fn name(text: &str) -> Name {
 }
 
 fn rdata(fields: &[&str]) -> RData {
-    match fields {
+    match *fields {
         ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
-        ["CNAME", target] => RData::CNAME(CNAME(name(target))),
-        ["PTR", target] => RData::PTR(PTR(name(target))),
-        ["TXT", words @ ..] => {
+        ["TXT", ref words @ ..] => {
             RData::TXT(TXT::from_bytes(words.iter().flat_map(|word| word.as_bytes().chunks(255)).collect()))
         }
         ["TLSA", usage, selector, matching, data] => {
             let number = |text: &str| text.parse::<u8>().unwrap();
+            let octets = (0..data.len() / 2).map(|at| u8::from_str_radix(&data[2 * at..2 * at + 2], 16).unwrap());
             let (usage, selector, matching) = (number(usage), number(selector), number(matching));
-            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), data.as_bytes().into()))
+            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), octets.collect()))
         }
-        other => panic!("not record data: {other:?}"),
+        ["CNAME", target] => RData::CNAME(CNAME(name(target))),
+        ["PTR", target] => RData::PTR(PTR(name(target))),
+        _ => panic!("not record data: {fields:?}"),
     }
 }

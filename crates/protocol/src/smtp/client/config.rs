@@ -5,12 +5,16 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::sasl::Secret;
+use crate::sasl::client::LoginMechanism;
 use crate::smtp::MailProtocol;
 
 /// Octets of a [`CommandArgument`]. The limit of RFC 3461 section 4.2 is the highest that applies.
 pub const WORD_OCTETS_MAX: usize = 500;
 /// Octets of a user name or password.
 pub const CREDENTIAL_OCTETS_MAX: usize = 1024;
+/// Octets of a token: its command keeps the limit of RFC 4954 section 4.
+pub const TOKEN_OCTETS_MAX: usize = 8000;
 
 /// The behaviour of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +25,7 @@ pub struct SmtpClientConfig {
     pub helo: CommandArgument,
     /// Whether to use STARTTLS.
     pub tls: TlsPolicy,
-    /// The user to log in as, if any. Without [`TlsPolicy::Required`] the password may be sent in
-    /// clear text.
+    /// The user to log in as, if any.
     pub credentials: Option<SmtpCredentials>,
     /// Send commands in groups (RFC 2920) if the server offers it.
     pub pipelining: bool,
@@ -48,7 +51,7 @@ impl SmtpClientConfig {
     }
 }
 
-/// Whether to use STARTTLS (RFC 3207). Use [`TlsPolicy::Never`] for a session over implicit TLS.
+/// Whether to use STARTTLS (RFC 3207). A session over implicit TLS has it already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// Never.
@@ -83,26 +86,53 @@ impl CommandArgument {
     }
 }
 
-/// The user name and password to log in with (RFC 4954).
+/// The login at a server (RFC 4954): the user, the password or token, and how they may be sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SmtpCredentials {
     user: Box<str>,
-    password: Box<str>,
+    secret: Secret,
+    mechanisms: Box<[LoginMechanism]>,
+    needs_tls: bool,
 }
 
-/// The user name or password is invalid.
+/// The user name, password or token is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("user and password must have 1 to {CREDENTIAL_OCTETS_MAX} octets each, and no NUL")]
-pub struct MalformedCredentials;
+pub enum MalformedCredentials {
+    /// A NUL would end one early (RFC 4616 section 2).
+    #[error("user and password must have 1 to {CREDENTIAL_OCTETS_MAX} octets each, and no NUL")]
+    Password,
+    /// RFC 6750 section 2.1.
+    #[error("a token must have 1 to {TOKEN_OCTETS_MAX} octets, without white space and control characters")]
+    Token,
+}
 
 impl SmtpCredentials {
-    /// Validates both; a NUL would end one early (RFC 4616 section 2).
+    /// A password, for PLAIN or LOGIN, which may be sent in clear text.
     pub fn new(user: &str, password: &str) -> Result<Self, MalformedCredentials> {
         let sound = |text: &str| (1..=CREDENTIAL_OCTETS_MAX).contains(&text.len()) && !text.contains('\0');
         if !sound(user) || !sound(password) {
-            return Err(MalformedCredentials);
+            return Err(MalformedCredentials::Password);
         }
-        Ok(SmtpCredentials { user: user.into(), password: password.into() })
+        let mechanisms = [LoginMechanism::Plain, LoginMechanism::Login].into();
+        Ok(SmtpCredentials { user: user.into(), secret: Secret::new(password.into()), mechanisms, needs_tls: false })
+    }
+
+    /// An access token, for XOAUTH2, which is only sent over TLS.
+    pub fn with_token(user: &str, token: &str) -> Result<Self, MalformedCredentials> {
+        let is_sound =
+            (1..=TOKEN_OCTETS_MAX).contains(&token.len()) && token.bytes().all(|octet| octet.is_ascii_graphic());
+        // The response of XOAUTH2 separates its fields by control characters.
+        if !is_sound || user.is_empty() || user.len() > CREDENTIAL_OCTETS_MAX || user.contains(char::is_control) {
+            return Err(MalformedCredentials::Token);
+        }
+        let mechanisms = [LoginMechanism::XOAuth2].into();
+        Ok(SmtpCredentials { user: user.into(), secret: Secret::new(token.into()), mechanisms, needs_tls: true })
+    }
+
+    /// Use the first of these mechanisms that the server offers. With `needs_tls`, nothing is sent in
+    /// clear text.
+    pub fn restricted(self, mechanisms: &[LoginMechanism], needs_tls: bool) -> Self {
+        SmtpCredentials { mechanisms: mechanisms.into(), needs_tls, ..self }
     }
 
     /// The user name.
@@ -110,8 +140,17 @@ impl SmtpCredentials {
         &self.user
     }
 
-    pub(super) fn password(&self) -> &str {
-        &self.password
+    /// Whether the login needs TLS.
+    pub fn needs_tls(&self) -> bool {
+        self.needs_tls
+    }
+
+    pub(super) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    pub(super) fn mechanisms(&self) -> &[LoginMechanism] {
+        &self.mechanisms
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use mail::Reply;
 
+use crate::sasl::client::SaslViolation;
+
 /// What happened, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SmtpClientEvent {
@@ -120,9 +122,14 @@ pub enum MissingCapability {
     /// RFC 3207.
     #[error("TLS is required but not offered")]
     StartTls,
+    /// The login needs TLS, which the server does not offer or has refused.
+    #[error("the login needs TLS, which is not offered")]
+    LoginTls,
     /// RFC 4954.
-    #[error("no supported authentication mechanism: need PLAIN or LOGIN, server offers {offered:?}")]
+    #[error("no supported authentication mechanism: need {wanted}, server offers {offered:?}")]
     Mechanism {
+        /// The mechanisms that may be used, in words.
+        wanted: Box<str>,
         /// The mechanisms that the server offers.
         offered: Box<str>,
     },
@@ -158,6 +165,9 @@ pub enum SmtpViolation {
         /// The code.
         code: u16,
     },
+    /// In the exchange of a login.
+    #[error("login: {0}")]
+    Login(SaslViolation),
     /// Clear text after STARTTLS was accepted; it may have been injected.
     #[error("clear text received after STARTTLS")]
     ClearText,

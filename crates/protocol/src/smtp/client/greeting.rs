@@ -2,26 +2,14 @@
 //!
 //! If the server refuses a step that the configuration requires, the session ends with QUIT.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use mail::Reply;
 
 use super::{
-    CloseReason, Extensions, MissingCapability, SmtpClient, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation,
-    State, TlsPolicy,
+    CloseReason, Extensions, MissingCapability, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, State, TlsPolicy,
 };
+use crate::sasl::client::{LoginMechanism, SaslClient, SaslViolation};
+use crate::sasl::{decode, encode};
 use crate::smtp::MailProtocol;
-
-/// The progress of AUTH LOGIN or PLAIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AuthStep {
-    /// The server will ask for the user name.
-    User,
-    /// The server will ask for the password.
-    Password,
-    /// Everything was sent.
-    Done,
-}
 
 /// How the client introduced itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,37 +79,39 @@ impl SmtpClient {
         }
     }
 
-    /// RFC 4954 section 4. PLAIN is preferred: it takes one round trip.
+    /// RFC 4954 section 4.
     fn log_in(&mut self) {
         let config = self.config.clone();
-        match &config.credentials {
-            None => self.ready(),
-            Some(credentials) if self.extensions.has_mechanism("PLAIN") => {
-                let line = format!("AUTH PLAIN {}\r\n", plain_response(credentials));
-                self.send_command(State::Auth(AuthStep::Done), &line);
-            }
-            Some(_) if self.extensions.has_mechanism("LOGIN") => {
-                self.send_command(State::Auth(AuthStep::User), "AUTH LOGIN\r\n")
-            }
-            Some(_) => {
-                let offered = self.extensions.mechanisms.clone();
-                self.quit_without(MissingCapability::Mechanism { offered });
-            }
+        let Some(credentials) = &config.credentials else { return self.ready() };
+        if credentials.needs_tls() && !self.secured {
+            return self.quit_without(MissingCapability::LoginTls);
         }
+        let begin = |mechanism: &LoginMechanism| {
+            SaslClient::begin(*mechanism, credentials.user(), credentials.secret(), self.nonce.as_deref())
+        };
+        let mechanisms = credentials.mechanisms();
+        let mut offered = mechanisms.iter().filter(|mechanism| self.extensions.has_mechanism(mechanism.name()));
+        let Some((mechanism, (login, initial))) = offered.find_map(|mechanism| Some((mechanism, begin(mechanism)?)))
+        else {
+            let (wanted, offered) = (in_words(mechanisms), self.extensions.mechanisms.clone());
+            return self.quit_without(MissingCapability::Mechanism { wanted, offered });
+        };
+        let line = match initial {
+            Some(initial) => format!("AUTH {mechanism} {}\r\n", encode(&initial)),
+            None => format!("AUTH {mechanism}\r\n"),
+        };
+        self.send_command(State::Auth(Box::new(login)), &line);
     }
 
-    pub(super) fn auth_replied(&mut self, login: AuthStep, reply: &Reply) {
-        let config = self.config.clone();
-        match (login, reply.code, &config.credentials) {
-            (AuthStep::User, 334, Some(credentials)) => {
-                let line = format!("{}\r\n", BASE64.encode(credentials.user()));
-                self.send_command(State::Auth(AuthStep::Password), &line);
-            }
-            (AuthStep::Password, 334, Some(credentials)) => {
-                let line = format!("{}\r\n", BASE64.encode(credentials.password()));
-                self.send_command(State::Auth(AuthStep::Done), &line);
-            }
-            (AuthStep::Done, 235, _) => self.ready(),
+    pub(super) fn auth_replied(&mut self, mut login: Box<SaslClient>, reply: &Reply) {
+        match reply.code {
+            // What is not base64 is no challenge, which does not matter to LOGIN.
+            334 => match login.handle_challenge(&decode(reply.text.as_bytes()).unwrap_or_default()) {
+                Ok(response) => self.send_command(State::Auth(login), &format!("{}\r\n", encode(&response))),
+                Err(violation) => self.close_for_violation(SmtpViolation::Login(violation)),
+            },
+            235 if login.is_complete() => self.ready(),
+            235 => self.close_for_violation(SmtpViolation::Login(SaslViolation::Unproved)),
             _ => self.quit_after_refusal(SmtpStage::Auth, reply),
         }
     }
@@ -141,7 +131,8 @@ impl SmtpClient {
     }
 }
 
-/// RFC 4616: empty authorization identity, user name, password.
-fn plain_response(credentials: &SmtpCredentials) -> String {
-    BASE64.encode(format!("\0{}\0{}", credentials.user(), credentials.password()))
+/// `PLAIN or LOGIN`.
+fn in_words(mechanisms: &[LoginMechanism]) -> Box<str> {
+    let names: Vec<&str> = mechanisms.iter().map(|mechanism| mechanism.name()).collect();
+    names.join(" or ").into()
 }

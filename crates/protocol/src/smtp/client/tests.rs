@@ -208,7 +208,7 @@ fn no_text_can_end_a_command_line() {
     assert!(CommandArgument::new(&"x".repeat(WORD_OCTETS_MAX)).is_ok());
     assert_eq!(CommandArgument::new(&"x".repeat(WORD_OCTETS_MAX + 1)), Err(InvalidCommandArgument));
     for (user, password) in [("", "x"), ("x", ""), ("x\0y", "z"), ("x", "y\0z")] {
-        assert_eq!(SmtpCredentials::new(user, password), Err(MalformedCredentials));
+        assert_eq!(SmtpCredentials::new(user, password), Err(MalformedCredentials::Password));
     }
 }
 

@@ -1,0 +1,65 @@
+//! Logins at next hops: which credentials a task uses, and what the connection must be like before
+//! they are sent. Connections that are logged in carry only mail with the same login.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use mail::Address;
+use protocol::smtp::client::{SmtpClientConfig, SmtpCredentials};
+
+use super::{NextHop, RemoteDeliveryConfig};
+
+/// The logins of a transport.
+#[derive(Clone, Debug)]
+pub struct RelayLogins {
+    /// Where the credentials come from.
+    pub source: Arc<dyn LoginSource>,
+    /// What the connection must be like.
+    pub security: LoginSecurity,
+}
+
+/// Where the credentials of a transport come from.
+pub trait LoginSource: fmt::Debug + Send + Sync {
+    /// The login for mail of this sender; None: without a login. The error, which contains no
+    /// secrets, defers the mail.
+    fn find<'a>(&'a self, sender: Option<&'a Address>) -> LoginFuture<'a>;
+
+    /// Whether senders have logins of their own. If so, the failure of one says nothing about the
+    /// others.
+    fn depends_on_sender(&self) -> bool;
+}
+
+/// Resolves to a login.
+pub type LoginFuture<'a> = Pin<Box<dyn Future<Output = Result<Option<SmtpCredentials>, String>> + Send + 'a>>;
+
+/// What a connection must be like before a login is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoginSecurity {
+    /// TLS, and the host has proved its name.
+    #[default]
+    Verified,
+    /// TLS with any certificate, which an active attacker can present too.
+    Encrypted,
+    /// Anything, even clear text.
+    ClearText,
+}
+
+/// The same next hop, with the login for mail of this sender.
+pub(super) async fn logged_in(
+    next_hop: &Arc<NextHop>,
+    logins: &RelayLogins,
+    sender: Option<&Address>,
+) -> Result<Arc<NextHop>, String> {
+    let Some(credentials) = logins.source.find(sender).await? else { return Ok(next_hop.clone()) };
+    let client = SmtpClientConfig { credentials: Some(credentials), ..(*next_hop.config.client).clone() };
+    let config = RemoteDeliveryConfig { client: Arc::new(client), ..(*next_hop.config).clone() };
+    Ok(Arc::new(NextHop { config: Arc::new(config), ..(**next_hop).clone() }))
+}
+
+impl NextHop {
+    /// The user as whom tasks for this next hop are logged in.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.config.client.credentials.as_ref().map(SmtpCredentials::user)
+    }
+}

@@ -1,0 +1,168 @@
+//! What a host must prove by TLS: without it mail waits, and never goes in clear text or over a
+//! connection that proved something else.
+
+use std::sync::Arc;
+
+use delivery::remote::{NextHop, NextHopFeedback, RemoteDeliveryConfig};
+use mail::{DanePolicy, DaneRecord, HostTls, Outcome, TlsProof, VerifiedBy, VerifiedNames};
+use net::{Endpoint, TlsClient, TrustedRoots};
+use protocol::smtp::client::{self, TlsPolicy};
+
+use super::support::{
+    ServerActivity, TestConnection, TestDelivery, body, client, config, hop, run_test, serve, summary,
+};
+
+const TEXT: &[u8] = b"Subject: x\r\n\r\nx\r\n";
+const TO: &[&str] = &["bob@example.net"];
+/// The certificate of the test server: for mx.example, signed by itself.
+const PEM: &[u8] = include_bytes!("mx.example.pem");
+
+/// Offers TLS, and keeps what comes.
+async fn server(seen: &ServerActivity) -> Endpoint {
+    let inner = seen.clone();
+    serve(seen, move |mut connection, _| {
+        let seen = inner.clone();
+        async move {
+            connection.greet("250-mx\r\n250 STARTTLS\r\n").await;
+            connection.expect_commands(&["STARTTLS"]).await;
+            connection.send("220 go\r\n").await;
+            let Some(mut connection) = connection.try_accept_tls().await else { return };
+            connection.expect_commands(&["EHLO"]).await;
+            connection.send("250 mx\r\n").await;
+            serve_messages(&mut connection, &seen).await;
+        }
+    })
+    .await
+}
+
+async fn serve_messages(connection: &mut TestConnection, seen: &ServerActivity) {
+    while let Some(message) = connection.read_message().await {
+        seen.messages.borrow_mut().push(message);
+        connection.send("250 kept\r\n").await;
+    }
+}
+
+/// A next hop whose hosts must prove this.
+fn demanding_hop(tls: &HostTls, endpoints: &[Endpoint]) -> Arc<NextHop> {
+    let ca_file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/remote/mx.example.pem");
+    let config = RemoteDeliveryConfig {
+        client: client::SmtpClientConfig { tls: TlsPolicy::Offered, ..client() }.into(),
+        tls_client: Some(TlsClient::unverified()),
+        trusted_roots: TrustedRoots::in_file(ca_file.as_ref()),
+        ..config()
+    };
+    let mut hop = Arc::unwrap_or_clone(hop(config, endpoints));
+    hop.tiers.iter_mut().flatten().for_each(|target| target.tls = tls.clone());
+    Arc::new(hop)
+}
+
+fn verified(name: &str, by: VerifiedBy) -> HostTls {
+    HostTls::Verified(Arc::new(VerifiedNames { names: vec![name.into()], by }))
+}
+
+fn dane(data: &[u8]) -> HostTls {
+    let records = vec![DaneRecord::new(3, 0, 0, data).unwrap()];
+    let base_domain: Box<str> = "mx0.example".into();
+    HostTls::Dane(Arc::new(DanePolicy { records, names: vec![base_domain.clone()], base_domain }))
+}
+
+fn certificate() -> Vec<u8> {
+    use rustls::pki_types::pem::PemObject as _;
+    rustls::pki_types::CertificateDer::from_pem_slice(PEM).unwrap().to_vec()
+}
+
+#[test]
+fn a_host_that_proves_what_it_must_gets_the_mail() {
+    let proofs = [
+        (HostTls::Transport, TlsProof::Encrypted),
+        (HostTls::Encrypted, TlsProof::Encrypted),
+        (dane(&certificate()), TlsProof::Dane),
+    ];
+    for (tls, proof) in proofs {
+        run_test(async move {
+            let seen = ServerActivity::default();
+            let hop = demanding_hop(&tls, &[server(&seen).await]);
+            let end = TestDelivery::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!((summary(&end), end.proof), (vec!["relayed".to_owned()], Some(proof)), "{tls}");
+        });
+    }
+}
+
+#[test]
+fn a_host_that_proves_nothing_gets_no_mail_and_the_reason_is_told() {
+    let by_transport = verified("mx0.example", VerifiedBy::Transport);
+    for (tls, feedback_is_failed) in
+        [(verified("mx0.example", VerifiedBy::MtaSts), false), (by_transport, true), (dane(&[1]), false)]
+    {
+        run_test(async move {
+            let seen = ServerActivity::default();
+            let hop = demanding_hop(&tls, &[server(&seen).await]);
+            let end = TestDelivery::new().send(&hop, TO, body(TEXT)).await;
+            assert_eq!((summary(&end), end.proof), (vec!["deferred 451 4.7.5".to_owned()], None), "{tls}");
+            assert_eq!((seen.connections.get(), seen.messages.borrow().len()), (1, 0));
+            let is_failed = matches!(end.feedback, NextHopFeedback::Failed(_));
+            assert_eq!(is_failed, feedback_is_failed, "{tls}");
+            let delivery::DeliveryResult::Outcomes(outcomes) = end.result else { panic!() };
+            let Outcome::Deferred(reply) = &outcomes[0] else { panic!("{outcomes:?}") };
+            assert!(reply.text.contains(&format!("(TLS: {tls})")), "{}", reply.text);
+        });
+    }
+}
+
+#[test]
+fn a_host_without_tls_gets_no_mail_in_clear_text() {
+    for how in ["250 mx\r\n", "250-mx\r\n250 STARTTLS\r\n"] {
+        for tls in [HostTls::Encrypted, verified("mx.example", VerifiedBy::MtaSts), dane(&certificate())] {
+            run_test(async move {
+                let seen = ServerActivity::default();
+                let inner = seen.clone();
+                let endpoint = serve(&seen, move |mut connection, _| {
+                    let seen = inner.clone();
+                    async move {
+                        connection.greet(how).await;
+                        if how.contains("STARTTLS") {
+                            connection.expect_commands(&["STARTTLS"]).await;
+                            connection.send("454 4.7.0 not now\r\n").await;
+                        }
+                        serve_messages(&mut connection, &seen).await;
+                    }
+                });
+                let hop = demanding_hop(&tls, &[endpoint.await]);
+                let end = TestDelivery::new().send(&hop, TO, body(TEXT)).await;
+                assert_eq!(summary(&end), ["deferred 451 4.7.5"], "{tls}");
+                assert_eq!((end.feedback, seen.messages.borrow().len()), (NextHopFeedback::Unknown, 0));
+            });
+        }
+    }
+}
+
+#[test]
+fn the_next_host_is_tried_if_one_does_not_prove_what_it_must() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoints = [server(&seen).await, server(&seen).await];
+        let mut hop = Arc::unwrap_or_clone(demanding_hop(&dane(&[1]), &endpoints));
+        hop.tiers[1][0].tls = dane(&certificate());
+        let end = TestDelivery::new().send(&Arc::new(hop), TO, body(TEXT)).await;
+        assert_eq!((summary(&end), end.proof), (vec!["relayed".to_owned()], Some(TlsProof::Dane)));
+        assert_eq!(end.peer.unwrap().host(), "mx1.example");
+    });
+}
+
+/// Two domains share a next hop, and one of them demands more of its hosts.
+#[test]
+fn a_connection_that_proved_something_else_is_not_used() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = server(&seen).await;
+        let plain = demanding_hop(&HostTls::Transport, std::slice::from_ref(&endpoint));
+        let strict = demanding_hop(&dane(&certificate()), std::slice::from_ref(&endpoint));
+        let mut sender = TestDelivery::new();
+        for (hop, connections) in [(&plain, 1), (&strict, 2), (&plain, 2), (&strict, 2), (&plain, 2)] {
+            assert_eq!(summary(&sender.send(hop, TO, body(TEXT)).await), ["relayed"]);
+            assert_eq!(seen.connections.get(), connections);
+        }
+        let other = demanding_hop(&dane(&[1]), &[endpoint]);
+        assert_eq!(summary(&sender.send(&other, TO, body(TEXT)).await), ["deferred 451 4.7.5"]);
+    });
+}

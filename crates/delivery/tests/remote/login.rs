@@ -1,0 +1,226 @@
+//! Logins at next hops: each sender's mail goes over connections with its own login, a login is sent
+//! only over connections that are safe enough, and a failed one defers.
+
+use std::sync::Arc;
+
+use delivery::remote::{LoginFuture, LoginSecurity, LoginSource, NextHopFeedback, RelayLogins, RemoteDeliveryConfig};
+use mail::Address;
+use net::TlsClient;
+use protocol::sasl::client::LoginMechanism;
+use protocol::smtp::client::{SmtpClientConfig, SmtpCredentials, TlsPolicy};
+
+use super::support::*;
+
+const TO: &[&str] = &["bob@example.net"];
+const LOGIN: &str = "250-mx\r\n250-PIPELINING\r\n250 AUTH PLAIN\r\n";
+/// `AUTH PLAIN` of the user `alice` with the password `secret`.
+const ALICE: &str = "AUTH PLAIN AGFsaWNlAHNlY3JldA==";
+/// The same of `eve`.
+const EVE: &str = "AUTH PLAIN AGV2ZQBzZWNyZXQ=";
+
+/// The local part of the sender is the user; `nobody` has no login, and that of `broken` is not
+/// available.
+#[derive(Debug)]
+struct Users {
+    depends_on_sender: bool,
+    needs_tls: bool,
+}
+
+impl LoginSource for Users {
+    fn find<'a>(&'a self, sender: Option<&'a Address>) -> LoginFuture<'a> {
+        Box::pin(async move {
+            match sender.map(|sender| sender.local_part().to_string()).as_deref() {
+                None | Some("nobody") => Ok(None),
+                Some("broken") => Err("the table is not available".to_owned()),
+                Some(user) => {
+                    let login = SmtpCredentials::new(user, "secret").unwrap();
+                    Ok(Some(login.restricted(&[LoginMechanism::Plain], self.needs_tls)))
+                }
+            }
+        })
+    }
+
+    fn depends_on_sender(&self) -> bool {
+        self.depends_on_sender
+    }
+}
+
+fn config(security: LoginSecurity, depends_on_sender: bool) -> RemoteDeliveryConfig {
+    let needs_tls = security != LoginSecurity::ClearText;
+    let source = Arc::new(Users { depends_on_sender, needs_tls });
+    RemoteDeliveryConfig {
+        tls_client: Some(TlsClient::unverified()),
+        logins: Some(RelayLogins { source, security }),
+        ..super::support::config()
+    }
+}
+
+/// Accepts messages after this login.
+async fn serve_login(mut connection: TestConnection, login: &str, seen: &ServerActivity) {
+    connection.expect_commands(&[login]).await;
+    connection.send("235 2.7.0 welcome\r\n").await;
+    while let Some(message) = connection.read_message().await {
+        seen.messages.borrow_mut().push(message);
+        connection.send("250 kept\r\n").await;
+    }
+}
+
+async fn send_from(
+    sender: &str,
+    delivery: &mut TestDelivery,
+    hop: &Arc<delivery::remote::NextHop>,
+) -> (String, NextHopFeedback) {
+    let mut task = task(hop, 1, TO, body(TEXT));
+    Arc::make_mut(&mut task.envelope).sender = sender.parse().ok();
+    delivery.remote.start_task(task);
+    let end = delivery.end().await;
+    let text = match &outcomes(&end)[0] {
+        mail::Outcome::Deferred(reply) | mail::Outcome::Failed(reply) => format!("{} {}", summary(&end)[0], reply.text),
+        _ => summary(&end)[0].clone(),
+    };
+    (text, end.feedback)
+}
+
+#[test]
+fn a_connection_carries_only_mail_with_its_login() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut connection, number| {
+            let seen = inner.clone();
+            async move {
+                connection.greet(LOGIN).await;
+                match number {
+                    0 => serve_login(connection, ALICE, &seen).await,
+                    1 => serve_login(connection, EVE, &seen).await,
+                    _ => {
+                        while let Some(message) = connection.read_message().await {
+                            seen.messages.borrow_mut().push(message);
+                            connection.send("250 kept\r\n").await;
+                        }
+                    }
+                }
+            }
+        });
+        let hop = hop(config(LoginSecurity::ClearText, true), &[endpoint.await]);
+        let mut delivery = TestDelivery::new();
+        for (sender, connections) in [
+            ("alice@example.org", 1),
+            ("alice@example.org", 1),
+            ("eve@example.org", 2),
+            ("alice@example.org", 2),
+            ("nobody@example.org", 3),
+            ("eve@example.org", 3),
+            ("", 3),
+        ] {
+            assert_eq!(send_from(sender, &mut delivery, &hop).await.0, "relayed", "{sender}");
+            assert_eq!(seen.connections.get(), connections, "{sender}");
+        }
+        assert_eq!(seen.messages.borrow().len(), 7);
+        let (text, feedback) = send_from("broken@example.org", &mut delivery, &hop).await;
+        assert_eq!(text, "deferred 454 4.7.0 the table is not available");
+        assert_eq!(feedback, NextHopFeedback::Unknown);
+    });
+}
+
+#[test]
+fn a_refused_login_defers_and_counts_against_the_next_hop_only_if_all_mail_has_it() {
+    for depends_on_sender in [true, false] {
+        run_test(async {
+            let seen = ServerActivity::default();
+            let endpoint = serve(&seen, |mut connection, _| async move {
+                connection.greet(LOGIN).await;
+                connection.expect_commands(&[ALICE]).await;
+                connection.send("535 5.7.8 wrong\r\n").await;
+                connection.expect_commands(&["QUIT"]).await;
+            });
+            let hop = hop(config(LoginSecurity::ClearText, depends_on_sender), &[endpoint.await]);
+            let (text, feedback) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+            assert!(text.starts_with("deferred 454 4.7.0 mx0.example["), "{text}");
+            assert!(text.ends_with(": login as \"alice\": 535 5.7.8 wrong"), "{text}");
+            assert_eq!(matches!(feedback, NextHopFeedback::Failed(_)), !depends_on_sender);
+        });
+    }
+}
+
+#[test]
+fn a_login_is_not_sent_without_tls() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve(&seen, |mut connection, _| async move {
+            connection.greet(LOGIN).await;
+            connection.expect_commands(&["QUIT"]).await;
+        });
+        let hop = hop(config(LoginSecurity::Encrypted, true), &[endpoint.await]);
+        let (text, _) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+        assert!(text.ends_with("login as \"alice\": the login needs TLS, which is not offered"), "{text}");
+    });
+}
+
+#[test]
+fn a_failed_handshake_does_not_send_the_login_in_clear_text() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve(&seen, |mut connection, number| async move {
+            connection.greet("250-mx\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n").await;
+            if number == 0 {
+                connection.expect_commands(&["STARTTLS"]).await;
+                connection.send("220 go\r\nthis is no TLS\r\n").await;
+            } else {
+                connection.expect_commands(&["QUIT"]).await;
+            }
+        });
+        let hop = hop(config(LoginSecurity::Encrypted, true), &[endpoint.await]);
+        let (text, _) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+        assert!(text.starts_with("deferred 454 4.7.0") && text.contains("needs TLS"), "{text}");
+    });
+}
+
+#[test]
+fn implicit_tls_begins_with_the_handshake() {
+    for tls in [TlsPolicy::Offered, TlsPolicy::Required] {
+        run_test(async {
+            let seen = ServerActivity::default();
+            let inner = seen.clone();
+            let endpoint = serve(&seen, move |connection, _| {
+                let seen = inner.clone();
+                async move {
+                    let mut connection = connection.accept_tls().await;
+                    connection.greet("250-mx\r\n250-STARTTLS\r\n250 AUTH PLAIN\r\n").await;
+                    serve_login(connection, ALICE, &seen).await;
+                }
+            });
+            let mut config = config(LoginSecurity::Encrypted, true);
+            config.connections.implicit_tls = Some(true);
+            config.client = Arc::new(SmtpClientConfig { tls, ..(*config.client).clone() });
+            let hop = hop(config, &[endpoint.await]);
+            assert_eq!(send_from("alice@example.org", &mut TestDelivery::new(), &hop).await.0, "relayed");
+        });
+    }
+}
+
+#[test]
+fn implicit_tls_has_no_clear_text_to_fall_back_to() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve_all(&seen, LOGIN).await;
+        let mut config = config(LoginSecurity::Encrypted, true);
+        config.connections.implicit_tls = Some(true);
+        let hop = hop(config, &[endpoint]);
+        let (text, _) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+        assert!(text.starts_with("deferred 451 4.7.5") && text.contains(": TLS: "), "{text}");
+        assert_eq!(seen.connections.get(), 1);
+    });
+}
+
+#[test]
+fn a_login_for_verified_hosts_is_not_sent_to_others() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve(&seen, |connection, _| async move { drop(connection.accept_tls().await) });
+        let hop = hop(config(LoginSecurity::Verified, true), &[endpoint.await]);
+        let (text, feedback) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+        assert!(text.starts_with("deferred 454 4.7.0") && text.contains("verified"), "{text}");
+        assert_eq!((feedback, seen.connections.get()), (NextHopFeedback::Unknown, 0));
+    });
+}

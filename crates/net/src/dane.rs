@@ -1,0 +1,69 @@
+//! Certificates against TLSA records (RFC 6698, RFC 7671), as SMTP uses them (RFC 7672 section 3).
+//!
+//! One record that matches is enough. DANE-EE(3) compares the certificate of the server, whatever
+//! its names and dates. DANE-TA(2) looks for the authority among the other certificates that the
+//! server sends, where RFC 7672 section 3.1.2 wants it, and verifies the chain up to there; an
+//! authority that the server does not send is not looked for elsewhere. Every digest that a record
+//! names is computed: nothing is gained by choosing the strongest (digest agility) as long as both
+//! are unbroken.
+
+use mail::{DaneMatching, DanePolicy, DaneRecord, DaneSelector, DaneUsage};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{Error, RootCertStore};
+use sha2::{Digest, Sha256, Sha512};
+
+use crate::certificate_chain::verify_named;
+
+/// Verifies what a server presents.
+pub(crate) fn verify(
+    policy: &DanePolicy,
+    end_entity: &CertificateDer<'_>,
+    others: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    let by_usage = |usage| policy.records.iter().filter(move |record| record.usage == usage);
+    if by_usage(DaneUsage::EndEntity).any(|record| matches(record, end_entity)) {
+        return Ok(());
+    }
+    let mut failure = Error::General("the certificate matches no TLSA record".to_owned());
+    for anchor in others {
+        if by_usage(DaneUsage::TrustAnchor).any(|record| matches(record, anchor)) {
+            match verify_up_to(anchor, policy, end_entity, others, now) {
+                Ok(()) => return Ok(()),
+                Err(error) => failure = error,
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// The chain must lead to this authority, and the certificate must have one of the names.
+fn verify_up_to(
+    anchor: &CertificateDer<'_>,
+    policy: &DanePolicy,
+    end_entity: &CertificateDer<'_>,
+    others: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(anchor.clone().into_owned())?;
+    verify_named(end_entity, others, &roots, &policy.names, now)
+}
+
+/// Whether the certificate is the one that the record is about.
+fn matches(record: &DaneRecord, certificate: &CertificateDer<'_>) -> bool {
+    match record.selector {
+        DaneSelector::Certificate => is_data(record, certificate),
+        DaneSelector::PublicKey => ParsedCertificate::try_from(certificate)
+            .is_ok_and(|parsed| is_data(record, &parsed.subject_public_key_info())),
+    }
+}
+
+fn is_data(record: &DaneRecord, part: &[u8]) -> bool {
+    match record.matching {
+        DaneMatching::Full => *record.data == *part,
+        DaneMatching::Sha256 => *record.data == Sha256::digest(part)[..],
+        DaneMatching::Sha512 => *record.data == Sha512::digest(part)[..],
+    }
+}

@@ -1,0 +1,186 @@
+//! Decides what each host of a set must prove by TLS before mail goes to it.
+//!
+//! | transport | host | must prove |
+//! |---|---|---|
+//! | verified | any | a name, by a trusted authority |
+//! | dane | name and addresses validated, TLSA records | what the records say; any certificate if none can be used |
+//! | the same | the same, but their lookup fails | left out (RFC 7672 section 2.1.2) |
+//! | dane, others | any other, MTA-STS policy `enforce` | its name, by a trusted authority; left out if the policy does not name it |
+//! | dane, others | any other | as the transport requires |
+//!
+//! DANE goes before MTA-STS: a policy never replaces a proof that TLSA records demand (RFC 8461
+//! section 2). It is only asked for if the DNS is validated up to there; then a lookup that fails
+//! may be an attack, and records that do not exist are known not to exist.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dns::{CachedAnswer, DnsAnswer, QueryType};
+use futures_util::future::join_all;
+use mail::{DanePolicy, DaneRecord, HostTls, VerifiedBy, VerifiedNames};
+use mta_sts::{PolicyMode, StsLookup};
+
+use crate::Router;
+use crate::candidate_host::{CandidateHost, HostOrigin, HostParams};
+use crate::tls_options::{TlsDemand, TlsOptions};
+
+/// What was decided for a set, beside the hosts themselves.
+#[derive(Default)]
+pub(crate) struct TlsDecision {
+    /// For people.
+    pub(crate) notes: Vec<Box<str>>,
+    /// When the first of the answers expires that it depends on.
+    pub(crate) expires_at: Option<Instant>,
+}
+
+/// The TLSA records of a host.
+enum TlsaLookup {
+    /// Without DNSSEC up to the records, or without records.
+    None,
+    /// The records, and when they expire.
+    Records { usable: Vec<DaneRecord>, base_domain: Box<str>, expires_at: Instant },
+    /// The lookup failed, which lasts until then.
+    Failed { why: Box<str>, expires_at: Instant },
+}
+
+impl Router {
+    /// The MTA-STS policy of the domain whose mail the hosts take.
+    pub(crate) async fn lookup_sts_policy(&self, options: &TlsOptions, origin: HostOrigin<'_>) -> StsLookup {
+        match (&self.config.sts_policies, origin.domain) {
+            (Some(policies), Some(domain)) if options.mta_sts && options.demand != TlsDemand::Verified => {
+                policies.policy(&self.resolver, domain).await
+            }
+            _ => StsLookup::default(),
+        }
+    }
+
+    /// Decides for each host that has an address.
+    pub(crate) async fn decide_tls(
+        &self,
+        candidates: &mut [CandidateHost<'_>],
+        params: &HostParams<'_>,
+        origin: HostOrigin<'_>,
+        sts: StsLookup,
+    ) -> TlsDecision {
+        let mut decision = TlsDecision { notes: Vec::new(), expires_at: sts.expires_at };
+        decision.notes.extend(origin.domain.and_then(|domain| sts.note(domain)));
+        let candidates: Vec<_> = candidates.iter_mut().filter(|candidate| !candidate.addresses().is_empty()).collect();
+        let lookups = candidates.iter().map(|candidate| self.lookup_tlsa(candidate, params, origin));
+        let lookups = join_all(lookups).await;
+        for (candidate, tlsa) in candidates.into_iter().zip(lookups) {
+            let expires_at = tlsa.expires_at();
+            decision.expires_at = decision.expires_at.into_iter().chain(expires_at).min();
+            candidate.tls = host_tls(candidate, params.tls, origin, tlsa, &sts);
+            if let Err(why) = &candidate.tls {
+                decision.notes.push(format!("{} is left out: {why}", candidate.name()).into());
+            }
+        }
+        decision
+    }
+
+    /// The TLSA records of a host: at the name that its aliases lead to, else at its own (RFC 7672
+    /// section 2.2.2).
+    async fn lookup_tlsa(
+        &self,
+        candidate: &CandidateHost<'_>,
+        params: &HostParams<'_>,
+        origin: HostOrigin<'_>,
+    ) -> TlsaLookup {
+        if params.tls.demand != TlsDemand::Dane || !origin.authenticated || !candidate.authenticated {
+            return TlsaLookup::None;
+        }
+        let (host, port) = (candidate.name(), params.options.port);
+        let (own, alias_end) = tokio::join!(self.lookup_tlsa_at(host, port), self.validated_alias_end(host));
+        let Some(end) = alias_end else { return own };
+        match self.lookup_tlsa_at(&end, port).await {
+            TlsaLookup::None => own,
+            found => found,
+        }
+    }
+
+    /// The name that validated aliases of a host lead to, if it is an alias.
+    async fn validated_alias_end(&self, host: &str) -> Option<Box<str>> {
+        let mut end: Option<Box<str>> = None;
+        for _ in 0..ALIASES_MAX {
+            let name = end.as_deref().unwrap_or(host);
+            let found = self.resolver.lookup(name, QueryType::Cname).await;
+            match found.answer {
+                DnsAnswer::Names(names) if found.authenticated && !names.is_empty() => end = names.first().cloned(),
+                _ => break,
+            }
+        }
+        end
+    }
+
+    async fn lookup_tlsa_at(&self, base_domain: &str, port: u16) -> TlsaLookup {
+        let name = format!("_{port}._tcp.{base_domain}");
+        let CachedAnswer { answer, expires_at, authenticated, .. } = self.resolver.lookup(&name, QueryType::Tlsa).await;
+        match answer {
+            DnsAnswer::Tlsa(records) if authenticated => {
+                let usable = |record: &dns::TlsaRecord| {
+                    DaneRecord::new(record.usage, record.selector, record.matching, &record.data)
+                };
+                let usable = records.iter().filter_map(usable).collect();
+                TlsaLookup::Records { usable, base_domain: base_domain.into(), expires_at }
+            }
+            DnsAnswer::Unanswered(why) => {
+                TlsaLookup::Failed { why: format!("the lookup of its TLSA records failed: {why}").into(), expires_at }
+            }
+            _ => TlsaLookup::None,
+        }
+    }
+}
+
+/// The maximum number of aliases in a chain.
+const ALIASES_MAX: usize = 8;
+
+impl TlsaLookup {
+    fn expires_at(&self) -> Option<Instant> {
+        match self {
+            TlsaLookup::None => None,
+            TlsaLookup::Records { expires_at, .. } | TlsaLookup::Failed { expires_at, .. } => Some(*expires_at),
+        }
+    }
+}
+
+/// What the host must prove, or why it cannot be used.
+fn host_tls(
+    candidate: &CandidateHost<'_>,
+    options: &TlsOptions,
+    origin: HostOrigin<'_>,
+    tlsa: TlsaLookup,
+    sts: &StsLookup,
+) -> Result<HostTls, Box<str>> {
+    let host = candidate.name();
+    if options.demand == TlsDemand::Verified {
+        return Ok(options.verified_host(host, origin.domain, origin.authenticated));
+    }
+    let without_policy = match tlsa {
+        TlsaLookup::Failed { why, .. } => return Err(why),
+        TlsaLookup::Records { usable, base_domain, .. } if !usable.is_empty() => {
+            let names = dane_names(&base_domain, host, origin.domain);
+            return Ok(HostTls::Dane(Arc::new(DanePolicy { records: usable, base_domain, names })));
+        }
+        TlsaLookup::Records { .. } => HostTls::Encrypted,
+        TlsaLookup::None => HostTls::Transport,
+    };
+    let Some(found) = sts.policy.as_ref().filter(|found| found.policy.mode == PolicyMode::Enforce) else {
+        return Ok(without_policy);
+    };
+    if !found.policy.names(host) {
+        return Err("the domain's MTA-STS policy does not name it".into());
+    }
+    Ok(HostTls::Verified(Arc::new(VerifiedNames { names: vec![host.into()], by: VerifiedBy::MtaSts })))
+}
+
+/// The names of which a certificate must have one that a trust anchor vouches for (RFC 7672 section
+/// 3.2.2).
+fn dane_names(base_domain: &str, host: &str, domain: Option<&str>) -> Vec<Box<str>> {
+    let mut names: Vec<Box<str>> = vec![base_domain.into()];
+    for name in [Some(host), domain].into_iter().flatten() {
+        if !names.iter().any(|known| **known == *name) {
+            names.push(name.into());
+        }
+    }
+    names
+}

@@ -1,0 +1,254 @@
+//! What hosts must prove by TLS: DANE with signed and unsigned zones, MTA-STS policies that are
+//! known, and verified transports.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::test_server::TestNameServer;
+use dns::{QueryConfig, ResolverConfig};
+use mta_sts::{FetchConfig, PolicyCache};
+use route::{Config, RouteAnswer, RouteRule, Router, TlsDemand, TlsOptions};
+use tempfile::TempDir;
+
+/// A signed zone with a host at an address, without TLSA records.
+const SIGNED: &str = "d.example ! SIGNED
+    d.example 300 MX 10 mx.d.example
+    mx.d.example ! SIGNED
+    mx.d.example 300 A 192.0.2.1\n";
+/// A digest of the right length.
+const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// A route to a domain in a test zone, as the hosts with what they must prove, and the notes.
+struct Case {
+    options: TlsOptions,
+    validating: bool,
+    policies: Option<Arc<PolicyCache>>,
+    rules: Vec<RouteRule>,
+}
+
+impl Case {
+    fn demanding(demand: TlsDemand) -> Case {
+        let options = TlsOptions { demand, names: Vec::new(), mta_sts: true };
+        Case { options, validating: true, policies: None, rules: Vec::new() }
+    }
+
+    async fn route(&self, lines: &str, destination: &str) -> String {
+        let zone = TestNameServer::serve(lines).await;
+        let query = QueryConfig {
+            servers: vec![zone.address],
+            timeout: Duration::from_secs(2),
+            attempts: 1,
+            validating: self.validating,
+            ..QueryConfig::default()
+        };
+        let config = Config {
+            resolver: ResolverConfig { query, ..ResolverConfig::default() },
+            tls_options: [("smtp".into(), self.options.clone())].into(),
+            sts_policies: self.policies.clone(),
+            rules: self.rules.clone(),
+            ..Config::new("mx.we.example")
+        };
+        let route = Router::new(config).unwrap().route(destination).await;
+        match route.answer {
+            RouteAnswer::Hosts(hosts) => {
+                let mut text = String::new();
+                for host in hosts.tiers.iter().flatten() {
+                    write!(text, "{}: {}; ", host.name, host.tls).unwrap();
+                }
+                hosts.tls_notes.iter().for_each(|note| write!(text, "[{note}]").unwrap());
+                text.trim_end().to_owned()
+            }
+            RouteAnswer::Defer(reply) => format!("defer {reply}{}", if route.transient { " (transient)" } else { "" }),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn with_tlsa(records: &[&str]) -> String {
+    let mut lines = SIGNED.to_owned() + "_25._tcp.mx.d.example ! SIGNED\n";
+    records.iter().for_each(|record| writeln!(lines, "_25._tcp.mx.d.example 300 TLSA {record}").unwrap());
+    lines
+}
+
+#[tokio::test]
+async fn tlsa_records_count_if_everything_up_to_them_is_signed() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let usable = format!("3 1 1 {DIGEST}");
+    let whole = with_tlsa(&[&usable]);
+    let enforced = "mx.d.example: dane, by 1 TLSA record of mx.d.example;";
+    assert_eq!(dane.route(&whole, "d.example").await, enforced);
+    let plain = "mx.d.example: as the transport requires;";
+    assert_eq!(dane.route(SIGNED, "d.example").await, plain);
+    for unsigned in ["d.example ! SIGNED\n", "mx.d.example ! SIGNED\n", "_25._tcp.mx.d.example ! SIGNED\n"] {
+        let lines = whole.replacen(unsigned, "", 1);
+        assert_eq!(dane.route(&lines, "d.example").await, plain, "{unsigned}");
+    }
+    let unvalidated = Case { validating: false, ..Case::demanding(TlsDemand::Dane) };
+    assert_eq!(unvalidated.route(&whole, "d.example").await, plain);
+    assert_eq!(Case::demanding(TlsDemand::Nothing).route(&whole, "d.example").await, plain);
+}
+
+#[tokio::test]
+async fn of_several_records_the_usable_ones_count_and_without_any_tls_is_required() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let records = [format!("3 1 1 {DIGEST}"), format!("2 0 1 {DIGEST}"), format!("1 0 1 {DIGEST}")];
+    let records: Vec<&str> = records.iter().map(String::as_str).collect();
+    let text = dane.route(&with_tlsa(&records), "d.example").await;
+    assert_eq!(text, "mx.d.example: dane, by 2 TLSA records of mx.d.example;");
+    for unusable in
+        [format!("0 1 1 {DIGEST}"), format!("3 1 2 {DIGEST}"), "3 1 1 0011".into(), format!("3 7 1 {DIGEST}")]
+    {
+        let text = dane.route(&with_tlsa(&[&unusable]), "d.example").await;
+        assert_eq!(text, "mx.d.example: required, any certificate (no usable TLSA record);", "{unusable}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_whose_tlsa_lookup_fails_is_left_out_and_without_another_one_mail_waits() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let broken = SIGNED.to_owned() + "_25._tcp.mx.d.example ! SERVFAIL\n";
+    let text = dane.route(&broken, "d.example").await;
+    assert!(
+        text.starts_with("defer 451 4.7.5 No mail host of d.example meets its TLS policy: mx.d.example: the lookup"),
+        "{text}"
+    );
+    assert!(text.ends_with("(transient)"), "{text}");
+    let lines = broken
+        + "d.example 300 MX 20 b.d.example
+        b.d.example 300 A 192.0.2.2";
+    let text = dane.route(&lines, "d.example").await;
+    assert!(text.starts_with("b.d.example: as the transport requires; [mx.d.example is left out: "), "{text}");
+}
+
+/// RFC 7672 section 2.2.2: the name at the end of the aliases goes before the name in the MX.
+#[tokio::test]
+async fn the_base_domain_is_where_the_aliases_lead_or_else_the_name_itself() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let alias = "d.example ! SIGNED
+        d.example 300 MX 10 mx.d.example
+        mx.d.example ! SIGNED
+        mx.d.example 300 CNAME end.e.example
+        end.e.example ! SIGNED
+        end.e.example 300 A 192.0.2.1
+        _25._tcp.mx.d.example ! SIGNED\n"
+        .to_owned()
+        + &format!("_25._tcp.mx.d.example 300 TLSA 3 1 1 {DIGEST}\n");
+    assert_eq!(dane.route(&alias, "d.example").await, "mx.d.example: dane, by 1 TLSA record of mx.d.example;");
+    let both =
+        alias.clone() + &format!("_25._tcp.end.e.example ! SIGNED\n_25._tcp.end.e.example 300 TLSA 3 1 1 {DIGEST}\n");
+    assert_eq!(dane.route(&both, "d.example").await, "mx.d.example: dane, by 1 TLSA record of end.e.example;");
+    let broken = alias + "_25._tcp.end.e.example ! SERVFAIL\n";
+    assert!(dane.route(&broken, "d.example").await.starts_with("defer 451 4.7.5"));
+}
+
+#[tokio::test]
+async fn a_domain_without_mx_and_a_configured_host_have_dane_at_their_port() {
+    let lines = format!(
+        "d.example ! SIGNED
+        d.example 300 A 192.0.2.1
+        _25._tcp.d.example ! SIGNED
+        _25._tcp.d.example 300 TLSA 3 1 1 {DIGEST}
+        relay.example ! SIGNED
+        relay.example 300 A 192.0.2.2
+        _2525._tcp.relay.example ! SIGNED
+        _2525._tcp.relay.example 300 TLSA 3 1 1 {DIGEST}"
+    );
+    let rule = RouteRule {
+        pattern: "relayed.example".parse().unwrap(),
+        transport: "smtp".into(),
+        next_hop: Some("relay.example:2525".parse().unwrap()),
+        next_hop_table: None,
+    };
+    let dane = Case { rules: vec![rule], ..Case::demanding(TlsDemand::Dane) };
+    assert_eq!(dane.route(&lines, "d.example").await, "d.example: dane, by 1 TLSA record of d.example;");
+    assert_eq!(dane.route(&lines, "relayed.example").await, "relay.example: dane, by 1 TLSA record of relay.example;");
+}
+
+#[tokio::test]
+async fn a_verified_transport_demands_names_that_nobody_can_forge() {
+    let verified = Case::demanding(TlsDemand::Verified);
+    let foreign = "d.example 300 MX 10 mx.elsewhere.example
+        mx.elsewhere.example 300 A 192.0.2.1";
+    let text = verified.route(foreign, "d.example").await;
+    assert_eq!(text, "mx.elsewhere.example: verified, certificate for d.example;");
+    let signed = format!("d.example ! SIGNED\n{foreign}");
+    let text = verified.route(&signed, "d.example").await;
+    assert_eq!(text, "mx.elsewhere.example: verified, certificate for d.example or mx.elsewhere.example;");
+    let text = verified.route(&with_tlsa(&[&format!("3 1 1 {DIGEST}")]), "d.example").await;
+    assert_eq!(text, "mx.d.example: verified, certificate for d.example or mx.d.example;");
+    assert_eq!(verified.route("", "[192.0.2.7]").await, "192.0.2.7: verified, certificate for 192.0.2.7;");
+}
+
+/// Policies that were fetched before, in a folder.
+fn policies(folder: &TempDir, domain: &str, mode: &str, mx: &str) -> Arc<PolicyCache> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let text = format!("id: 1\nfetched: {now}\nversion: STSv1\nmode: {mode}\nmx: {mx}\nmax_age: 86400\n");
+    std::fs::write(folder.path().join(domain), text).unwrap();
+    // The test zones have no policy hosts, so nothing is fetched.
+    Arc::new(PolicyCache::new(folder.path(), FetchConfig::default()))
+}
+
+const STS: &str = "_mta-sts.d.example 300 TXT v=STSv1; id=1;
+    d.example 300 MX 10 mx.d.example
+    d.example 300 MX 20 mx.other.example
+    mx.d.example 300 A 192.0.2.1
+    mx.other.example 300 A 192.0.2.2\n";
+
+#[tokio::test]
+async fn an_enforced_policy_demands_the_names_of_its_hosts_and_leaves_out_all_others() {
+    let folder = TempDir::new().unwrap();
+    let case = |mode: &str, mx: &str| Case {
+        policies: Some(policies(&folder, "d.example", mode, mx)),
+        validating: false,
+        ..Case::demanding(TlsDemand::Nothing)
+    };
+    let text = case("enforce", "*.d.example").route(STS, "d.example").await;
+    assert!(
+        text.starts_with("mx.d.example: mta-sts, certificate for mx.d.example; [MTA-STS policy of d.example: enforce, id 1, valid for 24 h; mail waits if no host meets it]"),
+        "{text}"
+    );
+    assert!(text.ends_with("[mx.other.example is left out: the domain's MTA-STS policy does not name it]"), "{text}");
+    let text = case("enforce", "mx.third.example").route(STS, "d.example").await;
+    assert!(text.starts_with("defer 451 4.7.5 No mail host of d.example meets its TLS policy"), "{text}");
+    let text = case("testing", "mx.third.example").route(STS, "d.example").await;
+    assert!(text.starts_with("mx.d.example: as the transport requires; mx.other.example: as"), "{text}");
+    assert!(text.contains("it is not enforced"), "{text}");
+    let off = Case { options: TlsOptions::NONE, ..case("enforce", "mx.third.example") };
+    assert_eq!(
+        off.route(STS, "d.example").await,
+        "mx.d.example: as the transport requires; mx.other.example: as the transport requires;"
+    );
+}
+
+/// A record that is gone, or a name server that does not answer, must not undo a policy; nor a
+/// newer one that cannot be fetched.
+#[tokio::test]
+async fn a_known_policy_counts_without_its_record() {
+    let folder = TempDir::new().unwrap();
+    let case = Case {
+        policies: Some(policies(&folder, "d.example", "enforce", "*.d.example")),
+        validating: false,
+        ..Case::demanding(TlsDemand::Nothing)
+    };
+    let record = "_mta-sts.d.example 300 TXT v=STSv1; id=1;\n";
+    for other in ["", "_mta-sts.d.example ! SERVFAIL\n", "_mta-sts.d.example 300 TXT v=STSv1; id=2;\n"] {
+        let text = case.route(&STS.replacen(record, other, 1), "d.example").await;
+        assert!(text.starts_with("mx.d.example: mta-sts, certificate for mx.d.example; ["), "{other}: {text}");
+        assert_eq!(text.contains("cannot be fetched"), other.contains("id=2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn dane_goes_before_mta_sts() {
+    let folder = TempDir::new().unwrap();
+    let case = Case {
+        policies: Some(policies(&folder, "d.example", "enforce", "mx.d.example")),
+        ..Case::demanding(TlsDemand::Dane)
+    };
+    let lines = with_tlsa(&[&format!("3 1 1 {DIGEST}")]);
+    assert!(case.route(&lines, "d.example").await.starts_with("mx.d.example: dane, by 1 TLSA record"));
+    assert!(case.route(SIGNED, "d.example").await.starts_with("mx.d.example: mta-sts, certificate for mx.d.example"));
+    let unusable = with_tlsa(&[&format!("0 1 1 {DIGEST}")]);
+    assert!(case.route(&unusable, "d.example").await.starts_with("mx.d.example: mta-sts, certificate"));
+}
