@@ -1,0 +1,23 @@
+//! The DNS as this crate sees it: one question, one answer. The server has a [`Resolver`]; tests
+//! have a map.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use dns::{CachedAnswer, QueryType, Resolver};
+
+/// The answer to come.
+pub type DnsFuture<'a> = Pin<Box<dyn Future<Output = CachedAnswer> + Send + 'a>>;
+
+/// Who answers questions to the DNS.
+pub trait DnsLookup: Send + Sync {
+    /// Looks up a name, which is in lower case and has A-labels, without a trailing dot. The answer
+    /// comes within a time limit of its own.
+    fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a>;
+}
+
+impl DnsLookup for Resolver {
+    fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
+        Box::pin(Resolver::lookup(self, name, kind))
+    }
+}
