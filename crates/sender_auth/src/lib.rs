@@ -5,6 +5,7 @@
 //! [`DnsLookup`], so that tests answer them from a map. An answer that is missing is a temporary
 //! error, never a failure.
 
+pub mod canonical;
 mod dns_lookup;
 pub mod iprev;
 pub mod spf;
