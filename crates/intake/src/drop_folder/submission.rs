@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo};
+use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo, Submitter};
 use lookup::directory::AddressResolution;
 use mail::{
     Address, BodyFlags, ClientInfo, DsnNotify, EnhancedCode, Envelope, MailEvent, QueueId, Recipient, Reply, Timestamp,
@@ -171,7 +171,12 @@ impl DropSubmitter {
             return Ok(Disposition::default());
         }
         let sender = transaction.mail.sender.clone();
-        let session = SessionInfo { is_user: true, sender: Some(sender.as_ref()), ..SessionInfo::default() };
+        let session = SessionInfo {
+            is_user: true,
+            submitter: Submitter::LocalProgram,
+            sender: Some(sender.as_ref()),
+            ..SessionInfo::default()
+        };
         let content = MessageContent::Memory(content);
         let mut message = MessageInCheck { context: &self.intake, transaction, prefix, flags, content };
         let reply = match checks.message(&session, &mut message).await {

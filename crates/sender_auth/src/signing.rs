@@ -1,0 +1,30 @@
+//! DKIM signatures on mail that goes out (RFC 6376): who signs what, with which keys.
+//!
+//! | part | owns |
+//! |---|---|
+//! | [`SigningCheck`] | which messages are signed, and the edit that puts the field before them |
+//! | [`Signer`] | one message: hashes, fields, key operations |
+//! | [`KeyRing`] | which domain signs, and its keys |
+//! | [`PrivateKey`] | a key: reading, making, signing |
+//! | [`key_record`] | the record that publishes a key |
+//!
+//! All signatures are relaxed/relaxed, over the whole body and a fixed list of fields, with
+//! rsa-sha256 and ed25519-sha256 (RFC 8463) beside each other where a domain has both keys. Nothing
+//! unsigned leaves because of a fault here: the message is deferred.
+
+mod check;
+pub mod key_record;
+mod key_ring;
+mod private_key;
+mod signature_field;
+mod signed_fields;
+mod signer;
+mod signing_threads;
+#[cfg(test)]
+mod tests;
+
+pub use check::{AuthorRights, RightsFuture, SignedSubmitters, SigningCheck};
+pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningKey, is_selector};
+pub use private_key::{CryptoError, KeyAlgorithm, KeyError, PrivateKey, RsaBits};
+pub use signer::{BodyHasher, MessageToSign, Signer, SigningCounters, SigningError};
+pub use signing_threads::SigningThreadsConfig;
