@@ -35,6 +35,7 @@ pub mod retrieval_parts;
 pub mod serve;
 pub mod server_parts;
 mod service;
+mod signing;
 pub mod spool_commands;
 mod stderr;
 mod sys;

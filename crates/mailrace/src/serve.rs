@@ -77,6 +77,8 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     }
     server_parts::log_config_warnings(config, sessions, &log);
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
+    let doubts = config::check_signing_keys(loaded)?;
+    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
     let inputs = StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only };
@@ -243,6 +245,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         queues,
         access_rules,
         quota_counter,
+        signing,
         dispatcher,
         intake,
         retrieval,
@@ -260,13 +263,14 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
-    let control_parts = ControlParts { chosen, ..control_parts };
+    let signatures = signing.signer.is_some().then(|| signing.counters.clone());
+    let control_parts = ControlParts { chosen, signatures, ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
     let drop_scanner = match drain_only {
         true => None,
         false => {
-            let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
+            let folder = server_parts::drop_folder_config(config, &intake, &signing, &log, session_runtime()?);
             Some(DropFolderScanner::start(folder).context("starting")?)
         }
     };
@@ -291,6 +295,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         queues,
         access_rules,
         quota_counter,
+        signing,
         intake,
         retrieval,
         commit_notifiers,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use config::Config;
 use control::{AdaptiveValue, AddressExplainer, Bounds};
-use dispatch::DispatcherConfig;
+use dispatch::{DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
@@ -26,6 +26,7 @@ use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
 use crate::privileges::SessionLimits;
 use crate::retrieval_parts::RetrievalParts;
+use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
 use server_log::Log;
@@ -42,6 +43,8 @@ pub struct ServerParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
+    /// What signs.
+    pub signing: SigningParts,
     /// What happens to messages after their commit.
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
@@ -68,6 +71,8 @@ pub struct PreviousParts<'a> {
     pub access_rules: Option<&'a AccessRules>,
     /// Its counter of mailboxes.
     pub quota_counter: Option<&'a UsageCounter>,
+    /// What signs for it.
+    pub signing: &'a SigningParts,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
     /// Its parts of retrieval.
@@ -103,7 +108,11 @@ impl ServerParts {
         let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
-        let dispatcher = dispatcher_config(config, &tables, directory.clone(), &queues, quota_counter.as_ref());
+        let signing = SigningParts::build(config, &tables, before.map(|before| before.signing))?;
+        let notice_signer = signing.notice_signer(config, Arc::new(from_config::throttled_log(log.clone())));
+        let notices = from_config::notice_config(config, random(), notice_signer);
+        let dispatcher =
+            dispatcher_config(config, &tables, directory.clone(), &queues, (quota_counter.as_ref(), notices));
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
@@ -113,6 +122,7 @@ impl ServerParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
+            signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max: sessions.receiving,
@@ -133,6 +143,7 @@ impl ServerParts {
             queues,
             access_rules,
             quota_counter,
+            signing,
             dispatcher,
             intake,
             retrieval,
@@ -208,6 +219,7 @@ pub fn random() -> u64 {
 pub fn drop_folder_config(
     config: &Config,
     intake: &Arc<IntakeContext>,
+    signing: &SigningParts,
     log: &Arc<Log>,
     runtime: Runtime,
 ) -> DropFolderConfig {
@@ -215,6 +227,7 @@ pub fn drop_folder_config(
         hostname: config.hostname.clone(),
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         nul: config.smtp.nul,
+        signer: signing.notice_signer(config, intake.operator_log.clone()),
     };
     let submitter = DropSubmitter {
         intake: intake.clone(),
@@ -268,7 +281,7 @@ fn dispatcher_config(
     tables: &OpenTables,
     directory: Arc<RecipientDirectory>,
     queues: &queue::SchedulerConfig,
-    quota_counter: Option<&UsageCounter>,
+    (quota_counter, notices): (Option<&UsageCounter>, NoticeConfig),
 ) -> DispatcherConfig {
     DispatcherConfig {
         directory,
@@ -277,7 +290,7 @@ fn dispatcher_config(
         router: from_config::routing_config(config),
         transports: from_config::transports(config),
         local_transports: from_config::local_transports(config, tables, quota_counter),
-        notices: from_config::notice_config(config, random()),
+        notices,
         hostname: config.hostname.clone(),
     }
 }

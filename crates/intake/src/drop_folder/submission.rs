@@ -242,7 +242,7 @@ impl DropSubmitter {
             return Ok(None);
         }
         let notice_id = self.intake.spool.new_id_in_lane_of(*id);
-        Ok(self.notices.compose(&refused, notice_id, recipients).map(|notice| (notice_id, notice)))
+        Ok(self.notices.compose(&refused, notice_id, recipients).await.map(|notice| (notice_id, notice)))
     }
 
     /// The recipients of a notice. None if there is no such user; then the failure is only logged.
@@ -288,8 +288,8 @@ impl DropSubmitter {
             entries.extend(message);
             events.extend(held);
         }
-        if let Some((id, DropNotice { envelope, content, flags, received })) = notice {
-            let content = SubmittedBody::Memory { prefix: Vec::new(), body: content };
+        if let Some((id, DropNotice { envelope, prefix, content, flags, received })) = notice {
+            let content = SubmittedBody::Memory { prefix, body: content };
             entries.push(SpoolEntry::Message { id, envelope, content, flags });
             events.push(received);
         }

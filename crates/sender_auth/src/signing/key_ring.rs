@@ -62,6 +62,21 @@ impl KeyRing {
         KeyRing { configured: by_domain, table, cached: Mutex::default() }
     }
 
+    /// Whether the same public keys are configured for the same domains and selectors.
+    pub(super) fn has_same_configured(&self, other: &KeyRing) -> bool {
+        let is_same_key = |a: &SigningKey, b: &SigningKey| {
+            a.selector == b.selector && a.key.public_key().is_ok_and(|public| b.key.public_key().ok() == Some(public))
+        };
+        let has = |ring: &KeyRing, domain: &str, keys: &[SigningKey]| {
+            let found = ring.configured.get(domain);
+            found.is_some_and(|found| {
+                found.len() == keys.len() && found.iter().zip(keys).all(|(a, b)| is_same_key(a, b))
+            })
+        };
+        self.configured.len() == other.configured.len()
+            && self.configured.iter().all(|(domain, keys)| has(other, domain, keys))
+    }
+
     /// The keys for mail of an author in this domain; None: there are none.
     pub(super) async fn find(
         &self,

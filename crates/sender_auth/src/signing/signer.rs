@@ -10,6 +10,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, Digest, SHA256};
 use filter::Field;
 use mail::{Address, Timestamp};
+use parking_lot::RwLock;
 
 use super::key_ring::{KeyRing, KeysUnavailable, SigningDomain, SigningKey};
 use super::private_key::{CryptoError, KeyAlgorithm};
@@ -24,7 +25,8 @@ pub(super) const HASHED_BYTES_MAX: usize = 32 * 1024;
 
 /// Signs messages.
 pub struct Signer {
-    keys: KeyRing,
+    /// Replaced as a whole.
+    keys: RwLock<Arc<KeyRing>>,
     threads: SigningThreads,
     /// The time from `t=` to `x=`; None: signatures do not expire.
     expires_after: Option<Duration>,
@@ -94,7 +96,15 @@ impl Signer {
         expires_after: Option<Duration>,
         counters: Arc<SigningCounters>,
     ) -> io::Result<Signer> {
-        Ok(Signer { keys, threads: SigningThreads::start(threads)?, expires_after, counters })
+        Ok(Signer { keys: RwLock::new(Arc::new(keys)), threads: SigningThreads::start(threads)?, expires_after, counters })
+    }
+
+    /// Replaces the keys. Returns whether those of the configuration have changed.
+    pub fn replace_keys(&self, keys: KeyRing) -> bool {
+        let mut in_use = self.keys.write();
+        let has_changed = !in_use.has_same_configured(&keys);
+        *in_use = Arc::new(keys);
+        has_changed
     }
 
     /// What was signed.
@@ -108,7 +118,8 @@ impl Signer {
         let Author::One(author) = find_author(header) else { return Ok(None) };
         let Ok(fields) = SignedFields::select(header).map_err(|TooManyFields| ()) else { return Ok(None) };
         let Ok(author_domain) = idna::domain_to_ascii(author.domain()) else { return Ok(None) };
-        let domain = self.keys.find(&author_domain, &self.threads).await?;
+        let keys = self.keys.read().clone();
+        let domain = keys.find(&author_domain, &self.threads).await?;
         Ok(domain.map(|domain| MessageToSign { author, domain, fields }))
     }
 
