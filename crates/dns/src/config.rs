@@ -38,6 +38,9 @@ pub struct QueryConfig {
     /// The maximum number of concurrent queries; others wait. A query without an answer uses up to
     /// three sockets for each of two servers.
     pub concurrency_max: usize,
+    /// Whether all these servers validate with DNSSEC and nobody can change what they answer on its
+    /// way here. Only then their AD bit is believed (RFC 4035 section 4.9.3, RFC 6698 section A.3).
+    pub validating: bool,
 }
 
 impl QueryConfig {
@@ -51,7 +54,13 @@ impl QueryConfig {
 
 impl Default for QueryConfig {
     fn default() -> Self {
-        QueryConfig { servers: Vec::new(), timeout: Duration::from_secs(5), attempts: 2, concurrency_max: 256 }
+        QueryConfig {
+            servers: Vec::new(),
+            timeout: Duration::from_secs(5),
+            attempts: 2,
+            concurrency_max: 256,
+            validating: false,
+        }
     }
 }
 
@@ -60,7 +69,7 @@ impl Default for QueryConfig {
 pub struct ResolverConfig {
     /// How name servers are queried.
     pub query: QueryConfig,
-    /// The maximum number of cached answers.
+    /// The maximum number of cached answers. A large one counts as several: one for each kilobyte.
     pub cache_entries: u64,
     /// The minimum caching time. Without it, records with a TTL of zero are never reused.
     pub ttl_min: Duration,

@@ -14,26 +14,42 @@ use futures_util::StreamExt;
 use hickory_resolver::NameServerPool;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, DnsHandle, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, DnsResponse, Query, ResponseCode};
+use hickory_resolver::proto::op::{DnsRequest, DnsRequestOptions, DnsResponse, Query, ResponseCode};
 
 /// One name server, over UDP and TCP.
 pub(crate) type NameServer = NameServerPool<TokioRuntimeProvider>;
 
+/// How a query is put.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryFlags {
+    /// With EDNS.
+    pub(crate) edns: bool,
+    /// Asks whether the answer is authenticated. The AD bit of a query does so without the signatures
+    /// that the DO bit would bring (RFC 6840 section 5.7).
+    pub(crate) authentic_data: bool,
+}
+
 /// The server's reply; None if there is none.
-pub(crate) async fn query(server: &NameServer, query: Query, with_edns: bool) -> Option<Result<DnsResponse, NetError>> {
-    let answer = query_once(server, query.clone(), with_edns).await;
+pub(crate) async fn query(
+    server: &NameServer,
+    query: Query,
+    flags: QueryFlags,
+) -> Option<Result<DnsResponse, NetError>> {
+    let answer = query_once(server, query.clone(), flags).await;
     match answer {
-        Some(Err(NetError::Dns(DnsError::ResponseCode(code)))) if with_edns && rejects_edns(code) => {
-            query_once(server, query, false).await
+        Some(Err(NetError::Dns(DnsError::ResponseCode(code)))) if flags.edns && rejects_edns(code) => {
+            query_once(server, query, QueryFlags { edns: false, ..flags }).await
         }
         answer => answer,
     }
 }
 
-async fn query_once(server: &NameServer, query: Query, use_edns: bool) -> Option<Result<DnsResponse, NetError>> {
+async fn query_once(server: &NameServer, query: Query, flags: QueryFlags) -> Option<Result<DnsResponse, NetError>> {
     let mut options = DnsRequestOptions::default();
-    options.use_edns = use_edns;
-    server.lookup(query, options).next().await
+    options.use_edns = flags.edns;
+    let mut request = DnsRequest::from_query(query, options);
+    request.metadata.authentic_data = flags.authentic_data;
+    server.send(request).next().await
 }
 
 fn rejects_edns(code: ResponseCode) -> bool {

@@ -11,9 +11,11 @@ mod name;
 mod name_servers;
 mod records;
 mod resolver;
+mod response;
 
 pub use config::{AddressFamilies, QueryConfig, ResolverConfig};
-pub use name::to_ascii;
-pub use name_servers::{NameServers, NameServersError};
-pub use records::{DnsAnswer, MxHost, QueryType};
+pub use name::{reverse_name, reversed_labels, to_ascii};
+pub use name_servers::{NameServerAnswer, NameServers, NameServersError};
+pub use records::{DnsAnswer, MxHost, QueryType, TlsaRecord};
 pub use resolver::{CachedAnswer, HostAddresses, Resolver};
+pub use response::parse_message;

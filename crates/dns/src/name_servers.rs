@@ -20,8 +20,10 @@ use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{PoolContext, TlsConfig};
 
 use crate::config::QueryConfig;
-use crate::edns::{self, NameServer};
-use crate::records::{ALIAS_LOOP, ALIASES_MAX, DnsAnswer, ParsedAnswer, QueryType, parse_answer, parse_denial};
+use crate::edns::{self, NameServer, QueryFlags};
+use crate::name::query_name;
+use crate::records::{DnsAnswer, QueryType};
+use crate::response::{ALIAS_LOOP, ALIASES_MAX, ParsedResponse, ResponseContent, parse_answer, parse_denial};
 
 /// The name servers, in configured order.
 pub struct NameServers {
@@ -30,6 +32,18 @@ pub struct NameServers {
     config: QueryConfig,
     /// The index of the server that answered last. Only a hint: any value is valid.
     last_answered: AtomicUsize,
+}
+
+/// What a lookup found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameServerAnswer {
+    /// The answer.
+    pub answer: DnsAnswer,
+    /// Its TTL in seconds.
+    pub ttl: Option<u32>,
+    /// Whether the name servers validated it, with all its aliases; only with
+    /// [`QueryConfig::validating`]. Never true for names and records that do not exist.
+    pub authenticated: bool,
 }
 
 /// The system's name servers cannot be read.
@@ -51,72 +65,75 @@ impl NameServers {
         })
     }
 
-    /// Looks up a name, which has A-labels, and follows its aliases (RFC 5321 section 5.1). Returns
-    /// the answer and its TTL in seconds, within [`QueryConfig::total_timeout`].
-    pub async fn lookup(&self, name: &str, kind: QueryType) -> (DnsAnswer, Option<u32>) {
+    /// Looks up a name, which has A-labels, and follows its aliases (RFC 5321 section 5.1), within
+    /// [`QueryConfig::total_timeout`].
+    pub async fn lookup(&self, name: &str, kind: QueryType) -> NameServerAnswer {
         let asking = tokio::time::timeout(self.config.total_timeout(), self.lookup_untimed(name, kind));
-        asking.await.unwrap_or_else(|_| (DnsAnswer::unanswered("the lookup took too long"), None))
+        asking.await.unwrap_or_else(|_| NameServerAnswer::own(DnsAnswer::unanswered("the lookup took too long")))
     }
 
-    async fn lookup_untimed(&self, name: &str, kind: QueryType) -> (DnsAnswer, Option<u32>) {
-        // The trailing dot prevents search lists from being applied.
-        let Ok(mut name) = Name::from_ascii(format!("{name}.")) else { return (DnsAnswer::NoSuchName, None) };
-        let mut least = None;
+    async fn lookup_untimed(&self, name: &str, kind: QueryType) -> NameServerAnswer {
+        let Some(mut name) = query_name(name) else { return NameServerAnswer::own(DnsAnswer::NoSuchName) };
+        let (mut least, mut authenticated) = (None, self.config.validating);
         for _ in 0..=ALIASES_MAX {
-            let (answer, ttl) = match self.query(&name, kind).await {
-                ParsedAnswer::Complete(answer, ttl) => (Some(answer), ttl),
-                ParsedAnswer::Alias(target, ttl) => {
-                    name = target;
-                    (None, ttl)
-                }
-            };
-            least = ttl.into_iter().chain(least).min();
-            if let Some(answer) = answer {
-                return (answer, least);
+            let response = self.query(&name, kind).await;
+            least = response.ttl.into_iter().chain(least).min();
+            authenticated &= response.authenticated;
+            match response.content {
+                ResponseContent::Answer(answer) => return NameServerAnswer { answer, ttl: least, authenticated },
+                ResponseContent::Alias(target) => name = target,
             }
         }
-        (DnsAnswer::unanswered(ALIAS_LOOP), None)
+        NameServerAnswer::own(DnsAnswer::unanswered(ALIAS_LOOP))
     }
 
     /// Queries the servers for a name. If none has an answer, returns the first failure.
-    async fn query(&self, name: &Name, kind: QueryType) -> ParsedAnswer {
+    async fn query(&self, name: &Name, kind: QueryType) -> ParsedResponse {
         let mut first_failure = None;
         for attempt in 0..self.config.attempts.max(1) {
-            match self.query_all_once(name, kind, attempt == 0).await {
-                Some(reading) if reading.is_unanswered() => first_failure = first_failure.or(Some(reading)),
-                Some(reading) => return reading,
+            let flags = QueryFlags { edns: attempt == 0, authentic_data: self.config.validating };
+            match self.query_all_once(name, kind, flags).await {
+                Some(response) if response.is_unanswered() => first_failure = first_failure.or(Some(response)),
+                Some(response) => return response,
                 None => break,
             }
         }
-        first_failure.unwrap_or_else(|| ParsedAnswer::unanswered("no name servers are configured"))
+        first_failure.unwrap_or_else(|| ParsedResponse::unanswered("no name servers are configured"))
     }
 
     /// Queries each server once until one answers; otherwise returns the first failure. None: there
     /// are no servers.
-    async fn query_all_once(&self, name: &Name, kind: QueryType, with_edns: bool) -> Option<ParsedAnswer> {
+    async fn query_all_once(&self, name: &Name, kind: QueryType, flags: QueryFlags) -> Option<ParsedResponse> {
         let first = self.last_answered.load(Ordering::Relaxed);
         let places = (first..self.servers.len()).chain(0..first);
         let tries =
-            places.map(|place| async move { (place, query_server(&self.servers[place], name, kind, with_edns).await) });
+            places.map(|place| async move { (place, query_server(&self.servers[place], name, kind, flags).await) });
         let mut tries = stream::iter(tries).buffer_unordered(CONCURRENT_SERVERS_MAX);
         let mut first_failure = None;
-        while let Some((place, reading)) = tries.next().await {
-            if !reading.is_unanswered() {
+        while let Some((place, response)) = tries.next().await {
+            if !response.is_unanswered() {
                 self.last_answered.store(place, Ordering::Relaxed);
-                return Some(reading);
+                return Some(response);
             }
-            first_failure = first_failure.or(Some(reading));
+            first_failure = first_failure.or(Some(response));
         }
         first_failure
     }
 }
 
-async fn query_server(server: &NameServer, name: &Name, kind: QueryType, with_edns: bool) -> ParsedAnswer {
-    match edns::query(server, Query::query(name.clone(), kind.record_type()), with_edns).await {
+impl NameServerAnswer {
+    /// What the servers did not say.
+    fn own(answer: DnsAnswer) -> Self {
+        NameServerAnswer { answer, ttl: None, authenticated: false }
+    }
+}
+
+async fn query_server(server: &NameServer, name: &Name, kind: QueryType, flags: QueryFlags) -> ParsedResponse {
+    match edns::query(server, Query::query(name.clone(), kind.record_type()), flags).await {
         Some(Ok(answer)) => parse_answer(&answer, name, kind),
         Some(Err(NetError::Dns(DnsError::NoRecordsFound(denial)))) => parse_denial(&denial),
-        Some(Err(error)) => ParsedAnswer::unanswered(&reason(&error)),
-        None => ParsedAnswer::unanswered("no name server answered"),
+        Some(Err(error)) => ParsedResponse::unanswered(&reason(&error)),
+        None => ParsedResponse::unanswered("no name server answered"),
     }
 }
 

@@ -1,24 +1,11 @@
-//! Interprets the answer of a name server for one name, without trusting it.
+//! What can be asked of the DNS, and what the records of an answer say.
 //!
-//! Only records of the queried name, and of the names its aliases lead to, are used. An answer with
-//! other records, or a referral, is treated as no answer, never as a denial.
-//!
-//! | answer section               | code     | further       | result                            |
-//! |------------------------------|----------|---------------|-----------------------------------|
-//! | records of the final name    |          |               | these records                     |
-//! | aliases only                 | NXDOMAIN |               | no such name (RFC 6604 section 3) |
-//! | aliases only                 | NOERROR  | SOA           | no records of this type           |
-//! | aliases only                 | NOERROR  |               | query the final name              |
-//! | others, or a loop of aliases |          |               | invalid                           |
-//! | empty                        | NXDOMAIN |               | no such name                      |
-//! | empty                        | NOERROR  | NS and no SOA | referral (RFC 2308 section 2.2)   |
-//! | empty                        | NOERROR  |               | no records of this type           |
+//! Names in records are those of hosts: in lower case, with A-labels, and left out if they are
+//! invalid. The number of records that are used is limited; of more, always the same ones are used.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use hickory_resolver::net::NoRecords;
-use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::rdata::MX;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 
@@ -33,6 +20,12 @@ pub enum QueryType {
     A,
     /// IPv6 addresses.
     Aaaa,
+    /// Texts.
+    Txt,
+    /// The names of an address; see [`reverse_name`](crate::reverse_name).
+    Ptr,
+    /// The certificates of a service (RFC 6698).
+    Tlsa,
 }
 
 /// The answer for a name.
@@ -44,18 +37,19 @@ pub enum DnsAnswer {
     NullMx,
     /// Its addresses.
     Addresses(Arc<[IpAddr]>),
+    /// Its texts; the strings of each record are joined (RFC 7208 section 3.3, RFC 6376 section
+    /// 3.6.2.2).
+    Texts(Arc<[Box<[u8]>]>),
+    /// The names that it points to. Empty if none of them is valid.
+    Names(Arc<[Box<str>]>),
+    /// Its certificates.
+    Tlsa(Arc<[TlsaRecord]>),
     /// It has no records of this type.
     NoRecords,
     /// It does not exist.
     NoSuchName,
     /// No answer; the reason.
     Unanswered(Box<str>),
-}
-
-impl DnsAnswer {
-    pub(crate) fn unanswered(why: &str) -> Self {
-        DnsAnswer::Unanswered(why.into())
-    }
 }
 
 /// An MX host of a domain.
@@ -67,24 +61,17 @@ pub struct MxHost {
     pub name: Box<str>,
 }
 
-/// The meaning of one response, and its TTL in seconds if it has one.
-pub(crate) enum ParsedAnswer {
-    /// The final answer.
-    Complete(DnsAnswer, Option<u32>),
-    /// The name is an alias, and the response has no records for its target.
-    Alias(Name, Option<u32>),
-}
-
-impl ParsedAnswer {
-    /// No answer, for this reason.
-    pub(crate) fn unanswered(why: &str) -> Self {
-        ParsedAnswer::Complete(DnsAnswer::unanswered(why), None)
-    }
-
-    /// Whether another server may have an answer.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self, ParsedAnswer::Complete(DnsAnswer::Unanswered(_), _))
-    }
+/// A TLSA record (RFC 6698 section 2.1), as it was published: nothing of it is checked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TlsaRecord {
+    /// The certificate usage.
+    pub usage: u8,
+    /// The selector: certificate or public key.
+    pub selector: u8,
+    /// The matching type: in full or a hash.
+    pub matching: u8,
+    /// The certificate association data.
+    pub data: Box<[u8]>,
 }
 
 impl QueryType {
@@ -93,102 +80,99 @@ impl QueryType {
             QueryType::Mx => RecordType::MX,
             QueryType::A => RecordType::A,
             QueryType::Aaaa => RecordType::AAAA,
+            QueryType::Txt => RecordType::TXT,
+            QueryType::Ptr => RecordType::PTR,
+            QueryType::Tlsa => RecordType::TLSA,
         }
     }
 }
 
-/// Parses a response that has records.
-pub(crate) fn parse_answer(answer: &Message, name: &Name, kind: QueryType) -> ParsedAnswer {
-    let (mut at, mut ttl) = (name.clone(), None);
-    for _ in 0..=ALIASES_MAX {
-        let records = || answer.answers.iter().filter(|record| record.name == at);
-        let found: Vec<&Record> = records().filter(|record| record.record_type() == kind.record_type()).collect();
-        if !found.is_empty() {
-            let least = found.iter().map(|record| record.ttl).chain(ttl).min();
-            return ParsedAnswer::Complete(answer_from_records(&found, kind), least);
+impl DnsAnswer {
+    pub(crate) fn unanswered(why: &str) -> Self {
+        DnsAnswer::Unanswered(why.into())
+    }
+
+    /// What an answer of the queried type says. `records` are not empty.
+    pub(crate) fn from_records(records: &[&Record], kind: QueryType) -> Self {
+        match kind {
+            QueryType::Mx => mx_answer(records),
+            QueryType::A | QueryType::Aaaa => {
+                DnsAnswer::Addresses(collect(records, RECORDS_MAX, |data| data.ip_addr()))
+            }
+            QueryType::Txt => DnsAnswer::Texts(collect(records, TEXTS_MAX, text)),
+            QueryType::Ptr => DnsAnswer::Names(collect(records, RECORDS_MAX, |data| match data {
+                RData::PTR(name) => host_name(&name.0),
+                _ => None,
+            })),
+            QueryType::Tlsa => DnsAnswer::Tlsa(collect(records, RECORDS_MAX, tlsa_record)),
         }
-        let alias = records().find_map(|record| match &record.data {
-            RData::CNAME(target) => Some((target.0.clone(), record.ttl)),
-            _ => None,
-        });
-        let Some((target, seconds)) = alias else { return parse_alias_end(answer, name, at, ttl) };
-        ttl = Some(seconds).into_iter().chain(ttl).min();
-        at = target;
     }
-    ParsedAnswer::unanswered(ALIAS_LOOP)
-}
 
-/// Parses a response without records of the queried type; the aliases end at `at`.
-fn parse_alias_end(answer: &Message, name: &Name, at: Name, ttl: Option<u32>) -> ParsedAnswer {
-    let soa = answer.authorities.iter().find_map(|record| match &record.data {
-        RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
-        _ => None,
-    });
-    let least = soa.into_iter().chain(ttl).min();
-    let is_referral = soa.is_none() && answer.authorities.iter().any(|record| record.record_type() == RecordType::NS);
-    match answer.response_code {
-        ResponseCode::NXDomain => ParsedAnswer::Complete(DnsAnswer::NoSuchName, least),
-        ResponseCode::NoError if at != *name && soa.is_none() => ParsedAnswer::Alias(at, ttl),
-        ResponseCode::NoError if at == *name && !answer.answers.is_empty() => ParsedAnswer::unanswered(WRONG_ANSWER),
-        ResponseCode::NoError if is_referral => ParsedAnswer::unanswered(REFERRAL),
-        ResponseCode::NoError => ParsedAnswer::Complete(DnsAnswer::NoRecords, least),
-        _ => ParsedAnswer::unanswered("a name server returned an unexpected response code"),
-    }
-}
-
-/// Parses a negative response.
-pub(crate) fn parse_denial(denial: &NoRecords) -> ParsedAnswer {
-    let answer = match denial.response_code {
-        ResponseCode::NXDomain => DnsAnswer::NoSuchName,
-        _ if denial.soa.is_none() && denial.ns.is_some() => DnsAnswer::Unanswered(REFERRAL.into()),
-        _ => DnsAnswer::NoRecords,
-    };
-    ParsedAnswer::Complete(answer, denial.negative_ttl)
-}
-
-fn answer_from_records(records: &[&Record], kind: QueryType) -> DnsAnswer {
-    match kind {
-        QueryType::Mx => mx_answer(records),
-        QueryType::A | QueryType::Aaaa => {
-            DnsAnswer::Addresses(records.iter().filter_map(|record| record.data.ip_addr()).take(RECORDS_MAX).collect())
+    /// The memory that its records take, approximately.
+    pub(crate) fn octets(&self) -> usize {
+        match self {
+            DnsAnswer::MxHosts(hosts) => hosts.iter().map(|host| size_of::<MxHost>() + host.name.len()).sum(),
+            DnsAnswer::Addresses(addresses) => size_of_val::<[IpAddr]>(addresses),
+            DnsAnswer::Texts(texts) => texts.iter().map(|text| size_of::<Box<[u8]>>() + text.len()).sum(),
+            DnsAnswer::Names(names) => names.iter().map(|name| size_of::<Box<str>>() + name.len()).sum(),
+            DnsAnswer::Tlsa(records) => records.iter().map(|one| size_of::<TlsaRecord>() + one.data.len()).sum(),
+            DnsAnswer::Unanswered(why) => why.len(),
+            DnsAnswer::NullMx | DnsAnswer::NoRecords | DnsAnswer::NoSuchName => 0,
         }
     }
 }
 
 /// A null MX beside other MX records, which RFC 7505 section 3 forbids, is ignored.
 fn mx_answer(records: &[&Record]) -> DnsAnswer {
-    let hosts = || {
-        records.iter().filter_map(|record| match &record.data {
-            RData::MX(mx) => Some(mx),
-            _ => None,
-        })
-    };
-    if hosts().all(|mx| mx.exchange.is_root()) {
+    let is_null = |record: &&Record| matches!(&record.data, RData::MX(mx) if mx.exchange.is_root());
+    if records.iter().all(is_null) {
         return DnsAnswer::NullMx;
     }
     let mx_host = |mx: &MX| Some(MxHost { preference: mx.preference, name: host_name(&mx.exchange)? });
-    let mut exchangers: Vec<MxHost> = hosts().filter_map(mx_host).collect();
-    if exchangers.len() > RECORDS_MAX {
-        // Always keeps the same part of a large set, so that the next hop stays the same.
-        exchangers.sort_unstable();
-        exchangers.truncate(RECORDS_MAX);
-    }
-    DnsAnswer::MxHosts(exchangers.into())
+    DnsAnswer::MxHosts(collect(records, RECORDS_MAX, |data| match data {
+        RData::MX(mx) => mx_host(mx),
+        _ => None,
+    }))
 }
 
-/// The name of an MX host; None for the root, for an invalid name, and for an address, which some
-/// zones have in place of a name (RFC 1035 section 3.3.9).
+fn text(data: &RData) -> Option<Box<[u8]>> {
+    match data {
+        RData::TXT(text) => Some(text.txt_data.concat().into()),
+        _ => None,
+    }
+}
+
+fn tlsa_record(data: &RData) -> Option<TlsaRecord> {
+    match data {
+        RData::TLSA(tlsa) => Some(TlsaRecord {
+            usage: tlsa.cert_usage.into(),
+            selector: tlsa.selector.into(),
+            matching: tlsa.matching.into(),
+            data: tlsa.cert_data.as_slice().into(),
+        }),
+        _ => None,
+    }
+}
+
+/// What the records say, in the order of the answer. Of more than `max`, always the same part is
+/// kept, so that a next hop and a verdict stay the same.
+fn collect<T: Ord>(records: &[&Record], max: usize, read: impl Fn(&RData) -> Option<T>) -> Arc<[T]> {
+    let mut found: Vec<T> = records.iter().filter_map(|record| read(&record.data)).collect();
+    if found.len() > max {
+        found.sort_unstable();
+        found.truncate(max);
+    }
+    found.into()
+}
+
+/// The name of a host; None for the root, for an invalid name, and for an address, which some zones
+/// have in place of a name (RFC 1035 section 3.3.9).
 fn host_name(name: &Name) -> Option<Box<str>> {
     let text = to_ascii(&name.to_ascii())?;
     text.parse::<Ipv4Addr>().is_err().then_some(text)
 }
 
-/// The aliases form a loop.
-pub(crate) const ALIAS_LOOP: &str = "CNAME loop";
-const WRONG_ANSWER: &str = "a name server answered a different question";
-const REFERRAL: &str = "a name server returned a referral";
-
-/// The maximum number of aliases in a chain; more count as a loop.
-pub(crate) const ALIASES_MAX: usize = 8;
 /// The maximum number of records used from one answer.
 const RECORDS_MAX: usize = 100;
+/// The same for texts, of which some domains have many: each service that they use wants one.
+const TEXTS_MAX: usize = 500;

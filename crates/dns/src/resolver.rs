@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::config::{AddressFamilies, ResolverConfig};
-use crate::name_servers::{NameServers, NameServersError};
+use crate::name_servers::{NameServerAnswer, NameServers, NameServersError};
 use crate::records::{DnsAnswer, QueryType};
 
 /// The name servers and the cache.
@@ -35,6 +35,10 @@ pub struct CachedAnswer {
     pub answer: DnsAnswer,
     /// When it leaves the cache.
     pub expires_at: Instant,
+    /// Whether the name servers validated it with DNSSEC, with all its aliases; only with
+    /// [`QueryConfig::validating`](crate::QueryConfig::validating). Never true for names and records
+    /// that do not exist.
+    pub authenticated: bool,
 }
 
 /// The addresses of a host.
@@ -45,11 +49,13 @@ pub struct HostAddresses {
     pub first_expiry: Instant,
     /// When the last of them expires.
     pub last_expiry: Instant,
+    /// Whether all of these addresses are authenticated, as in [`CachedAnswer`].
+    pub authenticated: bool,
 }
 
 impl From<CachedAnswer> for HostAddresses {
-    fn from(CachedAnswer { answer, expires_at }: CachedAnswer) -> Self {
-        HostAddresses { answer, first_expiry: expires_at, last_expiry: expires_at }
+    fn from(CachedAnswer { answer, expires_at, authenticated }: CachedAnswer) -> Self {
+        HostAddresses { answer, first_expiry: expires_at, last_expiry: expires_at, authenticated }
     }
 }
 
@@ -71,7 +77,11 @@ impl Resolver {
     /// Creates a resolver with an empty cache. Reads `/etc/resolv.conf` if no name servers are
     /// configured.
     pub fn new(config: &ResolverConfig) -> Result<Self, NameServersError> {
-        let cache = Cache::builder().max_capacity(config.cache_entries).expire_after(AnswerExpiry).build();
+        let cache = Cache::builder()
+            .max_capacity(config.cache_entries)
+            .weigher(|query: &DnsQuery, cached: &CachedAnswer| entry_count(query, &cached.answer))
+            .expire_after(AnswerExpiry)
+            .build();
         Ok(Resolver {
             servers: NameServers::new(&config.query)?,
             config: config.clone(),
@@ -100,19 +110,22 @@ impl Resolver {
             AddressFamilies::Both => tokio::join!(self.lookup(name, QueryType::A), self.lookup(name, QueryType::Aaaa)),
         };
         let (first_expiry, last_expiry) = (v4.expires_at.min(v6.expires_at), v4.expires_at.max(v6.expires_at));
-        let answer = match (v4.answer, v6.answer) {
-            (DnsAnswer::Addresses(v4), DnsAnswer::Addresses(v6)) => DnsAnswer::Addresses(interleave(&v6, &v4)),
-            (DnsAnswer::Addresses(some), _) | (_, DnsAnswer::Addresses(some)) => DnsAnswer::Addresses(some),
-            (DnsAnswer::Unanswered(why), _) | (_, DnsAnswer::Unanswered(why)) => DnsAnswer::Unanswered(why),
+        let (answer, authenticated) = match ((v4.answer, v4.authenticated), (v6.answer, v6.authenticated)) {
+            ((DnsAnswer::Addresses(v4), v4_authenticated), (DnsAnswer::Addresses(v6), v6_authenticated)) => {
+                (DnsAnswer::Addresses(interleave(&v6, &v4)), v4_authenticated && v6_authenticated)
+            }
+            (some @ (DnsAnswer::Addresses(_), _), _) | (_, some @ (DnsAnswer::Addresses(_), _)) => some,
+            (none @ (DnsAnswer::Unanswered(_), _), _) | (_, none @ (DnsAnswer::Unanswered(_), _)) => none,
             (answer, _) => answer,
         };
-        HostAddresses { answer, first_expiry, last_expiry }
+        HostAddresses { answer, first_expiry, last_expiry, authenticated }
     }
 
     async fn query_uncached(&self, query: &DnsQuery) -> CachedAnswer {
         let _permit = self.query_permits.acquire().await;
-        let (answer, ttl) = self.servers.lookup(&query.name, query.kind).await;
-        let cached = CachedAnswer { expires_at: Instant::now() + self.lifetime(&answer, ttl), answer };
+        let NameServerAnswer { answer, ttl, authenticated } = self.servers.lookup(&query.name, query.kind).await;
+        let expires_at = Instant::now() + self.lifetime(&answer, ttl);
+        let cached = CachedAnswer { answer, expires_at, authenticated };
         self.cache.insert(query.clone(), cached.clone());
         cached
     }
@@ -122,11 +135,22 @@ impl Resolver {
         let ResolverConfig { ttl_min, ttl_max, negative_ttl_max, failure_ttl, .. } = self.config;
         let ttl = |most: Duration| ttl.map_or(most, |ttl| Duration::from_secs(ttl.into())).max(ttl_min).min(most);
         match answer {
-            DnsAnswer::MxHosts(_) | DnsAnswer::NullMx | DnsAnswer::Addresses(_) => ttl(ttl_max),
             DnsAnswer::NoRecords | DnsAnswer::NoSuchName => ttl(negative_ttl_max),
             DnsAnswer::Unanswered(_) => failure_ttl,
+            DnsAnswer::MxHosts(_)
+            | DnsAnswer::NullMx
+            | DnsAnswer::Addresses(_)
+            | DnsAnswer::Texts(_)
+            | DnsAnswer::Names(_)
+            | DnsAnswer::Tlsa(_) => ttl(ttl_max),
         }
     }
+}
+
+/// As how many entries of the cache an answer counts, so that their number limits the memory too.
+fn entry_count(query: &DnsQuery, answer: &DnsAnswer) -> u32 {
+    let octets = query.name.len() + answer.octets();
+    u32::try_from(octets.div_ceil(ENTRY_OCTETS_MAX)).unwrap_or(u32::MAX).max(1)
 }
 
 /// A lookup that waits for a query. The last one removes the query from the map.
@@ -179,4 +203,21 @@ impl Expiry<DnsQuery, CachedAnswer> for AnswerExpiry {
 fn interleave(first: &[IpAddr], second: &[IpAddr]) -> Arc<[IpAddr]> {
     let longest = first.len().max(second.len());
     (0..longest).flat_map(|place| first.get(place).into_iter().chain(second.get(place))).copied().collect()
+}
+
+/// The memory of a cached answer that counts as one.
+const ENTRY_OCTETS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_answer_counts_as_several_entries() {
+        let count = |octets: usize| {
+            let query = DnsQuery { name: "example.org".into(), kind: QueryType::Txt };
+            entry_count(&query, &DnsAnswer::Texts([vec![b'x'; octets].into()].into()))
+        };
+        assert_eq!([count(0), count(900), count(1000), count(60_000)], [1, 1, 2, 59]);
+    }
 }

@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use dns::{DnsAnswer, NameServers, NameServersError, QueryConfig, QueryType};
+use dns::{DnsAnswer, NameServers, NameServersError, QueryConfig, QueryType, reversed_labels};
 use futures_util::future::join_all;
 
 use crate::LookupAnswer;
@@ -58,10 +58,10 @@ impl Dnsbl {
     }
 
     async fn codes(&self, address: IpAddr) -> Result<Vec<Ipv4Addr>, String> {
-        match self.servers.lookup(&format!("{}.{}", reversed(address), self.zone), QueryType::A).await.0 {
+        match self.servers.lookup(&format!("{}.{}", reversed_labels(address), self.zone), QueryType::A).await.answer {
             DnsAnswer::Addresses(codes) => check_codes(codes.iter().filter_map(ipv4).take(CODES_MAX).collect()),
             DnsAnswer::Unanswered(why) => Err(why.into()),
-            DnsAnswer::NoRecords | DnsAnswer::NoSuchName | DnsAnswer::NullMx | DnsAnswer::MxHosts(_) => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         }
     }
 }
@@ -91,21 +91,6 @@ fn is_unavailable(answer: &LookupAnswer) -> bool {
     matches!(answer, LookupAnswer::Unavailable(_))
 }
 
-/// The labels of an address in reverse order: octets of IPv4 (RFC 5782 section 2.1), hexadecimal
-/// digits of IPv6 (section 2.4).
-fn reversed(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, c, d] = v4.octets();
-            format!("{d}.{c}.{b}.{a}")
-        }
-        IpAddr::V6(v6) => {
-            let digits = v6.octets().into_iter().rev().flat_map(|octet| [octet & 15, octet >> 4]);
-            digits.map(|digit| format!("{digit:x}")).collect::<Vec<_>>().join(".")
-        }
-    }
-}
-
 /// Rejects codes that no list uses.
 fn check_codes(codes: Vec<Ipv4Addr>) -> Result<Vec<Ipv4Addr>, String> {
     match codes.iter().find(|code| code.octets()[0] != 127 || code.octets()[..3] == [127, 255, 255]) {
@@ -125,13 +110,6 @@ fn ipv4(code: &IpAddr) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_reversed_as_rfc_5782_has_them() {
-        assert_eq!(reversed("192.0.2.99".parse().unwrap()), "99.2.0.192");
-        let v6 = reversed("2001:db8:1:2:3:4:567:89ab".parse().unwrap());
-        assert_eq!(v6, "b.a.9.8.7.6.5.0.4.0.0.0.3.0.0.0.2.0.0.0.1.0.0.0.8.b.d.0.1.0.0.2");
-    }
 
     #[test]
     fn invalid_codes_list_no_address() {

@@ -168,9 +168,7 @@ impl BackendResolver for HostResolver {
             match self.0.addresses(host, AddressFamilies::Both).await.answer {
                 DnsAnswer::Addresses(addresses) => Ok(addresses.to_vec()),
                 DnsAnswer::Unanswered(why) => Err(why.to_string()),
-                DnsAnswer::MxHosts(_) | DnsAnswer::NullMx | DnsAnswer::NoRecords | DnsAnswer::NoSuchName => {
-                    Ok(Vec::new())
-                }
+                _ => Ok(Vec::new()),
             }
         })
     }

@@ -61,16 +61,16 @@ struct CandidateHost<'a> {
 impl Router {
     /// The MX hosts of a domain.
     pub(crate) async fn lookup_mx(&self, domain: &str, params: &HostParams<'_>) -> HostLookup {
-        let CachedAnswer { answer, expires_at } = self.resolver.lookup(domain, QueryType::Mx).await;
+        let CachedAnswer { answer, expires_at, .. } = self.resolver.lookup(domain, QueryType::Mx).await;
         let error = match answer {
             DnsAnswer::MxHosts(mx_hosts) => return self.lookup_mx_hosts(domain, &mx_hosts, params, expires_at).await,
-            DnsAnswer::NoRecords | DnsAnswer::Addresses(_) => {
-                self.missing_addresses.reset(domain);
-                return self.lookup_host(domain, params, expires_at).await;
-            }
             DnsAnswer::NullMx => RouteError::NullMx,
             DnsAnswer::NoSuchName => RouteError::NoSuchDomain,
             DnsAnswer::Unanswered(why) => RouteError::DnsUnavailable(why),
+            _ => {
+                self.missing_addresses.reset(domain);
+                return self.lookup_host(domain, params, expires_at).await;
+            }
         };
         self.missing_addresses.reset(domain);
         HostLookup { result: Err(error), expires_at }

@@ -155,6 +155,7 @@ pub(super) fn dns(document: &mut Section<'_, '_>) -> (ResolverConfig, MissingAdd
         servers: section.list("servers", &value_kind::NAME_SERVER).map_or(Vec::new(), unspanned),
         timeout: section.take_or("timeout", &value_kind::DURATION, resolver.query.timeout),
         attempts: section.take_or("attempts", &ValueKind::COUNT, resolver.query.attempts),
+        validating: section.take_or("validating", &value_kind::FLAG, resolver.query.validating),
         ..resolver.query
     };
     let resolver = ResolverConfig {

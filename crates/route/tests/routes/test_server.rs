@@ -1,7 +1,7 @@
 //! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA and CNAME, or `name ! fault`. A name without
-//! lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
+//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is text) and TXT (words
+//! are strings, and long ones several), or `name ! fault`. A name without lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
 //! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
 //!
 //! | fault      | response to queries for the name                              |
@@ -17,6 +17,8 @@
 //! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
+//! | `SIGNED`   | the usual answer, with the AD bit                             |
+//! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +29,7 @@ use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::{Edns, Metadata, ResponseCode};
-use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA};
+use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, PTR, SOA, TLSA, TXT};
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
@@ -57,6 +59,7 @@ struct State {
 struct QueryLog {
     asked: HashSet<(String, u16)>,
     over_tcp: usize,
+    with_ad: usize,
     held: HashSet<(String, u16)>,
     held_max: usize,
 }
@@ -96,6 +99,11 @@ impl TestNameServer {
     /// The number of queries over TCP.
     pub(crate) fn over_tcp(&self) -> usize {
         self.state.queries.borrow().over_tcp
+    }
+
+    /// The number of queries with the AD bit.
+    pub(crate) fn with_ad(&self) -> usize {
+        self.state.queries.borrow().with_ad
     }
 
     /// Waits until this many queries are held.
@@ -229,6 +237,7 @@ impl RequestHandler for ZoneHandler {
         self.0.queries.send_modify(|questions| {
             questions.asked.insert(question.clone());
             questions.over_tcp += usize::from(info.protocol == Protocol::Tcp);
+            questions.with_ad += usize::from(info.metadata.authentic_data);
         });
         self.0.wait_for_release(&asked, &question).await;
         let mut sections = self.0.answer(&asked, kind);
@@ -249,6 +258,8 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
+        metadata.authentic_data = self.0.has_fault(&asked, "SIGNED");
+        metadata.truncation = self.0.has_fault(&asked, "CUT");
         let none: [Record; 0] = [];
         let edns = Edns::new();
         let response = MessageResponseBuilder::new(&request.queries, is_bad_version.then_some(&edns)).build(
@@ -263,9 +274,8 @@ impl RequestHandler for ZoneHandler {
 }
 
 fn name(text: &str) -> Name {
-    let mut name = Name::from_ascii(text).unwrap();
-    name.set_fqdn(true);
-    name
+    let labels = text.split('.').filter(|label| !label.is_empty());
+    Name::from_labels(labels.map(str::as_bytes)).unwrap()
 }
 
 fn rdata(fields: &[&str]) -> RData {
@@ -274,6 +284,15 @@ fn rdata(fields: &[&str]) -> RData {
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
         ["CNAME", target] => RData::CNAME(CNAME(name(target))),
+        ["PTR", target] => RData::PTR(PTR(name(target))),
+        ["TXT", words @ ..] => {
+            RData::TXT(TXT::from_bytes(words.iter().flat_map(|word| word.as_bytes().chunks(255)).collect()))
+        }
+        ["TLSA", usage, selector, matching, data] => {
+            let number = |text: &str| text.parse::<u8>().unwrap();
+            let (usage, selector, matching) = (number(usage), number(selector), number(matching));
+            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), data.as_bytes().into()))
+        }
         other => panic!("not record data: {other:?}"),
     }
 }
