@@ -15,6 +15,7 @@ pub mod cli;
 pub mod command;
 pub mod compare_command;
 pub mod control_client;
+pub mod dkim_command;
 pub mod drop_notices;
 pub mod exit;
 pub mod from_config;

@@ -53,8 +53,8 @@ use crate::intake_context::{self, IntakeContextParts};
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
 use crate::retrieval_parts::RetrievalParts;
-use crate::signing::SigningParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
+use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, from_config};
 use server_log::Log;
@@ -165,7 +165,8 @@ impl RunningServer {
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             let report = [("certificates", has_fresh), ("signing keys", has_new_keys)];
-            let report: Vec<_> = report.into_iter().filter(|(_, is_new)| *is_new).map(|(what, _)| what.into()).collect();
+            let report: Vec<_> =
+                report.into_iter().filter(|(_, is_new)| *is_new).map(|(what, _)| what.into()).collect();
             return Ok(if report.is_empty() { vec!["nothing has changed".into()] } else { report });
         }
         let mut report = vec![summary(&differences, &self.tables, &tables)];

@@ -7,6 +7,7 @@ use anyhow::Context;
 use config::Config;
 use delivery::bounce::{NoticeSigner, SignatureFuture};
 use intake::LoginPolicy;
+use lookup::Table;
 use mail::{Address, OperatorLog};
 use sender_auth::signing::{
     AuthorRights, KeyRing, PrivateKey, RightsFuture, Signer, SigningCheck, SigningCounters, SigningKey,
@@ -35,7 +36,7 @@ impl SigningParts {
             return Ok(SigningParts { signer: None, counters });
         }
         let settings = &config.signing;
-        let keys = load_keys(config, tables)?;
+        let keys = load_keys(config, key_table(config, tables))?;
         let signer = Signer::start(keys, &settings.threads, settings.expires_after, counters.clone());
         let signer = signer.context("starting the threads that sign")?;
         Ok(SigningParts { signer: Some(Arc::new(signer)), counters })
@@ -44,7 +45,7 @@ impl SigningParts {
     /// Reads the keys of an unchanged configuration again. Returns whether they have changed.
     pub fn reload_keys(&self, config: &Config, tables: &OpenTables) -> anyhow::Result<bool> {
         match &self.signer {
-            Some(signer) => Ok(signer.replace_keys(load_keys(config, tables)?)),
+            Some(signer) => Ok(signer.replace_keys(load_keys(config, key_table(config, tables))?)),
             None => Ok(false),
         }
     }
@@ -69,15 +70,18 @@ impl SigningParts {
     }
 }
 
+fn key_table(config: &Config, tables: &OpenTables) -> Option<Arc<dyn Table>> {
+    config.signing.table.as_ref().and_then(|name| tables.find(name)).cloned()
+}
+
 /// The keys in files, and the table of others.
-fn load_keys(config: &Config, tables: &OpenTables) -> anyhow::Result<KeyRing> {
+pub fn load_keys(config: &Config, table: Option<Arc<dyn Table>>) -> anyhow::Result<KeyRing> {
     let mut keys = Vec::with_capacity(config.signing.keys.len());
     for key in &config.signing.keys {
         let read = PrivateKey::load(&key.file);
         let read = read.with_context(|| format!("the key of {}, {}", key.domain, key.file.display()))?;
         keys.push((key.domain.clone(), SigningKey { selector: key.selector.clone(), key: Arc::new(read) }));
     }
-    let table = config.signing.table.as_ref().and_then(|name| tables.find(name)).cloned();
     Ok(KeyRing::new(keys, table))
 }
 

@@ -24,7 +24,7 @@ mod signing_threads;
 mod tests;
 
 pub use check::{AuthorRights, RightsFuture, SignedSubmitters, SigningCheck};
-pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningKey, is_selector};
+pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningDomain, SigningKey, is_selector};
 pub use private_key::{CryptoError, KeyAlgorithm, KeyError, PrivateKey, RsaBits};
 pub use signer::{BodyHasher, MessageToSign, Signer, SigningCounters, SigningError};
 pub use signing_threads::SigningThreadsConfig;

@@ -65,7 +65,11 @@ fn threads(section: &mut Section<'_, '_>) -> SigningThreadsConfig {
         count => count,
     };
     let waiting_max = section.take_or("waiting", &ValueKind::COUNT, defaults.waiting_max);
-    SigningThreadsConfig { threads, waiting_max, wait_max: section.take_or("wait", &value_kind::DURATION, defaults.wait_max) }
+    SigningThreadsConfig {
+        threads,
+        waiting_max,
+        wait_max: section.take_or("wait", &value_kind::DURATION, defaults.wait_max),
+    }
 }
 
 fn keys(section: &mut Section<'_, '_>, data_dir: &Path) -> Vec<SigningKeySettings> {

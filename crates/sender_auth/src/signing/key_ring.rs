@@ -34,9 +34,11 @@ pub struct SigningKey {
 
 /// Who signs a message.
 #[derive(Clone, Debug)]
-pub(super) struct SigningDomain {
-    pub(super) domain: Box<str>,
-    pub(super) keys: Vec<SigningKey>,
+pub struct SigningDomain {
+    /// The domain of the author, or a parent of it.
+    pub domain: Box<str>,
+    /// Its keys, at least one.
+    pub keys: Vec<SigningKey>,
 }
 
 /// The keys of all domains.

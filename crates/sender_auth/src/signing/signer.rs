@@ -96,7 +96,12 @@ impl Signer {
         expires_after: Option<Duration>,
         counters: Arc<SigningCounters>,
     ) -> io::Result<Signer> {
-        Ok(Signer { keys: RwLock::new(Arc::new(keys)), threads: SigningThreads::start(threads)?, expires_after, counters })
+        Ok(Signer {
+            keys: RwLock::new(Arc::new(keys)),
+            threads: SigningThreads::start(threads)?,
+            expires_after,
+            counters,
+        })
     }
 
     /// Replaces the keys. Returns whether those of the configuration have changed.
@@ -112,14 +117,19 @@ impl Signer {
         &self.counters
     }
 
+    /// The keys for mail of an author in this domain, which has A-labels; None: there are none.
+    pub async fn keys_of(&self, author_domain: &str) -> Result<Option<SigningDomain>, SigningError> {
+        let keys = self.keys.read().clone();
+        Ok(keys.find(author_domain, &self.threads).await?)
+    }
+
     /// Whether a message with this header is signed: it has one author, whose domain has keys. The
     /// header is that of the whole message, without the empty line after it.
     pub async fn begin<'a>(&self, header: &'a [u8]) -> Result<Option<MessageToSign<'a>>, SigningError> {
         let Author::One(author) = find_author(header) else { return Ok(None) };
         let Ok(fields) = SignedFields::select(header).map_err(|TooManyFields| ()) else { return Ok(None) };
-        let Ok(author_domain) = idna::domain_to_ascii(author.domain()) else { return Ok(None) };
-        let keys = self.keys.read().clone();
-        let domain = keys.find(&author_domain, &self.threads).await?;
+        let Some(author_domain) = dns::to_ascii(author.domain()) else { return Ok(None) };
+        let domain = self.keys_of(&author_domain).await?;
         Ok(domain.map(|domain| MessageToSign { author, domain, fields }))
     }
 
