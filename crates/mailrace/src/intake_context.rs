@@ -107,8 +107,7 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         let (rules, directory) = (rules.clone(), policy.directory.clone());
         Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
     });
-    let signing = policy.signing.check(config, policy.logins.as_ref(), log);
-    let signing = signing.map(|check| Arc::new(check) as Arc<dyn CheckFactory>);
+    let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
     CheckChain::new(access.chain(signing).collect())
 }
 

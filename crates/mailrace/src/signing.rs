@@ -6,11 +6,12 @@ use std::time::SystemTime;
 use anyhow::Context;
 use config::Config;
 use delivery::bounce::{NoticeSigner, SignatureFuture};
+use filter::CheckFactory;
 use intake::LoginPolicy;
 use lookup::Table;
 use mail::{Address, OperatorLog};
 use sender_auth::signing::{
-    AuthorRights, KeyRing, PrivateKey, RightsFuture, Signer, SigningCheck, SigningCounters, SigningKey,
+    AuthorRights, KeyRing, PrivateKey, RightsFuture, Signer, SigningCheck, SigningCounters, SigningKey, SigningPolicy,
 };
 
 use crate::tables::OpenTables;
@@ -50,17 +51,19 @@ impl SigningParts {
         }
     }
 
-    /// The check that signs mail of clients and local programs.
-    pub fn check(
+    /// The checks that sign mail of clients and local programs.
+    pub fn checks(
         &self,
         config: &Config,
         logins: Option<&LoginPolicy>,
         log: &Arc<dyn OperatorLog>,
-    ) -> Option<SigningCheck> {
+    ) -> Vec<Arc<dyn CheckFactory>> {
+        let Some(signer) = self.signer.clone() else { return Vec::new() };
         let owners = logins.filter(|logins| logins.senders.is_some());
         let rights = owners.map(|logins| Arc::new(SenderRights(logins.clone())) as Arc<dyn AuthorRights>);
         let (submitters, log) = (config.signing.submitters, log.clone());
-        self.signer.clone().map(|signer| SigningCheck { signer, submitters, rights, log })
+        let policy = Arc::new(SigningPolicy { signer, submitters, rights, log });
+        vec![Arc::new(SigningCheck { policy })]
     }
 
     /// What signs notices.

@@ -2,7 +2,8 @@
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`SigningCheck`] | which messages are signed, and the edit that puts the field before them |
+//! | [`SigningPolicy`] | which messages are signed |
+//! | [`SigningCheck`] | the edit that puts the signatures before a message |
 //! | [`Signer`] | one message: hashes, fields, key operations |
 //! | [`KeyRing`] | which domain signs, and its keys |
 //! | [`PrivateKey`] | a key: reading, making, signing |
@@ -15,6 +16,7 @@
 mod check;
 pub mod key_record;
 mod key_ring;
+mod policy;
 mod private_key;
 mod signature_field;
 mod signed_fields;
@@ -23,8 +25,9 @@ mod signing_threads;
 #[cfg(test)]
 mod tests;
 
-pub use check::{AuthorRights, RightsFuture, SignedSubmitters, SigningCheck};
+pub use check::SigningCheck;
 pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningDomain, SigningKey, is_selector};
+pub use policy::{AuthorRights, RightsFuture, SignedSubmitters, SigningPolicy};
 pub use private_key::{CryptoError, KeyAlgorithm, KeyError, PrivateKey, RsaBits};
 pub use signer::{BodyHasher, MessageToSign, Signer, SigningCounters, SigningError};
 pub use signing_threads::SigningThreadsConfig;

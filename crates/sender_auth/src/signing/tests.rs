@@ -146,8 +146,8 @@ fn chain(keys: Vec<PrivateKey>, submitters: SignedSubmitters) -> CheckChain {
     let ring = KeyRing::new(keys, None);
     let signer = Signer::start(ring, &SigningThreadsConfig::default(), None, Arc::default()).unwrap();
     let (signer, rights) = (Arc::new(signer), Some(Arc::new(OwnName) as Arc<dyn AuthorRights>));
-    let check = SigningCheck { signer, submitters, rights, log: Arc::new(Silent) };
-    CheckChain::new(vec![Arc::new(check) as Arc<dyn CheckFactory>])
+    let policy = Arc::new(SigningPolicy { signer, submitters, rights, log: Arc::new(Silent) });
+    CheckChain::new(vec![Arc::new(SigningCheck { policy }) as Arc<dyn CheckFactory>])
 }
 
 /// The fields that the check puts before the message.
