@@ -14,6 +14,7 @@
 //! unsigned leaves because of a fault here: the message is deferred.
 
 mod check;
+mod content;
 pub mod key_record;
 mod key_ring;
 mod policy;

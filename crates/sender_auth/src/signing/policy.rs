@@ -16,15 +16,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use filter::{CheckedMessage, Decision, Origin, Refusal, Stage, Stages, Submitter, Verdict, header};
+use filter::{Decision, Origin, Refusal, Stage, Stages, Submitter, Verdict};
 use mail::{Address, EnhancedCode, OperatorLog, Reply};
 
-use super::signer::{HASHED_BYTES_MAX, MessageToSign, Signer};
+use super::signer::{MessageToSign, Signer};
 
 /// The name in refusals.
 const NAME: &str = "signing";
-/// A message with a longer header is not signed.
-const HEADER_BYTES_MAX: usize = 1 << 20;
 const NOT_SIGNED: Reply = Reply::constant(451, EnhancedCode(4, 3, 0), "Cannot sign the message now, try again later");
 
 /// The answer of [`AuthorRights`].
@@ -120,26 +118,5 @@ impl SigningPolicy {
         self.signer.counters().deferred.fetch_add(1, Relaxed);
         self.log.log_line(format_args!("cannot sign a message: {}", why.0));
         Decision::Refuse(Refusal { by: NAME.into(), reply: NOT_SIGNED }).into()
-    }
-}
-
-/// The header of the whole message, with what was put before the content, and the position of the body
-/// in the content. None: the header is too long.
-pub(super) async fn read_header(message: &mut dyn CheckedMessage) -> io::Result<Option<(Vec<u8>, u64)>> {
-    let mut bytes = Vec::new();
-    loop {
-        let chunk = message.read_content(bytes.len() as u64).await?;
-        let is_whole = chunk.is_empty();
-        // The content may be in memory as a whole.
-        bytes.extend_from_slice(&chunk[..chunk.len().min(HASHED_BYTES_MAX)]);
-        if let Some(len) = header::header_len(&bytes, is_whole) {
-            let has_empty_line = bytes[len..].starts_with(b"\r\n");
-            bytes.truncate(len);
-            bytes.splice(..0, message.prefix().iter().copied());
-            return Ok(Some((bytes, len as u64 + if has_empty_line { 2 } else { 0 })));
-        }
-        if bytes.len() > HEADER_BYTES_MAX {
-            return Ok(None);
-        }
     }
 }

@@ -12,6 +12,7 @@ use filter::Field;
 use mail::{Address, Timestamp};
 use parking_lot::RwLock;
 
+use super::content::PIECE_BYTES_MAX;
 use super::key_ring::{KeyRing, KeysUnavailable, SigningDomain, SigningKey};
 use super::private_key::{CryptoError, KeyAlgorithm};
 use super::signature_field::{SignatureTags, UnsignedField};
@@ -19,9 +20,6 @@ use super::signed_fields::{SignedFields, TooManyFields};
 use super::signing_threads::{LineFull, SigningThreads, SigningThreadsConfig};
 use crate::author::{Author, find_author};
 use crate::canonical::{BodyCanonicalizer, Canonicalization};
-
-/// Bytes that are hashed at once: what is canonicalized stays in the processor's cache.
-pub(super) const HASHED_BYTES_MAX: usize = 32 * 1024;
 
 /// Signs messages.
 pub struct Signer {
@@ -209,7 +207,7 @@ impl Default for BodyHasher {
 impl BodyHasher {
     /// Takes the next bytes of the body.
     pub fn update(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(HASHED_BYTES_MAX) {
+        for piece in bytes.chunks(PIECE_BYTES_MAX) {
             self.canonicalizer.update(piece, &mut self.canonical);
             self.digest.update(&self.canonical);
             self.canonical.clear();
