@@ -83,3 +83,6 @@ printf 'a LOGIN {1}\r\nn x\r\nb AUTHENTICATE PLAIN\r\nAGJvYgBzZWNyZXQ=\r\nc STAR
 printf '* OK [CAPABILITY SASL-IR] x\r\n* CAPABILITY X\r\nI OK\r\n+ \r\nL OK [CAPABILITY Y] in\r\n* 1 EXISTS\r\n\x08' \
     >corpus/backend_login/imap
 printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
+mkdir -p corpus/canonical
+printf 'From: "a, (b)" (c (d)) <e@f.example>\r\nB : Y\t\r\n\tZ  \r\n\r\n C \r\nD \t E\r\n\r\n \r\n\x03' >corpus/canonical/message
+printf 'From: a@b.example, c@d.example\r\n\r\n\r\n \t\r\n\x01' >corpus/canonical/list
