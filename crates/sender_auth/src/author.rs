@@ -49,28 +49,29 @@ struct Mailbox {
     angle: Option<String>,
 }
 
+impl Mailbox {
+    fn part(&mut self, in_angle: bool) -> &mut String {
+        match &mut self.angle {
+            Some(inside) if in_angle => inside,
+            _ => &mut self.outside,
+        }
+    }
+}
+
 /// None: a list, a group, or unbalanced.
 fn split_mailbox(value: &str) -> Option<Mailbox> {
     let (mut mailbox, mut in_angle, mut chars) = (Mailbox::default(), false, value.chars());
     while let Some(next) = chars.next() {
-        let target = match &mut mailbox.angle {
-            Some(inside) if in_angle => inside,
-            _ => &mut mailbox.outside,
-        };
         match next {
             '(' => skip_comment(&mut chars)?,
-            '"' => copy_quoted(&mut chars, target)?,
+            '"' => copy_quoted(&mut chars, mailbox.part(in_angle))?,
             '<' if mailbox.angle.is_none() => {
                 mailbox.angle = Some(String::new());
                 in_angle = true;
             }
-            '>' if in_angle => {
-                in_angle = false;
-                let rest = chars.as_str();
-                return is_blank(rest).then_some(mailbox);
-            }
+            '>' if in_angle => return is_blank(chars.as_str()).then_some(mailbox),
             '<' | '>' | ')' | ',' | ';' | ':' | '\\' | '\0' => return None,
-            other => target.push(other),
+            other => mailbox.part(in_angle).push(other),
         }
     }
     (!in_angle).then_some(mailbox)

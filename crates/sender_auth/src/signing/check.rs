@@ -28,21 +28,24 @@ impl CheckFactory for SigningCheck {
     }
 
     fn start(self: Arc<Self>) -> Box<dyn Check> {
-        Box::new(self)
+        Box::new(MessageSigning(self))
     }
 }
 
-impl Check for Arc<SigningCheck> {
+/// The check of one session, which keeps nothing of it.
+struct MessageSigning(Arc<SigningCheck>);
+
+impl Check for MessageSigning {
     fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
         Box::pin(async move {
-            if !self.policy.includes(session.submitter) {
+            if !self.0.policy.includes(session.submitter) {
                 return Verdict::default();
             }
-            match self.sign(session.submitter, message).await {
+            match self.0.sign(session.submitter, message).await {
                 Ok(fields) => {
                     Verdict { edits: fields.into_iter().map(Edit::PrependField).collect(), ..Verdict::default() }
                 }
-                Err(why) => self.policy.defer(&why),
+                Err(why) => self.0.policy.defer(&why),
             }
         })
     }

@@ -18,14 +18,15 @@ pub(super) async fn read_header(message: &mut dyn CheckedMessage) -> io::Result<
         let is_whole = chunk.is_empty();
         // The content may be in memory as a whole.
         bytes.extend_from_slice(&chunk[..chunk.len().min(PIECE_BYTES_MAX)]);
-        if let Some(len) = header::header_len(&bytes, is_whole) {
+        let header_len = header::header_len(&bytes, is_whole);
+        if header_len.unwrap_or(bytes.len()) > HEADER_BYTES_MAX {
+            return Ok(None);
+        }
+        if let Some(len) = header_len {
             let has_empty_line = bytes[len..].starts_with(b"\r\n");
             bytes.truncate(len);
             bytes.splice(..0, message.prefix().iter().copied());
             return Ok(Some((bytes, len as u64 + if has_empty_line { 2 } else { 0 })));
-        }
-        if bytes.len() > HEADER_BYTES_MAX {
-            return Ok(None);
         }
     }
 }

@@ -170,7 +170,7 @@ fn message(header: &str) -> TestMessage {
 
 /// Verifies as a receiver does: each signature by itself, over the fields that it names.
 fn assert_verifies(field: &str, whole: &str, key: &PrivateKey) {
-    let (unsigned, signature) = field.split_once("; b=").unwrap();
+    let (unsigned, signature) = field.split_once(" b=").unwrap();
     let tag = |name: &str| {
         let tags = unsigned.split_once(':').unwrap().1.split(';').map(str::trim);
         let value = tags.filter_map(|tag| tag.split_once('=')).find(|(found, _)| *found == name).unwrap().1;
@@ -185,7 +185,7 @@ fn assert_verifies(field: &str, whole: &str, key: &PrivateKey) {
             Canonicalization::Relaxed.write_field(left.remove(place), &mut hashed);
         }
     }
-    Canonicalization::Relaxed.write_field(format!("{unsigned}; b=").as_bytes(), &mut hashed);
+    Canonicalization::Relaxed.write_field(format!("{unsigned} b=").as_bytes(), &mut hashed);
     hashed.truncate(hashed.len() - 2);
     let mut hasher = BodyHasher::default();
     hasher.update(body.as_bytes());
