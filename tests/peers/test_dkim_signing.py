@@ -16,11 +16,7 @@ import subprocess
 import tempfile
 import unittest
 
-try:
-    import dkim
-except ImportError:
-    dkim = None
-
+import dkim_verifier
 from harness import Client, await_messages, await_that, folder
 from outbound import EVERYONE, OutboundCase, metrics
 from peers.mailrace import BINARY, LOGINS, listener, route
@@ -95,27 +91,22 @@ class SigningCase(OutboundCase):
         """What the host of outside.test received last."""
         return self.await_messages(self.outside, count, server)[-1].content
 
-    @unittest.skipIf(dkim is None, "dkimpy is not installed")
     def assert_signed(self, content, domain="bench.test", algorithms=ALGORITHMS, keys=None):
         """Verifies all signatures with dkimpy."""
         found = signatures(content)
         self.assertEqual(len(found), len(algorithms), content)
-        records = (keys or self.keys).records
-        for number, algorithm in enumerate(algorithms):
-            self.assertLess(max(map(len, found[number].split(b"\r\n"))), 78)
-            self.assertIn(f"d={domain};".encode(), found[number])
-            self.assertIn(f"a={algorithm}-sha256;".encode(), found[number])
-            self.assertTrue(self.verifies(content, number, records), found[number])
-
-    def verifies(self, content, number, records):
-        verifier = dkim.DKIM(content)
-        return verifier.verify(idx=number, dnsfunc=lambda name, timeout=5: records.get(name.decode()))
+        for field, algorithm in zip(found, algorithms):
+            self.assertLess(max(map(len, field.split(b"\r\n"))), 78)
+            self.assertIn(f"d={domain};".encode(), field)
+            self.assertIn(f"a={algorithm}-sha256;".encode(), field)
+        results = dkim_verifier.verified(content, (keys or self.keys).records)
+        self.assertEqual(results, [True] * len(algorithms), found)
 
     def assert_unsigned(self, content):
         self.assertEqual(signatures(content), [])
 
 
-@unittest.skipIf(dkim is None, "dkimpy is not installed")
+@unittest.skipUnless(dkim_verifier.is_installed(), "dkimpy is not installed")
 class Signed(SigningCase):
     def test_mail_of_a_relay_network_has_a_signature_of_each_key(self):
         server = self.serving()
@@ -139,7 +130,6 @@ class Signed(SigningCase):
         server = self.serving()
         self.send(server, OUTSIDE, message=message())
         content = self.sent(server)
-        records = self.keys.records
         for change in (
             b"From: eve@evil.test\r\n" + content,
             b"Subject: other\r\n" + content,
@@ -149,14 +139,14 @@ class Signed(SigningCase):
             content.replace(b"Subject: signed", b"Subject: Signed"),
             content + b"more\r\n",
         ):
-            self.assertFalse(any(self.verifies(change, number, records) for number in (0, 1)), change[:60])
+            self.assertEqual(dkim_verifier.verified(change, self.keys.records), [False, False], change[:60])
         for harmless in (
             b"Received: from x by y; Fri, 11 Jul 2003 21:00:37 -0700\r\n" + content,
             b"List-Id: <list.test>\r\n" + content,
             content.replace(b"Subject: signed", b"SUBJECT:  \r\n signed"),
             content + b"\r\n\r\n",
         ):
-            self.assertTrue(all(self.verifies(harmless, number, records) for number in (0, 1)), harmless[:60])
+            self.assertEqual(dkim_verifier.verified(harmless, self.keys.records), [True, True], harmless[:60])
 
     def test_the_nearest_parent_signs_for_a_subdomain_and_no_other_domain_is_signed(self):
         server = self.serving()
@@ -222,10 +212,10 @@ class Signed(SigningCase):
             self.assertIn(rsa, (at / "message").read_bytes())
             argv = [opendkim, "-x", str(at / "conf"), "-vv", "-t", str(at / "message")]
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-            self.assertIn("verification (s=rsa d=bench.test, 2048-bit key) succeeded", done.stdout + done.stderr)
+            self.assertIn("dkim=pass (2048-bit key) header.d=bench.test", done.stdout + done.stderr)
 
 
-@unittest.skipIf(dkim is None, "dkimpy is not installed")
+@unittest.skipUnless(dkim_verifier.is_installed(), "dkimpy is not installed")
 class OfUsers(SigningCase):
     def setUp(self):
         super().setUp()
@@ -267,7 +257,7 @@ class Strangers(SigningCase):
         self.assert_unsigned(self.sent(server))
 
 
-@unittest.skipIf(dkim is None, "dkimpy is not installed")
+@unittest.skipUnless(dkim_verifier.is_installed(), "dkimpy is not installed")
 class OfTables(SigningCase):
     def serving_by_table(self, values):
         table = self.folder / "keys"
@@ -297,7 +287,7 @@ class OfTables(SigningCase):
         self.assertEqual(metrics(server)["mailrace_dkim_deferred_total"], 1)
 
 
-@unittest.skipIf(dkim is None, "dkimpy is not installed")
+@unittest.skipUnless(dkim_verifier.is_installed(), "dkimpy is not installed")
 class Reloads(SigningCase):
     def test_a_reload_reads_the_keys_again(self):
         server = self.serving()
@@ -362,10 +352,7 @@ class Commands(SigningCase):
         self.assertEqual((self.folder / "mail-ed25519.a.test.pem").read_bytes(), before)
 
     def test_openssl_reads_what_was_made(self):
-        for algorithm, kind in (("rsa", "RSA"), ("ed25519", "ED25519")):
-            path = self.keys.files[algorithm]
-            text = subprocess.run(["openssl", "pkey", "-in", path, "-noout", "-text"], capture_output=True, text=True)
-            self.assertIn(kind, text.stdout.upper() + text.stderr)
+        for algorithm, path in self.keys.files.items():
             public = subprocess.run(["openssl", "pkey", "-in", path, "-pubout", "-outform", "DER"], capture_output=True)
             record = self.keys.records[f"{algorithm}._domainkey.bench.test."].rpartition(b"p=")[2]
             self.assertTrue(public.stdout.endswith(base64.b64decode(record)))

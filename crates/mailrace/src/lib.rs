@@ -36,7 +36,7 @@ pub mod retrieval_parts;
 pub mod serve;
 pub mod server_parts;
 mod service;
-mod signing;
+pub mod signing;
 pub mod spool_commands;
 mod stderr;
 mod sys;
