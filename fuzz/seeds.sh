@@ -86,3 +86,8 @@ printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
 mkdir -p corpus/canonical
 printf 'From: "a, (b)" (c (d)) <e@f.example>\r\nB : Y\t\r\n\tZ  \r\n\r\n C \r\nD \t E\r\n\r\n \r\n\x03' >corpus/canonical/message
 printf 'From: a@b.example, c@d.example\r\n\r\n\r\n \t\r\n\x01' >corpus/canonical/list
+mkdir -p corpus/seven_bit
+printf 'Content-Type: multipart/mixed; boundary="a b"\r\n\r\nx\r\n--a b\r\nContent-Type: text/x\r\n\r\n\xe4\r\n--a b--\r\n\x04' >corpus/seven_bit/multipart
+printf 'Content-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nA: b\r\n\r\n\xe4\r\n\x09' >corpus/seven_bit/message
+printf 'Content-Transfer-Encoding: quoted-printable\r\n\r\n=E4\xe4 \r\n\x02' >corpus/seven_bit/quoted
+printf 'Content-Type: image/png\r\nContent-Transfer-Encoding: binary\r\n\r\n\x89PNG\r\n\x1a\n\x00\x02' >corpus/seven_bit/image

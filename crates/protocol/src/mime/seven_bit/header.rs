@@ -1,0 +1,158 @@
+//! The header of a message or part: the fields that say what its content is, and how it is encoded.
+//! The first field of a name counts. Only an empty line ends the header, or a delimiter.
+
+use memchr::memchr;
+
+use super::content_type::ContentType;
+use super::lines::LineFragment;
+
+/// Octets of a Content-Type field that are read; a boundary after them is not found.
+const FIELD_OCTETS_MAX: usize = 8 << 10;
+
+/// What a line of a header belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FieldKind {
+    ContentType,
+    TransferEncoding,
+    MimeVersion,
+    Other,
+    /// No field: some readers end the header before it.
+    Malformed,
+}
+
+/// What Content-Transfer-Encoding says (RFC 2045 section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeclaredEncoding {
+    /// `7bit`, or nothing.
+    SevenBit,
+    /// `8bit` or `binary`.
+    EightBit,
+    QuotedPrintable,
+    Base64,
+    /// Readers show such a content as it is.
+    Unknown,
+}
+
+/// What a content is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ContentKind {
+    /// Text, or made of lines like it.
+    Text,
+    /// Anything else that has no parts.
+    Binary,
+    /// A message with a header of its own.
+    Message,
+    Multipart {
+        boundary: Box<[u8]>,
+        /// Parts without a type are messages (RFC 2046 section 5.1.5).
+        is_digest: bool,
+    },
+    /// multipart/signed, which nobody on the way may change (RFC 1847 section 2.1).
+    Signed,
+}
+
+/// A header as it comes in.
+#[derive(Debug)]
+pub(super) struct PartHeader {
+    field: FieldKind,
+    content_type: Option<Vec<u8>>,
+    encoding: Option<Vec<u8>>,
+    /// The field that is being read counts.
+    is_first: bool,
+    pub(super) has_mime_version: bool,
+    default_is_message: bool,
+}
+
+impl PartHeader {
+    pub(super) fn new(default_is_message: bool) -> PartHeader {
+        PartHeader {
+            field: FieldKind::Malformed,
+            content_type: None,
+            encoding: None,
+            is_first: false,
+            has_mime_version: false,
+            default_is_message,
+        }
+    }
+
+    pub(super) fn has_content_type(&self) -> bool {
+        self.content_type.is_some()
+    }
+
+    /// Takes the next fragment, and says what it belongs to.
+    pub(super) fn handle_line(&mut self, line: &LineFragment<'_>) -> FieldKind {
+        if !line.is_start || line.text.starts_with(b" ") || line.text.starts_with(b"\t") {
+            self.collect(line.text);
+            return self.field;
+        }
+        let (field, value) = field_and_value(line.text);
+        self.field = field;
+        self.is_first = match field {
+            FieldKind::ContentType => self.content_type.is_none(),
+            FieldKind::TransferEncoding => self.encoding.is_none(),
+            FieldKind::MimeVersion | FieldKind::Other | FieldKind::Malformed => false,
+        };
+        self.has_mime_version |= field == FieldKind::MimeVersion;
+        self.collect(value);
+        field
+    }
+
+    fn collect(&mut self, text: &[u8]) {
+        let value = match self.field {
+            FieldKind::ContentType if self.is_first => self.content_type.get_or_insert_default(),
+            FieldKind::TransferEncoding if self.is_first => self.encoding.get_or_insert_default(),
+            _ => return,
+        };
+        let room = FIELD_OCTETS_MAX.saturating_sub(value.len());
+        value.extend_from_slice(&text[..text.len().min(room)]);
+    }
+
+    pub(super) fn encoding(&self) -> DeclaredEncoding {
+        let value = self.encoding.as_deref().unwrap_or_default().trim_ascii();
+        let word = value.split(|octet| matches!(octet, b' ' | b'\t' | b';' | b'(')).next().unwrap_or_default();
+        match word.to_ascii_lowercase().as_slice() {
+            b"" | b"7bit" => DeclaredEncoding::SevenBit,
+            b"8bit" | b"binary" => DeclaredEncoding::EightBit,
+            b"quoted-printable" => DeclaredEncoding::QuotedPrintable,
+            b"base64" => DeclaredEncoding::Base64,
+            _ => DeclaredEncoding::Unknown,
+        }
+    }
+
+    /// RFC 2045 section 5.2: text, unless the header says otherwise.
+    pub(super) fn content_kind(&self) -> ContentKind {
+        let is_encoded = matches!(self.encoding(), DeclaredEncoding::QuotedPrintable | DeclaredEncoding::Base64);
+        let found = match &self.content_type {
+            None if self.default_is_message => return ContentKind::Message,
+            None => return ContentKind::Text,
+            Some(value) => ContentType::parse(value),
+        };
+        match (found.main.as_slice(), found.sub.as_slice(), found.boundary) {
+            (b"multipart", b"signed", _) => ContentKind::Signed,
+            (b"multipart", sub, Some(boundary)) => ContentKind::Multipart { boundary, is_digest: sub == b"digest" },
+            // An encoded message, which RFC 2045 section 6.4 forbids, is passed through unread.
+            (b"message", b"rfc822", _) if !is_encoded => ContentKind::Message,
+            (b"text" | b"message" | b"multipart" | b"", _, _) => ContentKind::Text,
+            _ => ContentKind::Binary,
+        }
+    }
+}
+
+fn field_and_value(line: &[u8]) -> (FieldKind, &[u8]) {
+    let Some(colon) = memchr(b':', line) else {
+        // The first line of an mbox.
+        let kind = if line.starts_with(b"From ") { FieldKind::Other } else { FieldKind::Malformed };
+        return (kind, line);
+    };
+    let (name, value) = (line[..colon].trim_ascii_end(), &line[colon + 1..]);
+    let kind = match name {
+        _ if name.eq_ignore_ascii_case(b"Content-Type") => FieldKind::ContentType,
+        _ if name.eq_ignore_ascii_case(b"Content-Transfer-Encoding") => FieldKind::TransferEncoding,
+        _ if name.eq_ignore_ascii_case(b"MIME-Version") => FieldKind::MimeVersion,
+        _ if line.starts_with(b"From ") || (!name.is_empty() && name.iter().all(u8::is_ascii_graphic)) => {
+            FieldKind::Other
+        }
+        _ => FieldKind::Malformed,
+    };
+    (kind, value)
+}
