@@ -7,6 +7,7 @@
 """
 
 import base64
+import email
 import os
 import pathlib
 import re
@@ -125,6 +126,25 @@ class Signed(SigningCase):
             # The client doubles dots; `send` does not.
             self.send(server, OUTSIDE, message=message(body=re.sub(rb"(?m)^\.", b"..", body)))
             self.assert_signed(self.sent(server, count), algorithms=("ed25519", "rsa"))
+
+    def test_eight_bit_mail_is_converted_and_reaches_a_host_without_8bitmime(self):
+        self.sent_eight_bit("", True)
+
+    def test_eight_bit_mail_is_signed_as_it_is_if_that_is_wanted(self):
+        self.sent_eight_bit("seven_bit = false", False)
+
+    def sent_eight_bit(self, signing, is_converted):
+        server = self.serving(signing=signing)
+        if is_converted:
+            self.outside.extensions.remove("8BITMIME")
+        text = message(more=b"Content-Transfer-Encoding: 8bit\r\n", body="Gr\u00fc\u00dfe \r\n.\u00e4\r\n".encode())
+        text = text.replace(b"text/plain", b"text/plain; charset=utf-8")
+        self.send(server, OUTSIDE, message=text.replace(b"\r\n.", b"\r\n.."), mail="BODY=8BITMIME")
+        content = self.sent(server)
+        self.assertEqual(content.isascii(), is_converted, content)
+        self.assert_signed(content, algorithms=("ed25519", "rsa"))
+        parsed = email.message_from_bytes(content)
+        self.assertEqual(parsed.get_payload(decode=True).decode(), "Gr\u00fc\u00dfe \r\n.\u00e4\r\n")
 
     def test_what_is_added_or_changed_later_breaks_the_signature(self):
         server = self.serving()

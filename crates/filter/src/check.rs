@@ -126,6 +126,9 @@ pub trait CheckedMessage: Send {
     /// The size of the content in bytes, without the prefix.
     fn content_len(&self) -> u64;
 
+    /// Whether the content has octets above 127.
+    fn is_eight_bit(&self) -> bool;
+
     /// The next bytes of the content as it was received, from `position` on: as many as are at
     /// hand, empty at the end. Never waits for the client, but perhaps for the disk.
     fn read_content(&mut self, position: u64) -> ContentFuture<'_>;

@@ -11,7 +11,8 @@ use intake::LoginPolicy;
 use lookup::Table;
 use mail::{Address, OperatorLog};
 use sender_auth::signing::{
-    AuthorRights, KeyRing, PrivateKey, RightsFuture, Signer, SigningCheck, SigningCounters, SigningKey, SigningPolicy,
+    AuthorRights, KeyRing, PrivateKey, RightsFuture, SevenBitCheck, Signer, SigningCheck, SigningCounters, SigningKey,
+    SigningPolicy,
 };
 
 use crate::tables::OpenTables;
@@ -63,7 +64,9 @@ impl SigningParts {
         let rights = owners.map(|logins| Arc::new(SenderRights(logins.clone())) as Arc<dyn AuthorRights>);
         let (submitters, log) = (config.signing.submitters, log.clone());
         let policy = Arc::new(SigningPolicy { signer, submitters, rights, log });
-        vec![Arc::new(SigningCheck { policy })]
+        let conversion = config.signing.seven_bit.then(|| Arc::new(SevenBitCheck::new(policy.clone())));
+        let conversion = conversion.map(|check| check as Arc<dyn CheckFactory>);
+        conversion.into_iter().chain([Arc::new(SigningCheck { policy }) as Arc<dyn CheckFactory>]).collect()
     }
 
     /// What signs notices.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`SigningPolicy`] | which messages are signed |
 //! | [`SigningCheck`] | the edit that puts the signatures before a message |
+//! | [`SevenBitCheck`] | before that, the conversion of 8-bit content |
 //! | [`Signer`] | one message: hashes, fields, key operations |
 //! | [`KeyRing`] | which domain signs, and its keys |
 //! | [`PrivateKey`] | a key: reading, making, signing |
@@ -19,6 +20,7 @@ pub mod key_record;
 mod key_ring;
 mod policy;
 mod private_key;
+mod seven_bit_check;
 mod signature_field;
 mod signed_fields;
 mod signer;
@@ -30,5 +32,6 @@ pub use check::SigningCheck;
 pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningDomain, SigningKey, is_selector};
 pub use policy::{AuthorRights, RightsFuture, SignedSubmitters, SigningPolicy};
 pub use private_key::{CryptoError, KeyAlgorithm, KeyError, PrivateKey, RsaBits};
+pub use seven_bit_check::SevenBitCheck;
 pub use signer::{BodyHasher, MessageToSign, Signer, SigningCounters, SigningError};
 pub use signing_threads::SigningThreadsConfig;

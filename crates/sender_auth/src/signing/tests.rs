@@ -110,14 +110,21 @@ impl CheckedMessage for TestMessage {
         self.content.len() as u64
     }
 
+    fn is_eight_bit(&self) -> bool {
+        !self.content.is_ascii()
+    }
+
     fn read_content(&mut self, position: u64) -> ContentFuture<'_> {
         let rest = &self.content[(position as usize).min(self.content.len())..];
         Box::pin(ready(Ok(&rest[..rest.len().min(self.chunk)])))
     }
 
     fn edit(&mut self, edit: Edit) -> Pin<Box<dyn Future<Output = Result<(), Reply>> + Send + '_>> {
-        let Edit::PrependField(field) = edit else { panic!("only fields are put before the message") };
-        self.prefix.splice(..0, field.wire().bytes());
+        match edit {
+            Edit::PrependField(field) => drop(self.prefix.splice(..0, field.wire().bytes())),
+            Edit::ReplaceContent(content) => self.content = content,
+            _ => panic!("another edit: {edit:?}"),
+        }
         Box::pin(ready(Ok(())))
     }
 }
@@ -147,7 +154,8 @@ fn chain(keys: Vec<PrivateKey>, submitters: SignedSubmitters) -> CheckChain {
     let signer = Signer::start(ring, &SigningThreadsConfig::default(), None, Arc::default()).unwrap();
     let (signer, rights) = (Arc::new(signer), Some(Arc::new(OwnName) as Arc<dyn AuthorRights>));
     let policy = Arc::new(SigningPolicy { signer, submitters, rights, log: Arc::new(Silent) });
-    CheckChain::new(vec![Arc::new(SigningCheck { policy }) as Arc<dyn CheckFactory>])
+    let conversion = Arc::new(SevenBitCheck::new(policy.clone()));
+    CheckChain::new(vec![Arc::new(SigningCheck { policy }) as Arc<dyn CheckFactory>, conversion])
 }
 
 /// The fields that the check puts before the message.
@@ -264,6 +272,26 @@ async fn only_mail_with_one_author_of_a_domain_with_a_key_is_signed() {
     let long = format!("From: joe@example.com\r\nX: {}\r\n", "x".repeat(1 << 20));
     let mut long = TestMessage { chunk: 100_000, ..message(&long) };
     assert_eq!(signatures(&chain, Submitter::LocalProgram, &mut long).await.unwrap(), "");
+}
+
+/// RFC 6376 section 5.3.
+#[tokio::test]
+async fn eight_bit_content_is_converted_before_it_is_signed() {
+    let chain = chain(vec![ed25519()], SignedSubmitters::default());
+    let header = "From: joe@example.com\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\
+                  Content-Transfer-Encoding: 8bit\r\n";
+    let content = format!("{header}\r\nGr\u{fc}\u{df}e\r\n \r\n").into_bytes();
+    for chunk in [1, 5, 100_000] {
+        let mut message = TestMessage { prefix: Vec::new(), content: content.clone(), chunk };
+        let field = signatures(&chain, Submitter::LocalProgram, &mut message).await.unwrap();
+        let whole = String::from_utf8(message.content).unwrap();
+        assert!(whole.is_ascii() && whole.contains("Gr=C3=BC=C3=9Fe\r\n"), "{whole}");
+        assert!(whole.contains("Content-Transfer-Encoding: quoted-printable\r\n"), "{whole}");
+        assert_verifies(&field, &whole, &ed25519());
+    }
+    let mut stranger = TestMessage { prefix: Vec::new(), content: content.clone(), chunk: 7 };
+    assert_eq!(signatures(&chain, Submitter::Stranger, &mut stranger).await.unwrap(), "");
+    assert_eq!(stranger.content, content);
 }
 
 /// A field that this server or a check has put before the content is covered too.
