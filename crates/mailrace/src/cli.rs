@@ -28,9 +28,10 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings; `tune apply` or
-      `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
-      `bench compare` is missed; a figure of `bench report` is worse than before
+      a reload requires a restart; `dkim check` finds a record that does not fit;
+      `tune check` has findings; `tune apply` or `tune revert` refuses; `tune measure`
+      or `tune search` could not decide; an aim of `bench compare` is missed; a figure of
+      `bench report` is worse than before
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line

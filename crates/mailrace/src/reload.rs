@@ -272,7 +272,7 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let signatures = signing.signer.is_some().then(|| signing.counters.clone());
+        let signatures = signing.counters_if_signing();
         self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, signatures, ..parts }, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -52,6 +52,11 @@ impl SigningParts {
         }
     }
 
+    /// What was signed, for the metrics; None: there are no keys.
+    pub fn counters_if_signing(&self) -> Option<Arc<SigningCounters>> {
+        self.signer.as_ref().map(|_| self.counters.clone())
+    }
+
     /// The checks that sign mail of clients and local programs.
     pub fn checks(
         &self,
