@@ -1,7 +1,7 @@
 """A DNS server with a few records and optional failures: the part of RFC 1035 that mail needs, over
 UDP and TCP.
 
-    mx, a, aaaa      add a record; a name without any record is NXDOMAIN
+    mx, a, aaaa, txt add a record; a name without any record is NXDOMAIN
     null_mx          the domain accepts no mail (RFC 7505)
     broken, silent   names that are answered with SERVFAIL, or not at all
 
@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 
-A, SOA, MX, AAAA = 1, 6, 15, 28
+A, SOA, MX, TXT, AAAA = 1, 6, 15, 16, 28
 _NO_ERROR, _SERVFAIL, _NXDOMAIN = 0, 2, 3
 _HEADER = struct.Struct("!6H")
 _RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0080
@@ -49,6 +49,16 @@ class NameServer:
         """Adds an IPv4 or IPv6 address of a host."""
         packed = ipaddress.ip_address(address).packed
         self.records[name, A if len(packed) == 4 else AAAA].append(packed)
+
+    def txt(self, name, text):
+        """Adds a TXT record of this text, in strings that are short enough."""
+        strings = [text[start : start + 255] for start in range(0, len(text), 255)]
+        self.records[name, TXT].append(b"".join(bytes([len(string)]) + string for string in strings))
+
+    def replace_txt(self, name, text):
+        """Makes this the only TXT record of the name."""
+        self.records[name, TXT].clear()
+        self.txt(name, text)
 
     def domain(self, domain, *addresses):
         """Adds a domain with mail hosts of these addresses, in this order of preference."""

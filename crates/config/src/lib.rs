@@ -21,6 +21,7 @@ mod read;
 mod retrieval_settings;
 mod secret;
 mod section;
+mod signing;
 mod table;
 mod tls;
 mod transport;
@@ -48,6 +49,7 @@ pub use retrieval_settings::{BackendAccountSettings, BackendTlsMode, HttpServerS
 pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use secret::without_secrets;
+pub use signing::{SigningKeySettings, SigningSettings, check_signing_keys};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
@@ -126,6 +128,8 @@ pub struct Config {
     pub load: LoadSettings,
     /// Settings of bounces and delay notices.
     pub bounce: BounceConfig,
+    /// DKIM signatures.
+    pub signing: SigningSettings,
     /// The spool.
     pub spool: SpoolSettings,
     /// The log.

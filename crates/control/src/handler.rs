@@ -28,7 +28,7 @@ use super::summary::{self, RecipientTally};
 use super::tables::{self, LookupReport};
 use super::wait::unless_stopping;
 use super::{list, load, message};
-use crate::metrics::{self, MetricsSnapshot, QueueMetrics};
+use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
 use crate::{ControlParts, SharedControlState};
 
@@ -389,6 +389,7 @@ impl ControlHandler {
                 .flat_map(|rules| rules.match_counts())
                 .map(|(rule, count)| (rule.into(), count))
                 .collect(),
+            signatures: self.parts.signatures.as_deref().map(SignatureCounts::read),
             lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),
             handshakes: self.parts.intake.tls_handshakes.counts(),
             logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),

@@ -58,6 +58,7 @@ use dispatch::{OutcomeCounters, SchedulerHandle};
 use lookup::Table;
 use mail::ServerLog;
 use retrieval::RetrievalMonitor;
+use sender_auth::signing::SigningCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use explain::{AddressExplainer, Deliverability};
@@ -108,6 +109,8 @@ pub struct ControlParts {
     pub relaxed_durability: bool,
     /// What the server has chosen at its start or reload.
     pub chosen: Vec<AdaptiveValue>,
+    /// The DKIM signatures that were made; None: there are no keys.
+    pub signatures: Option<Arc<SigningCounters>>,
 }
 
 impl ControlHandler {

@@ -5,11 +5,13 @@ mod tables;
 mod text;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use credentials::CredentialStats;
 use load::LoadReport;
 use queue::Queues;
 use retrieval::RetrievalStats;
+use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
 use text::MetricsText;
@@ -75,6 +77,24 @@ impl QueueMetrics {
     }
 }
 
+/// The DKIM signatures that were made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SignatureCounts {
+    /// By algorithm.
+    made: [(&'static str, u64); 2],
+    /// Messages that were deferred because they could not be signed.
+    deferred: u64,
+}
+
+impl SignatureCounts {
+    pub(crate) fn read(counters: &SigningCounters) -> SignatureCounts {
+        let SigningCounters { rsa, ed25519, deferred } = counters;
+        let made = [(KeyAlgorithm::Rsa, rsa), (KeyAlgorithm::Ed25519, ed25519)];
+        let made = made.map(|(algorithm, count)| (algorithm.signature_name(), count.load(Relaxed)));
+        SignatureCounts { made, deferred: deferred.load(Relaxed) }
+    }
+}
+
 /// Everything that the metrics show, read at one time.
 pub(crate) struct MetricsSnapshot {
     /// Open sessions of clients that send mail.
@@ -91,6 +111,8 @@ pub(crate) struct MetricsSnapshot {
     pub refusals: Vec<(&'static str, u64)>,
     /// How often each access rule decided, by name.
     pub access: Vec<(Box<str>, u64)>,
+    /// DKIM signatures, if there are keys.
+    pub signatures: Option<SignatureCounts>,
     /// DNS list queries without an answer.
     pub lists_unanswered: u64,
     /// TLS handshakes, by version, or failed.
@@ -128,6 +150,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
+    snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
@@ -141,6 +164,12 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
+}
+
+fn write_signatures(counts: &SignatureCounts, out: &mut MetricsText) {
+    out.family("mailrace_dkim_signatures_total", "DKIM signatures made, by algorithm", "counter");
+    counts.made.iter().for_each(|(algorithm, count)| out.sample(&[("algorithm", algorithm)], count));
+    out.counter("mailrace_dkim_deferred_total", "Messages deferred because they could not be signed", counts.deferred);
 }
 
 fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
@@ -289,6 +318,7 @@ mod tests {
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,
+            signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             logins: Some(CredentialStats {
                 accepted: 5,

@@ -20,6 +20,9 @@
 //! | null | not the postmaster | the postmaster, if configured: a double bounce |
 //! | null | the postmaster | no one: this ends the loop |
 
+use std::future::Future;
+use std::pin::Pin;
+
 mod dsn;
 mod dsn_input;
 mod limiter;
@@ -34,3 +37,13 @@ pub use dsn_input::{DsnComposeInput, ORIGINAL_OCTETS_MAX};
 pub use limiter::{NoticeLimiter, NoticeLimits};
 pub use report::{DsnAction, DsnKind, DsnReport, RecipientResult};
 pub use submitted_notice::SubmittedNotice;
+
+/// The fields to come.
+pub type SignatureFuture<'a> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'a>>;
+
+/// Signs notices.
+pub trait NoticeSigner: Send + Sync {
+    /// The fields to put before a notice, in ASCII, each with its CRLF. None if no key is for the notice,
+    /// or if it cannot be signed now, which the signer logs: a notice does not wait for its signature.
+    fn sign<'a>(&'a self, notice: &'a [u8]) -> SignatureFuture<'a>;
+}

@@ -19,7 +19,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, NoticeLimiter, ORIGINAL_OCTETS_MAX, RecipientResult};
+use delivery::bounce::{
+    DsnAction, DsnComposeInput, DsnReport, NoticeLimiter, NoticeSigner, ORIGINAL_OCTETS_MAX, RecipientResult,
+};
 use delivery::verp;
 use lookup::directory::{AddressResolution, RecipientDirectory};
 use mail::{Address, DsnNotify, QueueId, Recipient, Timestamp};
@@ -51,6 +53,8 @@ pub struct NoticeConfig {
     pub double_bounces_to: Option<Address>,
     /// Limits the notices for mail with a possibly forged sender; None: no limit.
     pub limit: Option<NoticeLimiter>,
+    /// Signs notices; None: they are not signed.
+    pub signer: Option<Arc<dyn NoticeSigner>>,
 }
 
 /// When to send a delay notice: at the attempt that the retry schedule makes after this time.
@@ -282,8 +286,11 @@ impl DsnSender {
             .filter(|ordinal| report.includes_recipient(*ordinal))
             .collect();
         let envelope = dsn.envelope(&self.hostname, now, recipients);
-        let submitted = SubmittedNotice::new(&dsn, id, ordinals, &envelope);
-        let content = SubmittedBody::Memory { prefix: Vec::new(), body: dsn.content };
+        let mut submitted = SubmittedNotice::new(&dsn, id, ordinals, &envelope);
+        let signature = self.notices.signer.as_ref().map(|signer| self.runtime.block_on(signer.sign(&dsn.content)));
+        let prefix = signature.unwrap_or_default();
+        submitted.size += prefix.len() as u64;
+        let content = SubmittedBody::Memory { prefix, body: dsn.content };
         let flags = dsn.flags;
         Ok(Some((submitted, SpoolEntry::Message { id, envelope, content, flags })))
     }
@@ -419,7 +426,7 @@ mod tests {
             let finding = RecipientResult { ordinal: 0, action: DsnAction::Failed(&reason), peer: None };
             let report = DsnReport::build(&envelope, None, [finding]).expect("a failed recipient is reported");
             let cap = Some(NoticeLimiter::new(NoticeLimits::default(), 7));
-            let mut notices = NoticeConfig { delay_after: None, double_bounces_to: None, limit: cap };
+            let mut notices = NoticeConfig { delay_after: None, double_bounces_to: None, limit: cap, signer: None };
             let allowed = (0..1022).filter(|_| notices.allow(Timestamp(1_700_000_000_000), &report, is_verp)).count();
             assert_eq!(allowed, sent, "trusted {trusted}, VERP {is_verp}");
         }

@@ -42,6 +42,20 @@ pub enum Origin {
     LocalProgram,
 }
 
+/// What gives a client the right to relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Submitter<'a> {
+    /// Nothing: it may only send to local addresses. An alias may lead its mail outside.
+    #[default]
+    Stranger,
+    /// Its address is in a relay network.
+    RelayNetwork,
+    /// It has logged in as this user.
+    User(&'a str),
+    /// It is a program on this machine.
+    LocalProgram,
+}
+
 /// A check as configured, which makes the checks of sessions.
 pub trait CheckFactory: Send + Sync {
     /// When it runs.
@@ -112,6 +126,9 @@ pub trait CheckedMessage: Send {
     /// The size of the content in bytes, without the prefix.
     fn content_len(&self) -> u64;
 
+    /// Whether the content has octets above 127.
+    fn is_eight_bit(&self) -> bool;
+
     /// The next bytes of the content as it was received, from `position` on: as many as are at
     /// hand, empty at the end. Never waits for the client, but perhaps for the disk.
     fn read_content(&mut self, position: u64) -> ContentFuture<'_>;
@@ -127,6 +144,8 @@ pub struct SessionInfo<'a> {
     pub client: Option<IpAddr>,
     /// The client is a user: it has authenticated, or has to before it sends anything.
     pub is_user: bool,
+    /// Why the client may relay, if it may.
+    pub submitter: Submitter<'a>,
     /// From HELO on, as the client sent it; access rules ignore its case and a trailing dot.
     pub helo: Option<&'a str>,
     /// From MAIL on; the inner None is the null sender.

@@ -23,6 +23,8 @@ pub enum Edit {
     },
     /// Replaces what follows the header and the empty line. Lines end in CRLF.
     ReplaceBody(Vec<u8>),
+    /// Replaces all of the content. Lines end in CRLF.
+    ReplaceContent(Vec<u8>),
     /// Replaces the sender; None is the null sender.
     ChangeSender(Option<Address>),
     /// Adds a recipient, who is looked up in the directory like any other.

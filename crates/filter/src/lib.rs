@@ -20,7 +20,7 @@ mod stage;
 pub use chain::{CheckChain, Disposition, MessageCheckError, RecipientEffects, SessionChecks};
 pub use check::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, ContentFuture, Decision, Finding, Origin, Refusal,
-    SessionInfo, Verdict,
+    SessionInfo, Submitter, Verdict,
 };
 pub use edit::{Edit, Field, InvalidField};
 pub use stage::{Stage, Stages};

@@ -94,6 +94,10 @@ impl CheckedMessage for Edited {
         b""
     }
 
+    fn is_eight_bit(&self) -> bool {
+        false
+    }
+
     fn content_len(&self) -> u64 {
         0
     }

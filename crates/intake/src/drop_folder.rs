@@ -22,7 +22,7 @@ mod writer;
 use std::path::{Path, PathBuf};
 
 pub use file::{DROP_FILE_HEAD_OCTETS_MAX, DropFile, DropFileError, is_envid};
-pub use notice::{DropNotice, NoticeComposer, RefusedMessage};
+pub use notice::{DropNotice, NoticeComposer, NoticeFuture, RefusedMessage};
 pub use scanner::{DropFolderConfig, DropFolderScanner};
 pub use submission::DropSubmitter;
 pub use writer::{DropFolderWriter, is_message_name, is_temporary_name, random_name};

@@ -26,10 +26,18 @@ pub struct LoginPolicy {
     pub in_received_line: bool,
 }
 
-/// Why a user may not use a sender.
-enum NotOwned {
-    No,
-    Unknown(String),
+impl LoginPolicy {
+    /// Whether the user may write as this address.
+    ///
+    /// # Errors
+    ///
+    /// The table does not say now. Holds the reason, for the log.
+    pub async fn may_use_address(&self, user: &str, address: &Address) -> Result<bool, String> {
+        match &self.senders {
+            Some(table) => owns(&**table, user, address).await,
+            None => Ok(true),
+        }
+    }
 }
 
 impl IntakeContext {
@@ -55,12 +63,11 @@ impl IntakeContext {
 
     /// Whether the user may use this sender. The null sender is allowed for everyone.
     pub(crate) async fn check_sender(&self, user: &str, sender: Option<&Address>) -> Result<(), Reply> {
-        let table = self.logins.as_ref().and_then(|logins| logins.senders.as_ref());
-        let (Some(table), Some(sender)) = (table, sender) else { return Ok(()) };
-        match owns(&**table, user, sender).await {
-            Ok(()) => Ok(()),
-            Err(NotOwned::No) => Err(replies::not_owned(sender, user)),
-            Err(NotOwned::Unknown(why)) => {
+        let (Some(logins), Some(sender)) = (&self.logins, sender) else { return Ok(()) };
+        match logins.may_use_address(user, sender).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(replies::not_owned(sender, user)),
+            Err(why) => {
                 self.operator_log.log_line(format_args!("cannot look up the senders of user {user:?}: {why}"));
                 Err(replies::DIRECTORY_UNAVAILABLE)
             }
@@ -68,14 +75,12 @@ impl IntakeContext {
     }
 }
 
-async fn owns(table: &dyn Table, user: &str, sender: &Address) -> Result<(), NotOwned> {
+async fn owns(table: &dyn Table, user: &str, sender: &Address) -> Result<bool, String> {
     match table.lookup(&[user]).await.pop() {
-        Some(lookup::LookupAnswer::Found(values)) if values.iter().any(|value| matches_sender(value, sender)) => Ok(()),
-        Some(lookup::LookupAnswer::Found(_) | lookup::LookupAnswer::NotFound) => Err(NotOwned::No),
-        Some(lookup::LookupAnswer::Unavailable(why) | lookup::LookupAnswer::Unconfirmed(why)) => {
-            Err(NotOwned::Unknown(why))
-        }
-        None => Err(NotOwned::Unknown(format!("table '{}': no answer", table.name()))),
+        Some(lookup::LookupAnswer::Found(values)) => Ok(values.iter().any(|value| matches_sender(value, sender))),
+        Some(lookup::LookupAnswer::NotFound) => Ok(false),
+        Some(lookup::LookupAnswer::Unavailable(why) | lookup::LookupAnswer::Unconfirmed(why)) => Err(why),
+        None => Err(format!("table '{}': no answer", table.name())),
     }
 }
 

@@ -55,6 +55,10 @@ impl CheckedMessage for MessageInCheck<'_> {
         }
     }
 
+    fn is_eight_bit(&self) -> bool {
+        self.flags.eight_bit
+    }
+
     fn read_content(&mut self, position: u64) -> ContentFuture<'_> {
         match &mut self.content {
             MessageContent::Incoming(body) => Box::pin(body.read(position)),
@@ -71,6 +75,7 @@ impl CheckedMessage for MessageInCheck<'_> {
             Edit::AppendField(field) => Box::pin(self.append(field)),
             Edit::ReplaceField { name, occurrence, field } => Box::pin(self.replace_field(name, occurrence, field)),
             Edit::ReplaceBody(body) => Box::pin(self.replace_body(body)),
+            Edit::ReplaceContent(content) => Box::pin(self.replace_content(content)),
             Edit::ChangeSender(sender) => {
                 self.transaction.mail.sender = sender;
                 Box::pin(ready(Ok(())))
@@ -122,12 +127,16 @@ impl MessageInCheck<'_> {
     }
 
     async fn replace_body(&mut self, body: Vec<u8>) -> Result<(), Reply> {
-        if has_bare_newline(&body) {
-            return Err(replies::BODY_NOT_EDITED);
-        }
         let mut content = self.read_header().await?;
         content.extend_from_slice(b"\r\n");
         content.extend_from_slice(&body);
+        self.replace_content(content).await
+    }
+
+    async fn replace_content(&mut self, content: Vec<u8>) -> Result<(), Reply> {
+        if has_bare_newline(&content) {
+            return Err(replies::BODY_NOT_EDITED);
+        }
         *self.flags = BodyFlags::default();
         let len = self.content_len();
         self.flags.ends_in_crlf = content.ends_with(b"\r\n");

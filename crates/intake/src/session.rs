@@ -157,7 +157,7 @@ impl IntakeSession {
         let recipient = context.normalize_address(&request.address, client.local_address).await;
         let recipient = recipient.as_ref();
         let sender = Some(transaction.mail.sender.as_ref());
-        let known = session_info(session, client.must_log_in);
+        let known = session_info(session, client);
         let known = SessionInfo { sender, recipient: Some(recipient), ..known };
         let effects = check_recipient(checks, &known, denied_by).await?;
         let added = transaction.add_recipient(context, recipient, &request, trusted).await;

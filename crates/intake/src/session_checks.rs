@@ -3,12 +3,12 @@
 
 use std::net::IpAddr;
 
-use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo};
+use filter::{Origin, RecipientEffects, Refusal, SessionChecks, SessionInfo, Submitter};
 use mail::Reply;
 use net::StopReceiver;
 use protocol::smtp::server::SmtpSession;
 
-use crate::IntakeContext;
+use crate::{ClientState, IntakeContext};
 
 /// The checks of a session; None if there are none.
 pub(crate) type OptionalChecks = Option<Box<SessionChecks>>;
@@ -57,11 +57,17 @@ pub(crate) fn record_refusal<T>(checked: Result<T, Refusal>, denied_by: &mut Opt
 }
 
 /// What checks are told of the session, without its transaction.
-pub(crate) fn session_info(session: &SmtpSession, must_log_in: bool) -> SessionInfo<'_> {
+pub(crate) fn session_info<'a>(session: &'a SmtpSession, client: &ClientState) -> SessionInfo<'a> {
     let helo = Some(session.helo()).filter(|helo| !helo.is_empty());
+    let submitter = match session.user() {
+        Some(user) => Submitter::User(user),
+        None if client.trusted => Submitter::RelayNetwork,
+        None => Submitter::Stranger,
+    };
     SessionInfo {
         client: session.peer().address,
-        is_user: must_log_in || session.user().is_some(),
+        is_user: client.must_log_in || session.user().is_some(),
+        submitter,
         helo,
         ..SessionInfo::default()
     }

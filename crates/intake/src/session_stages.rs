@@ -17,7 +17,7 @@ impl IntakeSession {
     /// HELO: checks the client's name.
     pub(crate) async fn check_helo(&mut self, name: &str) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
-        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, self.client.must_log_in) };
+        let info = SessionInfo { helo: Some(name), ..session_info(&self.session, &self.client) };
         let checked = Box::pin(checks.helo(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -26,7 +26,7 @@ impl IntakeSession {
     pub(crate) async fn check_sender_rules(&mut self, mail: &MailRequest) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let sender = Some(mail.sender.as_ref());
-        let info = SessionInfo { sender, ..session_info(&self.session, self.client.must_log_in) };
+        let info = SessionInfo { sender, ..session_info(&self.session, &self.client) };
         let checked = Box::pin(checks.mail(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -35,7 +35,7 @@ impl IntakeSession {
     pub(crate) async fn check_data(&mut self) -> Result<(), Reply> {
         let Some(checks) = &mut self.checks else { return Ok(()) };
         let sender = self.incoming.as_ref().map(|incoming| incoming.transaction.mail.sender.as_ref());
-        let info = SessionInfo { sender, ..session_info(&self.session, self.client.must_log_in) };
+        let info = SessionInfo { sender, ..session_info(&self.session, &self.client) };
         let checked = Box::pin(checks.data(&info)).await;
         record_refusal(checked, &mut self.denied_by)
     }
@@ -51,7 +51,7 @@ impl IntakeSession {
         let Some(checks) = &mut self.checks else { return Ok(Disposition::default()) };
         if checks.concern_message() {
             let sender = transaction.mail.sender.clone();
-            let session = session_info(&self.session, self.client.must_log_in);
+            let session = session_info(&self.session, &self.client);
             let session = SessionInfo { sender: Some(sender.as_ref()), ..session };
             let mut message = MessageInCheck { context: &self.context, transaction, prefix, flags, content };
             let checked = Box::pin(checks.message(&session, &mut message)).await;

@@ -39,9 +39,10 @@ pub struct ConfigCheck {
 ///
 /// # Errors
 ///
-/// Certificates that cannot be used.
+/// Certificates or signing keys that cannot be used.
 pub fn check(loaded: &LoadedConfig) -> Result<ConfigCheck, ConfigErrors> {
     let mut doubts = config::check_certificates(loaded, SystemTime::now())?;
+    doubts.extend(config::check_signing_keys(loaded)?);
     let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
     let tables = loaded.config.tables.iter();
     let broken_tables = tables.filter_map(|table| opener.get_or_open(&table.name).err()).collect();
@@ -84,6 +85,9 @@ impl fmt::Display for ConfigSummary<'_> {
             };
             let mechanisms: Vec<&str> = auth.mechanisms.iter().map(|mechanism| mechanism.name()).collect();
             writeln!(f, "  logins     {source}, by {}", mechanisms.join(", "))?;
+        }
+        for key in &config.signing.keys {
+            writeln!(f, "  signing    {}: selector {}, {}", key.domain, key.selector, key.file.display())?;
         }
         for table in &config.tables {
             writeln!(f, "  table      {}: {}", table.name, describe_table(&table.kind))?;

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use mail::{Address, QueueId};
+use sender_auth::signing::{RsaBits, is_selector};
 
 use crate::log_summary;
 use crate::password::Scheme;
@@ -27,9 +28,10 @@ stores everything in ./mailrace-data, and accepts mail for any address at localh
 Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
-      a reload requires a restart; `tune check` has findings; `tune apply` or
-      `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
-      `bench compare` is missed; a figure of `bench report` is worse than before
+      a reload requires a restart; `dkim check` finds a record that does not fit;
+      `tune check` has findings; `tune apply` or `tune revert` refuses; `tune measure`
+      or `tune search` could not decide; an aim of `bench compare` is missed; a figure of
+      `bench report` is worse than before
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -100,6 +102,12 @@ impl Cli {
                 let text = "--sender and --client require an address, not a queue ID";
                 Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
             }
+            Command::Dkim(DkimCommand::Generate(options))
+                if options.bits.is_some() && options.algorithm == DkimAlgorithm::Ed25519 =>
+            {
+                let text = "--bits is for RSA; keys of ed25519 have one size";
+                Err(Cli::command().error(ErrorKind::ArgumentConflict, text))
+            }
             _ => Ok(cli),
         }
     }
@@ -145,6 +153,9 @@ pub enum Command {
         #[arg(long, default_value = "argon2id")]
         scheme: Scheme,
     },
+    /// Make, show and check keys for DKIM signatures
+    #[command(subcommand)]
+    Dkim(DkimCommand),
     /// Inject a message from standard input, like `sendmail`
     #[command(after_help = INJECT_HELP)]
     Inject {
@@ -172,6 +183,85 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Commands for DKIM keys.
+#[derive(Debug, Subcommand)]
+pub enum DkimCommand {
+    /// Make a key in a new file, and print the TXT record that publishes it
+    ///
+    /// The file is SELECTOR.DOMAIN.pem, with a private key in PEM that only its owner can read. The
+    /// record is printed as a line of a zone file, in strings of at most 255 characters.
+    Generate(DkimGenerateArgs),
+    /// Print the TXT records of the keys in the configuration
+    Show {
+        /// Only the keys that sign for this domain, also those of a table
+        domain: Option<String>,
+    },
+    /// Check whether the DNS has the records of the keys that sign for a domain
+    ///
+    /// It names what is wrong with each record. The exit code is 1 if a record is missing or does
+    /// not fit its private key, and 69 if the DNS does not answer.
+    Check {
+        /// The domain
+        domain: String,
+    },
+}
+
+/// Options of `dkim generate`.
+#[derive(Args, Debug)]
+pub struct DkimGenerateArgs {
+    /// The domain that signs
+    pub domain: String,
+    /// The selector; by default mail, or mail-ed25519
+    #[arg(long, value_name = "NAME", value_parser = parse_selector)]
+    pub selector: Option<String>,
+    /// The algorithm: all receivers know rsa; ed25519 signs faster, beside it
+    #[arg(long, default_value = "rsa")]
+    pub algorithm: DkimAlgorithm,
+    /// The size of an RSA key; by default 2048
+    #[arg(long, value_name = "N")]
+    pub bits: Option<DkimKeyBits>,
+    /// The folder for the file; by default the current one
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Algorithms of DKIM keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "each is the algorithm of its name, and a doc comment would be its help")]
+pub enum DkimAlgorithm {
+    Rsa,
+    Ed25519,
+}
+
+/// Sizes of RSA keys, in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "each is the number in its name, and a doc comment would be its help")]
+pub enum DkimKeyBits {
+    #[value(name = "2048")]
+    B2048,
+    #[value(name = "3072")]
+    B3072,
+    #[value(name = "4096")]
+    B4096,
+}
+
+impl From<DkimKeyBits> for RsaBits {
+    fn from(bits: DkimKeyBits) -> RsaBits {
+        match bits {
+            DkimKeyBits::B2048 => RsaBits::B2048,
+            DkimKeyBits::B3072 => RsaBits::B3072,
+            DkimKeyBits::B4096 => RsaBits::B4096,
+        }
+    }
+}
+
+fn parse_selector(text: &str) -> Result<String, &'static str> {
+    match is_selector(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected letters, digits and hyphens, at most 63"),
+    }
 }
 
 /// Options of `serve`.

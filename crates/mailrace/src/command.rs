@@ -10,15 +10,15 @@ use queue::OperatorAction;
 
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, Command, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand, TableCommand,
-    TuneCommand,
+    BenchCommand, Cli, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand,
+    TableCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
-    compare_command, control_client, import_command, inject, log_summary, manual, password, report_command, serve,
-    spool_commands, tables, tune_apply, tune_command, tune_runs,
+    compare_command, control_client, dkim_command, import_command, inject, log_summary, manual, password,
+    report_command, serve, spool_commands, tables, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
 
@@ -71,6 +71,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Tune(TuneCommand::Apply(options)) => tune_apply::apply(&config::load(config)?, options),
         Command::Tune(TuneCommand::Revert(options)) => tune_apply::revert(options),
         Command::Password { scheme } => password::run(*scheme),
+        Command::Dkim(DkimCommand::Generate(options)) => dkim_command::generate(options),
+        Command::Dkim(DkimCommand::Show { domain }) => {
+            dkim_command::show(&config::load(config)?.config, domain.as_deref())
+        }
+        Command::Dkim(DkimCommand::Check { domain }) => dkim_command::check(&config::load(config)?.config, domain),
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),
     }

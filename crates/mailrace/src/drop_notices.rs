@@ -2,10 +2,13 @@
 //! mail.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use config::NulPolicy;
-use delivery::bounce::{DsnAction, DsnComposeInput, DsnReport, ORIGINAL_OCTETS_MAX, RecipientResult, SubmittedNotice};
-use intake::drop_folder::{DropNotice, NoticeComposer, RefusedMessage};
+use delivery::bounce::{
+    DsnAction, DsnComposeInput, DsnReport, NoticeSigner, ORIGINAL_OCTETS_MAX, RecipientResult, SubmittedNotice,
+};
+use intake::drop_folder::{DropNotice, NoticeComposer, NoticeFuture, RefusedMessage};
 use mail::{Address, QueueId, Recipient};
 
 /// Writes notices in the form that all notices of this server have.
@@ -16,6 +19,8 @@ pub struct DropNoticeComposer {
     pub double_bounces_to: Option<Address>,
     /// How to treat NUL in a message.
     pub nul: NulPolicy,
+    /// Signs the notices.
+    pub signer: Option<Arc<dyn NoticeSigner>>,
 }
 
 impl DropNoticeComposer {
@@ -34,7 +39,24 @@ impl NoticeComposer for DropNoticeComposer {
         self.report(refused).map(|report| report.notified_address().clone())
     }
 
-    fn compose(&self, refused: &RefusedMessage<'_>, id: QueueId, recipients: Vec<Recipient>) -> Option<DropNotice> {
+    fn compose<'a>(
+        &'a self,
+        refused: &'a RefusedMessage<'a>,
+        id: QueueId,
+        recipients: Vec<Recipient>,
+    ) -> NoticeFuture<'a> {
+        Box::pin(async move {
+            let mut notice = self.write(refused, id, recipients)?;
+            if let Some(signer) = &self.signer {
+                notice.prefix = signer.sign(&notice.content).await;
+            }
+            Some(notice)
+        })
+    }
+}
+
+impl DropNoticeComposer {
+    fn write(&self, refused: &RefusedMessage<'_>, id: QueueId, recipients: Vec<Recipient>) -> Option<DropNotice> {
         let RefusedMessage { id: original_id, content, now, .. } = *refused;
         let start = &content[..content.len().min(ORIGINAL_OCTETS_MAX as usize)];
         let original = returned_content(start, self.nul);
@@ -49,7 +71,7 @@ impl NoticeComposer for DropNoticeComposer {
         });
         let envelope = dsn.envelope(&self.hostname, now, recipients);
         let received = SubmittedNotice::new(&dsn, id, Vec::new(), &envelope).received_event(&self.hostname);
-        Some(DropNotice { envelope, content: dsn.content, flags: dsn.flags, received })
+        Some(DropNotice { envelope, prefix: Vec::new(), content: dsn.content, flags: dsn.flags, received })
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
-use delivery::bounce::{NoticeLimiter, NoticeLimits};
+use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
 use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
@@ -360,12 +360,13 @@ pub fn monitored_folders(config: &Config) -> Vec<PathBuf> {
 }
 
 /// The settings for notices. `seed` keeps outsiders from finding senders that share a bucket.
-pub fn notice_config(config: &Config, seed: u64) -> NoticeConfig {
+pub fn notice_config(config: &Config, seed: u64, signer: Option<Arc<dyn NoticeSigner>>) -> NoticeConfig {
     let limits = |per_sender| NoticeLimits { per_sender, ..NoticeLimits::default() };
     NoticeConfig {
         delay_after: config.bounce.delay_notice_after,
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         limit: config.bounce.per_sender.map(|rate| NoticeLimiter::new(limits(rate), seed)),
+        signer,
     }
 }
 
@@ -434,6 +435,7 @@ pub fn control_parts(
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),
+        signatures: None,
     }
 }
 

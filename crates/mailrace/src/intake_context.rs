@@ -12,6 +12,7 @@ use net::{ConnectionLimiter, ConnectionLimits};
 use spool::Spool;
 
 use crate::from_config;
+use crate::signing::SigningParts;
 use config::{self, Config};
 use server_log::Log;
 
@@ -23,6 +24,8 @@ pub struct IntakeContextParts {
     pub postmaster: Address,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// What signs.
+    pub signing: SigningParts,
     /// How users log in.
     pub logins: Option<LoginPolicy>,
     /// The free space in mailboxes.
@@ -43,7 +46,7 @@ pub fn create(
     let operator_log: Arc<dyn OperatorLog> = Arc::new(from_config::throttled_log(log.clone()));
     IntakeContext {
         spool,
-        checks: check_chain(&policy, &operator_log),
+        checks: check_chain(config, &policy, &operator_log),
         directory: policy.directory,
         event_log: log as Arc<dyn EventLog>,
         logs_subjects: config.log.subject,
@@ -73,7 +76,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
     let limits = &config.limits;
     IntakeContext {
         spool: previous.spool.clone(),
-        checks: check_chain(&policy, &previous.operator_log),
+        checks: check_chain(config, &policy, &previous.operator_log),
         directory: policy.directory,
         event_log: previous.event_log.clone(),
         logs_subjects: config.log.subject,
@@ -99,12 +102,13 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
 }
 
 /// The checks of sessions.
-fn check_chain(policy: &IntakeContextParts, log: &Arc<dyn OperatorLog>) -> CheckChain {
+fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn OperatorLog>) -> CheckChain {
     let access = policy.access_rules.iter().map(|rules| {
         let (rules, directory) = (rules.clone(), policy.directory.clone());
         Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
     });
-    CheckChain::new(access.collect())
+    let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
+    CheckChain::new(access.chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

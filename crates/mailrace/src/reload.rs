@@ -55,6 +55,7 @@ use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
 use crate::retrieval_parts::RetrievalParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
+use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, from_config};
 use server_log::Log;
@@ -84,6 +85,8 @@ pub struct RunningServer {
     pub quota_counter: Option<UsageCounter>,
     /// The MTA-STS policies of other domains.
     pub sts_policies: Option<Arc<PolicyCache>>,
+    /// What signs.
+    pub signing: SigningParts,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
     /// What sessions of retrieval use.
@@ -117,6 +120,7 @@ struct PreparedReload {
     access_rules: Option<Arc<AccessRules>>,
     quota_counter: Option<UsageCounter>,
     sts_policies: Option<Arc<PolicyCache>>,
+    signing: SigningParts,
     policy: IntakeContextParts,
     retrieval: RetrievalParts,
     sockets: Vec<Arc<ListenerSocket>>,
@@ -153,16 +157,21 @@ impl RunningServer {
             ConfigSource::BuiltIn => None,
         };
         let loaded = config::load(file)?;
-        let doubts = config::check_certificates(&loaded, SystemTime::now())?;
+        let mut doubts = config::check_certificates(&loaded, SystemTime::now())?;
+        doubts.extend(config::check_signing_keys(&loaded)?);
         let differences = differences(&self.loaded.config, &loaded.config);
         refuse_what_needs_a_restart(&differences)?;
         let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
+            let has_new_keys = self.signing.reload_keys(&loaded.config, &self.tables)?;
             let acceptor = self.certificate_watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
-            return Ok(vec![if has_fresh { "certificates" } else { "nothing has changed" }.into()]);
+            let report = [("certificates", has_fresh), ("signing keys", has_new_keys)];
+            let report: Vec<_> =
+                report.into_iter().filter(|(_, is_new)| *is_new).map(|(what, _)| what.into()).collect();
+            return Ok(if report.is_empty() { vec!["nothing has changed".into()] } else { report });
         }
         let mut report = vec![summary(&differences, &self.tables, &tables)];
         report.extend(doubts);
@@ -185,6 +194,7 @@ impl RunningServer {
             access_rules: self.access_rules.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             sts_policies: self.sts_policies.as_ref(),
+            signing: &self.signing,
             logins: self.intake.logins.as_ref(),
             retrieval: &self.retrieval,
         };
@@ -197,6 +207,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             sts_policies,
+            signing,
             dispatcher,
             intake,
             retrieval,
@@ -226,6 +237,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             sts_policies,
+            signing,
             policy: intake,
             retrieval,
             sockets,
@@ -249,6 +261,7 @@ impl RunningServer {
             access_rules,
             quota_counter,
             sts_policies,
+            signing,
             policy,
             mut retrieval,
             sockets,
@@ -267,9 +280,10 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, ..parts }, context));
+        let signatures = signing.counters_if_signing();
+        self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, signatures, ..parts }, context));
         if let Some(scanner) = &self.drop_scanner {
-            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &self.log, drop_runtime));
+            scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));
         }
         let commit_notifiers = &self.commit_notifiers;
         let parts = SessionParts {
@@ -303,7 +317,7 @@ impl RunningServer {
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
         self.sts_policies = sts_policies;
-        (self.intake, self.retrieval) = (intake, retrieval);
+        (self.signing, self.intake, self.retrieval) = (signing, intake, retrieval);
     }
 
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {

@@ -20,8 +20,8 @@ use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, Reload
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
-use intake::CommitNotifier;
 use intake::drop_folder::DropFolderScanner;
+use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
@@ -38,6 +38,7 @@ use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
 use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
+use crate::signing::SigningParts;
 use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
@@ -76,6 +77,8 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
         log.event(LogLevel::Warning, "running as root; set `user` to drop privileges after binding", &[]);
     }
     server_parts::log_config_warnings(config, sessions, &log);
+    doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
+    let doubts = config::check_signing_keys(loaded)?;
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
@@ -244,6 +247,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         access_rules,
         quota_counter,
         sts_policies,
+        signing,
         dispatcher,
         intake,
         retrieval,
@@ -261,16 +265,10 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
-    let control_parts = ControlParts { chosen, ..control_parts };
+    let control_parts = ControlParts { chosen, signatures: signing.counters_if_signing(), ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    let drop_scanner = match drain_only {
-        true => None,
-        false => {
-            let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
-            Some(DropFolderScanner::start(folder).context("starting")?)
-        }
-    };
+    let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
@@ -293,6 +291,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         access_rules,
         quota_counter,
         sts_policies,
+        signing,
         intake,
         retrieval,
         commit_notifiers,
@@ -305,6 +304,16 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         certificate_watch: CertificateWatchHandle::new(watched),
         log,
     })
+}
+
+fn start_drop_scanner(
+    config: &Config,
+    intake: &Arc<IntakeContext>,
+    signing: &SigningParts,
+    log: &Arc<Log>,
+) -> anyhow::Result<DropFolderScanner> {
+    let folder = server_parts::drop_folder_config(config, intake, signing, log, session_runtime()?);
+    DropFolderScanner::start(folder).context("starting")
 }
 
 /// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.

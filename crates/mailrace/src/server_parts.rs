@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use config::Config;
 use control::{AdaptiveValue, AddressExplainer, Bounds};
-use dispatch::DispatcherConfig;
+use dispatch::{DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
@@ -27,6 +27,7 @@ use crate::logins::{self, PreviousCredentialChecker, ServerSecret};
 use crate::mailbox_locator::DirectoryMailboxLocator;
 use crate::privileges::SessionLimits;
 use crate::retrieval_parts::RetrievalParts;
+use crate::signing::SigningParts;
 use crate::tables::{self, OpenTables};
 use crate::{check, privileges};
 use server_log::Log;
@@ -45,6 +46,8 @@ pub struct ServerParts {
     pub quota_counter: Option<UsageCounter>,
     /// The MTA-STS policies of other domains, if any transport asks for them.
     pub sts_policies: Option<Arc<PolicyCache>>,
+    /// What signs.
+    pub signing: SigningParts,
     /// What happens to messages after their commit.
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
@@ -73,6 +76,8 @@ pub struct PreviousParts<'a> {
     pub quota_counter: Option<&'a UsageCounter>,
     /// Its MTA-STS policies of other domains.
     pub sts_policies: Option<&'a Arc<PolicyCache>>,
+    /// What signs for it.
+    pub signing: &'a SigningParts,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
     /// Its parts of retrieval.
@@ -110,8 +115,12 @@ impl ServerParts {
         let quota_counter = quota_counter.context("starting")?;
         let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies));
         let router = from_config::routing_config(config, sts_policies.as_ref());
+        let signing = SigningParts::build(config, &tables, before.map(|before| before.signing))?;
+        let notice_signer = signing.notice_signer(config, Arc::new(from_config::throttled_log(log.clone())));
+        let notices = from_config::notice_config(config, random(), notice_signer);
+        let counter = quota_counter.as_ref();
         let dispatcher =
-            dispatcher_config(config, &tables, directory.clone(), &queues, router.clone(), quota_counter.as_ref());
+            dispatcher_config(config, &tables, directory.clone(), &queues, router.clone(), counter, notices);
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
@@ -121,6 +130,7 @@ impl ServerParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
+            signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
             sessions_max: sessions.receiving,
@@ -142,6 +152,7 @@ impl ServerParts {
             access_rules,
             quota_counter,
             sts_policies,
+            signing,
             dispatcher,
             intake,
             retrieval,
@@ -217,6 +228,7 @@ pub fn random() -> u64 {
 pub fn drop_folder_config(
     config: &Config,
     intake: &Arc<IntakeContext>,
+    signing: &SigningParts,
     log: &Arc<Log>,
     runtime: Runtime,
 ) -> DropFolderConfig {
@@ -224,6 +236,7 @@ pub fn drop_folder_config(
         hostname: config.hostname.clone(),
         double_bounces_to: config.bounce.double_bounces_to.clone(),
         nul: config.smtp.nul,
+        signer: signing.notice_signer(config, intake.operator_log.clone()),
     };
     let submitter = DropSubmitter {
         intake: intake.clone(),
@@ -279,6 +292,7 @@ fn dispatcher_config(
     queues: &queue::SchedulerConfig,
     router: route::Config,
     quota_counter: Option<&UsageCounter>,
+    notices: NoticeConfig,
 ) -> DispatcherConfig {
     DispatcherConfig {
         directory,
@@ -287,7 +301,7 @@ fn dispatcher_config(
         router,
         transports: from_config::transports(config, tables),
         local_transports: from_config::local_transports(config, tables, quota_counter),
-        notices: from_config::notice_config(config, random()),
+        notices,
         hostname: config.hostname.clone(),
     }
 }

@@ -10,6 +10,7 @@ mod queues;
 mod relay_auth;
 mod retrieval;
 mod routing;
+mod signing;
 mod storage;
 mod tables;
 mod tls;
@@ -97,6 +98,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         queues: queues::queues(&mut document, &table_names),
         scheduler: queues::scheduler(&mut document),
         bounce: limits::bounce(&mut document),
+        signing: signing::signing(&mut document, &table_names, &data_dir),
         spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),

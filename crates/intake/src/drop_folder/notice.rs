@@ -1,6 +1,9 @@
 //! What the drop folder needs from the code that writes notices to senders. This crate receives
 //! mail, and does not know how notices look.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use mail::{Address, BodyFlags, Envelope, MailEvent, QueueId, Recipient, Reply, Timestamp};
 
 /// A message that some of its recipients, or all, cannot get.
@@ -21,6 +24,8 @@ pub struct RefusedMessage<'a> {
 pub struct DropNotice {
     /// Its envelope.
     pub envelope: Envelope,
+    /// Fields before `content`: its signatures.
+    pub prefix: Vec<u8>,
     /// Header and body.
     pub content: Vec<u8>,
     /// The flags of `content`.
@@ -29,6 +34,9 @@ pub struct DropNotice {
     pub received: MailEvent,
 }
 
+/// The notice to come.
+pub type NoticeFuture<'a> = Pin<Box<dyn Future<Output = Option<DropNotice>> + 'a>>;
+
 /// Decides who gets a notice, and writes it.
 pub trait NoticeComposer: Send {
     /// The address to notify; None: no notice is wanted, or there is no sender.
@@ -36,5 +44,10 @@ pub trait NoticeComposer: Send {
 
     /// The notice with the queue id `id`, for what [`NoticeComposer::notified_address`] resolved
     /// to. None under the same conditions as there.
-    fn compose(&self, refused: &RefusedMessage<'_>, id: QueueId, recipients: Vec<Recipient>) -> Option<DropNotice>;
+    fn compose<'a>(
+        &'a self,
+        refused: &'a RefusedMessage<'a>,
+        id: QueueId,
+        recipients: Vec<Recipient>,
+    ) -> NoticeFuture<'a>;
 }

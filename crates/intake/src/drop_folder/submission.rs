@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo};
+use filter::{Disposition, MessageCheckError, Origin, Refusal, SessionInfo, Submitter};
 use lookup::directory::AddressResolution;
 use mail::{
     Address, BodyFlags, ClientInfo, DsnNotify, EnhancedCode, Envelope, MailEvent, QueueId, Recipient, Reply, Timestamp,
@@ -171,7 +171,12 @@ impl DropSubmitter {
             return Ok(Disposition::default());
         }
         let sender = transaction.mail.sender.clone();
-        let session = SessionInfo { is_user: true, sender: Some(sender.as_ref()), ..SessionInfo::default() };
+        let session = SessionInfo {
+            is_user: true,
+            submitter: Submitter::LocalProgram,
+            sender: Some(sender.as_ref()),
+            ..SessionInfo::default()
+        };
         let content = MessageContent::Memory(content);
         let mut message = MessageInCheck { context: &self.intake, transaction, prefix, flags, content };
         let reply = match checks.message(&session, &mut message).await {
@@ -237,7 +242,7 @@ impl DropSubmitter {
             return Ok(None);
         }
         let notice_id = self.intake.spool.new_id_in_lane_of(*id);
-        Ok(self.notices.compose(&refused, notice_id, recipients).map(|notice| (notice_id, notice)))
+        Ok(self.notices.compose(&refused, notice_id, recipients).await.map(|notice| (notice_id, notice)))
     }
 
     /// The recipients of a notice. None if there is no such user; then the failure is only logged.
@@ -283,8 +288,8 @@ impl DropSubmitter {
             entries.extend(message);
             events.extend(held);
         }
-        if let Some((id, DropNotice { envelope, content, flags, received })) = notice {
-            let content = SubmittedBody::Memory { prefix: Vec::new(), body: content };
+        if let Some((id, DropNotice { envelope, prefix, content, flags, received })) = notice {
+            let content = SubmittedBody::Memory { prefix, body: content };
             entries.push(SpoolEntry::Message { id, envelope, content, flags });
             events.push(received);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use intake::drop_folder::{
     DropFile, DropFolderConfig, DropFolderScanner, DropFolderWriter, DropNotice, DropSubmitter, NoticeComposer,
-    RefusedMessage,
+    NoticeFuture, RefusedMessage,
 };
 use mail::{
     Address, BodyFlags, BodyType, ClientInfo, DsnNotify, EventLog, LogLevel, MailEvent, QueueId, Recipient, ServerLog,
@@ -320,7 +320,12 @@ impl NoticeComposer for ShortNotices {
         refused.envelope.sender.clone()
     }
 
-    fn compose(&self, refused: &RefusedMessage<'_>, id: QueueId, recipients: Vec<Recipient>) -> Option<DropNotice> {
+    fn compose<'a>(
+        &'a self,
+        refused: &'a RefusedMessage<'a>,
+        id: QueueId,
+        recipients: Vec<Recipient>,
+    ) -> NoticeFuture<'a> {
         let client = ClientInfo { address: None, helo: "mx.example.org".into(), trusted: true };
         let envelope = mail::Envelope { sender: None, recipients, client, ..refused.envelope.clone() };
         let received = MailEvent::Received {
@@ -335,6 +340,8 @@ impl NoticeComposer for ShortNotices {
             user: None,
             header: mail::find_logged_header(b"", false),
         };
-        Some(DropNotice { envelope, content: b"\r\n".to_vec(), flags: BodyFlags::default(), received })
+        let (prefix, content) = (Vec::new(), b"\r\n".to_vec());
+        let notice = DropNotice { envelope, prefix, content, flags: BodyFlags::default(), received };
+        Box::pin(std::future::ready(Some(notice)))
     }
 }

@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 26] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 27] {
     let Config {
         data_dir: _,
         user: _,
@@ -76,6 +76,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 26] {
         scheduler,
         load,
         bounce,
+        signing,
         spool: _,
     } = new;
     // Their keys are in [spool].
@@ -107,6 +108,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 26] {
         ("[[queue]]", *queues != old.queues),
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
+        ("[signing]", *signing != old.signing),
         ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
     ]
@@ -191,6 +193,7 @@ mod tests {
             ("[[queue]]\nname = \"standard\"\nconcurrency = 7\n", "[[queue]]"),
             ("[spool]\nspace_min = \"1GiB\"\n", "[spool] space_min, inodes_min"),
             ("[log]\nsubject = true\n", "[log] subject"),
+            ("[signing]\nexpires_after = \"7d\"\n", "[signing]"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");

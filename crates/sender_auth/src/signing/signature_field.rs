@@ -1,0 +1,193 @@
+//! The DKIM-Signature field (RFC 6376 section 3.5): its text, folded, with the signature as the last
+//! tag. The text is composed first without the signature, and hashed; the signature is appended to
+//! the same text, so that both are the same.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use filter::Field;
+use mail::Timestamp;
+
+use super::private_key::KeyAlgorithm;
+use crate::canonical::Canonicalization;
+
+const NAME: &str = "DKIM-Signature";
+/// RFC 5322 section 2.1.1 recommends 78 with the CRLF's place free.
+const LINE_OCTETS_MAX: usize = 77;
+
+/// What the tags say.
+pub(super) struct SignatureTags<'a> {
+    pub(super) algorithm: KeyAlgorithm,
+    /// `d=`.
+    pub(super) domain: &'a str,
+    /// `s=`.
+    pub(super) selector: &'a str,
+    /// `t=`.
+    pub(super) signed_at: Timestamp,
+    /// `x=`.
+    pub(super) expires_at: Option<Timestamp>,
+    /// `h=`.
+    pub(super) fields: &'a mut dyn Iterator<Item = &'static str>,
+    /// `bh=`, before base64.
+    pub(super) body_hash: &'a [u8],
+}
+
+/// The field without its signature.
+pub(super) struct UnsignedField {
+    value: FoldedText,
+}
+
+impl UnsignedField {
+    pub(super) fn new(tags: SignatureTags<'_>) -> UnsignedField {
+        let mut value = FoldedText::new(NAME.len() + ": ".len());
+        value.append_word("v=1;");
+        value.append_word(&format!("a={};", tags.algorithm.signature_name()));
+        value.append_word("c=relaxed/relaxed;");
+        value.append_word(&format!("d={};", tags.domain));
+        value.append_word(&format!("s={};", tags.selector));
+        value.append_word(&format!("t={};", tags.signed_at.seconds()));
+        if let Some(expires_at) = tags.expires_at {
+            value.append_word(&format!("x={};", expires_at.seconds()));
+        }
+        let (mut start, mut names) = ("h=", tags.fields.peekable());
+        while let Some(name) = names.next() {
+            let end = if names.peek().is_some() { ":" } else { ";" };
+            value.append_part(&format!("{start}{name}{end}"), start.is_empty());
+            start = "";
+        }
+        value.append_word(&format!("bh={};", BASE64_STANDARD.encode(tags.body_hash)));
+        value.append_word("b=");
+        UnsignedField { value }
+    }
+
+    /// The field as it is hashed: in relaxed form, without CRLF (RFC 6376 section 3.7).
+    pub(super) fn canonical(&self) -> Vec<u8> {
+        let mut canonical = Vec::new();
+        let field = format!("{NAME}: {}", self.value.text);
+        Canonicalization::Relaxed.write_field(field.as_bytes(), &mut canonical);
+        canonical.truncate(canonical.len() - "\r\n".len());
+        canonical
+    }
+
+    /// The complete field. None: domain or selector are not fit for a field.
+    pub(super) fn with_signature(mut self, signature: &[u8]) -> Option<Field> {
+        self.value.append_letters(&BASE64_STANDARD.encode(signature));
+        Field::new(NAME, &self.value.text).ok()
+    }
+}
+
+/// Text that is folded before it grows too wide.
+struct FoldedText {
+    text: String,
+    /// Of the last line, in octets.
+    width: usize,
+}
+
+impl FoldedText {
+    /// The first line begins after this many octets.
+    fn new(width: usize) -> FoldedText {
+        FoldedText { text: String::new(), width }
+    }
+
+    /// Appends a word after a space, or on the next line. A word that is wider than a line is not
+    /// broken.
+    fn append_word(&mut self, word: &str) {
+        self.append_part(word, false);
+    }
+
+    /// `joins`: without a space.
+    fn append_part(&mut self, part: &str, joins: bool) {
+        let gap = usize::from(!joins && !self.text.is_empty());
+        if self.width + gap + part.len() > LINE_OCTETS_MAX && !self.text.is_empty() {
+            self.fold();
+        } else if gap > 0 {
+            self.text.push(' ');
+            self.width += gap;
+        }
+        self.text.push_str(part);
+        self.width += part.len();
+    }
+
+    /// Appends letters that may be broken anywhere.
+    fn append_letters(&mut self, letters: &str) {
+        let mut rest = letters;
+        while !rest.is_empty() {
+            if self.width >= LINE_OCTETS_MAX {
+                self.fold();
+            }
+            let (line, after) = rest.split_at(rest.len().min(LINE_OCTETS_MAX - self.width));
+            self.text.push_str(line);
+            self.width += line.len();
+            rest = after;
+        }
+    }
+
+    fn fold(&mut self) {
+        self.text.push_str("\r\n ");
+        self.width = 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(domain: &str, names: &'static [&'static str]) -> UnsignedField {
+        UnsignedField::new(SignatureTags {
+            algorithm: KeyAlgorithm::Rsa,
+            domain,
+            selector: "mail",
+            signed_at: Timestamp(1_700_000_000_999),
+            expires_at: Some(Timestamp(1_700_604_800_000)),
+            fields: &mut names.iter().copied(),
+            body_hash: &[0; 32],
+        })
+    }
+
+    #[test]
+    fn the_tags_are_folded_and_the_signature_comes_last() {
+        let names = &["From", "From", "Content-Transfer-Encoding", "Subject", "In-Reply-To"];
+        let unsigned = field("example.org", names);
+        let canonical = String::from_utf8(unsigned.canonical()).unwrap();
+        let signed = unsigned.with_signature(&[255; 256]).unwrap();
+        assert!(signed.wire().lines().all(|line| line.len() < 78), "{signed}");
+        let tags: Vec<String> =
+            signed.wire().trim_end().split(';').map(|tag| tag.replace(['\r', '\n', ' '], "")).collect();
+        assert_eq!(
+            tags[..8],
+            [
+                "DKIM-Signature:v=1",
+                "a=rsa-sha256",
+                "c=relaxed/relaxed",
+                "d=example.org",
+                "s=mail",
+                "t=1700000000",
+                "x=1700604800",
+                "h=From:From:Content-Transfer-Encoding:Subject:In-Reply-To",
+            ]
+        );
+        assert_eq!(tags[8], "bh=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+        assert_eq!(tags[9], format!("b={}", BASE64_STANDARD.encode([255; 256])));
+        assert_eq!(tags.len(), 10);
+        assert!(canonical.starts_with("dkim-signature:v=1; a=rsa-sha256; ") && canonical.ends_with("; b="));
+    }
+
+    /// What a verifier hashes: the field with the value of `b=` and the white space around it removed.
+    #[test]
+    fn what_is_hashed_is_the_field_that_is_sent() {
+        for length in 1..120 {
+            let domain = format!("{}.example", "x".repeat(length));
+            let unsigned = field(&domain, &["From"]);
+            let canonical = unsigned.canonical();
+            let sent = unsigned.with_signature(&[9; 64]).unwrap();
+            let (before, _) = sent.wire().split_once(" b=").unwrap();
+            let mut of_sent = Vec::new();
+            Canonicalization::Relaxed.write_field(format!("{before} b=").as_bytes(), &mut of_sent);
+            assert_eq!(of_sent, [&canonical[..], b"\r\n"].concat(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_domain_that_is_not_fit_for_a_field_gives_none() {
+        assert!(field("example\r\n\r\n.org", &["From"]).with_signature(b"x").is_none());
+    }
+}
