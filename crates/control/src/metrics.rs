@@ -10,6 +10,7 @@ use credentials::CredentialStats;
 use load::LoadReport;
 use queue::Queues;
 use retrieval::RetrievalStats;
+use sender_auth::VerdictCounters;
 use spool::Stats;
 
 use text::MetricsText;
@@ -93,6 +94,8 @@ pub(crate) struct MetricsSnapshot {
     pub access: Vec<(Box<str>, u64)>,
     /// DNS list queries without an answer.
     pub lists_unanswered: u64,
+    /// What was found about the senders of mail.
+    pub sender_auth: Option<Arc<VerdictCounters>>,
     /// TLS handshakes, by version, or failed.
     pub handshakes: [(&'static str, u64); 3],
     /// Logins, if `[auth]` is configured.
@@ -128,6 +131,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
+    snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
@@ -141,6 +145,15 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
+}
+
+fn write_sender_auth(counters: &VerdictCounters, out: &mut MetricsText) {
+    out.family("mailrace_sender_auth_total", "Messages by what a method found about their sender", "counter");
+    let verdicts = counters.verdicts();
+    verdicts.iter().for_each(|(method, result, count)| out.sample(&[("method", method), ("result", result)], count));
+    let help = "Checks of senders that a limit left open";
+    out.family("mailrace_sender_auth_limited_total", help, "counter");
+    counters.limits().iter().for_each(|(limit, count)| out.sample(&[("limit", limit)], count));
 }
 
 fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
@@ -289,6 +302,7 @@ mod tests {
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,
+            sender_auth: Some(Arc::default()),
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             logins: Some(CredentialStats {
                 accepted: 5,

@@ -1,5 +1,7 @@
 //! Header fields as bytes: where the header ends, and the same header with one field changed.
 
+use std::ops::Range;
+
 use crate::edit::Field;
 
 /// The length of the header, without the empty line after it. None if these first bytes of a message
@@ -28,6 +30,18 @@ pub fn replace_field(header: &mut Vec<u8>, name: &str, occurrence: &mut usize, f
         position = end;
     }
     false
+}
+
+/// The header without the bytes in these places, which are in ascending order.
+pub fn without_fields(header: &[u8], places: &[Range<usize>]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(header.len());
+    let mut position = 0;
+    for place in places {
+        kept.extend_from_slice(header.get(position..place.start).unwrap_or_default());
+        position = place.end.max(position);
+    }
+    kept.extend_from_slice(header.get(position..).unwrap_or_default());
+    kept
 }
 
 /// The length of the first field, with its continuation lines.
@@ -71,6 +85,15 @@ mod tests {
         assert_eq!((&*header, found), ("A: 1\r\na : 3\r\nAB: 4\r\n", true));
         assert_eq!(replaced("A", 3, None), (HEADER.into(), false, 1));
         assert_eq!(replaced("folded", 1, None), (HEADER.into(), false, 1));
+    }
+
+    #[test]
+    fn fields_are_removed_at_their_places() {
+        let removed = |places: &[Range<usize>]| String::from_utf8(without_fields(HEADER.as_bytes(), places)).unwrap();
+        assert_eq!(removed(&[6..21, 28..35]), "A: 1\r\na : 3\r\n");
+        assert_eq!(removed(&[0..35]), "");
+        assert_eq!(removed(&[]), HEADER);
+        assert_eq!(removed(&[30..99]), HEADER[..30]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, ConnectionLimits};
+use sender_auth::SenderAuth;
 use spool::Spool;
 
 use crate::from_config;
@@ -23,6 +24,8 @@ pub struct IntakeContextParts {
     pub postmaster: Address,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// The check of senders; None if it is off.
+    pub sender_auth: Option<Arc<SenderAuth>>,
     /// How users log in.
     pub logins: Option<LoginPolicy>,
     /// The free space in mailboxes.
@@ -104,7 +107,8 @@ fn check_chain(policy: &IntakeContextParts, log: &Arc<dyn OperatorLog>) -> Check
         let (rules, directory) = (rules.clone(), policy.directory.clone());
         Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
     });
-    CheckChain::new(access.collect())
+    let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
+    CheckChain::new(access.chain(senders).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {
