@@ -13,6 +13,7 @@ pub mod arc;
 mod canonical;
 mod cfws;
 mod check;
+mod client_names;
 mod counters;
 pub mod dkim;
 pub mod dmarc;
