@@ -83,3 +83,15 @@ printf 'a LOGIN {1}\r\nn x\r\nb AUTHENTICATE PLAIN\r\nAGJvYgBzZWNyZXQ=\r\nc STAR
 printf '* OK [CAPABILITY SASL-IR] x\r\n* CAPABILITY X\r\nI OK\r\n+ \r\nL OK [CAPABILITY Y] in\r\n* 1 EXISTS\r\n\x08' \
     >corpus/backend_login/imap
 printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
+mkdir -p corpus/dkim_signature corpus/dkim_key corpus/arc_set corpus/dmarc_record corpus/authentication_results
+messages=../crates/sender_auth/tests/verification/messages
+cp "$messages"/relaxed-white-lines.eml "$messages"/length.eml corpus/dkim_signature/
+cp "$messages"/arc-1.eml "$messages"/arc-3.eml corpus/arc_set/
+cp "$messages"/rsa-key.txt corpus/dkim_key/
+printf 'v=DKIM1; k=ed25519; h=sha256; t=y:s; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=' >corpus/dkim_key/ed25519
+printf 'v=DMARC1; p=reject; sp=none; np=quarantine; adkim=s; aspf=r; psd=n; t=y' >corpus/dmarc_record/policy
+printf ' "A, B" (x (y)) <ann@a.example>' >corpus/dmarc_record/mailbox
+printf ' list: ann@a.example, "b c"@b.example;' >corpus/dmarc_record/group
+printf 'Authentication-Results: (x) 1 mx.example.org;\r\n dkim=pass\r\nFrom: x\r\n' >corpus/authentication_results/forged
+printf 'Authentication-Results: other.example; spf=fail\r\n' >corpus/authentication_results/other
+printf 'a"; dkim=pass (\\\r\n' >corpus/authentication_results/value

@@ -1,7 +1,7 @@
 """A DNS server with a few records and optional failures: the part of RFC 1035 that mail needs, over
 UDP and TCP.
 
-    mx, a, aaaa      add a record; a name without any record is NXDOMAIN
+    mx, a, txt, ptr  add a record; a name without any record is NXDOMAIN
     null_mx          the domain accepts no mail (RFC 7505)
     broken, silent   names that are answered with SERVFAIL, or not at all
 
@@ -15,7 +15,8 @@ import socket
 import struct
 import threading
 
-A, SOA, MX, AAAA = 1, 6, 15, 28
+A, SOA, PTR, MX, TXT, AAAA = 1, 6, 12, 15, 16, 28
+_STRING_OCTETS_MAX = 255
 _NO_ERROR, _SERVFAIL, _NXDOMAIN = 0, 2, 3
 _HEADER = struct.Struct("!6H")
 _RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0080
@@ -49,6 +50,16 @@ class NameServer:
         """Adds an IPv4 or IPv6 address of a host."""
         packed = ipaddress.ip_address(address).packed
         self.records[name, A if len(packed) == 4 else AAAA].append(packed)
+
+    def txt(self, name, text):
+        """Adds a text, in strings as long as they can be."""
+        octets = text.encode()
+        strings = [octets[at : at + _STRING_OCTETS_MAX] for at in range(0, len(octets), _STRING_OCTETS_MAX)]
+        self.records[name, TXT].append(b"".join(bytes([len(string)]) + string for string in strings))
+
+    def ptr(self, address, name):
+        """Adds the name of an address."""
+        self.records[ipaddress.ip_address(address).reverse_pointer, PTR].append(_encoded(name))
 
     def domain(self, domain, *addresses):
         """Adds a domain with mail hosts of these addresses, in this order of preference."""

@@ -52,8 +52,8 @@ pub struct SenderAuth {
     pub authserv_id: Box<str>,
     /// Our name for SPF.
     pub hostname: Box<str>,
-    /// Clients that are not checked: the relay networks.
-    pub exempt: Networks,
+    /// The relay networks, which are not checked.
+    pub relay_networks: Networks,
     /// The DNS.
     pub dns: Arc<dyn DnsLookup>,
     /// What all sessions share.
@@ -148,7 +148,8 @@ impl Check for SenderAuthCheck {
 
 impl SenderAuth {
     fn is_exempt(&self, session: &SessionInfo<'_>) -> bool {
-        session.is_user || session.client.is_some_and(|client| self.exempt.contains(client))
+        let is_exempt = |client| self.relay_networks.contains(client) || self.settings.exempt.contains(client);
+        session.is_user || session.client.is_some_and(is_exempt)
     }
 
     fn checks_name(&self) -> bool {
@@ -238,7 +239,8 @@ impl SenderAuth {
         let client = work.client.unwrap_or(UNKNOWN_CLIENT);
         let (dns, policy_dns) =
             (self.message_dns(client, self.settings.queries_max), self.message_dns(client, POLICY_QUERIES_MAX));
-        let context = SignatureContext { dns: &dns, threads: &self.state.threads, deadline };
+        let state = &self.state;
+        let context = SignatureContext { dns: &dns, threads: &state.threads, counters: &state.counters, deadline };
         let is_large = message.content_len() > self.settings.message_octets_max;
         let signatures = async {
             match found.can_be_verified() {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | signature fields are read, from the top | [`signature`] | neutral, policy; the rest is pending |
 //! | their keys are looked up | [`key`] | temperror, permerror, policy |
-//! | the body is hashed | `canonical` | fail, policy |
+//! | the body is hashed | `body_hash` | fail, policy |
 //! | the header is hashed, and the signature verified | [`verify`] | pass, fail |
 //!
 //! Only `pass` says anything about a message. What this server does not accept though others may

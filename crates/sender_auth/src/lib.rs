@@ -10,7 +10,8 @@
 //! limited: signatures, sets, queries, sizes, times. Beyond a limit there is a verdict too.
 
 pub mod arc;
-mod canonical;
+mod body_hash;
+mod canonical_form;
 mod cfws;
 mod check;
 mod client_names;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mail::Rate;
+use mail::{Networks, Rate};
 
 /// A method of checking who sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,6 +124,8 @@ pub struct VerificationSettings {
     pub modes: [MethodMode; 5],
     /// What follows from verdicts.
     pub actions: VerdictActions,
+    /// Clients that are not checked, beside the relay networks.
+    pub exempt: Networks,
     /// The name of this server in Authentication-Results. None: its hostname.
     pub authserv_id: Option<Box<str>>,
     /// Domains whose ARC seals are believed, in lower case.
@@ -150,6 +152,7 @@ impl Default for VerificationSettings {
         VerificationSettings {
             modes: [MethodMode::Observe; 5],
             actions: VerdictActions::default(),
+            exempt: Networks::default(),
             authserv_id: None,
             trusted_sealers: Vec::new(),
             tag: "X-Authentication-Warning".into(),

@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 
 use crate::DnsLookup;
 use crate::arc::{ArcCheck, ArcSet};
-use crate::canonical::{BodyHashRequest, BodyHasher, BodyHashes};
+use crate::body_hash::{BodyHashRequest, BodyHasher, BodyHashes};
+use crate::counters::{ReachedLimit, VerdictCounters};
 use crate::dkim::key::{self, KeyRecord};
 use crate::dkim::signature::SealSignature;
 use crate::dkim::{DkimCheck, DkimResult, FoundSignature, Rejection};
@@ -66,6 +67,7 @@ pub(crate) struct SignatureContext<'a> {
     pub(crate) dns: &'a dyn DnsLookup,
     /// One permit for each thread.
     pub(crate) threads: &'a Arc<Semaphore>,
+    pub(crate) counters: &'a VerdictCounters,
     pub(crate) deadline: Instant,
 }
 
@@ -98,7 +100,10 @@ pub(crate) async fn verify_all(
     let mut verification = SignatureVerification::new(found);
     let deadline = tokio::time::Instant::from_std(context.deadline);
     let keys = look_up_keys(context.dns, verification.seals());
-    let Ok(keys) = tokio::time::timeout_at(deadline, keys).await else { return verification.finish(TOO_LATE) };
+    let Ok(keys) = tokio::time::timeout_at(deadline, keys).await else {
+        context.counters.count_limit(ReachedLimit::Time);
+        return verification.finish(TOO_LATE);
+    };
     verification.take_keys(&keys);
     let Ok(hashes) = hash_body(verification.body_hash_requests(), body_start, message).await else {
         return verification.finish("the message cannot be read");
@@ -106,8 +111,10 @@ pub(crate) async fn verify_all(
     verification.take_body_hashes(&hashes);
     if let Some(operations) = verification.key_operations(header) {
         let computed = tokio::time::timeout_at(deadline, compute(operations, context.threads)).await;
-        if let Ok(Some(results)) = computed {
-            verification.take_results(&results);
+        match computed {
+            Ok(Some(results)) => verification.take_results(&results),
+            Ok(None) => {}
+            Err(_) => context.counters.count_limit(ReachedLimit::Time),
         }
     }
     verification.finish(TOO_LATE)

@@ -12,7 +12,6 @@ use crate::counters::VerdictCounters;
 use crate::dkim::message_result;
 use crate::dmarc::record::Policy;
 use crate::dmarc::{DmarcCheck, DmarcResult};
-use crate::iprev::IprevResult;
 use crate::message_header::MessageHeader;
 use crate::results::ResultsField;
 use crate::sender_check::SenderVerdicts;
@@ -118,7 +117,7 @@ impl MessageVerdicts {
         };
         // Of equally strict methods, the last one here gives the reply.
         let arc = self.signatures.arc.as_ref();
-        add(Method::Iprev, self.sender.iprev.as_ref().map(|check| iprev_word(check.result)), None);
+        add(Method::Iprev, self.sender.iprev.as_ref().map(|check| check.result.as_str()), None);
         add(Method::Arc, arc.map(|check| check.result.as_str()), None);
         let dkim = self.signatures.dkim.as_ref();
         add(Method::Dkim, dkim.map(|(checks, _)| message_result(checks).as_str()), None);
@@ -155,7 +154,7 @@ impl MessageVerdicts {
         self.dmarc.iter().for_each(|check| field.push_dmarc(check, sealer));
         arc.filter(|_| settings.is_on(Method::Arc)).into_iter().for_each(|check| field.push_arc(check));
         if let (Some(check), Some(client)) = (&self.sender.iprev, context.client) {
-            field.push_iprev(iprev_word(check.result), &client.to_string(), check.name.as_deref());
+            field.push_iprev(check.result.as_str(), &client.to_string(), check.name.as_deref());
         }
         field.finish()
     }
@@ -217,12 +216,3 @@ fn reply_text(text: &str) -> String {
 
 /// A domain.
 const REPLY_TEXT_OCTETS_MAX: usize = 253;
-
-fn iprev_word(result: IprevResult) -> &'static str {
-    match result {
-        IprevResult::Pass => "pass",
-        IprevResult::Fail => "fail",
-        IprevResult::TempError => "temperror",
-        IprevResult::PermError => "permerror",
-    }
-}

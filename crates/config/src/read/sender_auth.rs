@@ -3,7 +3,7 @@
 use filter::Field;
 use sender_auth::{Method, MethodMode, VerdictAction, VerdictActions, VerificationSettings};
 
-use super::unspanned;
+use super::{networks, unspanned};
 use crate::section::{Keywords, Section};
 use crate::value_kind::{self, ValueKind};
 
@@ -33,6 +33,7 @@ pub(super) fn verification(document: &mut Section<'_, '_>) -> VerificationSettin
     VerificationSettings {
         modes,
         actions: s.section("actions").map(actions).unwrap_or_default(),
+        exempt: networks(&mut s, "exempt").unwrap_or(defaults.exempt),
         authserv_id: s.take("authserv_id", &value_kind::HOST),
         trusted_sealers: sealers.unwrap_or(defaults.trusted_sealers),
         tag: tag(&mut s).unwrap_or(defaults.tag),

@@ -334,6 +334,7 @@ impl NoticeComposer for ShortNotices {
             security: None,
             user: None,
             header: mail::find_logged_header(b"", false),
+            auth: None,
         };
         Some(DropNotice { envelope, content: b"\r\n".to_vec(), flags: BodyFlags::default(), received })
     }

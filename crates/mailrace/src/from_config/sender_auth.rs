@@ -27,7 +27,7 @@ pub fn sender_auth(config: &Config, before: Option<(&Config, &SenderAuth)>) -> a
     Ok(Some(Arc::new(SenderAuth {
         authserv_id: settings.authserv_id.clone().unwrap_or_else(|| config.hostname.clone()),
         hostname: config.hostname.clone(),
-        exempt: config.relay.networks.clone(),
+        relay_networks: config.relay.networks.clone(),
         dns,
         state: VerificationState::new(&settings, processors, before.map(|(_, check)| &check.state)),
         settings,

@@ -1,7 +1,7 @@
 //! The sets of a chain: three fields each (RFC 8617 section 4.1), and the structure that they must
 //! have (section 5.2, steps 1 to 3).
 
-use crate::canonical::CanonicalForm;
+use crate::canonical_form::CanonicalForm;
 use crate::dkim::signature::{MessageSignature, SealSignature, SignatureKind};
 use crate::message_header::MessageHeader;
 use crate::tag_list::{TagList, is_white_space};

@@ -6,7 +6,8 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::{DkimResult, Rejection};
-use crate::canonical::{BodyHashRequest, CanonicalForm, HASH_OCTETS};
+use crate::body_hash::{BodyHashRequest, HASH_OCTETS};
+use crate::canonical_form::CanonicalForm;
 use crate::message_header::FieldName;
 use crate::tag_list::{TagList, is_white_space, without_white_space};
 

@@ -6,7 +6,7 @@ use aws_lc_rs::signature::{ED25519, RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ON
 use super::key::{KeyRecord, PublicKey};
 use super::signature::MessageSignature;
 use super::{DkimResult, Rejection};
-use crate::canonical::BodyHashes;
+use crate::body_hash::BodyHashes;
 use crate::message_header::{FieldName, MessageHeader};
 
 /// The conditions of the key, before anything is hashed.

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::arc::{self, ArcCheck, ArcResult, ArcSet};
-use crate::canonical::{BodyHashRequest, BodyHashes};
+use crate::body_hash::{BodyHashRequest, BodyHashes};
 use crate::dkim::key::{KeyRecord, PublicKey};
 use crate::dkim::signature::{MessageSignature, SealSignature, SignatureLabel};
 use crate::dkim::{DkimCheck, DkimResult, FoundSignature, Rejection, verify};

@@ -123,7 +123,7 @@ async fn a_message_without_signatures_asks_only_for_its_policy() {
         settings: auth.settings.clone(),
         authserv_id: auth.authserv_id.clone(),
         hostname: auth.hostname.clone(),
-        exempt: auth.exempt.clone(),
+        relay_networks: auth.relay_networks.clone(),
         state: auth.state.clone(),
     });
     let checked = check(&auth, b"From: a@a.example\r\n\r\nx\r\n").await;

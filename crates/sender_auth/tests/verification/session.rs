@@ -88,7 +88,7 @@ pub(crate) fn sender_auth(dns: DnsMap, settings: VerificationSettings) -> Arc<Se
     Arc::new(SenderAuth {
         authserv_id: "mx.example.org".into(),
         hostname: "mx.example.org".into(),
-        exempt: Networks::loopback(),
+        relay_networks: Networks::loopback(),
         dns: Arc::new(dns),
         state: VerificationState::new(&settings, 2, None),
         settings,
