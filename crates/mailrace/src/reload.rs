@@ -45,6 +45,7 @@ use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
+use sender_auth::SenderAuth;
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
@@ -81,6 +82,8 @@ pub struct RunningServer {
     pub queues: queue::SchedulerConfig,
     /// The access rules in use.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// The check of senders in use.
+    pub sender_auth: Option<Arc<SenderAuth>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// The MTA-STS policies of other domains.
@@ -118,6 +121,7 @@ struct PreparedReload {
     dnsbl_lists: DnsblLists,
     queues: queue::SchedulerConfig,
     access_rules: Option<Arc<AccessRules>>,
+    sender_auth: Option<Arc<SenderAuth>>,
     quota_counter: Option<UsageCounter>,
     sts_policies: Option<Arc<PolicyCache>>,
     signing: SigningParts,
@@ -192,6 +196,7 @@ impl RunningServer {
             dnsbl_lists: &self.dnsbl_lists,
             queues: &self.queues,
             access_rules: self.access_rules.as_deref(),
+            sender_auth: self.sender_auth.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             sts_policies: self.sts_policies.as_ref(),
             signing: &self.signing,
@@ -205,6 +210,7 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             sts_policies,
             signing,
@@ -235,6 +241,7 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             sts_policies,
             signing,
@@ -259,6 +266,7 @@ impl RunningServer {
             dnsbl_lists: lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             sts_policies,
             signing,
@@ -278,8 +286,9 @@ impl RunningServer {
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
-        let rules = access_rules.clone();
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
+        let (rules, senders) = (access_rules.clone(), sender_auth.as_deref());
+        let parts =
+            from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, &lists);
         let signatures = signing.counters_if_signing();
         self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, signatures, ..parts }, context));
         if let Some(scanner) = &self.drop_scanner {
@@ -316,8 +325,8 @@ impl RunningServer {
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
-        self.sts_policies = sts_policies;
-        (self.signing, self.intake, self.retrieval) = (signing, intake, retrieval);
+        (self.sender_auth, self.sts_policies, self.signing) = (sender_auth, sts_policies, signing);
+        (self.intake, self.retrieval) = (intake, retrieval);
     }
 
     fn set_backlog(&self, listener: &BoundListener, backlog: u32) {
