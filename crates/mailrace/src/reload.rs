@@ -172,10 +172,13 @@ impl RunningServer {
             let acceptor = self.certificate_watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
-            let report = [("certificates", has_fresh), ("signing keys", has_new_keys)];
-            let report: Vec<_> =
-                report.into_iter().filter(|(_, is_new)| *is_new).map(|(what, _)| what.into()).collect();
-            return Ok(if report.is_empty() { vec!["nothing has changed".into()] } else { report });
+            let mut report: Vec<String> = Vec::new();
+            report.extend(has_fresh.then(|| "certificates".into()));
+            report.extend(has_new_keys.then(|| "signing keys".into()));
+            if report.is_empty() {
+                report.push("nothing has changed".into());
+            }
+            return Ok(report);
         }
         let mut report = vec![summary(&differences, &self.tables, &tables)];
         report.extend(doubts);
