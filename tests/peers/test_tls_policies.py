@@ -1,5 +1,6 @@
 """TLS to other servers with Postfix as the host: verified certificates, DANE, MTA-STS, and that mail
-waits, and never goes in clear text, if the host does not prove what it must. And `mailrace dns`.
+waits, and never goes in clear text, if the host does not prove what it must; DANE in a signed zone that
+Unbound validates; and `mailrace dns`.
 
 Needs root for Postfix, and for the policy host, which listens on port 443 of a loopback address.
 """
@@ -8,14 +9,18 @@ import hashlib
 import http.server
 import os
 import shutil
+import socket
 import ssl
+import struct
 import subprocess
 import threading
 import unittest
 import unittest.mock
 
+from harness import await_that
 from outbound import OutboundCase, await_event, mail_events
 from peers.postfix import Postfix
+from peers.smtp import free_port
 
 _POLICY_ADDRESS = "127.0.0.77"
 _POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
@@ -29,6 +34,41 @@ tls_ca_file = "{ca}"
 [[route]]
 domain = "dest.test"
 transport = "partner"
+"""
+
+_SERVES_POLICY = """
+[[listener]]
+protocol = "http"
+address = "{address}:443"
+tls = "implicit"
+files = "{files}"
+
+[[certificate]]
+chain = "{certificate}"
+key = "{certificate}"
+"""
+
+_UNBOUND = """
+server:
+  directory: "{folder}"
+  chroot: ""
+  username: ""
+  pidfile: "{folder}/pid"
+  use-syslog: no
+  interface: 127.0.0.1@{port}
+  do-ip6: no
+  module-config: "validator iterator"
+  trust-anchor-file: "{folder}/{key}.key"
+  local-zone: "test." nodefault
+  do-not-query-localhost: no
+remote-control:
+  control-enable: no
+auth-zone:
+  name: "{domain}"
+  zonefile: "{folder}/signed"
+  for-downstream: no
+  for-upstream: yes
+  fallback-enabled: no
 """
 
 
@@ -94,7 +134,7 @@ class PolicyHost:
         self._server.server_close()
 
 
-class TlsPolicies(OutboundCase):
+class PostfixCase(OutboundCase):
     """A Postfix that offers TLS for mx.dest.test, and a zone that leads there."""
 
     def setUp(self):
@@ -133,7 +173,9 @@ class TlsPolicies(OutboundCase):
         argv = [str(server.binary), "explain", "--config", str(server.config), address]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    # --- verified
+
+class TlsPolicies(PostfixCase):
+    """Verified transports, DANE and MTA-STS with a scripted DNS."""
 
     def test_a_verified_host_has_a_certificate_for_its_name(self):
         extra = _VERIFIED.format(next_hop=f"mx.dest.test:{self.postfix.port}", ca=self.authority.file)
@@ -152,8 +194,6 @@ class TlsPolicies(OutboundCase):
 
     def test_required_tls_authenticates_nobody(self):
         self.assert_delivered(self.server(smtp='tls = "required"'), "encrypted")
-
-    # --- DANE
 
     def sign(self, digest):
         tlsa = f"_{self.postfix.port}._tcp.mx.dest.test"
@@ -189,8 +229,6 @@ class TlsPolicies(OutboundCase):
         self.assert_waits(self.server("validating = true"), "TLS is required but not offered")
         self.postfix.port = port
         self.assertEqual(plain.messages, [])
-
-    # --- MTA-STS
 
     def publish(self, mode, mx):
         self.zone.txt("_mta-sts.dest.test", "v=STSv1; id=1;")
@@ -235,6 +273,113 @@ class TlsPolicies(OutboundCase):
         host = self.publish("enforce", "mx.elsewhere.test")
         self.assert_delivered(self.server(smtp="mta_sts = false"), "encrypted")
         self.assertEqual(host.requests, 0)
+
+
+    def test_our_own_server_serves_a_policy(self):
+        host = self.publish("enforce", "mx.dest.test")
+        host.stop()
+        self._others.remove(host)
+        certificate = self.authority.folder / "mta-sts.dest.test.pem"
+        files = self.folder / "files/.well-known"
+        files.mkdir(parents=True)
+        (files / "mta-sts.txt").write_text(_POLICY.format("enforce", "mx.dest.test"))
+        extra = _SERVES_POLICY.format(address=_POLICY_ADDRESS, files=files.parent, certificate=certificate)
+        self.start("policy-host", names=self.zone, extra=extra)
+        self.assert_delivered(self.server(), "mta-sts")
+
+
+class Unbound:
+    """A validating resolver with a signed zone, whose key is its only trust anchor."""
+
+    def __init__(self, folder, domain, records):
+        self.folder, self.domain = folder, domain
+        folder.mkdir()
+        folder.chmod(0o755)
+        self.port = free_port()
+        self.target = f"127.0.0.1:{self.port}"
+        lines = [f"$ORIGIN {domain}.", "$TTL 60", "@ SOA ns dns 1 3600 600 86400 60", "@ NS ns", "ns A 127.0.0.1", *records]
+        (folder / "zone").write_text("\n".join(lines) + "\n")
+        self.key = self._run("dnssec-keygen", "-a", "ECDSAP256SHA256", "-f", "KSK", domain).strip()
+        self._run("dnssec-signzone", "-z", "-S", "-o", domain, "-f", "signed", "zone")
+        self._process = None
+
+    def tamper(self, text, other):
+        """Changes the signed zone without signing it again."""
+        signed = self.folder / "signed"
+        before = signed.read_text()
+        # dnssec-signzone folds long data.
+        changed = before.replace(text, other)
+        if changed == before:
+            raise AssertionError(f"no {text} in\n{before}")
+        signed.write_text(changed)
+
+    def start(self):
+        """Returns when it answers."""
+        config = self.folder / "unbound.conf"
+        config.write_text(_UNBOUND.format(folder=self.folder, port=self.port, domain=self.domain, key=self.key))
+        with (self.folder / "log").open("w") as log:
+            self._process = subprocess.Popen(["unbound", "-d", "-c", str(config)], stdout=log, stderr=log)
+        await_that(self._answers, "unbound", self)
+
+    def _answers(self):
+        query = struct.pack("!6H", 7, 0x0120, 1, 0, 0, 0)
+        query += b"".join(bytes([len(label)]) + label.encode() for label in self.domain.split(".")) + b"\0"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(1)
+            try:
+                client.sendto(query + struct.pack("!2H", 15, 1), ("127.0.0.1", self.port))
+                return client.recv(4096)[3] & 0x2F == 0x20  # authentic, and no error
+            except OSError:
+                return False
+
+    def log_tail(self):
+        """The end of its log, for messages of failed tests."""
+        return (self.folder / "log").read_text()[-2000:]
+
+    def stop(self):
+        """Ends it."""
+        if self._process:
+            self._process.terminate()
+            self._process.wait(timeout=30)
+
+    def _run(self, *argv):
+        return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+class ValidatedZone(PostfixCase):
+    """The same Postfix in a signed zone that a real Unbound validates."""
+
+    def setUp(self):
+        super().setUp()
+        if not all(map(shutil.which, ("unbound", "dnssec-signzone", "dnssec-keygen"))):
+            self.skipTest("unbound or bind9-utils are not installed")
+
+    def zone_with(self, digest):
+        digest = digest.hex().upper()
+        records = ["@ MX 10 mx", "mx A 127.0.0.1", "@ MX 20 alias", "alias CNAME mx",
+                   f"_{self.postfix.port}._tcp.mx TLSA 3 1 1 {digest}"]  # fmt: skip
+        return self.ending(Unbound(self.folder / "unbound", "dest.test", records))
+
+    def serve(self, unbound):
+        unbound.start()
+        self.zone = unbound
+        return self.server("validating = true")
+
+    def test_a_host_has_the_certificate_that_the_signed_records_name(self):
+        server = self.serve(self.zone_with(self.authority.key_digest(self.certificate)))
+        self.assert_delivered(server, "dane")
+        explanation = self.explanation(server)
+        self.assertIn("1. mx.dest.test: 127.0.0.1", explanation)
+        # The second host is an alias of the first, and has its records.
+        self.assertEqual(explanation.count("TLS: dane, by 1 TLSA record of mx.dest.test"), 2, explanation)
+
+    def test_mail_waits_if_the_signed_records_name_another_certificate(self):
+        self.assert_waits(self.serve(self.zone_with(bytes(32))), "matches no TLSA record")
+
+    def test_mail_waits_if_somebody_changes_the_records(self):
+        unbound = self.zone_with(self.authority.key_digest(self.certificate))
+        unbound.tamper("TLSA\t3 1 1", "TLSA\t3 0 1")
+        self.assert_waits(self.serve(unbound), "the lookup of its TLSA records failed")
 
 
 class Records(OutboundCase):
