@@ -19,6 +19,7 @@ use config::{
 use delivery::remote::LoginSecurity;
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
+use net::TrustedRoots;
 use protocol::TlsMode;
 use server_log::LogTarget;
 use spool::Durability;
@@ -165,12 +166,20 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
             .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
     );
     warnings.extend(cleartext_relay_warnings(config));
+    warnings.extend(config.transports.iter().filter_map(ca_file_warning));
     warnings.extend(wide_proxy_warnings(config));
     warnings.extend(shadow::unreachable_rules(config));
     if config.user.is_none() && config.allow_root {
         warnings.push("allow_root is set without `user`: if started as root, the server stays root".into());
     }
     warnings
+}
+
+/// Nobody can be verified without CA certificates, so all mail of the transport would wait.
+fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
+    let TransportKind::Smtp(smtp) = &transport.kind else { return None };
+    let error = TrustedRoots::in_file(smtp.tls_ca_file.as_deref()?).load().err()?;
+    Some(format!("[transport.{}] tls_ca_file: {error}; its mail waits", transport.name))
 }
 
 /// The directories to which users' passwords are sent over the network without TLS.

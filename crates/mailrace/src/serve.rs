@@ -231,6 +231,15 @@ struct StartInputs {
     drain_only: bool,
 }
 
+fn start_control_server(
+    socket: &Path,
+    parts: ControlParts,
+    context: &SharedControlState,
+) -> anyhow::Result<ControlServer> {
+    ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
+        .with_context(|| format!("the control socket {}", socket.display()))
+}
+
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
@@ -260,10 +269,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
-    let socket = &config.admin.socket;
     let control_parts = ControlParts { chosen, ..control_parts };
-    let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
-        .with_context(|| format!("the control socket {}", socket.display()))?;
+    let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = match drain_only {
         true => None,
         false => {
