@@ -111,3 +111,6 @@ printf ' list: ann@a.example, "b c"@b.example;' >corpus/dmarc_record/group
 printf 'Authentication-Results: (x) 1 mx.example.org;\r\n dkim=pass\r\nFrom: x\r\n' >corpus/authentication_results/forged
 printf 'Authentication-Results: other.example; spf=fail\r\n' >corpus/authentication_results/other
 printf 'a"; dkim=pass (\\\r\n' >corpus/authentication_results/value
+mkdir -p corpus/sts_policy
+printf 'version: STSv1\r\nmode: enforce\r\nmx: *.example.org\r\nmax_age: 604800\r\n' >corpus/sts_policy/policy
+printf 'v=STSv1; id=20160831085700Z;' >corpus/sts_policy/record

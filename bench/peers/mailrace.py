@@ -16,7 +16,7 @@ from . import accounting
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("MAILRACE_BIN", ROOT / "target/release/mailrace")).resolve()
-_LISTENING = re.compile(rb"listening protocol=([\w-]+) address=127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(rb"listening protocol=([\w-]+) address=127\.[0-9.]+:(\d+)")
 _DRAINING = b"draining the queue"
 _START_SECONDS_MAX = 120.0
 _STOP_SECONDS_MAX = 60.0

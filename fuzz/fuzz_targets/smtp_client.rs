@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use mail::{Address, Timestamp};
+use protocol::sasl::Nonce;
+use protocol::sasl::client::LoginMechanism;
 use protocol::smtp::MailProtocol;
 use protocol::smtp::client::{
     CommandArgument, ContentSize, RecipientOutcome, SmtpClient, SmtpClientConfig, SmtpClientEvent, SmtpCredentials,
@@ -41,7 +43,8 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn play(choice: u8, bytes: &[u8], size: usize) -> Outcome {
-    let mut client = SmtpClient::new(Arc::new(config(choice)), NOW);
+    let nonce = Nonce::from_random([7; Nonce::OCTETS]);
+    let mut client = SmtpClient::new(Arc::new(config(choice)), NOW).with_nonce(nonce);
     let mut outcome = Outcome::default();
     for turn in bytes.split(|byte| *byte == TURN_END) {
         let is_all_sent = client.output().is_empty();
@@ -59,6 +62,7 @@ fn config(choice: u8) -> SmtpClientConfig {
     let flavor = if choice & 1 == 0 { MailProtocol::Smtp } else { MailProtocol::Lmtp };
     let helo = CommandArgument::new("client.example").expect("a host name is a valid word");
     let credentials = SmtpCredentials::new("user", "secret").expect("the credentials are valid");
+    let credentials = credentials.restricted(&LoginMechanism::WITH_PASSWORD, choice & 2 == 0);
     SmtpClientConfig {
         pipelining: choice & 2 == 0,
         chunking: choice & 4 != 0,

@@ -1,9 +1,10 @@
 """A DNS server with a few records and optional failures: the part of RFC 1035 that mail needs, over
 UDP and TCP.
 
-    mx, a, aaaa, txt, ptr add a record; a name without any record is NXDOMAIN
+    mx, a, aaaa, txt, ptr, tlsa add a record; a name without any record is NXDOMAIN
     null_mx          the domain accepts no mail (RFC 7505)
     broken, silent   names that are answered with SERVFAIL, or not at all
+    signed           names whose records are answered as validated (AD), if the query asks for that
 
 An answer that does not fit a datagram is truncated to its header with TC set, so that the client
 repeats the query over TCP.
@@ -15,11 +16,11 @@ import socket
 import struct
 import threading
 
-A, SOA, PTR, MX, TXT, AAAA = 1, 6, 12, 15, 16, 28
+A, SOA, PTR, MX, TXT, AAAA, TLSA = 1, 6, 12, 15, 16, 28, 52
 _STRING_OCTETS_MAX = 255
 _NO_ERROR, _SERVFAIL, _NXDOMAIN = 0, 2, 3
 _HEADER = struct.Struct("!6H")
-_RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0080
+_RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION, _AUTHENTIC = 0x8000, 0x0400, 0x0200, 0x0080, 0x0020
 _IN = 1
 _DATAGRAM_OCTETS_MAX = 512
 _TRIES = 50
@@ -31,7 +32,7 @@ class NameServer:
     def __init__(self, ttl=60):
         self.ttl = ttl
         self.records = collections.defaultdict(list)  # by (name, type)
-        self.broken, self.silent = set(), set()
+        self.broken, self.silent, self.signed = set(), set(), set()
         self.asked = []  # (name, type), in order
         self._datagrams, self._listener = _bound()
         self.target = "127.0.0.1:%d" % self._datagrams.getsockname()[1]
@@ -65,6 +66,10 @@ class NameServer:
     def ptr(self, address, name):
         """Adds the name of an address."""
         self.records[ipaddress.ip_address(address).reverse_pointer, PTR].append(_encoded(name))
+
+    def tlsa(self, name, usage, selector, matching, data):
+        """Adds a TLSA record."""
+        self.records[name, TLSA].append(bytes([usage, selector, matching]) + data)
 
     def domain(self, domain, *addresses):
         """Adds a domain with mail hosts of these addresses, in this order of preference."""
@@ -109,7 +114,7 @@ class NameServer:
 
     def _answer(self, message, cut=False):
         """The answer to a query; None for no answer."""
-        number, *_ = _HEADER.unpack_from(message)
+        number, asked_flags, *_ = _HEADER.unpack_from(message)
         name, end = _decoded(message, _HEADER.size)
         (kind,) = struct.unpack_from("!H", message, end)
         question = message[_HEADER.size : end + 4]
@@ -121,7 +126,8 @@ class NameServer:
         code = _SERVFAIL if name in self.broken else _NO_ERROR if exists else _NXDOMAIN
         answers = [] if code else [(kind, record) for record in found]
         authority = [] if answers or cut or code == _SERVFAIL else [(SOA, _soa(self.ttl))]
-        flags = _RESPONSE | _AUTHORITATIVE | _RECURSION | (_CUT if cut else 0) | code
+        authentic = _AUTHENTIC if answers and name in self.signed else 0
+        flags = _RESPONSE | _AUTHORITATIVE | _RECURSION | (_CUT if cut else 0) | (authentic & asked_flags) | code
         header = _HEADER.pack(number, flags | 0x0100, 1, len(answers), len(authority), 0)
         return header + question + b"".join(self._record(*record) for record in answers + authority)
 

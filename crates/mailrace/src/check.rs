@@ -14,10 +14,12 @@ use std::time::SystemTime;
 
 use config::{
     AuthBackend, BackendAccountSettings, Config, ConfigErrors, ConfigSource, LoadedConfig, QueueSettings,
-    RelayAuthSettings, TableKind, TransportKind,
+    RelayAuthSettings, TableKind, TransportKind, TransportSettings,
 };
+use delivery::remote::LoginSecurity;
 use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
+use net::TrustedRoots;
 use protocol::TlsMode;
 use server_log::LogTarget;
 use spool::Durability;
@@ -167,12 +169,21 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
         cleartext_bind_urls(config)
             .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
     );
+    warnings.extend(cleartext_relay_warnings(config));
+    warnings.extend(config.transports.iter().filter_map(ca_file_warning));
     warnings.extend(wide_proxy_warnings(config));
     warnings.extend(shadow::unreachable_rules(config));
     if config.user.is_none() && config.allow_root {
         warnings.push("allow_root is set without `user`: if started as root, the server stays root".into());
     }
     warnings
+}
+
+/// Nobody can be verified without CA certificates, so all mail of the transport would wait.
+fn ca_file_warning(transport: &TransportSettings) -> Option<String> {
+    let TransportKind::Smtp(smtp) = &transport.kind else { return None };
+    let error = TrustedRoots::in_file(smtp.tls_ca_file.as_deref()?).load().err()?;
+    Some(format!("[transport.{}] tls_ca_file: {error}; its mail waits", transport.name))
 }
 
 /// The directories to which users' passwords are sent over the network without TLS.
@@ -190,6 +201,17 @@ fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     };
     let urls = servers.filter(|servers| !servers.starttls).into_iter().flat_map(|servers| &servers.urls);
     urls.filter(move |url| matches!(url, LdapUrl::Tcp { host, tls: false, .. } if !is_here(host)))
+}
+
+/// Transports that send passwords in clear text.
+fn cleartext_relay_warnings(config: &Config) -> impl Iterator<Item = String> {
+    let is_open = |transport: &&TransportSettings| match &transport.kind {
+        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.security == LoginSecurity::ClearText),
+        TransportKind::Maildir(_) => false,
+    };
+    config.transports.iter().filter(is_open).map(|transport| {
+        format!("[transport.{}] auth sends passwords to next hops without TLS: they can be intercepted", transport.name)
+    })
 }
 
 /// Proxies that may state the address of their client may also state one in the relay networks.
@@ -305,6 +327,10 @@ mod tests {
                 "proxy_from of 127.0.0.1:25 contains ::/0",
             ),
             ("allow_root = true\n", "the server stays root"),
+            (
+                "[transport.smtp]\nauth = { user = \"us\", password_file = \"/p\", tls = \"offered\" }\n",
+                "[transport.smtp] auth sends passwords",
+            ),
             (
                 "[auth]\npasswords = \"a\"\nclear_text = true\n[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n",
                 "intercepted",

@@ -29,9 +29,9 @@ Exit codes:
    0  success
    1  the answer is no: no such key, queue, message or table; the spool is damaged;
       a reload requires a restart; `dkim check` finds a record that does not fit;
-      `tune check` has findings; `tune apply` or `tune revert` refuses; `tune measure`
-      or `tune search` could not decide; an aim of `bench compare` is missed; a figure of
-      `bench report` is worse than before
+      `dns --check` finds a difference; `tune check` has findings; `tune apply` or
+      `tune revert` refuses; `tune measure` or `tune search` could not decide; an aim of
+      `bench compare` is missed; a figure of `bench report` is worse than before
    2  mail for an address would bounce (sendmail -bv)
    3  mail is left in the queue (serve --drain-only)
   64  wrong command line
@@ -133,6 +133,8 @@ pub enum Command {
     Queue(QueueCommand),
     /// Explain how mail to an address would be delivered, or why a message waits
     Explain(ExplainArgs),
+    /// Print the DNS records that a domain should have
+    Dns(DnsArgs),
     /// Show the system load and the limits that apply
     Load,
     /// Inspect the spool of a stopped server
@@ -262,6 +264,19 @@ fn parse_selector(text: &str) -> Result<String, &'static str> {
         true => Ok(text.to_owned()),
         false => Err("expected letters, digits and hyphens, at most 63"),
     }
+}
+
+/// Options of `dns`.
+#[derive(Args, Debug)]
+pub struct DnsArgs {
+    /// The domain whose mail this server receives
+    pub domain: String,
+    /// Compare them with what is published
+    ///
+    /// For SPF, DMARC, MTA-STS and TLSRPT any record of the kind is right. MTA-STS, TLSRPT and TLSA
+    /// may be missing.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Options of `serve`.

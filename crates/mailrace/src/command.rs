@@ -17,7 +17,7 @@ use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
 use crate::stderr::print_stderr;
 use crate::{
-    compare_command, control_client, dkim_command, import_command, inject, log_summary, manual, password,
+    compare_command, control_client, dkim_command, dns_command, import_command, inject, log_summary, manual, password,
     report_command, serve, spool_commands, tables, tune_apply, tune_command, tune_runs,
 };
 use config::{self, Config, LoadedConfig};
@@ -54,6 +54,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Serve(how) => serve::run(&load_and_announce(config)?, how.drain_only),
         Command::Queue(command) => queue(&config::load(config)?.config, command),
         Command::Explain(what) => control_client::print_explanation(&config::load(config)?.config, what),
+        Command::Dns(args) => dns_command::run(&config::load(config)?.config, args),
         Command::Inject { words } => inject::run(inject::ProgramName::Sendmail, cli.config.clone(), words),
         Command::Reload => control_client::reload(&config::load(config)?.config),
         Command::Load => control_client::print_load(&config::load(config)?.config),

@@ -5,7 +5,7 @@
 //! and `retrieval_parts` give them, and `mailbox_locator` finds mailboxes. `control_client` asks a running server. `from_config`, `tables`, `logins` and `certificates`
 //! translate or open what the configuration names. `inject` takes mail from local programs and
 //! leaves it in the folder of `intake::drop_folder`, for which `drop_notices` writes the notices.
-//! `check`, `compare_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`,
+//! `check`, `compare_command`, `dns_command`, `import_command`, `log_summary`, `password`, `manual`, `report_command`, `spool_commands`,
 //! `tune_apply`, `tune_command` and `tune_runs` are commands; `privileges`, `service`, `exit`, `output`, `stderr` and
 //! `sys` concern the process.
 
@@ -16,6 +16,7 @@ pub mod command;
 pub mod compare_command;
 pub mod control_client;
 pub mod dkim_command;
+pub mod dns_command;
 pub mod drop_notices;
 pub mod exit;
 pub mod from_config;

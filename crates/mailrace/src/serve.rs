@@ -234,6 +234,15 @@ struct StartInputs {
     drain_only: bool,
 }
 
+fn start_control_server(
+    socket: &Path,
+    parts: ControlParts,
+    context: &SharedControlState,
+) -> anyhow::Result<ControlServer> {
+    ControlServer::start(socket, ControlHandler::new(parts, context.clone()))
+        .with_context(|| format!("the control socket {}", socket.display()))
+}
+
 /// Opens the spool and starts everything, the listeners last.
 fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::Result<RunningServer> {
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
@@ -265,10 +274,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, senders, lists) = (access_rules.clone(), sender_auth.as_deref(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, lists);
-    let socket = &config.admin.socket;
     let control_parts = ControlParts { chosen, signatures: signing.counters_if_signing(), ..control_parts };
-    let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
-        .with_context(|| format!("the control socket {}", socket.display()))?;
+    let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();

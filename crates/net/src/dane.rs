@@ -7,6 +7,8 @@
 //! names is computed: nothing is gained by choosing the strongest (digest agility) as long as both
 //! are unbroken.
 
+use std::time::SystemTime;
+
 use mail::{DaneMatching, DanePolicy, DaneRecord, DaneSelector, DaneUsage};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -14,6 +16,14 @@ use rustls::{Error, RootCertStore};
 use sha2::{Digest, Sha256, Sha512};
 
 use crate::certificate_chain::verify_named;
+
+/// Whether a chain in DER, the certificate of the server first, is what TLSA records demand at this
+/// time. Clients do this in their handshake ([`TlsClient::dane`](crate::TlsClient::dane)).
+pub fn meets_dane_policy(policy: &DanePolicy, chain: &[&[u8]], now: SystemTime) -> bool {
+    let chain: Vec<CertificateDer<'_>> = chain.iter().map(|&certificate| certificate.into()).collect();
+    let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    chain.split_first().is_some_and(|(own, others)| verify(policy, own, others, now).is_ok())
+}
 
 /// Verifies what a server presents.
 pub(crate) fn verify(

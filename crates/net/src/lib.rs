@@ -37,6 +37,7 @@ pub use body_read::{is_cached, prefetch_from_disk, read_from_disk, read_if_cache
 pub use certificate::{Certificate, CertificateError, CertificateFiles, CertificateWarning};
 pub use clock::{steady_instant, steady_now};
 pub use connection_limits::{ConnectionLimiter, ConnectionLimits, ConnectionRefusal, RATED_CLIENTS_MAX, SessionPermit};
+pub use dane::meets_dane_policy;
 pub use disk_read::{DISK_READS_MAX, run_on_disk_thread};
 pub use drive::{ConnectionHandler, OutputPiece, Tunnel, TunnelEnd, TunnelEndReason, drive_connection};
 pub use endpoint::Endpoint;

@@ -152,6 +152,24 @@ proptest! {
         prop_assert_eq!(&converted_in_pieces(&message, &cuts), &*to_seven_bit(&message).unwrap());
     }
 
+    /// Damaged messages, and converted ones, which need no conversion any more.
+    #[test]
+    fn damaged_messages_are_converted_once(
+        part in part(),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0_usize..4), 1..8),
+        cuts in prop::collection::vec(0_usize..200, 0..30),
+    ) {
+        let mut message = message(&part);
+        for (place, octet, removed) in edits {
+            let start = place.index(message.len());
+            let end = (start + removed).min(message.len());
+            message.splice(start..end, [octet]);
+        }
+        let converted = to_seven_bit(&message).unwrap();
+        prop_assert_eq!(&converted_in_pieces(&message, &cuts), &*converted);
+        prop_assert_eq!(&*to_seven_bit(&converted).unwrap(), &*converted, "{}", message.escape_ascii());
+    }
+
     /// Headers stay as they are, whatever is in them; of the rest, all text is there.
     #[test]
     fn octets_that_are_no_message_lose_nothing(

@@ -201,11 +201,24 @@ impl Conversion<'_> {
             "none" => ("never", None),
             "may" => ("offered", None),
             "encrypt" => ("required", None),
-            "dane" => ("offered", Some("is encrypted if TLS is offered, and not checked by DANE")),
+            "verify" | "secure" => ("verified", None),
+            "dane" => {
+                ("offered", Some("is encrypted if TLS is offered, and not checked by DANE: see docs/outbound-tls.md"))
+            }
             "dane-only" => ("required", Some("waits if TLS is not offered, and is not checked by DANE")),
             _ => ("required", Some("waits if TLS is not offered, and the next hop's certificate is not checked")),
         };
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
+        if level == "verify" {
+            // The names of MX hosts count, as the DNS has them.
+            self.draft.set("[transport.smtp]", "tls_names", quoted_list(["*"].into_iter()), name);
+        }
+        let authorities = "smtp_tls_CAfile";
+        if let Some(file) = self.values.explicit_value(authorities).filter(|file| tls == "verified" && !file.is_empty())
+        {
+            self.draft.set("[transport.smtp]", "tls_ca_file", quoted(&file), authorities);
+            self.draft.mapped(authorities);
+        }
         if let Some(doubt) = doubt {
             self.draft.add_behavior_change(format!("Mail to other hosts {doubt} ({name} = {level})."));
         }

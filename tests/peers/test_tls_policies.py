@@ -1,0 +1,439 @@
+"""TLS to other servers with Postfix as the host: verified certificates, DANE, MTA-STS, and that mail
+waits, and never goes in clear text, if the host does not prove what it must; DANE in a signed zone that
+Unbound validates; and `mailrace dns`.
+
+Needs root for Postfix, and for the policy host, which listens on port 443 of a loopback address.
+"""
+
+import hashlib
+import http.server
+import os
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import unittest
+import unittest.mock
+
+from harness import await_that
+from outbound import OutboundCase, await_event, mail_events
+from peers.postfix import Postfix
+from peers.smtp import free_port
+
+_POLICY_ADDRESS = "127.0.0.77"
+_POLICY = "version: STSv1\nmode: {}\nmx: {}\nmax_age: 86400\n"
+_VERIFIED = """
+[transport.partner]
+type = "smtp"
+next_hop = "{next_hop}"
+tls = "verified"
+tls_ca_file = "{ca}"
+
+[[route]]
+domain = "dest.test"
+transport = "partner"
+"""
+
+_SERVES_POLICY = """
+[[listener]]
+protocol = "http"
+address = "{address}:443"
+tls = "implicit"
+files = "{files}"
+
+[[certificate]]
+chain = "{certificate}"
+key = "{certificate}"
+"""
+
+_UNBOUND = """
+server:
+  directory: "{folder}"
+  chroot: ""
+  username: ""
+  pidfile: "{folder}/pid"
+  use-syslog: no
+  interface: 127.0.0.1@{port}
+  do-ip6: no
+  module-config: "validator iterator"
+  trust-anchor-file: "{folder}/{key}.key"
+  local-zone: "test." nodefault
+  do-not-query-localhost: no
+remote-control:
+  control-enable: no
+auth-zone:
+  name: "{domain}"
+  zonefile: "{folder}/signed"
+  for-downstream: no
+  for-upstream: yes
+  fallback-enabled: no
+"""
+
+
+class Authority:
+    """Makes certificates with openssl(1)."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.file = folder / "ca.pem"
+        self._openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+                      folder / "ca.key", "-out", self.file, "-subj", "/CN=test authority", "-days", "3")  # fmt: skip
+
+    def issue(self, name):
+        """The key and the certificate for this name, in one file."""
+        both = self.folder / f"{name}.pem"
+        request, certificate, key = (self.folder / f"{name}.{end}" for end in ("csr", "crt", "key"))
+        self._openssl("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key,
+                      "-out", request, "-subj", "/CN=x", "-addext", f"subjectAltName=DNS:{name}")  # fmt: skip
+        self._openssl("x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self.folder / "ca.key", "-days", "2",
+                      "-copy_extensions", "copy", "-out", certificate)  # fmt: skip
+        both.write_text(key.read_text() + certificate.read_text())
+        return both
+
+    def key_digest(self, both):
+        """The SHA-256 digest of the public key, as in a TLSA record 3 1 1."""
+        pem = self._openssl("x509", "-in", both, "-noout", "-pubkey")
+        return hashlib.sha256(self._openssl("pkey", "-pubin", "-outform", "DER", given=pem)).digest()
+
+    @staticmethod
+    def _openssl(*argv, given=None):
+        return subprocess.run(["openssl", *argv], input=given, capture_output=True, check=True, timeout=60).stdout
+
+
+class PolicyHost:
+    """Serves a policy by HTTPS."""
+
+    def __init__(self, certificate, policy):
+        host = self
+        self.policy, self.requests = policy, 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):  # noqa: N802
+                host.requests += 1
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain")
+                self.send_header("Content-Length", str(len(host.policy)))
+                self.end_headers()
+                self.wfile.write(host.policy.encode())
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer((_POLICY_ADDRESS, 443), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        """Closes its socket."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class PostfixCase(OutboundCase):
+    """A Postfix that offers TLS for mx.dest.test, and a zone that leads there."""
+
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("postfix") or os.geteuid() != 0:
+            self.skipTest("postfix is not installed, or this is not root")
+        self.authority = Authority(self.folder / "ca")
+        self.certificate = self.authority.issue("mx.dest.test")
+        self.postfix = self.start_postfix(f"smtpd_tls_chain_files = {self.certificate}",
+                                          "smtpd_tls_security_level = may")  # fmt: skip
+        self.zone = self.names()
+        self.zone.mx("dest.test", 10, "mx.dest.test")
+        for name in ("mx.dest.test", "other.dest.test"):
+            self.zone.a(name, "127.0.0.1")
+
+    def start_postfix(self, *lines):
+        postfix = Postfix(self.folder / "postfix", "tuned", ["mydestination = dest.test", "local_transport = discard:", *lines])
+        self.addCleanup(postfix.stop)
+        postfix.start()
+        return postfix
+
+    def server(self, extra="", smtp=""):
+        smtp = f"port = {self.postfix.port}\n{smtp}"
+        return self.start(names=self.zone, smtp=smtp, extra=extra, retry='first = "1h", jitter = 0.0')
+
+    def assert_delivered(self, server, proof):
+        self.send(server, "bob@dest.test")
+        self.assertEqual(await_event(server, "delivered", to="<bob@dest.test>").tls, proof)
+
+    def assert_waits(self, server, why):
+        self.send(server, "bob@dest.test")
+        self.assertRegex(await_event(server, "deferred", to="<bob@dest.test>").reason, rf"^451 4\.7\.5 .*{why}")
+        self.assertEqual(mail_events(server, "delivered"), [])
+
+    def explanation(self, server, address="bob@dest.test"):
+        argv = [str(server.binary), "explain", "--config", str(server.config), address]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+class TlsPolicies(PostfixCase):
+    """Verified transports, DANE and MTA-STS with a scripted DNS."""
+
+    def test_a_verified_host_has_a_certificate_for_its_name(self):
+        extra = _VERIFIED.format(next_hop=f"mx.dest.test:{self.postfix.port}", ca=self.authority.file)
+        server = self.server(extra)
+        self.assert_delivered(server, "verified")
+        self.assertIn("TLS: verified, certificate for mx.dest.test", self.explanation(server))
+
+    def test_mail_waits_for_a_host_with_a_certificate_for_another_name(self):
+        extra = _VERIFIED.format(next_hop=f"other.dest.test:{self.postfix.port}", ca=self.authority.file)
+        self.assert_waits(self.server(extra), "not valid for name")
+
+    def test_mail_waits_for_a_host_whose_authority_is_not_trusted(self):
+        stranger = Authority(self.folder / "stranger")
+        extra = _VERIFIED.format(next_hop=f"mx.dest.test:{self.postfix.port}", ca=stranger.file)
+        self.assert_waits(self.server(extra), "invalid peer certificate")
+
+    def test_required_tls_authenticates_nobody(self):
+        self.assert_delivered(self.server(smtp='tls = "required"'), "encrypted")
+
+    def sign(self, digest):
+        tlsa = f"_{self.postfix.port}._tcp.mx.dest.test"
+        self.zone.signed |= {"dest.test", "mx.dest.test", tlsa}
+        self.zone.tlsa(tlsa, 3, 1, 1, digest)
+        return tlsa
+
+    def test_a_host_with_tlsa_records_has_the_certificate_that_they_name(self):
+        self.sign(self.authority.key_digest(self.certificate))
+        server = self.server("validating = true")
+        self.assert_delivered(server, "dane")
+        self.assertIn("TLS: dane, by 1 TLSA record of mx.dest.test", self.explanation(server))
+
+    def test_mail_waits_for_a_host_with_another_certificate_than_its_tlsa_records_name(self):
+        self.sign(bytes(32))
+        self.assert_waits(self.server("validating = true"), "matches no TLSA record")
+
+    def test_mail_waits_while_the_tlsa_records_cannot_be_looked_up(self):
+        self.zone.broken.add(self.sign(bytes(32)))
+        self.assert_waits(self.server("validating = true"), "the lookup of its TLSA records failed")
+
+    def test_tlsa_records_of_a_resolver_that_is_not_called_validating_do_not_count(self):
+        self.sign(bytes(32))
+        self.assert_delivered(self.server(), "encrypted")
+
+    def test_mail_waits_for_a_host_with_tlsa_records_that_offers_no_tls(self):
+        self.sign(bytes(32))
+        plain = self.host()
+        port = self.postfix.port
+        self.zone.tlsa(f"_{plain.port}._tcp.mx.dest.test", 3, 1, 1, bytes(32))
+        self.zone.signed.add(f"_{plain.port}._tcp.mx.dest.test")
+        self.postfix.port = plain.port
+        self.assert_waits(self.server("validating = true"), "TLS is required but not offered")
+        self.postfix.port = port
+        self.assertEqual(plain.messages, [])
+
+    def publish(self, mode, mx):
+        self.zone.txt("_mta-sts.dest.test", "v=STSv1; id=1;")
+        self.zone.a("mta-sts.dest.test", _POLICY_ADDRESS)
+        trusted = unittest.mock.patch.dict(os.environ, {"SSL_CERT_FILE": str(self.authority.file)})
+        trusted.start()
+        self.addCleanup(trusted.stop)
+        certificate = self.authority.issue("mta-sts.dest.test")
+        return self.ending(PolicyHost(certificate, _POLICY.format(mode, mx)))
+
+    def test_an_enforced_policy_is_met_by_a_host_that_it_names_and_outlives_a_restart(self):
+        host = self.publish("enforce", "*.dest.test")
+        server = self.server()
+        self.assert_delivered(server, "mta-sts")
+        self.assertIn("MTA-STS policy of dest.test: enforce, id 1", self.explanation(server))
+        self.assertEqual(host.requests, 1)
+        self.assertTrue((server.data / "mta-sts/dest.test").is_file())
+        server.terminate()
+        self.zone.records.pop(("_mta-sts.dest.test", 16))
+        server.start()
+        self.send(server, "carol@dest.test")
+        self.assertEqual(await_event(server, "delivered", to="<carol@dest.test>").tls, "mta-sts")
+        self.assertEqual(host.requests, 1)
+
+    def test_mail_waits_if_an_enforced_policy_does_not_name_the_host(self):
+        self.publish("enforce", "mx.elsewhere.test")
+        server = self.server()
+        self.assert_waits(server, "the domain's MTA-STS policy does not name it")
+        self.assertIn("mail waits", self.explanation(server))
+
+    def test_mail_waits_if_the_certificate_is_not_for_the_host_of_an_enforced_policy(self):
+        self.publish("enforce", "*.dest.test")
+        self.zone.records.pop(("dest.test", 15))
+        self.zone.mx("dest.test", 10, "other.dest.test")
+        self.assert_waits(self.server(), "not valid for name")
+
+    def test_a_testing_policy_and_one_that_is_switched_off_change_nothing(self):
+        self.publish("testing", "mx.elsewhere.test")
+        self.assert_delivered(self.server(), "encrypted")
+
+    def test_a_policy_counts_no_more_where_the_transport_says_so(self):
+        host = self.publish("enforce", "mx.elsewhere.test")
+        self.assert_delivered(self.server(smtp="mta_sts = false"), "encrypted")
+        self.assertEqual(host.requests, 0)
+
+
+    def test_our_own_server_serves_a_policy(self):
+        host = self.publish("enforce", "mx.dest.test")
+        host.stop()
+        self._others.remove(host)
+        certificate = self.authority.folder / "mta-sts.dest.test.pem"
+        files = self.folder / "files/.well-known"
+        files.mkdir(parents=True)
+        (files / "mta-sts.txt").write_text(_POLICY.format("enforce", "mx.dest.test"))
+        extra = _SERVES_POLICY.format(address=_POLICY_ADDRESS, files=files.parent, certificate=certificate)
+        self.start("policy-host", names=self.zone, extra=extra)
+        self.assert_delivered(self.server(), "mta-sts")
+
+
+class Unbound:
+    """A validating resolver with a signed zone, whose key is its only trust anchor."""
+
+    def __init__(self, folder, domain, records):
+        self.folder, self.domain = folder, domain
+        folder.mkdir()
+        folder.chmod(0o755)
+        self.port = free_port()
+        self.target = f"127.0.0.1:{self.port}"
+        lines = [f"$ORIGIN {domain}.", "$TTL 60", "@ SOA ns dns 1 3600 600 86400 60", "@ NS ns", "ns A 127.0.0.1", *records]
+        (folder / "zone").write_text("\n".join(lines) + "\n")
+        self.key = self._run("dnssec-keygen", "-a", "ECDSAP256SHA256", "-f", "KSK", domain).strip()
+        self._run("dnssec-signzone", "-z", "-S", "-o", domain, "-f", "signed", "zone")
+        self._process = None
+
+    def tamper(self, text, other):
+        """Changes the signed zone without signing it again."""
+        signed = self.folder / "signed"
+        before = signed.read_text()
+        # dnssec-signzone folds long data.
+        changed = before.replace(text, other)
+        if changed == before:
+            raise AssertionError(f"no {text} in\n{before}")
+        signed.write_text(changed)
+
+    def start(self):
+        """Returns when it answers."""
+        config = self.folder / "unbound.conf"
+        config.write_text(_UNBOUND.format(folder=self.folder, port=self.port, domain=self.domain, key=self.key))
+        with (self.folder / "log").open("w") as log:
+            self._process = subprocess.Popen(["unbound", "-d", "-c", str(config)], stdout=log, stderr=log)
+        await_that(self._answers, "unbound", self)
+
+    def _answers(self):
+        query = struct.pack("!6H", 7, 0x0120, 1, 0, 0, 0)
+        query += b"".join(bytes([len(label)]) + label.encode() for label in self.domain.split(".")) + b"\0"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(1)
+            try:
+                client.sendto(query + struct.pack("!2H", 15, 1), ("127.0.0.1", self.port))
+                return client.recv(4096)[3] & 0x2F == 0x20  # authentic, and no error
+            except OSError:
+                return False
+
+    def log_tail(self):
+        """The end of its log, for messages of failed tests."""
+        return (self.folder / "log").read_text()[-2000:]
+
+    def stop(self):
+        """Ends it."""
+        if self._process:
+            self._process.terminate()
+            self._process.wait(timeout=30)
+
+    def _run(self, *argv):
+        return subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+class ValidatedZone(PostfixCase):
+    """The same Postfix in a signed zone that a real Unbound validates."""
+
+    def setUp(self):
+        super().setUp()
+        if not all(map(shutil.which, ("unbound", "dnssec-signzone", "dnssec-keygen"))):
+            self.skipTest("unbound or bind9-utils are not installed")
+
+    def zone_with(self, digest):
+        digest = digest.hex().upper()
+        records = ["@ MX 10 mx", "mx A 127.0.0.1", "@ MX 20 alias", "alias CNAME mx",
+                   f"_{self.postfix.port}._tcp.mx TLSA 3 1 1 {digest}"]  # fmt: skip
+        return self.ending(Unbound(self.folder / "unbound", "dest.test", records))
+
+    def serve(self, unbound):
+        unbound.start()
+        self.zone = unbound
+        return self.server("validating = true")
+
+    def test_a_host_has_the_certificate_that_the_signed_records_name(self):
+        server = self.serve(self.zone_with(self.authority.key_digest(self.certificate)))
+        self.assert_delivered(server, "dane")
+        explanation = self.explanation(server)
+        self.assertIn("1. mx.dest.test: 127.0.0.1", explanation)
+        # The second host is an alias of the first, and has its records.
+        self.assertEqual(explanation.count("TLS: dane, by 1 TLSA record of mx.dest.test"), 2, explanation)
+
+    def test_mail_waits_if_the_signed_records_name_another_certificate(self):
+        self.assert_waits(self.serve(self.zone_with(bytes(32))), "matches no TLSA record")
+
+    def test_mail_waits_if_somebody_changes_the_records(self):
+        unbound = self.zone_with(self.authority.key_digest(self.certificate))
+        unbound.tamper("TLSA\t3 1 1", "TLSA\t3 0 1")
+        self.assert_waits(self.serve(unbound), "the lookup of its TLSA records failed")
+
+
+class Records(OutboundCase):
+    """`mailrace dns`."""
+
+    def setUp(self):
+        super().setUp()
+        self.zone = self.names()
+        authority = Authority(self.folder / "ca")
+        self.certificate = authority.issue("mx.bench.test")
+        self.digest = authority.key_digest(self.certificate)
+        extra = f'\n[[certificate]]\nchain = "{self.certificate}"\nkey = "{self.certificate}"\n'
+        self.server = self.configure(names=self.zone, extra=extra)
+
+    def dns(self, *argv):
+        command = [str(self.server.binary), "dns", "--config", str(self.server.config), "bench.test", *argv]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def publish(self):
+        self.zone.mx("bench.test", 10, "mx.bench.test")
+        self.zone.a("mx.bench.test", "127.0.0.1")
+        self.zone.ptr("127.0.0.1", "mx.bench.test")
+        self.zone.txt("bench.test", "v=spf1 a -all")
+        self.zone.txt("_dmarc.bench.test", "v=DMARC1; p=reject")
+
+    def test_it_prints_what_should_be_published(self):
+        self.publish()
+        printed = self.dns()
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        for line in ["bench.test. IN MX 10 mx.bench.test.", 'bench.test. IN TXT "v=spf1 mx -all"',
+                     "1.0.0.127.in-addr.arpa. IN PTR mx.bench.test.",
+                     f"_25._tcp.mx.bench.test. IN TLSA 3 1 1 {self.digest.hex()}"]:  # fmt: skip
+            self.assertIn(line, printed.stdout.splitlines())
+        self.assertIn('_smtp._tls.bench.test. IN TXT "v=TLSRPTv1; rua=mailto:postmaster@bench.test"', printed.stdout)
+
+    def test_the_check_finds_what_is_missing_and_what_differs(self):
+        checked = self.dns("--check")
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertIn("missing  bench.test. IN MX 10 mx.bench.test.", checked.stdout)
+        self.assertIn("mx.bench.test has no address", checked.stdout)
+        self.publish()
+        checked = self.dns("--check")
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        self.assertIn("ok       bench.test. IN MX 10 mx.bench.test.", checked.stdout)
+        self.assertIn("optional _25._tcp.mx.bench.test. IN TLSA", checked.stdout)
+        self.zone.tlsa("_25._tcp.mx.bench.test", 3, 1, 1, bytes(32))
+        checked = self.dns("--check")
+        self.assertEqual(checked.returncode, 1, checked.stdout)
+        self.assertIn(f"published: 3 1 1 {bytes(32).hex()}", checked.stdout)
+        self.zone.tlsa("_25._tcp.mx.bench.test", 3, 1, 1, self.digest)
+        self.assertEqual(self.dns("--check").returncode, 0)
+        self.zone.broken.add("_dmarc.bench.test")
+        self.assertEqual(self.dns("--check").returncode, 69)
+
+
+if __name__ == "__main__":
+    unittest.main()
