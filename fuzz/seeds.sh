@@ -91,3 +91,15 @@ printf 'Content-Type: multipart/mixed; boundary="a b"\r\n\r\nx\r\n--a b\r\nConte
 printf 'Content-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nA: b\r\n\r\n\xe4\r\n\x09' >corpus/seven_bit/message
 printf 'Content-Transfer-Encoding: quoted-printable\r\n\r\n=E4\xe4 \r\n\x02' >corpus/seven_bit/quoted
 printf 'Content-Type: image/png\r\nContent-Transfer-Encoding: binary\r\n\r\n\x89PNG\r\n\x1a\n\x00\x02' >corpus/seven_bit/image
+mkdir -p corpus/dkim_signature corpus/dkim_key corpus/arc_set corpus/dmarc_record corpus/authentication_results
+messages=../crates/sender_auth/tests/verification/messages
+cp "$messages"/relaxed-white-lines.eml "$messages"/length.eml corpus/dkim_signature/
+cp "$messages"/arc-1.eml "$messages"/arc-3.eml corpus/arc_set/
+cp "$messages"/rsa-key.txt corpus/dkim_key/
+printf 'v=DKIM1; k=ed25519; h=sha256; t=y:s; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=' >corpus/dkim_key/ed25519
+printf 'v=DMARC1; p=reject; sp=none; np=quarantine; adkim=s; aspf=r; psd=n; t=y' >corpus/dmarc_record/policy
+printf ' "A, B" (x (y)) <ann@a.example>' >corpus/dmarc_record/mailbox
+printf ' list: ann@a.example, "b c"@b.example;' >corpus/dmarc_record/group
+printf 'Authentication-Results: (x) 1 mx.example.org;\r\n dkim=pass\r\nFrom: x\r\n' >corpus/authentication_results/forged
+printf 'Authentication-Results: other.example; spf=fail\r\n' >corpus/authentication_results/other
+printf 'a"; dkim=pass (\\\r\n' >corpus/authentication_results/value

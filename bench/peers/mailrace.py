@@ -67,6 +67,9 @@ clear_text = true
 
 ROUTE = "\n[[route]]\n"
 
+# The clients of tests and measurements are strangers; only those about senders ask the DNS of them.
+UNCHECKED = "\n[sender_auth]\n" + "".join(f'{method} = "off"\n' for method in ("spf", "dkim", "dmarc", "arc", "iprev"))
+
 
 def listener(protocol, *lines, port=0):
     """The section of a listener; its port is free if none is given."""
@@ -249,6 +252,7 @@ class Mailrace:
                 retry=f'retry       = {{ first = "{retry_first}" }}' if retry_first else "",
             )
             + extra
+            + ("" if "[sender_auth]" in extra else UNCHECKED)
         )
 
     def _user(self):

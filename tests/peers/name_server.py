@@ -1,7 +1,7 @@
 """A DNS server with a few records and optional failures: the part of RFC 1035 that mail needs, over
 UDP and TCP.
 
-    mx, a, aaaa, txt add a record; a name without any record is NXDOMAIN
+    mx, a, aaaa, txt, ptr   add a record; a name without any record is NXDOMAIN
     null_mx          the domain accepts no mail (RFC 7505)
     broken, silent   names that are answered with SERVFAIL, or not at all
 
@@ -15,7 +15,8 @@ import socket
 import struct
 import threading
 
-A, SOA, MX, TXT, AAAA = 1, 6, 15, 16, 28
+A, SOA, PTR, MX, TXT, AAAA = 1, 6, 12, 15, 16, 28
+_STRING_OCTETS_MAX = 255
 _NO_ERROR, _SERVFAIL, _NXDOMAIN = 0, 2, 3
 _HEADER = struct.Struct("!6H")
 _RESPONSE, _AUTHORITATIVE, _CUT, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0080
@@ -51,14 +52,19 @@ class NameServer:
         self.records[name, A if len(packed) == 4 else AAAA].append(packed)
 
     def txt(self, name, text):
-        """Adds a TXT record of this text, in strings that are short enough."""
-        strings = [text[start : start + 255] for start in range(0, len(text), 255)]
+        """Adds a text, in strings as long as they can be."""
+        octets = text.encode()
+        strings = [octets[at : at + _STRING_OCTETS_MAX] for at in range(0, len(octets), _STRING_OCTETS_MAX)]
         self.records[name, TXT].append(b"".join(bytes([len(string)]) + string for string in strings))
 
     def replace_txt(self, name, text):
-        """Makes this the only TXT record of the name."""
+        """Makes this the only text of the name."""
         self.records[name, TXT].clear()
         self.txt(name, text)
+
+    def ptr(self, address, name):
+        """Adds the name of an address."""
+        self.records[ipaddress.ip_address(address).reverse_pointer, PTR].append(_encoded(name))
 
     def domain(self, domain, *addresses):
         """Adds a domain with mail hosts of these addresses, in this order of preference."""

@@ -386,13 +386,13 @@ class Commands(SigningCase):
         said, _ = mailrace(*check, code=1)
         self.assertIn("rsa._domainkey.bench.test: there is no TXT record", said)
         for name, value in self.keys.records.items():
-            names.txt(name.rstrip("."), value)
+            names.txt(name.rstrip("."), value.decode())
         said, _ = mailrace(*check)
         self.assertIn("rsa._domainkey.bench.test: fits the private key (rsa)\n", said)
         said, note = mailrace("dkim", "check", "news.bench.test", "--config", server.config)
         self.assertIn("mail of news.bench.test is signed by bench.test", note)
         other = Keys(self.folder / "other").records["rsa._domainkey.bench.test."]
-        names.replace_txt("rsa._domainkey.bench.test", other)
+        names.replace_txt("rsa._domainkey.bench.test", other.decode())
         said, _ = mailrace(*check, code=1)
         self.assertIn("belongs to another private key", said)
         self.assertIn("expected: rsa._domainkey.bench.test. IN TXT (", said)

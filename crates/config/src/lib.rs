@@ -109,6 +109,8 @@ pub struct Config {
     pub relay: RelaySettings,
     /// Access rules, in the order in which they are checked.
     pub access: Vec<AccessRule>,
+    /// How the senders of incoming mail are checked.
+    pub sender_auth: sender_auth::VerificationSettings,
     /// Settings of the SMTP protocol.
     pub smtp: SmtpServerSettings,
     /// Settings of POP3.

@@ -391,6 +391,7 @@ impl ControlHandler {
                 .collect(),
             signatures: self.parts.signatures.as_deref().map(SignatureCounts::read),
             lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),
+            sender_auth: self.parts.sender_auth.clone(),
             handshakes: self.parts.intake.tls_handshakes.counts(),
             logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.parts.intake.load.report(),

@@ -58,6 +58,7 @@ use dispatch::{OutcomeCounters, SchedulerHandle};
 use lookup::Table;
 use mail::ServerLog;
 use retrieval::RetrievalMonitor;
+use sender_auth::VerdictCounters;
 use sender_auth::signing::SigningCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
@@ -103,6 +104,8 @@ pub struct ControlParts {
     pub retrieval: RetrievalMonitor,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// What was found about the senders of mail; None if nothing is checked.
+    pub sender_auth: Option<Arc<VerdictCounters>>,
     /// The tables.
     pub tables: ControlTables,
     /// A 250 does not wait for the disk.

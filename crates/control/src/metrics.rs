@@ -11,6 +11,7 @@ use credentials::CredentialStats;
 use load::LoadReport;
 use queue::Queues;
 use retrieval::RetrievalStats;
+use sender_auth::VerdictCounters;
 use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
@@ -115,6 +116,8 @@ pub(crate) struct MetricsSnapshot {
     pub signatures: Option<SignatureCounts>,
     /// DNS list queries without an answer.
     pub lists_unanswered: u64,
+    /// What was found about the senders of mail.
+    pub sender_auth: Option<Arc<VerdictCounters>>,
     /// TLS handshakes, by version, or failed.
     pub handshakes: [(&'static str, u64); 3],
     /// Logins, if `[auth]` is configured.
@@ -150,6 +153,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
+    snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
     snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
@@ -170,6 +174,15 @@ fn write_signatures(counts: &SignatureCounts, out: &mut MetricsText) {
     out.family("mailrace_dkim_signatures_total", "DKIM signatures made, by algorithm", "counter");
     counts.made.iter().for_each(|(algorithm, count)| out.sample(&[("algorithm", algorithm)], count));
     out.counter("mailrace_dkim_deferred_total", "Messages deferred because they could not be signed", counts.deferred);
+}
+
+fn write_sender_auth(counters: &VerdictCounters, out: &mut MetricsText) {
+    out.family("mailrace_sender_auth_total", "Messages by what a method found about their sender", "counter");
+    let verdicts = counters.verdicts();
+    verdicts.iter().for_each(|(method, result, count)| out.sample(&[("method", method), ("result", result)], count));
+    let help = "Checks of senders that a limit left open";
+    out.family("mailrace_sender_auth_limited_total", help, "counter");
+    counters.limits().iter().for_each(|(limit, count)| out.sample(&[("limit", limit)], count));
 }
 
 fn write_logins(logins: &CredentialStats, out: &mut MetricsText) {
@@ -318,6 +331,7 @@ mod tests {
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,
+            sender_auth: Some(Arc::default()),
             signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             logins: Some(CredentialStats {

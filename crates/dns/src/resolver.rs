@@ -101,6 +101,11 @@ impl Resolver {
         waiter.answer.get_or_init(|| self.query_uncached(&query)).await.clone()
     }
 
+    /// The answer in the cache, if there is one. Needs no runtime.
+    pub fn cached(&self, name: &str, kind: QueryType) -> Option<CachedAnswer> {
+        self.cache.get(&DnsQuery { name: name.into(), kind })
+    }
+
     /// The addresses of a host. If one family has addresses, a failure of the other does not
     /// matter.
     pub async fn addresses(&self, name: &str, families: AddressFamilies) -> HostAddresses {

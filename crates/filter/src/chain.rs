@@ -204,6 +204,14 @@ impl SessionChecks {
         Disposition { discarded_by: sum.discarded_by.or(without_recipients), ..sum }
     }
 
+    /// What was found so far, as `spf=pass dkim=none`; None: nothing.
+    pub fn findings_text(&self) -> Option<Box<str>> {
+        let said = [&self.connection, &self.helo, &self.transaction];
+        let findings = said.into_iter().flat_map(|effects| &effects.findings);
+        let words: Vec<String> = findings.map(|finding| format!("{}={}", finding.method, finding.result)).collect();
+        (!words.is_empty()).then(|| words.join(" ").into())
+    }
+
     async fn run(&mut self, stage: Stage, session: &SessionInfo<'_>) -> Result<Effects, Refusal> {
         let (mut findings, mut sum) = (self.findings(), Effects::default());
         for running in self.running.iter_mut().filter(|running| running.takes_part_in(stage)) {

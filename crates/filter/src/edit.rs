@@ -1,6 +1,7 @@
 //! What a check may change in a message.
 
 use std::fmt;
+use std::ops::Range;
 
 use mail::Address;
 
@@ -20,6 +21,12 @@ pub enum Edit {
         occurrence: usize,
         /// The new field; None removes it.
         field: Option<Field>,
+    },
+    /// Removes fields of the content's header: their places in the content as it is now, in ascending
+    /// order, each with its CRLF.
+    RemoveFields {
+        /// In bytes from the start of the content.
+        places: Box<[Range<usize>]>,
     },
     /// Replaces what follows the header and the empty line. Lines end in CRLF.
     ReplaceBody(Vec<u8>),

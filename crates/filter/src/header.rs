@@ -1,6 +1,8 @@
 //! Header fields as bytes: where the header ends, its fields, and the same header with one field
 //! changed.
 
+use std::ops::Range;
+
 use crate::edit::Field;
 
 /// The length of the header, without the empty line after it. None if these first bytes of a message
@@ -51,6 +53,18 @@ pub fn value_of<'a>(field: &'a [u8], name: &str) -> Option<&'a [u8]> {
     word.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
 }
 
+/// The header without the bytes in these places, which are in ascending order.
+pub fn without_fields(header: &[u8], places: &[Range<usize>]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(header.len());
+    let mut position = 0;
+    for place in places {
+        kept.extend_from_slice(header.get(position..place.start).unwrap_or_default());
+        position = place.end.max(position);
+    }
+    kept.extend_from_slice(header.get(position..).unwrap_or_default());
+    kept
+}
+
 /// The length of the first field, with its continuation lines.
 fn field_len(header: &[u8]) -> usize {
     let mut end = 0;
@@ -96,6 +110,15 @@ mod tests {
         assert_eq!(values, [Some(&b" 1\r\n"[..]), None, Some(b" 3\r\n"), None]);
         assert_eq!(fields(b" x\r\n y\r\nC: 1").collect::<Vec<_>>(), [&b" x\r\n y\r\n"[..], b"C: 1"]);
         assert_eq!(fields(b"").count(), 0);
+    }
+
+    #[test]
+    fn fields_are_removed_at_their_places() {
+        let removed = |places: &[Range<usize>]| String::from_utf8(without_fields(HEADER.as_bytes(), places)).unwrap();
+        assert_eq!(removed(&[6..21, 28..35]), "A: 1\r\na : 3\r\n");
+        assert_eq!(removed(&[0..35]), "");
+        assert_eq!(removed(&[]), HEADER);
+        assert_eq!(removed(&[30..99]), HEADER[..30]);
     }
 
     #[test]

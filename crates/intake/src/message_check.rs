@@ -3,6 +3,7 @@
 
 use std::future::{Future, ready};
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 
 use filter::{CheckedMessage, ContentFuture, Edit, Field, header};
@@ -74,6 +75,7 @@ impl CheckedMessage for MessageInCheck<'_> {
             Edit::PrependField(field) => Box::pin(ready(self.prepend(&field))),
             Edit::AppendField(field) => Box::pin(self.append(field)),
             Edit::ReplaceField { name, occurrence, field } => Box::pin(self.replace_field(name, occurrence, field)),
+            Edit::RemoveFields { places } => Box::pin(self.remove_fields(places)),
             Edit::ReplaceBody(body) => Box::pin(self.replace_body(body)),
             Edit::ReplaceContent(content) => Box::pin(self.replace_content(content)),
             Edit::ChangeSender(sender) => {
@@ -124,6 +126,12 @@ impl MessageInCheck<'_> {
             Some(field) => self.append(field).await,
             None => Ok(()),
         }
+    }
+
+    async fn remove_fields(&mut self, places: Box<[Range<usize>]>) -> Result<(), Reply> {
+        let header = self.read_header().await?;
+        let kept = header::without_fields(&header, &places);
+        self.replace_start(header.len(), kept).await
     }
 
     async fn replace_body(&mut self, body: Vec<u8>) -> Result<(), Reply> {

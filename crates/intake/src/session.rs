@@ -259,6 +259,7 @@ impl IntakeSession {
             security: self.security.as_deref().copied(),
             user: self.session.user().map(Into::into),
             header,
+            auth: self.checks.as_ref().and_then(|checks| checks.findings_text()),
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct ReceivedDetails {
     pub(crate) security: Option<TlsInfo>,
     pub(crate) user: Option<Box<str>>,
     pub(crate) header: LoggedHeader,
+    /// What checks found about the sender.
+    pub(crate) auth: Option<Box<str>>,
 }
 
 impl From<Reply> for RecipientRefusal {
@@ -147,7 +149,7 @@ impl Transaction {
 impl ReceivedDetails {
     /// The event for the log.
     pub(crate) fn into_event(self, id: QueueId, envelope: &Envelope) -> MailEvent {
-        let ReceivedDetails { size, protocol, security, user, header } = self;
+        let ReceivedDetails { size, protocol, security, user, header, auth } = self;
         MailEvent::Received {
             id,
             client: envelope.client.address,
@@ -159,6 +161,7 @@ impl ReceivedDetails {
             security,
             user,
             header,
+            auth,
         }
     }
 }

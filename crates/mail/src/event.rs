@@ -32,6 +32,8 @@ pub enum MailEvent {
         user: Option<Box<str>>,
         /// The logged header fields.
         header: LoggedHeader,
+        /// What checks found about the sender: `spf=pass dkim=none`. None: nothing was checked.
+        auth: Option<Box<str>>,
     },
     /// A client attempted to log in (RFC 4954).
     Login {

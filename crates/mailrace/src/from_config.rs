@@ -3,6 +3,7 @@
 //! addresses are read.
 
 mod access;
+mod sender_auth;
 
 use std::fmt;
 use std::io;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
@@ -33,6 +35,7 @@ use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageC
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
 
+pub use self::sender_auth::sender_auth;
 pub use access::{DnsblLists, compile_access_rules};
 
 /// What sessions accept beyond RFC 5321.
@@ -397,6 +400,7 @@ pub fn control_parts(
     intake: Arc<IntakeContext>,
     retrieval: &RetrievalParts,
     access_rules: Option<Arc<AccessRules>>,
+    sender_auth: Option<&SenderAuth>,
     tables: &OpenTables,
     lists: &DnsblLists,
 ) -> ControlParts {
@@ -409,6 +413,7 @@ pub fn control_parts(
         intake,
         retrieval: retrieval.monitor(),
         access_rules,
+        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),

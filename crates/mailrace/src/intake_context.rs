@@ -9,6 +9,7 @@ use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{Address, EventLog, OperatorLog, QuotaCheck};
 use net::{ConnectionLimiter, ConnectionLimits};
+use sender_auth::SenderAuth;
 use spool::Spool;
 
 use crate::from_config;
@@ -24,6 +25,8 @@ pub struct IntakeContextParts {
     pub postmaster: Address,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// The check of senders; None if it is off.
+    pub sender_auth: Option<Arc<SenderAuth>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -107,8 +110,9 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         let (rules, directory) = (rules.clone(), policy.directory.clone());
         Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
     });
+    let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

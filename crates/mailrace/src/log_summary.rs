@@ -140,6 +140,7 @@ mod tests {
             security: None,
             user: None,
             header: LoggedHeader { message_id: Some("<1@\"x\" y>".into()), subject: None },
+            auth: None,
         }
     }
 

@@ -44,6 +44,7 @@ use lookup::Table;
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
+use sender_auth::SenderAuth;
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
@@ -80,6 +81,8 @@ pub struct RunningServer {
     pub queues: queue::SchedulerConfig,
     /// The access rules in use.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// The check of senders in use.
+    pub sender_auth: Option<Arc<SenderAuth>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// What signs.
@@ -115,6 +118,7 @@ struct PreparedReload {
     dnsbl_lists: DnsblLists,
     queues: queue::SchedulerConfig,
     access_rules: Option<Arc<AccessRules>>,
+    sender_auth: Option<Arc<SenderAuth>>,
     quota_counter: Option<UsageCounter>,
     signing: SigningParts,
     policy: IntakeContextParts,
@@ -191,6 +195,7 @@ impl RunningServer {
             dnsbl_lists: &self.dnsbl_lists,
             queues: &self.queues,
             access_rules: self.access_rules.as_deref(),
+            sender_auth: self.sender_auth.as_deref(),
             quota_counter: self.quota_counter.as_ref(),
             signing: &self.signing,
             logins: self.intake.logins.as_ref(),
@@ -203,6 +208,7 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             signing,
             dispatcher,
@@ -232,6 +238,7 @@ impl RunningServer {
             dnsbl_lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             signing,
             policy: intake,
@@ -255,6 +262,7 @@ impl RunningServer {
             dnsbl_lists: lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             signing,
             policy,
@@ -273,8 +281,9 @@ impl RunningServer {
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
-        let rules = access_rules.clone();
-        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
+        let (rules, senders) = (access_rules.clone(), sender_auth.as_deref());
+        let parts =
+            from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, &lists);
         let signatures = signing.counters_if_signing();
         self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, signatures, ..parts }, context));
         if let Some(scanner) = &self.drop_scanner {
@@ -311,6 +320,7 @@ impl RunningServer {
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
+        self.sender_auth = sender_auth;
         (self.signing, self.intake, self.retrieval) = (signing, intake, retrieval);
     }
 

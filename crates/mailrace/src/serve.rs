@@ -245,6 +245,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         dnsbl_lists,
         queues,
         access_rules,
+        sender_auth,
         quota_counter,
         signing,
         dispatcher,
@@ -260,9 +261,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
+    let (rules, senders, lists) = (access_rules.clone(), sender_auth.as_deref(), &dnsbl_lists);
     let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
+        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, lists);
     let socket = &config.admin.socket;
     let control_parts = ControlParts { chosen, signatures: signing.counters_if_signing(), ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
@@ -288,6 +289,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         dnsbl_lists,
         queues,
         access_rules,
+        sender_auth,
         quota_counter,
         signing,
         intake,

@@ -15,6 +15,7 @@ use intake::{IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
+use sender_auth::SenderAuth;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -41,6 +42,8 @@ pub struct ServerParts {
     pub queues: queue::SchedulerConfig,
     /// The access rules.
     pub access_rules: Option<Arc<AccessRules>>,
+    /// The check of senders.
+    pub sender_auth: Option<Arc<SenderAuth>>,
     /// Counts mailboxes, if any has a quota.
     pub quota_counter: Option<UsageCounter>,
     /// What signs.
@@ -69,6 +72,8 @@ pub struct PreviousParts<'a> {
     pub queues: &'a queue::SchedulerConfig,
     /// Its access rules.
     pub access_rules: Option<&'a AccessRules>,
+    /// Its check of senders.
+    pub sender_auth: Option<&'a SenderAuth>,
     /// Its counter of mailboxes.
     pub quota_counter: Option<&'a UsageCounter>,
     /// What signs for it.
@@ -117,11 +122,14 @@ impl ServerParts {
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
+        let auth_before = before.and_then(|before| Some((before.config, before.sender_auth?)));
+        let sender_auth = from_config::sender_auth(config, auth_before)?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),
             postmaster: from_config::postmaster_address(config)?,
             access_rules: access_rules.clone(),
+            sender_auth: sender_auth.clone(),
             signing: signing.clone(),
             logins: logins(config, &tables, secret, before)?,
             quota: quotas.clone().map(|quotas| quotas as Arc<dyn QuotaCheck>),
@@ -142,6 +150,7 @@ impl ServerParts {
             dnsbl_lists,
             queues,
             access_rules,
+            sender_auth,
             quota_counter,
             signing,
             dispatcher,

@@ -3,8 +3,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Instant;
 
-use dns::{CachedAnswer, QueryType, Resolver};
+use dns::{CachedAnswer, DnsAnswer, QueryType, Resolver};
 
 /// The answer to come.
 pub type DnsFuture<'a> = Pin<Box<dyn Future<Output = CachedAnswer> + Send + 'a>>;
@@ -20,4 +21,9 @@ impl DnsLookup for Resolver {
     fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
         Box::pin(Resolver::lookup(self, name, kind))
     }
+}
+
+/// No answer, for this reason.
+pub(crate) fn unanswered(why: &str) -> CachedAnswer {
+    CachedAnswer { answer: DnsAnswer::Unanswered(why.into()), expires_at: Instant::now(), authenticated: false }
 }

@@ -1,16 +1,44 @@
 //! Sender authentication: whether the client and the message are what they say they are.
 //!
 //! [`spf`] checks whether a domain lets a client send its mail (RFC 7208); [`iprev`] whether the
-//! reverse name of a client leads back to it (RFC 8601 section 3); [`signing`] signs mail that goes out
-//! (RFC 6376). All questions to the DNS go through
-//! [`DnsLookup`], so that tests answer them from a map. An answer that is missing is a temporary
-//! error, never a failure.
+//! reverse name of a client leads back to it (RFC 8601 section 3); [`dkim`] which domains signed a
+//! message (RFC 6376), [`arc`] who passed it on (RFC 8617), and [`dmarc`] whether all that confirms the
+//! domain in From (RFC 9989). [`SenderAuth`] does it for incoming mail, as a check of `filter`;
+//! [`signing`] signs mail that goes out.
+//!
+//! All questions to the DNS go through [`DnsLookup`], so that tests answer them from a map. An answer
+//! that is missing is a temporary error, never a failure. Everything that comes from outside is
+//! limited: signatures, sets, queries, sizes, times. Beyond a limit there is a verdict too.
 
+pub mod arc;
 pub mod author;
+mod body_hash;
 pub mod canonical;
+mod canonical_form;
+mod cfws;
+mod check;
+mod client_names;
+mod counters;
+pub mod dkim;
+pub mod dmarc;
 mod dns_lookup;
+mod dns_thread;
+pub mod fuzzing;
+mod header_reader;
 pub mod iprev;
+mod message_header;
+mod query_limits;
+mod results;
+mod sender_check;
+mod settings;
+mod signatures;
 pub mod signing;
 pub mod spf;
+mod tag_list;
+mod verdicts;
 
+pub use check::{SenderAuth, VerificationState};
+pub use counters::{ReachedLimit, VerdictCounters};
 pub use dns_lookup::{DnsFuture, DnsLookup};
+pub use dns_thread::DnsThread;
+pub use settings::{Method, MethodMode, VerdictAction, VerdictActions, VerificationSettings};

@@ -56,5 +56,6 @@ fn fact(sequence: u64) -> Result<MailEvent, Box<dyn Error>> {
         security: None,
         user: None,
         header: LoggedHeader { message_id: Some("<20261122.1234567@news.example.org>".into()), subject: None },
+        auth: None,
     })
 }

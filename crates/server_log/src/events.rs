@@ -74,6 +74,7 @@ impl MailEventKind {
                 "tls",
                 "cipher",
                 "user",
+                "auth",
                 "message_id",
                 "subject",
             ],

@@ -78,7 +78,8 @@ fn mail_event_kind(event: &MailEvent) -> MailEventKind {
 
 /// Writes an accepted message and its client.
 fn write_received(writer: &mut LogLineWriter<'_>, event: &MailEvent) {
-    let MailEvent::Received { id, client, helo, sender, recipients, size, protocol, security, user, header } = event
+    let MailEvent::Received { id, client, helo, sender, recipients, size, protocol, security, user, header, auth } =
+        event
     else {
         return;
     };
@@ -92,7 +93,7 @@ fn write_received(writer: &mut LogLineWriter<'_>, event: &MailEvent) {
         writer.unescaped("tls", &security.version);
         writer.unescaped("cipher", &security.cipher);
     }
-    let said = [("user", user), ("message_id", &header.message_id), ("subject", &header.subject)];
+    let said = [("user", user), ("auth", auth), ("message_id", &header.message_id), ("subject", &header.subject)];
     said.into_iter().for_each(|(name, text)| writer.optional_text(name, text.as_deref()));
 }
 
@@ -308,6 +309,7 @@ mod tests {
             security: None,
             user: None,
             header: LoggedHeader { message_id: Some("<1@mx.example.net>".into()), subject: None },
+            auth: None,
         };
         let refused = |helo: &str, address, rule: Option<&str>, reply: &Reply| MailEvent::Refused {
             client,
@@ -420,6 +422,7 @@ mod tests {
                 message_id: Some("forged\r\n2026 received".into()),
                 subject: Some("caf\u{e9} \u{202e}x\u{61c}\u{7f} \"=?utf-8?q?y?=\"".into()),
             },
+            auth: Some("spf=pass dkim=none".into()),
         }
     }
 

@@ -9,6 +9,7 @@ mod limits;
 mod queues;
 mod retrieval;
 mod routing;
+mod sender_auth;
 mod signing;
 mod storage;
 mod tables;
@@ -87,6 +88,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
+        sender_auth: sender_auth::verification(&mut document),
         smtp: smtp(&mut document),
         pop3,
         proxy: retrieval::proxy(&mut document, &data_dir, &listeners),

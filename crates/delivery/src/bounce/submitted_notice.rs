@@ -39,6 +39,7 @@ impl SubmittedNotice {
             security: None,
             user: None,
             header: self.header.clone(),
+            auth: None,
         }
     }
 }

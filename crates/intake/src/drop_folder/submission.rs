@@ -274,6 +274,7 @@ impl DropSubmitter {
             security: None,
             user: None,
             header: mail::find_logged_header(&content, self.intake.logs_subjects),
+            auth: None,
         };
         let received = details.into_event(id, &envelope);
         let bounced = refused.into_events(id, &envelope.sender, notice.as_ref().map(|(notice_id, _)| *notice_id));

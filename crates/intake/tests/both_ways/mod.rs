@@ -339,6 +339,7 @@ impl NoticeComposer for ShortNotices {
             security: None,
             user: None,
             header: mail::find_logged_header(b"", false),
+            auth: None,
         };
         let (prefix, content) = (Vec::new(), b"\r\n".to_vec());
         let notice = DropNotice { envelope, prefix, content, flags: BodyFlags::default(), received };

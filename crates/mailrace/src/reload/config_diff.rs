@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 27] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
     let Config {
         data_dir: _,
         user: _,
@@ -67,6 +67,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 27] {
         relay,
         access,
         auth,
+        sender_auth,
         smtp,
         pop3,
         http,
@@ -92,6 +93,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 27] {
         ("[relay]", *relay != old.relay),
         ("[[access]]", *access != old.access),
         ("[auth]", *auth != old.auth),
+        ("[sender_auth]", *sender_auth != old.sender_auth),
         ("[smtp]", *smtp != old.smtp),
         ("[pop3]", *pop3 != old.pop3),
         ("[http]", *http != old.http),

@@ -1,0 +1,119 @@
+//! DMARC (RFC 9989, which replaces RFC 7489): whether the domain in From is one that SPF or DKIM has
+//! confirmed, and what its owner wants done otherwise.
+//!
+//! | step | here |
+//! |---|---|
+//! | the one domain of the one address in From | [`author`] |
+//! | the policy, and the organizational domain | [`discovery`], [`record`] |
+//! | alignment of the confirmed domains | [`judge`] |
+//!
+//! A message whose author cannot be told is `permerror`, never `none`: two From fields, several
+//! addresses, a group, an address that readers may show in another way. `temperror` counts only where
+//! the missing answer could have led to `pass`: nobody escapes a policy by a slow domain of his own.
+
+pub(crate) mod author;
+pub(crate) mod discovery;
+pub(crate) mod record;
+
+use crate::DnsLookup;
+use discovery::{Discovery, OrganizationalDomains};
+use record::{Alignment, Policy};
+
+/// What the check says (RFC 9989 section 4.11, in the words of RFC 8601).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DmarcResult {
+    /// The domain has no policy.
+    None,
+    /// SPF or DKIM has confirmed the domain.
+    Pass,
+    /// Neither has.
+    Fail,
+    /// The DNS did not answer.
+    TempError,
+    /// The author cannot be told.
+    PermError,
+}
+
+impl DmarcResult {
+    /// The word of RFC 8601.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DmarcResult::None => "none",
+            DmarcResult::Pass => "pass",
+            DmarcResult::Fail => "fail",
+            DmarcResult::TempError => "temperror",
+            DmarcResult::PermError => "permerror",
+        }
+    }
+}
+
+/// The result for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DmarcCheck {
+    /// The result.
+    pub result: DmarcResult,
+    /// Why it is [`DmarcResult::PermError`] or [`DmarcResult::TempError`].
+    pub reason: Option<&'static str>,
+    /// The domain in From, in lower case and with A-labels.
+    pub author_domain: Option<Box<str>>,
+    /// What the owner of the domain wants done with mail that fails; None without a policy.
+    pub policy: Option<Policy>,
+}
+
+impl DmarcCheck {
+    pub(crate) fn new(result: DmarcResult, reason: &'static str) -> DmarcCheck {
+        DmarcCheck { result, reason: Some(reason), author_domain: None, policy: None }
+    }
+}
+
+/// A domain that SPF or DKIM has checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CheckedDomain<'a> {
+    pub(crate) method: AlignedMethod,
+    /// In lower case, with A-labels.
+    pub(crate) domain: &'a str,
+    /// Passed; if not, the DNS did not answer.
+    pub(crate) has_passed: bool,
+}
+
+/// A method whose domain can be aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AlignedMethod {
+    Spf,
+    Dkim,
+}
+
+/// Judges a message by its policy and the domains that have passed, or have no result for lack of
+/// an answer.
+pub(crate) async fn judge(dns: &dyn DnsLookup, discovery: &Discovery, checked: &[CheckedDomain<'_>]) -> DmarcCheck {
+    let verdict = |result, reason| DmarcCheck {
+        result,
+        reason,
+        author_domain: Some(discovery.author_domain.clone()),
+        policy: discovery.policy.as_ref().map(|policy| policy.action),
+    };
+    let Some(policy) = &discovery.policy else { return verdict(DmarcResult::None, None) };
+    let mut organizations = OrganizationalDomains::new(dns, discovery);
+    let mut is_unsure = false;
+    // Those that passed come first.
+    let passed = checked.iter().filter(|domain| domain.has_passed);
+    for domain in passed.chain(checked.iter().filter(|domain| !domain.has_passed)) {
+        let alignment = match domain.method {
+            AlignedMethod::Spf => policy.spf_alignment,
+            AlignedMethod::Dkim => policy.dkim_alignment,
+        };
+        let is_aligned = match alignment {
+            Alignment::Strict => Some(domain.domain == &*discovery.author_domain),
+            Alignment::Relaxed => organizations.are_aligned(domain.domain).await,
+        };
+        match is_aligned {
+            Some(true) if domain.has_passed => return verdict(DmarcResult::Pass, None),
+            Some(false) => {}
+            Some(true) | None => is_unsure = true,
+        }
+    }
+    match is_unsure {
+        true => verdict(DmarcResult::TempError, Some("no answer for an aligned domain")),
+        false => verdict(DmarcResult::Fail, None),
+    }
+}

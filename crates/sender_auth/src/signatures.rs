@@ -1,0 +1,165 @@
+//! All signatures of a message, DKIM and ARC together: their keys are looked up at once, the body is
+//! read once, and the keys are used on a blocking thread, of which there are few.
+//!
+//! The body is hashed where it is, in pieces of [`PIECE_OCTETS`] after which other sessions have
+//! their turn: to hand it to another thread would cost as much as the hash.
+
+mod verification;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use filter::CheckedMessage;
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+
+use crate::DnsLookup;
+use crate::arc::{ArcCheck, ArcSet};
+use crate::body_hash::{BodyHashRequest, BodyHasher, BodyHashes};
+use crate::counters::{ReachedLimit, VerdictCounters};
+use crate::dkim::key::{self, KeyRecord};
+use crate::dkim::signature::SealSignature;
+use crate::dkim::{DkimCheck, DkimResult, FoundSignature, Rejection};
+use crate::message_header::MessageHeader;
+
+use verification::{KeyOperations, OperationResults, SignatureVerification};
+
+/// The bytes of a body that are hashed without a pause: a tenth of a millisecond.
+const PIECE_OCTETS: usize = 64 * 1024;
+/// No answer came in time.
+const TOO_LATE: &str = "no result in time";
+
+/// The signatures of a message as they were read. None: not asked for.
+#[derive(Default)]
+pub(crate) struct FoundSignatures {
+    /// Also how many there are beyond the limit.
+    pub(crate) dkim: Option<(Vec<FoundSignature>, usize)>,
+    /// The sets, or why they are no chain.
+    pub(crate) chain: Option<Result<Vec<ArcSet>, &'static str>>,
+}
+
+/// The results. None: not asked for.
+#[derive(Debug, Default)]
+pub(crate) struct SignatureVerdicts {
+    /// One for each signature that is checked, and the number of others.
+    pub(crate) dkim: Option<(Vec<DkimCheck>, usize)>,
+    pub(crate) arc: Option<ArcCheck>,
+}
+
+impl SignatureVerdicts {
+    /// The domains that have signed the message, or may have for lack of an answer: whether the
+    /// signature is valid.
+    pub(crate) fn confirmed_domains(&self) -> impl Iterator<Item = (Box<str>, bool)> {
+        self.dkim.iter().flat_map(|(checks, _)| checks).filter_map(|check| {
+            let domain = dns::to_ascii(check.label.domain.as_deref()?)?;
+            match check.result {
+                DkimResult::Pass => Some((domain, true)),
+                DkimResult::TempError => Some((domain, false)),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// What a verification needs beside the message.
+pub(crate) struct SignatureContext<'a> {
+    pub(crate) dns: &'a dyn DnsLookup,
+    /// One permit for each thread.
+    pub(crate) threads: &'a Arc<Semaphore>,
+    pub(crate) counters: &'a VerdictCounters,
+    pub(crate) deadline: Instant,
+}
+
+/// Keys by selector and domain.
+type FoundKeys = HashMap<(Box<str>, Box<str>), Result<KeyRecord, Rejection>>;
+
+impl FoundSignatures {
+    /// Whether there is anything to verify.
+    pub(crate) fn can_be_verified(&self) -> bool {
+        let has_signature = self.dkim.iter().flat_map(|(found, _)| found).any(|found| found.signature.is_ok());
+        has_signature || self.chain.iter().flatten().any(|sets| !sets.is_empty())
+    }
+
+    /// The results if nothing is looked up. What would have to be is a temporary error, for this
+    /// reason.
+    pub(crate) fn unverified(self, reason: &'static str) -> SignatureVerdicts {
+        SignatureVerification::new(self).finish(reason)
+    }
+}
+
+/// Verifies the signatures of a message, whose body begins at `body_start`. What has no result at the
+/// deadline, or cannot be read, is a temporary error.
+pub(crate) async fn verify_all(
+    found: FoundSignatures,
+    header: &Arc<MessageHeader>,
+    body_start: u64,
+    message: &mut dyn CheckedMessage,
+    context: &SignatureContext<'_>,
+) -> SignatureVerdicts {
+    let mut verification = SignatureVerification::new(found);
+    let deadline = tokio::time::Instant::from_std(context.deadline);
+    let keys = look_up_keys(context.dns, verification.seals());
+    let Ok(keys) = tokio::time::timeout_at(deadline, keys).await else {
+        context.counters.count_limit(ReachedLimit::Time);
+        return verification.finish(TOO_LATE);
+    };
+    verification.take_keys(&keys);
+    let Ok(hashes) = hash_body(verification.body_hash_requests(), body_start, message).await else {
+        return verification.finish("the message cannot be read");
+    };
+    verification.take_body_hashes(&hashes);
+    if let Some(operations) = verification.key_operations(header) {
+        let computed = tokio::time::timeout_at(deadline, compute(operations, context.threads)).await;
+        match computed {
+            Ok(Some(results)) => verification.take_results(&results),
+            Ok(None) => {}
+            Err(_) => context.counters.count_limit(ReachedLimit::Time),
+        }
+    }
+    verification.finish(TOO_LATE)
+}
+
+async fn look_up_keys(dns: &dyn DnsLookup, seals: Vec<&SealSignature>) -> FoundKeys {
+    let mut names: Vec<(&str, &str)> = seals.iter().map(|seal| (&*seal.selector, &*seal.domain)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let look_up = |(selector, domain)| async move {
+        ((Box::from(selector), Box::from(domain)), key::look_up(dns, selector, domain).await)
+    };
+    join_all(names.into_iter().map(look_up)).await.into_iter().collect()
+}
+
+/// Reads the body once for all hashes.
+async fn hash_body(
+    requests: Vec<BodyHashRequest>,
+    body_start: u64,
+    message: &mut dyn CheckedMessage,
+) -> std::io::Result<BodyHashes> {
+    let mut hasher = BodyHasher::default();
+    requests.into_iter().for_each(|request| hasher.request(request));
+    let mut position = body_start;
+    while !hasher.is_empty() {
+        let chunk = message.read_content(position).await?;
+        if chunk.is_empty() {
+            break;
+        }
+        let piece = &chunk[..chunk.len().min(PIECE_OCTETS)];
+        hasher.update(piece);
+        position += piece.len() as u64;
+        if piece.len() == PIECE_OCTETS {
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(hasher.finish())
+}
+
+/// Uses the keys on a blocking thread, once one is free. None: the runtime is stopping.
+async fn compute(operations: KeyOperations, threads: &Arc<Semaphore>) -> Option<OperationResults> {
+    let permit = threads.clone().acquire_owned().await.ok()?;
+    let work = move || {
+        let _permit = permit;
+        operations.run()
+    };
+    tokio::task::spawn_blocking(work).await.ok()
+}

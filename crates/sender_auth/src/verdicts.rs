@@ -1,0 +1,218 @@
+//! From the verdicts of all methods to what happens to the message: the field with the results, the
+//! findings for later checks, and the action of the strictest method that is enforced.
+
+use std::net::IpAddr;
+use std::ops::Range;
+
+use filter::{Decision, Edit, Field, Finding, Refusal, Verdict};
+use mail::{EnhancedCode, Reply};
+
+use crate::arc::{ArcResult, vouches_for};
+use crate::counters::VerdictCounters;
+use crate::dkim::message_result;
+use crate::dmarc::record::Policy;
+use crate::dmarc::{DmarcCheck, DmarcResult};
+use crate::message_header::MessageHeader;
+use crate::results::ResultsField;
+use crate::sender_check::SenderVerdicts;
+use crate::settings::{Method, MethodMode, VerdictAction, VerificationSettings};
+use crate::signatures::{FoundSignatures, SignatureVerdicts};
+
+/// The verdicts on a message. None: not asked for.
+pub(crate) struct MessageVerdicts {
+    pub(crate) sender: SenderVerdicts,
+    pub(crate) signatures: SignatureVerdicts,
+    pub(crate) dmarc: Option<DmarcCheck>,
+}
+
+/// What the results depend on beside the message.
+pub(crate) struct VerdictContext<'a> {
+    pub(crate) settings: &'a VerificationSettings,
+    pub(crate) authserv_id: &'a str,
+    pub(crate) client: Option<IpAddr>,
+}
+
+/// A set of ARC: who sealed it, and the number of the field with its results.
+pub(crate) struct ChainLink {
+    sealer: Box<str>,
+    results_field: usize,
+}
+
+/// The verdict of a method, and what happens by it.
+struct Judged {
+    method: Method,
+    /// The word of RFC 8601.
+    result: &'static str,
+    action: VerdictAction,
+}
+
+impl ChainLink {
+    /// The links of a chain, the oldest first.
+    pub(crate) fn of(found: &FoundSignatures) -> Vec<ChainLink> {
+        let sets = found.chain.iter().flatten().flatten();
+        sets.map(|set| ChainLink { sealer: set.seal.domain.clone(), results_field: set.results_field }).collect()
+    }
+}
+
+impl MessageVerdicts {
+    /// Counts the verdicts and decides. `forged` are the fields that claim to be ours.
+    pub(crate) fn into_verdict(
+        self,
+        context: &VerdictContext<'_>,
+        header: &MessageHeader,
+        chain: &[ChainLink],
+        forged: Vec<Range<usize>>,
+        counters: &VerdictCounters,
+    ) -> Verdict {
+        let vouching = self.vouching_sealer(context.settings, header, chain);
+        let judged = self.judge(context.settings, vouching);
+        judged.iter().for_each(|judged| counters.count(judged.method, judged.result));
+        let strictest = judged.iter().max_by_key(|judged| judged.action);
+        let action = strictest.map_or(VerdictAction::Accept, |judged| judged.action);
+        let decision = match (action, strictest) {
+            (VerdictAction::Refuse | VerdictAction::Defer, Some(judged)) => {
+                Decision::Refuse(Refusal { by: judged.method.name().into(), reply: self.reply(judged) })
+            }
+            _ => Decision::Continue,
+        };
+        let tags: Vec<String> = judged.iter().filter(|judged| judged.action == VerdictAction::Tag).map(tag).collect();
+        let tag = (!tags.is_empty()).then(|| Field::new(&context.settings.tag, &tags.join(", "))).and_then(Result::ok);
+        let results = Field::new("Authentication-Results", &self.results(context, vouching)).ok();
+        let removed = (!forged.is_empty()).then(|| Edit::RemoveFields { places: forged.into() });
+        let findings = judged.iter().map(|judged| Finding { method: judged.method.name(), result: judged.result });
+        Verdict {
+            decision,
+            held: action == VerdictAction::Hold,
+            edits: removed.into_iter().chain(tag.into_iter().chain(results).map(Edit::PrependField)).collect(),
+            findings: findings.collect(),
+        }
+    }
+
+    /// The trusted sealer who says that DMARC passed before the message was changed. All who passed it
+    /// on since must be trusted too.
+    fn vouching_sealer<'a>(
+        &self,
+        settings: &VerificationSettings,
+        header: &MessageHeader,
+        chain: &'a [ChainLink],
+    ) -> Option<&'a str> {
+        let dmarc = self.dmarc.as_ref().filter(|dmarc| dmarc.result == DmarcResult::Fail)?;
+        let author = dmarc.author_domain.as_deref()?;
+        let is_trusted = |link: &&ChainLink| settings.trusted_sealers.contains(&link.sealer);
+        let mut trusted = chain.iter().rev().take_while(is_trusted);
+        let vouching = trusted.find(|link| vouches_for(header.field(link.results_field).value, author));
+        vouching.map(|link| &*link.sealer)
+    }
+
+    /// The verdicts of the methods that are on.
+    fn judge(&self, settings: &VerificationSettings, vouching: Option<&str>) -> Vec<Judged> {
+        let mut judged = Vec::with_capacity(Method::ALL.len());
+        let mut add = |method: Method, result: Option<&'static str>, verdict: Option<&'static str>| {
+            let Some(result) = result.filter(|_| settings.is_on(method)) else { return };
+            let action = match settings.mode(method) {
+                MethodMode::Enforce => settings.actions.action(method, verdict.unwrap_or(result)),
+                MethodMode::Off | MethodMode::Observe => VerdictAction::Accept,
+            };
+            judged.push(Judged { method, result, action });
+        };
+        // Of equally strict methods, the last one here gives the reply.
+        let arc = self.signatures.arc.as_ref();
+        add(Method::Iprev, self.sender.iprev.as_ref().map(|check| check.result.as_str()), None);
+        add(Method::Arc, arc.map(|check| check.result.as_str()), None);
+        let dkim = self.signatures.dkim.as_ref();
+        add(Method::Dkim, dkim.map(|(checks, _)| message_result(checks).as_str()), None);
+        add(Method::Spf, self.sender.spf_result().map(|result| result.as_str()), None);
+        let dmarc = self.dmarc.as_ref();
+        let verdict = dmarc.map(|check| match (check.result, vouching, arc.map(|check| check.result)) {
+            (DmarcResult::Fail, Some(_), Some(ArcResult::Pass)) => "pass",
+            // The chain may be valid.
+            (DmarcResult::Fail, Some(_), Some(ArcResult::TempError)) => "temperror",
+            (DmarcResult::Fail, ..) => check.policy.map_or("none", Policy::as_str),
+            (result, ..) => result.as_str(),
+        });
+        add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);
+        judged
+    }
+
+    /// The value of Authentication-Results.
+    fn results(&self, context: &VerdictContext<'_>, vouching: Option<&str>) -> String {
+        let settings = context.settings;
+        let mut field = ResultsField::new(context.authserv_id);
+        if settings.is_on(Method::Spf) {
+            self.push_spf(&mut field);
+        }
+        if let Some((checks, others)) = self.signatures.dkim.as_ref().filter(|_| settings.is_on(Method::Dkim)) {
+            checks.iter().for_each(|check| field.push_dkim(check));
+            match (checks.is_empty(), others) {
+                (true, _) => field.push_dkim_rest("none", 0),
+                (false, 0) => {}
+                (false, others) => field.push_dkim_rest("policy", *others),
+            }
+        }
+        let arc = self.signatures.arc.as_ref();
+        let sealer = vouching.filter(|_| arc.is_some_and(|check| check.result == ArcResult::Pass));
+        self.dmarc.iter().for_each(|check| field.push_dmarc(check, sealer));
+        arc.filter(|_| settings.is_on(Method::Arc)).into_iter().for_each(|check| field.push_arc(check));
+        if let (Some(check), Some(client)) = (&self.sender.iprev, context.client) {
+            field.push_iprev(check.result.as_str(), &client.to_string(), check.name.as_deref());
+        }
+        field.finish()
+    }
+
+    fn push_spf(&self, field: &mut ResultsField) {
+        if let Some(check) = &self.sender.mail_from {
+            let identity = if self.sender.is_null_sender { "helo" } else { "mailfrom" };
+            field.push_spf(check.result.as_str(), identity, &check.domain);
+        }
+        if let Some(check) = &self.sender.helo {
+            field.push_spf(check.result.as_str(), "helo", &check.domain);
+        }
+    }
+
+    /// The reply to the client (RFC 7372).
+    fn reply(&self, judged: &Judged) -> Reply {
+        let (detail, text) = match judged.method {
+            Method::Spf => (if judged.result == "fail" { 23 } else { 24 }, self.spf_text(judged.result)),
+            Method::Dkim => (20, format!("DKIM: {}", judged.result)),
+            Method::Dmarc => self.dmarc_text(judged.result),
+            Method::Arc => (29, format!("ARC: {}", judged.result)),
+            Method::Iprev => (25, format!("The reverse name of your address: {}", judged.result)),
+        };
+        match judged.action {
+            VerdictAction::Defer => Reply::new(451, EnhancedCode(4, 7, detail), format!("{text}; try again later")),
+            _ => Reply::new(550, EnhancedCode(5, 7, detail), text),
+        }
+    }
+
+    fn spf_text(&self, result: &str) -> String {
+        let checks = [&self.sender.helo, &self.sender.mail_from].into_iter().flatten();
+        let mut decisive = checks.filter(|check| check.result.as_str() == result);
+        let Some(check) = decisive.next() else { return format!("SPF: {result}") };
+        let explanation = check.explanation.as_deref().map(|text| format!(" ({text})")).unwrap_or_default();
+        format!("SPF: {result} for {}{explanation}", reply_text(&check.domain))
+    }
+
+    fn dmarc_text(&self, result: &str) -> (u16, String) {
+        let check = self.dmarc.as_ref();
+        let domain = check.and_then(|check| check.author_domain.as_deref()).unwrap_or_default();
+        match (result, check.and_then(|check| check.reason)) {
+            ("permerror", reason) => {
+                (1, format!("The author cannot be verified: {}", reason.unwrap_or("From is invalid")))
+            }
+            ("fail", _) => (26, format!("Not from {}, by its DMARC policy", reply_text(domain))),
+            _ => (26, format!("DMARC: {result} for {}", reply_text(domain))),
+        }
+    }
+}
+
+fn tag(judged: &Judged) -> String {
+    format!("{}={}", judged.method.name(), judged.result)
+}
+
+/// Text from outside, for a reply.
+fn reply_text(text: &str) -> String {
+    text.chars().filter(char::is_ascii_graphic).take(REPLY_TEXT_OCTETS_MAX).collect()
+}
+
+/// A domain.
+const REPLY_TEXT_OCTETS_MAX: usize = 253;

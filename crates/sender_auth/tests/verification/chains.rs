@@ -1,0 +1,68 @@
+//! Chains of ARC that another implementation (dkimpy) made.
+
+use sender_auth::{Method, VerificationSettings};
+
+use crate::dkim::KEY;
+use crate::dns_map::DnsMap;
+use crate::session::{Checked, check, enforcing, sender_auth};
+
+const ONE: &[u8] = include_bytes!("messages/arc-1.eml");
+const THREE: &[u8] = include_bytes!("messages/arc-3.eml");
+
+fn dns() -> DnsMap {
+    let names = ["a.example", "hop1.example", "hop2.example", "hop3.example"];
+    let dns = names.iter().fold(DnsMap::default(), |dns, name| dns.txt(&format!("s1._domainkey.{name}"), KEY));
+    dns.txt("_dmarc.a.example", "v=DMARC1; p=reject")
+}
+
+async fn arc(message: &[u8]) -> Checked {
+    check(&sender_auth(dns(), VerificationSettings::default()), message).await
+}
+
+/// A change that breaks only the signature of the author, as mailing lists make.
+fn without_signature(message: &[u8]) -> Vec<u8> {
+    String::from_utf8(message.to_vec()).unwrap().replace("DKIM-Signature:", "X-Signature:").into_bytes()
+}
+
+#[tokio::test]
+async fn chains_are_valid_until_anything_changes() {
+    for message in [ONE, THREE] {
+        let checked = arc(message).await;
+        assert_eq!(checked.result("arc"), "pass", "{}", checked.results());
+    }
+    let text = String::from_utf8(THREE.to_vec()).unwrap();
+    for (from, to) in [
+        ("text \t here", "text there"),
+        ("two  words", "other words"),
+        ("arc=none", "arc=pass"),
+        ("i=1; a=rsa", "i=4; a=rsa"),
+        ("cv=none", "cv=pass"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let checked = arc(text.replacen(from, to, 1).as_bytes()).await;
+        assert_eq!(checked.result("arc"), "fail", "{from} -> {to}: {}", checked.results());
+    }
+    assert_eq!(arc(b"From: a@a.example\r\n\r\nx\r\n").await.result("arc"), "none");
+}
+
+#[tokio::test]
+async fn a_key_without_an_answer_leaves_the_chain_open() {
+    let auth = sender_auth(dns().silent("s1._domainkey.hop2.example"), VerificationSettings::default());
+    assert_eq!(check(&auth, THREE).await.result("arc"), "temperror");
+}
+
+#[tokio::test]
+async fn mail_that_fails_dmarc_is_accepted_by_the_seals_of_trusted_forwarders() {
+    for (trusted, is_accepted) in [
+        (&["hop1.example", "hop2.example", "hop3.example"][..], true),
+        (&["hop3.example"], true),
+        (&["hop1.example"], false),
+        (&[], false),
+    ] {
+        let mut settings = enforcing(Method::Dmarc);
+        settings.trusted_sealers = trusted.iter().map(|name| (*name).into()).collect();
+        let checked = check(&sender_auth(dns(), settings), &without_signature(THREE)).await;
+        assert_eq!(checked.result("dmarc"), "fail");
+        assert_eq!(checked.reply().is_none(), is_accepted, "{trusted:?}: {}", checked.results());
+    }
+}

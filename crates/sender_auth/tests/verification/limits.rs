@@ -1,0 +1,131 @@
+//! Limits: what is beyond one has a verdict and is counted, and nothing is asked without need.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use filter::{CheckFactory, Edit, Origin, SessionInfo, Stage};
+use mail::Address;
+use sender_auth::{Method, MethodMode, VerificationSettings};
+
+use crate::dkim::{KEY, SIGNED};
+use crate::dns_map::DnsMap;
+use crate::session::{TestMessage, check, enforcing, sender_auth};
+
+fn dns() -> DnsMap {
+    DnsMap::default().txt("s1._domainkey.a.example", KEY).txt("_dmarc.a.example", "v=DMARC1; p=reject")
+}
+
+#[tokio::test]
+async fn of_a_hundred_signatures_eight_are_checked() {
+    let text = String::from_utf8(SIGNED.to_vec()).unwrap();
+    let (signature, rest) = text.split_at(text.find("From:").unwrap());
+    let checked = check(
+        &sender_auth(dns(), VerificationSettings::default()),
+        format!("{}{rest}", signature.repeat(100)).as_bytes(),
+    )
+    .await;
+    assert_eq!(checked.results().matches("dkim=pass").count(), 8, "{}", checked.results());
+    assert!(checked.results().contains("dkim=policy (too many signatures: 92 not checked)"));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_not_verified() {
+    let settings = VerificationSettings { message_octets_max: 100, ..VerificationSettings::default() };
+    let checked = check(&sender_auth(dns(), settings), SIGNED).await;
+    assert_eq!((checked.result("dkim"), checked.limit("message_size")), ("temperror", 1));
+}
+
+#[tokio::test]
+async fn queries_are_limited_for_a_message_and_for_a_client() {
+    let settings = VerificationSettings { queries_max: 0, ..VerificationSettings::default() };
+    let checked = check(&sender_auth(dns().uncached(), settings), SIGNED).await;
+    assert_eq!(checked.result("dkim"), "temperror");
+    assert!(checked.limit("message_queries") > 0);
+    // The policy has a limit of its own, so that signatures and SPF cannot use it up.
+    assert_ne!(checked.result("dmarc"), "none");
+    let rate = Some("1/h".parse().unwrap());
+    let settings = VerificationSettings { client_queries: rate, ..VerificationSettings::default() };
+    let checked = check(&sender_auth(dns().uncached(), settings.clone()), SIGNED).await;
+    assert!(checked.limit("client_queries") > 0);
+    // What the cache answers is not counted.
+    let checked = check(&sender_auth(dns(), settings), SIGNED).await;
+    assert_eq!((checked.result("dkim"), checked.limit("client_queries")), ("pass", 0));
+}
+
+#[tokio::test]
+async fn too_many_messages_at_the_same_time_are_left_open() {
+    let settings = VerificationSettings { concurrent_max: 1, ..enforcing(Method::Dmarc) };
+    let auth = sender_auth(dns(), settings);
+    let session = SessionInfo { client: Some("192.0.2.9".parse().unwrap()), ..SessionInfo::default() };
+    let sender: Option<&Address> = None;
+    let session = SessionInfo { sender: Some(sender), helo: Some("x"), ..session };
+    // A check of a sender has the only permit.
+    let mut other = auth.clone().start();
+    other.data(&session).await;
+    let checked = check(&auth, SIGNED).await;
+    assert_eq!((checked.result("dkim"), checked.result("dmarc"), checked.reply()), ("temperror", "temperror", None));
+    assert!(checked.limit("concurrent") > 0);
+    let forged = b"From: a@a.example\r\nFrom: b@b.example\r\n\r\nx\r\n";
+    assert!(check(&auth, forged).await.reply().is_some(), "the author is judged without the DNS");
+}
+
+#[tokio::test]
+async fn users_and_relay_networks_are_not_checked() {
+    let auth = sender_auth(dns(), VerificationSettings::default());
+    for session in [
+        SessionInfo { client: Some("192.0.2.1".parse().unwrap()), is_user: true, ..SessionInfo::default() },
+        SessionInfo { client: Some("127.0.0.1".parse().unwrap()), ..SessionInfo::default() },
+    ] {
+        let mut check = auth.clone().start();
+        check.data(&session).await;
+        let verdict = check.message(&session, &mut TestMessage(SIGNED.to_vec())).await;
+        assert_eq!(verdict, filter::Verdict::default());
+    }
+}
+
+#[test]
+fn without_a_method_the_check_takes_part_in_nothing() {
+    let off = VerificationSettings { modes: [MethodMode::Off; 5], ..VerificationSettings::default() };
+    assert!(sender_auth(DnsMap::default(), off).stages(Origin::Client).is_empty());
+    let auth = sender_auth(DnsMap::default(), VerificationSettings::default());
+    assert!(auth.stages(Origin::LocalProgram).is_empty());
+    assert!(auth.stages(Origin::Client).contains(Stage::Message) && !auth.stages(Origin::Client).contains(Stage::Mail));
+}
+
+#[tokio::test]
+async fn forged_results_are_removed_and_those_of_others_stay() {
+    let message = b"Authentication-Results: other.example; dkim=pass\r\nauthentication-results: MX.example.org;\r\n \
+        dkim=pass\r\nFrom: a@a.example\r\n\r\nx\r\n";
+    let checked = check(&sender_auth(DnsMap::default(), VerificationSettings::default()), message).await;
+    let removed: Vec<&str> = checked
+        .verdict
+        .edits
+        .iter()
+        .flat_map(|edit| match edit {
+            Edit::RemoveFields { places } => places.to_vec(),
+            _ => Vec::new(),
+        })
+        .map(|place| std::str::from_utf8(&message[place]).unwrap())
+        .collect();
+    assert_eq!(removed, ["authentication-results: MX.example.org;\r\n dkim=pass\r\n"]);
+    assert!(checked.results().starts_with("Authentication-Results: mx.example.org; "), "{}", checked.results());
+}
+
+#[tokio::test]
+async fn a_message_without_signatures_asks_only_for_its_policy() {
+    let dns = std::sync::Arc::new(DnsMap::default());
+    let mut settings = VerificationSettings::default();
+    settings.modes[Method::Spf as usize] = MethodMode::Off;
+    settings.modes[Method::Iprev as usize] = MethodMode::Off;
+    settings.modes[Method::Dmarc as usize] = MethodMode::Off;
+    let auth = sender_auth(DnsMap::default(), settings);
+    let auth = std::sync::Arc::new(sender_auth::SenderAuth {
+        dns: dns.clone(),
+        settings: auth.settings.clone(),
+        authserv_id: auth.authserv_id.clone(),
+        hostname: auth.hostname.clone(),
+        relay_networks: auth.relay_networks.clone(),
+        state: auth.state.clone(),
+    });
+    let checked = check(&auth, b"From: a@a.example\r\n\r\nx\r\n").await;
+    assert_eq!((checked.result("dkim"), dns.queries.load(Relaxed)), ("none", 0));
+}

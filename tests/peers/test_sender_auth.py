@@ -1,0 +1,263 @@
+"""Incoming mail whose sender is checked: signatures and chains by dkimpy, policies in a DNS of our own,
+forged results, authors that cannot be told, and what enforcement does with each verdict.
+"""
+
+import base64
+import pathlib
+import re
+import subprocess
+import unittest
+
+from harness import Client, ServerCase, await_that, folder
+from name_server import NameServer
+from outbound import mail_events, metrics
+from peers.mailrace import Mailrace
+
+ID = "mx.bench.test"
+PASSED, FAILED = "127.0.0.21", "127.0.0.22"  # clients, by SPF of good.test and strict.test
+
+SETTINGS = """
+[sender_auth]
+spf = "{spf}"
+dkim = "observe"
+dmarc = "{dmarc}"
+arc = "observe"
+iprev = "observe"
+trusted_sealers = ["list.test"]
+time = "5s"
+{more}
+
+[dns]
+servers = ["{servers}"]
+timeout = "1s"
+attempts = 1
+"""
+POLICIES = {"strict.test": "p=reject", "soft.test": "p=quarantine", "good.test": "p=none", "slow.test": "p=reject"}
+
+
+class Keys:
+    """A key for each algorithm, and what the DNS says of it."""
+
+    def __init__(self, in_folder):
+        self.rsa = in_folder / "rsa.pem"
+        argv = ["openssl", "genrsa", "-traditional", "-out", str(self.rsa), "2048"]
+        subprocess.run(argv, check=True, capture_output=True)
+        argv = ["openssl", "rsa", "-in", str(self.rsa), "-pubout", "-outform", "DER"]
+        public = subprocess.run(argv, check=True, capture_output=True).stdout
+        self.rsa_record = "v=DKIM1; k=rsa; p=" + base64.b64encode(public).decode()
+        # RFC 8463 appendix A.2.
+        self.ed25519 = in_folder / "ed25519.key"
+        self.ed25519.write_text("nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")
+        self.ed25519_record = "v=DKIM1; k=ed25519; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+
+
+def dkimpy(message, *words):
+    """The message with what dkimpy puts before it."""
+    program = pathlib.Path(__file__).with_name("dkimpy_sign.py")
+    argv = ["/usr/bin/python3", str(program), *map(str, words)]
+    return subprocess.run(argv, input=message, capture_output=True, check=True, timeout=60).stdout
+
+
+def message(author, subject="hello", before="", body="Hello,  world.\r\n \r\n\t\r\n"):
+    """A message whose body ends in lines of white space."""
+    return f"{before}From: {author}\r\nTo: alice@bench.test\r\nSubject: {subject}\r\n\r\n{body}".encode()
+
+
+class SenderAuthCase(ServerCase):
+    """A server with these settings."""
+
+    MODES = {"spf": "observe", "dmarc": "observe", "more": ""}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = folder()
+        cls.addClassCleanup(cls.folder.cleanup)
+        root = pathlib.Path(cls.folder.name)
+        cls.keys = Keys(root)
+        cls.names = NameServer()
+        cls.addClassCleanup(cls.names.stop)
+        for domain, policy in POLICIES.items():
+            cls.names.txt(f"_dmarc.{domain}", f"v=DMARC1; {policy}")
+            cls.names.txt(f"rsa._domainkey.{domain}", cls.keys.rsa_record)
+            cls.names.txt(f"ed._domainkey.{domain}", cls.keys.ed25519_record)
+        cls.names.txt("rsa._domainkey.list.test", cls.keys.rsa_record)
+        cls.names.txt("rsa._domainkey.stranger.test", cls.keys.rsa_record)
+        cls.names.txt("good.test", f"v=spf1 ip4:{PASSED} -all")
+        cls.names.txt("strict.test", "v=spf1 -all")
+        cls.names.ptr(PASSED, "mail.good.test")
+        cls.names.a("mail.good.test", PASSED)
+        cls.names.broken.update({"_dmarc.broken.test", "rsa._domainkey.broken.test", "broken.test"})
+        extra = SETTINGS.format(servers=cls.names.target, **cls.MODES)
+        cls.server = Mailrace(root, users=["alice", "bob"], extra=extra)
+        cls.addClassCleanup(cls.server.stop)
+        cls.server.start()
+
+    def send(self, content, sender="ann@good.test", source=PASSED):
+        """The reply to a message of a stranger."""
+        with Client(self.server.port, source=source) as client:
+            client.greet()
+            return client.deliver(content, "alice@bench.test", sender=sender)
+
+    def stored(self, content, **session):
+        """The message as it is stored."""
+        new = self.server.maildir("alice", "bench.test") / "new"
+        before = set(new.iterdir()) if new.is_dir() else set()
+        reply = self.send(content, **session)
+        self.assertEqual(reply.code, 250, reply)
+        found = await_that(lambda: new.is_dir() and set(new.iterdir()) - before, "the message", self.server)
+        return found.pop().read_bytes().decode().replace("\r\n", "\n")
+
+    def results(self, content, **session):
+        """Our field in the stored message, in one line; there must be one."""
+        header = self.stored(content, **session).split("\n\n")[0]
+        unfolded = re.sub(r"\n[ \t]+", " ", header).split("\n")
+        # The first line is Return-Path or our field.
+        fields = [line for line in unfolded if line.lower().startswith("authentication-results:") and ID in line.lower()]
+        self.assertEqual(len(fields), 1, header)
+        return fields[0]
+
+
+class Observed(SenderAuthCase):
+    def test_signatures_by_dkimpy_are_valid_until_the_message_changes(self):
+        for selector, key, algorithm in (("rsa", self.keys.rsa, "rsa-sha256"), ("ed", self.keys.ed25519, "ed25519-sha256")):
+            signed = dkimpy(message("ann@good.test"), "dkim", selector, "good.test", key, algorithm)
+            found = self.results(signed)
+            self.assertIn("dkim=pass header.d=good.test", found)
+            self.assertIn("dmarc=pass (p=none) header.from=good.test", found)
+            self.assertIn("spf=pass smtp.mailfrom=good.test", found)
+            self.assertIn(f"iprev=pass (mail.good.test) policy.iprev={PASSED}", found)
+            changed = signed.replace(b"world", b"there")
+            self.assertIn("dkim=fail (the body has changed)", self.results(changed))
+
+    def test_a_large_message_is_verified_from_its_file(self):
+        body = "0123456789 abcdef  \t ghi\r\n" * 100_000
+        signed = dkimpy(message("ann@good.test", body=body), "dkim", "rsa", "good.test", self.keys.rsa, "rsa-sha256")
+        self.assertIn("dkim=pass", self.results(signed))
+        forged = f"Authentication-Results: {ID}; dkim=pass\r\n".encode()
+        stored = self.stored(forged + signed)
+        self.assertNotIn(f"{ID}; dkim=pass", stored)
+        self.assertTrue(stored.endswith(body.replace("\r\n", "\n")))
+
+    def test_results_in_our_name_are_removed_and_others_stay(self):
+        forged = (
+            f"Authentication-Results: {ID}; dmarc=pass\r\n"
+            f"authentication-RESULTS : (a) {ID.upper()} 1;\r\n\tdmarc=pass\r\n"
+            f'Authentication-Results:\r\n "{ID}"; dmarc=pass\r\n'
+            f"Authentication-Results: 1 {ID}; dmarc=pass\r\n"
+            "Authentication-Results: other.test; dkim=pass header.d=kept.test\r\n"
+        )
+        stored = self.stored(message("ann@nobody.test", before=forged))
+        self.assertIn("header.d=kept.test", stored)
+        self.assertNotIn("dmarc=pass", stored)
+        self.assertEqual(stored.lower().count(f"authentication-results: {ID}"), 1)
+
+    def test_temporary_failures_are_no_failures(self):
+        signed = dkimpy(message("ann@broken.test"), "dkim", "rsa", "broken.test", self.keys.rsa, "rsa-sha256")
+        found = self.results(signed, sender="ann@broken.test")
+        for word in ("dkim=temperror", "dmarc=temperror", "spf=temperror"):
+            self.assertIn(word, found)
+
+    def test_the_chain_of_a_forwarder_is_valid(self):
+        results = "Authentication-Results: list.test; dmarc=pass header.from=strict.test\r\n"
+        sealed = dkimpy(message("ann@strict.test", before=results), "arc", "rsa", "list.test", self.keys.rsa, "list.test")
+        found = self.results(sealed, sender="list@list.test")
+        self.assertIn("arc=pass (i=1) header.d=list.test", found)
+        self.assertIn("dmarc=fail (p=reject) (accepted by the seal of list.test) header.from=strict.test", found)
+        self.assertIn("arc=fail", self.results(sealed.replace(b"world", b"there"), sender="list@list.test"))
+
+    def test_verdicts_are_counted_and_logged(self):
+        self.results(message("ann@good.test", subject="counted"))
+        counts = metrics(self.server)
+        self.assertGreaterEqual(counts['mailrace_sender_auth_total{method="spf",result="pass"}'], 1)
+        self.assertGreaterEqual(counts['mailrace_sender_auth_total{method="dkim",result="none"}'], 1)
+        self.assertIn('mailrace_sender_auth_limited_total{limit="time"}', counts)
+        logged = [event.fields["auth"] for event in mail_events(self.server, "received") if "auth" in event.fields]
+        self.assertIn("dmarc=pass", logged[-1])
+
+
+class Enforced(SenderAuthCase):
+    MODES = {"spf": "enforce", "dmarc": "enforce", "more": '[sender_auth.actions]\nspf = { fail = "accept" }'}
+
+    def test_mail_is_treated_as_the_domain_of_the_author_wants(self):
+        reply = self.send(message("ann@strict.test"), source=FAILED)
+        self.assertEqual(repr(reply), "550 5.7.26 Not from strict.test, by its DMARC policy")
+        self.assertEqual(self.send(message("ann@good.test"), source=FAILED).code, 250)
+        self.assertEqual(self.send(message("ann@soft.test", subject="held"), source=FAILED).code, 250)
+        await_that(lambda: mail_events(self.server, "held"), "a held message", self.server)
+        signed = dkimpy(message("ann@strict.test"), "dkim", "rsa", "strict.test", self.keys.rsa, "rsa-sha256")
+        self.assertEqual(self.send(signed, source=FAILED).code, 250)
+        other = dkimpy(message("ann@strict.test"), "dkim", "rsa", "good.test", self.keys.rsa, "rsa-sha256")
+        self.assertEqual(self.send(other, source=FAILED).code, 550)
+
+    def test_an_author_that_cannot_be_told_is_refused(self):
+        for author in (
+            "ann@good.test\r\nFrom: eve@strict.test",
+            "ann@good.test, eve@strict.test",
+            "friends: eve@strict.test;",
+            "eve@strict\r\n .test",
+            "<eve@strict(x).test>",
+            "=?utf-8?q?eve=40strict.test?=",
+            "eve@strict.test <ann@good.test>",
+        ):
+            reply = self.send(message(author))
+            self.assertTrue(reply.is_a(550, "5.7.1 "), f"{author!r}: {reply}")
+        without = b"To: alice@bench.test\r\nSubject: x\r\n\r\nx\r\n"
+        self.assertTrue(self.send(without).is_a(550, "5.7.1 "))
+
+    def test_the_seal_of_a_trusted_forwarder_is_believed_and_no_other(self):
+        results = "Authentication-Results: {}; dmarc=pass header.from=strict.test\r\n"
+        for sealer, code in (("list.test", 250), ("stranger.test", 550)):
+            content = message("ann@strict.test", before=results.format(sealer))
+            sealed = dkimpy(content, "arc", "rsa", sealer, self.keys.rsa, sealer)
+            self.assertEqual(self.send(sealed, source=FAILED).code, code, sealer)
+        failed = message("ann@strict.test", before=results.format("list.test").replace("=pass", "=fail"))
+        sealed = dkimpy(failed, "arc", "rsa", "list.test", self.keys.rsa, "list.test")
+        self.assertEqual(self.send(sealed, source=FAILED).code, 550)
+
+    def test_a_temporary_failure_is_accepted_by_default(self):
+        self.assertEqual(self.send(message("ann@broken.test"), source=FAILED).code, 250)
+
+
+class Strict(SenderAuthCase):
+    MODES = {
+        "spf": "enforce",
+        "dmarc": "enforce",
+        "more": '[sender_auth.actions]\nspf = { fail = "refuse", temperror = "defer" }\ndmarc = { quarantine = "tag", temperror = "defer" }',
+    }
+
+    def test_spf_refuses_and_defers(self):
+        reply = self.send(message("ann@nobody.test"), sender="ann@strict.test", source=FAILED)
+        self.assertTrue(reply.is_a(550, "5.7.23 SPF: fail for strict.test"), reply)
+        reply = self.send(message("ann@nobody.test"), sender="ann@broken.test")
+        self.assertTrue(reply.is_a(451, "4.7.24 "), reply)
+        reply = self.send(message("ann@broken.test"))
+        self.assertTrue(reply.is_a(451, "4.7.26 "), reply)
+
+    def test_a_tag_names_the_verdict(self):
+        stored = self.stored(message("ann@soft.test"), source=PASSED)
+        self.assertIn("X-Authentication-Warning: dmarc=fail\n", stored)
+
+
+class Reloaded(SenderAuthCase):
+    def test_a_reload_turns_checks_off_and_on(self):
+        text = self.server.config.read_text()
+        self.results(message("ann@good.test"))
+        off = re.sub(r'^(spf|dkim|dmarc|arc|iprev) = "observe"', r'\1 = "off"', text, flags=re.M)
+        self.server.config.write_text(off)
+        self.reload()
+        asked = len(self.names.asked)
+        self.assertNotIn("Authentication-Results", self.stored(message("ann@good.test")))
+        self.assertEqual(len(self.names.asked), asked, "nothing is asked when everything is off")
+        self.server.config.write_text(text)
+        self.reload()
+        self.results(message("ann@good.test"))
+
+    def reload(self):
+        argv = [str(self.server.binary), "reload", "--config", str(self.server.config)]
+        subprocess.run(argv, capture_output=True, check=True, timeout=60)
+
+
+del SenderAuthCase, ServerCase  # they have no tests
+
+if __name__ == "__main__":
+    unittest.main()
