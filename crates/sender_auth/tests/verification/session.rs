@@ -32,6 +32,10 @@ impl CheckedMessage for TestMessage {
         self.0.len() as u64
     }
 
+    fn is_eight_bit(&self) -> bool {
+        false
+    }
+
     fn read_content(&mut self, position: u64) -> ContentFuture<'_> {
         let rest = &self.0[(position as usize).min(self.0.len())..];
         Box::pin(ready(Ok(&rest[..rest.len().min(PIECE_OCTETS)])))
