@@ -49,7 +49,8 @@ fn the_examples_of_the_built_in_text_are_sound() {
 /// An error about an unknown key lists all known keys of its section.
 #[test]
 fn the_built_in_text_names_every_key_that_is_known() {
-    let shown = faults(include_str!("unknown.toml"));
+    // Only the first errors of one text are shown.
+    let shown: String = include_str!("unknown.toml").split("# another text\n").map(faults).collect();
     let document: toml::Table = with_examples().collect::<Vec<_>>().join("\n").parse().unwrap();
     let (mut sections, mut missing) = (0, Vec::new());
     for (title, rest) in shown.split("error: unknown key `").skip(1).filter_map(|fault| fault.split_once("zz`")) {
