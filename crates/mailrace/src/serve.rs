@@ -20,8 +20,8 @@ use control::{ControlHandler, ControlParts, ControlServer, ReloadRequest, Reload
 use dispatch::{
     self, Dispatcher, DispatcherConfig, DispatcherParts, OutcomeCounters, Queues, SchedulerHandle, SchedulerReceiver,
 };
-use intake::CommitNotifier;
 use intake::drop_folder::DropFolderScanner;
+use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
@@ -257,20 +257,15 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let (rules, senders, lists) = (access_rules.clone(), sender_auth.as_deref(), &dnsbl_lists);
+    let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, lists);
+        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
-    let control_parts = ControlParts { chosen, ..control_parts };
+    let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
+    let control_parts = ControlParts { chosen, sender_auth: verdicts, ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
-    let drop_scanner = match drain_only {
-        true => None,
-        false => {
-            let folder = server_parts::drop_folder_config(config, &intake, &log, session_runtime()?);
-            Some(DropFolderScanner::start(folder).context("starting")?)
-        }
-    };
+    let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
     let commit_notifiers: Box<[CommitNotifier]> = (0..limits.threads).map(|_| CommitNotifier::default()).collect();
     let parts = SessionParts {
@@ -305,6 +300,16 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         certificate_watch: CertificateWatchHandle::new(watched),
         log,
     })
+}
+
+/// Takes the mail of local programs.
+fn start_drop_scanner(
+    config: &Config,
+    intake: &Arc<IntakeContext>,
+    log: &Arc<Log>,
+) -> anyhow::Result<DropFolderScanner> {
+    let folder = server_parts::drop_folder_config(config, intake, log, session_runtime()?);
+    DropFolderScanner::start(folder).context("starting")
 }
 
 /// Opens the spool, whose messages go into the queues, and starts the threads that deliver them.
