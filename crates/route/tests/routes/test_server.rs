@@ -19,7 +19,8 @@
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
 //! | `SIGNED`   | the usual answer; with the AD bit, if all its names have this |
-//! | `UNASKED`  | the same for queries without the AD bit                       |
+//! | `SIGNED_A` | the same for queries of type A                                |
+//! | `UNASKED`  | the AD bit for queries without it too                         |
 //! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
 use std::collections::{HashMap, HashSet};
@@ -260,7 +261,8 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
-        let is_signed = |record: &Record| self.0.has_fault(&record.name, "SIGNED");
+        let signed_a = kind == RecordType::A && self.0.has_fault(&asked, "SIGNED_A");
+        let is_signed = |record: &Record| signed_a || self.0.has_fault(&record.name, "SIGNED");
         let asks = request.metadata.authentic_data || self.0.has_fault(&asked, "UNASKED");
         metadata.authentic_data = asks && !sections.answers.is_empty() && sections.answers.iter().all(is_signed);
         metadata.truncation = self.0.has_fault(&asked, "CUT");
