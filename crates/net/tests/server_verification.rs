@@ -135,6 +135,18 @@ async fn a_trusted_authority_and_one_of_the_names_are_needed() {
     }
 }
 
+/// The error goes into the queue with each message.
+#[tokio::test]
+async fn a_certificate_with_many_names_has_a_short_error() {
+    let folder = TempDir::new().unwrap();
+    let root = authority("root");
+    let roots = roots(&folder, &[&root]);
+    let names: Vec<String> = (0..1000).map(|number| format!("host{number}.example")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let refused = refusal(&verified(&roots, &[HOST]), &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
+    assert!(refused.contains("not valid for name") && refused.len() < 500, "{refused}");
+}
+
 #[tokio::test]
 async fn an_address_can_be_a_name_and_no_name_matches_nothing() {
     let folder = TempDir::new().unwrap();
