@@ -266,6 +266,16 @@ async fn dane_ta_is_an_authority_in_the_chain_that_vouches_for_a_name() {
     }
 }
 
+/// An authority is above the server, so a certificate that signed itself is none.
+#[tokio::test]
+async fn dane_ta_is_not_the_certificate_of_the_server() {
+    let own = issue(&[HOST], &[], |_| {});
+    let client =
+        dane(vec![record(2, 0, 1, &Sha256::digest(&own.chain[0])), record(2, 1, 1, &Sha256::digest(public_key(&own)))]);
+    let refused = refusal(&client, &own, HOST).await;
+    assert!(refused.as_ref().is_some_and(|why| why.contains("matches no TLSA record")), "{refused:?}");
+}
+
 /// A chain may contain any certificate, but the authority must have signed.
 #[tokio::test]
 async fn dane_ta_is_not_met_by_an_authority_that_is_only_shown() {
