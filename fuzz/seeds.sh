@@ -83,6 +83,14 @@ printf 'a LOGIN {1}\r\nn x\r\nb AUTHENTICATE PLAIN\r\nAGJvYgBzZWNyZXQ=\r\nc STAR
 printf '* OK [CAPABILITY SASL-IR] x\r\n* CAPABILITY X\r\nI OK\r\n+ \r\nL OK [CAPABILITY Y] in\r\n* 1 EXISTS\r\n\x08' \
     >corpus/backend_login/imap
 printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
+mkdir -p corpus/spf_record corpus/spf_macros corpus/dns_answer
+printf 'a mx/24//64 include:b.example exists:%%{ir}.%%{l1r+-}.x.example redirect=b.example\nptr:%%{p} exp=why.%%{d2} -all\nno %%{i} %%{C}' \
+    >corpus/spf_record/terms
+printf 'ip4:192.0.2.0/24 ip6:2001:db8::/32 ~all\n-all\n' >corpus/spf_record/networks
+printf '%%{ir}.%%{v}._spf.%%{d2}\nbob+tag\nhelo.example' >corpus/spf_macros/rfc
+printf '%%{L2r+-}%%%%%%_%%-%%{h}.%%{S}.x\na+b-c\n[192.0.2.1]' >corpus/spf_macros/odd
+printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x10\0\1\xc0\x0c\0\x10\0\1\0\0\1\0\0\x06\2ab\2cd' >corpus/dns_answer/text
+printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x34\0\1\xc0\x0c\0\x34\0\1\0\0\1\0\0\x05\3\1\1ab' >corpus/dns_answer/tlsa
 mkdir -p corpus/sts_policy
 printf 'version: STSv1\r\nmode: enforce\r\nmx: *.example.org\r\nmax_age: 604800\r\n' >corpus/sts_policy/policy
 printf 'v=STSv1; id=20160831085700Z;' >corpus/sts_policy/record

@@ -1,8 +1,12 @@
 //! The reverse name of a client, confirmed by its addresses (RFC 8601 section 3).
+//!
+//! At most ten names are looked up. A name that the DNS does not answer for is skipped; if no other
+//! name is confirmed, the result is a temporary error.
 
 use std::net::IpAddr;
 
 use crate::DnsLookup;
+use crate::client_names::{ReverseNames, has_address, reverse_names};
 
 /// What the check says, in the terms of RFC 8601 section 2.7.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,7 +15,7 @@ pub enum IprevResult {
     Pass,
     /// No name of the client has its address.
     Fail,
-    /// The client has no name, or the answer cannot be used.
+    /// The client has no name.
     PermError,
     /// The DNS did not answer.
     TempError,
@@ -27,7 +31,33 @@ pub struct IprevCheck {
     pub name: Option<Box<str>>,
 }
 
+impl IprevResult {
+    /// The word of RFC 8601 section 2.7.3.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            IprevResult::Pass => "pass",
+            IprevResult::Fail => "fail",
+            IprevResult::PermError => "permerror",
+            IprevResult::TempError => "temperror",
+        }
+    }
+}
+
 /// Checks the reverse name of a client.
-pub async fn check(_dns: &dyn DnsLookup, _client: IpAddr) -> IprevCheck {
-    IprevCheck { result: IprevResult::TempError, name: None }
+pub async fn check(dns: &dyn DnsLookup, client: IpAddr) -> IprevCheck {
+    let without_name = |result| IprevCheck { result, name: None };
+    let names = match reverse_names(dns, client).await {
+        ReverseNames::Named(names) => names,
+        ReverseNames::Unnamed => return without_name(IprevResult::PermError),
+        ReverseNames::Unanswered => return without_name(IprevResult::TempError),
+    };
+    let mut result = IprevResult::Fail;
+    for name in names {
+        match has_address(dns, &name, client).await {
+            Some(true) => return IprevCheck { result: IprevResult::Pass, name: Some(name) },
+            Some(false) => {}
+            None => result = IprevResult::TempError,
+        }
+    }
+    without_name(result)
 }

@@ -17,8 +17,8 @@ const SIGNED: &str = "d.example ! SIGNED
     d.example 300 MX 10 mx.d.example
     mx.d.example ! SIGNED
     mx.d.example 300 A 192.0.2.1\n";
-/// A digest of the right length.
-const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+/// A digest of the right length; the test server takes it as text.
+const DIGEST: &str = "0123456789abcdef0123456789abcdef";
 
 /// A route to a domain in a test zone, as the hosts with what they must prove, and the notes.
 struct Case {

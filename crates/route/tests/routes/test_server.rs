@@ -1,9 +1,7 @@
 //! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, TXT and TLSA, or `name ! fault`. A name
-//! with the line `name ! SIGNED` is in a signed zone: answers of such names only have the AD bit, if
-//! the query asks for it. A name without
-//! lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
+//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is text) and TXT (words
+//! are strings, and long ones several), or `name ! fault`. A name without lines does not exist, unless another name ends in it. Aliases are followed within the zone, as a
 //! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
 //!
 //! | fault      | response to queries for the name                              |
@@ -19,6 +17,8 @@
 //! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
+//! | `SIGNED`   | the usual answer, with the AD bit                             |
+//! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::proto::op::{Edns, Metadata, ResponseCode};
-use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, SOA, TLSA, TXT};
+use hickory_server::proto::rr::rdata::{A, AAAA, CNAME, MX, NS, PTR, SOA, TLSA, TXT};
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
@@ -59,6 +59,7 @@ struct State {
 struct QueryLog {
     asked: HashSet<(String, u16)>,
     over_tcp: usize,
+    with_ad: usize,
     held: HashSet<(String, u16)>,
     held_max: usize,
 }
@@ -98,6 +99,11 @@ impl TestNameServer {
     /// The number of queries over TCP.
     pub(crate) fn over_tcp(&self) -> usize {
         self.state.queries.borrow().over_tcp
+    }
+
+    /// The number of queries with the AD bit.
+    pub(crate) fn with_ad(&self) -> usize {
+        self.state.queries.borrow().with_ad
     }
 
     /// Waits until this many queries are held.
@@ -231,6 +237,7 @@ impl RequestHandler for ZoneHandler {
         self.0.queries.send_modify(|questions| {
             questions.asked.insert(question.clone());
             questions.over_tcp += usize::from(info.protocol == Protocol::Tcp);
+            questions.with_ad += usize::from(info.metadata.authentic_data);
         });
         self.0.wait_for_release(&asked, &question).await;
         let mut sections = self.0.answer(&asked, kind);
@@ -251,9 +258,8 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
-        let is_signed = |record: &Record| self.0.has_fault(&record.name, "SIGNED");
-        metadata.authentic_data =
-            request.metadata.authentic_data && !sections.answers.is_empty() && sections.answers.iter().all(is_signed);
+        metadata.authentic_data = self.0.has_fault(&asked, "SIGNED");
+        metadata.truncation = self.0.has_fault(&asked, "CUT");
         let none: [Record; 0] = [];
         let edns = Edns::new();
         let response = MessageResponseBuilder::new(&request.queries, is_bad_version.then_some(&edns)).build(
@@ -268,24 +274,25 @@ impl RequestHandler for ZoneHandler {
 }
 
 fn name(text: &str) -> Name {
-    let mut name = Name::from_ascii(text).unwrap();
-    name.set_fqdn(true);
-    name
+    let labels = text.split('.').filter(|label| !label.is_empty());
+    Name::from_labels(labels.map(str::as_bytes)).unwrap()
 }
 
 fn rdata(fields: &[&str]) -> RData {
-    match *fields {
+    match fields {
         ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
-        ["TXT", ref words @ ..] => RData::TXT(TXT::new(vec![words.join(" ")])),
+        ["CNAME", target] => RData::CNAME(CNAME(name(target))),
+        ["PTR", target] => RData::PTR(PTR(name(target))),
+        ["TXT", words @ ..] => {
+            RData::TXT(TXT::from_bytes(words.iter().flat_map(|word| word.as_bytes().chunks(255)).collect()))
+        }
         ["TLSA", usage, selector, matching, data] => {
             let number = |text: &str| text.parse::<u8>().unwrap();
-            let octets = (0..data.len() / 2).map(|at| u8::from_str_radix(&data[2 * at..2 * at + 2], 16).unwrap());
             let (usage, selector, matching) = (number(usage), number(selector), number(matching));
-            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), octets.collect()))
+            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), data.as_bytes().into()))
         }
-        ["CNAME", target] => RData::CNAME(CNAME(name(target))),
-        _ => panic!("not record data: {fields:?}"),
+        other => panic!("not record data: {other:?}"),
     }
 }
