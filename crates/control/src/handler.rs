@@ -378,6 +378,7 @@ impl ControlHandler {
             retrieval: self.parts.retrieval.stats(),
             queues: self.with_queues(|queues| QueueMetrics::read(queues))?,
             outcomes: self.shared.outcome_counters.by_outcome(),
+            relayed_by_proof: self.shared.outcome_counters.relayed_by_proof(),
             notices_dropped: self.shared.outcome_counters.notices_dropped(),
             refusals: ResourceRefusal::ALL
                 .map(|refusal| (refusal.name(), self.parts.intake.refusals.count_of(refusal)))

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use credentials::CredentialStats;
 use load::LoadReport;
+use mail::TlsProof;
 use queue::Queues;
 use retrieval::RetrievalStats;
 use sender_auth::VerdictCounters;
@@ -106,6 +107,8 @@ pub(crate) struct MetricsSnapshot {
     pub queues: QueueMetrics,
     /// Recipients by outcome.
     pub outcomes: [(&'static str, u64); 4],
+    /// Recipients relayed, by how the connection was protected.
+    pub relayed_by_proof: [(TlsProof, u64); TlsProof::ALL.len()],
     /// Notices not sent, by `bounce.per_sender`.
     pub notices_dropped: u64,
     /// Refused clients, by the resource that was short.
@@ -143,6 +146,9 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_next_hops(&snapshot.queues, &mut out);
     out.family("mailrace_outcomes_total", "Recipients by outcome of an attempt", "counter");
     snapshot.outcomes.iter().for_each(|(outcome, count)| out.sample(&[("outcome", outcome)], count));
+    let help = "Recipients relayed to other hosts, by how the connection was protected";
+    out.family("mailrace_relayed_total", help, "counter");
+    snapshot.relayed_by_proof.iter().for_each(|(proof, count)| out.sample(&[("tls", proof.as_str())], count));
     let help = "Notices not sent: too many to one sender for mail from untrusted clients";
     out.counter("mailrace_notices_dropped_total", help, snapshot.notices_dropped);
     out.family("mailrace_refusals_total", "Clients refused, by the resource that was short", "counter");
@@ -327,6 +333,7 @@ mod tests {
             },
             queues: QueueMetrics::read(&queues),
             outcomes: OutcomeCounters::default().by_outcome(),
+            relayed_by_proof: OutcomeCounters::default().relayed_by_proof(),
             notices_dropped: 4,
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use mail::{Histogram, HistogramRecorder};
+use mail::{Histogram, HistogramRecorder, TlsProof};
 use queue::RecipientVerdict;
 
 /// Counts the durable outcomes of recipients.
@@ -12,6 +12,8 @@ pub struct OutcomeCounters {
     relayed: AtomicU64,
     deferred: AtomicU64,
     failed: AtomicU64,
+    /// Relayed recipients, in the order of [`TlsProof::ALL`].
+    relayed_by_proof: [AtomicU64; TlsProof::ALL.len()],
     notices_dropped: AtomicU64,
     maildir_batches: HistogramRecorder,
 }
@@ -27,6 +29,22 @@ impl OutcomeCounters {
             RecipientVerdict::Held | RecipientVerdict::Removed => return,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// Counts recipients that were relayed over a connection with this protection.
+    pub(crate) fn count_relayed(&self, proof: TlsProof, recipients: usize) {
+        let counters = TlsProof::ALL.iter().zip(&self.relayed_by_proof);
+        let counter = counters.filter(|(other, _)| **other == proof).map(|(_, counter)| counter);
+        counter.for_each(|counter| drop(counter.fetch_add(recipients as u64, Relaxed)));
+    }
+
+    /// How many recipients were relayed, by how the connection was protected.
+    pub fn relayed_by_proof(&self) -> [(TlsProof, u64); TlsProof::ALL.len()] {
+        let mut counts = TlsProof::ALL.map(|proof| (proof, 0));
+        for ((_, count), counter) in counts.iter_mut().zip(&self.relayed_by_proof) {
+            *count = counter.load(Relaxed);
+        }
+        counts
     }
 
     /// Counts a notice that is not sent because its possibly forged sender has had too many.
@@ -77,6 +95,9 @@ mod tests {
             .iter()
             .chain(&[RecipientVerdict::Held, RecipientVerdict::Removed])
             .for_each(|verdict| attempts.count_outcome(verdict));
+        attempts.count_relayed(TlsProof::Dane, 2);
+        let by_proof = attempts.relayed_by_proof().map(|(proof, count)| (proof.as_str(), count));
+        assert_eq!(by_proof, [("clear", 0), ("encrypted", 0), ("verified", 0), ("mta-sts", 0), ("dane", 2)]);
         assert_eq!(attempts.by_outcome(), [("delivered", 1), ("relayed", 1), ("deferred", 2), ("failed", 1)]);
     }
 }

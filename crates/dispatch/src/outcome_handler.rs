@@ -65,6 +65,11 @@ impl OutcomeHandler {
     pub(super) fn log_recorded(&self, attempt_outcome: &AttemptOutcome, now: Timestamp) {
         if !is_release(attempt_outcome) {
             attempt_outcome.verdicts.iter().for_each(|verdict| self.outcome_counters.count_outcome(verdict));
+            if let Some(proof) = attempt_outcome.proof {
+                let is_relayed = |verdict: &&RecipientVerdict| matches!(verdict, RecipientVerdict::Relayed { .. });
+                let relayed = attempt_outcome.verdicts.iter().filter(is_relayed).count();
+                self.outcome_counters.count_relayed(proof, relayed);
+            }
         }
         if let Some(submitted) = &attempt_outcome.submitted_notice {
             self.log.write(submitted.received_event(&self.hostname));

@@ -146,6 +146,10 @@ pub enum TlsProof {
 }
 
 impl TlsProof {
+    /// All of them, from nothing to the strictest.
+    pub const ALL: [TlsProof; 5] =
+        [TlsProof::Clear, TlsProof::Encrypted, TlsProof::Verified, TlsProof::MtaSts, TlsProof::Dane];
+
     /// The word in the log.
     pub fn as_str(self) -> &'static str {
         match self {

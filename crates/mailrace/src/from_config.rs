@@ -276,9 +276,12 @@ fn smtp_transport_config(
 }
 
 /// The MTA-STS policies, if any transport asks for them: those in use, or those in their folder.
-pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>) -> Option<Arc<PolicyCache>> {
+pub fn sts_policies(config: &Config, before: Option<&Arc<PolicyCache>>, log: &Arc<Log>) -> Option<Arc<PolicyCache>> {
     let is_wanted = config.transports.iter().filter_map(smtp_of).any(|smtp| smtp.tls.mta_sts);
-    let new = || Arc::new(PolicyCache::new(&config.data_dir.join("mta-sts"), FetchConfig::default()));
+    let new = || {
+        let problems = Arc::new(throttled_log(log.clone()));
+        Arc::new(PolicyCache::new(&config.data_dir.join("mta-sts"), FetchConfig::default(), problems))
+    };
     is_wanted.then(|| before.cloned().unwrap_or_else(new))
 }
 

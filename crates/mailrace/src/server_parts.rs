@@ -118,7 +118,7 @@ impl ServerParts {
         let directory = Arc::new(from_config::recipient_directory(config, &tables));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
-        let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies));
+        let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies), log);
         let router = from_config::routing_config(config, sts_policies.as_ref());
         let signing = SigningParts::build(config, &tables, before.map(|before| before.signing))?;
         let notice_signer = signing.notice_signer(config, Arc::new(from_config::throttled_log(log.clone())));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dns::{DnsAnswer, QueryType, Resolver};
+use mail::OperatorLog;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -33,6 +34,8 @@ use crate::store::{POLICIES_MAX, PolicyStore};
 const FETCHES_MAX: usize = 64;
 /// How long mail waits for its turn to fetch a policy; then the fetch counts as failed.
 const TURN_TIME_MAX: Duration = Duration::from_secs(10);
+/// The length of a reason that is kept.
+const REASON_OCTETS_MAX: usize = 400;
 /// How long a failed fetch is not repeated (RFC 8461 section 3.3: five minutes).
 const FAILURE_TIME: Duration = Duration::from_secs(300);
 /// What is known of the policy of a domain.
@@ -56,6 +59,7 @@ pub struct PolicyCache {
     /// The domains whose policies are being fetched.
     turns: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<()>>>>,
     permits: Semaphore,
+    log: Arc<dyn OperatorLog>,
 }
 
 impl fmt::Debug for PolicyCache {
@@ -86,8 +90,9 @@ impl StsLookup {
 }
 
 impl PolicyCache {
-    /// Keeps policies in this folder, which need not exist.
-    pub fn new(folder: &Path, config: FetchConfig) -> Self {
+    /// Keeps policies in this folder, which need not exist. Policies that cannot be fetched go to the
+    /// log.
+    pub fn new(folder: &Path, config: FetchConfig, log: Arc<dyn OperatorLog>) -> Self {
         PolicyCache {
             fetcher: PolicyFetcher::new(config),
             store: PolicyStore::new(folder),
@@ -95,6 +100,7 @@ impl PolicyCache {
             failures: Cache::builder().max_capacity(POLICIES_MAX as u64).time_to_live(FAILURE_TIME).build(),
             turns: Mutex::default(),
             permits: Semaphore::new(FETCHES_MAX),
+            log,
         }
     }
 
@@ -183,7 +189,8 @@ impl PolicyCache {
                 Ok(self.keep(domain, CachedPolicy { id: id.into(), fetched_at: SystemTime::now(), policy }).await)
             }
             Err(error) => {
-                let why: Box<str> = error.to_string().into();
+                let why = shortened(error.to_string());
+                self.log.log_line(format_args!("cannot fetch the MTA-STS policy of {domain}: {why}"));
                 self.failures.insert(domain.into(), why.clone());
                 Err(why)
             }
@@ -198,6 +205,12 @@ impl PolicyCache {
         drop(spawn_blocking(move || store.save(&name, &stored)).await);
         policy
     }
+}
+
+/// A reason that is kept: a hostile host has certificates with thousands of names.
+fn shortened(mut why: String) -> Box<str> {
+    why.truncate(why.floor_char_boundary(REASON_OCTETS_MAX));
+    why.into()
 }
 
 /// The id of the policy that the domain announces, and when that expires.

@@ -10,11 +10,12 @@ mod test_server;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dns::{QueryConfig, Resolver, ResolverConfig};
+use mail::OperatorLog;
 use mta_sts::{FetchConfig, PolicyCache, PolicyMode, StsLookup};
 use net::TrustedRoots;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -39,6 +40,17 @@ struct Setting {
     port: u16,
     zone: TestNameServer,
     resolver: Arc<Resolver>,
+    log: Lines,
+}
+
+/// The lines of the log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl OperatorLog for Lines {
+    fn log_line(&self, line: std::fmt::Arguments<'_>) {
+        self.0.lock().unwrap().push(line.to_string());
+    }
 }
 
 impl Setting {
@@ -73,7 +85,7 @@ impl Setting {
         });
         let zone = TestNameServer::serve(ZONE).await;
         let resolver = Arc::new(resolver(&zone));
-        Setting { folder, requests, port, zone, resolver }
+        Setting { folder, requests, port, zone, resolver, log: Lines::default() }
     }
 
     /// The policy host sends this to each request, and closes the connection.
@@ -89,7 +101,7 @@ impl Setting {
     fn cache_with(&self, time_max: Duration) -> Arc<PolicyCache> {
         let roots = TrustedRoots::in_file(&self.folder.path().join("ca.pem"));
         let config = FetchConfig { roots, port: self.port, time_max };
-        Arc::new(PolicyCache::new(&self.policies(), config))
+        Arc::new(PolicyCache::new(&self.policies(), config, Arc::new(self.log.clone())))
     }
 
     fn policies(&self) -> std::path::PathBuf {
@@ -216,6 +228,11 @@ async fn replies_that_are_not_a_policy_count_as_none_and_are_not_asked_for_again
             assert!(found.policy.is_none() && problem.contains(why), "{problem} instead of {why}");
         }
         assert_eq!(setting.requests(), 1, "{why}");
+        let lines = setting.log.0.lock().unwrap().clone();
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("cannot fetch the MTA-STS policy of d.example: "),
+            "{lines:?}"
+        );
         assert!(!setting.policies().exists());
     }
 }

@@ -22,6 +22,10 @@ use crate::certificate_chain::PROVIDER;
 use crate::server_verifier::ServerVerifier;
 use crate::trusted_roots::{TrustedRoots, TrustedRootsError};
 
+/// The longest text of an error. rustls lists all names of a certificate, of which a hostile server
+/// has thousands.
+const ERROR_OCTETS_MAX: usize = 400;
+
 /// A TLS connection to a server.
 pub(crate) type ClientTlsStream = TlsStream<TcpStream>;
 
@@ -74,6 +78,16 @@ impl TlsClient {
     /// certificate (SNI).
     pub(crate) async fn handshake(&self, stream: TcpStream, name: &str) -> io::Result<ClientTlsStream> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        self.0.connect(name, stream).await
+        self.0.connect(name, stream).await.map_err(shorten)
     }
+}
+
+/// Cuts the text of an error that is too long to be kept with each message.
+fn shorten(error: io::Error) -> io::Error {
+    let mut text = error.to_string();
+    if text.len() <= ERROR_OCTETS_MAX {
+        return error;
+    }
+    text.truncate(text.floor_char_boundary(ERROR_OCTETS_MAX));
+    io::Error::new(error.kind(), text + "...")
 }

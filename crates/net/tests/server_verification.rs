@@ -135,6 +135,18 @@ async fn a_trusted_authority_and_one_of_the_names_are_needed() {
     }
 }
 
+/// The error goes into the queue with each message.
+#[tokio::test]
+async fn a_certificate_with_many_names_has_a_short_error() {
+    let folder = TempDir::new().unwrap();
+    let root = authority("root");
+    let roots = roots(&folder, &[&root]);
+    let names: Vec<String> = (0..1000).map(|number| format!("host{number}.example")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let refused = refusal(&verified(&roots, &[HOST]), &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
+    assert!(refused.contains("not valid for name") && refused.len() < 500, "{refused}");
+}
+
 #[tokio::test]
 async fn an_address_can_be_a_name_and_no_name_matches_nothing() {
     let folder = TempDir::new().unwrap();
@@ -252,6 +264,16 @@ async fn dane_ta_is_an_authority_in_the_chain_that_vouches_for_a_name() {
         let refused = refusal(&client, &presented, HOST).await;
         assert!(refused.as_ref().is_some_and(|why| why.contains(error)), "{refused:?} instead of {error}");
     }
+}
+
+/// An authority is above the server, so a certificate that signed itself is none.
+#[tokio::test]
+async fn dane_ta_is_not_the_certificate_of_the_server() {
+    let own = issue(&[HOST], &[], |_| {});
+    let client =
+        dane(vec![record(2, 0, 1, &Sha256::digest(&own.chain[0])), record(2, 1, 1, &Sha256::digest(public_key(&own)))]);
+    let refused = refusal(&client, &own, HOST).await;
+    assert!(refused.as_ref().is_some_and(|why| why.contains("matches no TLSA record")), "{refused:?}");
 }
 
 /// A chain may contain any certificate, but the authority must have signed.

@@ -211,7 +211,7 @@ impl Conversion<'_> {
         self.draft.set("[transport.smtp]", "tls", quoted(tls), name);
         if level == "verify" {
             // The names of MX hosts count, as the DNS has them.
-            self.draft.set("[transport.smtp]", "tls_names", quoted_list(["*"].into_iter()), name);
+            self.draft.set("[transport.smtp]", "tls_names", quoted_list(["*"]), name);
         }
         let authorities = "smtp_tls_CAfile";
         if let Some(file) = self.values.explicit_value(authorities).filter(|file| tls == "verified" && !file.is_empty())

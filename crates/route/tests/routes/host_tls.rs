@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::test_server::TestNameServer;
 use dns::{QueryConfig, ResolverConfig};
+use mail::OperatorLog;
 use mta_sts::{FetchConfig, PolicyCache};
 use route::{Config, RouteAnswer, RouteRule, Router, TlsDemand, TlsOptions};
 use tempfile::TempDir;
@@ -16,8 +17,8 @@ const SIGNED: &str = "d.example ! SIGNED
     d.example 300 MX 10 mx.d.example
     mx.d.example ! SIGNED
     mx.d.example 300 A 192.0.2.1\n";
-/// A digest of the right length.
-const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+/// A digest of the right length; the test server takes it as text.
+const DIGEST: &str = "0123456789abcdef0123456789abcdef";
 
 /// A route to a domain in a test zone, as the hosts with what they must prove, and the notes.
 struct Case {
@@ -180,13 +181,19 @@ async fn a_verified_transport_demands_names_that_nobody_can_forge() {
     assert_eq!(verified.route("", "[192.0.2.7]").await, "192.0.2.7: verified, certificate for 192.0.2.7;");
 }
 
+struct NoLog;
+
+impl OperatorLog for NoLog {
+    fn log_line(&self, _: std::fmt::Arguments<'_>) {}
+}
+
 /// Policies that were fetched before, in a folder.
 fn policies(folder: &TempDir, domain: &str, mode: &str, mx: &str) -> Arc<PolicyCache> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let text = format!("id: 1\nfetched: {now}\nversion: STSv1\nmode: {mode}\nmx: {mx}\nmax_age: 86400\n");
     std::fs::write(folder.path().join(domain), text).unwrap();
     // The test zones have no policy hosts, so nothing is fetched.
-    Arc::new(PolicyCache::new(folder.path(), FetchConfig::default()))
+    Arc::new(PolicyCache::new(folder.path(), FetchConfig::default(), Arc::new(NoLog)))
 }
 
 const STS: &str = "_mta-sts.d.example 300 TXT v=STSv1; id=1;

@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod dns_queries;
-mod record_types;
+
 mod host_tls;
+mod record_types;
 mod routing;
 mod test_server;

@@ -285,7 +285,7 @@ fn name(text: &str) -> Name {
 }
 
 fn rdata(fields: &[&str]) -> RData {
-    match *fields {
+    match fields {
         ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
