@@ -31,8 +31,8 @@ async fn texts_names_and_certificates_are_read() {
         1.2.0.192.in-addr.arpa 300 PTR MX.Example.ORG
         1.2.0.192.in-addr.arpa 300 PTR .
         1.2.0.192.in-addr.arpa 300 PTR 192.0.2.1
-        _25._tcp.mx.example.org 300 TLSA 3 1 1 646967657374
-        _25._tcp.mx.example.org 300 TLSA 255 7 9 6f74686572";
+        _25._tcp.mx.example.org 300 TLSA 3 1 1 digest
+        _25._tcp.mx.example.org 300 TLSA 255 7 9 other";
     let (resolver, _zone) = resolver(lines, false).await;
     for name in ["example.org", "alias.example.org"] {
         let expected = texts(["v=spf1-all", "other"]);

@@ -1,6 +1,6 @@
 //! A name server for tests, with a zone in text form and configurable faults.
 //!
-//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is hexadecimal) and TXT
+//! A line is `name ttl type data`, for MX, A, AAAA, CNAME, PTR, TLSA (the data is text) and TXT
 //! (words are strings, and long ones several), or `name ! fault`. A name without lines does not exist,
 //! unless another name ends in it. Aliases are followed within the zone, as a
 //! resolver does. Negative answers have a SOA with a TTL of [`NEGATIVE_TTL`] seconds.
@@ -294,9 +294,8 @@ fn rdata(fields: &[&str]) -> RData {
         }
         ["TLSA", usage, selector, matching, data] => {
             let number = |text: &str| text.parse::<u8>().unwrap();
-            let octets = (0..data.len() / 2).map(|at| u8::from_str_radix(&data[2 * at..2 * at + 2], 16).unwrap());
             let (usage, selector, matching) = (number(usage), number(selector), number(matching));
-            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), octets.collect()))
+            RData::TLSA(TLSA::new(usage.into(), selector.into(), matching.into(), data.as_bytes().into()))
         }
         ["CNAME", target] => RData::CNAME(CNAME(name(target))),
         ["PTR", target] => RData::PTR(PTR(name(target))),
