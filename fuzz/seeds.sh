@@ -83,9 +83,6 @@ printf 'a LOGIN {1}\r\nn x\r\nb AUTHENTICATE PLAIN\r\nAGJvYgBzZWNyZXQ=\r\nc STAR
 printf '* OK [CAPABILITY SASL-IR] x\r\n* CAPABILITY X\r\nI OK\r\n+ \r\nL OK [CAPABILITY Y] in\r\n* 1 EXISTS\r\n\x08' \
     >corpus/backend_login/imap
 printf '+OK x\r\n+OK\r\n-ERR [IN-USE] x\r\n\x03' >corpus/backend_login/pop3
-mkdir -p corpus/canonical
-printf 'From: "a, (b)" (c (d)) <e@f.example>\r\nB : Y\t\r\n\tZ  \r\n\r\n C \r\nD \t E\r\n\r\n \r\n\x03' >corpus/canonical/message
-printf 'From: a@b.example, c@d.example\r\n\r\n\r\n \t\r\n\x01' >corpus/canonical/list
 mkdir -p corpus/seven_bit
 printf 'Content-Type: multipart/mixed; boundary="a b"\r\n\r\nx\r\n--a b\r\nContent-Type: text/x\r\n\r\n\xe4\r\n--a b--\r\n\x04' >corpus/seven_bit/multipart
 printf 'Content-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nA: b\r\n\r\n\xe4\r\n\x09' >corpus/seven_bit/message
