@@ -100,3 +100,11 @@ printf ' list: ann@a.example, "b c"@b.example;' >corpus/dmarc_record/group
 printf 'Authentication-Results: (x) 1 mx.example.org;\r\n dkim=pass\r\nFrom: x\r\n' >corpus/authentication_results/forged
 printf 'Authentication-Results: other.example; spf=fail\r\n' >corpus/authentication_results/other
 printf 'a"; dkim=pass (\\\r\n' >corpus/authentication_results/value
+mkdir -p corpus/spf_record corpus/spf_macros corpus/dns_answer
+printf 'a mx/24//64 include:b.example exists:%%{ir}.%%{l1r+-}.x.example redirect=b.example\nptr:%%{p} exp=why.%%{d2} -all\nno %%{i} %%{C}' \
+    >corpus/spf_record/terms
+printf 'ip4:192.0.2.0/24 ip6:2001:db8::/32 ~all\n-all\n' >corpus/spf_record/networks
+printf '%%{ir}.%%{v}._spf.%%{d2}\nbob+tag\nhelo.example' >corpus/spf_macros/rfc
+printf '%%{L2r+-}%%%%%%_%%-%%{h}.%%{S}.x\na+b-c\n[192.0.2.1]' >corpus/spf_macros/odd
+printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x10\0\1\xc0\x0c\0\x10\0\1\0\0\1\0\0\x06\2ab\2cd' >corpus/dns_answer/text
+printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x34\0\1\xc0\x0c\0\x34\0\1\0\0\1\0\0\x05\3\1\1ab' >corpus/dns_answer/tlsa

@@ -238,6 +238,43 @@ class Strict(SenderAuthCase):
         self.assertIn("X-Authentication-Warning: dmarc=fail\n", stored)
 
 
+class Rules(SenderAuthCase):
+    MODES = {
+        "spf": "observe",
+        "dmarc": "observe",
+        "more": """
+[[access]]
+name = "friend"
+senders = ["friend@strict.test"]
+action = "accept"
+
+[[access]]
+name = "signed"
+dkim_domains = ["good.test"]
+action = "accept"
+
+[[access]]
+name = "no spf"
+spf = ["fail", "softfail"]
+dkim = ["none", "fail"]
+action = "refuse"
+reply = "550 5.7.1 neither SPF nor DKIM"
+""",
+    }
+
+    def test_access_rules_ask_for_verdicts(self):
+        reply = self.send(message("ann@strict.test"), sender="ann@strict.test", source=FAILED)
+        self.assertEqual(repr(reply), "550 5.7.1 neither SPF nor DKIM")
+        self.assertEqual(mail_events(self.server, "refused")[-1].fields["rule"], "no spf")
+        signed = dkimpy(message("ann@good.test"), "dkim", "rsa", "good.test", self.keys.rsa, "rsa-sha256")
+        self.assertEqual(self.send(signed, sender="ann@strict.test", source=FAILED).code, 250)
+        self.assertEqual(metrics(self.server)['mailrace_access_rules_total{rule="signed"}'], 1)
+        # A rule that has accepted before ends these too.
+        reply = self.send(message("ann@strict.test"), sender="friend@strict.test", source=FAILED)
+        self.assertEqual(reply.code, 250)
+        self.assertEqual(self.send(message("ann@good.test")).code, 250)
+
+
 class Reloaded(SenderAuthCase):
     def test_a_reload_turns_checks_off_and_on(self):
         text = self.server.config.read_text()

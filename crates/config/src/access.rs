@@ -9,6 +9,7 @@ use filter::Stage;
 use filter::access::RuleAction;
 use mail::{Address, Network};
 use route::DomainPattern;
+use sender_auth::Method;
 
 /// An access rule. Empty lists are no conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,10 @@ pub struct AccessRule {
     pub recipients_in: Option<Box<str>>,
     /// The client's address is on this DNS list.
     pub dnsbl: Option<DnsblZone>,
+    /// These methods have one of these results.
+    pub verdicts: Vec<(Method, Box<[&'static str]>)>,
+    /// A domain that matches one of these has signed the message.
+    pub dkim_domains: Vec<DomainPattern>,
     /// The action. If the table decides, the rule has exactly one table.
     pub action: RuleAction,
 }

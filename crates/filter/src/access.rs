@@ -11,6 +11,9 @@
 //! | refuse, defer | the client gets the reply | evaluated again if the client tries again |
 //! | hold | evaluation continues | the message, if accepted, is held |
 //!
+//! Rules about verdicts on the sender belong to the end of the message, and are evaluated after
+//! verification ([`VerdictRules`]); all others before it.
+//!
 //! An accepted client may still not relay; that is decided elsewhere. Authenticated users skip
 //! rules that are not meant for them: they send from any address, and are not responsible for what
 //! other clients send from it.
@@ -40,7 +43,8 @@ use mail::{Address, Networks, OperatorLog, Reply};
 use crate::check::SessionInfo;
 use crate::stage::Stage;
 
-pub use check::AccessCheck;
+pub(crate) use check::ACCESS_METHOD;
+pub use check::{AccessCheck, VerdictRules};
 use conditions::ConditionResult;
 pub use explain::RuleExplanation;
 pub use untagged::UntaggedAddresses;
@@ -56,6 +60,8 @@ pub enum RuleSubject {
     Sender,
     /// The forward-path.
     Recipient,
+    /// What verification found.
+    Verdict,
 }
 
 impl RuleSubject {
@@ -66,6 +72,7 @@ impl RuleSubject {
             RuleSubject::Helo => Stage::Helo,
             RuleSubject::Sender => Stage::Mail,
             RuleSubject::Recipient => Stage::Rcpt,
+            RuleSubject::Verdict => Stage::Message,
         }
     }
 }
@@ -74,6 +81,8 @@ impl RuleSubject {
 pub type HeloNameMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// Whether the configuration contains this sender; None is the null sender.
 pub type SenderMatcher = Arc<dyn Fn(Option<&Address>) -> bool + Send + Sync>;
+/// Whether the configuration contains this domain, which is in lower case.
+pub type DomainMatcher = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// Whether the configuration contains this recipient.
 pub type RecipientMatcher = Arc<dyn Fn(&Address) -> bool + Send + Sync>;
 
@@ -99,6 +108,15 @@ pub enum ConditionMatcher {
     Table(RuleSubject, Arc<dyn Table>),
     /// The client's address is in a DNS list.
     Dnsbl(DnsblCheck),
+    /// A method of verification has one of these results.
+    Verdict {
+        /// For example `dmarc`.
+        method: &'static str,
+        /// For example `fail`.
+        results: Box<[&'static str]>,
+    },
+    /// A domain has signed the message, and the signature is valid.
+    SignedBy(DomainMatcher),
 }
 
 impl ConditionMatcher {
@@ -110,6 +128,7 @@ impl ConditionMatcher {
             ConditionMatcher::Sender(_) => RuleSubject::Sender,
             ConditionMatcher::Recipient(_) => RuleSubject::Recipient,
             ConditionMatcher::Table(subject, _) => *subject,
+            ConditionMatcher::Verdict { .. } | ConditionMatcher::SignedBy(_) => RuleSubject::Verdict,
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use mail::Reply;
 
+use crate::access::ACCESS_METHOD;
 use crate::check::{Check, CheckFactory, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo, Verdict};
 use crate::edit::Edit;
 use crate::stage::{Stage, Stages};
@@ -204,11 +205,15 @@ impl SessionChecks {
         Disposition { discarded_by: sum.discarded_by.or(without_recipients), ..sum }
     }
 
-    /// What was found so far, as `spf=pass dkim=none`; None: nothing.
+    /// What was found so far about the sender, each once: `spf=pass dkim=none`. None: nothing.
     pub fn findings_text(&self) -> Option<Box<str>> {
         let said = [&self.connection, &self.helo, &self.transaction];
         let findings = said.into_iter().flat_map(|effects| &effects.findings);
-        let words: Vec<String> = findings.map(|finding| format!("{}={}", finding.method, finding.result)).collect();
+        let mut words: Vec<String> = findings
+            .filter(|finding| finding.method != ACCESS_METHOD)
+            .map(|finding| format!("{}={}", finding.method, finding.result))
+            .collect();
+        words.dedup();
         (!words.is_empty()).then(|| words.join(" ").into())
     }
 

@@ -23,6 +23,8 @@ pub enum CheckOrder {
     AccessRules,
     /// Verification of the bytes as they were received.
     Verification,
+    /// Access rules about what verification found.
+    VerdictRules,
     /// Programs that speak the milter or a policy protocol.
     ExternalFilters,
     /// Rules for content, and rewriting.
@@ -207,6 +209,8 @@ pub struct Finding {
     pub method: &'static str,
     /// The result, for example `pass`.
     pub result: &'static str,
+    /// The domain that the method has confirmed, in lower case, if it names one.
+    pub domain: Option<Box<str>>,
 }
 
 impl From<Decision> for Verdict {

@@ -257,7 +257,8 @@ async fn a_discarded_message_is_not_checked_further() {
 
 #[tokio::test]
 async fn later_checks_know_what_earlier_ones_found() {
-    let found = |result| Verdict { findings: vec![Finding { method: "spf", result }], ..Verdict::default() };
+    let found =
+        |result| Verdict { findings: vec![Finding { method: "spf", result, domain: None }], ..Verdict::default() };
     let (mut checks, calls) = Chain::default()
         .with("a", CheckOrder::Verification, Stage::Mail, found("-fail"))
         .with("b", CheckOrder::ContentRules, Stage::Data, Decision::Continue)

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
@@ -400,7 +399,6 @@ pub fn control_parts(
     intake: Arc<IntakeContext>,
     retrieval: &RetrievalParts,
     access_rules: Option<Arc<AccessRules>>,
-    sender_auth: Option<&SenderAuth>,
     tables: &OpenTables,
     lists: &DnsblLists,
 ) -> ControlParts {
@@ -413,7 +411,7 @@ pub fn control_parts(
         intake,
         retrieval: retrieval.monitor(),
         access_rules,
-        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
+        sender_auth: None,
         tables,
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use filter::access::{AccessCheck, AccessRules};
+use filter::access::{AccessCheck, AccessRules, VerdictRules};
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -106,9 +106,10 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
 
 /// The checks of sessions.
 fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn OperatorLog>) -> CheckChain {
-    let access = policy.access_rules.iter().map(|rules| {
+    let access = policy.access_rules.iter().flat_map(|rules| {
         let (rules, directory) = (rules.clone(), policy.directory.clone());
-        Arc::new(AccessCheck { rules, directory, log: log.clone() }) as Arc<dyn CheckFactory>
+        let check = Arc::new(AccessCheck { rules, directory, log: log.clone() });
+        [check.clone() as Arc<dyn CheckFactory>, Arc::new(VerdictRules(check))]
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);

@@ -281,11 +281,12 @@ impl RunningServer {
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
-        let (rules, senders) = (access_rules.clone(), sender_auth.as_deref());
-        let parts =
-            from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, &lists);
+        let rules = access_rules.clone();
+        let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
+        let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
         let signatures = signing.counters_if_signing();
-        self.control_server.set_handler(ControlHandler::new(ControlParts { chosen, signatures, ..parts }, context));
+        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..parts };
+        self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));
         }

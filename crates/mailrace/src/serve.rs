@@ -261,11 +261,13 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let gauges = monitor.start(config.load.every)?;
     let control_context =
         SharedControlState { scheduler, log: log.clone(), outcome_counters, reload_sender, stopping: Arc::default() };
-    let (rules, senders, lists) = (access_rules.clone(), sender_auth.as_deref(), &dnsbl_lists);
+    let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
-        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, senders, &tables, lists);
+        from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let socket = &config.admin.socket;
-    let control_parts = ControlParts { chosen, signatures: signing.counters_if_signing(), ..control_parts };
+    let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
+    let control_parts =
+        ControlParts { chosen, sender_auth: verdicts, signatures: signing.counters_if_signing(), ..control_parts };
     let control_server = ControlServer::start(socket, ControlHandler::new(control_parts, control_context.clone()))
         .with_context(|| format!("the control socket {}", socket.display()))?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
@@ -306,6 +308,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     })
 }
 
+/// Takes the mail of local programs.
 fn start_drop_scanner(
     config: &Config,
     intake: &Arc<IntakeContext>,

@@ -53,3 +53,63 @@ pub fn authentication_results(bytes: &[u8]) {
     assert!(claims_id(value.as_bytes(), "mx.example.org"), "our own field is not recognised");
     assert!(filter::Field::new("Authentication-Results", &value).is_ok(), "not a field");
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    /// Text that resembles what the parsers expect, so that they get far.
+    fn resembling() -> impl Strategy<Value = Vec<u8>> {
+        let words = prop::sample::select(vec![
+            "DKIM-Signature: ",
+            "ARC-Seal: ",
+            "ARC-Message-Signature: ",
+            "ARC-Authentication-Results: ",
+            "Authentication-Results: ",
+            "From: ",
+            "v=1;",
+            "v=DKIM1;",
+            "v=DMARC1;",
+            "i=1;",
+            "a=rsa-sha256;",
+            "cv=none;",
+            "d=a.example;",
+            "s=s;",
+            "h=from:to;",
+            "bh=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=;",
+            "b=eA==;",
+            "p=reject;",
+            "p=MEgCQQ==;",
+            "mx.example.org",
+            "ann@a.example",
+            "<",
+            ">",
+            "(",
+            ")",
+            "\"",
+            "\\",
+            ",",
+            ";",
+            "\r\n",
+            "\r\n ",
+            "\0",
+            "\u{fc}",
+        ]);
+        let piece = prop_oneof![
+            8 => words.prop_map(|word| word.as_bytes().to_vec()),
+            1 => prop::collection::vec(any::<u8>(), 0..4),
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_makes_a_parser_panic(bytes in resembling()) {
+            super::dkim_signature(&bytes);
+            super::dkim_key(&bytes);
+            super::arc_set(&bytes);
+            super::dmarc_record(&bytes);
+            super::authentication_results(&bytes);
+        }
+    }
+}

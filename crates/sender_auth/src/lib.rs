@@ -3,7 +3,8 @@
 //! [`spf`] checks whether a domain lets a client send its mail (RFC 7208); [`iprev`] whether the
 //! reverse name of a client leads back to it (RFC 8601 section 3); [`dkim`] which domains signed a
 //! message (RFC 6376), [`arc`] who passed it on (RFC 8617), and [`dmarc`] whether all that confirms the
-//! domain in From (RFC 9989). [`SenderAuth`] does it for incoming mail, as a check of `filter`;
+//! domain in From (RFC 9989). [`srs`] makes senders of forwarded mail that pass SPF, and finds the real
+//! ones again. [`SenderAuth`] checks incoming mail, as a check of `filter`;
 //! [`signing`] signs mail that goes out.
 //!
 //! All questions to the DNS go through [`DnsLookup`], so that tests answer them from a map. An answer
@@ -32,6 +33,7 @@ mod settings;
 mod signatures;
 pub mod signing;
 pub mod spf;
+pub mod srs;
 mod tag_list;
 mod verdicts;
 

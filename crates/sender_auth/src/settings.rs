@@ -34,6 +34,17 @@ impl Method {
             Method::Iprev => "iprev",
         }
     }
+
+    /// The words that it can say.
+    pub fn results(self) -> &'static [&'static str] {
+        match self {
+            Method::Spf => &["none", "neutral", "pass", "fail", "softfail", "temperror", "permerror"],
+            Method::Dkim => &["none", "pass", "fail", "policy", "neutral", "temperror", "permerror"],
+            Method::Dmarc => &["none", "pass", "fail", "temperror", "permerror"],
+            Method::Arc => &["none", "pass", "fail", "temperror"],
+            Method::Iprev => &["pass", "fail", "temperror", "permerror"],
+        }
+    }
 }
 
 /// Whether a method is used.

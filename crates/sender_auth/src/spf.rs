@@ -9,9 +9,9 @@ mod macros;
 mod record;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use mail::Address;
+use mail::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
 use crate::DnsLookup;
@@ -106,7 +106,7 @@ async fn check(
         validated_name: "",
         helo: helo.as_deref().unwrap_or(client.helo),
         hostname: client.hostname,
-        unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        unix_seconds: Timestamp::from(SystemTime::now()).seconds(),
     };
     let (mut evaluation, deadline) = (Evaluation::new(dns, values), Instant::now() + time_max);
     let (result, source) = match timeout_at(deadline, evaluation.check_host(&domain)).await {

@@ -9,7 +9,7 @@ use mail::{EnhancedCode, Reply};
 
 use crate::arc::{ArcResult, vouches_for};
 use crate::counters::VerdictCounters;
-use crate::dkim::message_result;
+use crate::dkim::{DkimResult, message_result};
 use crate::dmarc::record::Policy;
 use crate::dmarc::{DmarcCheck, DmarcResult};
 use crate::message_header::MessageHeader;
@@ -79,12 +79,11 @@ impl MessageVerdicts {
         let tag = (!tags.is_empty()).then(|| Field::new(&context.settings.tag, &tags.join(", "))).and_then(Result::ok);
         let results = Field::new("Authentication-Results", &self.results(context, vouching)).ok();
         let removed = (!forged.is_empty()).then(|| Edit::RemoveFields { places: forged.into() });
-        let findings = judged.iter().map(|judged| Finding { method: judged.method.name(), result: judged.result });
         Verdict {
             decision,
             held: action == VerdictAction::Hold,
             edits: removed.into_iter().chain(tag.into_iter().chain(results).map(Edit::PrependField)).collect(),
-            findings: findings.collect(),
+            findings: self.findings(&judged),
         }
     }
 
@@ -132,6 +131,21 @@ impl MessageVerdicts {
         });
         add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);
         judged
+    }
+
+    /// For later checks: one for each method, and for each domain that has signed the message.
+    fn findings(&self, judged: &[Judged]) -> Vec<Finding> {
+        let finding = |judged: &Judged, domain| Finding { method: judged.method.name(), result: judged.result, domain };
+        let mut findings = Vec::with_capacity(judged.len());
+        for judged in judged {
+            if judged.method == Method::Dkim && judged.result == DkimResult::Pass.as_str() {
+                let signed = self.signatures.confirmed_domains().filter(|(_, has_passed)| *has_passed);
+                findings.extend(signed.map(|(domain, _)| finding(judged, Some(domain))));
+            } else {
+                findings.push(finding(judged, None));
+            }
+        }
+        findings
     }
 
     /// The value of Authentication-Results.

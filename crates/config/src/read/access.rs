@@ -1,10 +1,13 @@
 //! `[[access]]`. The conditions of a rule determine the earliest stage at which it can be checked.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use filter::Stage;
 use filter::access::{RuleAction, RuleSubject};
 use mail::Reply;
+use route::DomainPattern;
+use sender_auth::{Method, VerificationSettings};
 use toml::Spanned;
 
 use super::{Unique, take_reference, unspanned};
@@ -16,7 +19,13 @@ use crate::value_kind::{self, ValueKind};
 const RULES_MAX: usize = 1000;
 
 const STAGE: Keywords<Stage> = Keywords {
-    supported: &[("connect", Stage::Connect), ("helo", Stage::Helo), ("mail", Stage::Mail), ("rcpt", Stage::Rcpt)],
+    supported: &[
+        ("connect", Stage::Connect),
+        ("helo", Stage::Helo),
+        ("mail", Stage::Mail),
+        ("rcpt", Stage::Rcpt),
+        ("message", Stage::Message),
+    ],
     planned: &[],
 };
 
@@ -41,15 +50,26 @@ const ACTION: Keywords<ActionWord> = Keywords {
     planned: &[],
 };
 
-pub(super) fn rules(document: &mut Section<'_, '_>, tables: &[String]) -> Vec<AccessRule> {
+pub(super) fn rules(
+    document: &mut Section<'_, '_>,
+    tables: &[String],
+    senders: &VerificationSettings,
+) -> Vec<AccessRule> {
     let sections = document.sections("access").unwrap_or_default();
     if let Some(section) = sections.get(RULES_MAX) {
         let label = format!("expected at most {RULES_MAX}; put long lists of clients, names and addresses into tables");
         section.report(section.span(), "access", "has too many rules", label);
     }
     let mut seen = SeenRules::default();
-    let rule = |(place, section)| rule(place, section, tables, &mut seen);
+    let inputs = RuleInputs { tables, senders };
+    let rule = |(place, section)| rule(place, section, &inputs, &mut seen);
     (1..).zip(sections).filter_map(rule).collect()
+}
+
+/// What rules need to know of other sections.
+struct RuleInputs<'a> {
+    tables: &'a [String],
+    senders: &'a VerificationSettings,
 }
 
 /// What later rules must agree with.
@@ -60,7 +80,13 @@ struct SeenRules {
     stages: HashMap<Box<str>, Stage>,
 }
 
-fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &mut SeenRules) -> Option<AccessRule> {
+fn rule(
+    number: usize,
+    mut section: Section<'_, '_>,
+    inputs: &RuleInputs<'_>,
+    seen: &mut SeenRules,
+) -> Option<AccessRule> {
+    let RuleInputs { tables, senders } = *inputs;
     let (name, at) = match section.take_spanned("name", &value_kind::TEXT) {
         Some(name) => (name.get_ref().clone(), name.span()),
         None => (format!("rule {number}"), section.span()),
@@ -82,9 +108,14 @@ fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &m
         recipients: non_empty_list(&mut section, "recipients", &value_kind::RECIPIENT_PATTERN),
         recipients_in: table(&mut section, "recipients_in"),
         dnsbl: section.section("dnsbl").and_then(zone),
+        verdicts: Method::ALL.iter().filter_map(|method| verdicts(&mut section, *method, senders)).collect(),
+        dkim_domains: dkim_domains(&mut section, senders),
         action: RuleAction::Accept,
     };
     rule.stage = stage(&mut section, &rule);
+    if rule.stage == Stage::Message {
+        check_without_recipients(&section, &rule);
+    }
     if let Some(list) = list {
         let first = *seen.stages.entry(list.get_ref().as_str().into()).or_insert(rule.stage);
         if first != rule.stage {
@@ -96,6 +127,15 @@ fn rule(number: usize, mut section: Section<'_, '_>, tables: &[String], seen: &m
     rule.users = section.take_or("users", &value_kind::FLAG, rule.dnsbl.is_none());
     rule.action = action(&mut section, &rule)?;
     Some(rule)
+}
+
+/// At the end of a message there are several recipients, and one reply.
+fn check_without_recipients(section: &Section<'_, '_>, rule: &AccessRule) {
+    if !rule.recipients.is_empty() || rule.recipients_in.is_some() {
+        let label =
+            "expected no condition on recipients: the rule decides about the message for all of them".to_owned();
+        section.report(section.span(), "recipients", "is too late", label);
+    }
 }
 
 fn into_boxed(text: Spanned<String>) -> Box<str> {
@@ -126,6 +166,7 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
         of(RuleSubject::Helo, !rule.helos.is_empty() || rule.helos_in.is_some()),
         of(RuleSubject::Sender, !rule.senders.is_empty() || rule.senders_in.is_some()),
         of(RuleSubject::Recipient, !rule.recipients.is_empty() || rule.recipients_in.is_some()),
+        of(RuleSubject::Verdict, !rule.verdicts.is_empty() || !rule.dkim_domains.is_empty()),
     ];
     let earliest = needed.into_iter().flatten().max().unwrap_or(Stage::Connect);
     let place = section.span_of("stage");
@@ -137,6 +178,48 @@ fn stage(section: &mut Section<'_, '_>, rule: &AccessRule) -> Stage {
         }
         Some(stage) => stage,
         None => earliest,
+    }
+}
+
+/// The results of a method that the rule names; the method must be on.
+fn verdicts(
+    section: &mut Section<'_, '_>,
+    method: Method,
+    senders: &VerificationSettings,
+) -> Option<(Method, Box<[&'static str]>)> {
+    let words = section.one_or_list(method.name(), &value_kind::TEXT)?;
+    let known = |word: &Spanned<String>| {
+        let found = method.results().iter().find(|result| **result == word.get_ref());
+        if found.is_none() {
+            let label = format!("found {:?}, expected one of: {}", word.get_ref(), method.results().join(", "));
+            section.report(word.span(), method.name(), "has an invalid value", label);
+        }
+        found.copied()
+    };
+    let results = words.iter().filter_map(known).collect();
+    check_is_on(section, method.name(), words.first().map(Spanned::span), method, senders);
+    Some((method, results))
+}
+
+fn dkim_domains(section: &mut Section<'_, '_>, senders: &VerificationSettings) -> Vec<DomainPattern> {
+    let place = section.span_of("dkim_domains");
+    let domains = non_empty_list(section, "dkim_domains", &value_kind::PATTERN);
+    let place = (!domains.is_empty()).then_some(place);
+    check_is_on(section, "dkim_domains", place, Method::Dkim, senders);
+    domains
+}
+
+/// A condition on a method that is off would never hold.
+fn check_is_on(
+    section: &Section<'_, '_>,
+    key: &str,
+    place: Option<Range<usize>>,
+    method: Method,
+    senders: &VerificationSettings,
+) {
+    if let Some(place) = place.filter(|_| !senders.is_on(method)) {
+        let label = format!("expected `{} = \"observe\"` or \"enforce\" in [sender_auth]", method.name());
+        section.report(place, key, "never holds", label);
     }
 }
 
@@ -194,6 +277,8 @@ mod tests {
             ("senders = [\"<>\"]\nhelos_in = \"t\"\n", Stage::Mail),
             ("recipients_in = \"t\"\nsenders_in = \"t\"\n", Stage::Rcpt),
             ("clients = [\"192.0.2.1\"]\nstage = \"rcpt\"\n", Stage::Rcpt),
+            ("senders = [\"<>\"]\nspf = [\"fail\", \"softfail\"]\n", Stage::Message),
+            ("dkim_domains = [\"*.a.example\"]\n", Stage::Message),
         ] {
             let rules = parse(&format!("[[access]]\n{named}action = \"hold\"\n")).unwrap();
             assert_eq!(
@@ -230,6 +315,11 @@ mod tests {
             ("action = \"table\"\nclients_in = \"t\"\nhelos_in = \"t\"", "found 2 keys"),
             ("action = \"hold\"\nclients_in = \"u\"", "unknown [[table]]"),
             ("action = \"hold\"\nrecipients = [\"<>\"]", "a mail address"),
+            ("action = \"hold\"\ndmarc = \"softfail\"", "expected one of: none, pass, fail, temperror, permerror"),
+            ("action = \"hold\"\nspf = \"fail\"\nrecipients = [\"@a.example\"]", "is too late"),
+            ("action = \"hold\"\nspf = \"fail\"\nstage = \"mail\"", "known only at \"message\""),
+            ("action = \"hold\"\ndkim_domains = []", "is empty"),
+            ("action = \"hold\"\narc = \"fail\"\n[sender_auth]\narc = \"off\"", "`access.arc` never holds"),
             (
                 "list = \"l\"\naction = \"hold\"\n[[access]]\nlist = \"l\"\nsenders = [\"<>\"]\naction = \"hold\"",
                 "expected `stage = \"connect\"`",

@@ -71,6 +71,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
     let transports = transports::transports(&mut document, &table_names, &data_dir, &hostname);
     let (certificates, has_certificate) = tls::certificates(&mut document, &data_dir);
     let (auth, logins) = auth::auth(&mut document, &tables, &table_names);
+    let sender_auth = sender_auth::verification(&mut document);
     let (domains, domain_tables) = domains::domains(&mut document, &table_names, &transports);
     let (dns, missing_addresses) = routing::dns(&mut document);
     let (http, pop3) = (retrieval::http(&mut document), retrieval::pop3(&mut document));
@@ -86,9 +87,9 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         next_hops: routing::next_hops(&mut document),
         dns,
         missing_addresses,
-        access: access::rules(&mut document, &table_names),
         relay: relay(&mut document),
-        sender_auth: sender_auth::verification(&mut document),
+        access: access::rules(&mut document, &table_names, &sender_auth),
+        sender_auth,
         smtp: smtp(&mut document),
         pop3,
         proxy: retrieval::proxy(&mut document, &data_dir, &listeners),

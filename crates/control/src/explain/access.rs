@@ -17,6 +17,10 @@ pub(in super::super) async fn explain_access(access: Option<&AccessRules>, sessi
             let _ = writeln!(out, "{}: not checked: give --helo", stage.name());
             continue;
         }
+        if stage == Stage::Message && access.has_rules_at(stage) {
+            let _ = writeln!(out, "{}: not checked: it depends on the verdicts on a message", stage.name());
+            continue;
+        }
         let rules = access.explain(stage, session).await;
         for rule in &rules {
             let _ = writeln!(out, "{}", rule_line(stage, rule));

@@ -1,4 +1,5 @@
-//! The access rules as a check of sessions.
+//! The access rules as checks of sessions: those that need no verdicts, and, after verification, those
+//! about verdicts. A rule that accepts ends the evaluation of both.
 
 use std::sync::Arc;
 
@@ -6,8 +7,15 @@ use lookup::directory::RecipientDirectory;
 use mail::OperatorLog;
 
 use super::{AccessDecision, AccessRules, UntaggedAddresses};
-use crate::check::{Check, CheckFactory, CheckFuture, CheckOrder, Decision, Origin, Refusal, SessionInfo, Verdict};
+use crate::check::{
+    Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Finding, Origin, Refusal, SessionInfo,
+    Verdict,
+};
 use crate::stage::{Stage, Stages};
+
+/// The method of the finding that a rule has accepted: not about the sender.
+pub(crate) const ACCESS_METHOD: &str = "access";
+const ACCEPTED: Finding = Finding { method: ACCESS_METHOD, result: "accept", domain: None };
 
 /// Makes the [`Check`]s of the access rules, which keep nothing of their sessions.
 pub struct AccessCheck {
@@ -26,7 +34,8 @@ impl CheckFactory for AccessCheck {
 
     /// Programs on this machine need no leave.
     fn stages(&self, origin: Origin) -> Stages {
-        let is_used = |stage: &Stage| origin == Origin::Client && self.rules.has_rules_at(*stage);
+        let is_used =
+            |stage: &Stage| origin == Origin::Client && *stage != Stage::Message && self.rules.has_rules_at(*stage);
         Stage::ALL.into_iter().filter(is_used).collect()
     }
 
@@ -63,6 +72,40 @@ impl AccessCheck {
             Some(AccessDecision::Accept) => Decision::Accept,
             Some(AccessDecision::Refuse { rule, reply }) => Decision::Refuse(Refusal { by: rule, reply }),
         };
-        Verdict { held: result.held, ..decision.into() }
+        // Accepting one recipient does not accept the message.
+        let accepts_message = decision == Decision::Accept && stage != Stage::Rcpt;
+        let findings = if accepts_message { vec![ACCEPTED] } else { Vec::new() };
+        Verdict { held: result.held, findings, ..decision.into() }
+    }
+}
+
+/// Makes the [`Check`]s of the rules about verdicts.
+pub struct VerdictRules(pub Arc<AccessCheck>);
+
+impl CheckFactory for VerdictRules {
+    fn order(&self) -> CheckOrder {
+        CheckOrder::VerdictRules
+    }
+
+    fn stages(&self, origin: Origin) -> Stages {
+        let is_used = origin == Origin::Client && self.0.rules.has_rules_at(Stage::Message);
+        is_used.then_some(Stage::Message).into_iter().collect()
+    }
+
+    fn start(self: Arc<Self>) -> Box<dyn Check> {
+        Box::new(self)
+    }
+}
+
+impl Check for Arc<VerdictRules> {
+    fn message<'a>(
+        &'a mut self,
+        session: &'a SessionInfo<'a>,
+        _message: &'a mut dyn CheckedMessage,
+    ) -> CheckFuture<'a> {
+        match session.findings.contains(&ACCEPTED) {
+            true => Box::pin(std::future::ready(Verdict::default())),
+            false => Box::pin(self.0.evaluate(Stage::Message, session)),
+        }
     }
 }

@@ -39,6 +39,13 @@ pub(super) fn check_in_memory(rule: &CompiledRule, info: &SessionInfo<'_>) -> Ve
         ConditionMatcher::Recipient(recipients) => {
             info.recipient.into_iter().chain(info.recipient_untagged).any(|recipient| recipients(recipient))
         }
+        ConditionMatcher::Verdict { method, results } => {
+            info.findings.iter().any(|found| found.method == *method && results.contains(&found.result))
+        }
+        ConditionMatcher::SignedBy(domains) => {
+            let mut signed = info.findings.iter().filter(|found| found.method == "dkim" && found.result == "pass");
+            signed.any(|found| found.domain.as_deref().is_some_and(|domain| domains(domain)))
+        }
         ConditionMatcher::Table(..) | ConditionMatcher::Dnsbl(_) => true,
     };
     let result = |test: &ConditionMatcher| match test {

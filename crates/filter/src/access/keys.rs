@@ -43,6 +43,8 @@ pub(super) fn subject_keys(subject: RuleSubject, info: &SessionInfo<'_>) -> Vec<
         RuleSubject::Recipient => {
             info.recipient.map(|recipient| address_keys(recipient, info.recipient_untagged)).unwrap_or_default()
         }
+        // No table has verdicts.
+        RuleSubject::Verdict => Vec::new(),
     }
 }
 
@@ -53,6 +55,7 @@ pub(super) fn subject_text(subject: RuleSubject, info: &SessionInfo<'_>) -> Opti
         RuleSubject::Helo => info.helo.map(|helo| normalize_helo(helo).into_owned()),
         RuleSubject::Sender => info.sender.map(|sender| sender.map_or_else(|| "<>".into(), Address::to_string)),
         RuleSubject::Recipient => info.recipient.map(Address::to_string),
+        RuleSubject::Verdict => None,
     }
 }
 

@@ -322,3 +322,32 @@ fn an_explanation_lists_every_rule_up_to_the_deciding_one() {
     assert!(explanations[1].decides && !explanations[1].accepts);
     assert_eq!(all.match_counts().map(|(_, count)| count).sum::<u64>(), 0);
 }
+
+#[test]
+fn rules_about_verdicts_are_asked_of_what_was_found() {
+    use crate::check::Finding;
+    let spf = ConditionMatcher::Verdict { method: "spf", results: ["fail", "softfail"].into() };
+    let signed = ConditionMatcher::SignedBy(Arc::new(|domain: &str| domain == "a.example"));
+    let access = access(vec![
+        rule("signed", Stage::Message, vec![signed], RuleAction::Accept),
+        rule("spf", Stage::Message, vec![spf], RuleAction::Hold),
+    ]);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let found = |method, result, domain: Option<&str>| Finding { method, result, domain: domain.map(Into::into) };
+    for (findings, expected) in [
+        (vec![found("spf", "softfail", None)], (true, None)),
+        (vec![found("spf", "pass", None)], (false, None)),
+        (vec![], (false, None)),
+        (vec![found("dkim", "fail", Some("a.example")), found("spf", "fail", None)], (true, None)),
+        (vec![found("dkim", "pass", Some("b.example"))], (false, None)),
+        (
+            vec![found("dkim", "pass", Some("b.example")), found("dkim", "pass", Some("a.example"))],
+            (false, Some(AccessDecision::Accept)),
+        ),
+    ] {
+        let info = SessionInfo { findings: &findings, ..SessionInfo::default() };
+        let log = RecordingLog(Arc::default());
+        let result = runtime.block_on(access.evaluate(Stage::Message, &info, &log));
+        assert_eq!((result.held, result.decision), expected, "{findings:?}");
+    }
+}

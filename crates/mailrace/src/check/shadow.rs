@@ -52,6 +52,8 @@ fn matches_all(rule: &AccessRule) -> bool {
     rule.clients.is_empty()
         && tables.iter().all(|table| table.is_none())
         && rule.dnsbl.is_none()
+        && rule.verdicts.is_empty()
+        && rule.dkim_domains.is_empty()
         && senders
         && recipients
         && helos

@@ -12,6 +12,7 @@ use lookup::dnsbl::{Dnsbl, DnsblConfig};
 use lookup::layers::{BackendSettings, BackendTable, CacheSettings};
 use lookup::{Table, TableEventHandler};
 use mail::Address;
+use sender_auth::Method;
 
 use crate::tables::OpenTables;
 use config::{AccessRule, Config, DomainPattern, EnvelopePattern};
@@ -104,8 +105,26 @@ fn compile_rule(rule: &AccessRule, tables: &OpenTables, lists: &DnsblLists) -> C
         let test = ConditionMatcher::Dnsbl(DnsblCheck { name: zone.zone.clone(), table, codes });
         conditions.push(AccessCondition { text: format!("dnsbl {}", zone.zone).into(), test });
     }
+    conditions.extend(verdict_conditions(rule));
     let (name, list, action) = (rule.name.clone(), rule.list.clone(), rule.action.clone());
     CompiledRule { name, list, stage: rule.stage, applies_to_users: rule.users, conditions, action }
+}
+
+/// The conditions on what verification found.
+fn verdict_conditions(rule: &AccessRule) -> Vec<AccessCondition> {
+    let verdict = |(method, results): &(Method, Box<[&'static str]>)| AccessCondition {
+        text: format!("{} {}", method.name(), results.join(", ")).into(),
+        test: ConditionMatcher::Verdict { method: method.name(), results: results.clone() },
+    };
+    let mut conditions: Vec<AccessCondition> = rule.verdicts.iter().map(verdict).collect();
+    if !rule.dkim_domains.is_empty() {
+        let domains = rule.dkim_domains.clone();
+        conditions.push(AccessCondition {
+            text: format!("dkim_domains {}", texts(&domains).join(", ")).into(),
+            test: ConditionMatcher::SignedBy(Arc::new(move |name: &str| domains.iter().any(|own| own.matches(name)))),
+        });
+    }
+    conditions
 }
 
 fn settings(dns: &ResolverConfig) -> BackendSettings {

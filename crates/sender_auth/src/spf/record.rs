@@ -212,6 +212,16 @@ const VERSION: &str = "v=spf1";
 mod tests {
     use super::*;
 
+    /// Terms with syntax errors.
+    const INVALID: &str = "
+        all: all/8 all. all:x.example - +-all --all foo a: a:example a:example. a:1.2.3.4 a:x.example:25
+        a:x.example/ a:x.example// a:x.example/33 a:x.example//129 a:x.example/024 a:x.example/+8
+        a:x.example/8/8 a/8/8 a/ a/x a//x mx/ mx: aa include include: include:x.example/8 exists exists:
+        exists:x.example/8 ptr: ptr/0 ptr:x.example/8 ip4 ip4: ip4/8 ip4:1.2.3 ip4:1.2.3.4/ ip4:1.2.3.4/33
+        ip4:1.2.3.4/032 ip4:1.2.3.4//32 ip4:1.2.3.4:25 ip4:01.2.3.4 ip4:1.2.3.256 ip4:::1 ip6 ip6:1.2.3.4
+        ip6:::1/129 ip6:::1//64 ip6:fe80::1%eth0 ip6:1:2:3 redirect= redirect=example exp=
+        -redirect=x.example -foo=bar 1foo=bar =bar foo=% foo=%{x} exp=%{r}.example a:%{d a:%(d) a:%{d}com";
+
     fn parse(terms: &str) -> Result<SpfRecord, SyntaxError> {
         SpfRecord::parse(format!("v=spf1 {terms}").as_bytes())
     }
@@ -275,82 +285,16 @@ mod tests {
 
     #[test]
     fn a_syntax_error_anywhere_makes_the_record_invalid() {
-        for term in [
-            "all:",
-            "all/8",
-            "all.",
-            "all:x.example",
-            "-",
-            "+-all",
-            "--all",
-            "foo",
-            "a:",
-            "a:example",
-            "a:example.",
-            "a:1.2.3.4",
-            "a:x.example:25",
-            "a:x.example/",
-            "a:x.example//",
-            "a:x.example/33",
-            "a:x.example//129",
-            "a:x.example/024",
-            "a:x.example/+8",
-            "a:x.example/8/8",
-            "a/8/8",
-            "a/",
-            "a/x",
-            "a//x",
-            "mx/",
-            "mx:",
-            "aa",
-            "include",
-            "include:",
-            "include:x.example/8",
-            "exists",
-            "exists:",
-            "exists:x.example/8",
-            "ptr:",
-            "ptr/0",
-            "ptr:x.example/8",
-            "ip4",
-            "ip4:",
-            "ip4/8",
-            "ip4:1.2.3",
-            "ip4:1.2.3.4/",
-            "ip4:1.2.3.4/33",
-            "ip4:1.2.3.4/032",
-            "ip4:1.2.3.4//32",
-            "ip4:1.2.3.4:25",
-            "ip4:01.2.3.4",
-            "ip4:1.2.3.256",
-            "ip4:::1",
-            "ip6",
-            "ip6:1.2.3.4",
-            "ip6:::1/129",
-            "ip6:::1//64",
-            "ip6:fe80::1%eth0",
-            "ip6:1:2:3",
-            "redirect=",
-            "redirect=example",
+        let invalid = [
             "redirect=x.example redirect=x.example",
-            "exp=",
             "exp=x.example exp=y.example",
-            "-redirect=x.example",
-            "-foo=bar",
-            "1foo=bar",
-            "=bar",
-            "foo=%",
-            "foo=%{x}",
-            "exp=%{r}.example",
-            "a:%{d",
-            "a:%(d)",
-            "a:%{d}com",
             "a\t-all",
             "a\u{a0}",
             "é",
             "a:ü.example",
             "\u{7f}",
-        ] {
+        ];
+        for term in INVALID.split_whitespace().chain(invalid) {
             assert_eq!(parse(&format!("{term} -all")), Err(SyntaxError), "{term}");
             assert_eq!(parse(&format!("+all {term}")), Err(SyntaxError), "{term}");
         }

@@ -66,7 +66,7 @@ impl Zone {
             QueryType::Ptr => DnsAnswer::Names(self.data(name, "PTR").map(|data| host(data).into()).collect()),
             QueryType::Mx if texts("MX") == ["0 ."] => return DnsAnswer::NullMx,
             QueryType::Mx => DnsAnswer::MxHosts(texts("MX").iter().map(|data| mx_host(data)).collect()),
-            QueryType::Tlsa => panic!("nothing here asks for TLSA"),
+            other => panic!("nothing here asks for {other:?}"),
         };
         match answer.clone() {
             DnsAnswer::Addresses(none) if none.is_empty() => self.denial(name),

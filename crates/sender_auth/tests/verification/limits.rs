@@ -69,11 +69,13 @@ async fn too_many_messages_at_the_same_time_are_left_open() {
 }
 
 #[tokio::test]
-async fn users_and_relay_networks_are_not_checked() {
-    let auth = sender_auth(dns(), VerificationSettings::default());
+async fn users_and_the_networks_that_are_exempt_are_not_checked() {
+    let exempt = vec!["192.0.2.64/28".parse().unwrap()].into();
+    let auth = sender_auth(dns(), VerificationSettings { exempt, ..VerificationSettings::default() });
     for session in [
         SessionInfo { client: Some("192.0.2.1".parse().unwrap()), is_user: true, ..SessionInfo::default() },
         SessionInfo { client: Some("127.0.0.1".parse().unwrap()), ..SessionInfo::default() },
+        SessionInfo { client: Some("192.0.2.65".parse().unwrap()), ..SessionInfo::default() },
     ] {
         let mut check = auth.clone().start();
         check.data(&session).await;
