@@ -12,9 +12,7 @@
 //! limited: signatures, sets, queries, sizes, times. Beyond a limit there is a verdict too.
 
 pub mod arc;
-pub mod author;
 mod body_hash;
-pub mod canonical;
 mod canonical_form;
 mod cfws;
 mod check;

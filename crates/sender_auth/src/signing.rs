@@ -33,5 +33,5 @@ pub use key_ring::{KEYS_PER_DOMAIN_MAX, KeyRing, KeysUnavailable, SigningDomain,
 pub use policy::{AuthorRights, RightsFuture, SignedSubmitters, SigningPolicy};
 pub use private_key::{CryptoError, KeyAlgorithm, KeyError, PrivateKey, RsaBits};
 pub use seven_bit_check::SevenBitCheck;
-pub use signer::{BodyHasher, MessageToSign, Signer, SigningCounters, SigningError};
+pub use signer::{Signer, SigningCounters, SigningError};
 pub use signing_threads::SigningThreadsConfig;

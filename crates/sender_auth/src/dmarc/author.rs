@@ -2,6 +2,8 @@
 //!
 //! Programs that show mail disagree about anything else, so nothing else is guessed at.
 
+use mail::Address;
+
 use crate::cfws::{Word, WordKind, words};
 use crate::message_header::MessageHeader;
 
@@ -11,6 +13,22 @@ use crate::message_header::MessageHeader;
 ///
 /// The author cannot be told; the reason.
 pub(crate) fn author_domain(header: &MessageHeader) -> Result<Box<str>, &'static str> {
+    address_domain(author_field(header)?)
+}
+
+/// The address in From, its domain in lower case and with A-labels.
+///
+/// # Errors
+///
+/// The author cannot be told; the reason.
+pub(crate) fn author_address(header: &MessageHeader) -> Result<Address, &'static str> {
+    let (local, domain) = read_address(author_field(header)?)?;
+    let local = std::str::from_utf8(&local).map_err(|_| "the local part in From is not UTF-8")?;
+    Address::new(local, &domain).map_err(|_| "From is not an address that mail can have")
+}
+
+/// The value of the only From field.
+fn author_field(header: &MessageHeader) -> Result<&[u8], &'static str> {
     let mut fields = header.fields().filter(|(_, field)| field.resembles(b"from"));
     let (_, field) = fields.next().ok_or("no From field")?;
     if fields.next().is_some() {
@@ -19,11 +37,16 @@ pub(crate) fn author_domain(header: &MessageHeader) -> Result<Box<str>, &'static
     if !field.is_named(b"from") {
         return Err("the name of the From field is invalid");
     }
-    address_domain(field.value)
+    Ok(field.value)
 }
 
 /// The domain of a list with a single mailbox.
 pub(crate) fn address_domain(value: &[u8]) -> Result<Box<str>, &'static str> {
+    read_address(value).map(|(_, domain)| domain)
+}
+
+/// The local part, without quotes, and the domain of a list with a single mailbox.
+fn read_address(value: &[u8]) -> Result<(Vec<u8>, Box<str>), &'static str> {
     let words = words(value).ok_or("From cannot be read")?;
     let address = single_address(&words)?;
     let at = |word: &Word| word.kind == WordKind::Special(b'@');
@@ -48,7 +71,17 @@ pub(crate) fn address_domain(value: &[u8]) -> Result<Box<str>, &'static str> {
     if text.ends_with('.') {
         return Err("the domain in From is not a name");
     }
-    dns::to_ascii(text).ok_or("the domain in From is not a name")
+    let domain = dns::to_ascii(text).ok_or("the domain in From is not a name")?;
+    Ok((unquoted(local), domain))
+}
+
+/// The octets of a local part that was checked.
+fn unquoted(local: &[Word]) -> Vec<u8> {
+    let octets = |word: &Word| match &word.kind {
+        WordKind::Atom(text) | WordKind::Quoted(text) => text.clone(),
+        WordKind::Special(octet) => vec![*octet],
+    };
+    local.iter().flat_map(octets).collect()
 }
 
 /// The words of the address: those in angle brackets, after a name, or all.
@@ -112,6 +145,20 @@ mod tests {
             assert_eq!(domain(header).as_deref(), Ok("bank.example"), "{header}");
         }
         assert_eq!(domain("From: a@b\u{fc}cher.example\r\n").as_deref(), Ok("xn--bcher-kva.example"));
+    }
+
+    #[test]
+    fn the_author_has_an_address() {
+        let address = |value: &str| author_address(&MessageHeader::parse(format!("From: {value}\r\n").into_bytes()));
+        for (value, expected) in [
+            ("Ann Lee <Ann.Lee@Bank.Example>", "Ann.Lee@bank.example"),
+            ("\"a \\\"b\" @bank.example", ""),
+            ("\"a b\"@bank.example (x)", "\"a b\"@bank.example"),
+            ("j\u{f6}rg@b\u{fc}cher.example", "j\u{f6}rg@xn--bcher-kva.example"),
+            ("ann@bank.example, eve@evil.example", ""),
+        ] {
+            assert_eq!(address(value).ok(), expected.parse().ok(), "{value}");
+        }
     }
 
     /// Each of these is shown by some program as an address of the bank.

@@ -10,7 +10,7 @@ use filter::{
 
 use super::content::{read_content, read_header};
 use super::policy::{Deferral, SigningPolicy};
-use super::signer::BodyHasher;
+use super::signer::RelaxedBodyHasher;
 
 /// Makes the checks that sign.
 pub struct SigningCheck {
@@ -56,7 +56,7 @@ impl SigningCheck {
     async fn sign(&self, submitter: Submitter<'_>, message: &mut dyn CheckedMessage) -> Result<Vec<Field>, Deferral> {
         let Some((header, body_start)) = read_header(message).await? else { return Ok(Vec::new()) };
         let Some(to_sign) = self.policy.begin(submitter, &header).await? else { return Ok(Vec::new()) };
-        let mut hasher = BodyHasher::default();
+        let mut hasher = RelaxedBodyHasher::default();
         read_content(message, body_start, |bytes| hasher.update(bytes)).await?;
         let signed = self.policy.signer.sign(&to_sign, &hasher.finish(), SystemTime::now().into()).await;
         signed.map_err(|error| Deferral(error.to_string()))

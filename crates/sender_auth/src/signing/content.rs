@@ -4,6 +4,8 @@ use std::io;
 
 use filter::{CheckedMessage, header};
 
+use crate::message_header::MessageHeader;
+
 /// Bytes that are processed at once: what is made of them stays in the processor's cache.
 pub(super) const PIECE_BYTES_MAX: usize = 32 * 1024;
 /// A message with a longer header is not signed.
@@ -11,7 +13,7 @@ const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// The header of the whole message, with what was put before the content, and the position of the body
 /// in the content. None: the header is too long.
-pub(super) async fn read_header(message: &mut dyn CheckedMessage) -> io::Result<Option<(Vec<u8>, u64)>> {
+pub(super) async fn read_header(message: &mut dyn CheckedMessage) -> io::Result<Option<(MessageHeader, u64)>> {
     let mut bytes = Vec::new();
     loop {
         let chunk = message.read_content(bytes.len() as u64).await?;
@@ -26,7 +28,7 @@ pub(super) async fn read_header(message: &mut dyn CheckedMessage) -> io::Result<
             let has_empty_line = bytes[len..].starts_with(b"\r\n");
             bytes.truncate(len);
             bytes.splice(..0, message.prefix().iter().copied());
-            return Ok(Some((bytes, len as u64 + if has_empty_line { 2 } else { 0 })));
+            return Ok(Some((MessageHeader::parse(bytes), len as u64 + if has_empty_line { 2 } else { 0 })));
         }
     }
 }

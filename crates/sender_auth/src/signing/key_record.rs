@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::private_key::{CryptoError, PrivateKey};
+use crate::tag_list::{TagList, without_white_space};
 
 /// A string of a TXT record (RFC 1035 section 3.3).
 const STRING_OCTETS_MAX: usize = 255;
@@ -41,35 +42,34 @@ pub fn record_faults(published: &[Box<[u8]>], key: &PrivateKey) -> Result<Vec<St
             count => format!("there are {count} TXT records, of which verifiers take any (RFC 6376 section 3.6.2.2)"),
         }]);
     };
-    let tags = match parse_tags(record) {
-        Ok(tags) => tags,
-        Err(fault) => return Ok(vec![fault]),
+    let Ok(tags) = TagList::parse(record) else {
+        return Ok(vec!["it is not a list of `name=value`, separated by `;`, in which each name appears once".into()]);
     };
     let mut faults = tag_faults(&tags, key);
-    faults.extend(public_key_fault(tag(&tags, "p"), &key.public_key()?));
+    faults.extend(public_key_fault(tags.value("p"), &key.public_key()?));
     Ok(faults)
 }
 
 /// All tags but `p`.
-fn tag_faults(tags: &[(&str, &str)], key: &PrivateKey) -> Vec<String> {
+fn tag_faults(tags: &TagList<'_>, key: &PrivateKey) -> Vec<String> {
     let mut faults = Vec::new();
     let expected_type = key.algorithm().key_type();
-    if tag(tags, "v").is_some_and(|version| version != "DKIM1" || tags[0].0 != "v") {
+    if tags.value("v").is_some_and(|version| version != "DKIM1" || tags.first().is_none_or(|(first, _)| first != "v")) {
         faults.push("`v=DKIM1` must be the first tag, or be left out".into());
     }
-    match tag(tags, "k").unwrap_or("rsa") {
+    match tags.value("k").unwrap_or("rsa") {
         published if published != expected_type => {
             faults.push(format!("it is for a key of type {published}, but the private key is {expected_type}"));
         }
         _ => {}
     }
-    if tag(tags, "h").is_some_and(|hashes| !hashes.split(':').any(|hash| hash.trim() == "sha256")) {
+    if tags.value("h").is_some_and(|hashes| !hashes.split(':').any(|hash| hash.trim() == "sha256")) {
         faults.push("`h=` does not allow sha256".into());
     }
-    if tag(tags, "s").is_some_and(|services| !services.split(':').any(|it| matches!(it.trim(), "*" | "email"))) {
+    if tags.value("s").is_some_and(|services| !services.split(':').any(|it| matches!(it.trim(), "*" | "email"))) {
         faults.push("`s=` does not allow email".into());
     }
-    if tag(tags, "t").is_some_and(|flags| flags.split(':').any(|flag| flag.trim() == "y")) {
+    if tags.value("t").is_some_and(|flags| flags.split(':').any(|flag| flag.trim() == "y")) {
         faults.push("`t=y` says that the domain only tests: verifiers treat its mail as unsigned".into());
     }
     faults
@@ -77,31 +77,13 @@ fn tag_faults(tags: &[(&str, &str)], key: &PrivateKey) -> Vec<String> {
 
 fn public_key_fault(published: Option<&str>, expected: &[u8]) -> Option<String> {
     let Some(published) = published else { return Some("it has no public key (`p=`)".into()) };
-    let compact: String = published.split_ascii_whitespace().collect();
+    let compact = without_white_space(published);
     match BASE64_STANDARD.decode(&compact) {
         _ if compact.is_empty() => Some("the key is revoked (`p=` is empty)".into()),
         Err(_) => Some("the public key (`p=`) is not base64".into()),
         Ok(public) if public != expected => Some("the public key (`p=`) belongs to another private key".into()),
         Ok(_) => None,
     }
-}
-
-/// The tags in order (RFC 6376 section 3.2), or what is wrong with them.
-fn parse_tags(record: &[u8]) -> Result<Vec<(&str, &str)>, String> {
-    let text = std::str::from_utf8(record).map_err(|_| "it is not text".to_owned())?;
-    let written = text.split(';').map(str::trim).filter(|tag| !tag.is_empty());
-    let split = |tag: &str| format!("{tag:?} is not a tag; expected `name=value`, separated by `;`");
-    let tags: Vec<_> = written
-        .map(|tag| tag.split_once('=').map(|(name, value)| (name.trim(), value.trim())).ok_or_else(|| split(tag)))
-        .collect::<Result<_, _>>()?;
-    match tags.is_empty() {
-        true => Err("it is empty".into()),
-        false => Ok(tags),
-    }
-}
-
-fn tag<'a>(tags: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
-    tags.iter().find(|(written, _)| *written == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]
@@ -141,9 +123,9 @@ mod tests {
         for (records, fault) in [
             (&[][..], "there is no TXT record"),
             (&[VALUE, VALUE], "there are 2 TXT records"),
-            (&[""], "it is empty"),
+            (&[""], "not a list of"),
             (&["v=DKIM1 k=ed25519"], "must be the first tag"),
-            (&["nonsense"], "is not a tag"),
+            (&["nonsense"], "not a list of"),
             (&["k=ed25519; v=DKIM1; p=x"], "must be the first tag"),
             (&["v=DKIM1; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="], "for a key of type rsa"),
             (&["v=DKIM1; k=ed25519; p="], "revoked"),

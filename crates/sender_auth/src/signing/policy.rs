@@ -20,6 +20,7 @@ use filter::{Decision, Origin, Refusal, Stage, Stages, Submitter, Verdict};
 use mail::{Address, EnhancedCode, OperatorLog, Reply};
 
 use super::signer::{MessageToSign, Signer};
+use crate::message_header::MessageHeader;
 
 /// The name in refusals.
 const NAME: &str = "signing";
@@ -102,7 +103,7 @@ impl SigningPolicy {
     pub(super) async fn begin<'h>(
         &self,
         submitter: Submitter<'_>,
-        header: &'h [u8],
+        header: &'h MessageHeader,
     ) -> Result<Option<MessageToSign<'h>>, Deferral> {
         let to_sign = self.signer.begin(header).await.map_err(|error| Deferral(error.to_string()))?;
         let Some(to_sign) = to_sign else { return Ok(None) };

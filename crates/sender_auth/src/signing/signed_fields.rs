@@ -9,9 +9,9 @@
 //! | trace fields, and all others | not signed | not signed |
 
 use aws_lc_rs::digest::Context;
-use filter::header;
 
-use crate::canonical::Canonicalization;
+use crate::canonical_form::CanonicalForm;
+use crate::message_header::{HeaderField, MessageHeader};
 
 /// Always in the list.
 const ALWAYS: [&str; 12] = [
@@ -49,7 +49,7 @@ const FIELDS_MAX: usize = 100;
 pub(super) struct SignedFields<'a> {
     /// Each with the occurrences in the order of signing: from the bottom up (RFC 6376 section
     /// 5.4.2).
-    selected: Vec<(&'static str, Vec<&'a [u8]>)>,
+    selected: Vec<(&'static str, Vec<HeaderField<'a>>)>,
 }
 
 /// The header repeats fields too often to be signed.
@@ -57,11 +57,10 @@ pub(super) struct SignedFields<'a> {
 pub(super) struct TooManyFields;
 
 impl<'a> SignedFields<'a> {
-    pub(super) fn select(header: &'a [u8]) -> Result<SignedFields<'a>, TooManyFields> {
-        let all: Vec<_> = header::fields(header).collect();
+    pub(super) fn select(header: &'a MessageHeader) -> Result<SignedFields<'a>, TooManyFields> {
         let named = |name: &'static str| {
-            let is_named = |field: &&[u8]| header::value_of(field, name).is_some();
-            (name, all.iter().rev().copied().filter(is_named).collect::<Vec<_>>())
+            let upwards = header.fields().rev().map(|(_, field)| field);
+            (name, upwards.filter(|field| field.is_named(name.as_bytes())).collect::<Vec<_>>())
         };
         let optional = IF_PRESENT.into_iter().map(named).filter(|(_, fields)| !fields.is_empty());
         let selected: Vec<_> = ALWAYS.into_iter().map(named).chain(optional).collect();
@@ -78,7 +77,8 @@ impl<'a> SignedFields<'a> {
     pub(super) fn hash(&self, digest: &mut Context) {
         let mut canonical = Vec::new();
         for field in self.selected.iter().flat_map(|(_, fields)| fields) {
-            Canonicalization::Relaxed.write_field(field, &mut canonical);
+            CanonicalForm::Relaxed.push_field(field, &mut canonical);
+            canonical.extend_from_slice(b"\r\n");
         }
         digest.update(&canonical);
     }
@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn fields_are_oversigned_from_the_bottom_up() {
         let header = b"Received: x\r\nTo: second\r\nList-Id: l\r\nFrom: a\r\nX-Other: y\r\nto : first\r\n";
-        let fields = SignedFields::select(header).unwrap();
+        let header = MessageHeader::parse(header.to_vec());
+        let fields = SignedFields::select(&header).unwrap();
         let names: Vec<_> = fields.names().collect();
         assert_eq!(
             names.join(":"),
@@ -99,13 +100,14 @@ mod tests {
              Content-Type:Content-Transfer-Encoding:List-Id:List-Id"
         );
         let to = fields.selected.iter().find(|(name, _)| *name == "To").unwrap();
-        assert_eq!(to.1, [&b"to : first\r\n"[..], b"To: second\r\n"]);
+        let values: Vec<_> = to.1.iter().map(|field| field.line).collect();
+        assert_eq!(values, [&b"to : first"[..], b"To: second"]);
     }
 
     #[test]
     fn a_header_with_too_many_fields_is_not_signed() {
-        let header = |count: usize| "Cc: x\r\n".repeat(count);
-        assert!(SignedFields::select(header(FIELDS_MAX).as_bytes()).is_ok());
-        assert!(SignedFields::select(header(FIELDS_MAX + 1).as_bytes()).is_err());
+        let header = |count: usize| MessageHeader::parse("Cc: x\r\n".repeat(count).into_bytes());
+        assert!(SignedFields::select(&header(FIELDS_MAX)).is_ok());
+        assert!(SignedFields::select(&header(FIELDS_MAX + 1)).is_err());
     }
 }

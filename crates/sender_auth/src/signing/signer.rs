@@ -7,19 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, Digest, SHA256};
+use aws_lc_rs::digest::{Context, SHA256};
 use filter::Field;
 use mail::{Address, Timestamp};
 use parking_lot::RwLock;
 
-use super::content::PIECE_BYTES_MAX;
 use super::key_ring::{KeyRing, KeysUnavailable, SigningDomain, SigningKey};
 use super::private_key::{CryptoError, KeyAlgorithm};
 use super::signature_field::{SignatureTags, UnsignedField};
 use super::signed_fields::{SignedFields, TooManyFields};
 use super::signing_threads::{LineFull, SigningThreads, SigningThreadsConfig};
-use crate::author::{Author, find_author};
-use crate::canonical::{BodyCanonicalizer, Canonicalization};
+use crate::body_hash::{BodyHashRequest, BodyHasher, HASH_OCTETS};
+use crate::canonical_form::CanonicalForm;
+use crate::dmarc::author::author_address;
+use crate::message_header::MessageHeader;
 
 /// Signs messages.
 pub struct Signer {
@@ -69,7 +70,7 @@ impl From<CryptoError> for SigningError {
 }
 
 /// A message that is to be signed, before its body is read.
-pub struct MessageToSign<'a> {
+pub(crate) struct MessageToSign<'a> {
     author: Address,
     domain: SigningDomain,
     fields: SignedFields<'a>,
@@ -77,7 +78,7 @@ pub struct MessageToSign<'a> {
 
 impl MessageToSign<'_> {
     /// The address in From.
-    pub fn author(&self) -> &Address {
+    pub(crate) fn author(&self) -> &Address {
         &self.author
     }
 }
@@ -122,20 +123,19 @@ impl Signer {
     }
 
     /// Whether a message with this header is signed: it has one author, whose domain has keys. The
-    /// header is that of the whole message, without the empty line after it.
-    pub async fn begin<'a>(&self, header: &'a [u8]) -> Result<Option<MessageToSign<'a>>, SigningError> {
-        let Author::One(author) = find_author(header) else { return Ok(None) };
+    /// header is that of the whole message.
+    pub(crate) async fn begin<'a>(&self, header: &'a MessageHeader) -> Result<Option<MessageToSign<'a>>, SigningError> {
+        let Ok(author) = author_address(header) else { return Ok(None) };
         let Ok(fields) = SignedFields::select(header).map_err(|TooManyFields| ()) else { return Ok(None) };
-        let Some(author_domain) = dns::to_ascii(author.domain()) else { return Ok(None) };
-        let domain = self.keys_of(&author_domain).await?;
+        let domain = self.keys_of(author.domain()).await?;
         Ok(domain.map(|domain| MessageToSign { author, domain, fields }))
     }
 
     /// The fields to put before the message: a signature for each key of the domain.
-    pub async fn sign(
+    pub(crate) async fn sign(
         &self,
         message: &MessageToSign<'_>,
-        body_hash: &Digest,
+        body_hash: &[u8; HASH_OCTETS],
         now: Timestamp,
     ) -> Result<Vec<Field>, SigningError> {
         let MessageToSign { domain: SigningDomain { domain, keys }, fields, .. } = message;
@@ -150,7 +150,7 @@ impl Signer {
                 signed_at: now,
                 expires_at,
                 fields: &mut fields.names(),
-                body_hash: body_hash.as_ref(),
+                body_hash,
             })
         };
         let jobs: Vec<_> = keys.iter().map(|key| (key.key.clone(), unsigned(key))).collect();
@@ -167,8 +167,9 @@ impl Signer {
     pub async fn sign_bytes(&self, message: &[u8], now: Timestamp) -> Result<Vec<Field>, SigningError> {
         let header_len = filter::header::header_len(message, true).unwrap_or(message.len());
         let (header, rest) = message.split_at(header_len);
-        let Some(to_sign) = self.begin(header).await? else { return Ok(Vec::new()) };
-        let mut hasher = BodyHasher::default();
+        let header = MessageHeader::parse(header.to_vec());
+        let Some(to_sign) = self.begin(&header).await? else { return Ok(Vec::new()) };
+        let mut hasher = RelaxedBodyHasher::default();
         hasher.update(rest.strip_prefix(b"\r\n").unwrap_or(rest));
         self.sign(&to_sign, &hasher.finish(), now).await
     }
@@ -191,33 +192,26 @@ impl SigningCounters {
 }
 
 /// Hashes a body in relaxed form.
-pub struct BodyHasher {
-    canonicalizer: BodyCanonicalizer,
-    canonical: Vec<u8>,
-    digest: Context,
-}
+pub(crate) struct RelaxedBodyHasher(BodyHasher);
 
-impl Default for BodyHasher {
+const RELAXED: BodyHashRequest = BodyHashRequest { form: CanonicalForm::Relaxed, limit: None };
+
+impl Default for RelaxedBodyHasher {
     fn default() -> Self {
-        let canonicalizer = BodyCanonicalizer::new(Canonicalization::Relaxed);
-        BodyHasher { canonicalizer, canonical: Vec::new(), digest: Context::new(&SHA256) }
+        let mut hasher = BodyHasher::default();
+        hasher.request(RELAXED);
+        RelaxedBodyHasher(hasher)
     }
 }
 
-impl BodyHasher {
+impl RelaxedBodyHasher {
     /// Takes the next bytes of the body.
-    pub fn update(&mut self, bytes: &[u8]) {
-        for piece in bytes.chunks(PIECE_BYTES_MAX) {
-            self.canonicalizer.update(piece, &mut self.canonical);
-            self.digest.update(&self.canonical);
-            self.canonical.clear();
-        }
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
     }
 
     /// The hash of the whole body.
-    pub fn finish(mut self) -> Digest {
-        self.canonicalizer.finish(&mut self.canonical);
-        self.digest.update(&self.canonical);
-        self.digest.finish()
+    pub(crate) fn finish(self) -> [u8; HASH_OCTETS] {
+        self.0.finish().hash(RELAXED).expect("this hash was requested").digest
     }
 }

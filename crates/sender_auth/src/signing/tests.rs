@@ -13,8 +13,10 @@ use filter::{
 };
 use mail::{Address, OperatorLog, Reply};
 
+use super::signer::RelaxedBodyHasher;
 use super::*;
-use crate::canonical::Canonicalization;
+use crate::canonical_form::CanonicalForm;
+use crate::message_header::{HeaderField, MessageHeader};
 
 /// RFC 8463 appendix A.2.
 const SEED: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
@@ -29,21 +31,27 @@ const FIELDS: [&str; 5] = [
 ];
 const BODY: &str = "Hi.\r\n\r\nWe lost the game.  Are you hungry yet?\r\n\r\nJoe.\r\n";
 
+fn push_field(field: &str, hashed: &mut Vec<u8>) {
+    let header = MessageHeader::parse(field.as_bytes().to_vec());
+    CanonicalForm::Relaxed.push_field(&header.field(0), hashed);
+    hashed.extend_from_slice(b"\r\n");
+}
+
 fn ed25519() -> PrivateKey {
     PrivateKey::parse(SEED.as_bytes()).unwrap()
 }
 
 #[test]
 fn the_signature_of_the_rfc() {
-    let mut hasher = BodyHasher::default();
+    let mut hasher = RelaxedBodyHasher::default();
     BODY.as_bytes().chunks(3).for_each(|chunk| hasher.update(chunk));
     assert_eq!(BASE64_STANDARD.encode(hasher.finish()), "2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8=");
     let mut hashed = Vec::new();
-    FIELDS.iter().for_each(|field| Canonicalization::Relaxed.write_field(field.as_bytes(), &mut hashed));
+    FIELDS.iter().for_each(|field| push_field(field, &mut hashed));
     let own = "DKIM-Signature: v=1; a=ed25519-sha256; c=relaxed/relaxed;\r\n d=football.example.com; \
                i=@football.example.com;\r\n q=dns/txt; s=brisbane; t=1528637909; h=from : to :\r\n subject : date : \
                message-id : from : subject : date;\r\n bh=2jUSOH9NhtVGCQWNr9BrIAPreKQjO6Sn7XIkfJVOzv8=;\r\n b=";
-    Canonicalization::Relaxed.write_field(own.as_bytes(), &mut hashed);
+    push_field(own, &mut hashed);
     hashed.truncate(hashed.len() - 2);
     let signature = ed25519().sign(&digest(&SHA256, &hashed)).unwrap();
     assert_eq!(
@@ -185,17 +193,18 @@ fn assert_verifies(field: &str, whole: &str, key: &PrivateKey) {
         value.replace(['\r', '\n', ' '], "")
     };
     let (header, body) = whole.split_once("\r\n\r\n").unwrap();
-    let header = format!("{header}\r\n");
-    let mut left: Vec<&[u8]> = filter::header::fields(header.as_bytes()).collect();
+    let header = MessageHeader::parse(format!("{header}\r\n").into_bytes());
+    let mut left: Vec<HeaderField<'_>> = header.fields().map(|(_, field)| field).collect();
     let mut hashed = Vec::new();
     for name in tag("h").split(':') {
-        if let Some(place) = left.iter().rposition(|field| filter::header::value_of(field, name).is_some()) {
-            Canonicalization::Relaxed.write_field(left.remove(place), &mut hashed);
+        if let Some(place) = left.iter().rposition(|field| field.is_named(name.as_bytes())) {
+            CanonicalForm::Relaxed.push_field(&left.remove(place), &mut hashed);
+            hashed.extend_from_slice(b"\r\n");
         }
     }
-    Canonicalization::Relaxed.write_field(format!("{unsigned} b=").as_bytes(), &mut hashed);
+    push_field(&format!("{unsigned} b="), &mut hashed);
     hashed.truncate(hashed.len() - 2);
-    let mut hasher = BodyHasher::default();
+    let mut hasher = RelaxedBodyHasher::default();
     hasher.update(body.as_bytes());
     assert_eq!(tag("bh"), BASE64_STANDARD.encode(hasher.finish()));
     let signature = BASE64_STANDARD.decode(signature.replace(['\r', '\n', ' '], "")).unwrap();
