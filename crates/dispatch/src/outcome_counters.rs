@@ -35,7 +35,9 @@ impl OutcomeCounters {
     pub(crate) fn count_relayed(&self, proof: TlsProof, recipients: usize) {
         let counters = TlsProof::ALL.iter().zip(&self.relayed_by_proof);
         let counter = counters.filter(|(other, _)| **other == proof).map(|(_, counter)| counter);
-        counter.for_each(|counter| drop(counter.fetch_add(recipients as u64, Relaxed)));
+        counter.for_each(|counter| {
+            counter.fetch_add(recipients as u64, Relaxed);
+        });
     }
 
     /// How many recipients were relayed, by how the connection was protected.

@@ -122,7 +122,7 @@ fn converted_in_pieces(message: &[u8], cuts: &[usize]) -> Vec<u8> {
     pieces.push(rest);
     let mut scan = SevenBitScan::new();
     pieces.iter().for_each(|piece| scan.handle_input(piece));
-    let mut converter = SevenBitConverter::new(Arc::new(scan.finish().unwrap()));
+    let mut converter = SevenBitConverter::new(Arc::new(scan.finish().expect("few parts")));
     let mut out = Vec::new();
     pieces.iter().for_each(|piece| converter.handle_input(piece, &mut out));
     converter.finish(&mut out);

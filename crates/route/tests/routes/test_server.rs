@@ -289,7 +289,7 @@ fn rdata(fields: &[&str]) -> RData {
         ["MX", preference, host] => RData::MX(MX::new(preference.parse().unwrap(), name(host))),
         ["A", address] => RData::A(A(address.parse().unwrap())),
         ["AAAA", address] => RData::AAAA(AAAA(address.parse().unwrap())),
-        ["TXT", ref words @ ..] => {
+        ["TXT", words @ ..] => {
             RData::TXT(TXT::from_bytes(words.iter().flat_map(|word| word.as_bytes().chunks(255)).collect()))
         }
         ["TLSA", usage, selector, matching, data] => {
