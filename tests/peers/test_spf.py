@@ -23,6 +23,9 @@ _LEFT_OUT = ("Beyond ASCII",)
 # What pyspf says instead, by section and case, and why we differ.
 DIFFERENCES = {
     ("Which domain is checked", "? 192.0.2.2 HELO.example. HELO"): ("none", "a final dot is no empty label (4.3)"),
+    ("Which domain is checked", "? 192.0.2.1 helo HELO"): ("pass", "a name of one label has no record (4.3)"),
+    ("Which domain is checked", "? 192.0.2.1 helo <>"): ("pass", "a name of one label has no record (4.3)"),
+    ("Which domain is checked", "? 192.0.2.1 192.0.2.1 HELO"): ("pass", "an address is no domain (4.3)"),
     ("Which text is the record", "? 192.0.2.1 helo.example bob@circle.example"): ("none", "no answer is no denial"),
     ("Terms", "v=spf1 -all foo=%{d"): ("fail", "not a macro-string (6)"),
     ("mx", "v=spf1 mx:late.example -all"): ("temperror", "the host before the one without an answer matches (5.4)"),
