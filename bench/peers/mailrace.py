@@ -68,7 +68,8 @@ clear_text = true
 ROUTE = "\n[[route]]\n"
 
 # The clients of tests and measurements are strangers; only those about senders ask the DNS of them.
-UNCHECKED = "\n[sender_auth]\n" + "".join(f'{method} = "off"\n' for method in ("spf", "dkim", "dmarc", "arc", "iprev"))
+_METHODS = ("spf", "dkim", "dmarc", "arc", "iprev")
+UNCHECKED = "\n[sender_auth]\n" + "".join(f'{method} = "off"\n' for method in _METHODS)
 
 
 def listener(protocol, *lines, port=0):

@@ -136,8 +136,10 @@ impl MessageVerdicts {
     /// For later checks: one for each method, and for each domain that has signed the message.
     fn findings(&self, judged: &[Judged]) -> Vec<Finding> {
         let finding = |judged: &Judged, domain| Finding { method: judged.method.name(), result: judged.result, domain };
+        let mut ordered: Vec<&Judged> = judged.iter().collect();
+        ordered.sort_by_key(|judged| judged.method);
         let mut findings = Vec::with_capacity(judged.len());
-        for judged in judged {
+        for judged in ordered {
             if judged.method == Method::Dkim && judged.result == DkimResult::Pass.as_str() {
                 let signed = self.signatures.confirmed_domains().filter(|(_, has_passed)| *has_passed);
                 findings.extend(signed.map(|(domain, _)| finding(judged, Some(domain))));
