@@ -23,6 +23,6 @@ fuzz_target!(|bytes: &[u8]| {
     ] {
         let text = check.explanation.unwrap_or_default();
         assert!(text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' '));
-        assert!(answers.take_query_count() <= 130);
+        assert!(answers.take_query_count() <= 123);
     }
 });

@@ -146,7 +146,7 @@ async fn no_server_is_believed_that_the_operator_does_not_call_validating() {
 #[tokio::test]
 async fn addresses_are_authenticated_only_if_those_of_both_families_are() {
     let lines = "mixed.example 300 A 192.0.2.1\n mixed.example 300 AAAA 2001:db8::1";
-    for (fault, authenticated) in [("", false), ("mixed.example ! SIGNED", true)] {
+    for (fault, authenticated) in [("", false), ("mixed.example ! SIGNED_A", false), ("mixed.example ! SIGNED", true)] {
         let (resolver, _zone) = resolver(&format!("{lines}\n{fault}"), true).await;
         let addresses = resolver.addresses("mixed.example", AddressFamilies::Both).await;
         assert_eq!(addresses.authenticated, authenticated);

@@ -17,7 +17,7 @@
 //! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
-//! | `SIGNED`   | the usual answer, with the AD bit                             |
+//! | `SIGNED`   | the usual answer, with the AD bit; `SIGNED_A` for A only      |
 //! | `CUT`      | the usual answer, marked as truncated even over TCP           |
 
 use std::collections::{HashMap, HashSet};
@@ -258,7 +258,8 @@ impl RequestHandler for ZoneHandler {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.recursion_available = true;
         metadata.response_code = sections.code.unwrap_or(ResponseCode::NoError);
-        metadata.authentic_data = self.0.has_fault(&asked, "SIGNED");
+        metadata.authentic_data =
+            self.0.has_fault(&asked, "SIGNED") || (self.0.has_fault(&asked, "SIGNED_A") && kind == RecordType::A);
         metadata.truncation = self.0.has_fault(&asked, "CUT");
         let none: [Record; 0] = [];
         let edns = Edns::new();

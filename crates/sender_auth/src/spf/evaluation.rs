@@ -7,7 +7,8 @@
 //! | mail hosts of one `mx`        | [`MX_HOSTS_MAX`]                            | permerror                   |
 //! | names of the client           | ten                                         | the others do not count     |
 //!
-//! So a check makes at most 10 × 11 + 11 queries. A term is void if all that it asks the DNS for does
+//! So a check makes at most 123 queries: the record, ten times an `mx` with ten hosts, and an explanation
+//! with the names of the client. A term is void if all that it asks the DNS for does
 //! not exist (section 4.6.4): a host with IPv4 addresses alone is, for a client with IPv6.
 
 use std::future::Future;

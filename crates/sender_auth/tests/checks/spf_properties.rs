@@ -65,6 +65,6 @@ proptest! {
             let explanation = check.explanation.unwrap_or_default();
             prop_assert!(explanation.len() <= 255 && explanation.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         }
-        prop_assert!(zone.queries().len() <= 2 * 130);
+        prop_assert!(zone.queries().len() <= 2 * 123);
     }
 }
