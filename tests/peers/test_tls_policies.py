@@ -18,7 +18,7 @@ import unittest
 import unittest.mock
 
 from harness import await_that
-from outbound import OutboundCase, await_event, mail_events
+from outbound import OutboundCase, await_event, mail_events, metrics
 from peers.postfix import Postfix
 from peers.smtp import free_port
 
@@ -206,6 +206,7 @@ class TlsPolicies(PostfixCase):
         server = self.server("validating = true")
         self.assert_delivered(server, "dane")
         self.assertIn("TLS: dane, by 1 TLSA record of mx.dest.test", self.explanation(server))
+        self.assertEqual(metrics(server)['mailrace_relayed_total{tls="dane"}'], 1)
 
     def test_mail_waits_for_a_host_with_another_certificate_than_its_tlsa_records_name(self):
         self.sign(bytes(32))

@@ -33,11 +33,10 @@ impl OutcomeCounters {
 
     /// Counts recipients that were relayed over a connection with this protection.
     pub(crate) fn count_relayed(&self, proof: TlsProof, recipients: usize) {
-        let counters = TlsProof::ALL.iter().zip(&self.relayed_by_proof);
-        let counter = counters.filter(|(other, _)| **other == proof).map(|(_, counter)| counter);
-        counter.for_each(|counter| {
+        let place = TlsProof::ALL.iter().position(|other| *other == proof);
+        if let Some(counter) = place.and_then(|place| self.relayed_by_proof.get(place)) {
             counter.fetch_add(recipients as u64, Relaxed);
-        });
+        }
     }
 
     /// How many recipients were relayed, by how the connection was protected.
