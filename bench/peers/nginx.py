@@ -25,8 +25,7 @@ events {{
 }}
 http {{
   access_log off;
-  sendfile on;
-  tcp_nopush on;
+  {sending}
   open_file_cache max=1000 inactive=60s;
   keepalive_requests 1000000000;
   client_body_temp_path {root}/temporary;
@@ -43,6 +42,9 @@ http {{
 """
 
 
+_SENDFILE, _COPYING = "sendfile on; tcp_nopush on;", "sendfile off; output_buffers 2 256k;"
+
+
 def version():
     """Its version, or that it is not installed."""
     if (program := _program()) is None:
@@ -56,16 +58,18 @@ class Nginx:
 
     pages: a folder of files, or a dictionary of names and sizes in octets, which it creates
     certificate: the paths of a chain and its key, for TLS on its port
+    copies: reads files and writes what it has read, instead of sendfile
     """
 
     name = "nginx"
 
-    def __init__(self, folder, pages, certificate=None):
+    def __init__(self, folder, pages, certificate=None, copies=False):
         if _program() is None:
             raise RuntimeError("nginx is missing: run `bench/peers/install tests` first")
         self.root = folder / "nginx"
         self.pages = pages
         self._certificate = certificate
+        self._copies = copies
         self.port = free_port()
         self.group = accounting.Group("nginx")
         self._process = None
@@ -107,6 +111,7 @@ class Nginx:
         if self._certificate:
             ssl, certificate = " ssl", "ssl_certificate {}; ssl_certificate_key {};".format(*self._certificate)
         names = {"user": user, "root": self.root, "pages": folder, "port": self.port}
+        names["sending"] = _COPYING if self._copies else _SENDFILE
         text = _CONFIGURATION.format(**names, ssl=ssl, certificate=certificate)
         (self.root / "nginx.conf").write_text(text)
 

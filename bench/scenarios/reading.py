@@ -144,9 +144,9 @@ def http_mailrace(place, *lines, secure=False, **settings):
     return Mailrace(place, serves="http", extra=extra, **settings)
 
 
-def _http_nginx(place, secure=False):
+def _http_nginx(place, secure=False, copies=False):
     pair = certificate(place) if secure else None
-    return nginx.Nginx(place, place.parent / "files", certificate=pair)
+    return nginx.Nginx(place, place.parent / "files", certificate=pair, copies=copies)
 
 
 def _http_apache(place):
@@ -210,6 +210,7 @@ def _download(connections):
         "nginx": curl(_http_nginx),
         "mailrace": curl(http_mailrace),
         "copying": curl(lambda place: http_mailrace(place, "sendfile = false")),
+        "nginx-copying": curl(functools.partial(_http_nginx, copies=True)),
     }
     if samba.is_installed():
         sides["smbd"] = warmed_download(_smbd, Smbclient(connections, times, FILE_OCTETS))
@@ -219,10 +220,12 @@ def _download(connections):
         (
             pairs.Target("mailrace", "nginx", "cpu_per_thousand", most=1.05),
             pairs.Target("mailrace", "copying", "cpu_per_thousand", most=0.6),
+            pairs.Target("nginx", "nginx-copying", "cpu_per_thousand"),
             pairs.Target("mailrace", "smbd", "cpu_per_thousand", most=1.05),
         ),
         (
-            "`copying` is Mailrace with `sendfile = false`.",
+            "`copying` is Mailrace with `sendfile = false`, `nginx-copying` nginx with `sendfile off`: how much another server "
+            "gains by sendfile on this machine.",
             "The load of smbd is smbclient, as a guest, without signatures and encryption; smbd uses sendfile. It is left out "
             "where it or smbclient is not installed.",
         ),

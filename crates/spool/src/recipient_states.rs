@@ -157,6 +157,15 @@ mod tests {
         assert_eq!(states.merge([(0, RecipientState::SetAside)]), 1);
     }
 
+    /// A row is as long as the highest ordinal, however few states it holds.
+    #[test]
+    fn a_few_states_are_a_list_whatever_their_ordinals_are() {
+        let mut states = RecipientStates::default();
+        let ordinals = (0..LISTED_MAX as u32).map(|n| ORDINALS_MAX - LISTED_MAX as u32 + n);
+        states.merge(ordinals.map(|ordinal| (ordinal, RecipientState::Delivered)));
+        assert!(matches!(&states, RecipientStates::Sparse(listed) if listed.len() == LISTED_MAX));
+    }
+
     #[test]
     fn a_dense_array_gives_the_same_states_as_a_list() {
         let ordinals = || (0..1000u32).map(|n| n.wrapping_mul(2_654_435_761) % 997);
