@@ -159,8 +159,8 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         let help = "DNS list queries without an answer";
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
-    snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
+    snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
