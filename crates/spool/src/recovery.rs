@@ -129,8 +129,7 @@ impl LaneSurvey {
         lane: LaneId,
         sink: &mut dyn FnMut(LiveMessage),
     ) -> Result<(MessageIndex, RecoveryFindings), OpenError> {
-        let mut reading =
-            LaneReader { index: MessageIndex::default(), contents: BTreeMap::new(), ..LaneReader::default() };
+        let mut reading = LaneReader::default();
         let mut findings = RecoveryFindings { epoch: self.epoch, ..RecoveryFindings::default() };
         for (slot, surveyed) in self.segments {
             reading.add_segment(slot, surveyed, &*self.disk, &mut findings)?;

@@ -11,7 +11,8 @@
 //! no scripts, and parts leave as attachments in a sandbox. It may be hostile to this server too:
 //! what is read of a message is limited, and so are the messages in memory of all sessions.
 //!
-//! Parsing messages is the business of `mail_parser`. If it should panic, the request gets 503.
+//! `mail_parser` reads header fields and decodes; the structure of messages is found here, since its own
+//! reader of structures can panic on hostile ones.
 
 mod attachment_name;
 mod mail_path;

@@ -386,6 +386,32 @@ fn a_lost_block_of_the_second_to_last_batch_is_reported() {
     }
 }
 
+/// Nobody was told of a batch without its commit record, so what a power failure tore off its first
+/// record is no damage to report, not even at the start of the log.
+#[test]
+fn a_torn_first_batch_is_no_damage() {
+    let disk = sim::Disk::new(SEED);
+    let mut harness = SpoolHarness::open(&disk, config(64 << 10)).unwrap();
+    let entries = (0..3).map(|_| {
+        let (id, bytes) = (harness.begin(), harness.bytes(500));
+        harness.message(id, bytes, 1)
+    });
+    let entries = entries.collect();
+    let ticket = harness.submit(entries);
+    harness.wait(ticket).unwrap();
+    let image = disk.crash(0);
+    harness.close();
+    let mut bytes = image.content("segment-000000").unwrap();
+    let frames: Vec<_> = (8192..bytes.len()).step_by(8).filter(|place| bytes[*place..].starts_with(b"MRec")).collect();
+    let [first, _, _, commit, ..] = frames[..] else { panic!("the frames of a batch: {frames:?}") };
+    [first, commit].into_iter().for_each(|torn| bytes[torn..torn + 8].fill(0));
+    image.put("segment-000000", bytes);
+    let events = RecordedEvents::default();
+    let (spool, found, _) = open_damaged(&image, events.record_from(config(64 << 10))).unwrap();
+    assert_eq!((found.len(), events.set_aside()), (2, Vec::<String>::new()));
+    close(spool, &image);
+}
+
 /// Behind the last batch there is old mail of an earlier use, and a client may have filled it with
 /// frames that claim to be large. Each was read to its claimed length, and the start took minutes.
 #[test]
