@@ -1,0 +1,72 @@
+"""What it costs to sign mail with DKIM while it is accepted: Mailrace with and without keys, and Postfix with OpenDKIM.
+
+    off        no key
+    rsa        a signature with an RSA key of 2048 bits
+    ed25519    one with an Ed25519 key
+    postfix-opendkim    Postfix, which passes each message to OpenDKIM, with an RSA key of 2048 bits
+
+All of them sync before their 250 and deliver nothing. The load comes from a relay network, whose mail is signed.
+"""
+
+import functools
+import subprocess
+
+import comparison
+import pairs
+from comparison import Comparison, Side
+from peers import opendkim
+from peers.mailrace import BINARY, Mailrace
+from peers.smtp import Load
+
+from .accept import MESSAGE_DISK_OCTETS, NOTES
+
+DOMAIN = "bench.test"
+_KEY = """
+[[signing.key]]
+domain = "{}"
+selector = "{}"
+file = "{}"
+"""
+
+
+def make_key(algorithm, folder):
+    """Makes a key; returns the domain, the selector and the file."""
+    names = ["--selector", algorithm, "--algorithm", algorithm, "--dir", str(folder)]
+    subprocess.run([str(BINARY), "dkim", "generate", DOMAIN, *names], capture_output=True, check=True, timeout=60)
+    path = folder / f"{algorithm}.{DOMAIN}.pem"
+    path.chmod(0o644)  # the server gives up its rights
+    return DOMAIN, algorithm, path
+
+
+def _mailrace(place, algorithm=None):
+    extra = _KEY.format(*make_key(algorithm, place)) if algorithm else ""
+    return Mailrace(place, concurrency=0, networks=("127.0.0.0/8",), extra=extra)
+
+
+def _postfix(place):
+    return opendkim.SigningPostfix(place, functools.partial(make_key, "rsa"))
+
+
+SIGN = Comparison(
+    "Accepting and signing",
+    {
+        "off": Side(_mailrace, Load(50_000), MESSAGE_DISK_OCTETS),
+        "rsa": Side(functools.partial(_mailrace, algorithm="rsa"), Load(10_000), MESSAGE_DISK_OCTETS),
+        "ed25519": Side(functools.partial(_mailrace, algorithm="ed25519"), Load(40_000), MESSAGE_DISK_OCTETS),
+        "postfix-opendkim": Side(_postfix, Load(3_000), MESSAGE_DISK_OCTETS, needs=(("opendkim", opendkim.is_installed),)),
+    },
+    (
+        pairs.Target("rsa", "postfix-opendkim", "rate", least=3.5),
+        pairs.Target("ed25519", "postfix-opendkim", "rate", least=8),
+        pairs.Target("rsa", "postfix-opendkim", "cpu_per_thousand"),
+        pairs.Target("ed25519", "postfix-opendkim", "cpu_per_thousand"),
+        pairs.Target("ed25519", "off", "cpu_per_thousand"),
+    ),
+    (
+        *NOTES,
+        "OpenDKIM signs with rsa-sha256 and relaxed/relaxed, as Mailrace does. Its CPU and that of Postfix count together.",
+    ),
+    versions={"OpenDKIM": opendkim.version},
+)
+
+SCENARIOS = comparison.scenarios({"sign": SIGN})
