@@ -35,6 +35,7 @@ class Source:
     recipient: str = RECIPIENT  # {} stands for a number up to `users`
     users: int = 1
     recipients_from: str | None = None  # a file of addresses, instead of the two above
+    corpus: str | None = None  # a folder of messages, instead of `octets`
     order: str = "random"  # or `turn`
     secure: bool = False  # every connection uses STARTTLS
     resumes: bool = True  # and resumes TLS sessions if the server allows it
@@ -50,6 +51,7 @@ class Source:
         ends = ["--messages", str(self.count)] if self.count is not None else ["--duration", f"{self.seconds}s"]
         pace = ["--rate", f"{self.rate:g}"] if self.rate is not None else []
         each = str(self.per_connection) if self.per_connection else "all" if self.reuse else "1"
+        content = ["--corpus", self.corpus] if self.corpus else ["--size", str(self.octets)]
         order = ["--order", self.order] if self.order != "random" else []
         one_of = ["--recipient", self.recipient, "--users", str(self.users)]
         secure = ["--starttls", "100%"] if self.secure else []
@@ -57,7 +59,7 @@ class Source:
         to = ["--recipients-from", self.recipients_from] if self.recipients_from else one_of
         return [
             str(BINARY), "bench", "smtp", "--target", f"127.0.0.1:{port}", "--connections", str(self.sessions),
-            *ends, *pace, "--size", str(self.octets), "--per-connection", each,
+            *ends, *pace, *content, "--per-connection", each,
             "--sender", SENDER, *to, *order, *secure, "--json",
         ]  # fmt: skip
 

@@ -38,8 +38,13 @@ def make_key(algorithm, folder):
     return DOMAIN, algorithm, path
 
 
+def key_section(domain, selector, path):
+    """The section of a key."""
+    return _KEY.format(domain, selector, path)
+
+
 def _mailrace(place, algorithm=None):
-    extra = _KEY.format(*make_key(algorithm, place)) if algorithm else ""
+    extra = key_section(*make_key(algorithm, place)) if algorithm else ""
     return Mailrace(place, concurrency=0, networks=("127.0.0.0/8",), extra=extra)
 
 
