@@ -1,4 +1,4 @@
-//! Fields that strangers send in the name of this server (RFC 8601 section 5).
+//! Fields that others send in the name of this server (RFC 8601 section 5).
 //!
 //! Who reads a field may be lenient, so this is strict: whatever could be taken for our name, before
 //! the first result, makes the field forged: in any case, folded, quoted, with comments in it, or after
