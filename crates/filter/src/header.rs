@@ -56,10 +56,11 @@ fn field_len(header: &[u8]) -> usize {
     end
 }
 
-/// Old messages have white space before the colon (RFC 5322 section 4.5).
+/// Old messages have white space before the colon (RFC 5322 section 4.5), but no line break.
 fn is_named(field: &[u8], name: &str) -> bool {
     let (word, rest) = field.split_at_checked(name.len()).unwrap_or((b"", b""));
-    word.eq_ignore_ascii_case(name.as_bytes()) && rest.trim_ascii_start().starts_with(b":")
+    let after_blanks = rest.iter().find(|octet| !b" \t".contains(octet));
+    word.eq_ignore_ascii_case(name.as_bytes()) && after_blanks == Some(&b':')
 }
 
 #[cfg(test)]
@@ -85,6 +86,14 @@ mod tests {
         assert_eq!((&*header, found), ("A: 1\r\na : 3\r\nAB: 4\r\n", true));
         assert_eq!(replaced("A", 3, None), (HEADER.into(), false, 1));
         assert_eq!(replaced("folded", 1, None), (HEADER.into(), false, 1));
+    }
+
+    #[test]
+    fn a_colon_on_a_continuation_line_makes_no_field() {
+        for (header, is_found) in [("A\r\n : 1\r\n", false), ("A\x0c: 1\r\n", false), ("A \t: 1\r\n", true)] {
+            let mut changed = header.as_bytes().to_vec();
+            assert_eq!(replace_field(&mut changed, "A", &mut 1, None), is_found, "{header:?}");
+        }
     }
 
     #[test]

@@ -169,6 +169,7 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
         cleartext_bind_urls(config)
             .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
     );
+    warnings.extend(open_signing_warning(config));
     warnings.extend(cleartext_relay_warnings(config));
     warnings.extend(config.transports.iter().filter_map(ca_file_warning));
     warnings.extend(wide_proxy_warnings(config));
@@ -201,6 +202,17 @@ fn cleartext_bind_urls(config: &Config) -> impl Iterator<Item = &LdapUrl> {
     };
     let urls = servers.filter(|servers| !servers.starttls).into_iter().flat_map(|servers| &servers.urls);
     urls.filter(move |url| matches!(url, LdapUrl::Tcp { host, tls: false, .. } if !is_here(host)))
+}
+
+/// A signature says that the domain stands for the author.
+fn open_signing_warning(config: &Config) -> Option<String> {
+    let signs_for_users = config.signing.has_keys() && config.signing.submitters.users;
+    let any_author = config.auth.as_ref().is_some_and(|auth| auth.senders.is_none());
+    (signs_for_users && any_author).then(|| {
+        "[auth] senders is not set: every user can write as any address of the domains in [signing], and gets their \
+         signature"
+            .into()
+    })
 }
 
 /// Transports that send passwords in clear text.
@@ -341,6 +353,26 @@ mod tests {
         }
         let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
         assert_eq!((all_warnings(&relaxed).len(), startup_warnings(&relaxed).len()), (1, 0));
+    }
+
+    #[test]
+    fn signatures_for_any_author_are_told() {
+        let told = |signing: &str, auth: &str| {
+            let table = |name: &str| format!("[[table]]\nname = \"{name}\"\ntype = \"static\"\nvalues = [\"x\"]\n");
+            let text = format!("{}{}{signing}\n{auth}\n", table("a"), table("b"));
+            startup_warnings(&Config::parse(&text, "text", "host.example").unwrap())
+        };
+        let (keys, logins) = ("[signing]\ntable = \"b\"", "[auth]\npasswords = \"a\"");
+        let open = told(keys, logins);
+        assert!(open.len() == 1 && open[0].starts_with("[auth] senders is not set"), "{open:?}");
+        for (signing, auth) in [
+            ("", logins),
+            (keys, ""),
+            (keys, "[auth]\npasswords = \"a\"\nsenders = \"b\""),
+            ("[signing]\ntable = \"b\"\nsign = [\"relay_networks\"]", logins),
+        ] {
+            assert_eq!(told(signing, auth), [""; 0], "{signing} {auth}");
+        }
     }
 
     #[test]

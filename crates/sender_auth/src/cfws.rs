@@ -21,32 +21,66 @@ pub(crate) enum WordKind {
 
 /// The words of a field's value. None: it is not well-formed.
 pub(crate) fn words(value: &[u8]) -> Option<Vec<Word>> {
-    let (mut words, mut at, mut is_spaced) = (Vec::new(), 0, false);
-    while let Some(&octet) = value.get(at) {
-        let (kind, end) = match octet {
-            b' ' | b'\t' | b'\r' | b'\n' => {
-                (at, is_spaced) = (at + 1, true);
-                continue;
-            }
-            b'(' => {
-                (at, is_spaced) = (comment_end(value, at)?, true);
-                continue;
-            }
-            b'"' => quoted(value, at + 1)?,
-            _ if is_special(octet) => (WordKind::Special(octet), at + 1),
-            _ => {
-                let rest = &value[at..];
-                let len = rest.iter().position(|octet| !is_atom(*octet)).unwrap_or(rest.len());
-                if len == 0 {
-                    return None;
-                }
-                (WordKind::Atom(rest[..len].to_vec()), at + len)
-            }
-        };
-        words.push(Word { kind, is_spaced });
-        (at, is_spaced) = (end, false);
+    WordReader::new(value).collect::<Result<_, _>>().ok()
+}
+
+/// Not well-formed; what follows has no words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Reads one word after the other, up to the first fault.
+pub(crate) struct WordReader<'a> {
+    value: &'a [u8],
+    at: usize,
+}
+
+impl<'a> WordReader<'a> {
+    pub(crate) fn new(value: &'a [u8]) -> WordReader<'a> {
+        WordReader { value, at: 0 }
     }
-    Some(words)
+
+    /// What was read so far.
+    pub(crate) fn read_part(&self) -> &'a [u8] {
+        &self.value[..self.at]
+    }
+
+    /// The next word; None at the end.
+    fn read_word(&mut self) -> Result<Option<Word>, Malformed> {
+        let mut is_spaced = false;
+        while let Some(&octet) = self.value.get(self.at) {
+            let (kind, end) = match octet {
+                b' ' | b'\t' | b'\r' | b'\n' => {
+                    (self.at, is_spaced) = (self.at + 1, true);
+                    continue;
+                }
+                b'(' => {
+                    (self.at, is_spaced) = (comment_end(self.value, self.at).ok_or(Malformed)?, true);
+                    continue;
+                }
+                b'"' => quoted(self.value, self.at + 1).ok_or(Malformed)?,
+                _ if is_special(octet) => (WordKind::Special(octet), self.at + 1),
+                _ => atom(self.value, self.at).ok_or(Malformed)?,
+            };
+            self.at = end;
+            return Ok(Some(Word { kind, is_spaced }));
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for WordReader<'_> {
+    type Item = Result<Word, Malformed>;
+
+    fn next(&mut self) -> Option<Result<Word, Malformed>> {
+        self.read_word().transpose()
+    }
+}
+
+/// The atom that starts here, and its end.
+fn atom(value: &[u8], start: usize) -> Option<(WordKind, usize)> {
+    let rest = &value[start..];
+    let len = rest.iter().position(|octet| !is_atom(*octet)).unwrap_or(rest.len());
+    (len > 0).then(|| (WordKind::Atom(rest[..len].to_vec()), start + len))
 }
 
 /// The end of a comment, which may contain others.

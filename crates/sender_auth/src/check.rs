@@ -7,8 +7,8 @@
 //! | message | header read and parsed once; keys and policies looked up at the same time; body hashed |
 //!
 //! DATA is the first stage at which a client has a valid recipient, so addresses that are only tried
-//! cost no query. Users, relay networks and local programs are not checked. Without any method the
-//! check takes part in no stage.
+//! cost no query. Users, relay networks and local programs are not checked, but what they say in our
+//! name is removed like that of strangers. Without any method the check takes part in no stage.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use filter::{
-    Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Stage,
+    Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Edit, Origin, Refusal, SessionInfo, Stage,
     Stages, Verdict,
 };
 use mail::{EnhancedCode, Networks, Reply};
@@ -103,8 +103,9 @@ impl CheckFactory for SenderAuth {
 
     fn stages(&self, origin: Origin) -> Stages {
         match origin {
-            Origin::Client if !self.settings.is_off() => [Stage::Data, Stage::Message].into_iter().collect(),
-            Origin::Client | Origin::LocalProgram => Stages::default(),
+            _ if self.settings.is_off() => Stages::default(),
+            Origin::Client => [Stage::Data, Stage::Message].into_iter().collect(),
+            Origin::LocalProgram => [Stage::Message].into_iter().collect(),
         }
     }
 
@@ -140,7 +141,7 @@ impl Check for SenderAuthCheck {
     fn message<'a>(&'a mut self, session: &'a SessionInfo<'a>, message: &'a mut dyn CheckedMessage) -> CheckFuture<'a> {
         let sender = std::mem::replace(&mut self.sender, SenderState::Unchecked);
         match self.auth.is_exempt(session) {
-            true => Box::pin(std::future::ready(Verdict::default())),
+            true => Box::pin(self.auth.clean_message(session.client, message)),
             false => Box::pin(self.auth.check_message(sender, session.client, message)),
         }
     }
@@ -192,19 +193,36 @@ impl SenderAuth {
         }
     }
 
-    /// The end of the message.
+    /// The end of a message that is not checked.
+    async fn clean_message(&self, client: Option<IpAddr>, message: &mut dyn CheckedMessage) -> Verdict {
+        if self.is_trusted(client) {
+            return Verdict::default();
+        }
+        let Ok((header, _)) = read_header(message).await else { return unreadable() };
+        Verdict { edits: self.removal(&header, client).into_iter().collect(), ..Verdict::default() }
+    }
+
+    /// Removes the fields in our name (RFC 8601 section 5).
+    fn removal(&self, header: &MessageHeader, client: Option<IpAddr>) -> Option<Edit> {
+        let places = if self.is_trusted(client) { Vec::new() } else { forged_fields(header, &self.authserv_id) };
+        (!places.is_empty()).then(|| Edit::RemoveFields { places: places.into() })
+    }
+
+    /// Whether the client may pass on fields in our name.
+    fn is_trusted(&self, client: Option<IpAddr>) -> bool {
+        client.is_some_and(|client| self.settings.results_from.contains(client))
+    }
+
+    /// The end of a message that is checked.
     async fn check_message(
         &self,
         sender: SenderState,
         client: Option<IpAddr>,
         message: &mut dyn CheckedMessage,
     ) -> Verdict {
-        let Ok((header, body_start)) = read_header(message).await else {
-            let refusal = Refusal { by: "sender_auth".into(), reply: UNREADABLE };
-            return Decision::Refuse(refusal).into();
-        };
+        let Ok((header, body_start)) = read_header(message).await else { return unreadable() };
         let header = Arc::new(header);
-        let forged = forged_fields(&header, &self.authserv_id);
+        let removal = self.removal(&header, client);
         let found = self.find_signatures(&header);
         let chain = ChainLink::of(&found);
         let author = self.settings.is_on(Method::Dmarc).then(|| author_domain(&header));
@@ -215,7 +233,7 @@ impl SenderAuth {
         };
         let verdicts = MessageVerdicts { sender, signatures, dmarc };
         let context = VerdictContext { settings: &self.settings, authserv_id: &self.authserv_id, client };
-        verdicts.into_verdict(&context, &header, &chain, forged, &self.state.counters)
+        verdicts.into_verdict(&context, &header, &chain, removal, &self.state.counters)
     }
 
     fn find_signatures(&self, header: &MessageHeader) -> FoundSignatures {
@@ -318,6 +336,10 @@ impl SenderAuth {
         let judged = tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked)).await;
         judged.unwrap_or_else(|_| unanswered_policy(author))
     }
+}
+
+fn unreadable() -> Verdict {
+    Decision::Refuse(Refusal { by: "sender_auth".into(), reply: UNREADABLE }).into()
 }
 
 /// What is known of a message from its header alone.

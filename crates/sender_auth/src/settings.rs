@@ -93,7 +93,7 @@ const ACTIONS: [(Method, &str, VerdictAction); 19] = [
     (Method::Dkim, "permerror", VerdictAction::Accept),
     (Method::Dkim, "temperror", VerdictAction::Accept),
     (Method::Dmarc, "reject", VerdictAction::Refuse),
-    (Method::Dmarc, "quarantine", VerdictAction::Hold),
+    (Method::Dmarc, "quarantine", VerdictAction::Tag),
     (Method::Dmarc, "permerror", VerdictAction::Refuse),
     (Method::Dmarc, "temperror", VerdictAction::Accept),
     (Method::Arc, "fail", VerdictAction::Tag),
@@ -139,6 +139,8 @@ pub struct VerificationSettings {
     pub exempt: Networks,
     /// The name of this server in Authentication-Results. None: its hostname.
     pub authserv_id: Option<Box<str>>,
+    /// Clients whose fields in this name stay.
+    pub results_from: Networks,
     /// Domains whose ARC seals are believed, in lower case.
     pub trusted_sealers: Vec<Box<str>>,
     /// The name of the field that [`VerdictAction::Tag`] adds.
@@ -165,6 +167,7 @@ impl Default for VerificationSettings {
             actions: VerdictActions::default(),
             exempt: Networks::default(),
             authserv_id: None,
+            results_from: Networks::default(),
             trusted_sealers: Vec::new(),
             tag: "X-Authentication-Warning".into(),
             time_max: Duration::from_secs(20),

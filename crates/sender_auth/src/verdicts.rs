@@ -2,7 +2,6 @@
 //! findings for later checks, and the action of the strictest method that is enforced.
 
 use std::net::IpAddr;
-use std::ops::Range;
 
 use filter::{Decision, Edit, Field, Finding, Refusal, Verdict};
 use mail::{EnhancedCode, Reply};
@@ -55,13 +54,13 @@ impl ChainLink {
 }
 
 impl MessageVerdicts {
-    /// Counts the verdicts and decides. `forged` are the fields that claim to be ours.
+    /// Counts the verdicts and decides. `removal` removes the fields that claim to be ours.
     pub(crate) fn into_verdict(
         self,
         context: &VerdictContext<'_>,
         header: &MessageHeader,
         chain: &[ChainLink],
-        forged: Vec<Range<usize>>,
+        removal: Option<Edit>,
         counters: &VerdictCounters,
     ) -> Verdict {
         let vouching = self.vouching_sealer(context.settings, header, chain);
@@ -78,11 +77,10 @@ impl MessageVerdicts {
         let tags: Vec<String> = judged.iter().filter(|judged| judged.action == VerdictAction::Tag).map(tag).collect();
         let tag = (!tags.is_empty()).then(|| Field::new(&context.settings.tag, &tags.join(", "))).and_then(Result::ok);
         let results = Field::new("Authentication-Results", &self.results(context, vouching)).ok();
-        let removed = (!forged.is_empty()).then(|| Edit::RemoveFields { places: forged.into() });
         Verdict {
             decision,
             held: action == VerdictAction::Hold,
-            edits: removed.into_iter().chain(tag.into_iter().chain(results).map(Edit::PrependField)).collect(),
+            edits: removal.into_iter().chain(tag.into_iter().chain(results).map(Edit::PrependField)).collect(),
             findings: self.findings(&judged),
         }
     }

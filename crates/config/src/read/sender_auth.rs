@@ -35,6 +35,7 @@ pub(super) fn verification(document: &mut Section<'_, '_>) -> VerificationSettin
         actions: s.section("actions").map(actions).unwrap_or_default(),
         exempt: networks(&mut s, "exempt").unwrap_or(defaults.exempt),
         authserv_id: s.take("authserv_id", &value_kind::HOST),
+        results_from: networks(&mut s, "results_from").unwrap_or(defaults.results_from),
         trusted_sealers: sealers.unwrap_or(defaults.trusted_sealers),
         tag: tag(&mut s).unwrap_or(defaults.tag),
         time_max: s.take_or("time", &value_kind::DURATION, defaults.time_max),

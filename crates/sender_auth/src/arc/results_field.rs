@@ -2,7 +2,8 @@
 
 use crate::cfws::{Word, WordKind, words};
 
-/// Whether a field says that DMARC passed for this domain, or for one that it does not name.
+/// Whether a field says that DMARC passed for this domain. One that names no domain says nothing about
+/// the author of the message as it is now.
 pub(crate) fn vouches_for(value: &[u8], author_domain: &str) -> bool {
     let Some(words) = words(value) else { return false };
     let mut results = words.split(|word| word.kind == WordKind::Special(b';'));
@@ -15,8 +16,9 @@ fn is_dmarc_pass(result: &[Word], author_domain: &str) -> bool {
     if parts.next() != Some("dmarc=pass") {
         return false;
     }
-    let mut domains = parts.filter_map(|part| part.strip_prefix("header.from="));
-    domains.all(|domain| domain.rsplit('@').next() == Some(author_domain))
+    let domains = parts.filter_map(|part| part.strip_prefix("header.from="));
+    let mut is_author = domains.map(|domain| domain.rsplit('@').next() == Some(author_domain)).peekable();
+    is_author.peek().is_some() && is_author.all(|is_author| is_author)
 }
 
 /// The words, with one space where there was any, but none around `=`.
@@ -44,7 +46,11 @@ mod tests {
         for (value, expected) in [
             ("i=1; mx.example; spf=pass; dmarc=pass header.from=a.example", true),
             ("i=1; mx.example; DMARC = pass (p=none)\r\n header.from=A.example", true),
-            ("i=1; mx.example; dmarc=pass", true),
+            ("i=1; mx.example; dmarc=pass", false),
+            ("i=1; mx.example; dmarc=pass (header.from=a.example)", false),
+            ("i=1; mx.example; dmarc=pass; spf=pass header.from=a.example", false),
+            ("i=1; mx.example; dmarc=pass header.from=a.example header.from=b.example", false),
+            ("i=1; mx.example; dmarc=pass header.from=ann@a.example", true),
             ("i=1; mx.example; dmarc=pass header.from=b.example", false),
             ("i=1; mx.example; dmarc=fail header.from=a.example", false),
             ("i=1; mx.example; dmarc=passing", false),

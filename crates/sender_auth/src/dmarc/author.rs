@@ -172,6 +172,8 @@ mod tests {
             "From: a@evil.example\r\nfrom : ann@bank.example\r\n",
             "From: a@evil.example\r\nFr\0om: ann@bank.example\r\n",
             "Fr\0om: ann@bank.example\r\n",
+            "From\r\n : ann@bank.example\r\nFrom: x@evil.example\r\n",
+            "From\r\n : ann@bank.example\r\n",
             "From: a@evil.example, ann@bank.example\r\n",
             "From: ann@bank.example <a@evil.example>\r\n",
             "From: <ann@bank.example> <a@evil.example>\r\n",

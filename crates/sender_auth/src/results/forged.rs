@@ -1,12 +1,13 @@
-//! Fields that strangers send in the name of this server (RFC 8601 section 5).
+//! Fields that others send in the name of this server (RFC 8601 section 5).
 //!
 //! Who reads a field may be lenient, so this is strict: whatever could be taken for our name, before
-//! the first result, makes the field forged: in any case, folded, quoted, with comments in it, after a
-//! version, or in a field that cannot be read.
+//! the first result, makes the field forged: in any case, folded, quoted, with comments in it, or after
+//! a version. So does a name that cannot be read, whatever it is. What is wrong with the results that
+//! follow does not matter.
 
 use std::ops::Range;
 
-use crate::cfws::{WordKind, words};
+use crate::cfws::{Word, WordKind, WordReader};
 use crate::message_header::MessageHeader;
 
 /// The places of the forged fields in the header.
@@ -17,30 +18,40 @@ pub(crate) fn forged_fields(header: &MessageHeader, authserv_id: &str) -> Vec<Ra
     header.fields().filter(is_forged).map(|(number, _)| header.place(number)).collect()
 }
 
-/// Whether the value of a field claims to be of this server.
+/// Whether the value of a field claims to be of this server, or cannot be read.
 pub(crate) fn claims_id(value: &[u8], authserv_id: &str) -> bool {
     let id = authserv_id.trim_end_matches('.').to_ascii_lowercase();
-    let Some(words) = words(value) else { return contains_name(value, &id) };
+    let Some(words) = words_of_name(value) else { return true };
     let mut claimed = Vec::with_capacity(64);
     let mut parts = Vec::with_capacity(64);
     for word in &words {
         let octets: &[u8] = match &word.kind {
-            WordKind::Special(b';') => break,
             WordKind::Special(octet) => std::slice::from_ref(octet),
             WordKind::Atom(octets) | WordKind::Quoted(octets) => octets,
         };
-        claimed.extend(octets.iter().filter(|octet| octet.is_ascii_graphic()));
         if word.is_spaced {
             parts.push(b' ');
         }
-        parts.extend_from_slice(octets);
+        let graphic = octets.iter().filter(|octet| octet.is_ascii_graphic());
+        parts.extend(graphic.clone());
+        claimed.extend(graphic);
     }
     let claimed = claimed.strip_suffix(b".").unwrap_or(&claimed);
     let digits = claimed.iter().take_while(|octet| octet.is_ascii_digit()).count();
     let without_version = &claimed[digits..];
-    claimed.eq_ignore_ascii_case(id.as_bytes())
-        || without_version.eq_ignore_ascii_case(id.as_bytes())
-        || contains_name(&parts, &id)
+    without_version.eq_ignore_ascii_case(id.as_bytes()) || contains_name(claimed, &id) || contains_name(&parts, &id)
+}
+
+/// The words before the first `;`. None: not well-formed, or not read by all in the same way.
+fn words_of_name(value: &[u8]) -> Option<Vec<Word>> {
+    let mut reader = WordReader::new(value);
+    let is_of_name = |word: &Result<Word, _>| !matches!(word, Ok(word) if word.kind == WordKind::Special(b';'));
+    let words = reader.by_ref().take_while(is_of_name).collect::<Result<Vec<_>, _>>().ok()?;
+    let read = reader.read_part();
+    let is_plain = |octet: &u8| !octet.is_ascii_control() || b"\t\r\n".contains(octet);
+    // Whoever drops or unfolds what follows a backslash sees other comments and quoted strings.
+    let is_ambiguous = |pair: &[u8]| pair[0] == b'\\' && !matches!(pair[1], b' '..=b'~');
+    (read.iter().all(is_plain) && !read.windows(2).any(is_ambiguous)).then_some(words)
 }
 
 /// Whether the name is in the text, and not only a part of a longer name.
@@ -85,6 +96,20 @@ mod tests {
             " mx.example.org; dkim=pass (open",
             " \"mx.example.org; dkim=pass",
             " m\u{0}x mx.example.org\u{0}; dkim=pass",
+            "mx(x).example.org; dkim=pass (open",
+            "\"mx\\.example.org\"; dkim=pass (",
+            "mx . example . org; dkim=pass \u{1}",
+            "mx.example\r\n .org; dmarc=pass (",
+            "mx.exam\u{0}ple.org; dkim=pass",
+            "mx.\u{7f}example.org; dkim=pass",
+            "mx(\u{0}).example.org; dkim=pass",
+            "(mx.example.org; dkim=pass",
+            "mx.example(.org; dkim=pass",
+            "other.example, mx . example . org; dkim=pass",
+            "other.example, mx.\u{e9}example.org; dkim=pass",
+            // A comment for us, and none for whoever drops the NUL, or unfolds.
+            "(\\\u{0}\\) mx.example.org; dkim=pass) other.example; none",
+            "(\\\r\n \\) mx.example.org; dkim=pass) other.example; none",
         ] {
             assert!(claims_id(value.as_bytes(), "mx.example.org"), "{value:?}");
             assert!(claims_id(value.as_bytes(), "MX.example.org."), "{value:?}");
@@ -103,6 +128,8 @@ mod tests {
             "",
             ";",
             " other.example; none (open",
+            " other.example; none \"mx.example.org; \u{0}",
+            " other.example (mx.\\(example.org); none",
         ] {
             assert!(!claims_id(value.as_bytes(), "mx.example.org"), "{value:?}");
         }
@@ -111,9 +138,16 @@ mod tests {
     #[test]
     fn the_places_of_forged_fields_are_found() {
         let text = "Received: x\r\nAuthentication-Results: mx;\r\n spf=pass\r\nauthentication-results : b\r\n\
-            Authentication-\0Results: mx\r\nFrom: a@b\r\n";
+            Authentication-\0Results: mx\r\nFrom: a@b\r\nAuthentication-Results\r\n : mx; spf=pass\r\n";
         let header = MessageHeader::parse(text.as_bytes().to_vec());
         let found: Vec<&str> = forged_fields(&header, "mx").into_iter().map(|place| &text[place]).collect();
-        assert_eq!(found, ["Authentication-Results: mx;\r\n spf=pass\r\n", "Authentication-\0Results: mx\r\n"]);
+        assert_eq!(
+            found,
+            [
+                "Authentication-Results: mx;\r\n spf=pass\r\n",
+                "Authentication-\0Results: mx\r\n",
+                "Authentication-Results\r\n : mx; spf=pass\r\n"
+            ]
+        );
     }
 }

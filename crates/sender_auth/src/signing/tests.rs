@@ -272,6 +272,11 @@ async fn only_mail_with_one_author_of_a_domain_with_a_key_is_signed() {
         ("From: joe@com\r\n", false),
         ("From: joe@example.com, eve@example.com\r\n", false),
         ("From: joe@example.com\r\nFrom: joe@example.com\r\n", false),
+        // A look-alike of From counts: receivers refuse such mail, with or without a signature.
+        ("Fr\0om: eve@example.net\r\nFrom: joe@example.com\r\n", false),
+        ("From: joe@example.com\r\nFrom\x01: eve@example.net\r\n", false),
+        ("From\r\n : eve@example.net\r\nFrom: joe@example.com\r\n", false),
+        ("From: joe(x)@example.com\r\n", false),
         ("Subject: x\r\n", false),
         ("", false),
     ] {

@@ -1,5 +1,6 @@
 //! DMARC with real signatures: policies, and authors that cannot be told.
 
+use filter::{Edit, Field};
 use sender_auth::{Method, VerdictAction, VerificationSettings};
 
 use crate::dkim::{KEY, SIGNED};
@@ -28,7 +29,7 @@ async fn an_aligned_signature_passes() {
 #[tokio::test]
 async fn mail_that_fails_is_treated_as_its_domain_wants() {
     let forged = signed_text().replace("two  words", "other");
-    for (policy, reply, is_held) in [
+    for (policy, reply, is_tagged) in [
         ("v=DMARC1; p=reject", Some("550 5.7.26 Not from a.example, by its DMARC policy"), false),
         ("v=DMARC1; p=quarantine", None, true),
         ("v=DMARC1; p=reject; t=y", None, true),
@@ -36,8 +37,14 @@ async fn mail_that_fails_is_treated_as_its_domain_wants() {
     ] {
         let checked = enforced(dns(policy), forged.as_bytes()).await;
         assert_eq!(checked.result("dmarc"), "fail");
-        assert_eq!((checked.reply().as_deref(), checked.verdict.held), (reply, is_held), "{policy}");
+        let tag = Edit::PrependField(Field::new("X-Authentication-Warning", "dmarc=fail").unwrap());
+        assert_eq!((checked.reply().as_deref(), checked.verdict.edits.contains(&tag)), (reply, is_tagged), "{policy}");
+        assert!(!checked.verdict.held, "strangers do not fill the spool: {policy}");
     }
+    let mut settings = enforcing(Method::Dmarc);
+    settings.actions.set(Method::Dmarc, "quarantine", VerdictAction::Hold);
+    let auth = sender_auth(dns("v=DMARC1; p=quarantine"), settings);
+    assert!(check(&auth, forged.as_bytes()).await.verdict.held);
     let observed = sender_auth(dns("v=DMARC1; p=reject"), VerificationSettings::default());
     assert_eq!(check(&observed, forged.as_bytes()).await.reply(), None);
     assert_eq!(enforced(DnsMap::default(), forged.as_bytes()).await.result("dmarc"), "none");

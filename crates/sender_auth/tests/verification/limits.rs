@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use filter::{CheckFactory, Edit, Origin, SessionInfo, Stage};
+use filter::{CheckFactory, Edit, Origin, SessionInfo, Stage, Submitter};
 use mail::Address;
 use sender_auth::{Method, MethodMode, VerificationSettings};
 
@@ -87,9 +87,12 @@ async fn users_and_the_networks_that_are_exempt_are_not_checked() {
 #[test]
 fn without_a_method_the_check_takes_part_in_nothing() {
     let off = VerificationSettings { modes: [MethodMode::Off; 5], ..VerificationSettings::default() };
-    assert!(sender_auth(DnsMap::default(), off).stages(Origin::Client).is_empty());
+    for origin in [Origin::Client, Origin::LocalProgram] {
+        assert!(sender_auth(DnsMap::default(), off.clone()).stages(origin).is_empty());
+    }
     let auth = sender_auth(DnsMap::default(), VerificationSettings::default());
-    assert!(auth.stages(Origin::LocalProgram).is_empty());
+    let of_programs = auth.stages(Origin::LocalProgram);
+    assert!(of_programs.contains(Stage::Message) && !of_programs.contains(Stage::Data));
     assert!(auth.stages(Origin::Client).contains(Stage::Message) && !auth.stages(Origin::Client).contains(Stage::Mail));
 }
 
@@ -98,18 +101,46 @@ async fn forged_results_are_removed_and_those_of_others_stay() {
     let message = b"Authentication-Results: other.example; dkim=pass\r\nauthentication-results: MX.example.org;\r\n \
         dkim=pass\r\nFrom: a@a.example\r\n\r\nx\r\n";
     let checked = check(&sender_auth(DnsMap::default(), VerificationSettings::default()), message).await;
-    let removed: Vec<&str> = checked
-        .verdict
-        .edits
-        .iter()
-        .flat_map(|edit| match edit {
-            Edit::RemoveFields { places } => places.to_vec(),
-            _ => Vec::new(),
-        })
-        .map(|place| std::str::from_utf8(&message[place]).unwrap())
-        .collect();
-    assert_eq!(removed, ["authentication-results: MX.example.org;\r\n dkim=pass\r\n"]);
+    assert_eq!(removed(message, &checked.verdict), ["authentication-results: MX.example.org;\r\n dkim=pass\r\n"]);
     assert!(checked.results().starts_with("Authentication-Results: mx.example.org; "), "{}", checked.results());
+}
+
+/// The fields that the check removes.
+fn removed<'a>(message: &'a [u8], verdict: &filter::Verdict) -> Vec<&'a str> {
+    let places = verdict.edits.iter().flat_map(|edit| match edit {
+        Edit::RemoveFields { places } => places.to_vec(),
+        _ => Vec::new(),
+    });
+    places.map(|place| std::str::from_utf8(&message[place]).unwrap()).collect()
+}
+
+/// A stolen password, and a server in front of this one that does not know our name, made fields that
+/// scripts believed.
+#[tokio::test]
+async fn only_networks_that_are_named_may_pass_on_results_in_our_name() {
+    let message = b"Authentication-Results: mx.example.org; dmarc=pass\r\nFrom: a@a.example\r\n\r\nx\r\n";
+    let exempt = vec!["192.0.2.64/28".parse().unwrap()].into();
+    let results_from = vec!["192.0.2.65".parse().unwrap(), "192.0.2.1".parse().unwrap()].into();
+    let auth = sender_auth(
+        DnsMap::default(),
+        VerificationSettings { exempt, results_from, ..VerificationSettings::default() },
+    );
+    let client = |address: &str| Some(address.parse().unwrap());
+    let user = SessionInfo { client: client("192.0.2.9"), is_user: true, ..SessionInfo::default() };
+    let local = SessionInfo { submitter: Submitter::LocalProgram, is_user: true, ..SessionInfo::default() };
+    for (session, is_removed) in [
+        (user, true),
+        (local, true),
+        (SessionInfo { client: client("127.0.0.1"), ..SessionInfo::default() }, true),
+        (SessionInfo { client: client("192.0.2.66"), ..SessionInfo::default() }, true),
+        (SessionInfo { client: client("192.0.2.65"), ..SessionInfo::default() }, false),
+    ] {
+        let verdict = auth.clone().start().message(&session, &mut TestMessage(message.to_vec())).await;
+        assert_eq!(!removed(message, &verdict).is_empty(), is_removed, "{session:?}");
+        assert!(verdict.edits.len() <= 1 && verdict.findings.is_empty(), "{verdict:?}");
+    }
+    let stranger = check(&auth, message).await;
+    assert!(removed(message, &stranger.verdict).is_empty() && !stranger.results().is_empty());
 }
 
 #[tokio::test]
