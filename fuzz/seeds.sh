@@ -91,9 +91,6 @@ printf '%%{ir}.%%{v}._spf.%%{d2}\nbob+tag\nhelo.example' >corpus/spf_macros/rfc
 printf '%%{L2r+-}%%%%%%_%%-%%{h}.%%{S}.x\na+b-c\n[192.0.2.1]' >corpus/spf_macros/odd
 printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x10\0\1\xc0\x0c\0\x10\0\1\0\0\1\0\0\x06\2ab\2cd' >corpus/dns_answer/text
 printf '\0\0\x84\0\0\1\0\1\0\0\0\0\1a\7example\0\0\x34\0\1\xc0\x0c\0\x34\0\1\0\0\1\0\0\x05\3\1\1ab' >corpus/dns_answer/tlsa
-mkdir -p corpus/canonical
-printf 'From: "a, (b)" (c (d)) <e@f.example>\r\nB : Y\t\r\n\tZ  \r\n\r\n C \r\nD \t E\r\n\r\n \r\n\x03' >corpus/canonical/message
-printf 'From: a@b.example, c@d.example\r\n\r\n\r\n \t\r\n\x01' >corpus/canonical/list
 mkdir -p corpus/seven_bit
 printf 'Content-Type: multipart/mixed; boundary="a b"\r\n\r\nx\r\n--a b\r\nContent-Type: text/x\r\n\r\n\xe4\r\n--a b--\r\n\x04' >corpus/seven_bit/multipart
 printf 'Content-Type: message/rfc822\r\nContent-Transfer-Encoding: 8bit\r\n\r\nA: b\r\n\r\n\xe4\r\n\x09' >corpus/seven_bit/message
