@@ -26,7 +26,7 @@ pub enum ArcResult {
     Pass,
     /// It is not.
     Fail,
-    /// The DNS did not answer, or the message is too large to be verified.
+    /// The DNS did not answer, or there was no time to verify it.
     TempError,
 }
 

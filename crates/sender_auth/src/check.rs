@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::DnsLookup;
 use crate::arc::find_chain;
 use crate::counters::{ReachedLimit, VerdictCounters};
-use crate::dkim::find_signatures;
+use crate::dkim::{DkimResult, Rejection, find_signatures};
 use crate::dmarc::author::author_domain;
 use crate::dmarc::discovery::{self, Discovery, WALK_QUERIES_MAX, WALKS_MAX};
 use crate::dmarc::{self, DmarcCheck, DmarcResult};
@@ -246,10 +246,10 @@ impl SenderAuth {
             match found.can_be_verified() {
                 true if is_large => {
                     self.state.counters.count_limit(ReachedLimit::MessageSize);
-                    found.unverified("the message is too large to be verified")
+                    found.unverified(TOO_LARGE)
                 }
                 true => verify_all(found, work.header, work.body_start, message, &context).await,
-                false => found.unverified(""),
+                false => found.unverified(NOT_ADMITTED),
             }
         };
         let discovered = self.discover(&policy_dns, work.author.as_ref(), deadline);
@@ -271,7 +271,7 @@ impl SenderAuth {
             Err(reason) => DmarcCheck::new(DmarcResult::PermError, reason),
             Ok(author) => unanswered_policy(author),
         });
-        (self.finish_sender(sender).await, found.unverified("too many messages are verified"), dmarc)
+        (self.finish_sender(sender).await, found.unverified(NOT_ADMITTED), dmarc)
     }
 
     async fn finish_sender(&self, sender: SenderState) -> SenderVerdicts {
@@ -330,6 +330,10 @@ struct MessageWork<'a> {
 }
 
 type Results = (SenderVerdicts, SignatureVerdicts, Option<DmarcCheck>);
+
+/// This does not change when the message is sent again, so it is no temporary error.
+const TOO_LARGE: Rejection = Rejection::new(DkimResult::Policy, "the message is too large to be verified");
+const NOT_ADMITTED: Rejection = Rejection::new(DkimResult::TempError, "too many messages are verified");
 
 const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 

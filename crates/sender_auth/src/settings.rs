@@ -95,7 +95,7 @@ const ACTIONS: [(Method, &str, VerdictAction); 19] = [
     (Method::Dmarc, "reject", VerdictAction::Refuse),
     (Method::Dmarc, "quarantine", VerdictAction::Hold),
     (Method::Dmarc, "permerror", VerdictAction::Refuse),
-    (Method::Dmarc, "temperror", VerdictAction::Accept),
+    (Method::Dmarc, "temperror", VerdictAction::Defer),
     (Method::Arc, "fail", VerdictAction::Tag),
     (Method::Arc, "temperror", VerdictAction::Accept),
     (Method::Iprev, "fail", VerdictAction::Refuse),
@@ -154,7 +154,7 @@ pub struct VerificationSettings {
     pub concurrent_max: usize,
     /// The most threads that verify signatures; 0: half the number of processors.
     pub threads: usize,
-    /// Signatures of larger messages are not verified.
+    /// Signatures of larger messages are not verified, and so confirm nothing.
     pub message_octets_max: u64,
 }
 
@@ -172,7 +172,7 @@ impl Default for VerificationSettings {
             client_queries: Some(Rate { count: 10_000, per: Duration::from_secs(60) }),
             concurrent_max: 1000,
             threads: 0,
-            message_octets_max: 32 << 20,
+            message_octets_max: 50 << 20,
         }
     }
 }
@@ -217,6 +217,7 @@ mod tests {
     fn a_verdict_without_an_action_is_accepted() {
         let mut actions = VerdictActions::default();
         assert_eq!(actions.action(Method::Dmarc, "reject"), VerdictAction::Refuse);
+        assert_eq!(actions.action(Method::Dmarc, "temperror"), VerdictAction::Defer);
         assert_eq!(actions.action(Method::Spf, "pass"), VerdictAction::Accept);
         actions.set(Method::Spf, "pass", VerdictAction::Refuse);
         assert_eq!(actions.action(Method::Spf, "pass"), VerdictAction::Accept);

@@ -28,7 +28,8 @@ use verification::{KeyOperations, OperationResults, SignatureVerification};
 /// The bytes of a body that are hashed without a pause: a tenth of a millisecond.
 const PIECE_OCTETS: usize = 64 * 1024;
 /// No answer came in time.
-const TOO_LATE: &str = "no result in time";
+const TOO_LATE: Rejection = Rejection::new(DkimResult::TempError, "no result in time");
+const UNREADABLE: Rejection = Rejection::new(DkimResult::TempError, "the message cannot be read");
 
 /// The signatures of a message as they were read. None: not asked for.
 #[derive(Default)]
@@ -81,10 +82,9 @@ impl FoundSignatures {
         has_signature || self.chain.iter().flatten().any(|sets| !sets.is_empty())
     }
 
-    /// The results if nothing is looked up. What would have to be is a temporary error, for this
-    /// reason.
-    pub(crate) fn unverified(self, reason: &'static str) -> SignatureVerdicts {
-        SignatureVerification::new(self).finish(reason)
+    /// The results if nothing is looked up: this one for what would have to be.
+    pub(crate) fn unverified(self, rejection: Rejection) -> SignatureVerdicts {
+        SignatureVerification::new(self).finish(rejection)
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn verify_all(
     };
     verification.take_keys(&keys);
     let Ok(hashes) = hash_body(verification.body_hash_requests(), body_start, message).await else {
-        return verification.finish("the message cannot be read");
+        return verification.finish(UNREADABLE);
     };
     verification.take_body_hashes(&hashes);
     if let Some(operations) = verification.key_operations(header) {

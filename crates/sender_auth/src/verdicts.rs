@@ -127,6 +127,8 @@ impl MessageVerdicts {
             // The chain may be valid.
             (DmarcResult::Fail, Some(_), Some(ArcResult::TempError)) => "temperror",
             (DmarcResult::Fail, ..) => check.policy.map_or("none", Policy::as_str),
+            // Nothing would happen to the message if it failed.
+            (DmarcResult::TempError, ..) if check.policy == Some(Policy::None) => "none",
             (result, ..) => result.as_str(),
         });
         add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);

@@ -6,7 +6,7 @@
 //! | `take_keys` | no key, none that can be used, no answer |
 //! | `take_body_hashes` | another body |
 //! | `take_results` | all others |
-//! | `finish` | a temporary error for what is still pending |
+//! | `finish` | one for all that is still pending, such as a temporary error |
 
 use std::sync::Arc;
 
@@ -189,15 +189,15 @@ impl SignatureVerification {
         }
     }
 
-    /// The results; what is pending has a temporary error for this reason.
-    pub(super) fn finish(self, reason: &'static str) -> SignatureVerdicts {
+    /// The results; what is pending has this one.
+    pub(super) fn finish(self, pending: Rejection) -> SignatureVerdicts {
         let check = |Candidate { label, state, .. }| match state {
-            CandidateState::Pending(_) => DkimCheck { result: DkimResult::TempError, reason: Some(reason), label },
+            CandidateState::Pending(_) => DkimCheck { result: pending.result, reason: Some(pending.reason), label },
             CandidateState::Done(result, reason) => DkimCheck { result, reason, label },
         };
         let chain = |Chain { sets, state }| {
             let (result, reason) = match state {
-                ChainState::Pending(_) => (ArcResult::TempError, Some(reason)),
+                ChainState::Pending(_) => (chain_result(pending), Some(pending.reason)),
                 ChainState::Done(result, reason) => (result, reason),
             };
             let sealers = sets.into_iter().map(|set| set.seal.domain).collect();
@@ -232,10 +232,9 @@ impl SignatureVerification {
     fn settle_chain(&mut self, step: impl Fn(&[ArcSet], &mut Option<ChainKeys>) -> Result<(), Rejection>) {
         let Some(chain) = &mut self.chain else { return };
         if let ChainState::Pending(keys) = &mut chain.state
-            && let Err(Rejection { result, reason }) = step(&chain.sets, keys)
+            && let Err(rejection) = step(&chain.sets, keys)
         {
-            let result = if result == DkimResult::TempError { ArcResult::TempError } else { ArcResult::Fail };
-            chain.state = ChainState::Done(result, Some(reason));
+            chain.state = ChainState::Done(chain_result(rejection), Some(rejection.reason));
         }
     }
 }
@@ -291,6 +290,11 @@ impl KeyOperations {
         });
         OperationResults { signatures: signatures.collect(), chain }
     }
+}
+
+/// A chain has no words for permanent errors.
+fn chain_result(rejection: Rejection) -> ArcResult {
+    if rejection.result == DkimResult::TempError { ArcResult::TempError } else { ArcResult::Fail }
 }
 
 fn newest_signature(sets: &[ArcSet]) -> Result<&MessageSignature, Rejection> {
