@@ -234,13 +234,20 @@ impl SenderAuth {
         sender: SenderState,
         message: &mut dyn CheckedMessage,
     ) -> Results {
-        let deadline = Instant::now() + self.settings.time_max;
+        let started_at = Instant::now();
+        let deadline = started_at + self.settings.time_max;
         // The client of a message whose address is unknown shares its limit with others like it.
         let client = work.client.unwrap_or(UNKNOWN_CLIENT);
         let (dns, policy_dns) =
             (self.message_dns(client, self.settings.queries_max), self.message_dns(client, POLICY_QUERIES_MAX));
         let state = &self.state;
-        let context = SignatureContext { dns: &dns, threads: &state.threads, counters: &state.counters, deadline };
+        let context = SignatureContext {
+            dns: &dns,
+            threads: &state.threads,
+            counters: &state.counters,
+            keys_deadline: started_at + self.settings.time_max / 4 * 3,
+            deadline,
+        };
         let is_large = message.content_len() > self.settings.message_octets_max;
         let signatures = async {
             match found.can_be_verified() {

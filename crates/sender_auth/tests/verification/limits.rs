@@ -63,6 +63,24 @@ async fn a_client_beyond_its_limit_is_deferred_where_dmarc_is_enforced() {
     assert!(checked.reply().is_some_and(|reply| reply.starts_with("451 4.7.26 ")), "{:?}", checked.reply());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_late_key_leaves_only_its_own_signature_open() {
+    let text = String::from_utf8(SIGNED.to_vec()).unwrap();
+    let (signature, rest) = text.split_at(text.find("From:").unwrap());
+    let slow = signature.replace("d=a.example", "d=slow.example").replace("i=@a.example", "i=@slow.example");
+    let dns = || dns().dropping("s1._domainkey.slow.example");
+    let checked =
+        check(&sender_auth(dns(), enforcing(Method::Dmarc)), format!("{slow}{signature}{rest}").as_bytes()).await;
+    assert_eq!((checked.result("dkim"), checked.result("dmarc")), ("pass", "pass"), "{}", checked.results());
+    assert!(checked.results().contains("dkim=temperror (no answer for the key in time)"), "{}", checked.results());
+    // A key that does not exist stays a fault beside it.
+    let missing = signature.replace("s=s1", "s=other");
+    let checked =
+        check(&sender_auth(dns(), enforcing(Method::Dmarc)), format!("{slow}{missing}{rest}").as_bytes()).await;
+    assert_eq!((checked.result("dmarc"), checked.limit("time")), ("fail", 1), "{}", checked.results());
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("550 5.7.26 ")));
+}
+
 #[tokio::test]
 async fn too_many_messages_at_the_same_time_are_left_open() {
     let settings = VerificationSettings { concurrent_max: 1, ..enforcing(Method::Dmarc) };
