@@ -12,7 +12,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use filter::{
@@ -183,13 +182,8 @@ impl SenderAuth {
     }
 
     fn message_dns(&self, client: IpAddr, queries_max: u32) -> MessageDns {
-        MessageDns {
-            dns: self.dns.clone(),
-            left: AtomicU32::new(queries_max),
-            client,
-            clients: self.state.clients.clone(),
-            counters: self.state.counters.clone(),
-        }
+        let (clients, counters) = (self.state.clients.clone(), self.state.counters.clone());
+        MessageDns::new(self.dns.clone(), queries_max, client, clients, counters)
     }
 
     /// The end of the message.

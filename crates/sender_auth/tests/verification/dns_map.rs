@@ -57,6 +57,11 @@ impl DnsMap {
 }
 
 impl DnsLookup for DnsMap {
+    fn cached(&self, name: &str, kind: QueryType) -> Option<CachedAnswer> {
+        let is_cached = !self.uncached && self.dropped.as_deref() != Some(name);
+        is_cached.then(|| self.answer(name, kind))
+    }
+
     fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
         if self.dropped.as_deref() == Some(name) {
             self.queries.fetch_add(1, Relaxed);
