@@ -32,7 +32,7 @@ use crate::header_reader::read_header;
 use crate::message_header::MessageHeader;
 use crate::query_limits::{ClientQueries, MessageDns};
 use crate::results::forged::forged_fields;
-use crate::sender_check::{SenderCheckTask, SenderIdentity, SenderVerdicts, check_sender};
+use crate::sender_check::{SenderCheckTask, SenderDns, SenderIdentity, SenderVerdicts, check_sender};
 use crate::settings::{Method, VerificationSettings};
 use crate::signatures::{FoundSignatures, SignatureContext, SignatureVerdicts, verify_all};
 use crate::verdicts::{ChainLink, MessageVerdicts, VerdictContext};
@@ -170,7 +170,8 @@ impl SenderAuth {
         let auth = self.clone();
         SenderState::Running(SenderCheckTask::spawn(async move {
             let _permit = permit;
-            let dns = auth.message_dns(client, auth.settings.queries_max);
+            let dns = || auth.message_dns(client, auth.settings.queries_max);
+            let dns = SenderDns { mail_from: &dns(), client: &dns() };
             let (checks_spf, checks_name) = (auth.settings.needs_spf(), auth.checks_name());
             let checked = check_sender(&dns, &identity, checks_spf, checks_name, auth.settings.time_max).await;
             let (verdicts, is_late) = checked;

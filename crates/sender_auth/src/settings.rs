@@ -145,8 +145,9 @@ pub struct VerificationSettings {
     pub tag: Box<str>,
     /// The time for all DNS queries and key operations of a message.
     pub time_max: Duration,
-    /// The most DNS queries for one message that the cache does not answer; as many again for SPF
-    /// and the name of the client.
+    /// The most DNS queries for the signatures of one message that the cache does not answer; as many
+    /// again for SPF of the sender, and for SPF and the name of the client. SPF alone may take 111
+    /// (RFC 7208 section 4.6.4).
     pub queries_max: u32,
     /// The same for all messages of one client.
     pub client_queries: Option<Rate>,
@@ -168,7 +169,7 @@ impl Default for VerificationSettings {
             trusted_sealers: Vec::new(),
             tag: "X-Authentication-Warning".into(),
             time_max: Duration::from_secs(20),
-            queries_max: 100,
+            queries_max: 125,
             client_queries: Some(Rate { count: 10_000, per: Duration::from_secs(60) }),
             concurrent_max: 1000,
             threads: 0,

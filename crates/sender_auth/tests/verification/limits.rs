@@ -82,6 +82,20 @@ async fn a_late_key_leaves_only_its_own_signature_open() {
 }
 
 #[tokio::test]
+async fn the_helo_cannot_use_up_the_queries_for_the_sender() {
+    let record = |hosts: &str| {
+        let hosts: String = (0..10).map(|number| format!("a:{hosts}{number}.example ")).collect();
+        format!("v=spf1 {hosts}-all")
+    };
+    let dns = dns().txt("mail.a.example", &record("x")).txt("a.example", &record("y")).uncached();
+    let dns = (0..10).fold(dns, |dns, number| dns.a(&format!("x{number}.example")).a(&format!("y{number}.example")));
+    let settings = VerificationSettings { queries_max: 12, ..VerificationSettings::default() };
+    let checked = check(&sender_auth(dns, settings), SIGNED).await;
+    assert!(checked.results().contains("spf=fail smtp.mailfrom=a.example"), "{}", checked.results());
+    assert_eq!(checked.limit("message_queries"), 0);
+}
+
+#[tokio::test]
 async fn too_many_messages_at_the_same_time_are_left_open() {
     let settings = VerificationSettings { concurrent_max: 1, ..enforcing(Method::Dmarc) };
     let auth = sender_auth(dns(), settings);
