@@ -18,7 +18,7 @@ use filter::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Origin, Refusal, SessionInfo, Stage,
     Stages, Verdict,
 };
-use mail::{EnhancedCode, Networks, Reply};
+use mail::{EnhancedCode, Networks, Rate, Reply};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::DnsLookup;
@@ -69,19 +69,35 @@ pub struct VerificationState {
     verifications: Arc<Semaphore>,
     /// One permit for each thread.
     threads: Arc<Semaphore>,
+    limits: SharedLimits,
+}
+
+/// The limits of what all verifications share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SharedLimits {
+    client_queries: Option<Rate>,
+    verifications: usize,
+    threads: usize,
 }
 
 impl VerificationState {
-    /// The state for these settings, with the counters of the one before. `processors` decides about
-    /// the number of threads if the settings do not.
+    /// The state for these settings: the one before if its limits are the same, so that sessions that
+    /// began with it count, else a new one with its counters. `processors` decides about the number of
+    /// threads if the settings do not.
     pub fn new(settings: &VerificationSettings, processors: usize, before: Option<&VerificationState>) -> Self {
         let threads = if settings.threads > 0 { settings.threads } else { processors.div_ceil(2) };
+        let limits =
+            SharedLimits { client_queries: settings.client_queries, verifications: settings.concurrent_max, threads };
+        if let Some(same) = before.filter(|before| before.limits == limits) {
+            return same.clone();
+        }
         let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         VerificationState {
             counters: before.map(|before| before.counters.clone()).unwrap_or_default(),
             clients: Arc::new(ClientQueries::new(settings.client_queries)),
             verifications: permits(settings.concurrent_max),
             threads: permits(threads),
+            limits,
         }
     }
 
@@ -341,4 +357,20 @@ const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 
 fn unanswered_policy(author: Box<str>) -> DmarcCheck {
     DmarcCheck { author_domain: Some(author), ..DmarcCheck::new(DmarcResult::TempError, "no answer for the policy") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_with_the_same_limits_is_kept() {
+        let settings = VerificationSettings { concurrent_max: 1, ..VerificationSettings::default() };
+        let before = VerificationState::new(&settings, 2, None);
+        let _permit = before.admit().unwrap();
+        assert!(VerificationState::new(&settings, 2, Some(&before)).admit().is_none());
+        let other = VerificationSettings { concurrent_max: 2, ..settings };
+        let after = VerificationState::new(&other, 2, Some(&before));
+        assert!(after.admit().is_some() && Arc::ptr_eq(&after.counters, &before.counters));
+    }
 }
