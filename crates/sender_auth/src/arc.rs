@@ -26,7 +26,7 @@ pub enum ArcResult {
     Pass,
     /// It is not.
     Fail,
-    /// The DNS did not answer, or the message is too large to be verified.
+    /// The DNS did not answer, or there was no time to verify it.
     TempError,
 }
 
@@ -51,10 +51,13 @@ pub struct ArcCheck {
     pub reason: Option<&'static str>,
     /// The domain of each seal, the oldest first.
     pub sealers: Vec<Box<str>>,
+    /// The domains of the keys for which there was no answer.
+    pub unanswered: Vec<Box<str>>,
 }
 
-/// Whether each seal is valid, the newest first. `keys` has the key of each set.
-pub(crate) fn seals_are_valid(header: &MessageHeader, sets: &[ArcSet], keys: &[PublicKey]) -> bool {
+/// Whether each seal whose key is there is valid, the newest first. `keys` has the key of each set;
+/// None: there was no answer for it.
+pub(crate) fn seals_are_valid(header: &MessageHeader, sets: &[ArcSet], keys: &[Option<PublicKey>]) -> bool {
     let mut sealed = Vec::with_capacity(4096);
     // What each seal covers begins with all that the seals before it cover.
     let mut ends = Vec::with_capacity(sets.len());
@@ -64,6 +67,7 @@ pub(crate) fn seals_are_valid(header: &MessageHeader, sets: &[ArcSet], keys: &[P
         set.push_seal(header, &mut sealed);
     }
     sets.iter().zip(keys).zip(ends).rev().all(|((set, key), end)| {
+        let Some(key) = key else { return true };
         let mut bytes = sealed[..end].to_vec();
         set.push_unsigned_seal(header, &mut bytes);
         verify::is_valid(key, &bytes, &set.seal.octets)

@@ -12,20 +12,19 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use filter::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Edit, Origin, Refusal, SessionInfo, Stage,
     Stages, Verdict,
 };
-use mail::{EnhancedCode, Networks, Reply};
+use mail::{EnhancedCode, Networks, Rate, Reply};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::DnsLookup;
 use crate::arc::find_chain;
 use crate::counters::{ReachedLimit, VerdictCounters};
-use crate::dkim::find_signatures;
+use crate::dkim::{DkimResult, Rejection, find_signatures};
 use crate::dmarc::author::author_domain;
 use crate::dmarc::discovery::{self, Discovery, WALK_QUERIES_MAX, WALKS_MAX};
 use crate::dmarc::{self, DmarcCheck, DmarcResult};
@@ -33,7 +32,7 @@ use crate::header_reader::read_header;
 use crate::message_header::MessageHeader;
 use crate::query_limits::{ClientQueries, MessageDns};
 use crate::results::forged::forged_fields;
-use crate::sender_check::{SenderCheckTask, SenderIdentity, SenderVerdicts, check_sender};
+use crate::sender_check::{SenderCheckTask, SenderDns, SenderIdentity, SenderVerdicts, check_sender};
 use crate::settings::{Method, VerificationSettings};
 use crate::signatures::{FoundSignatures, SignatureContext, SignatureVerdicts, verify_all};
 use crate::verdicts::{ChainLink, MessageVerdicts, VerdictContext};
@@ -70,19 +69,35 @@ pub struct VerificationState {
     verifications: Arc<Semaphore>,
     /// One permit for each thread.
     threads: Arc<Semaphore>,
+    limits: SharedLimits,
+}
+
+/// The limits of what all verifications share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SharedLimits {
+    client_queries: Option<Rate>,
+    verifications: usize,
+    threads: usize,
 }
 
 impl VerificationState {
-    /// The state for these settings, with the counters of the one before. `processors` decides about
-    /// the number of threads if the settings do not.
+    /// The state for these settings: the one before if its limits are the same, so that sessions that
+    /// began with it count, else a new one with its counters. `processors` decides about the number of
+    /// threads if the settings do not.
     pub fn new(settings: &VerificationSettings, processors: usize, before: Option<&VerificationState>) -> Self {
         let threads = if settings.threads > 0 { settings.threads } else { processors.div_ceil(2) };
+        let limits =
+            SharedLimits { client_queries: settings.client_queries, verifications: settings.concurrent_max, threads };
+        if let Some(same) = before.filter(|before| before.limits == limits) {
+            return same.clone();
+        }
         let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
         VerificationState {
             counters: before.map(|before| before.counters.clone()).unwrap_or_default(),
             clients: Arc::new(ClientQueries::new(settings.client_queries)),
             verifications: permits(settings.concurrent_max),
             threads: permits(threads),
+            limits,
         }
     }
 
@@ -172,7 +187,8 @@ impl SenderAuth {
         let auth = self.clone();
         SenderState::Running(SenderCheckTask::spawn(async move {
             let _permit = permit;
-            let dns = auth.message_dns(client, auth.settings.queries_max);
+            let dns = || auth.message_dns(client, auth.settings.queries_max);
+            let dns = SenderDns { mail_from: &dns(), client: &dns() };
             let (checks_spf, checks_name) = (auth.settings.needs_spf(), auth.checks_name());
             let checked = check_sender(&dns, &identity, checks_spf, checks_name, auth.settings.time_max).await;
             let (verdicts, is_late) = checked;
@@ -184,13 +200,8 @@ impl SenderAuth {
     }
 
     fn message_dns(&self, client: IpAddr, queries_max: u32) -> MessageDns {
-        MessageDns {
-            dns: self.dns.clone(),
-            left: AtomicU32::new(queries_max),
-            client,
-            clients: self.state.clients.clone(),
-            counters: self.state.counters.clone(),
-        }
+        let (clients, counters) = (self.state.clients.clone(), self.state.counters.clone());
+        MessageDns::new(self.dns.clone(), queries_max, client, clients, counters)
     }
 
     /// The end of a message that is not checked.
@@ -252,22 +263,29 @@ impl SenderAuth {
         sender: SenderState,
         message: &mut dyn CheckedMessage,
     ) -> Results {
-        let deadline = Instant::now() + self.settings.time_max;
+        let started_at = Instant::now();
+        let deadline = started_at + self.settings.time_max;
         // The client of a message whose address is unknown shares its limit with others like it.
         let client = work.client.unwrap_or(UNKNOWN_CLIENT);
         let (dns, policy_dns) =
             (self.message_dns(client, self.settings.queries_max), self.message_dns(client, POLICY_QUERIES_MAX));
         let state = &self.state;
-        let context = SignatureContext { dns: &dns, threads: &state.threads, counters: &state.counters, deadline };
+        let context = SignatureContext {
+            dns: &dns,
+            threads: &state.threads,
+            counters: &state.counters,
+            keys_deadline: started_at + self.settings.time_max / 4 * 3,
+            deadline,
+        };
         let is_large = message.content_len() > self.settings.message_octets_max;
         let signatures = async {
             match found.can_be_verified() {
                 true if is_large => {
                     self.state.counters.count_limit(ReachedLimit::MessageSize);
-                    found.unverified("the message is too large to be verified")
+                    found.unverified(TOO_LARGE)
                 }
                 true => verify_all(found, work.header, work.body_start, message, &context).await,
-                false => found.unverified(""),
+                false => found.unverified(NOT_ADMITTED),
             }
         };
         let discovered = self.discover(&policy_dns, work.author.as_ref(), deadline);
@@ -289,7 +307,7 @@ impl SenderAuth {
             Err(reason) => DmarcCheck::new(DmarcResult::PermError, reason),
             Ok(author) => unanswered_policy(author),
         });
-        (self.finish_sender(sender).await, found.unverified("too many messages are verified"), dmarc)
+        (self.finish_sender(sender).await, found.unverified(NOT_ADMITTED), dmarc)
     }
 
     async fn finish_sender(&self, sender: SenderState) -> SenderVerdicts {
@@ -353,8 +371,28 @@ struct MessageWork<'a> {
 
 type Results = (SenderVerdicts, SignatureVerdicts, Option<DmarcCheck>);
 
+/// This does not change when the message is sent again, so it is no temporary error.
+const TOO_LARGE: Rejection = Rejection::new(DkimResult::Policy, "the message is too large to be verified");
+const NOT_ADMITTED: Rejection = Rejection::new(DkimResult::TempError, "too many messages are verified");
+
 const UNKNOWN_CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 
 fn unanswered_policy(author: Box<str>) -> DmarcCheck {
     DmarcCheck { author_domain: Some(author), ..DmarcCheck::new(DmarcResult::TempError, "no answer for the policy") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_with_the_same_limits_is_kept() {
+        let settings = VerificationSettings { concurrent_max: 1, ..VerificationSettings::default() };
+        let before = VerificationState::new(&settings, 2, None);
+        let _permit = before.admit().unwrap();
+        assert!(VerificationState::new(&settings, 2, Some(&before)).admit().is_none());
+        let other = VerificationSettings { concurrent_max: 2, ..settings };
+        let after = VerificationState::new(&other, 2, Some(&before));
+        assert!(after.admit().is_some() && Arc::ptr_eq(&after.counters, &before.counters));
+    }
 }

@@ -32,6 +32,13 @@ pub(crate) struct SenderVerdicts {
     pub(crate) iprev: Option<IprevCheck>,
 }
 
+/// The DNS for a sender. What the client chooses freely, its HELO and its reverse name, cannot use up
+/// the queries for the domain of the sender.
+pub(crate) struct SenderDns<'a> {
+    pub(crate) mail_from: &'a dyn DnsLookup,
+    pub(crate) client: &'a dyn DnsLookup,
+}
+
 /// A running check; dropping it ends it.
 pub(crate) struct SenderCheckTask(JoinHandle<SenderVerdicts>);
 
@@ -55,7 +62,7 @@ impl SenderCheckTask {
 /// Checks a sender. What has no result after this time has a temporary error. Also returns whether
 /// that happened.
 pub(crate) async fn check_sender(
-    dns: &dyn DnsLookup,
+    dns: &SenderDns<'_>,
     identity: &SenderIdentity,
     checks_spf: bool,
     checks_name: bool,
@@ -63,11 +70,11 @@ pub(crate) async fn check_sender(
 ) -> (SenderVerdicts, bool) {
     let SenderIdentity { client, helo, sender, hostname } = identity;
     let client = SpfClient { address: *client, helo, hostname };
-    let mail_from = spf::check_mail_from(dns, &client, sender.as_ref());
+    let mail_from = spf::check_mail_from(dns.mail_from, &client, sender.as_ref());
     let mail_from = when(checks_spf, tokio::time::timeout(time_max, mail_from));
-    let helo_check = tokio::time::timeout(time_max, spf::check_helo(dns, &client));
+    let helo_check = tokio::time::timeout(time_max, spf::check_helo(dns.client, &client));
     let helo_check = when(checks_spf && sender.is_some(), helo_check);
-    let name = when(checks_name, tokio::time::timeout(time_max, iprev::check(dns, client.address)));
+    let name = when(checks_name, tokio::time::timeout(time_max, iprev::check(dns.client, client.address)));
     let (mail_from, helo_check, name) = tokio::join!(mail_from, helo_check, name);
     let is_late =
         matches!(mail_from, Some(Err(_))) || matches!(helo_check, Some(Err(_))) || matches!(name, Some(Err(_)));

@@ -95,7 +95,7 @@ const ACTIONS: [(Method, &str, VerdictAction); 19] = [
     (Method::Dmarc, "reject", VerdictAction::Refuse),
     (Method::Dmarc, "quarantine", VerdictAction::Tag),
     (Method::Dmarc, "permerror", VerdictAction::Refuse),
-    (Method::Dmarc, "temperror", VerdictAction::Accept),
+    (Method::Dmarc, "temperror", VerdictAction::Defer),
     (Method::Arc, "fail", VerdictAction::Tag),
     (Method::Arc, "temperror", VerdictAction::Accept),
     (Method::Iprev, "fail", VerdictAction::Refuse),
@@ -147,8 +147,9 @@ pub struct VerificationSettings {
     pub tag: Box<str>,
     /// The time for all DNS queries and key operations of a message.
     pub time_max: Duration,
-    /// The most DNS queries for one message that the cache does not answer; as many again for SPF
-    /// and the name of the client.
+    /// The most DNS queries for the signatures of one message that the cache does not answer; as many
+    /// again for SPF of the sender, and for SPF and the name of the client. SPF alone may take 111
+    /// (RFC 7208 section 4.6.4).
     pub queries_max: u32,
     /// The same for all messages of one client.
     pub client_queries: Option<Rate>,
@@ -156,7 +157,7 @@ pub struct VerificationSettings {
     pub concurrent_max: usize,
     /// The most threads that verify signatures; 0: half the number of processors.
     pub threads: usize,
-    /// Signatures of larger messages are not verified.
+    /// Signatures of larger messages are not verified, and so confirm nothing.
     pub message_octets_max: u64,
 }
 
@@ -171,11 +172,11 @@ impl Default for VerificationSettings {
             trusted_sealers: Vec::new(),
             tag: "X-Authentication-Warning".into(),
             time_max: Duration::from_secs(20),
-            queries_max: 100,
+            queries_max: 125,
             client_queries: Some(Rate { count: 10_000, per: Duration::from_secs(60) }),
             concurrent_max: 1000,
             threads: 0,
-            message_octets_max: 32 << 20,
+            message_octets_max: 50 << 20,
         }
     }
 }
@@ -220,6 +221,7 @@ mod tests {
     fn a_verdict_without_an_action_is_accepted() {
         let mut actions = VerdictActions::default();
         assert_eq!(actions.action(Method::Dmarc, "reject"), VerdictAction::Refuse);
+        assert_eq!(actions.action(Method::Dmarc, "temperror"), VerdictAction::Defer);
         assert_eq!(actions.action(Method::Spf, "pass"), VerdictAction::Accept);
         actions.set(Method::Spf, "pass", VerdictAction::Refuse);
         assert_eq!(actions.action(Method::Spf, "pass"), VerdictAction::Accept);

@@ -28,7 +28,9 @@ use verification::{KeyOperations, OperationResults, SignatureVerification};
 /// The bytes of a body that are hashed without a pause: a tenth of a millisecond.
 const PIECE_OCTETS: usize = 64 * 1024;
 /// No answer came in time.
-const TOO_LATE: &str = "no result in time";
+const TOO_LATE: Rejection = Rejection::new(DkimResult::TempError, "no result in time");
+const LATE_KEY: Rejection = Rejection::new(DkimResult::TempError, "no answer for the key in time");
+const UNREADABLE: Rejection = Rejection::new(DkimResult::TempError, "the message cannot be read");
 
 /// The signatures of a message as they were read. None: not asked for.
 #[derive(Default)]
@@ -68,6 +70,8 @@ pub(crate) struct SignatureContext<'a> {
     /// One permit for each thread.
     pub(crate) threads: &'a Arc<Semaphore>,
     pub(crate) counters: &'a VerdictCounters,
+    /// For each key. Before `deadline`, so that there is time to use the others.
+    pub(crate) keys_deadline: Instant,
     pub(crate) deadline: Instant,
 }
 
@@ -81,15 +85,15 @@ impl FoundSignatures {
         has_signature || self.chain.iter().flatten().any(|sets| !sets.is_empty())
     }
 
-    /// The results if nothing is looked up. What would have to be is a temporary error, for this
-    /// reason.
-    pub(crate) fn unverified(self, reason: &'static str) -> SignatureVerdicts {
-        SignatureVerification::new(self).finish(reason)
+    /// The results if nothing is looked up: this one for what would have to be.
+    pub(crate) fn unverified(self, rejection: Rejection) -> SignatureVerdicts {
+        SignatureVerification::new(self).finish(rejection)
     }
 }
 
 /// Verifies the signatures of a message, whose body begins at `body_start`. What has no result at the
-/// deadline, or cannot be read, is a temporary error.
+/// deadline, or cannot be read, is a temporary error; a key that is late is one of its own signatures
+/// only.
 pub(crate) async fn verify_all(
     found: FoundSignatures,
     header: &Arc<MessageHeader>,
@@ -99,14 +103,10 @@ pub(crate) async fn verify_all(
 ) -> SignatureVerdicts {
     let mut verification = SignatureVerification::new(found);
     let deadline = tokio::time::Instant::from_std(context.deadline);
-    let keys = look_up_keys(context.dns, verification.seals());
-    let Ok(keys) = tokio::time::timeout_at(deadline, keys).await else {
-        context.counters.count_limit(ReachedLimit::Time);
-        return verification.finish(TOO_LATE);
-    };
+    let keys = look_up_keys(context, verification.seals()).await;
     verification.take_keys(&keys);
     let Ok(hashes) = hash_body(verification.body_hash_requests(), body_start, message).await else {
-        return verification.finish("the message cannot be read");
+        return verification.finish(UNREADABLE);
     };
     verification.take_body_hashes(&hashes);
     if let Some(operations) = verification.key_operations(header) {
@@ -120,14 +120,20 @@ pub(crate) async fn verify_all(
     verification.finish(TOO_LATE)
 }
 
-async fn look_up_keys(dns: &dyn DnsLookup, seals: Vec<&SealSignature>) -> FoundKeys {
+async fn look_up_keys(context: &SignatureContext<'_>, seals: Vec<&SealSignature>) -> FoundKeys {
     let mut names: Vec<(&str, &str)> = seals.iter().map(|seal| (&*seal.selector, &*seal.domain)).collect();
     names.sort_unstable();
     names.dedup();
+    let deadline = context.keys_deadline.into();
     let look_up = |(selector, domain)| async move {
-        ((Box::from(selector), Box::from(domain)), key::look_up(dns, selector, domain).await)
+        let found = tokio::time::timeout_at(deadline, key::look_up(context.dns, selector, domain)).await;
+        ((Box::from(selector), Box::from(domain)), found.unwrap_or(Err(LATE_KEY)))
     };
-    join_all(names.into_iter().map(look_up)).await.into_iter().collect()
+    let keys: FoundKeys = join_all(names.into_iter().map(look_up)).await.into_iter().collect();
+    if keys.values().any(|key| key.as_ref().err() == Some(&LATE_KEY)) {
+        context.counters.count_limit(ReachedLimit::Time);
+    }
+    keys
 }
 
 /// Reads the body once for all hashes.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use filter::{Decision, Edit, Field, Finding, Refusal, Verdict};
 use mail::{EnhancedCode, Reply};
 
-use crate::arc::{ArcResult, vouches_for};
+use crate::arc::{ArcCheck, ArcResult, vouches_for};
 use crate::counters::VerdictCounters;
 use crate::dkim::{DkimResult, message_result};
 use crate::dmarc::record::Policy;
@@ -120,11 +120,14 @@ impl MessageVerdicts {
         add(Method::Dkim, dkim.map(|(checks, _)| message_result(checks).as_str()), None);
         add(Method::Spf, self.sender.spf_result().map(|result| result.as_str()), None);
         let dmarc = self.dmarc.as_ref();
-        let verdict = dmarc.map(|check| match (check.result, vouching, arc.map(|check| check.result)) {
-            (DmarcResult::Fail, Some(_), Some(ArcResult::Pass)) => "pass",
-            // The chain may be valid.
-            (DmarcResult::Fail, Some(_), Some(ArcResult::TempError)) => "temperror",
+        let verdict = dmarc.map(|check| match (check.result, vouching.and(arc)) {
+            (DmarcResult::Fail, Some(chain)) if chain.result == ArcResult::Pass => "pass",
+            (DmarcResult::Fail, Some(chain)) if check.policy != Some(Policy::None) && may_be_valid(chain, settings) => {
+                "temperror"
+            }
             (DmarcResult::Fail, ..) => check.policy.map_or("none", Policy::as_str),
+            // Nothing would happen to the message if it failed.
+            (DmarcResult::TempError, ..) if check.policy == Some(Policy::None) => "none",
             (result, ..) => result.as_str(),
         });
         add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);
@@ -217,6 +220,13 @@ impl MessageVerdicts {
             _ => (26, format!("DMARC: {result} for {}", reply_text(domain))),
         }
     }
+}
+
+/// Whether only keys of trusted sealers are without an answer. A forger can write their names, and has
+/// slow domains of his own, but not a valid seal of theirs.
+fn may_be_valid(chain: &ArcCheck, settings: &VerificationSettings) -> bool {
+    chain.result == ArcResult::TempError
+        && chain.unanswered.iter().all(|sealer| settings.trusted_sealers.contains(sealer))
 }
 
 fn tag(judged: &Judged) -> String {

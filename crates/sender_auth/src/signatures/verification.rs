@@ -6,7 +6,7 @@
 //! | `take_keys` | no key, none that can be used, no answer |
 //! | `take_body_hashes` | another body |
 //! | `take_results` | all others |
-//! | `finish` | a temporary error for what is still pending |
+//! | `finish` | one for all that is still pending, such as a temporary error |
 
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ struct PendingSignature {
 /// The chain of ARC; it has sets if it is pending.
 struct Chain {
     sets: Vec<ArcSet>,
+    /// The domains of the keys for which there was no answer.
+    unanswered: Vec<Box<str>>,
     state: ChainState,
 }
 
@@ -57,10 +59,10 @@ enum ChainState {
 
 #[derive(Clone)]
 struct ChainKeys {
-    /// Of each set, the oldest first.
-    seals: Vec<PublicKey>,
+    /// Of each set, the oldest first. None: there was no answer, here and below.
+    seals: Vec<Option<PublicKey>>,
     /// Of the newest signature over the message.
-    signature: PublicKey,
+    signature: Option<PublicKey>,
 }
 
 /// What is computed on a blocking thread.
@@ -97,9 +99,9 @@ impl SignatureVerification {
             },
         };
         let chain = |chain: Result<Vec<ArcSet>, &'static str>| match chain {
-            Ok(sets) if sets.is_empty() => Chain { sets, state: ChainState::Done(ArcResult::None, None) },
-            Ok(sets) => Chain { sets, state: ChainState::Pending(None) },
-            Err(reason) => Chain { sets: Vec::new(), state: ChainState::Done(ArcResult::Fail, Some(reason)) },
+            Ok(sets) if sets.is_empty() => Chain::new(sets, ChainState::Done(ArcResult::None, None)),
+            Ok(sets) => Chain::new(sets, ChainState::Pending(None)),
+            Err(reason) => Chain::new(Vec::new(), ChainState::Done(ArcResult::Fail, Some(reason))),
         };
         SignatureVerification {
             dkim: found.dkim.map(|(found, others)| (found.into_iter().map(candidate).collect(), others)),
@@ -128,11 +130,12 @@ impl SignatureVerification {
             Ok(())
         });
         self.settle_chain(|sets, known| {
-            let seals = sets.iter().map(|set| key_of(&set.seal).map(|key| key.key)).collect::<Result<_, _>>()?;
-            let signature = key_of(&newest_signature(sets)?.seal)?.key;
+            let seals = sets.iter().map(|set| answered(key_of(&set.seal))).collect::<Result<_, _>>()?;
+            let signature = answered(key_of(&newest_signature(sets)?.seal))?;
             *known = Some(ChainKeys { seals, signature });
             Ok(())
         });
+        self.chain.iter_mut().for_each(Chain::note_unanswered);
     }
 
     /// The hashes of the body that are needed.
@@ -183,25 +186,28 @@ impl SignatureVerification {
         }
         if let (Some(chain), Some(result)) = (&mut self.chain, results.chain) {
             chain.state = match result {
+                Ok(()) if !chain.unanswered.is_empty() => {
+                    ChainState::Done(ArcResult::TempError, Some("no answer for a key"))
+                }
                 Ok(()) => ChainState::Done(ArcResult::Pass, None),
                 Err(reason) => ChainState::Done(ArcResult::Fail, Some(reason)),
             };
         }
     }
 
-    /// The results; what is pending has a temporary error for this reason.
-    pub(super) fn finish(self, reason: &'static str) -> SignatureVerdicts {
+    /// The results; what is pending has this one.
+    pub(super) fn finish(self, pending: Rejection) -> SignatureVerdicts {
         let check = |Candidate { label, state, .. }| match state {
-            CandidateState::Pending(_) => DkimCheck { result: DkimResult::TempError, reason: Some(reason), label },
+            CandidateState::Pending(_) => DkimCheck { result: pending.result, reason: Some(pending.reason), label },
             CandidateState::Done(result, reason) => DkimCheck { result, reason, label },
         };
-        let chain = |Chain { sets, state }| {
+        let chain = |Chain { sets, unanswered, state }| {
             let (result, reason) = match state {
-                ChainState::Pending(_) => (ArcResult::TempError, Some(reason)),
+                ChainState::Pending(_) => (chain_result(pending), Some(pending.reason)),
                 ChainState::Done(result, reason) => (result, reason),
             };
             let sealers = sets.into_iter().map(|set| set.seal.domain).collect();
-            ArcCheck { result, reason, sealers }
+            ArcCheck { result, reason, sealers, unanswered }
         };
         SignatureVerdicts {
             dkim: self.dkim.map(|(candidates, others)| (candidates.into_iter().map(check).collect(), others)),
@@ -232,10 +238,9 @@ impl SignatureVerification {
     fn settle_chain(&mut self, step: impl Fn(&[ArcSet], &mut Option<ChainKeys>) -> Result<(), Rejection>) {
         let Some(chain) = &mut self.chain else { return };
         if let ChainState::Pending(keys) = &mut chain.state
-            && let Err(Rejection { result, reason }) = step(&chain.sets, keys)
+            && let Err(rejection) = step(&chain.sets, keys)
         {
-            let result = if result == DkimResult::TempError { ArcResult::TempError } else { ArcResult::Fail };
-            chain.state = ChainState::Done(result, Some(reason));
+            chain.state = ChainState::Done(chain_result(rejection), Some(rejection.reason));
         }
     }
 }
@@ -246,6 +251,20 @@ impl Candidate {
             CandidateState::Pending(pending) => Some(pending),
             CandidateState::Done(..) => None,
         }
+    }
+}
+
+impl Chain {
+    fn new(sets: Vec<ArcSet>, state: ChainState) -> Chain {
+        Chain { sets, unanswered: Vec::new(), state }
+    }
+
+    fn note_unanswered(&mut self) {
+        let ChainState::Pending(Some(keys)) = &self.state else { return };
+        let seals = self.sets.iter().zip(&keys.seals).filter(|(_, key)| key.is_none()).map(|(set, _)| &set.seal);
+        let newest = self.sets.last().and_then(|set| set.signature.as_ref()).filter(|_| keys.signature.is_none());
+        self.unanswered =
+            seals.chain(newest.map(|signature| &signature.seal)).map(|seal| seal.domain.clone()).collect();
     }
 }
 
@@ -282,7 +301,9 @@ impl KeyOperations {
         let chain = self.chain.as_ref().map(|(sets, keys)| {
             let newest = sets.last().and_then(|set| Some((set.signature_field, set.signature.as_ref()?)));
             match newest {
-                Some((field, signature)) if is_valid(field, signature, &keys.signature) => {
+                Some((field, signature))
+                    if keys.signature.as_ref().is_none_or(|key| is_valid(field, signature, key)) =>
+                {
                     let are_valid = arc::seals_are_valid(header, sets, &keys.seals);
                     if are_valid { Ok(()) } else { Err("a seal is not valid") }
                 }
@@ -291,6 +312,21 @@ impl KeyOperations {
         });
         OperationResults { signatures: signatures.collect(), chain }
     }
+}
+
+/// None: there was no answer for the key. The other keys of the chain can still show that it is not
+/// valid.
+fn answered(key: Result<KeyRecord, Rejection>) -> Result<Option<PublicKey>, Rejection> {
+    match key {
+        Ok(key) => Ok(Some(key.key)),
+        Err(rejection) if rejection.result == DkimResult::TempError => Ok(None),
+        Err(rejection) => Err(rejection),
+    }
+}
+
+/// A chain has no words for permanent errors.
+fn chain_result(rejection: Rejection) -> ArcResult {
+    if rejection.result == DkimResult::TempError { ArcResult::TempError } else { ArcResult::Fail }
 }
 
 fn newest_signature(sets: &[ArcSet]) -> Result<&MessageSignature, Rejection> {

@@ -92,6 +92,10 @@ impl Zone {
 }
 
 impl DnsLookup for Zone {
+    fn cached(&self, _name: &str, _kind: QueryType) -> Option<CachedAnswer> {
+        None
+    }
+
     fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
         assert_eq!(name, name.to_ascii_lowercase(), "names are in lower case");
         assert!(name.is_ascii() && name.len() <= 253, "not a name that can be queried: {name}");

@@ -49,6 +49,27 @@ async fn chains_are_valid_until_anything_changes() {
 async fn a_key_without_an_answer_leaves_the_chain_open() {
     let auth = sender_auth(dns().silent("s1._domainkey.hop2.example"), VerificationSettings::default());
     assert_eq!(check(&auth, THREE).await.result("arc"), "temperror");
+    // Nothing is left open by it where another key shows that the chain is not valid.
+    let text = String::from_utf8(THREE.to_vec()).unwrap();
+    let changed = text.replacen("arc=none", "arc=pass", 1);
+    assert_eq!(check(&auth, changed.as_bytes()).await.result("arc"), "fail");
+}
+
+/// A forger has slow domains of his own, and can write the name of a trusted sealer.
+#[tokio::test]
+async fn only_the_keys_of_trusted_sealers_may_be_late() {
+    for (trusted, silent, reply) in [
+        (&["hop3.example"][..], "hop1.example", "550 5.7.26 "),
+        (&["hop3.example"], "hop3.example", "451 4.7.26 "),
+        (&["hop2.example", "hop3.example"], "hop2.example", "451 4.7.26 "),
+    ] {
+        let mut settings = enforcing(Method::Dmarc);
+        settings.trusted_sealers = trusted.iter().map(|name| (*name).into()).collect();
+        let dns = dns().silent(&format!("s1._domainkey.{silent}"));
+        let checked = check(&sender_auth(dns, settings), &without_signature(THREE)).await;
+        assert_eq!(checked.result("arc"), "temperror");
+        assert!(checked.reply().is_some_and(|text| text.starts_with(reply)), "{silent}: {:?}", checked.reply());
+    }
 }
 
 #[tokio::test]

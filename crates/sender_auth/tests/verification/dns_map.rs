@@ -13,6 +13,8 @@ pub(crate) struct DnsMap {
     records: HashMap<(String, QueryType), DnsAnswer>,
     /// Names whose answers never come from a cache.
     uncached: bool,
+    /// The name whose server drops all queries.
+    dropped: Option<String>,
     pub(crate) queries: AtomicUsize,
 }
 
@@ -35,6 +37,12 @@ impl DnsMap {
         self
     }
 
+    /// The server of this name drops queries, for longer than anybody waits.
+    pub(crate) fn dropping(mut self, name: &str) -> DnsMap {
+        self.dropped = Some(name.to_owned());
+        self
+    }
+
     /// Each answer takes a moment, as from a name server.
     pub(crate) fn uncached(mut self) -> DnsMap {
         self.uncached = true;
@@ -49,7 +57,16 @@ impl DnsMap {
 }
 
 impl DnsLookup for DnsMap {
+    fn cached(&self, name: &str, kind: QueryType) -> Option<CachedAnswer> {
+        let is_cached = !self.uncached && self.dropped.as_deref() != Some(name);
+        is_cached.then(|| self.answer(name, kind))
+    }
+
     fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
+        if self.dropped.as_deref() == Some(name) {
+            self.queries.fetch_add(1, Relaxed);
+            return Box::pin(std::future::pending());
+        }
         match self.uncached {
             false => Box::pin(ready(self.answer(name, kind))),
             true => Box::pin(async move {

@@ -29,9 +29,12 @@ async fn of_a_hundred_signatures_eight_are_checked() {
 
 #[tokio::test]
 async fn a_message_that_is_too_large_is_not_verified() {
-    let settings = VerificationSettings { message_octets_max: 100, ..VerificationSettings::default() };
+    let settings = VerificationSettings { message_octets_max: 100, ..enforcing(Method::Dmarc) };
     let checked = check(&sender_auth(dns(), settings), SIGNED).await;
-    assert_eq!((checked.result("dkim"), checked.limit("message_size")), ("temperror", 1));
+    assert_eq!((checked.result("dkim"), checked.limit("message_size")), ("policy", 1));
+    // It stays too large, so this is no excuse.
+    assert_eq!(checked.result("dmarc"), "fail");
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("550 5.7.26 ")));
 }
 
 #[tokio::test]
@@ -52,6 +55,47 @@ async fn queries_are_limited_for_a_message_and_for_a_client() {
 }
 
 #[tokio::test]
+async fn a_client_beyond_its_limit_is_deferred_where_dmarc_is_enforced() {
+    let settings = VerificationSettings { client_queries: Some("1/h".parse().unwrap()), ..enforcing(Method::Dmarc) };
+    let forged = String::from_utf8(SIGNED.to_vec()).unwrap().replace("s=s1", "s=other");
+    let checked = check(&sender_auth(dns().uncached(), settings), forged.as_bytes()).await;
+    assert_eq!(checked.result("dmarc"), "temperror");
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("451 4.7.26 ")), "{:?}", checked.reply());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_key_leaves_only_its_own_signature_open() {
+    let text = String::from_utf8(SIGNED.to_vec()).unwrap();
+    let (signature, rest) = text.split_at(text.find("From:").unwrap());
+    let slow = signature.replace("d=a.example", "d=slow.example").replace("i=@a.example", "i=@slow.example");
+    let dns = || dns().dropping("s1._domainkey.slow.example");
+    let checked =
+        check(&sender_auth(dns(), enforcing(Method::Dmarc)), format!("{slow}{signature}{rest}").as_bytes()).await;
+    assert_eq!((checked.result("dkim"), checked.result("dmarc")), ("pass", "pass"), "{}", checked.results());
+    assert!(checked.results().contains("dkim=temperror (no answer for the key in time)"), "{}", checked.results());
+    // A key that does not exist stays a fault beside it.
+    let missing = signature.replace("s=s1", "s=other");
+    let checked =
+        check(&sender_auth(dns(), enforcing(Method::Dmarc)), format!("{slow}{missing}{rest}").as_bytes()).await;
+    assert_eq!((checked.result("dmarc"), checked.limit("time")), ("fail", 1), "{}", checked.results());
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("550 5.7.26 ")));
+}
+
+#[tokio::test]
+async fn the_helo_cannot_use_up_the_queries_for_the_sender() {
+    let record = |hosts: &str| {
+        let hosts: String = (0..10).map(|number| format!("a:{hosts}{number}.example ")).collect();
+        format!("v=spf1 {hosts}-all")
+    };
+    let dns = dns().txt("mail.a.example", &record("x")).txt("a.example", &record("y")).uncached();
+    let dns = (0..10).fold(dns, |dns, number| dns.a(&format!("x{number}.example")).a(&format!("y{number}.example")));
+    let settings = VerificationSettings { queries_max: 12, ..VerificationSettings::default() };
+    let checked = check(&sender_auth(dns, settings), SIGNED).await;
+    assert!(checked.results().contains("spf=fail smtp.mailfrom=a.example"), "{}", checked.results());
+    assert_eq!(checked.limit("message_queries"), 0);
+}
+
+#[tokio::test]
 async fn too_many_messages_at_the_same_time_are_left_open() {
     let settings = VerificationSettings { concurrent_max: 1, ..enforcing(Method::Dmarc) };
     let auth = sender_auth(dns(), settings);
@@ -62,7 +106,8 @@ async fn too_many_messages_at_the_same_time_are_left_open() {
     let mut other = auth.clone().start();
     other.data(&session).await;
     let checked = check(&auth, SIGNED).await;
-    assert_eq!((checked.result("dkim"), checked.result("dmarc"), checked.reply()), ("temperror", "temperror", None));
+    assert_eq!((checked.result("dkim"), checked.result("dmarc")), ("temperror", "temperror"));
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("451 4.7.26 ")), "{:?}", checked.reply());
     assert!(checked.limit("concurrent") > 0);
     let forged = b"From: a@a.example\r\nFrom: b@b.example\r\n\r\nx\r\n";
     assert!(check(&auth, forged).await.reply().is_some(), "the author is judged without the DNS");
