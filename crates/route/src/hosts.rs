@@ -222,8 +222,8 @@ fn tiers(candidates: &[CandidateHost<'_>], reach: EndpointOptions) -> Vec<Vec<Ho
 fn host(candidate: &CandidateHost<'_>, port: u16, remaining: &mut usize) -> Option<Host> {
     let addresses = candidate.addresses().iter().filter(|address| !is_unspecified(**address)).take(*remaining);
     let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
-    *remaining -= endpoints.len();
     let tls = candidate.tls.clone().ok()?;
+    *remaining -= endpoints.len();
     (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints, tls })
 }
 
