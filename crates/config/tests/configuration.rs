@@ -128,6 +128,37 @@ fn the_last_route_is_for_all_and_takes_the_next_hop_of_its_transport() {
     assert_eq!((own.len(), own[0].next_hop.as_ref().unwrap().to_string()), (1, "[192.0.2.1]".to_owned()));
 }
 
+/// Whoever gives the address of a recipient chooses its MX hosts, and these can prove their names.
+#[test]
+fn a_transport_with_a_login_needs_a_next_hop() {
+    let auth = "tls = \"verified\"\nauth = { user = \"us\", password_file = \"/p\" }\n";
+    let provider = format!("[transport.provider]\ntype = \"smtp\"\n{auth}");
+    let route = "[[route]]\ndomain = \"*\"\ntransport = \"provider\"\n";
+    let hop = "next_hop = \"relay.example.net\"\n";
+    for text in [
+        format!("{provider}{route}"),
+        format!("{provider}[[route]]\ndomain = \"a.example\"\ntransport = \"provider\"\n"),
+        format!("[transport.smtp]\n{auth}"),
+        format!("[transport.smtp]\n{auth}{}", route.replace("provider", "smtp")),
+        format!("[transport.smtp]\n{auth}[[route]]\ndomain = \"a.example\"\n{hop}"),
+    ] {
+        let shown = faults(&text);
+        assert!(shown.contains("next_hop` is missing") && shown.contains("must not go to the MX hosts"), "{shown}");
+        assert_eq!(shown.matches("error: ").count(), 1, "{shown}");
+    }
+    let table = "[[table]]\nname = \"hops\"\ntype = \"static\"\nvalues = [\"relay.example.net\"]\n";
+    for text in [
+        provider.clone(),
+        format!("{provider}{hop}{route}"),
+        format!("{provider}{route}{hop}"),
+        format!("{table}{provider}{route}next_hops = \"hops\"\n"),
+        format!("[transport.smtp]\n{auth}{hop}"),
+        format!("[transport.smtp]\n{auth}{}{hop}", route.replace("provider", "smtp")),
+    ] {
+        assert_eq!(parse(&text).err(), None, "{text}");
+    }
+}
+
 #[test]
 fn fewer_connections_than_the_usual_first_ones_are_no_fault() {
     let config = parse("[transport.smtp]\nconnections = 1\n").unwrap();

@@ -57,7 +57,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = RemoteDeliveryConfig::new(client);
     config.connections.sendfile_above = sendfile_above;
     let config = Arc::new(config);
-    let hop = Arc::new(NextHop { name: "sink".into(), config_version: 0, tiers: vec![vec![target]], config });
+    let hop = Arc::new(NextHop {
+        name: "sink".into(),
+        config_version: 0,
+        is_configured: true,
+        tiers: vec![vec![target]],
+        config,
+    });
     let bodies = bodies(octets)?;
     let envelope = Arc::new(envelope()?);
     let task = move |ticket: u64| RemoteTask {

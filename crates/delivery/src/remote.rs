@@ -142,6 +142,9 @@ pub struct NextHop {
     pub name: Arc<str>,
     /// Incremented when the settings change: connections opened with other settings are not reused.
     pub config_version: u32,
+    /// Whether the operator named the hosts. Otherwise the recipient's address did, and no login is
+    /// sent to them.
+    pub is_configured: bool,
     /// The hosts by preference. Those in the same tier are tried in random order.
     pub tiers: Vec<Vec<NextHopAddress>>,
     /// The configuration of its transport.

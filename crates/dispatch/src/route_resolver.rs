@@ -232,7 +232,13 @@ impl RouteResolver {
         let (config, limits) = self.apply_override(&hosts, config, limits);
         let tier = |tier: Vec<route::Host>| tier.into_iter().flat_map(targets).collect();
         let tiers = hosts.tiers.into_iter().map(tier).collect();
-        let hop = NextHop { name: hosts.next_hop.clone().into(), config_version: self.edition, tiers, config };
+        let hop = NextHop {
+            name: hosts.next_hop.clone().into(),
+            config_version: self.edition,
+            is_configured: hosts.is_configured,
+            tiers,
+            config,
+        };
         (hosts.next_hop, DeliveryRoute::Remote { transport: hosts.transport, hop: Arc::new(hop) }, limits)
     }
 

@@ -171,6 +171,7 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
     );
     warnings.extend(open_signing_warning(config));
     warnings.extend(cleartext_relay_warnings(config));
+    warnings.extend(missing_login_warnings(config));
     warnings.extend(config.transports.iter().filter_map(ca_file_warning));
     warnings.extend(wide_proxy_warnings(config));
     warnings.extend(shadow::unreachable_rules(config));
@@ -212,6 +213,18 @@ fn open_signing_warning(config: &Config) -> Option<String> {
         "[auth] senders is not set: every user can write as any address of the domains in [signing], and gets their \
          signature"
             .into()
+    })
+}
+
+/// Transports whose mail of some senders has no login.
+fn missing_login_warnings(config: &Config) -> impl Iterator<Item = String> {
+    let lacks_login = |transport: &&TransportSettings| match &transport.kind {
+        TransportKind::Smtp(smtp) => smtp.auth.as_ref().is_some_and(|auth| auth.login.is_none()),
+        TransportKind::Maildir(_) => false,
+    };
+    config.transports.iter().filter(lacks_login).map(|transport| {
+        let name = &transport.name;
+        format!("[transport.{name}] auth has no `user`: notices, and mail of senders without an entry, have no login")
     })
 }
 
@@ -340,8 +353,12 @@ mod tests {
             ),
             ("allow_root = true\n", "the server stays root"),
             (
-                "[transport.smtp]\nauth = { user = \"us\", password_file = \"/p\", tls = \"offered\" }\n",
+                "[transport.smtp]\nnext_hop = \"relay\"\nauth = { user = \"us\", password_file = \"/p\", tls = \"offered\" }\n",
                 "[transport.smtp] auth sends passwords",
+            ),
+            (
+                "[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x:y\"]\n[transport.relay]\ntype = \"smtp\"\ntls = \"verified\"\nauth = { senders = \"a\" }\n",
+                "[transport.relay] auth has no `user`",
             ),
             (
                 "[auth]\npasswords = \"a\"\nclear_text = true\n[[table]]\nname = \"a\"\ntype = \"static\"\nvalues = [\"x\"]\n",

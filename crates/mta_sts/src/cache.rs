@@ -7,8 +7,9 @@
 //! | with an id | valid, of this id | it counts; it is fetched again in the background once a day |
 //! | with an id | none, or of another id | it is fetched now; if that fails, as without a record |
 //!
-//! A domain whose policy cannot be fetched is not tried again for [`FAILURE_TIME`]. There is one
-//! fetch of a policy at a time, and few altogether.
+//! A domain whose policy cannot be fetched is not tried again for [`FAILURE_TIME`], and then at once: a
+//! failure may be an attack, so a lookup that depends on one expires with it. There is one fetch of a
+//! policy at a time, and few altogether.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,24 +21,21 @@ use dns::{DnsAnswer, QueryType, Resolver};
 use mail::OperatorLog;
 use moka::sync::Cache;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 
 use crate::cached_policy::CachedPolicy;
-use crate::fetch::{FetchConfig, PolicyFetcher};
+use crate::fetch::{FetchConfig, FetchError, PolicyFetcher};
 use crate::policy::PolicyMode;
 use crate::record::policy_id;
 use crate::store::{POLICIES_MAX, PolicyStore};
 
-/// Fetches at the same time. A slow policy host holds one for a minute.
-const FETCHES_MAX: usize = 64;
-/// How long mail waits for its turn to fetch a policy; then the fetch counts as failed.
-const TURN_TIME_MAX: Duration = Duration::from_secs(10);
 /// The length of a reason that is kept.
 const REASON_OCTETS_MAX: usize = 400;
 /// How long a failed fetch is not repeated (RFC 8461 section 3.3: five minutes).
 const FAILURE_TIME: Duration = Duration::from_secs(300);
+/// The same if others were being fetched.
+const NO_TURN_TIME: Duration = Duration::from_secs(10);
+
 /// What is known of the policy of a domain.
 #[derive(Clone, Debug, Default)]
 pub struct StsLookup {
@@ -45,7 +43,8 @@ pub struct StsLookup {
     pub policy: Option<Arc<CachedPolicy>>,
     /// Why the latest policy could not be fetched.
     pub problem: Option<Box<str>>,
-    /// When the record expires that announces the policy.
+    /// When this may change: when the record expires that announces the policy, or when a lookup or
+    /// a fetch that failed is repeated. None: there is no record.
     pub expires_at: Option<Instant>,
 }
 
@@ -55,11 +54,18 @@ pub struct PolicyCache {
     store: PolicyStore,
     policies: Cache<Box<str>, Arc<CachedPolicy>>,
     /// Why the fetches of the last minutes failed.
-    failures: Cache<Box<str>, Box<str>>,
+    failures: Cache<Box<str>, FetchFailure>,
     /// The domains whose policies are being fetched.
     turns: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<()>>>>,
-    permits: Semaphore,
     log: Arc<dyn OperatorLog>,
+}
+
+/// A fetch that failed.
+#[derive(Clone)]
+struct FetchFailure {
+    why: Box<str>,
+    /// When it is tried again.
+    retry_at: Instant,
 }
 
 impl fmt::Debug for PolicyCache {
@@ -99,7 +105,6 @@ impl PolicyCache {
             policies: Cache::new(POLICIES_MAX as u64),
             failures: Cache::builder().max_capacity(POLICIES_MAX as u64).time_to_live(FAILURE_TIME).build(),
             turns: Mutex::default(),
-            permits: Semaphore::new(FETCHES_MAX),
             log,
         }
     }
@@ -107,10 +112,14 @@ impl PolicyCache {
     /// The policy of a domain, which is in lower case and has A-labels. Fetches it if it is not
     /// known yet, which may take [`crate::FETCH_TIME_MAX`] and the wait for other fetches.
     pub async fn policy(self: &Arc<Self>, dns: &Arc<Resolver>, domain: &str) -> StsLookup {
-        let (id, expires_at) = announced_id(dns, domain).await;
+        let (announced, record_end) = announced_id(dns, domain).await;
+        let expires_at = Some(record_end);
         let known = self.known(domain, SystemTime::now()).await;
-        let Some(id) = id else { return StsLookup { policy: known, problem: None, expires_at: None } };
-        let expires_at = Some(expires_at);
+        let id = match announced {
+            AnnouncedId::Id(id) => id,
+            AnnouncedId::None => return StsLookup { policy: known, problem: None, expires_at: None },
+            AnnouncedId::Unknown => return StsLookup { policy: known, problem: None, expires_at },
+        };
         match known {
             Some(known) if known.id == id => {
                 if known.is_refresh_due(SystemTime::now()) {
@@ -121,7 +130,9 @@ impl PolicyCache {
             }
             known => match self.fetch(dns, domain, &id).await {
                 Ok(policy) => StsLookup { policy: Some(policy), problem: None, expires_at },
-                Err(why) => StsLookup { policy: known, problem: Some(why), expires_at },
+                Err(FetchFailure { why, retry_at }) => {
+                    StsLookup { policy: known, problem: Some(why), expires_at: Some(retry_at.min(record_end)) }
+                }
             },
         }
     }
@@ -134,7 +145,7 @@ impl PolicyCache {
         for domain in domains {
             let now = SystemTime::now();
             let is_due = self.known(&domain, now).await.is_some_and(|known| known.is_refresh_due(now));
-            if is_due && let (Some(id), _) = announced_id(dns, &domain).await {
+            if is_due && let (AnnouncedId::Id(id), _) = announced_id(dns, &domain).await {
                 // A failure leaves the policy as it is.
                 drop(self.fetch(dns, &domain, &id).await);
             }
@@ -155,9 +166,8 @@ impl PolicyCache {
         known.remaining(now).map(|_| known)
     }
 
-    /// Fetches the policy with this id, unless it is known and new, or failed a moment ago. Err: why
-    /// it failed.
-    async fn fetch(&self, dns: &Resolver, domain: &str, id: &str) -> Result<Arc<CachedPolicy>, Box<str>> {
+    /// Fetches the policy with this id, unless it is known and new, or failed a moment ago.
+    async fn fetch(&self, dns: &Resolver, domain: &str, id: &str) -> Result<Arc<CachedPolicy>, FetchFailure> {
         let turn = self.turns.lock().entry(domain.into()).or_default().clone();
         let fetched = {
             let _turn = turn.lock().await;
@@ -171,9 +181,9 @@ impl PolicyCache {
         fetched
     }
 
-    async fn fetch_in_turn(&self, dns: &Resolver, domain: &str, id: &str) -> Result<Arc<CachedPolicy>, Box<str>> {
-        if let Some(why) = self.failures.get(domain) {
-            return Err(why);
+    async fn fetch_in_turn(&self, dns: &Resolver, domain: &str, id: &str) -> Result<Arc<CachedPolicy>, FetchFailure> {
+        if let Some(failure) = self.failures.get(domain) {
+            return Err(failure);
         }
         let now = SystemTime::now();
         if let Some(known) =
@@ -181,18 +191,19 @@ impl PolicyCache {
         {
             return Ok(known);
         }
-        let Ok(Ok(_permit)) = timeout(TURN_TIME_MAX, self.permits.acquire()).await else {
-            return Err("too many policies are being fetched".into());
-        };
         match self.fetcher.fetch(dns, domain).await {
             Ok(policy) => {
                 Ok(self.keep(domain, CachedPolicy { id: id.into(), fetched_at: SystemTime::now(), policy }).await)
             }
+            Err(error @ FetchError::NoTurn) => {
+                Err(FetchFailure { why: error.to_string().into(), retry_at: Instant::now() + NO_TURN_TIME })
+            }
             Err(error) => {
                 let why = shortened(error.to_string());
                 self.log.log_line(format_args!("cannot fetch the MTA-STS policy of {domain}: {why}"));
-                self.failures.insert(domain.into(), why.clone());
-                Err(why)
+                let failure = FetchFailure { why, retry_at: Instant::now() + FAILURE_TIME };
+                self.failures.insert(domain.into(), failure.clone());
+                Err(failure)
             }
         }
     }
@@ -213,12 +224,23 @@ fn shortened(mut why: String) -> Box<str> {
     why.into()
 }
 
-/// The id of the policy that the domain announces, and when that expires.
-async fn announced_id(dns: &Resolver, domain: &str) -> (Option<Box<str>>, Instant) {
+/// What a domain announces.
+enum AnnouncedId {
+    /// The id of its policy.
+    Id(Box<str>),
+    /// It has no policy.
+    None,
+    /// The DNS does not answer.
+    Unknown,
+}
+
+/// What the domain announces, and when that expires.
+async fn announced_id(dns: &Resolver, domain: &str) -> (AnnouncedId, Instant) {
     let found = dns.lookup(&format!("_mta-sts.{domain}"), QueryType::Txt).await;
-    let id = match &found.answer {
-        DnsAnswer::Texts(texts) => policy_id(texts),
-        _ => None,
+    let announced = match &found.answer {
+        DnsAnswer::Texts(texts) => policy_id(texts).map_or(AnnouncedId::None, AnnouncedId::Id),
+        DnsAnswer::Unanswered(_) => AnnouncedId::Unknown,
+        _ => AnnouncedId::None,
     };
-    (id, found.expires_at)
+    (announced, found.expires_at)
 }

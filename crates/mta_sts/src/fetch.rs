@@ -21,11 +21,12 @@ use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::policy::{Policy, PolicyError};
+use crate::turns::{FetchTurn, FetchTurns};
 
 /// The time for everything, from the lookup of the host to the last byte (RFC 8461 section 3.3: a
 /// minute).
@@ -37,6 +38,8 @@ const HEAD_OCTETS_MAX: usize = 32 * 1024;
 const HEAD_FIELDS_MAX: usize = 100;
 /// Addresses of a policy host that are tried.
 const ADDRESSES_TRIED_MAX: usize = 4;
+/// How long a fetch waits for its turn by default.
+const TURN_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time to connect to one address.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 const PATH: &str = "/.well-known/mta-sts.txt";
@@ -50,11 +53,18 @@ pub struct FetchConfig {
     pub port: u16,
     /// The time for everything.
     pub time_max: Duration,
+    /// How much of it may be spent on waiting for other fetches.
+    pub turn_time_max: Duration,
 }
 
 impl Default for FetchConfig {
     fn default() -> Self {
-        FetchConfig { roots: TrustedRoots::of_system(), port: 443, time_max: FETCH_TIME_MAX }
+        FetchConfig {
+            roots: TrustedRoots::of_system(),
+            port: 443,
+            time_max: FETCH_TIME_MAX,
+            turn_time_max: TURN_TIME_MAX,
+        }
     }
 }
 
@@ -95,6 +105,9 @@ pub enum FetchError {
     /// More than [`POLICY_OCTETS_MAX`].
     #[error("the policy is larger than {POLICY_OCTETS_MAX} bytes")]
     TooLarge,
+    /// Others are being fetched; it may be fetched soon.
+    #[error("too many policies are being fetched")]
+    NoTurn,
     /// Not within the time.
     #[error("the policy host took too long")]
     TimedOut,
@@ -107,12 +120,13 @@ pub enum FetchError {
 pub struct PolicyFetcher {
     config: FetchConfig,
     connector: OnceLock<TlsConnector>,
+    turns: FetchTurns,
 }
 
 impl PolicyFetcher {
     /// Fetches nothing yet.
     pub fn new(config: FetchConfig) -> Self {
-        PolicyFetcher { config, connector: OnceLock::new() }
+        PolicyFetcher { config, connector: OnceLock::new(), turns: FetchTurns::new() }
     }
 
     /// Fetches the policy of a domain, which is in lower case and has A-labels.
@@ -127,13 +141,29 @@ impl PolicyFetcher {
             DnsAnswer::Addresses(addresses) if !addresses.is_empty() => addresses,
             _ => return Err(FetchError::NoAddress(host)),
         };
-        let stream = connect(&addresses, self.config.port)
-            .await
-            .map_err(|why| FetchError::Unreachable { host: host.clone(), why })?;
+        let (stream, _turn) = self.connect(&addresses, &host).await?;
         let tls_error = |why: String| FetchError::Tls { host: host.clone(), why };
         let name = ServerName::try_from(host.clone()).map_err(|error| tls_error(error.to_string()))?;
         let stream = connector.connect(name, stream).await.map_err(|error| tls_error(error.to_string()))?;
         Ok(Policy::parse(&request_policy(stream, &host).await?)?)
+    }
+
+    /// Connects to the first of the addresses that accepts, when it is the turn of that address.
+    async fn connect(&self, addresses: &[IpAddr], host: &str) -> Result<(TcpStream, FetchTurn), FetchError> {
+        let turn_end = Instant::now() + self.config.turn_time_max;
+        let mut why = String::new();
+        for address in addresses.iter().take(ADDRESSES_TRIED_MAX) {
+            let Ok(Ok(turn)) = timeout_at(turn_end, self.turns.wait_for(*address)).await else {
+                return Err(FetchError::NoTurn);
+            };
+            let address = SocketAddr::new(*address, self.config.port);
+            match timeout(CONNECT_TIME_MAX, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok((stream, turn)),
+                Ok(Err(error)) => why = error.to_string(),
+                Err(_) => why = "no answer in time".to_owned(),
+            }
+        }
+        Err(FetchError::Unreachable { host: host.to_owned(), why })
     }
 
     /// Reads the CA certificates at the first call.
@@ -150,19 +180,6 @@ impl PolicyFetcher {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(self.connector.get_or_init(|| TlsConnector::from(Arc::new(config))))
     }
-}
-
-/// Connects to the first of the addresses that accepts. Err: the last error.
-async fn connect(addresses: &[IpAddr], port: u16) -> Result<TcpStream, String> {
-    let mut last = String::new();
-    for address in addresses.iter().take(ADDRESSES_TRIED_MAX) {
-        match timeout(CONNECT_TIME_MAX, TcpStream::connect(SocketAddr::new(*address, port))).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error.to_string(),
-            Err(_) => last = "no answer in time".to_owned(),
-        }
-    }
-    Err(last)
 }
 
 /// Sends the request, and returns the body of the reply.

@@ -12,6 +12,7 @@ mod fetch;
 mod policy;
 mod record;
 mod store;
+mod turns;
 
 pub use cache::{PolicyCache, StsLookup};
 pub use cached_policy::CachedPolicy;
@@ -19,3 +20,4 @@ pub use fetch::{FETCH_TIME_MAX, FetchConfig, FetchError, POLICY_OCTETS_MAX, Poli
 pub use policy::{MAX_AGE_MAX, MX_PATTERNS_MAX, Policy, PolicyError, PolicyMode};
 pub use record::policy_id;
 pub use store::POLICIES_MAX;
+pub use turns::FETCHES_PER_NETWORK_MAX;

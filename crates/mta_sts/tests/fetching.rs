@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use dns::{QueryConfig, Resolver, ResolverConfig};
 use mail::OperatorLog;
-use mta_sts::{FetchConfig, PolicyCache, PolicyMode, StsLookup};
+use mta_sts::{FETCHES_PER_NETWORK_MAX, FetchConfig, PolicyCache, PolicyMode, StsLookup};
 use net::TrustedRoots;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::ServerConfig;
@@ -100,7 +100,7 @@ impl Setting {
 
     fn cache_with(&self, time_max: Duration) -> Arc<PolicyCache> {
         let roots = TrustedRoots::in_file(&self.folder.path().join("ca.pem"));
-        let config = FetchConfig { roots, port: self.port, time_max };
+        let config = FetchConfig { roots, port: self.port, time_max, turn_time_max: Duration::from_millis(100) };
         Arc::new(PolicyCache::new(&self.policies(), config, Arc::new(self.log.clone())))
     }
 
@@ -235,6 +235,56 @@ async fn replies_that_are_not_a_policy_count_as_none_and_are_not_asked_for_again
         );
         assert!(!setting.policies().exists());
     }
+}
+
+/// An attacker who makes one lookup or fetch fail must not gain more time than that failure lasts.
+#[tokio::test]
+async fn what_a_failure_decides_expires_with_it() {
+    let setting = Setting::replying("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n").await;
+    let zone = TestNameServer::serve(
+        "_mta-sts.d.example 3000 TXT v=STSv1; id=1;
+        mta-sts.d.example 3000 A 127.0.0.1
+        _mta-sts.broken.example ! SERVFAIL",
+    )
+    .await;
+    let (cache, resolver) = (setting.cache(), Arc::new(resolver(&zone)));
+    for (domain, seconds_max) in [("d.example", 300), ("d.example", 300), ("broken.example", 60)] {
+        let found = cache.policy(&resolver, domain).await;
+        let left = found.expires_at.unwrap().saturating_duration_since(std::time::Instant::now());
+        assert!(left <= Duration::from_secs(seconds_max), "{domain}: {left:?}");
+    }
+    assert_eq!(setting.requests(), 1);
+}
+
+#[tokio::test]
+async fn slow_hosts_of_one_network_leave_turns_to_others() {
+    let setting = Setting::replying(reply_with("content-type: text/plain\r\n", POLICY)).await;
+    let silent = TcpListener::bind((Ipv4Addr::new(127, 0, 9, 1), setting.port)).await.unwrap();
+    let accepted = Arc::new(Mutex::new(Vec::new()));
+    let streams = accepted.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = silent.accept().await {
+            streams.lock().unwrap().push(stream);
+        }
+    });
+    let slow = (0..100).map(|number| {
+        format!("_mta-sts.s{number}.example 300 TXT v=STSv1; id=1;\nmta-sts.s{number}.example 300 A 127.0.9.1\n")
+    });
+    let zone = TestNameServer::serve(&(slow.collect::<String>() + ZONE)).await;
+    let (cache, resolver) = (setting.cache_with(Duration::from_secs(30)), Arc::new(resolver(&zone)));
+    let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..100 {
+        let (cache, resolver, sender) = (cache.clone(), resolver.clone(), sender.clone());
+        tokio::spawn(async move { sender.send(cache.policy(&resolver, &format!("s{number}.example")).await) });
+    }
+    for _ in 0..100 - FETCHES_PER_NETWORK_MAX {
+        let found = results.recv().await.unwrap();
+        assert_eq!(found.problem.as_deref(), Some("too many policies are being fetched"));
+        let left = found.expires_at.unwrap().saturating_duration_since(std::time::Instant::now());
+        assert!(left <= Duration::from_secs(10), "{left:?}");
+    }
+    assert_eq!(accepted.lock().unwrap().len(), FETCHES_PER_NETWORK_MAX);
+    assert!(cache.policy(&resolver, "d.example").await.policy.is_some());
 }
 
 #[tokio::test]

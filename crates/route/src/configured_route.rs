@@ -22,8 +22,10 @@ pub(crate) struct ConfiguredRoute<'a> {
 pub(crate) enum RouteTarget<'a> {
     /// Mailboxes on this host.
     Local { transport: &'a str },
-    /// A next hop from the configuration or the directory.
+    /// A next hop from the configuration or its tables.
     NextHop { hop: FixedHop, transport: &'a str },
+    /// The host that stores the mailbox, says the directory.
+    MailHost { hop: FixedHop, transport: &'a str },
     /// The MX hosts of a domain.
     MxHosts { domain: Box<str>, transport: &'a str },
     /// An address.
@@ -123,7 +125,7 @@ impl Router {
     fn target_for_mail_host(&self, host: &str) -> RouteTarget<'_> {
         match host.parse() {
             Ok(hop @ (FixedHop::Host { .. } | FixedHop::Address { .. })) => {
-                RouteTarget::NextHop { hop, transport: &self.config.mail_host_transport }
+                RouteTarget::MailHost { hop, transport: &self.config.mail_host_transport }
             }
             _ => RouteTarget::Unroutable(RouteError::BadMailHost(host.into())),
         }

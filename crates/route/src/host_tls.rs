@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | verified | any | a name, by a trusted authority |
 //! | dane | name and addresses validated, TLSA records | what the records say; any certificate if none can be used |
-//! | the same | the same, but their lookup fails | left out (RFC 7672 section 2.1.2) |
+//! | the same | name validated, a validated alias of an unsigned name, TLSA records at its own name | the same (RFC 7672 section 2.2.2) |
+//! | the same | one of both, but the lookup of the records or aliases fails | left out (RFC 7672 section 2.1.2) |
 //! | dane, others | any other, MTA-STS policy `enforce` | its name, by a trusted authority; left out if the policy does not name it |
 //! | dane, others | any other | as the transport requires |
 //!
@@ -43,6 +44,18 @@ enum TlsaLookup {
     Failed { why: Box<str>, expires_at: Instant },
 }
 
+/// It is not known whether a name is an alias, until then.
+struct AliasFailure {
+    why: Box<str>,
+    expires_at: Instant,
+}
+
+impl From<AliasFailure> for TlsaLookup {
+    fn from(AliasFailure { why, expires_at }: AliasFailure) -> TlsaLookup {
+        TlsaLookup::Failed { why: format!("the lookup of its alias failed: {why}").into(), expires_at }
+    }
+}
+
 impl Router {
     /// The MTA-STS policy of the domain whose mail the hosts take.
     pub(crate) async fn lookup_sts_policy(&self, options: &TlsOptions, origin: HostOrigin<'_>) -> StsLookup {
@@ -78,20 +91,31 @@ impl Router {
         decision
     }
 
-    /// The TLSA records of a host: at the name that its aliases lead to, else at its own (RFC 7672
-    /// section 2.2.2).
+    /// The TLSA records of a host: at the name that its aliases lead to, else at its own. If only the
+    /// alias is validated and not its end, at its own (RFC 7672 section 2.2.2).
     async fn lookup_tlsa(
         &self,
         candidate: &CandidateHost<'_>,
         params: &HostParams<'_>,
         origin: HostOrigin<'_>,
     ) -> TlsaLookup {
-        if params.tls.demand != TlsDemand::Dane || !origin.authenticated || !candidate.authenticated {
+        if params.tls.demand != TlsDemand::Dane || !origin.authenticated {
             return TlsaLookup::None;
         }
         let (host, port) = (candidate.name(), params.options.port);
+        if !candidate.authenticated {
+            return match self.validated_alias(host).await {
+                Ok(None) => TlsaLookup::None,
+                Ok(Some(_)) => self.lookup_tlsa_at(host, port).await,
+                Err(failure) => failure.into(),
+            };
+        }
         let (own, alias_end) = tokio::join!(self.lookup_tlsa_at(host, port), self.validated_alias_end(host));
-        let Some(end) = alias_end else { return own };
+        let end = match alias_end {
+            Ok(None) => return own,
+            Ok(Some(end)) => end,
+            Err(failure) => return failure.into(),
+        };
         match self.lookup_tlsa_at(&end, port).await {
             TlsaLookup::None => own,
             found => found,
@@ -99,17 +123,25 @@ impl Router {
     }
 
     /// The name that validated aliases of a host lead to, if it is an alias.
-    async fn validated_alias_end(&self, host: &str) -> Option<Box<str>> {
+    async fn validated_alias_end(&self, host: &str) -> Result<Option<Box<str>>, AliasFailure> {
         let mut end: Option<Box<str>> = None;
         for _ in 0..ALIASES_MAX {
-            let name = end.as_deref().unwrap_or(host);
-            let found = self.resolver.lookup(name, QueryType::Cname).await;
-            match found.answer {
-                DnsAnswer::Names(names) if found.authenticated && !names.is_empty() => end = names.first().cloned(),
-                _ => break,
+            match self.validated_alias(end.as_deref().unwrap_or(host)).await? {
+                Some(next) => end = Some(next),
+                None => break,
             }
         }
-        end
+        Ok(end)
+    }
+
+    /// The name of which this one is an alias, if name servers validated that.
+    async fn validated_alias(&self, name: &str) -> Result<Option<Box<str>>, AliasFailure> {
+        let CachedAnswer { answer, expires_at, authenticated, .. } = self.resolver.lookup(name, QueryType::Cname).await;
+        match answer {
+            DnsAnswer::Names(names) if authenticated => Ok(names.first().cloned()),
+            DnsAnswer::Unanswered(why) => Err(AliasFailure { why, expires_at }),
+            _ => Ok(None),
+        }
     }
 
     async fn lookup_tlsa_at(&self, base_domain: &str, port: u16) -> TlsaLookup {

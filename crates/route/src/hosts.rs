@@ -37,6 +37,16 @@ pub(crate) struct HostLookup {
     pub(crate) expires_at: Instant,
 }
 
+impl HostLookup {
+    /// The same for a next hop that the configuration or one of its tables names.
+    pub(crate) fn configured(mut self) -> HostLookup {
+        if let Ok(hosts) = &mut self.result {
+            hosts.is_configured = true;
+        }
+        self
+    }
+}
+
 /// The result for a set of hosts.
 struct HostSetLookup {
     /// Expires with the first of the answers.
@@ -129,6 +139,7 @@ impl Router {
         let result = match tiers(&candidates, params.options) {
             tiers if !tiers.is_empty() => Ok(NextHopHosts {
                 transport: params.transport.into(),
+                is_configured: false,
                 next_hop: self.next_hop_names.name_for(params.transport, host_names(&candidates, params.options.port)),
                 tiers,
                 tls_notes: notes,
@@ -211,8 +222,8 @@ fn tiers(candidates: &[CandidateHost<'_>], reach: EndpointOptions) -> Vec<Vec<Ho
 fn host(candidate: &CandidateHost<'_>, port: u16, remaining: &mut usize) -> Option<Host> {
     let addresses = candidate.addresses().iter().filter(|address| !is_unspecified(**address)).take(*remaining);
     let endpoints: Vec<_> = addresses.map(|&address| Endpoint::Tcp(SocketAddr::new(address, port))).collect();
-    *remaining -= endpoints.len();
     let tls = candidate.tls.clone().ok()?;
+    *remaining -= endpoints.len();
     (!endpoints.is_empty()).then(|| Host { name: candidate.mx_host.name.clone(), endpoints, tls })
 }
 

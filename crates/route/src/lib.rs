@@ -97,6 +97,10 @@ pub struct NextHopHosts {
     /// in at most 200 bytes. Domains with the same hosts share a next hop, whatever the order of
     /// preference.
     pub next_hop: Box<str>,
+    /// Whether the configuration or one of its tables names the next hop. Otherwise the address of
+    /// the recipient does, or the directory as the host of a mailbox: whoever chose that may choose
+    /// the hosts, too.
+    pub is_configured: bool,
     /// The hosts that have addresses, best first; those in one tier are equal, in no particular
     /// order. There is at least one tier, and no tier is empty.
     pub tiers: Vec<Vec<Host>>,
@@ -171,6 +175,10 @@ impl Router {
         let (lookup, named_hop) = match target {
             RouteTarget::Local { transport } => return self.local_route(transport),
             RouteTarget::NextHop { hop, transport } => match self.lookup_next_hop(hop, transport).await {
+                Ok(lookup) => (lookup.configured(), Some(hop)),
+                Err(reply) => return self.reply_route(reply),
+            },
+            RouteTarget::MailHost { hop, transport } => match self.lookup_next_hop(hop, transport).await {
                 Ok(lookup) => (lookup, Some(hop)),
                 Err(reply) => return self.reply_route(reply),
             },
@@ -276,5 +284,11 @@ impl Router {
 }
 
 fn one_host(transport: &str, next_hop: Box<str>, host: Host) -> NextHopHosts {
-    NextHopHosts { transport: transport.into(), next_hop, tiers: vec![vec![host]], tls_notes: Vec::new() }
+    NextHopHosts {
+        transport: transport.into(),
+        next_hop,
+        is_configured: false,
+        tiers: vec![vec![host]],
+        tls_notes: Vec::new(),
+    }
 }

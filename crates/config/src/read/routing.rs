@@ -29,7 +29,7 @@ pub(super) fn routes(
     let route = |section| route(section, tables, transports, domains, &mut order);
     let mut routes: Vec<Route> = sections.into_iter().filter_map(route).collect();
     if routes.last().is_none_or(|last| last.pattern != DomainPattern::Any || last.next_hop_table.is_some()) {
-        let next_hop = transports.find(TransportSettings::SMTP).and_then(TransportSettings::next_hop).cloned();
+        let next_hop = next_hop_of_last_route(document, transports);
         routes.push(Route {
             pattern: DomainPattern::Any,
             transport: TransportSettings::SMTP.into(),
@@ -38,6 +38,17 @@ pub(super) fn routes(
         });
     }
     routes
+}
+
+/// The next hop of mail without a route.
+fn next_hop_of_last_route(document: &Section<'_, '_>, transports: &TransportSections) -> Option<FixedHop> {
+    let transport = transports.find(TransportSettings::SMTP)?;
+    let TransportKind::Smtp(smtp) = &transport.kind else { return None };
+    if smtp.next_hop.is_none() && smtp.auth.is_some() {
+        let label = login_needs_next_hop(transport);
+        document.report(transports.smtp_auth.clone(), "transport.smtp.next_hop", "is missing", label);
+    }
+    smtp.next_hop.clone()
 }
 
 fn route(
@@ -67,7 +78,9 @@ fn route(
     let place = transport.as_ref().map_or(section.span(), |transport| transport.span());
     let name: Box<str> =
         transport.map_or_else(|| TransportSettings::SMTP.into(), |transport| transport.into_inner().into());
-    let next_hop = transports.find(&name).and_then(|transport| next_hop_of_route(&section, transport, next_hop, place));
+    let next_hop = transports
+        .find(&name)
+        .and_then(|transport| next_hop_of_route(&section, transport, next_hop, next_hops.is_some(), place));
     let next_hops = next_hops.map(|table| table.into_inner().into());
     Some(Route { pattern: domain?.into_inner(), transport: name, next_hop, next_hop_table: next_hops })
 }
@@ -78,6 +91,7 @@ fn next_hop_of_route(
     section: &Section<'_, '_>,
     transport: &TransportSettings,
     own: Option<FixedHop>,
+    has_table: bool,
     place: Range<usize>,
 ) -> Option<FixedHop> {
     let smtp: &SmtpTransportSettings = match &transport.kind {
@@ -96,8 +110,19 @@ fn next_hop_of_route(
             value_kind::NEXT_HOP.expected
         );
         section.report(place, "next_hop", "is missing", label);
+    } else if next_hop.is_none() && !has_table && smtp.auth.is_some() {
+        section.report(place, "next_hop", "is missing", login_needs_next_hop(transport));
     }
     next_hop
+}
+
+/// A certificate proves no more than a name, which whoever gives the address of a recipient chooses.
+fn login_needs_next_hop(transport: &TransportSettings) -> String {
+    format!(
+        "{:?} has `auth`, and the login must not go to the MX hosts of recipients; expected {}",
+        transport.name,
+        value_kind::NEXT_HOP.expected
+    )
 }
 
 /// Settings of single next hops.

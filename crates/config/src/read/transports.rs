@@ -1,6 +1,7 @@
 //! `[transport.NAME]`: the two built-in transports, and added ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use crate::{
 pub(super) struct TransportSections {
     pub(super) valid: Vec<TransportSettings>,
     pub(super) names: Vec<String>,
+    /// Where `auth` of the built-in transport for SMTP is set, which routes need not name.
+    pub(super) smtp_auth: Range<usize>,
 }
 
 impl TransportSections {
@@ -69,10 +72,13 @@ pub(super) fn transports(
         smtp.tls.demand = TlsDemand::Dane;
     }
     sound.push(TransportSettings { name: TransportSettings::SMTP.into(), kind: TransportKind::Smtp(Box::new(smtp)) });
-    let mut transports = TransportSections { valid: sound, names };
+    let mut transports = TransportSections { valid: sound, names, smtp_auth: 0..0 };
     let context = TransportContext { tables, data_dir, hostname, validating };
     for (name, section) in document.named_sections("transport") {
         let name = name.into_inner();
+        if name == TransportSettings::SMTP {
+            transports.smtp_auth = section.span_of("auth");
+        }
         let kind = transport_kind(section, &name, context);
         match (transports.valid.iter_mut().find(|transport| *transport.name == *name), kind) {
             (Some(built_in), Some(kind)) => built_in.kind = kind,

@@ -555,6 +555,7 @@ mod tests {
         let hosts = NextHopHosts {
             transport: "smtp".into(),
             next_hop: "smtp:mx.here!d.example".into(),
+            is_configured: false,
             tiers: Vec::new(),
             tls_notes: Vec::new(),
         };

@@ -138,7 +138,7 @@ mod tests {
         );
         let connections = ConnectionConfig { addresses_tried_max: tries, ..ConnectionConfig::default() };
         let config = Arc::new(RemoteDeliveryConfig { connections, ..RemoteDeliveryConfig::new(client) });
-        NextHop { name: "hop".into(), config_version: 0, tiers, config }
+        NextHop { name: "hop".into(), config_version: 0, is_configured: false, tiers, config }
     }
 
     fn hosts(choice: &AddressChoice<'_>) -> Vec<String> {

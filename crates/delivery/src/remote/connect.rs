@@ -33,6 +33,9 @@ use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, Remot
 /// Where servers speak TLS from the first byte (RFC 8314 section 3.3).
 const SUBMISSIONS_PORT: u16 = 465;
 
+/// Octets of the text of an error that are kept.
+const ERROR_OCTETS_MAX: usize = 500;
+
 /// Why no session could be opened.
 #[derive(Debug)]
 pub(super) struct ConnectFailure {
@@ -316,13 +319,15 @@ fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &Re
     }
 }
 
-/// The text of the error without the system's error number.
+/// The text of the error without the system's error number. An error of TLS may contain thousands of
+/// names of a hostile certificate.
 fn without_errno(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no answer in time".to_owned(),
         _ => {
             let text = error.to_string();
-            text.split(" (os error").next().unwrap_or_default().to_owned()
+            let text = text.split(" (os error").next().unwrap_or_default();
+            mail::printable(&text[..text.floor_char_boundary(ERROR_OCTETS_MAX)]).into()
         }
     }
 }
@@ -343,6 +348,13 @@ fn login_failure(why: String, config: &RemoteDeliveryConfig, peer: &RemotePeer) 
 mod tests {
     use super::super::NextHopAddress;
     use super::*;
+
+    #[test]
+    fn the_text_of_a_hostile_error_is_short_and_printable() {
+        let hostile = format!("not valid for a\r\n\u{1b}[2J{}", "b, ".repeat(100_000));
+        let text = without_errno(&io::Error::other(hostile));
+        assert!(text.len() < 2 * ERROR_OCTETS_MAX && !text.contains(char::is_control), "{text:?}");
+    }
 
     #[test]
     fn what_we_lack_is_not_held_against_the_next_hop() {

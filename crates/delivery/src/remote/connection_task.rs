@@ -6,6 +6,7 @@
 //! whose lease is returned is no longer being sent.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use mail::{BodyError, BodyType, Outcome, TlsProof};
 use protocol::smtp::client::{
@@ -19,7 +20,7 @@ use super::connect::open_session;
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
 use super::login;
-use super::outcome::{self, local_error_reply};
+use super::outcome::{self, SessionFacts, local_error_reply};
 use super::pool::{IdleConnection, SmtpConnectionPool};
 use super::seven_bit::UnconvertedMessage;
 use super::{ConnectionConfig, EightBitPolicy, NextHopFeedback, RemoteEvent, RemotePeer, RemoteTask, RemoteTaskResult};
@@ -232,13 +233,14 @@ impl<'a, T> TaskRun<'a, T> {
             );
         }
         let dsn = connection.client().extensions().dsn;
+        let has_logins = self.task.next_hop.config.logins.is_some();
         let mut verdicts = Vec::new();
         loop {
             match connection.next_event(Some(&mut self.content), &mut self.slow_detector).await {
                 ConnectionEvent::Session(SmtpClientEvent::Finished(found)) => verdicts = found,
                 ConnectionEvent::Session(SmtpClientEvent::Ready) => {
-                    let peer = connection.peer();
-                    let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, dsn, None, peer));
+                    let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };
+                    let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, facts, None));
                     self.outcomes.extend(outcomes);
                     return TransactionEnd::Ready;
                 }
@@ -248,7 +250,9 @@ impl<'a, T> TaskRun<'a, T> {
                     return TransactionEnd::Stale;
                 }
                 ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
-                    return self.end_session(connection, verdicts, dsn, &closed);
+                    let slowest = connection.take_slowest();
+                    let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };
+                    return self.end_session(verdicts, slowest, facts, &closed);
                 }
                 ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls) => {}
                 ConnectionEvent::Damaged(damaged) => return self.fail_damaged(damaged),
@@ -259,18 +263,16 @@ impl<'a, T> TaskRun<'a, T> {
     /// The session ended; outcomes known before that are kept.
     fn end_session(
         &mut self,
-        connection: &mut RemoteConnection,
         verdicts: Vec<RecipientOutcome>,
-        dsn: bool,
+        slowest: Duration,
+        facts: SessionFacts<'_>,
         closed: &CloseReason,
     ) -> TransactionEnd {
-        let slowest = connection.take_slowest();
-        let peer = connection.peer();
-        let feedback = outcome::next_hop_feedback(closed, &verdicts, slowest, peer);
-        let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, dsn, Some(closed), peer));
+        let feedback = outcome::next_hop_feedback(closed, &verdicts, slowest, facts.peer);
+        let outcomes = verdicts.into_iter().map(|verdict| outcome::outcome(verdict, facts, Some(closed)));
         self.outcomes.extend(outcomes);
         // Recipients left for a further transaction.
-        let rest = outcome::outcome(RecipientOutcome::NotSent, dsn, Some(closed), peer);
+        let rest = outcome::outcome(RecipientOutcome::NotSent, facts, Some(closed));
         self.outcomes.resize(self.task.recipients.len(), rest);
         TransactionEnd::Closed(feedback)
     }

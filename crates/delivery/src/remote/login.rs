@@ -1,5 +1,7 @@
 //! Logins at next hops: which credentials a task uses, and what the connection must be like before
-//! they are sent. Connections that are logged in carry only mail with the same login.
+//! they are sent. Connections that are logged in carry only mail with the same login. A host that the
+//! address of a recipient chose gets no login: its certificate only proves a name that the recipient
+//! chose.
 
 use std::fmt;
 use std::pin::Pin;
@@ -45,21 +47,27 @@ pub enum LoginSecurity {
     ClearText,
 }
 
-/// The same next hop, with the login for mail of this sender.
+/// The same next hop, with the login for mail of this sender. Err: the mail waits.
 pub(super) async fn logged_in(
     next_hop: &Arc<NextHop>,
     logins: &RelayLogins,
     sender: Option<&Address>,
 ) -> Result<Arc<NextHop>, String> {
     let Some(credentials) = logins.source.find(sender).await? else { return Ok(next_hop.clone()) };
+    if !next_hop.is_configured {
+        let user = credentials.user();
+        return Err(format!(
+            "login as {user:?}: no login is sent to hosts that the recipient's address leads to; set `next_hop`"
+        ));
+    }
     let client = SmtpClientConfig { credentials: Some(credentials), ..(*next_hop.config.client).clone() };
     let config = RemoteDeliveryConfig { client: Arc::new(client), ..(*next_hop.config).clone() };
     Ok(Arc::new(NextHop { config: Arc::new(config), ..(**next_hop).clone() }))
 }
 
 impl NextHop {
-    /// The user as whom tasks for this next hop are logged in.
-    pub(super) fn user(&self) -> Option<&str> {
-        self.config.client.credentials.as_ref().map(SmtpCredentials::user)
+    /// The login of tasks for this next hop.
+    pub(super) fn login(&self) -> Option<&SmtpCredentials> {
+        self.config.client.credentials.as_ref()
     }
 }

@@ -5,6 +5,7 @@
 //! | accepted                       | relayed, with DSN if the server supports it |
 //! | refused with 4xx               | deferred                                    |
 //! | refused with 5xx               | failed                                      |
+//! | 530, and senders have logins   | deferred: this one has none (RFC 4954 section 6) |
 //! | RCPT refused by 552: too many  | deferred (RFC 5321 section 4.5.3.1.10)      |
 //! | not sent: session ended before | deferred, 451 4.4.2                         |
 //! | in doubt: session ended after  | deferred, 451 4.4.2: may be delivered twice |
@@ -18,18 +19,32 @@ use protocol::smtp::client::{BeginTransactionError, CloseReason, RecipientOutcom
 use super::connection::close_reason;
 use super::{NextHopFeedback, RemotePeer};
 
+/// A login is required (RFC 4954 section 6).
+const LOGIN_REQUIRED: u16 = 530;
+
+/// What is known of a session beside its replies.
+#[derive(Clone, Copy)]
+pub(super) struct SessionFacts<'a> {
+    /// The server supports DSN.
+    pub(super) dsn: bool,
+    /// The transport has logins, if not for every sender.
+    pub(super) has_logins: bool,
+    pub(super) peer: &'a RemotePeer,
+}
+
 /// The outcome for one recipient; `closed` says why the session ended, if it did.
 pub(super) fn outcome(
     verdict: RecipientOutcome,
-    dsn: bool,
+    SessionFacts { dsn, has_logins, peer }: SessionFacts<'_>,
     closed: Option<&CloseReason>,
-    peer: &RemotePeer,
 ) -> Outcome {
     let why = || closed.map_or_else(String::new, close_reason);
     match verdict {
         RecipientOutcome::Accepted(reply) => Outcome::Relayed { reply, dsn },
         RecipientOutcome::Refused { stage, reply }
-            if reply.is_permanent() && !is_too_many_recipients(stage, &reply) =>
+            if reply.is_permanent()
+                && !is_too_many_recipients(stage, &reply)
+                && !(has_logins && reply.code == LOGIN_REQUIRED) =>
         {
             Outcome::Failed(reply)
         }

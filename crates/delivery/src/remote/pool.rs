@@ -5,8 +5,8 @@
 //! telling it to close, so outside the pool it always has a command.
 //!
 //! Domains with the same hosts share a next hop, but not what these hosts must prove by TLS, and
-//! senders may have logins of their own. A connection goes only to tasks with the same login, for
-//! which its host must prove the same.
+//! senders may have logins of their own. A connection goes only to tasks with the same login, secret
+//! included, for which its host must prove the same.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use protocol::smtp::client::SmtpCredentials;
 use tokio::sync::Notify;
 
 use super::address_rotation::AddressRotation;
@@ -48,8 +49,8 @@ pub(super) struct SmtpConnectionPool<T> {
 pub(super) struct IdleConnection<T> {
     /// The version of the settings with which the connection was opened.
     config_version: u32,
-    /// The user as whom it is logged in.
-    user: Option<Box<str>>,
+    /// The login that it carries mail for.
+    login: Option<SmtpCredentials>,
     command: Cell<Option<IdleCommand<T>>>,
     waker: Cell<Option<Waker>>,
 }
@@ -86,13 +87,13 @@ impl<T> SmtpConnectionPool<T> {
     }
 
     /// Gives the task to an idle connection, or returns it if there is none. Connections with other
-    /// settings are closed; those of other users, or whose host had to prove something else, stay.
+    /// settings are closed; those with other logins, or whose host had to prove something else, stay.
     pub(super) fn assign(&self, task: Box<RemoteTask<T>>) -> Option<Box<RemoteTask<T>>> {
         let mut idle = self.idle.borrow_mut();
         let Some(entries) = idle.get_mut(&task.next_hop.name) else { return Some(task) };
         let hop = &task.next_hop;
         let usable = |entry: &IdleEntry<T>| {
-            let is_same = entry.slot.user.as_deref() == hop.user() && hop.allows(&entry.peer);
+            let is_same = entry.slot.login.as_ref() == hop.login() && hop.allows(&entry.peer);
             is_same || entry.slot.config_version != hop.config_version
         };
         while let Some(place) = entries.iter().rposition(usable) {
@@ -159,7 +160,7 @@ impl<T> IdleConnection<T> {
     pub(super) fn new(next_hop: &NextHop) -> Rc<Self> {
         Rc::new(IdleConnection {
             config_version: next_hop.config_version,
-            user: next_hop.user().map(Box::from),
+            login: next_hop.login().cloned(),
             command: Cell::new(None),
             waker: Cell::new(None),
         })

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use delivery::remote::{LoginFuture, LoginSecurity, LoginSource, NextHopFeedback, RelayLogins, RemoteDeliveryConfig};
+use delivery::remote::{
+    LoginFuture, LoginSecurity, LoginSource, NextHop, NextHopFeedback, RelayLogins, RemoteDeliveryConfig,
+};
 use mail::Address;
 use net::TlsClient;
 use protocol::sasl::client::LoginMechanism;
@@ -18,8 +20,8 @@ const ALICE: &str = "AUTH PLAIN AGFsaWNlAHNlY3JldA==";
 /// The same of `eve`.
 const EVE: &str = "AUTH PLAIN AGV2ZQBzZWNyZXQ=";
 
-/// The local part of the sender is the user; `nobody` has no login, and that of `broken` is not
-/// available.
+/// The local part of the sender is the user; `nobody` has no login, that of `broken` is not available,
+/// and `guesser` has the user of another, with a wrong password.
 #[derive(Debug)]
 struct Users {
     depends_on_sender: bool,
@@ -33,7 +35,8 @@ impl LoginSource for Users {
                 None | Some("nobody") => Ok(None),
                 Some("broken") => Err("the table is not available".to_owned()),
                 Some(user) => {
-                    let login = SmtpCredentials::new(user, "secret").unwrap();
+                    let (user, secret) = if user == "guesser" { ("alice", "guessed") } else { (user, "secret") };
+                    let login = SmtpCredentials::new(user, secret).unwrap();
                     Ok(Some(login.restricted(&[LoginMechanism::Plain], self.needs_tls)))
                 }
             }
@@ -65,11 +68,7 @@ async fn serve_login(mut connection: TestConnection, login: &str, seen: &ServerA
     }
 }
 
-async fn send_from(
-    sender: &str,
-    delivery: &mut TestDelivery,
-    hop: &Arc<delivery::remote::NextHop>,
-) -> (String, NextHopFeedback) {
+async fn send_from(sender: &str, delivery: &mut TestDelivery, hop: &Arc<NextHop>) -> (String, NextHopFeedback) {
     let mut task = task(hop, 1, TO, body(TEXT));
     Arc::make_mut(&mut task.envelope).sender = sender.parse().ok();
     delivery.remote.start_task(task);
@@ -121,6 +120,82 @@ fn a_connection_carries_only_mail_with_its_login() {
         assert_eq!(text, "deferred 454 4.7.0 the table is not available");
         assert_eq!(feedback, NextHopFeedback::Unknown);
     });
+}
+
+/// Whoever controls a domain has a certificate for its MX host, so the certificate of a host that the
+/// recipient's address leads to proves nothing.
+#[test]
+fn no_login_is_sent_to_hosts_that_were_not_configured() {
+    run_test(async {
+        for security in [LoginSecurity::Verified, LoginSecurity::Encrypted, LoginSecurity::ClearText] {
+            let seen = ServerActivity::default();
+            let inner = seen.clone();
+            let endpoint = serve(&seen, move |mut connection, _| {
+                let seen = inner.clone();
+                async move {
+                    connection.greet(LOGIN).await;
+                    serve_login(connection, ALICE, &seen).await;
+                }
+            });
+            let configured = hop(config(security, true), &[endpoint.await]);
+            let hop = Arc::new(NextHop { is_configured: false, ..(*configured).clone() });
+            let (text, feedback) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+            assert!(
+                text.starts_with("deferred 454 4.7.0 login as \"alice\": ") && text.ends_with("`next_hop`"),
+                "{text}"
+            );
+            assert_eq!((feedback, seen.connections.get()), (NextHopFeedback::Unknown, 0));
+        }
+    });
+}
+
+#[test]
+fn a_login_with_another_secret_has_a_connection_of_its_own() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut connection, number| {
+            let seen = inner.clone();
+            async move {
+                connection.greet(LOGIN).await;
+                match number {
+                    0 => serve_login(connection, ALICE, &seen).await,
+                    _ => {
+                        // alice, guessed
+                        connection.expect_commands(&["AUTH PLAIN AGFsaWNlAGd1ZXNzZWQ="]).await;
+                        connection.send("535 5.7.8 wrong\r\n").await;
+                        connection.expect_commands(&["QUIT"]).await;
+                    }
+                }
+            }
+        });
+        let hop = hop(config(LoginSecurity::ClearText, true), &[endpoint.await]);
+        let mut delivery = TestDelivery::new();
+        assert_eq!(send_from("alice@example.org", &mut delivery, &hop).await.0, "relayed");
+        let (text, _) = send_from("guesser@example.org", &mut delivery, &hop).await;
+        assert!(text.ends_with("535 5.7.8 wrong"), "{text}");
+        assert_eq!(seen.connections.get(), 2);
+    });
+}
+
+#[test]
+fn a_missing_login_defers_what_the_server_refuses_for_it() {
+    for has_logins in [true, false] {
+        run_test(async {
+            let seen = ServerActivity::default();
+            let endpoint = serve(&seen, |mut connection, _| async move {
+                connection.greet(LOGIN).await;
+                assert!(connection.read_line().await.starts_with("MAIL FROM:<>"));
+                connection.send("530 5.7.0 login first\r\n").await;
+            });
+            let config = config(LoginSecurity::ClearText, true);
+            let logins = config.logins.clone().filter(|_| has_logins);
+            let hop = hop(RemoteDeliveryConfig { logins, ..config }, &[endpoint.await]);
+            let (text, _) = send_from("", &mut TestDelivery::new(), &hop).await;
+            let expected = if has_logins { "deferred" } else { "failed" };
+            assert_eq!(text, format!("{expected} 530 5.7.0 login first"));
+        });
+    }
 }
 
 #[test]

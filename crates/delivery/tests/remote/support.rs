@@ -319,7 +319,7 @@ pub(crate) fn hop(config: RemoteDeliveryConfig, endpoints: &[Endpoint]) -> Arc<N
         }]
     };
     let tiers = endpoints.iter().enumerate().map(target).collect();
-    Arc::new(NextHop { name: "hop".into(), config_version: 0, tiers, config: Arc::new(config) })
+    Arc::new(NextHop { name: "hop".into(), config_version: 0, is_configured: true, tiers, config: Arc::new(config) })
 }
 
 pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: Body) -> RemoteTask<u32> {

@@ -19,7 +19,7 @@ use std::fmt;
 use super::{Nonce, Secret};
 use scram::{ScramClient, ServerProof};
 
-pub use scram::SCRAM_ITERATIONS_MAX;
+pub use scram::{SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN};
 
 /// How a client can log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +62,11 @@ pub enum SaslViolation {
     /// A challenge is not one of this mechanism, or one too many.
     #[error("an unexpected challenge")]
     Challenge,
-    /// SCRAM: computing the proof would take too long.
-    #[error("more than {SCRAM_ITERATIONS_MAX} iterations demanded")]
+    /// SCRAM: the proof would give the password away, or computing it would take too long.
+    #[error(
+        "SCRAM with fewer than {SCRAM_ITERATIONS_MIN} or more than {SCRAM_ITERATIONS_MAX} iterations demanded; \
+         use other `mechanisms`"
+    )]
     Iterations,
     /// SCRAM: the server did not prove that it knows the password. It is another one.
     #[error("the server did not prove that it knows the password")]
@@ -196,7 +199,9 @@ mod tests {
         for (challenge, expected) in [
             (SERVER_FIRST.replace("4096", "4294967295"), SaslViolation::Iterations),
             (SERVER_FIRST.replace("4096", "100001"), SaslViolation::Iterations),
-            (SERVER_FIRST.replace("4096", "0"), SaslViolation::Challenge),
+            (SERVER_FIRST.replace("4096", "4095"), SaslViolation::Iterations),
+            (SERVER_FIRST.replace("4096", "1"), SaslViolation::Iterations),
+            (SERVER_FIRST.replace("4096", "0"), SaslViolation::Iterations),
             (SERVER_FIRST.replace("4096", "-1"), SaslViolation::Challenge),
             (SERVER_FIRST.replace("r=rO", "r=xO"), SaslViolation::Challenge),
             ("r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".to_owned(), SaslViolation::Challenge),

@@ -143,6 +143,42 @@ async fn the_base_domain_is_where_the_aliases_lead_or_else_the_name_itself() {
     assert!(dane.route(&broken, "d.example").await.starts_with("defer 451 4.7.5"));
 }
 
+const ALIAS: &str = "d.example ! SIGNED
+    d.example 300 MX 10 mx.d.example
+    mx.d.example ! SIGNED
+    mx.d.example 300 CNAME mid.e.example
+    mid.e.example ! SIGNED
+    mid.e.example 300 CNAME end.e.example
+    end.e.example ! SIGNED
+    end.e.example 300 A 192.0.2.1
+    _25._tcp.mx.d.example ! SIGNED
+    _25._tcp.end.e.example ! SIGNED\n";
+
+/// Who makes the lookup of an alias fail must not turn off the records at its end.
+#[tokio::test]
+async fn a_host_whose_alias_lookup_fails_is_left_out() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let lines = ALIAS.to_owned() + &format!("_25._tcp.end.e.example 300 TLSA 3 1 1 {DIGEST}\n");
+    assert_eq!(dane.route(&lines, "d.example").await, "mx.d.example: dane, by 1 TLSA record of end.e.example;");
+    for name in ["mx.d.example", "mid.e.example", "end.e.example"] {
+        let text = dane.route(&format!("{lines}{name} ! NO_CNAME\n"), "d.example").await;
+        assert!(text.starts_with("defer 451 4.7.5") && text.contains("the lookup of its alias failed"), "{text}");
+    }
+}
+
+/// RFC 7672 section 2.2.2: if only the alias is signed, the records at its own name count.
+#[tokio::test]
+async fn a_signed_alias_of_an_unsigned_name_has_the_records_of_its_own() {
+    let dane = Case::demanding(TlsDemand::Dane);
+    let lines = ALIAS.replacen("end.e.example ! SIGNED\n", "", 1);
+    let lines = lines + &format!("_25._tcp.mx.d.example 300 TLSA 3 1 1 {DIGEST}\n");
+    assert_eq!(dane.route(&lines, "d.example").await, "mx.d.example: dane, by 1 TLSA record of mx.d.example;");
+    let text = dane.route(&format!("{lines}mx.d.example ! NO_CNAME\n"), "d.example").await;
+    assert!(text.starts_with("defer 451 4.7.5"), "{text}");
+    let unsigned = lines.replacen("mx.d.example ! SIGNED\n", "", 1);
+    assert_eq!(dane.route(&unsigned, "d.example").await, "mx.d.example: as the transport requires;");
+}
+
 #[tokio::test]
 async fn a_domain_without_mx_and_a_configured_host_have_dane_at_their_port() {
     let lines = format!(
@@ -226,6 +262,23 @@ async fn an_enforced_policy_demands_the_names_of_its_hosts_and_leaves_out_all_ot
         off.route(STS, "d.example").await,
         "mx.d.example: as the transport requires; mx.other.example: as the transport requires;"
     );
+}
+
+#[tokio::test]
+async fn hosts_that_are_left_out_use_up_no_addresses() {
+    let folder = TempDir::new().unwrap();
+    let mut lines = STS.replacen("MX 10 mx.d.example", "MX 30 mx.d.example", 1);
+    for host in 0..3 {
+        writeln!(lines, "d.example 300 MX 10 a{host}.d.example").unwrap();
+        (0..100).for_each(|last| writeln!(lines, "a{host}.d.example 300 A 192.0.2.{last}").unwrap());
+    }
+    let case = Case {
+        policies: Some(policies(&folder, "d.example", "enforce", "mx.d.example")),
+        validating: false,
+        ..Case::demanding(TlsDemand::Nothing)
+    };
+    let text = case.route(&lines, "d.example").await;
+    assert!(text.starts_with("mx.d.example: mta-sts, certificate for mx.d.example;"), "{text}");
 }
 
 /// A record that is gone, or a name server that does not answer, must not undo a policy; nor a

@@ -536,6 +536,36 @@ async fn the_machine_that_stores_a_mailbox_is_reached_by_its_addresses() {
     }
 }
 
+/// Whoever gives the address of a recipient chooses the hosts of its domain; logins must not go there.
+#[tokio::test]
+async fn a_next_hop_is_configured_only_if_the_configuration_names_it() {
+    let lines = "
+        far.example 300 MX 10 mx.far.example
+        mx.far.example 300 A 192.0.2.3
+        relay.example 300 A 192.0.2.4";
+    let zone = TestNameServer::serve(lines).await;
+    let domains = HashMap::from([("we.example".into(), local_domain("maildir"))]);
+    let rules = vec![
+        rule("a.example smtp relay.example"),
+        rule("b.example smtp [192.0.2.10]"),
+        rule("c.example smtp mx:far.example"),
+        rule("d.example smtp unix:/run/lmtp"),
+    ];
+    let router = Router::new(Config { domains, rules, ..config(&zone) }).unwrap();
+    for (destination, is_configured) in [
+        ("a.example", true),
+        ("b.example", true),
+        ("c.example", true),
+        ("d.example", true),
+        ("far.example", false),
+        ("[192.0.2.7]", false),
+        ("relay.example!we.example", false),
+    ] {
+        let RouteAnswer::Hosts(hosts) = router.route(destination).await.answer else { panic!("{destination}") };
+        assert_eq!(hosts.is_configured, is_configured, "{destination}");
+    }
+}
+
 /// A table of `key value` lines; it is unavailable for keys with the value `DOWN`.
 struct ScriptedTable(&'static str, &'static [(&'static str, &'static str)]);
 

@@ -15,6 +15,7 @@
 //! | `GLUE`     | a referral with the name's own records as glue                |
 //! | `APART`    | the usual answer, but aliases to it are answered without it   |
 //! | `NO_AAAA`  | SERVFAIL for AAAA, as some load balancers send                |
+//! | `NO_CNAME` | the same for CNAME                                            |
 //! | `FORMERR`  | this code for queries with EDNS (RFC 6891); likewise `NOTIMP` |
 //! | `BADVERS`  | this code for queries with EDNS, with EDNS in the response    |
 //! | `DROPS`    | none for queries with EDNS                                    |
@@ -185,7 +186,8 @@ impl State {
 
     fn answer(&self, asked: &Name, kind: RecordType) -> Sections {
         let code = |code| Sections { code: Some(code), ..Sections::default() };
-        let broken = self.has_fault(asked, "NO_AAAA") && kind == RecordType::AAAA;
+        let broken = self.has_fault(asked, "NO_AAAA") && kind == RecordType::AAAA
+            || self.has_fault(asked, "NO_CNAME") && kind == RecordType::CNAME;
         if self.has_fault(asked, "SERVFAIL") || broken {
             return code(ResponseCode::ServFail);
         }

@@ -11,22 +11,48 @@ pub(super) struct ContentType {
     pub(super) sub: Vec<u8>,
     /// None if it is missing, empty or too long.
     pub(super) boundary: Option<Box<[u8]>>,
+    /// There is a boundary that is too long, or written in a way that is not understood (RFC 2231
+    /// sections 3 and 4).
+    pub(super) has_unknown_boundary: bool,
+}
+
+/// Where a parameter for the boundary is.
+enum BoundaryParameter {
+    Missing,
+    Unknown,
+    Found(Box<[u8]>),
 }
 
 impl ContentType {
     pub(super) fn parse(value: &[u8]) -> ContentType {
+        #[cfg(test)]
+        tests::PARSED.set(tests::PARSED.get() + 1);
         let mut rest = Cursor(value);
         let main = rest.word().to_ascii_lowercase();
         let sub = if rest.skip(b'/') { rest.word().to_ascii_lowercase() } else { Vec::new() };
-        ContentType { main, sub, boundary: rest.boundary() }
+        let parameter = rest.boundary();
+        let has_unknown_boundary = matches!(parameter, BoundaryParameter::Unknown);
+        let boundary = match parameter {
+            BoundaryParameter::Found(boundary) => Some(boundary),
+            BoundaryParameter::Missing | BoundaryParameter::Unknown => None,
+        };
+        ContentType { main, sub, boundary, has_unknown_boundary }
     }
+}
+
+/// The first word of a field, after comments (RFC 2045 section 6.1, RFC 822 section 3.4.3).
+pub(super) fn first_word(value: &[u8]) -> &[u8] {
+    let mut rest = Cursor(value);
+    rest.skip_space();
+    rest.take_until(|octet| octet.is_ascii_whitespace() || matches!(octet, b';' | b'('))
 }
 
 /// The part of the value that was not read yet.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    fn boundary(&mut self) -> Option<Box<[u8]>> {
+    fn boundary(&mut self) -> BoundaryParameter {
+        let mut unknown = BoundaryParameter::Missing;
         while self.skip_past_semicolon() {
             let name = self.word();
             if !self.skip(b'=') {
@@ -36,10 +62,17 @@ impl<'a> Cursor<'a> {
             if name.eq_ignore_ascii_case(b"boundary") {
                 // It cannot end in white space, which is padding behind a delimiter.
                 let boundary = value.trim_ascii_end();
-                return (1..=BOUNDARY_OCTETS_MAX).contains(&boundary.len()).then(|| boundary.into());
+                return match boundary.len() {
+                    0 => BoundaryParameter::Missing,
+                    1..=BOUNDARY_OCTETS_MAX => BoundaryParameter::Found(boundary.into()),
+                    _ => BoundaryParameter::Unknown,
+                };
+            }
+            if name.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"boundary*")) {
+                unknown = BoundaryParameter::Unknown;
             }
         }
-        None
+        unknown
     }
 
     /// Skips white space and comments, which may be nested.
@@ -120,8 +153,15 @@ impl<'a> Cursor<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// How many values were parsed on this thread.
+        pub(in super::super) static PARSED: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn parsed(value: &str) -> (String, Option<String>) {
         let found = ContentType::parse(value.as_bytes());
@@ -147,7 +187,12 @@ mod tests {
         ] {
             assert_eq!(parsed(value), (name.to_owned(), boundary.map(str::to_owned)), "{value}");
         }
+        let unknown = |value: &str| ContentType::parse(value.as_bytes()).has_unknown_boundary;
+        assert!(
+            unknown("multipart/mixed; boundary*0=\"a\"; Boundary*1=b") && unknown("multipart/mixed; boundary*=''a")
+        );
+        assert!(!unknown("multipart/mixed; boundary*0=a; boundary=b") && !unknown("multipart/mixed; boundary=\"\""));
         let long = format!("multipart/mixed; boundary={}", "x".repeat(BOUNDARY_OCTETS_MAX + 1));
-        assert_eq!(parsed(&long).1, None);
+        assert_eq!((parsed(&long).1, unknown(&long)), (None, true));
     }
 }

@@ -3,10 +3,11 @@
 
 use memchr::memchr;
 
-use super::content_type::ContentType;
+use super::content_type::{ContentType, first_word};
 use super::lines::LineFragment;
 
-/// Octets of a Content-Type field that are read; a boundary after them is not found.
+/// Octets of a Content-Type field that are read. A longer multipart is not changed: its boundary may
+/// come later.
 const FIELD_OCTETS_MAX: usize = 8 << 10;
 
 /// What a line of a header belongs to.
@@ -47,8 +48,9 @@ pub(super) enum ContentKind {
         /// Parts without a type are messages (RFC 2046 section 5.1.5).
         is_digest: bool,
     },
-    /// multipart/signed, which nobody on the way may change (RFC 1847 section 2.1).
-    Signed,
+    /// multipart/signed, which nobody on the way may change (RFC 1847 section 2.1); or a multipart whose
+    /// boundary is not understood, while readers may find its parts.
+    Untouchable,
 }
 
 /// A header as it comes in.
@@ -61,6 +63,9 @@ pub(super) struct PartHeader {
     is_first: bool,
     pub(super) has_mime_version: bool,
     default_is_message: bool,
+    /// Once it is asked for, until the fields change that it depends on: parts of a hostile message may
+    /// ask for each of a million lines.
+    content_kind: Option<ContentKind>,
 }
 
 impl PartHeader {
@@ -72,6 +77,7 @@ impl PartHeader {
             is_first: false,
             has_mime_version: false,
             default_is_message,
+            content_kind: None,
         }
     }
 
@@ -103,13 +109,13 @@ impl PartHeader {
             FieldKind::TransferEncoding if self.is_first => self.encoding.get_or_insert_default(),
             _ => return,
         };
+        self.content_kind = None;
         let room = FIELD_OCTETS_MAX.saturating_sub(value.len());
         value.extend_from_slice(&text[..text.len().min(room)]);
     }
 
     pub(super) fn encoding(&self) -> DeclaredEncoding {
-        let value = self.encoding.as_deref().unwrap_or_default().trim_ascii();
-        let word = value.split(|octet| matches!(octet, b' ' | b'\t' | b';' | b'(')).next().unwrap_or_default();
+        let word = first_word(self.encoding.as_deref().unwrap_or_default());
         match word.to_ascii_lowercase().as_slice() {
             b"" | b"7bit" => DeclaredEncoding::SevenBit,
             b"8bit" | b"binary" => DeclaredEncoding::EightBit,
@@ -119,16 +125,24 @@ impl PartHeader {
         }
     }
 
+    /// What the content is, as far as the header has come in.
+    pub(super) fn content_kind(&mut self) -> &ContentKind {
+        let found = self.content_kind.take().unwrap_or_else(|| self.find_content_kind());
+        self.content_kind.insert(found)
+    }
+
     /// RFC 2045 section 5.2: text, unless the header says otherwise.
-    pub(super) fn content_kind(&self) -> ContentKind {
+    fn find_content_kind(&self) -> ContentKind {
         let is_encoded = matches!(self.encoding(), DeclaredEncoding::QuotedPrintable | DeclaredEncoding::Base64);
         let found = match &self.content_type {
             None if self.default_is_message => return ContentKind::Message,
             None => return ContentKind::Text,
             Some(value) => ContentType::parse(value),
         };
+        let is_cut = self.content_type.as_ref().is_some_and(|value| value.len() == FIELD_OCTETS_MAX);
         match (found.main.as_slice(), found.sub.as_slice(), found.boundary) {
-            (b"multipart", b"signed", _) => ContentKind::Signed,
+            (b"multipart", b"signed", _) => ContentKind::Untouchable,
+            (b"multipart", _, _) if found.has_unknown_boundary || is_cut => ContentKind::Untouchable,
             (b"multipart", sub, Some(boundary)) => ContentKind::Multipart { boundary, is_digest: sub == b"digest" },
             // An encoded message, which RFC 2045 section 6.4 forbids, is passed through unread.
             (b"message", b"rfc822", _) if !is_encoded => ContentKind::Message,

@@ -58,7 +58,7 @@ impl Treatment {
     /// For a content that does not fit into 7 bits.
     fn for_content(encoding: DeclaredEncoding, kind: LeafKind) -> Treatment {
         match (encoding, kind) {
-            (_, LeafKind::Signed) => Treatment::Keep,
+            (_, LeafKind::Untouchable) => Treatment::Keep,
             (DeclaredEncoding::QuotedPrintable, _) => Treatment::MendQuotedPrintable,
             (DeclaredEncoding::Base64, _) => Treatment::MendBase64,
             (_, LeafKind::Text) => Treatment::QuotedPrintable,
@@ -71,12 +71,12 @@ impl Treatment {
 enum LeafKind {
     Text,
     Binary,
-    Signed,
+    Untouchable,
 }
 
 impl SevenBitPlan {
     /// Whether the conversion changes nothing: only header fields contain 8-bit octets, or signed
-    /// parts.
+    /// parts, or multiparts whose boundary is not understood.
     pub fn is_identity(&self) -> bool {
         self.parts.iter().all(|part| *part == PartPlan::default())
     }
@@ -130,8 +130,8 @@ struct PartScan {
     column: usize,
     /// The content has 8-bit octets, NUL, or a line that is too long.
     exceeds_seven_bit: bool,
-    /// A signed part does, which is not changed.
-    signed_exceeds_seven_bit: bool,
+    /// A part does that is not changed.
+    untouchable_exceeds_seven_bit: bool,
 }
 
 /// What is being read.
@@ -150,7 +150,7 @@ enum ScannedRegion {
 
 impl PartScan {
     fn into_plan(mut self) -> SevenBitPlan {
-        if self.signed_exceeds_seven_bit {
+        if self.untouchable_exceeds_seven_bit {
             // What is around it contains 8-bit octets still.
             let labelled = self.parts.iter_mut().filter(|part| part.treatment == Treatment::SevenBit);
             labelled.for_each(|part| part.treatment = Treatment::Keep);
@@ -180,7 +180,7 @@ impl PartVisitor for PartScan {
             self.has_mime_version = header.has_mime_version;
         }
         let encoding = header.encoding();
-        if encoding == DeclaredEncoding::EightBit && *kind != ContentKind::Signed {
+        if encoding == DeclaredEncoding::EightBit && *kind != ContentKind::Untouchable {
             self.parts[self.part].treatment = Treatment::SevenBit;
         }
         let kind = match kind {
@@ -188,7 +188,7 @@ impl PartVisitor for PartScan {
             ContentKind::Multipart { .. } => return Structure::Multipart,
             ContentKind::Text => LeafKind::Text,
             ContentKind::Binary => LeafKind::Binary,
-            ContentKind::Signed => LeafKind::Signed,
+            ContentKind::Untouchable => LeafKind::Untouchable,
         };
         self.begin_content(ScannedRegion::Leaf {
             kind,
@@ -225,7 +225,7 @@ impl PartVisitor for PartScan {
                 part.treatment = Treatment::for_content(encoding, kind);
                 part.adds_mime_version = lacks_mime_version && part.treatment.label().is_some();
                 part.adds_content_type = lacks_content_type && part.treatment.label().is_some();
-                self.signed_exceeds_seven_bit |= kind == LeafKind::Signed;
+                self.untouchable_exceeds_seven_bit |= kind == LeafKind::Untouchable;
             }
         }
     }

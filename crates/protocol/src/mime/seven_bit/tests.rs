@@ -47,6 +47,40 @@ fn text_becomes_quoted_printable() {
     );
 }
 
+/// Each such line may be a delimiter of the multipart whose header it is in.
+#[test]
+fn lines_with_hyphens_in_a_header_do_not_read_its_fields_again() {
+    let field = format!("Content-Type: multipart/mixed\n {}\n", ";".repeat(8000));
+    let lines = "--x\n".repeat(1000);
+    let text = format!("{field} ;boundary=a\n{lines}Content-Transfer-Encoding: 8bit\n{lines}\n--a\n\n\u{e4}\n--a--\n");
+    let mut scan = SevenBitScan::new();
+    scan.handle_input(&message(text.as_bytes()));
+    assert!(scan.finish().is_ok());
+    // At most once after each of the two fields, and for the part.
+    let parsed = content_type::tests::PARSED.get();
+    assert!((1..=3).contains(&parsed), "{parsed} times");
+}
+
+/// Readers that understand the boundary find the parts, and their encodings.
+#[test]
+fn a_multipart_whose_boundary_is_not_understood_is_not_changed() {
+    let long = format!("boundary={}", "x".repeat(300));
+    for parameter in ["boundary*0=\"=_a\"; boundary*1=\"bc\"", "boundary*=us-ascii''%3D_abc", &long] {
+        let text = format!(
+            "MIME-Version: 1.0\nContent-Type: multipart/mixed; {parameter}\nContent-Transfer-Encoding: 8bit\n\n\
+            --=_abc\nContent-Transfer-Encoding: 8bit\n\n\u{e4}\n--=_abc--\n"
+        );
+        assert!(is_unchanged(text.as_bytes()), "{parameter}");
+    }
+}
+
+#[test]
+fn an_encoding_may_have_a_comment_before_it() {
+    let head = "MIME-Version: 1.0\nContent-Type: text/plain\nContent-Transfer-Encoding:";
+    let found = converted(format!("{head} (x (y)) base64 (z)\n\nYWJj\u{e4}\n").as_bytes());
+    assert!(found.contains(" (x (y)) base64 (z)\n") && !found.contains("quoted-printable"), "{found}");
+}
+
 #[test]
 fn a_message_without_mime_gets_the_fields_at_the_end_of_its_header() {
     assert_eq!(

@@ -169,7 +169,7 @@ impl Walk {
         let text = line.text.strip_prefix(b"--").filter(|_| is_whole)?;
         if self.region == Region::Header
             && let ContentKind::Multipart { boundary, .. } = self.header.content_kind()
-            && boundary_match(text, &boundary).is_some()
+            && boundary_match(text, boundary).is_some()
         {
             self.end_header(b"", visitor);
         }
@@ -225,7 +225,7 @@ impl Walk {
     }
 
     fn end_header(&mut self, separator: &[u8], visitor: &mut impl PartVisitor) {
-        let kind = self.header.content_kind();
+        let kind = self.header.content_kind().clone();
         let structure = visitor.end_header(&self.header, &kind);
         visitor.separator(separator);
         if structure == Structure::Leaf {

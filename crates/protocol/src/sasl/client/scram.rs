@@ -11,8 +11,11 @@ use super::SaslViolation;
 use crate::sasl::scram::hmac;
 use crate::sasl::{Nonce, Secret};
 
-/// Iterations that a server may demand. RFC 7677 section 4 wants at least 4,096; a hundred thousand
-/// take some 50 milliseconds, in which the thread does nothing else.
+/// Iterations that a server must demand (RFC 7677 section 4). With fewer, an attacker who pretends to be
+/// the server could test passwords against the proof too quickly.
+pub const SCRAM_ITERATIONS_MIN: u32 = 4096;
+/// Iterations that a server may demand. A hundred thousand take some 50 milliseconds, in which the thread
+/// does nothing else.
 pub const SCRAM_ITERATIONS_MAX: u32 = 100_000;
 
 /// No channel binding, and no other identity.
@@ -85,8 +88,7 @@ impl<'a> ServerFirst<'a> {
             return Err(SaslViolation::Challenge);
         };
         match iterations {
-            0 => Err(SaslViolation::Challenge),
-            1..=SCRAM_ITERATIONS_MAX => Ok(ServerFirst { nonce, salt, iterations }),
+            SCRAM_ITERATIONS_MIN..=SCRAM_ITERATIONS_MAX => Ok(ServerFirst { nonce, salt, iterations }),
             _ => Err(SaslViolation::Iterations),
         }
     }
