@@ -26,7 +26,7 @@ notes = ["A note."]
 [[system]]
 name    = "slow"
 version = "echo 1.0"
-start   = ["sh", "{folder}/serve", "200000"]
+start   = ["sh", "{folder}/serve", "1000000"]
 ready   = { log = "ready" }
 arrives = { command = "cat {folder}/done | wc -l", within = "60s" }
 [[system.file]]
