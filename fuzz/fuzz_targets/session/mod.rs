@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
+use protocol::TlsMode;
 use protocol::sasl::{self, Mechanism, PasswordVerdict};
 use protocol::smtp::server::{
     AuthConfig, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer,
-    SmtpServerConfig, SmtpSession, TlsMode, TolerancePolicy,
+    SmtpServerConfig, SmtpSession, TolerancePolicy,
 };
 
 const NOW: Timestamp = Timestamp(0);
