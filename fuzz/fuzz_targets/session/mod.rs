@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use mail::{Reply, Timestamp};
+use protocol::TlsMode;
 use protocol::sasl::{self, Mechanism, PasswordVerdict};
 use protocol::TlsMode;
 use protocol::smtp::server::{
