@@ -6,7 +6,6 @@ use std::sync::Arc;
 use mail::{Reply, Timestamp};
 use protocol::TlsMode;
 use protocol::sasl::{self, Mechanism, PasswordVerdict};
-use protocol::TlsMode;
 use protocol::smtp::server::{
     AuthConfig, MailProtocol, NulPolicy, SessionAction, SessionAnswer, SessionLimits, SessionQuestion, SmtpPeer,
     SmtpServerConfig, SmtpSession, TolerancePolicy,
