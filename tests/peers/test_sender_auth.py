@@ -230,8 +230,9 @@ class Enforced(SenderAuthCase):
         sealed = dkimpy(failed, "arc", "rsa", "list.test", self.keys.rsa, "list.test")
         self.assertEqual(self.send(sealed, source=FAILED).code, 550)
 
-    def test_a_temporary_failure_is_accepted_by_default(self):
-        self.assertEqual(self.send(message("ann@broken.test"), source=FAILED).code, 250)
+    def test_a_temporary_failure_is_deferred_by_default(self):
+        reply = self.send(message("ann@broken.test"), source=FAILED)
+        self.assertTrue(reply.is_a(451, "4.7.26 "), reply)
 
 
 class Strict(SenderAuthCase):
