@@ -43,6 +43,10 @@ impl Answers {
 }
 
 impl DnsLookup for Answers {
+    fn cached(&self, _: &str, _: QueryType) -> Option<CachedAnswer> {
+        None
+    }
+
     fn lookup<'a>(&'a self, name: &'a str, kind: QueryType) -> DnsFuture<'a> {
         assert!(name.is_ascii() && name.len() <= 253 && !name.bytes().any(|byte| byte.is_ascii_uppercase()));
         assert!(name.split('.').all(|label| (1..=63).contains(&label.len())));
