@@ -86,6 +86,11 @@ impl MessageHeader {
         self.fields.len()
     }
 
+    /// The octets of all fields.
+    pub(crate) fn octets(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The field with this number, counted from 0 at the top.
     pub(crate) fn field(&self, number: usize) -> HeaderField<'_> {
         let place = &self.fields[number];

@@ -1,8 +1,10 @@
 //! All signatures of a message, DKIM and ARC together: their keys are looked up at once, the body is
-//! read once, and the keys are used on a blocking thread, of which there are few.
+//! read once, and then the keys are used.
 //!
 //! The body is hashed where it is, in pieces of [`PIECE_OCTETS`] after which other sessions have
-//! their turn: to hand it to another thread would cost as much as the hash.
+//! their turn: to hand it to another thread would cost as much as the hash. The same is true of one or
+//! two signatures with keys of common sizes. More than that is computed on a blocking thread, of which
+//! there are few.
 
 mod verification;
 
@@ -160,8 +162,12 @@ async fn hash_body(
     Ok(hasher.finish())
 }
 
-/// Uses the keys on a blocking thread, once one is free. None: the runtime is stopping.
+/// Uses the keys: at once if that is short, else on a blocking thread once one is free. None: the
+/// runtime is stopping.
 async fn compute(operations: KeyOperations, threads: &Arc<Semaphore>) -> Option<OperationResults> {
+    if operations.are_short() {
+        return Some(operations.run());
+    }
     let permit = threads.clone().acquire_owned().await.ok()?;
     let work = move || {
         let _permit = permit;

@@ -23,6 +23,20 @@ pub(crate) enum PublicKey {
     Ed25519([u8; 32]),
 }
 
+/// The longest RSAPublicKey that is verified with in tens of microseconds: 2048 bits, and an exponent of
+/// at most a few octets.
+const SHORT_RSA_OCTETS_MAX: usize = 275;
+
+impl PublicKey {
+    /// Whether a signature is verified in tens of microseconds.
+    pub(crate) fn is_short(&self) -> bool {
+        match self {
+            PublicKey::Rsa(key) => key.len() <= SHORT_RSA_OCTETS_MAX,
+            PublicKey::Ed25519(_) => true,
+        }
+    }
+}
+
 /// A key with its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRecord {

@@ -65,7 +65,12 @@ struct ChainKeys {
     signature: Option<PublicKey>,
 }
 
-/// What is computed on a blocking thread.
+/// The most signatures that are verified without another thread, if their keys are short.
+const SHORT_SIGNATURES_MAX: usize = 2;
+/// The longest header for that: the signed fields are copied and hashed for each signature.
+const SHORT_HEADER_OCTETS_MAX: usize = 32 * 1024;
+
+/// What is left to compute.
 pub(super) struct KeyOperations {
     header: Arc<MessageHeader>,
     signatures: Vec<SignatureOperation>,
@@ -287,6 +292,14 @@ impl From<Rejection> for CandidateState {
 }
 
 impl KeyOperations {
+    /// Whether everything takes a tenth of a millisecond or two, which is what another thread would cost.
+    pub(super) fn are_short(&self) -> bool {
+        self.chain.is_none()
+            && self.signatures.len() <= SHORT_SIGNATURES_MAX
+            && self.header.octets() <= SHORT_HEADER_OCTETS_MAX
+            && self.signatures.iter().all(|operation| operation.key.is_short())
+    }
+
     /// Computes everything: milliseconds at most.
     pub(super) fn run(self) -> OperationResults {
         let header = &*self.header;
