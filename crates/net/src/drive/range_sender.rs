@@ -4,6 +4,8 @@
 use std::io;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::set_tcp_cork;
+use tokio::net::TcpStream;
 
 use crate::file_range::{FileRange, try_send_file};
 use crate::input::{READ_BYTES, with_input};
@@ -11,6 +13,11 @@ use crate::server_stream::ServerStream;
 
 /// How much of a file is checked at once for being in memory.
 const CACHE_CHECK_OCTETS: u64 = 1 << 20;
+
+/// The shortest rest of a range for which the kernel is asked to send full segments only: without
+/// that, sending large files takes up to 1.7 times the processor time. Each range that is longer costs
+/// two system calls.
+const CORK_OCTETS_MIN: u64 = 256 << 10;
 
 /// Why a range cannot be sent.
 pub(super) enum RangeError {
@@ -25,6 +32,8 @@ pub(super) enum RangeError {
 pub(super) struct RangeSender {
     /// The file is in memory up to this offset.
     cached_until: u64,
+    /// The socket sends full segments only, until the range ends.
+    is_corked: bool,
 }
 
 impl RangeSender {
@@ -48,12 +57,25 @@ impl RangeSender {
                     }
                     self.cached_until = checked.end();
                 }
-                try_send_file(socket, &[], rest.first(self.cached_until - rest.offset)).map_err(RangeError::of_sendfile)
+                self.send_corked(socket, rest).map_err(RangeError::of_sendfile)
             }
             ServerStream::Plain(_) | ServerStream::Secure(_) => {
                 try_send_chunk(stream, rest.first(READ_BYTES as u64)).await
             }
         }
+    }
+
+    /// Sends what is in memory. The last segment leaves with the end of the range.
+    fn send_corked(&mut self, socket: &TcpStream, rest: FileRange<'_>) -> io::Result<usize> {
+        if !self.is_corked && rest.octets >= CORK_OCTETS_MIN {
+            set_tcp_cork(socket, true)?;
+            self.is_corked = true;
+        }
+        let sent = try_send_file(socket, &[], rest.first(self.cached_until - rest.offset))?;
+        if self.is_corked && sent as u64 == rest.octets {
+            set_tcp_cork(socket, false)?;
+        }
+        Ok(sent)
     }
 }
 
