@@ -1,12 +1,14 @@
-"""Downloads of one file, several times over several connections, by programs that write it to
-/dev/null and say how much it was.
+"""Downloads of one file, several times over several connections, by programs that drop it and say how
+much it was.
 
 What is counted are MB, so that the figures per thousand are per GB.
 """
 
 import abc
 import dataclasses
+import pathlib
 import re
+import sys
 import typing
 
 from . import load
@@ -41,8 +43,19 @@ class Download(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
+class Discard(Download):
+    """`discard.py`, by HTTP: the kernel drops the bytes, as if the client were on another machine."""
+
+    SIZE = re.compile(r"^(\d+)$", re.M)
+
+    def command(self, port="PORT"):
+        """The command line of each connection."""
+        return [sys.executable, str(pathlib.Path(__file__).with_name("discard.py")), str(port), "/file", str(self.times)]
+
+
+@dataclasses.dataclass(frozen=True)
 class Curl(Download):
-    """curl, by HTTP."""
+    """curl, by HTTP, to /dev/null."""
 
     SIZE = re.compile(r"^(\d+)$", re.M)
 
