@@ -4,12 +4,14 @@ It binds port 0 and logs the port: `listening protocol=smtp address=127.0.0.1:PO
 awaited, so no fixed sleep is needed. A process that ends early or is late is reported with its log.
 """
 
+import functools
 import os
 import pathlib
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 from . import accounting
@@ -70,6 +72,21 @@ ROUTE = "\n[[route]]\n"
 # The clients of tests and measurements are strangers; only those about senders ask the DNS of them.
 _METHODS = ("spf", "dkim", "dmarc", "arc", "iprev")
 UNCHECKED = "\n[sender_auth]\n" + "".join(f'{method} = "off"\n' for method in _METHODS)
+
+
+@functools.cache
+def _checks_senders(binary):
+    """Whether this binary knows the section about senders; those of older versions refuse it."""
+    _require(binary)
+    with tempfile.TemporaryDirectory() as folder:
+        (path := pathlib.Path(folder) / "mailrace.toml").write_text(f'hostname = "mx.bench.test"\n{UNCHECKED}')
+        argv = [str(binary), "check", "--config", str(path)]
+        return subprocess.run(argv, capture_output=True, timeout=60).returncode == 0
+
+
+def _require(binary):
+    if not binary.exists():
+        raise RuntimeError(f"{binary} is missing: run `make` first")
 
 
 def listener(protocol, *lines, port=0):
@@ -204,8 +221,7 @@ class Mailrace:
 
     def _launch(self, wrapper, options, is_ready):
         """Starts the process, and waits until `is_ready` says so of what it has logged."""
-        if not self.binary.exists():
-            raise RuntimeError(f"{self.binary} is missing: run `make` first")
+        _require(self.binary)
         begin, offset = time.monotonic(), self.log.stat().st_size if self.log.exists() else 0
         argv = [*wrapper, str(self.binary), "serve", *options, "--config", str(self.config)]
         with open(self.log, "ab") as log:
@@ -240,6 +256,8 @@ class Mailrace:
             table.write_text("".join(f"{user}@bench.test {user}\n" for user in users))
             tables["mailboxes"] = "people"
             extra += f'\n[[table]]\nname = "people"\ntype = "text"\npath = "{table}"\n'
+        if "[sender_auth]" not in extra and _checks_senders(self.binary):
+            extra += UNCHECKED
         self.data.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
             CONFIG.format(
@@ -253,7 +271,6 @@ class Mailrace:
                 retry=f'retry       = {{ first = "{retry_first}" }}' if retry_first else "",
             )
             + extra
-            + ("" if "[sender_auth]" in extra else UNCHECKED)
         )
 
     def _user(self):
