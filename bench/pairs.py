@@ -70,10 +70,12 @@ class Target:
     holds: float | None = None  # a ratio that the interval must contain
     case: str = ""  # the label of the case; empty if nothing is varied
     under_case: str | None = None  # the label of the case of the denominator, if it is another one
+    less: str | None = None  # a side whose figure is subtracted from the numerator
 
     def concerns(self, cases):
-        """Whether both sides were run."""
-        return self._has(cases, self.case, self.over) and self._has(cases, self._under_case, self.under)
+        """Whether all its sides were run."""
+        has_base = self.less is None or self._has(cases, self.case, self.less)
+        return has_base and self._has(cases, self.case, self.over) and self._has(cases, self._under_case, self.under)
 
     def ratio(self, cases):
         """The median of the ratios of all rounds."""
@@ -105,9 +107,10 @@ class Target:
 
     def aim(self, unit):
         """The target as text; `unit` is the singular of what is counted."""
-        sides = f"{self.over} / {self.under}" + (f" ({self.case})" if self.case else "")
+        over = self.over if self.less is None else f"({self.over} - {self.less})"
+        sides = f"{over} / {self.under}" + (f" ({self.case})" if self.case else "")
         if self.under_case is not None:
-            sides = f"{self.over} ({self.case}) / {self.under} ({self.under_case})"
+            sides = f"{over} ({self.case}) / {self.under} ({self.under_case})"
         bounds = f": {self.bounds()}" if self.bounds() else ""
         return f"{NOUNS[self.figure].format(unit=unit)}, {sides}{bounds}"
 
@@ -120,7 +123,11 @@ class Target:
 
     def _ratios(self, cases):
         both = zip(cases[self.case], cases[self._under_case], strict=True)
-        return [getattr(over[self.over], self.figure) / getattr(under[self.under], self.figure) for over, under in both]
+        return [self._numerator(over) / getattr(under[self.under], self.figure) for over, under in both]
+
+    def _numerator(self, measured):
+        base = getattr(measured[self.less], self.figure) if self.less is not None else 0
+        return getattr(measured[self.over], self.figure) - base
 
 
 def measure(server, work):

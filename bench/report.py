@@ -21,7 +21,7 @@ from peers.mailrace import BINARY, ROOT
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 TRIALS = ROOT / "target/bench"
 FORMAT = 1  # of the JSON
-_FIGURES = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")  # of `Figure` there; other ratios become checks
+_FIGURES = ("rate", "cpu_per_thousand", "load_cpu_per_thousand")  # of `Figure` there; other ratios, and those of differences, become checks
 _DATE = "%Y-%m-%d %H:%M UTC"  # as `machine.describe` writes it
 _FACT_OF_SERVER = {"smbd": "samba"}  # where the name of the version among the machine's facts differs
 
@@ -107,7 +107,7 @@ class Report:
         """The file of results (crates/compare/src/result.rs)."""
         comparisons, others = [], []
         for target in self._targets():
-            (comparisons if target.figure in _FIGURES else others).append(target)
+            (comparisons if target.figure in _FIGURES and target.less is None else others).append(target)
         facts = {
             "format": FORMAT,
             "name": self.name + options.suffix,

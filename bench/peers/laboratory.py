@@ -7,6 +7,7 @@ given rate, but never started), and the `seconds` from the first to the last.
 import dataclasses
 import json
 import math
+import os
 import shlex
 import subprocess
 import time
@@ -251,6 +252,28 @@ class Files(postmark.Work):
         """Creates the pool, works on it, and removes it; timed from outside, like postmark."""
         ran = load.run(self.command(folder), seconds_max=self.seconds_max)
         return load.LoadResult(self.count, ran.seconds, ran.cpu_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign:
+    """`bench sign`: signatures with an RSA key of 2048 bits over messages in memory, on all processors."""
+
+    count: int
+    octets: int = 6000
+    seconds_max: int = 600
+
+    def command(self):
+        """The command line."""
+        return [
+            str(BINARY), "bench", "sign", "--signatures", str(self.count), "--size", str(self.octets),
+            "--threads", str(os.cpu_count()), "--json",
+        ]  # fmt: skip
+
+    def run(self, _port, _folder=None):
+        """Signs; the time and CPU are those without the making of the key."""
+        ran = load.run(self.command(), seconds_max=self.seconds_max)
+        report = json.loads(ran.outputs[0])
+        return load.LoadResult(report["signatures"], report["seconds"], report["cpu_seconds"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 a test of that crate reads.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -67,6 +68,33 @@ class FileOfResults(unittest.TestCase):
         self.assertIn("| messages a second, mailrace / exim (400): at least 8 | 10.5 (8 to 13) | met |", lines)
         self.assertIn("| messages a second, exim (900) / exim (400) | 1.05 (0.8 to 1.3) |  |", lines)
         self.assertIn("| messages, mailrace / exim (400): at least 1 | 1 (1 to 1) | met |", lines)
+
+
+class Differences(unittest.TestCase):
+    RATIO = pairs.Target("rsa", "bare", "cpu_per_thousand", most=1.15, less="off")
+
+    def rounds(self, *sides):
+        cpu = {"off": 0.04, "rsa": 0.37, "bare": 0.3}
+        measured = {side: dataclasses.replace(figures(1.0), cpu_seconds=cpu[side]) for side in sides}
+        return {"": [measured] * 6}
+
+    def test_a_side_can_be_subtracted_from_the_numerator(self):
+        cases = self.rounds("off", "rsa", "bare")
+        self.assertAlmostEqual(self.RATIO.ratio(cases), 1.1)
+        self.assertTrue(self.RATIO.is_met(cases))
+        self.assertEqual(self.RATIO.aim("message"), "CPU per message, (rsa - off) / bare: at most 1.15")
+
+    def test_the_target_needs_all_three_sides(self):
+        self.assertTrue(self.RATIO.concerns(self.rounds("off", "rsa", "bare")))
+        for missing in (("rsa", "bare"), ("off", "bare"), ("off", "rsa")):
+            self.assertFalse(self.RATIO.concerns(self.rounds(*missing)))
+
+    def test_the_file_has_it_as_a_check_and_not_as_a_ratio_of_two_sides(self):
+        found = made()
+        found.targets = [pairs.Target("exim", "exim", "rate", case="400", less="mailrace")]
+        facts = found.facts(OPTIONS)
+        self.assertEqual(facts["comparisons"], [])
+        self.assertEqual(facts["checks"][0]["aim"], "messages a second, (exim - mailrace) / exim (400)")
 
 
 class Rounds(unittest.TestCase):

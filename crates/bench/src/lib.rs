@@ -25,6 +25,7 @@ mod progress_view;
 mod report;
 mod runtime;
 mod signals;
+pub mod signature;
 pub mod sink;
 pub mod smtp;
 mod stamp;

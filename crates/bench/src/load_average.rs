@@ -123,7 +123,7 @@ fn measure_round(readings: u32, read: &mut dyn FnMut() -> io::Result<LoadAverage
         black_box(read()?);
     }
     let (wall_secs, cpu) = (begun.elapsed().as_secs_f64(), ProcessCpuTime::sample()?);
-    let cpu_secs = cpu.user_secs + cpu.system_secs - cpu_begun.user_secs - cpu_begun.system_secs;
+    let cpu_secs = cpu.total_secs() - cpu_begun.total_secs();
     let ns = |secs: f64| secs * 1e9 / f64::from(readings);
     Ok(RoundCost { ns: ns(wall_secs), cpu_ns: ns(cpu_secs) })
 }

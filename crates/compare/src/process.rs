@@ -299,7 +299,7 @@ fn tail(output: &str) -> String {
 
 fn children_cpu_seconds() -> Result<f64, CompareError> {
     let used = ProcessCpuTime::sample_ended_children().map_err(CompareError::system("reading the CPU of a command"))?;
-    Ok(used.user_secs + used.system_secs)
+    Ok(used.total_secs())
 }
 
 #[cfg(test)]

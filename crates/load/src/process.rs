@@ -36,6 +36,11 @@ impl ProcessCpuTime {
         ProcessCpuTime::sample_of(UsageWho::RUSAGE_CHILDREN)
     }
 
+    /// User and system time together.
+    pub fn total_secs(self) -> f64 {
+        self.user_secs + self.system_secs
+    }
+
     fn sample_of(whose: UsageWho) -> io::Result<ProcessCpuTime> {
         let usage = getrusage(whose)?;
         Ok(ProcessCpuTime { user_secs: seconds(usage.user_time()), system_secs: seconds(usage.system_time()) })
@@ -52,8 +57,7 @@ mod tests {
 
     #[test]
     fn work_takes_time() {
-        let before = ProcessCpuTime::sample().unwrap();
-        let spent = |now: ProcessCpuTime| now.user_secs + now.system_secs - before.user_secs - before.system_secs;
-        while spent(ProcessCpuTime::sample().unwrap()) < 0.01 {}
+        let before = ProcessCpuTime::sample().unwrap().total_secs();
+        while ProcessCpuTime::sample().unwrap().total_secs() - before < 0.01 {}
     }
 }

@@ -345,6 +345,8 @@ pub enum BenchCommand {
     Files(bench::files::FilesOptions),
     /// Measure the cost of reading a load gauge
     Load(bench::load_average::LoadAverageOptions),
+    /// Measure the bare cost of a DKIM signature: an RSA key operation and a hash
+    Sign(bench::signature::SignatureOptions),
     /// Measure systems side by side, as a file describes them
     ///
     /// Each round runs every system, started anew in a folder of its own, one after the other. The

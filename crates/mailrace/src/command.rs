@@ -116,6 +116,7 @@ fn run_bench(command: &BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Http(options) => bench::http::run(options)?,
         BenchCommand::Files(options) => bench::files::run(options)?,
         BenchCommand::Load(options) => bench::load_average::run(options)?,
+        BenchCommand::Sign(options) => bench::signature::run(options)?,
         BenchCommand::Compare(options) => return compare_command::compare(options),
         BenchCommand::Report(options) => return report_command::report(options),
     };
