@@ -23,9 +23,7 @@ HOLD = "smtpd_data_restrictions = check_client_access static:HOLD"
 _SHARE = pathlib.Path("/usr/share/postfix/master.cf.dist")
 _NOBODY = 65534
 _SYSLOG = "/dev/log"
-
-# Runs in the child, in its own mount namespace: hides the syslog socket, then continues.
-_HIDE_SYSLOG = f'mount --bind /dev/null {_SYSLOG} && exec "$0" "$@"'
+_ENVELOPE = "*** ENVELOPE RECORDS "  # the first line that postcat(1) prints of a message
 
 _BASE = """\
 compatibility_level = 3.6
@@ -109,16 +107,22 @@ def _empty_configuration():
 
 
 class Postfix:
-    """A private instance."""
+    """A private instance.
+
+    lines: of main.cf, after the others
+    services: lines of master.cf, after the others
+    files: what its processes see at a path of the machine: path to path
+    """
 
     name = "postfix"
 
-    def __init__(self, folder, flavour="tuned", lines=()):
+    def __init__(self, folder, flavour="tuned", lines=(), services=(), files=None):
         if os.geteuid() != 0:
             raise RuntimeError("starting Postfix needs root")
         self.root = folder / "postfix"
         self.queue = self.root / "queue"
-        self.flavour, self.lines = flavour, list(lines)
+        self.flavour, self.lines, self.services = flavour, list(lines), list(services)
+        self._files = files or {}
         self.port = free_port()
         self.group = accounting.Group("postfix")
 
@@ -132,7 +136,7 @@ class Postfix:
     def stop(self):
         """Ends it and its remaining processes, in any state."""
         try:
-            if self.group.pids():
+            if self.root.exists() and self.group.pids():
                 self._command("postfix", "stop")
         finally:
             self.group.end()
@@ -141,6 +145,13 @@ class Postfix:
         """Fails unless exactly `count` messages are on hold."""
         if (held := self._held()) != count:
             raise RuntimeError(f"Postfix has {held} messages on hold, expected {count}")
+
+    def headers(self):
+        """The header of each message on hold, with its envelope, as text."""
+        files = map(str, (self.queue / "hold").iterdir())
+        argv = ["postcat", "-c", str(self.root / "etc"), "-eh", *files]
+        shown = subprocess.run(argv, capture_output=True, encoding="latin-1", timeout=300, check=True).stdout
+        return shown.split(_ENVELOPE)[1:]
 
     def check_kept_at_least(self, count):
         """Fails if fewer messages are on hold."""
@@ -171,7 +182,16 @@ class Postfix:
     def configuration(self):
         """main.cf, for a report."""
         chroot = "no service is chrooted" if self.flavour == "tuned" else "as shipped"
-        return f"{(self.root / 'etc/main.cf').read_text()}# master.cf: {chroot}\n"
+        services = "".join(f"{line}\n" for line in self.services)
+        return f"{(self.root / 'etc/main.cf').read_text()}# master.cf: {chroot}\n{services}"
+
+    def namespace(self):
+        """The prefix of commands that see what its processes see: their own files, and no syslog if it is tuned."""
+        hidden = {_SYSLOG: "/dev/null"} if self.flavour == "tuned" and os.path.exists(_SYSLOG) else {}
+        mounts = [f"mount --bind '{seen}' '{path}' && " for path, seen in (hidden | self._files).items()]
+        # The shell runs in the child, in its own mount namespace: it mounts, then continues.
+        script = f"""{''.join(mounts)}exec "$0" "$@\""""
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script] if mounts else []
 
     def _held(self):
         return sum(1 for _ in os.scandir(self.queue / "hold"))
@@ -192,7 +212,7 @@ class Postfix:
 
     def _master(self):
         lines = _SHARE.read_text().splitlines()
-        return "".join(f"{self._service(line)}\n" for line in lines)
+        return "".join(f"{line}\n" for line in [*map(self._service, lines), *self.services])
 
     def _service(self, line):
         """A line of master.cf with our port, and without chroot if tuned."""
@@ -211,17 +231,11 @@ class Postfix:
             if os.path.exists(f"/etc/{name}"):
                 shutil.copy(f"/etc/{name}", self.queue / "etc" / name)
 
-    def _namespace(self):
-        """The prefix of commands that hides syslog from the tuned instance."""
-        if self.flavour != "tuned" or not os.path.exists(_SYSLOG):
-            return []
-        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDE_SYSLOG]
-
     def _command(self, program, *words, counts=True):
         """Runs one of its commands; with `counts`, as part of the server."""
         # The daemon must not inherit a pipe of ours: the reader would wait for the daemon to end.
         with open(self.root / "console.log", "ab") as log:
-            argv = [*self._namespace(), program, "-c", str(self.root / "etc"), *words]
+            argv = [*self.namespace(), program, "-c", str(self.root / "etc"), *words]
             argv = self.group.command(argv) if counts else argv
             code = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60).returncode
         if code:

@@ -8,11 +8,11 @@ import time
 
 from .smtp import free_port
 
+STANDARD_ADDRESS = "127.0.0.5"  # where programs find it that can only ask port 53
 _START_SECONDS_MAX = 20.0
 _CONFIGURATION = """\
 server:
-  interface: 127.0.0.1@{port}
-  do-daemonize: no
+{interfaces}  do-daemonize: no
   username: ""
   chroot: ""
   directory: "{folder}"
@@ -41,13 +41,16 @@ class Unbound:
 
     records: lines of a zone file with complete names
     zones: the names below which nothing else exists
+    standard: whether it also answers on port 53 of STANDARD_ADDRESS; only one instance can
     """
 
-    def __init__(self, folder, zones, records):
+    def __init__(self, folder, zones, records, standard=False):
         self.port, self._folder, self._process = free_port(), folder, None
         folder.mkdir()
+        sockets = [f"127.0.0.1@{self.port}", *([f"{STANDARD_ADDRESS}@53"] if standard else [])]
         self._configuration = _CONFIGURATION.format(
-            port=self.port, folder=folder, zones="".join(f'  local-zone: "{zone}." static\n' for zone in zones),
+            interfaces="".join(f"  interface: {socket}\n" for socket in sockets),
+            folder=folder, zones="".join(f'  local-zone: "{zone}." static\n' for zone in zones),
             records="".join(f"  local-data: '{record}'\n" for record in records),
         )  # fmt: skip
 
