@@ -4,8 +4,9 @@
     DKIM     OpenDKIM verifies the signatures and adds its own
     DMARC    OpenDMARC reads both and adds the last
 
-All of them observe, as Mailrace does by default. They ask a private name server. Since SPF and DMARC can only ask
-port 53 of what /etc/resolv.conf names, they have a file of their own there, in a mount namespace.
+All of them observe, as Mailrace does by default. For SPF and DMARC a private name server is asked: since these can only
+ask port 53 of what /etc/resolv.conf names, they have a file of their own there, in a mount namespace. OpenDKIM has the
+keys in a file, so it needs no answer.
 """
 
 import re
@@ -48,7 +49,7 @@ class FilteringPostfix(MilterPostfix):
     name server, which is started and ended with them.
     """
 
-    def __init__(self, folder, names):
+    def __init__(self, folder, names, keys):
         self._names = names
         files = {name: folder / name for name in ("ignored", "policyd-spf.conf", "resolv.conf")}
         files["ignored"].write_text("192.0.2.1\n")
@@ -57,7 +58,7 @@ class FilteringPostfix(MilterPostfix):
         opendmarc = Milter("opendmarc", ("-f", "-c"), _OPENDMARC.format(ignored=files["ignored"]))
         # 0: as many processes as there are sessions.
         service = f"policyd-spf unix - n n - 0 spawn user=nobody argv=/usr/bin/policyd-spf {files['policyd-spf.conf']}"
-        super().__init__(folder, [opendkim.verifier(folder, _HOST, names.port), opendmarc], _POLICY_LINES, [service],
+        super().__init__(folder, [opendkim.verifier(folder, _HOST, keys), opendmarc], _POLICY_LINES, [service],
                          {"/etc/resolv.conf": files["resolv.conf"]})  # fmt: skip
 
     def start(self):
