@@ -94,8 +94,8 @@ fn roots(folder: &TempDir, authorities: &[&Authority]) -> TrustedRoots {
     TrustedRoots::in_file(&file)
 }
 
-fn verified(roots: &TrustedRoots, names: &[&str]) -> TlsClient {
-    TlsClient::verified(roots, names.iter().map(|&name| name.into()).collect()).unwrap()
+async fn verified(roots: &TrustedRoots, names: &[&str]) -> TlsClient {
+    TlsClient::verified(roots, names.iter().map(|&name| name.into()).collect()).await.unwrap()
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_trusted_authority_and_one_of_the_names_are_needed() {
     let (root, stranger) = (authority("root"), authority("stranger"));
     let middle = authority_below("middle", &root);
     let roots = roots(&folder, &[&root]);
-    let client = verified(&roots, &["example.org", HOST]);
+    let client = verified(&roots, &["example.org", HOST]).await;
     let right = issue(&[HOST], &[&middle, &root], |_| {});
     let expired = issue(&[HOST], &[&middle], |params| {
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -143,7 +143,7 @@ async fn a_certificate_with_many_names_has_a_short_error() {
     let roots = roots(&folder, &[&root]);
     let names: Vec<String> = (0..1000).map(|number| format!("host{number}.example")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let refused = refusal(&verified(&roots, &[HOST]), &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
+    let refused = refusal(&verified(&roots, &[HOST]).await, &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
     assert!(refused.contains("not valid for name") && refused.len() < 500, "{refused}");
 }
 
@@ -153,10 +153,10 @@ async fn an_address_can_be_a_name_and_no_name_matches_nothing() {
     let root = authority("root");
     let roots = roots(&folder, &[&root]);
     let presented = issue(&["192.0.2.1", HOST], &[&root], |_| {});
-    assert_eq!(refusal(&verified(&roots, &["192.0.2.1"]), &presented, "192.0.2.1").await, None);
-    assert!(refusal(&verified(&roots, &["192.0.2.2"]), &presented, "192.0.2.1").await.is_some());
-    assert!(refusal(&verified(&roots, &[]), &presented, HOST).await.is_some());
-    assert!(refusal(&verified(&roots, &["not a name"]), &presented, HOST).await.is_some());
+    assert_eq!(refusal(&verified(&roots, &["192.0.2.1"]).await, &presented, "192.0.2.1").await, None);
+    assert!(refusal(&verified(&roots, &["192.0.2.2"]).await, &presented, "192.0.2.1").await.is_some());
+    assert!(refusal(&verified(&roots, &[]).await, &presented, HOST).await.is_some());
+    assert!(refusal(&verified(&roots, &["not a name"]).await, &presented, HOST).await.is_some());
 }
 
 #[tokio::test]

@@ -208,13 +208,14 @@ impl HostFailure {
 }
 
 /// The TLS client for what the host must prove.
-fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
+async fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
     match peer.tls() {
         HostTls::Transport | HostTls::Encrypted => {
             config.tls_client.clone().ok_or_else(|| "TLS is not available".to_owned())
         }
         HostTls::Verified(verified) => {
-            TlsClient::verified(&config.trusted_roots, verified.names.clone()).map_err(|error| error.to_string())
+            let verified = TlsClient::verified(&config.trusted_roots, verified.names.clone()).await;
+            verified.map_err(|error| error.to_string())
         }
         HostTls::Dane(policy) => Ok(TlsClient::dane(policy.clone())),
     }
@@ -241,6 +242,7 @@ async fn start_session(
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
                 let tls_client = tls_client_for(config, peer)
+                    .await
                     .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}"))))?;
                 let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
                 dialogue = secured.map_err(|error| {
@@ -266,7 +268,7 @@ async fn secured(
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<OutboundConnection, HostFailure> {
     let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
-    let tls_client = tls_client_for(config, peer).map_err(&failed)?;
+    let tls_client = tls_client_for(config, peer).await.map_err(&failed)?;
     let handshake = outbound.start_tls(&tls_client, server_name(peer), Instant::now() + timeout);
     slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
 }
