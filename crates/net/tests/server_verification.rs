@@ -286,3 +286,24 @@ async fn dane_ta_is_not_met_by_an_authority_that_is_only_shown() {
     let refused = refusal(&client, &forged, HOST).await;
     assert!(refused.as_ref().is_some_and(|why| why.contains("UnknownIssuer")), "{refused:?}");
 }
+
+/// A hostile server shows many authorities of one name, of which its own zone has as many records: the
+/// work for one chain was once done for each of them.
+#[test]
+fn many_authorities_take_as_long_as_one() {
+    let authorities: Vec<Authority> = (0..60).map(|_| authority("decoy")).collect();
+    let mut presented = issue(&[HOST], &[&authority("decoy")], |_| {});
+    presented.chain.truncate(1);
+    presented.chain.extend(authorities.iter().map(|authority| authority.der().clone()));
+    let chain: Vec<&[u8]> = presented.chain.iter().map(AsRef::as_ref).collect();
+    let verify = |count: usize| {
+        let records = authorities[..count].iter().map(|anchor| record(2, 0, 1, &Sha256::digest(anchor.der())));
+        let policy = DanePolicy { records: records.collect(), base_domain: HOST.into(), names: vec![HOST.into()] };
+        let start = std::time::Instant::now();
+        assert!(!net::meets_dane_policy(&policy, &chain, std::time::SystemTime::now()));
+        start.elapsed()
+    };
+    let least = |count: usize| (0..3).map(|_| verify(count)).min().unwrap();
+    let (one, all) = (least(1), least(authorities.len()));
+    assert!(all < one * 25, "{one:?} for one record, {all:?} for {}", authorities.len());
+}
