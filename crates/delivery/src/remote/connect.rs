@@ -28,7 +28,8 @@ use tokio::time::Instant;
 use super::address_rotation::{AddressChoice, AddressRotation};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason, server_name};
 use super::outcome::{local_error_reply, login_failed_reply, lost_reply, tls_failed_reply, unreachable_reply};
-use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+use super::login::{self, LoginSecurity};
+use super::{NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
 
 /// Where servers speak TLS from the first byte (RFC 8314 section 3.3).
 const SUBMISSIONS_PORT: u16 = 465;
@@ -248,6 +249,10 @@ async fn start_session(
                 dialogue = secured.map_err(|error| {
                     HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
                 })?;
+            }
+            ConnectionEvent::Session(SmtpClientEvent::ComputeProof(work)) => {
+                let proof = slow_detector.watch(login::compute_proof(work)).await;
+                dialogue.handle_proof(proof.map_err(|why| login_failure(why, config, peer))?);
             }
             ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
                 dialogue.close().await;
