@@ -254,6 +254,29 @@ fn decoded(base64: &str) -> String {
     String::from_utf8(decode(base64.trim_end().as_bytes()).unwrap().to_vec()).unwrap()
 }
 
+/// Eight addresses of one relay once counted eight guesses for each message, and locked the account.
+#[test]
+fn a_login_that_is_refused_is_not_tried_at_other_addresses() {
+    for (reply, connections) in [("535 5.7.8 wrong\r\n", 1), ("454 4.7.0 later\r\n", 3)] {
+        for depends_on_sender in [true, false] {
+            run_test(async {
+                let seen = ServerActivity::default();
+                let refuse = move |mut connection: TestConnection, _: usize| async move {
+                    connection.greet(LOGIN).await;
+                    connection.expect_commands(&[ALICE]).await;
+                    connection.send(reply).await;
+                };
+                let endpoints = [serve(&seen, refuse).await, serve(&seen, refuse).await, serve(&seen, refuse).await];
+                let hop = hop(config(LoginSecurity::ClearText, depends_on_sender), &endpoints);
+                let (text, feedback) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+                assert!(text.starts_with("deferred 454 4.7.0 ") && text.ends_with(reply.trim_end()), "{text}");
+                assert_eq!(seen.connections.get(), connections);
+                assert_eq!(matches!(feedback, NextHopFeedback::Failed(_)), !depends_on_sender);
+            });
+        }
+    }
+}
+
 #[test]
 fn a_login_is_not_sent_without_tls() {
     run_test(async {
