@@ -251,7 +251,7 @@ impl SenderAuth {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         FoundSignatures {
             dkim: self.settings.needs_dkim().then(|| find_signatures(header, now)),
-            chain: self.settings.needs_arc().then(|| find_chain(header)),
+            chain: self.settings.needs_arc().then(|| find_chain(header, now)),
         }
     }
 
