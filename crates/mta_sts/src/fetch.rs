@@ -136,7 +136,7 @@ impl PolicyFetcher {
 
     async fn fetch_untimed(&self, dns: &Resolver, domain: &str) -> Result<Policy, FetchError> {
         let host = format!("mta-sts.{domain}");
-        let connector = self.connector()?;
+        let connector = self.connector().await?;
         let addresses = match dns.addresses(&host, AddressFamilies::Both).await.answer {
             DnsAnswer::Addresses(addresses) if !addresses.is_empty() => addresses,
             _ => return Err(FetchError::NoAddress(host)),
@@ -167,11 +167,11 @@ impl PolicyFetcher {
     }
 
     /// Reads the CA certificates at the first call.
-    fn connector(&self) -> Result<&TlsConnector, TrustedRootsError> {
+    async fn connector(&self) -> Result<&TlsConnector, TrustedRootsError> {
         if let Some(connector) = self.connector.get() {
             return Ok(connector);
         }
-        let roots = self.config.roots.load()?;
+        let roots = self.config.roots.loaded().await?;
         let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .expect("the provider supports TLS 1.2 and 1.3")

@@ -36,29 +36,16 @@ pub(crate) fn verify(
     if by_usage(DaneUsage::EndEntity).any(|record| matches(record, end_entity)) {
         return Ok(());
     }
-    let mut failure = Error::General("the certificate matches no TLSA record".to_owned());
-    for anchor in others {
-        if by_usage(DaneUsage::TrustAnchor).any(|record| matches(record, anchor)) {
-            match verify_up_to(anchor, policy, end_entity, others, now) {
-                Ok(()) => return Ok(()),
-                Err(error) => failure = error,
-            }
-        }
+    let is_anchor = |other: &&CertificateDer<'_>| by_usage(DaneUsage::TrustAnchor).any(|record| matches(record, other));
+    let mut anchors = RootCertStore::empty();
+    let found = others.iter().filter(is_anchor).map(|anchor| anchors.add(anchor.clone().into_owned()));
+    // One that cannot be read leads nowhere, and says why if it is the only one.
+    let unread = found.filter_map(Result::err).last();
+    if anchors.is_empty() {
+        return Err(unread.unwrap_or_else(|| Error::General("the certificate matches no TLSA record".to_owned())));
     }
-    Err(failure)
-}
-
-/// The chain must lead to this authority, and the certificate must have one of the names.
-fn verify_up_to(
-    anchor: &CertificateDer<'_>,
-    policy: &DanePolicy,
-    end_entity: &CertificateDer<'_>,
-    others: &[CertificateDer<'_>],
-    now: UnixTime,
-) -> Result<(), Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add(anchor.clone().into_owned())?;
-    verify_named(end_entity, others, &roots, &policy.names, now)
+    // The verifier limits the work for one chain, so it gets all anchors at once.
+    verify_named(end_entity, others, &anchors, &policy.names, now)
 }
 
 /// Whether the certificate is the one that the record is about.

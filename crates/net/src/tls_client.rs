@@ -53,9 +53,9 @@ impl TlsClient {
     }
 
     /// Accepts a certificate of a trusted authority that has one of these names, with A-labels, or
-    /// addresses. Reads the authorities at the first call.
-    pub fn verified(roots: &TrustedRoots, names: Vec<Box<str>>) -> Result<TlsClient, TrustedRootsError> {
-        Ok(TlsClient::new(ServerVerifier::Named { roots: roots.load()?, names }, Resumption::disabled()))
+    /// addresses. Reads the authorities at the first call, on a blocking thread.
+    pub async fn verified(roots: &TrustedRoots, names: Vec<Box<str>>) -> Result<TlsClient, TrustedRootsError> {
+        Ok(TlsClient::new(ServerVerifier::Named { roots: roots.loaded().await?, names }, Resumption::disabled()))
     }
 
     /// Accepts a certificate that TLSA records name (RFC 7672 section 3).

@@ -94,8 +94,8 @@ fn roots(folder: &TempDir, authorities: &[&Authority]) -> TrustedRoots {
     TrustedRoots::in_file(&file)
 }
 
-fn verified(roots: &TrustedRoots, names: &[&str]) -> TlsClient {
-    TlsClient::verified(roots, names.iter().map(|&name| name.into()).collect()).unwrap()
+async fn verified(roots: &TrustedRoots, names: &[&str]) -> TlsClient {
+    TlsClient::verified(roots, names.iter().map(|&name| name.into()).collect()).await.unwrap()
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_trusted_authority_and_one_of_the_names_are_needed() {
     let (root, stranger) = (authority("root"), authority("stranger"));
     let middle = authority_below("middle", &root);
     let roots = roots(&folder, &[&root]);
-    let client = verified(&roots, &["example.org", HOST]);
+    let client = verified(&roots, &["example.org", HOST]).await;
     let right = issue(&[HOST], &[&middle, &root], |_| {});
     let expired = issue(&[HOST], &[&middle], |params| {
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -143,7 +143,7 @@ async fn a_certificate_with_many_names_has_a_short_error() {
     let roots = roots(&folder, &[&root]);
     let names: Vec<String> = (0..1000).map(|number| format!("host{number}.example")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let refused = refusal(&verified(&roots, &[HOST]), &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
+    let refused = refusal(&verified(&roots, &[HOST]).await, &issue(&names, &[&root], |_| {}), HOST).await.unwrap();
     assert!(refused.contains("not valid for name") && refused.len() < 500, "{refused}");
 }
 
@@ -153,10 +153,10 @@ async fn an_address_can_be_a_name_and_no_name_matches_nothing() {
     let root = authority("root");
     let roots = roots(&folder, &[&root]);
     let presented = issue(&["192.0.2.1", HOST], &[&root], |_| {});
-    assert_eq!(refusal(&verified(&roots, &["192.0.2.1"]), &presented, "192.0.2.1").await, None);
-    assert!(refusal(&verified(&roots, &["192.0.2.2"]), &presented, "192.0.2.1").await.is_some());
-    assert!(refusal(&verified(&roots, &[]), &presented, HOST).await.is_some());
-    assert!(refusal(&verified(&roots, &["not a name"]), &presented, HOST).await.is_some());
+    assert_eq!(refusal(&verified(&roots, &["192.0.2.1"]).await, &presented, "192.0.2.1").await, None);
+    assert!(refusal(&verified(&roots, &["192.0.2.2"]).await, &presented, "192.0.2.1").await.is_some());
+    assert!(refusal(&verified(&roots, &[]).await, &presented, HOST).await.is_some());
+    assert!(refusal(&verified(&roots, &["not a name"]).await, &presented, HOST).await.is_some());
 }
 
 #[tokio::test]
@@ -285,4 +285,25 @@ async fn dane_ta_is_not_met_by_an_authority_that_is_only_shown() {
     let client = dane(vec![record(2, 0, 1, &Sha256::digest(root.der()))]);
     let refused = refusal(&client, &forged, HOST).await;
     assert!(refused.as_ref().is_some_and(|why| why.contains("UnknownIssuer")), "{refused:?}");
+}
+
+/// A hostile server shows many authorities of one name, of which its own zone has as many records: the
+/// work for one chain was once done for each of them.
+#[test]
+fn many_authorities_take_as_long_as_one() {
+    let authorities: Vec<Authority> = (0..60).map(|_| authority("decoy")).collect();
+    let mut presented = issue(&[HOST], &[&authority("decoy")], |_| {});
+    presented.chain.truncate(1);
+    presented.chain.extend(authorities.iter().map(|authority| authority.der().clone()));
+    let chain: Vec<&[u8]> = presented.chain.iter().map(AsRef::as_ref).collect();
+    let verify = |count: usize| {
+        let records = authorities[..count].iter().map(|anchor| record(2, 0, 1, &Sha256::digest(anchor.der())));
+        let policy = DanePolicy { records: records.collect(), base_domain: HOST.into(), names: vec![HOST.into()] };
+        let start = std::time::Instant::now();
+        assert!(!net::meets_dane_policy(&policy, &chain, std::time::SystemTime::now()));
+        start.elapsed()
+    };
+    let least = |count: usize| (0..3).map(|_| verify(count)).min().unwrap();
+    let (one, all) = (least(1), least(authorities.len()));
+    assert!(all < one * 25, "{one:?} for one record, {all:?} for {}", authorities.len());
 }

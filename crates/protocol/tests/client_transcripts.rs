@@ -202,6 +202,7 @@ impl<'a> Run<'a> {
         match event {
             SmtpClientEvent::Ready => self.report("ready".to_owned()),
             SmtpClientEvent::StartTls => self.report("starttls".to_owned()),
+            SmtpClientEvent::ComputeProof(work) => self.client.handle_proof(self.now, work.compute()),
             SmtpClientEvent::Replied { stage, reply } => self.report(format!("replied {} {reply}", name(stage))),
             SmtpClientEvent::Finished(verdicts) => {
                 verdicts.into_iter().for_each(|outcome| self.report(outcome_text(outcome)))

@@ -23,6 +23,7 @@ use mta_sts::{PolicyMode, StsLookup};
 
 use crate::Router;
 use crate::candidate_host::{CandidateHost, HostOrigin, HostParams};
+use crate::hosts::CONCURRENT_HOSTS_MAX;
 use crate::tls_options::{TlsDemand, TlsOptions};
 
 /// What was decided for a set, beside the hosts themselves.
@@ -67,7 +68,7 @@ impl Router {
         }
     }
 
-    /// Decides for each host that has an address.
+    /// Decides for each host that has an address, with lookups for [`CONCURRENT_HOSTS_MAX`] at a time.
     pub(crate) async fn decide_tls(
         &self,
         candidates: &mut [CandidateHost<'_>],
@@ -77,15 +78,17 @@ impl Router {
     ) -> TlsDecision {
         let mut decision = TlsDecision { notes: Vec::new(), expires_at: sts.expires_at };
         decision.notes.extend(origin.domain.and_then(|domain| sts.note(domain)));
-        let candidates: Vec<_> = candidates.iter_mut().filter(|candidate| !candidate.addresses().is_empty()).collect();
-        let lookups = candidates.iter().map(|candidate| self.lookup_tlsa(candidate, params, origin));
-        let lookups = join_all(lookups).await;
-        for (candidate, tlsa) in candidates.into_iter().zip(lookups) {
-            let expires_at = tlsa.expires_at();
-            decision.expires_at = decision.expires_at.into_iter().chain(expires_at).min();
-            candidate.tls = host_tls(candidate, params.tls, origin, tlsa, &sts);
-            if let Err(why) = &candidate.tls {
-                decision.notes.push(format!("{} is left out: {why}", candidate.name()).into());
+        let with_address = candidates.iter_mut().filter(|candidate| !candidate.addresses().is_empty());
+        for block in with_address.collect::<Vec<_>>().chunks_mut(CONCURRENT_HOSTS_MAX) {
+            let lookups = block.iter().map(|candidate| self.lookup_tlsa(candidate, params, origin));
+            let lookups = join_all(lookups).await;
+            for (candidate, tlsa) in block.iter_mut().zip(lookups) {
+                let expires_at = tlsa.expires_at();
+                decision.expires_at = decision.expires_at.into_iter().chain(expires_at).min();
+                candidate.tls = host_tls(candidate, params.tls, origin, tlsa, &sts);
+                if let Err(why) = &candidate.tls {
+                    decision.notes.push(format!("{} is left out: {why}", candidate.name()).into());
+                }
             }
         }
         decision

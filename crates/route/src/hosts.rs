@@ -248,4 +248,4 @@ fn no_address_error(candidates: &[CandidateHost<'_>]) -> RouteError {
 
 /// How many hosts of one set are looked up concurrently, so that one domain does not use up all
 /// queries.
-const CONCURRENT_HOSTS_MAX: usize = 32;
+pub(crate) const CONCURRENT_HOSTS_MAX: usize = 32;

@@ -153,7 +153,7 @@ impl Router {
     /// another host stores the mailbox.
     ///
     /// Takes two queries in sequence, and one more for each 32 MX hosts after the first 32; with DANE
-    /// two or three more for their TLSA records. An MTA-STS policy that is not known yet is fetched
+    /// two or three more for the TLSA records of each 32. An MTA-STS policy that is not known yet is fetched
     /// within [`mta_sts::FETCH_TIME_MAX`]. Each query takes at most [`dns::QueryConfig::total_timeout`], plus the wait for other queries.
     pub async fn route(&self, destination: &str) -> Route {
         let configured = self.configured_route(destination).await;

@@ -188,13 +188,15 @@ impl SenderAuth {
         SenderState::Running(SenderCheckTask::spawn(async move {
             let _permit = permit;
             let dns = || auth.message_dns(client, auth.settings.queries_max);
-            let dns = SenderDns { mail_from: &dns(), client: &dns() };
+            let (mail_from, client) = (dns(), dns());
+            let dns = SenderDns { mail_from: &mail_from, client: &client };
             let (checks_spf, checks_name) = (auth.settings.needs_spf(), auth.checks_name());
             let checked = check_sender(&dns, &identity, checks_spf, checks_name, auth.settings.time_max).await;
-            let (verdicts, is_late) = checked;
+            let (mut verdicts, is_late) = checked;
             if is_late {
                 auth.state.counters.count_limit(ReachedLimit::Time);
             }
+            verdicts.is_limited = is_late || mail_from.is_limited() || client.is_limited();
             verdicts
         }))
     }
@@ -251,7 +253,7 @@ impl SenderAuth {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         FoundSignatures {
             dkim: self.settings.needs_dkim().then(|| find_signatures(header, now)),
-            chain: self.settings.needs_arc().then(|| find_chain(header)),
+            chain: self.settings.needs_arc().then(|| find_chain(header, now)),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -109,6 +109,22 @@ pub(crate) struct MessageDns {
     counters: Arc<VerdictCounters>,
     running: Semaphore,
     running_of_client: Arc<Semaphore>,
+    is_limited: AtomicBool,
+}
+
+/// Notes that a query was given up while it waited for others.
+struct WaitForOthers<'a>(&'a AtomicBool);
+
+impl WaitForOthers<'_> {
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for WaitForOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 impl MessageDns {
@@ -122,7 +138,18 @@ impl MessageDns {
     ) -> MessageDns {
         let running_of_client = clients.running_of(client);
         let (left, running) = (AtomicU32::new(queries_max), Semaphore::new(MESSAGE_QUERIES_AT_ONCE));
-        MessageDns { dns, left, client, clients, counters, running, running_of_client }
+        let is_limited = AtomicBool::new(false);
+        MessageDns { dns, left, client, clients, counters, running, running_of_client, is_limited }
+    }
+
+    /// Whether a limit has left a question open, which says nothing about those who were to be asked.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited.load(Relaxed)
+    }
+
+    fn reach(&self, limit: ReachedLimit) {
+        self.is_limited.store(true, Relaxed);
+        self.counters.count_limit(limit);
     }
 
     /// Counts a query; false: it is one too many.
@@ -133,13 +160,13 @@ impl MessageDns {
             Ok(_) if !self.clients.charge(self.client, Instant::now()) => ReachedLimit::ClientQueries,
             Ok(_) => return true,
         };
-        self.counters.count_limit(reached);
+        self.reach(reached);
         false
     }
 
     async fn limited_lookup(&self, name: &str, kind: QueryType) -> CachedAnswer {
         if self.left.load(Relaxed) == 0 {
-            self.counters.count_limit(ReachedLimit::MessageQueries);
+            self.reach(ReachedLimit::MessageQueries);
             return unanswered("too many queries for this message");
         }
         if let Some(cached) = self.dns.cached(name, kind) {
@@ -148,9 +175,11 @@ impl MessageDns {
         if !self.charge() {
             return unanswered("too many queries");
         }
+        let wait = WaitForOthers(&self.is_limited);
         let (_message, _client) = (self.running.acquire().await, self.running_of_client.acquire().await);
+        wait.end();
         let Ok(_all) = self.clients.running.try_acquire() else {
-            self.counters.count_limit(ReachedLimit::Concurrent);
+            self.reach(ReachedLimit::Concurrent);
             return unanswered("too many queries at the same time");
         };
         self.dns.lookup(name, kind).await
@@ -244,7 +273,9 @@ mod tests {
     async fn a_message_and_a_client_have_few_queries_at_the_same_time() {
         let (dns, clients) = (Arc::<SilentDns>::default(), Arc::new(ClientQueries::new(None)));
         let of_client = || message(&dns, 1000, &clients, "192.0.2.1");
-        look_up_hundreds(&[of_client()]).await;
+        let first = [of_client()];
+        look_up_hundreds(&first).await;
+        assert!(first[0].is_limited(), "the others have waited in vain");
         assert_eq!(dns.started.swap(0, Relaxed), MESSAGE_QUERIES_AT_ONCE as u32);
         assert_eq!(dns.running.load(Relaxed), 0, "they end with the message");
         look_up_hundreds(&[of_client(), of_client(), of_client()]).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mail::Address;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use crate::DnsLookup;
 use crate::dmarc::{AlignedMethod, CheckedDomain};
@@ -30,6 +31,8 @@ pub(crate) struct SenderVerdicts {
     pub(crate) helo: Option<SpfCheck>,
     pub(crate) mail_from: Option<SpfCheck>,
     pub(crate) iprev: Option<IprevCheck>,
+    /// A limit of ours may have caused a temporary error, the time included.
+    pub(crate) is_limited: bool,
 }
 
 /// The DNS for a sender. What the client chooses freely, its HELO and its reverse name, cannot use up
@@ -59,8 +62,8 @@ impl SenderCheckTask {
     }
 }
 
-/// Checks a sender. What has no result after this time has a temporary error. Also returns whether
-/// that happened.
+/// Checks a sender. What has no result after this time, or that of an SPF check, has a temporary error.
+/// Also returns whether that happened.
 pub(crate) async fn check_sender(
     dns: &SenderDns<'_>,
     identity: &SenderIdentity,
@@ -71,19 +74,20 @@ pub(crate) async fn check_sender(
     let SenderIdentity { client, helo, sender, hostname } = identity;
     let client = SpfClient { address: *client, helo, hostname };
     let mail_from = spf::check_mail_from(dns.mail_from, &client, sender.as_ref());
-    let mail_from = when(checks_spf, tokio::time::timeout(time_max, mail_from));
-    let helo_check = tokio::time::timeout(time_max, spf::check_helo(dns.client, &client));
+    let started_at = Instant::now();
+    let mail_from = when(checks_spf, timeout(time_max, mail_from));
+    let helo_check = timeout(time_max, spf::check_helo(dns.client, &client));
     let helo_check = when(checks_spf && sender.is_some(), helo_check);
-    let name = when(checks_name, tokio::time::timeout(time_max, iprev::check(dns.client, client.address)));
+    let name = when(checks_name, timeout(time_max, iprev::check(dns.client, client.address)));
     let (mail_from, helo_check, name) = tokio::join!(mail_from, helo_check, name);
-    let is_late =
-        matches!(mail_from, Some(Err(_))) || matches!(helo_check, Some(Err(_))) || matches!(name, Some(Err(_)));
+    let is_late = started_at.elapsed() >= time_max.min(spf::TIME_MAX);
     let sender_domain = sender.as_ref().map_or(&**helo, Address::domain);
     let verdicts = SenderVerdicts {
         is_null_sender: sender.is_none(),
         helo: helo_check.map(|check| check.unwrap_or_else(|_| late_spf(helo))),
         mail_from: mail_from.map(|check| check.unwrap_or_else(|_| late_spf(sender_domain))),
         iprev: name.map(|check| check.unwrap_or(LATE_NAME)),
+        is_limited: false,
     };
     (verdicts, is_late)
 }
@@ -97,6 +101,7 @@ impl SenderVerdicts {
             helo: None,
             mail_from: checks_spf.then(|| late_spf(domain)),
             iprev: checks_name.then_some(LATE_NAME),
+            is_limited: true,
         }
     }
 

@@ -140,6 +140,6 @@ async fn explain(evaluation: &mut Evaluation<'_>, source: &ExplanationSource) ->
 /// The local part of a sender that has none (RFC 7208 section 4.3).
 const POSTMASTER: &str = "postmaster";
 /// The time of a check, which RFC 7208 section 4.6.4 wants to be 20 seconds or more.
-const TIME_MAX: Duration = Duration::from_secs(20);
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(20);
 /// The size of an explanation, so that it fits into a reply.
 const EXPLANATION_OCTETS_MAX: usize = 255;

@@ -107,7 +107,7 @@ impl MessageVerdicts {
         let mut add = |method: Method, result: Option<&'static str>, verdict: Option<&'static str>| {
             let Some(result) = result.filter(|_| settings.is_on(method)) else { return };
             let action = match settings.mode(method) {
-                MethodMode::Enforce => settings.actions.action(method, verdict.unwrap_or(result)),
+                MethodMode::Enforce => self.enforced_action(settings, method, verdict.unwrap_or(result)),
                 MethodMode::Off | MethodMode::Observe => VerdictAction::Accept,
             };
             judged.push(Judged { method, result, action });
@@ -132,6 +132,17 @@ impl MessageVerdicts {
         });
         add(Method::Dmarc, dmarc.map(|check| check.result.as_str()), verdict);
         judged
+    }
+
+    /// What follows from a verdict. A forger can reach our limits, so what they leave open of the sender is
+    /// deferred where a failure is refused, whatever follows from other temporary errors.
+    fn enforced_action(&self, settings: &VerificationSettings, method: Method, verdict: &str) -> VerdictAction {
+        let action = settings.actions.action(method, verdict);
+        let is_of_sender = matches!(method, Method::Spf | Method::Iprev);
+        match is_of_sender && self.sender.is_limited && verdict == "temperror" {
+            true => action.max(settings.actions.action(method, "fail").min(VerdictAction::Defer)),
+            false => action,
+        }
     }
 
     /// For later checks: one for each method, and for each domain that has signed the message.

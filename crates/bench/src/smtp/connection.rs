@@ -66,6 +66,7 @@ impl SmtpConnection {
             match connection.next_event(worker, None).await {
                 SmtpClientEvent::Ready => return Ok(connection),
                 SmtpClientEvent::StartTls => connection = connection.secure(target, trust(), worker).await?,
+                SmtpClientEvent::ComputeProof(work) => connection.client.handle_proof(steady_now(), work.compute()),
                 SmtpClientEvent::Closed(closed) => return Err(connection.close_error(&closed)),
                 SmtpClientEvent::Replied { .. } | SmtpClientEvent::Finished(_) => {}
             }
@@ -112,7 +113,7 @@ impl SmtpConnection {
                 SmtpClientEvent::Finished(found) => verdicts = found,
                 SmtpClientEvent::Ready => return (Ok(verdicts), Some(self)),
                 SmtpClientEvent::Closed(closed) => return (self.conclude(verdicts, &closed), None),
-                SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls => {}
+                SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls | SmtpClientEvent::ComputeProof(_) => {}
             }
         }
     }

@@ -5,7 +5,8 @@
 //! | event | next step |
 //! |---|---|
 //! | no connection, lost, silent, not SMTP | next host |
-//! | login refused, or not possible | next host; says nothing about the next hop if senders have logins of their own |
+//! | login not possible | next host; says nothing about the next hop if senders have logins of their own |
+//! | login refused with 5xx | none: the others would count one more guess of the password; otherwise the same |
 //! | out of files, memory or ports here | next host; says nothing about the next hop |
 //! | session refused, 4xx or 5xx | next host |
 //! | optional TLS fails | same host in clear text (RFC 7435 section 3), then next host |
@@ -27,8 +28,9 @@ use tokio::time::Instant;
 
 use super::address_rotation::{AddressChoice, AddressRotation};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector, close_reason, server_name};
+use super::login::{self, LoginSecurity};
 use super::outcome::{local_error_reply, login_failed_reply, lost_reply, tls_failed_reply, unreachable_reply};
-use super::{LoginSecurity, NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
+use super::{NextHop, NextHopFeedback, RemoteDeliveryConfig, RemotePeer};
 
 /// Where servers speak TLS from the first byte (RFC 8314 section 3.3).
 const SUBMISSIONS_PORT: u16 = 465;
@@ -54,13 +56,23 @@ enum HostFailure {
     Refused(Reply),
     /// The TLS handshake failed.
     TlsFailed(Reply),
-    /// It refused the login of one sender.
-    LoginFailed(Reply),
+    /// It refused the login, or gets none.
+    LoginFailed(LoginFailure),
     /// It does not prove what the policy of the destination demands. Other destinations may demand
     /// less of the same host, so this is not held against the next hop.
     Unproved(Reply),
     /// It was not contacted: a resource is missing on this host.
     LocalError(Reply),
+}
+
+/// A login that failed.
+#[derive(Debug)]
+struct LoginFailure {
+    reply: Reply,
+    /// Other senders have logins of their own.
+    is_of_sender: bool,
+    /// The server knows the user and the password to be wrong.
+    is_refused: bool,
 }
 
 /// Opens a session with one of the hosts.
@@ -77,7 +89,12 @@ pub(super) async fn open_session(
             Ok(dialogue) => return Ok(dialogue),
             Err(failure) => failure,
         };
-        so_far = Some(merge_failure(so_far, failure, peer));
+        let is_refused = matches!(&failure, HostFailure::LoginFailed(login) if login.is_refused);
+        let merged = merge_failure(so_far, failure, peer);
+        if is_refused {
+            return Err(merged);
+        }
+        so_far = Some(merged);
     }
     rotation.advance(next_hop, &choice);
     let Some(failure) = so_far else {
@@ -120,10 +137,14 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
             let outcome = if reply.is_permanent() { Outcome::Failed(reply) } else { Outcome::Deferred(reply) };
             ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
         }
-        HostFailure::LocalError(reply) | HostFailure::Unproved(reply) | HostFailure::LoginFailed(reply) => {
+        HostFailure::LocalError(reply)
+        | HostFailure::Unproved(reply)
+        | HostFailure::LoginFailed(LoginFailure { reply, is_of_sender: true, .. }) => {
             ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
         }
-        HostFailure::Unreachable(reply) | HostFailure::TlsFailed(reply) => ConnectFailure {
+        HostFailure::Unreachable(reply)
+        | HostFailure::TlsFailed(reply)
+        | HostFailure::LoginFailed(LoginFailure { reply, is_of_sender: false, .. }) => ConnectFailure {
             outcome: Outcome::Deferred(reply.clone()),
             feedback: NextHopFeedback::Failed(reply),
             peer: None,
@@ -208,13 +229,14 @@ impl HostFailure {
 }
 
 /// The TLS client for what the host must prove.
-fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
+async fn tls_client_for(config: &RemoteDeliveryConfig, peer: &RemotePeer) -> Result<TlsClient, String> {
     match peer.tls() {
         HostTls::Transport | HostTls::Encrypted => {
             config.tls_client.clone().ok_or_else(|| "TLS is not available".to_owned())
         }
         HostTls::Verified(verified) => {
-            TlsClient::verified(&config.trusted_roots, verified.names.clone()).map_err(|error| error.to_string())
+            let verified = TlsClient::verified(&config.trusted_roots, verified.names.clone()).await;
+            verified.map_err(|error| error.to_string())
         }
         HostTls::Dane(policy) => Ok(TlsClient::dane(policy.clone())),
     }
@@ -241,11 +263,16 @@ async fn start_session(
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
                 let tls_client = tls_client_for(config, peer)
+                    .await
                     .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}"))))?;
                 let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
                 dialogue = secured.map_err(|error| {
                     HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
                 })?;
+            }
+            ConnectionEvent::Session(SmtpClientEvent::ComputeProof(work)) => {
+                let proof = slow_detector.watch(login::compute_proof(work)).await;
+                dialogue.handle_proof(proof.map_err(|why| login_failure(why, config, peer))?);
             }
             ConnectionEvent::Session(SmtpClientEvent::Closed(closed)) => {
                 dialogue.close().await;
@@ -266,7 +293,7 @@ async fn secured(
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<OutboundConnection, HostFailure> {
     let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
-    let tls_client = tls_client_for(config, peer).map_err(&failed)?;
+    let tls_client = tls_client_for(config, peer).await.map_err(&failed)?;
     let handshake = outbound.start_tls(&tls_client, server_name(peer), Instant::now() + timeout);
     slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
 }
@@ -293,7 +320,10 @@ fn connect_failure(error: &io::Error, peer: &RemotePeer) -> HostFailure {
 
 fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
     match closed {
-        CloseReason::Refused { stage: SmtpStage::Auth, reply } => login_failure(reply.to_string(), config, peer),
+        CloseReason::Refused { stage: SmtpStage::Auth, reply } => {
+            let is_refused = reply.is_permanent();
+            HostFailure::LoginFailed(LoginFailure { is_refused, ..login_failed(&reply.to_string(), config, peer) })
+        }
         CloseReason::Lacks(lack @ (MissingCapability::LoginTls | MissingCapability::Mechanism { .. })) => {
             login_failure(lack.to_string(), config, peer)
         }
@@ -336,12 +366,14 @@ fn without_errno(error: &io::Error) -> String {
 /// not that of the next hop either; otherwise nothing can be sent there, and one attempt at a time
 /// shows when that changes.
 fn login_failure(why: String, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> HostFailure {
+    HostFailure::LoginFailed(login_failed(&why, config, peer))
+}
+
+fn login_failed(why: &str, config: &RemoteDeliveryConfig, peer: &RemotePeer) -> LoginFailure {
     let user = config.client.credentials.as_ref().map_or("", SmtpCredentials::user);
     let reply = login_failed_reply(format!("{peer}: login as {user:?}: {why}"));
-    match &config.logins {
-        Some(logins) if logins.source.depends_on_sender() => HostFailure::LoginFailed(reply),
-        _ => HostFailure::Unreachable(reply),
-    }
+    let is_of_sender = config.logins.as_ref().is_some_and(|logins| logins.source.depends_on_sender());
+    LoginFailure { reply, is_of_sender, is_refused: false }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use mail::{BodyError, HostTls, TlsProof};
 use net::{OutboundConnection, TlsClient, steady_instant, steady_now};
 use protocol::sasl::Nonce;
+use protocol::sasl::client::ScramProof;
 use protocol::smtp::client::{
     BeginTransactionError, CloseReason, DotStuffing, SmtpClient, SmtpClientConfig, SmtpClientEvent, Transaction,
 };
@@ -160,6 +161,12 @@ impl RemoteConnection {
             slowest,
             transactions,
         }))
+    }
+
+    /// Call after [`SmtpClientEvent::ComputeProof`].
+    pub(super) fn handle_proof(&mut self, proof: ScramProof) {
+        self.client.handle_proof(steady_now(), proof);
+        self.wait_started_at = Instant::now();
     }
 
     pub(super) fn peer(&self) -> &RemotePeer {

@@ -254,7 +254,9 @@ impl<'a, T> TaskRun<'a, T> {
                     let facts = SessionFacts { dsn, has_logins, peer: connection.peer() };
                     return self.end_session(verdicts, slowest, facts, &closed);
                 }
-                ConnectionEvent::Session(SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls) => {}
+                ConnectionEvent::Session(
+                    SmtpClientEvent::Replied { .. } | SmtpClientEvent::StartTls | SmtpClientEvent::ComputeProof(_),
+                ) => {}
                 ConnectionEvent::Damaged(damaged) => return self.fail_damaged(damaged),
             }
         }

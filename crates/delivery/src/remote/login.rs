@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use mail::Address;
+use protocol::sasl::client::{ScramProof, ScramWork};
 use protocol::smtp::client::{SmtpClientConfig, SmtpCredentials};
+use tokio::sync::Semaphore;
 
 use super::{NextHop, RemoteDeliveryConfig};
 
@@ -64,6 +66,18 @@ pub(super) async fn logged_in(
     let config = RemoteDeliveryConfig { client: Arc::new(client), ..(*next_hop.config).clone() };
     Ok(Arc::new(NextHop { config: Arc::new(config), ..(**next_hop).clone() }))
 }
+
+/// Computes a proof of SCRAM on a blocking thread, of which all connections have few. Err: the runtime
+/// is stopping.
+pub(super) async fn compute_proof(work: Box<ScramWork>) -> Result<ScramProof, String> {
+    static THREADS: Semaphore = Semaphore::const_new(PROOF_THREADS_MAX);
+    let _thread = THREADS.acquire().await;
+    let computed = tokio::task::spawn_blocking(move || work.compute()).await;
+    computed.map_err(|_| "this server is stopping".to_owned())
+}
+
+/// The most proofs that are computed at the same time.
+const PROOF_THREADS_MAX: usize = 2;
 
 impl NextHop {
     /// The login of tasks for this next hop.

@@ -9,6 +9,7 @@ use delivery::remote::{
 use mail::Address;
 use net::TlsClient;
 use protocol::sasl::client::LoginMechanism;
+use protocol::sasl::{decode, encode};
 use protocol::smtp::client::{SmtpClientConfig, SmtpCredentials, TlsPolicy};
 
 use super::support::*;
@@ -26,6 +27,7 @@ const EVE: &str = "AUTH PLAIN AGV2ZQBzZWNyZXQ=";
 struct Users {
     depends_on_sender: bool,
     needs_tls: bool,
+    mechanism: LoginMechanism,
 }
 
 impl LoginSource for Users {
@@ -37,7 +39,7 @@ impl LoginSource for Users {
                 Some(user) => {
                     let (user, secret) = if user == "guesser" { ("alice", "guessed") } else { (user, "secret") };
                     let login = SmtpCredentials::new(user, secret).unwrap();
-                    Ok(Some(login.restricted(&[LoginMechanism::Plain], self.needs_tls)))
+                    Ok(Some(login.restricted(&[self.mechanism], self.needs_tls)))
                 }
             }
         })
@@ -48,9 +50,13 @@ impl LoginSource for Users {
     }
 }
 
-fn config(security: LoginSecurity, depends_on_sender: bool) -> RemoteDeliveryConfig {
+fn users(security: LoginSecurity, depends_on_sender: bool) -> Users {
     let needs_tls = security != LoginSecurity::ClearText;
-    let source = Arc::new(Users { depends_on_sender, needs_tls });
+    Users { depends_on_sender, needs_tls, mechanism: LoginMechanism::Plain }
+}
+
+fn config(security: LoginSecurity, depends_on_sender: bool) -> RemoteDeliveryConfig {
+    let source = Arc::new(users(security, depends_on_sender));
     RemoteDeliveryConfig {
         tls_client: Some(TlsClient::unverified()),
         logins: Some(RelayLogins { source, security }),
@@ -215,6 +221,59 @@ fn a_refused_login_defers_and_counts_against_the_next_hop_only_if_all_mail_has_i
             assert!(text.ends_with(": login as \"alice\": 535 5.7.8 wrong"), "{text}");
             assert_eq!(matches!(feedback, NextHopFeedback::Failed(_)), !depends_on_sender);
         });
+    }
+}
+
+/// The proof takes some milliseconds of another thread.
+#[test]
+fn a_login_by_scram_sends_its_proof() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let endpoint = serve(&seen, |mut connection, _| async move {
+            connection.greet("250-mx\r\n250 AUTH SCRAM-SHA-256\r\n").await;
+            let line = connection.read_line().await;
+            let first = decoded(line.strip_prefix("AUTH SCRAM-SHA-256 ").unwrap());
+            let nonce = first.strip_prefix("n,,n=alice,r=").unwrap();
+            let challenge = format!("r={nonce}server,s=c2FsdA==,i=4096");
+            connection.send(&format!("334 {}\r\n", encode(challenge.as_bytes()))).await;
+            let proof = decoded(&connection.read_line().await);
+            assert!(proof.starts_with(&format!("c=biws,r={nonce}server,p=")), "{proof}");
+            connection.send("535 5.7.8 wrong\r\n").await;
+        });
+        let mut config = config(LoginSecurity::ClearText, true);
+        let source =
+            Arc::new(Users { mechanism: LoginMechanism::ScramSha256, ..users(LoginSecurity::ClearText, true) });
+        config.logins = Some(RelayLogins { source, security: LoginSecurity::ClearText });
+        let hop = hop(config, &[endpoint.await]);
+        let (text, _) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+        assert!(text.ends_with("535 5.7.8 wrong"), "{text}");
+    });
+}
+
+fn decoded(base64: &str) -> String {
+    String::from_utf8(decode(base64.trim_end().as_bytes()).unwrap().to_vec()).unwrap()
+}
+
+/// Eight addresses of one relay once counted eight guesses for each message, and locked the account.
+#[test]
+fn a_login_that_is_refused_is_not_tried_at_other_addresses() {
+    for (reply, connections) in [("535 5.7.8 wrong\r\n", 1), ("454 4.7.0 later\r\n", 3)] {
+        for depends_on_sender in [true, false] {
+            run_test(async {
+                let seen = ServerActivity::default();
+                let refuse = move |mut connection: TestConnection, _: usize| async move {
+                    connection.greet(LOGIN).await;
+                    connection.expect_commands(&[ALICE]).await;
+                    connection.send(reply).await;
+                };
+                let endpoints = [serve(&seen, refuse).await, serve(&seen, refuse).await, serve(&seen, refuse).await];
+                let hop = hop(config(LoginSecurity::ClearText, depends_on_sender), &endpoints);
+                let (text, feedback) = send_from("alice@example.org", &mut TestDelivery::new(), &hop).await;
+                assert!(text.starts_with("deferred 454 4.7.0 ") && text.ends_with(reply.trim_end()), "{text}");
+                assert_eq!(seen.connections.get(), connections);
+                assert_eq!(matches!(feedback, NextHopFeedback::Failed(_)), !depends_on_sender);
+            });
+        }
     }
 }
 

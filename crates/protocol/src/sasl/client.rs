@@ -1,9 +1,11 @@
 //! The client side of SASL (RFC 4422): logs in at another server.
 //!
 //! A [`SaslClient`] is one attempt with one mechanism. Challenges of the server, decoded from base64,
-//! come in by [`handle_challenge`](SaslClient::handle_challenge), which returns the response. Success
-//! is only true if [`is_complete`](SaslClient::is_complete) says so: with SCRAM, the server proves
-//! that it knows the password too.
+//! come in by [`handle_challenge`](SaslClient::handle_challenge), which returns the response. With
+//! SCRAM it is not computed here, since that takes long: the caller computes a [`ScramWork`], and passes
+//! the result to [`handle_proof`](SaslClient::handle_proof). Success is only true if
+//! [`is_complete`](SaslClient::is_complete) says so: with SCRAM, the server proves that it knows the
+//! password too.
 //!
 //! | mechanism     | defined by                 | responses                                            |
 //! |---------------|----------------------------|------------------------------------------------------|
@@ -19,7 +21,7 @@ use std::fmt;
 use super::{Nonce, Secret};
 use scram::{ScramClient, ServerProof};
 
-pub use scram::{SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN};
+pub use scram::{SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramProof, ScramWork};
 
 /// How a client can log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,6 +75,15 @@ pub enum SaslViolation {
     Unproved,
 }
 
+/// What follows a challenge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaslStep {
+    /// This response is sent.
+    Respond(Vec<u8>),
+    /// This is computed, and the result passed to [`SaslClient::handle_proof`].
+    Compute(Box<ScramWork>),
+}
+
 /// One attempt to log in.
 pub struct SaslClient(State);
 
@@ -85,6 +96,8 @@ enum State {
         password: Secret,
     },
     Scram(Box<ScramClient>),
+    /// The caller computes the proof.
+    Computing,
     ServerProof(ServerProof),
     /// A challenge describes an error, and must be answered.
     Token,
@@ -123,22 +136,33 @@ impl SaslClient {
         Some((SaslClient(state), initial))
     }
 
-    /// The response to a challenge. LOGIN does not look at it, since servers put anything there.
-    pub fn handle_challenge(&mut self, challenge: &[u8]) -> Result<Vec<u8>, SaslViolation> {
+    /// What follows a challenge. LOGIN does not look at it, since servers put anything there.
+    pub fn handle_challenge(&mut self, challenge: &[u8]) -> Result<SaslStep, SaslViolation> {
         let (state, response) = match std::mem::replace(&mut self.0, State::Done) {
             State::LoginUser { user, password } => (State::LoginPassword { password }, user.as_bytes().to_vec()),
             State::LoginPassword { password } => (State::Done, password.reveal().as_bytes().to_vec()),
             State::Scram(scram) => {
-                let (proof, response) = scram.answer(challenge)?;
-                (State::ServerProof(proof), response)
+                let work = scram.begin_answer(challenge)?;
+                self.0 = State::Computing;
+                return Ok(SaslStep::Compute(Box::new(work)));
             }
             State::ServerProof(proof) if proof.is_proved_by(challenge) => (State::Done, Vec::new()),
             State::ServerProof(_) => return Err(SaslViolation::Unproved),
             State::Token => (State::Done, Vec::new()),
-            State::Done => return Err(SaslViolation::Challenge),
+            State::Computing | State::Done => return Err(SaslViolation::Challenge),
         };
         self.0 = state;
-        Ok(response)
+        Ok(SaslStep::Respond(response))
+    }
+
+    /// The result of [`SaslStep::Compute`]; returns the response. None: nothing was to be computed.
+    pub fn handle_proof(&mut self, proof: ScramProof) -> Option<Vec<u8>> {
+        if !matches!(self.0, State::Computing) {
+            return None;
+        }
+        let ScramProof { response, server } = proof;
+        self.0 = State::ServerProof(server);
+        Some(response)
     }
 
     /// Whether the attempt may succeed now.
@@ -158,7 +182,11 @@ mod tests {
     }
 
     fn answer(client: &mut SaslClient, challenge: &str) -> Result<String, SaslViolation> {
-        client.handle_challenge(challenge.as_bytes()).map(|response| String::from_utf8(response).unwrap())
+        let response = match client.handle_challenge(challenge.as_bytes())? {
+            SaslStep::Respond(response) => response,
+            SaslStep::Compute(work) => client.handle_proof(work.compute()).unwrap(),
+        };
+        Ok(String::from_utf8(response).unwrap())
     }
 
     /// The example of RFC 7677 section 3.
@@ -175,6 +203,20 @@ mod tests {
         assert_eq!(answer(&mut client, "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=").as_deref(), Ok(""));
         assert!(client.is_complete());
         assert_eq!(answer(&mut client, ""), Err(SaslViolation::Challenge));
+    }
+
+    /// The iterations of a relay once held up all other mail of a thread.
+    #[test]
+    fn a_challenge_of_scram_is_not_computed_at_once() {
+        let (mut client, _) = begin(LoginMechanism::ScramSha256);
+        let Ok(SaslStep::Compute(work)) = client.handle_challenge(SERVER_FIRST.as_bytes()) else { panic!() };
+        assert!(!client.is_complete() && !format!("{work:?}").contains("pencil"));
+        let proof = work.compute();
+        assert_eq!(client.handle_proof(proof.clone()).as_deref(), Some(CLIENT_FINAL.as_bytes()));
+        assert_eq!(client.handle_proof(proof), None, "nothing is left to compute");
+        let (mut client, _) = begin(LoginMechanism::ScramSha256);
+        client.handle_challenge(SERVER_FIRST.as_bytes()).unwrap();
+        assert_eq!(client.handle_challenge(b""), Err(SaslViolation::Challenge));
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! | Hello     | 250                   | STARTTLS: StartTls; or AUTH: Auth; or Ready. EHLO refused by 5xx: HELO         |
 //! | StartTls  | 220                   | Handshake; refused and not required: as after Hello                            |
 //! | Handshake | the driver            | all extensions forgotten, EHLO: Hello. Bytes in clear text: Closed             |
-//! | Auth      | 235, or 334 and again | Ready                                                                          |
+//! | Auth      | 235, or 334 and again | Ready. With SCRAM, the driver computes the answer to the first 334             |
 //! | Ready     | the driver            | a transaction: Transaction; QUIT: Quit                                            |
 //! | Transaction  | its replies           | Ready; or, if the server still has the envelope, RSET: Reset                   |
 //! | Reset     | 2xx                   | Ready                                                                          |
@@ -45,8 +45,8 @@ use std::time::Duration;
 use mail::{Reply, Timestamp};
 
 pub use super::MailProtocol;
-use crate::sasl::Nonce;
-use crate::sasl::client::SaslClient;
+use crate::sasl::client::{SaslClient, ScramProof};
+use crate::sasl::{Nonce, encode};
 pub use config::{
     CREDENTIAL_OCTETS_MAX, CommandArgument, InvalidCommandArgument, MalformedCredentials, SmtpClientConfig,
     SmtpCredentials, TOKEN_OCTETS_MAX, Timeouts, TlsPolicy, WORD_OCTETS_MAX,
@@ -155,6 +155,16 @@ impl SmtpClient {
             self.secured = true;
             self.extensions = Extensions::default();
             self.say_hello(HelloKind::Extended);
+        }
+    }
+
+    /// The proof requested by [`SmtpClientEvent::ComputeProof`].
+    pub fn handle_proof(&mut self, now: Timestamp, proof: ScramProof) {
+        if let State::Auth(login) = &mut self.state
+            && let Some(response) = login.handle_proof(proof)
+        {
+            self.last_activity_at = now;
+            self.outbox.send(format!("{}\r\n", encode(&response)).into_bytes());
         }
     }
 

@@ -105,6 +105,36 @@ async fn of_several_records_the_usable_ones_count_and_without_any_tls_is_require
     }
 }
 
+/// A domain with a hundred hosts once took as many queries at the same time from all others.
+#[tokio::test]
+async fn few_tlsa_records_of_a_domain_are_looked_up_at_the_same_time() {
+    let mut lines = "d.example ! SIGNED\n".to_owned();
+    for number in 0..60 {
+        let host = format!("mx{number}.d.example");
+        writeln!(lines, "d.example 300 MX 10 {host}\n{host} ! SIGNED\n{host} 300 A 192.0.2.1").unwrap();
+        writeln!(lines, "_25._tcp.{host} ! SIGNED\n_25._tcp.{host} ! HOLD").unwrap();
+    }
+    let zone = TestNameServer::serve(&lines).await;
+    let (servers, timeout) = (vec![zone.address], Duration::from_secs(20));
+    let query = QueryConfig { servers, timeout, attempts: 1, validating: true, ..QueryConfig::default() };
+    let options = TlsOptions { demand: TlsDemand::Dane, names: Vec::new(), mta_sts: false };
+    let config = Config {
+        resolver: ResolverConfig { query, ..ResolverConfig::default() },
+        tls_options: [("smtp".into(), options)].into(),
+        ..Config::new("mx.we.example")
+    };
+    let router = Router::new(config).unwrap();
+    let held = async {
+        zone.wait_until_held(32).await;
+        // More would have been sent with these.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        zone.release_held();
+    };
+    let (route, ()) = tokio::join!(router.route("d.example"), held);
+    assert!(matches!(route.answer, RouteAnswer::Hosts(_)), "{:?}", route.answer);
+    assert_eq!(zone.held_max(), 32);
+}
+
 #[tokio::test]
 async fn a_host_whose_tlsa_lookup_fails_is_left_out_and_without_another_one_mail_waits() {
     let dane = Case::demanding(TlsDemand::Dane);

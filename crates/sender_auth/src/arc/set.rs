@@ -32,16 +32,19 @@ struct FoundSet {
     seal: Option<usize>,
 }
 
-/// The sets of a message, the oldest first; empty if there are none.
+/// The sets of a message, the oldest first; empty if there are none. `now` is in seconds since 1970.
 ///
 /// # Errors
 ///
 /// They are no valid chain; the reason.
-pub(crate) fn find_chain(header: &MessageHeader) -> Result<Vec<ArcSet>, &'static str> {
+pub(crate) fn find_chain(header: &MessageHeader, now: u64) -> Result<Vec<ArcSet>, &'static str> {
     let found = find_sets(header)?;
-    let last = found.len();
-    let read = |(number, set): (usize, &FoundSet)| read_set(header, set, number + 1, number + 1 == last);
-    found.iter().enumerate().map(read).collect()
+    let read = |(number, set): (usize, &FoundSet)| read_set(header, set, number + 1);
+    let mut sets: Vec<ArcSet> = found.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    if let Some(newest) = sets.last_mut() {
+        newest.signature = Some(read_signature(header.field(newest.signature_field).value, now)?);
+    }
+    Ok(sets)
 }
 
 fn find_sets(header: &MessageHeader) -> Result<Vec<FoundSet>, &'static str> {
@@ -74,7 +77,8 @@ fn instance(value: &[u8]) -> Option<usize> {
     value.split(|octet| *octet == b';').find_map(named)
 }
 
-fn read_set(header: &MessageHeader, set: &FoundSet, instance: usize, is_newest: bool) -> Result<ArcSet, &'static str> {
+/// A set without the signature over the message.
+fn read_set(header: &MessageHeader, set: &FoundSet, instance: usize) -> Result<ArcSet, &'static str> {
     let FoundSet { results: Some(results_field), signature: Some(signature_field), seal: Some(seal_field) } = *set
     else {
         return Err("a set is not complete");
@@ -91,13 +95,13 @@ fn read_set(header: &MessageHeader, set: &FoundSet, instance: usize, is_newest: 
         return Err("a seal with h=");
     }
     let seal = SealSignature::read(&tags).map_err(|rejection| rejection.reason)?;
-    let signature = is_newest.then(|| read_signature(header.field(signature_field).value)).transpose()?;
-    Ok(ArcSet { results_field, signature_field, seal_field, signature, seal })
+    Ok(ArcSet { results_field, signature_field, seal_field, signature: None, seal })
 }
 
-/// RFC 8617 section 4.1.2: seals are not signed.
-fn read_signature(value: &[u8]) -> Result<MessageSignature, &'static str> {
+/// RFC 8617 section 4.1.2: seals are not signed, and the rest is as in DKIM, times included.
+fn read_signature(value: &[u8], now: u64) -> Result<MessageSignature, &'static str> {
     let (_, signature) = MessageSignature::parse(value, SignatureKind::ArcMessage);
+    let signature = signature.and_then(|signature| signature.check_times(now).map(|()| signature));
     let signature = signature.map_err(|rejection| rejection.reason)?;
     match signature.fields.iter().any(|field| field.as_bytes() == SEAL) {
         true => Err("a signature over seals"),
@@ -133,6 +137,8 @@ fn push_line(header: &MessageHeader, field: usize, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
+    const NOW: u64 = 1_700_000_000;
+
     fn set(instance: usize, status: &str) -> String {
         format!(
             "ARC-Seal: i={instance}; a=rsa-sha256; cv={status}; d=list.example; s=s; b=eA==\r\n\
@@ -143,7 +149,7 @@ mod tests {
     }
 
     fn chain(header: &str) -> Result<usize, &'static str> {
-        find_chain(&MessageHeader::parse(header.as_bytes().to_vec())).map(|sets| sets.len())
+        find_chain(&MessageHeader::parse(header.as_bytes().to_vec()), NOW).map(|sets| sets.len())
     }
 
     #[test]
@@ -164,11 +170,15 @@ mod tests {
             (first.replace("cv=none", "cv=none; h=from"), "a seal with h="),
             (first.replace("from:to", "from:arc-seal"), "a signature over seals"),
             (first.replace("from:to", "to"), "From is not signed"),
+            (first.replace("h=from:to", "h=from:to; x=1600000000"), "expired"),
+            (first.replace("h=from:to", "h=from:to; t=1800000000"), "signed in the future"),
             (first.replace("b=eA==", "c=d"), "a required tag is missing"),
             (first.replace("ARC-Seal: i=1;", "ARC-Seal: i=1; i=1;"), "a seal cannot be read"),
         ] {
             assert_eq!(chain(&header), Err(reason), "{header}");
         }
+        let outdated = first.replace("h=from:to", "h=from:to; x=1600000000");
+        assert_eq!(chain(&format!("{second}{outdated}")), Ok(2), "only the newest one counts");
         let long: String =
             (1..=SETS_MAX).map(|instance| set(instance, if instance == 1 { "none" } else { "pass" })).collect();
         assert_eq!(chain(&long), Ok(SETS_MAX));

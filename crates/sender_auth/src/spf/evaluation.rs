@@ -6,6 +6,7 @@
 //! | of these, terms without data  | [`VOID_TERMS_MAX`]                          | permerror                   |
 //! | mail hosts of one `mx`        | [`MX_HOSTS_MAX`]                            | permerror                   |
 //! | names of the client           | ten                                         | the others do not count     |
+//! | time for them                 | [`NAMES_TIME_MAX`]                          | they do not count           |
 //!
 //! So a check makes at most 123 queries: the record, ten times an `mx` with ten hosts, and an explanation
 //! with the names of the client. A term is void if all that it asks the DNS for does
@@ -14,8 +15,11 @@
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::time::Duration;
 
 use dns::{DnsAnswer, QueryType};
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
 
 use super::SpfResult;
 use super::macros::{MacroString, MacroValues};
@@ -273,19 +277,20 @@ impl<'a> Evaluation<'a> {
 impl ClientNames {
     const UNKNOWN: ClientNames = ClientNames { confirmed: Vec::new(), is_unnamed: false };
 
-    /// Errors of the DNS only hide names (section 5.5).
+    /// Errors of the DNS only hide names (section 5.5), and so does a late answer: the client chooses its
+    /// name servers, which must not use up the time for the domain that it claims.
     async fn look_up(dns: &dyn DnsLookup, client: IpAddr) -> ClientNames {
-        let names = match reverse_names(dns, client).await {
-            ReverseNames::Named(names) => names,
-            ReverseNames::Unnamed => return ClientNames { is_unnamed: true, ..ClientNames::UNKNOWN },
-            ReverseNames::Unanswered => return ClientNames::UNKNOWN,
+        let deadline = Instant::now() + NAMES_TIME_MAX;
+        let names = match timeout_at(deadline, reverse_names(dns, client)).await {
+            Ok(ReverseNames::Named(names)) => names,
+            Ok(ReverseNames::Unnamed) => return ClientNames { is_unnamed: true, ..ClientNames::UNKNOWN },
+            Ok(ReverseNames::Unanswered) | Err(_) => return ClientNames::UNKNOWN,
         };
-        let mut confirmed = Vec::new();
-        for name in names {
-            if has_address(dns, &name, client).await == Some(true) {
-                confirmed.push(name);
-            }
-        }
+        let confirm = |name: Box<str>| async move {
+            let has_address = timeout_at(deadline, has_address(dns, &name, client)).await;
+            matches!(has_address, Ok(Some(true))).then_some(name)
+        };
+        let confirmed = join_all(names.into_iter().map(confirm)).await.into_iter().flatten().collect();
         ClientNames { confirmed, is_unnamed: false }
     }
 }
@@ -301,6 +306,8 @@ fn is_within(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|below| below.is_empty() || below.ends_with('.'))
 }
 
+/// The time for the names of the client: a quarter of that for all.
+const NAMES_TIME_MAX: Duration = Duration::from_secs(5);
 /// RFC 7208 section 4.6.4.
 const LOOKUP_TERMS_MAX: usize = 10;
 /// RFC 7208 section 4.6.4.

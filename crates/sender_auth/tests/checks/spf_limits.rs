@@ -47,6 +47,31 @@ async fn a_check_ends_after_twenty_seconds_with_a_temporary_error() {
     }
 }
 
+/// A client with slow name servers of its own could turn the failure of any domain with `ptr` into a
+/// temporary error.
+#[tokio::test(start_paused = true)]
+async fn the_names_of_a_client_cannot_use_up_the_time_of_a_check() {
+    let names = (0..10).flat_map(|number| {
+        [format!("1.2.0.192.in-addr.arpa PTR slow{number}.example"), format!("slow{number}.example ! HANG")]
+    });
+    let lines = names.chain([
+        "d.example TXT v=spf1 ptr ptr:e.example exists:%{p}.f.example -all".to_owned(),
+        "3.2.0.192.in-addr.arpa ! HANG".to_owned(),
+        "4.2.0.192.in-addr.arpa PTR slow1.example".to_owned(),
+        "4.2.0.192.in-addr.arpa PTR mail.d.example".to_owned(),
+        "mail.d.example A 192.0.2.4".to_owned(),
+    ]);
+    let lines: Vec<String> = lines.collect();
+    let zone = Zone::parse(lines.iter().map(String::as_str));
+    for (client, expected) in
+        [("192.0.2.1", SpfResult::Fail), ("192.0.2.3", SpfResult::Fail), ("192.0.2.4", SpfResult::Pass)]
+    {
+        let start = Instant::now();
+        assert_eq!(check(&zone, client, "bob@d.example").await.result, expected, "{client}");
+        assert_eq!(start.elapsed().as_secs(), 5, "{client}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failure_stays_one_if_its_explanation_never_comes() {
     let zone = Zone::parse(["d.example TXT v=spf1 exp=slow.example -all", "slow.example ! HANG"]);

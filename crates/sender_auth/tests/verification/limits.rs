@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use filter::{CheckFactory, Edit, Origin, SessionInfo, Stage, Submitter};
 use mail::Address;
-use sender_auth::{Method, MethodMode, VerificationSettings};
+use sender_auth::{Method, MethodMode, VerdictAction, VerificationSettings};
 
 use crate::dkim::{KEY, SIGNED};
 use crate::dns_map::DnsMap;
@@ -61,6 +61,26 @@ async fn a_client_beyond_its_limit_is_deferred_where_dmarc_is_enforced() {
     let checked = check(&sender_auth(dns().uncached(), settings), forged.as_bytes()).await;
     assert_eq!(checked.result("dmarc"), "temperror");
     assert!(checked.reply().is_some_and(|reply| reply.starts_with("451 4.7.26 ")), "{:?}", checked.reply());
+}
+
+/// A client that had used up its queries could send in the name of any domain.
+#[tokio::test]
+async fn a_client_beyond_its_limit_is_deferred_where_spf_is_enforced() {
+    let dns = || DnsMap::default().txt("a.example", "v=spf1 -all");
+    let settings = VerificationSettings { queries_max: 0, ..enforcing(Method::Spf) };
+    let checked = check(&sender_auth(dns().uncached(), settings.clone()), SIGNED).await;
+    assert_eq!(checked.result("spf"), "temperror");
+    assert!(checked.reply().is_some_and(|reply| reply.starts_with("451 4.7.24 ")), "{:?}", checked.reply());
+    let mut settings = VerificationSettings { queries_max: 125, ..settings };
+    assert!(check(&sender_auth(dns(), settings.clone()), SIGNED).await.reply().unwrap().starts_with("550 5.7.23 "));
+    // Name servers of the domain that do not answer are its own matter.
+    let silent = check(&sender_auth(DnsMap::default().silent("a.example"), settings.clone()), SIGNED).await;
+    assert_eq!((silent.result("spf"), silent.reply()), ("temperror", None));
+    // What is only tagged if it fails is not deferred.
+    settings.queries_max = 0;
+    settings.actions.set(Method::Spf, "fail", VerdictAction::Tag);
+    let checked = check(&sender_auth(dns().uncached(), settings), SIGNED).await;
+    assert_eq!((checked.result("spf"), checked.reply()), ("temperror", None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,8 +14,7 @@ use crate::sasl::{Nonce, Secret};
 /// Iterations that a server must demand (RFC 7677 section 4). With fewer, an attacker who pretends to be
 /// the server could test passwords against the proof too quickly.
 pub const SCRAM_ITERATIONS_MIN: u32 = 4096;
-/// Iterations that a server may demand. A hundred thousand take some 50 milliseconds, in which the thread
-/// does nothing else.
+/// Iterations that a server may demand. A hundred thousand take some 50 milliseconds of a processor.
 pub const SCRAM_ITERATIONS_MAX: u32 = 100_000;
 
 /// No channel binding, and no other identity.
@@ -39,23 +38,53 @@ impl ScramClient {
         [HEADER, &self.first].concat().into_bytes()
     }
 
-    /// `client-final-message`, and what the server must prove.
-    pub(super) fn answer(self, challenge: &[u8]) -> Result<(ServerProof, Vec<u8>), SaslViolation> {
+    /// What `client-final-message` takes to compute.
+    pub(super) fn begin_answer(self, challenge: &[u8]) -> Result<ScramWork, SaslViolation> {
         let server_first = str::from_utf8(challenge).map_err(|_| SaslViolation::Challenge)?;
         let ServerFirst { nonce, salt, iterations } = ServerFirst::parse(server_first, &self.nonce)?;
         let without_proof = format!("c={},r={nonce}", STANDARD.encode(HEADER));
-        let messages = [self.first.as_bytes(), b",", server_first.as_bytes(), b",", without_proof.as_bytes()];
-        let salted = salted_password(&self.password, &salt, iterations);
+        let messages = format!("{},{server_first},{without_proof}", self.first);
+        Ok(ScramWork { password: self.password, salt, iterations, messages, without_proof })
+    }
+}
+
+/// The computation of a proof: up to [`SCRAM_ITERATIONS_MAX`] iterations, so not for a thread on which
+/// others wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScramWork {
+    password: Secret,
+    salt: Vec<u8>,
+    iterations: u32,
+    /// `AuthMessage` of RFC 5802 section 3.
+    messages: String,
+    /// `client-final-message-without-proof`.
+    without_proof: String,
+}
+
+/// The result of a [`ScramWork`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScramProof {
+    /// `client-final-message`.
+    pub(super) response: Vec<u8>,
+    pub(super) server: ServerProof,
+}
+
+impl ScramWork {
+    /// Computes the proof (RFC 5802 section 3).
+    pub fn compute(self) -> ScramProof {
+        let messages = [self.messages.as_bytes()];
+        let salted = salted_password(&self.password, &self.salt, self.iterations);
         let client_key = hmac(&salted, &[b"Client Key"]);
         let mut proof = hmac(&Sha256::digest(client_key), &messages);
         proof.iter_mut().zip(client_key).for_each(|(octet, key)| *octet ^= key);
         let server_key = hmac(&salted, &[b"Server Key"]);
-        let message = format!("{without_proof},p={}", STANDARD.encode(proof));
-        Ok((ServerProof(hmac(&server_key, &messages)), message.into_bytes()))
+        let response = format!("{},p={}", self.without_proof, STANDARD.encode(proof)).into_bytes();
+        ScramProof { response, server: ServerProof(hmac(&server_key, &messages)) }
     }
 }
 
 /// What the server must prove.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServerProof([u8; 32]);
 
 impl ServerProof {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use mail::Reply;
 
-use crate::sasl::client::SaslViolation;
+use crate::sasl::client::{SaslViolation, ScramWork};
 
 /// What happened, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum SmtpClientEvent {
     /// Perform the TLS handshake, then call `handle_tls_established`; if it fails, close the
     /// connection.
     StartTls,
+    /// Compute this on a thread on which nothing else waits, then call `handle_proof`.
+    ComputeProof(Box<ScramWork>),
     /// A transaction may begin.
     Ready,
     /// The transaction is over; the results are in the order of its recipients.

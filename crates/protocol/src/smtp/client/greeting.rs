@@ -7,7 +7,7 @@ use mail::Reply;
 use super::{
     CloseReason, Extensions, MissingCapability, SmtpClient, SmtpClientEvent, SmtpStage, SmtpViolation, State, TlsPolicy,
 };
-use crate::sasl::client::{LoginMechanism, SaslClient, SaslViolation};
+use crate::sasl::client::{LoginMechanism, SaslClient, SaslStep, SaslViolation};
 use crate::sasl::{decode, encode};
 use crate::smtp::MailProtocol;
 
@@ -107,7 +107,13 @@ impl SmtpClient {
         match reply.code {
             // What is not base64 is no challenge, which does not matter to LOGIN.
             334 => match login.handle_challenge(&decode(reply.text.as_bytes()).unwrap_or_default()) {
-                Ok(response) => self.send_command(State::Auth(login), &format!("{}\r\n", encode(&response))),
+                Ok(SaslStep::Respond(response)) => {
+                    self.send_command(State::Auth(login), &format!("{}\r\n", encode(&response)));
+                }
+                Ok(SaslStep::Compute(work)) => {
+                    self.state = State::Auth(login);
+                    self.events.push_back(SmtpClientEvent::ComputeProof(work));
+                }
                 Err(violation) => self.close_for_violation(SmtpViolation::Login(violation)),
             },
             235 if login.is_complete() => self.ready(),

@@ -65,6 +65,7 @@ fn settle(client: &mut SmtpClient, outcome: &mut PlayedSession, mode: TestMode, 
     while let Some(event) = client.poll_event() {
         match &event {
             SmtpClientEvent::StartTls => client.handle_tls_established(NOW),
+            SmtpClientEvent::ComputeProof(work) => client.handle_proof(NOW, work.clone().compute()),
             SmtpClientEvent::Finished(verdicts) => {
                 let needs_all = |verdict: &RecipientOutcome| {
                     matches!(verdict, RecipientOutcome::Accepted(_) | RecipientOutcome::InDoubt)
