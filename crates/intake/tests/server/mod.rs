@@ -297,6 +297,7 @@ fn context(
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
         routed_domains: Arc::new(|domain| domain == "backup"),
+        rewritten_senders: None,
         quota_check: None,
         hostname: "mx.example.org".into(),
     }
