@@ -31,11 +31,11 @@ use queue::{NextHopLimits, QueueNumber};
 use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
+use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
 use mailbox::{MailboxPathResolver, MailboxPathTable};
-use sender_auth::srs::SrsRewriter;
 use server_log::Log;
 
 pub use self::sender_auth::sender_auth;
