@@ -104,6 +104,7 @@ fn envelope() -> Envelope {
         original: None,
         notify: DsnNotify::UNSET,
         orcpt: None,
+        is_forwarded: false,
     };
     Envelope {
         sender: None,

@@ -20,8 +20,10 @@ mod queues;
 mod read;
 mod retrieval_settings;
 mod secret;
+mod secret_file;
 mod section;
 mod signing;
+mod srs;
 mod table;
 mod tls;
 mod transport;
@@ -50,6 +52,7 @@ pub use route::DomainPattern;
 pub use route::{FixedHop, RouteRule as Route};
 pub use secret::without_secrets;
 pub use signing::{SigningKeySettings, SigningSettings, check_signing_keys};
+pub use srs::{SrsSecretFile, SrsSettings, check_srs_secrets};
 pub use table::{LdapReplicaConfig, LdapTableConfig, PostgresTableConfig, SqliteTableConfig, TableConfig, TableKind};
 pub use tls::{CertificateSettings, ServerTlsSettings, TlsVersion};
 pub use transport::{
@@ -132,12 +135,22 @@ pub struct Config {
     pub bounce: BounceConfig,
     /// DKIM signatures.
     pub signing: SigningSettings,
+    /// Senders of forwarded mail; None: they stay.
+    pub srs: Option<SrsSettings>,
     /// The spool.
     pub spool: SpoolSettings,
     /// The log.
     pub log: LogSettings,
     /// The control socket.
     pub admin: AdminSettings,
+}
+
+/// Reads the signing keys and the secrets of SRS. Returns errors for files that cannot be used,
+/// otherwise warnings about those that others can read. Each warning starts with its place in the text.
+pub fn check_secret_files(loaded: &LoadedConfig) -> Result<Vec<String>, ConfigErrors> {
+    let mut doubts = check_signing_keys(loaded)?;
+    doubts.extend(check_srs_secrets(loaded)?);
+    Ok(doubts)
 }
 
 impl Config {

@@ -2,15 +2,14 @@
 //! read with the text, but by [`check_signing_keys`].
 
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sender_auth::signing::{PrivateKey, SignedSubmitters, SigningThreadsConfig};
 
 use super::LoadedConfig;
-use super::error::{ConfigError, ConfigErrors, line_number_at};
-use super::secret::likely_secret_spans;
+use super::error::ConfigErrors;
+use super::secret_file::{CheckedFile, check_files};
 
 /// Settings of signing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,28 +77,10 @@ impl Eq for SigningKeySettings {}
 /// Reads all keys that `[[signing.key]]` names. Returns errors for those that cannot be used, otherwise
 /// warnings about files that others can read. Each warning starts with its place in the text.
 pub fn check_signing_keys(loaded: &LoadedConfig) -> Result<Vec<String>, ConfigErrors> {
-    let (mut errors, mut doubts) = (Vec::new(), Vec::new());
-    for key in &loaded.config.signing.keys {
-        match PrivateKey::load(&key.file) {
-            Err(error) => {
-                let label = format!("{}: {error}", key.file.display());
-                errors.push(ConfigError::new(key.file_span.clone(), "`signing.key.file` cannot be used", label));
-            }
-            Ok(_) if is_readable_by_all(key) => {
-                let line = line_number_at(&loaded.text, key.file_span.start);
-                let (source, file) = (&loaded.source, key.file.display());
-                doubts.push(format!("{source}:{line}: all local users can read {file}, which contains a private key"));
-            }
-            Ok(_) => {}
-        }
-    }
-    if errors.is_empty() {
-        Ok(doubts)
-    } else {
-        Err(ConfigErrors::new(&loaded.source.to_string(), &loaded.text, errors, &likely_secret_spans(&loaded.text)))
-    }
-}
-
-fn is_readable_by_all(key: &SigningKeySettings) -> bool {
-    std::fs::metadata(&key.file).is_ok_and(|about| about.mode() & 0o004 != 0)
+    let file = |key: &SigningKeySettings| CheckedFile {
+        path: key.file.clone(),
+        span: key.file_span.clone(),
+        fault: PrivateKey::load(&key.file).err().map(|error| error.to_string()),
+    };
+    check_files(loaded, "signing.key.file", "a private key", loaded.config.signing.keys.iter().map(file))
 }

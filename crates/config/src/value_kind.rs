@@ -176,6 +176,15 @@ pub(super) const SERVER_NAME: ValueKind<ServerName> = ValueKind {
     },
 };
 
+/// A domain in lower case and A-labels.
+pub(super) const DOMAIN: ValueKind<Box<str>> = ValueKind {
+    expected: "a domain such as \"example.org\"",
+    parse: |v| match (SERVER_NAME.parse)(v)? {
+        ServerName::Host(name) if !name.starts_with("*.") => Some(name),
+        ServerName::Host(_) | ServerName::Address => None,
+    },
+};
+
 /// The address of a listener; None for a unix socket.
 pub(super) const ENDPOINT: ValueKind<Option<SocketAddr>> = ValueKind {
     expected: "an address with a port, such as \"0.0.0.0:25\" or \"[::1]:2525\"",

@@ -16,6 +16,7 @@ use intake::ResourceRefusal;
 use lookup::directory::AddressResolution;
 use mail::{Address, LogLevel, QueueId, Timestamp};
 use queue::{DestinationId, OperatorAction};
+use sender_auth::srs::SrsCounters;
 use serde_json::{Value, json};
 use spool::SpooledMessage;
 
@@ -391,6 +392,7 @@ impl ControlHandler {
                 .map(|(rule, count)| (rule.into(), count))
                 .collect(),
             signatures: self.parts.signatures.as_deref().map(SignatureCounts::read),
+            srs: self.parts.srs.as_deref().map(SrsCounters::by_result),
             lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),
             sender_auth: self.parts.sender_auth.clone(),
             handshakes: self.parts.intake.tls_handshakes.counts(),

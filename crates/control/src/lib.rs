@@ -60,6 +60,7 @@ use mail::ServerLog;
 use retrieval::RetrievalMonitor;
 use sender_auth::VerdictCounters;
 use sender_auth::signing::SigningCounters;
+use sender_auth::srs::SrsCounters;
 
 pub use adaptive::{AdaptiveValue, Bounds};
 pub use explain::{AddressExplainer, Deliverability};
@@ -114,6 +115,8 @@ pub struct ControlParts {
     pub chosen: Vec<AdaptiveValue>,
     /// The DKIM signatures that were made; None: there are no keys.
     pub signatures: Option<Arc<SigningCounters>>,
+    /// The senders of forwarded mail; None: they are not rewritten.
+    pub srs: Option<Arc<SrsCounters>>,
 }
 
 impl ControlHandler {

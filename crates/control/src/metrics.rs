@@ -117,6 +117,8 @@ pub(crate) struct MetricsSnapshot {
     pub access: Vec<(Box<str>, u64)>,
     /// DKIM signatures, if there are keys.
     pub signatures: Option<SignatureCounts>,
+    /// Senders of forwarded mail by result, if they are rewritten.
+    pub srs: Option<[(&'static str, u64); 5]>,
     /// DNS list queries without an answer.
     pub lists_unanswered: u64,
     /// What was found about the senders of mail.
@@ -161,6 +163,11 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     }
     snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
     snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
+    if let Some(results) = &snapshot.srs {
+        let help = "Senders of forwarded mail that were rewritten (SRS), and addresses that were taken back to them";
+        out.family("mailrace_srs_total", help, "counter");
+        results.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    }
     out.family("mailrace_tls_handshakes_total", "TLS handshakes by version, or failed", "counter");
     snapshot.handshakes.iter().for_each(|(result, count)| out.sample(&[("result", result)], count));
     snapshot.logins.iter().for_each(|logins| write_logins(logins, &mut out));
@@ -279,6 +286,7 @@ mod tests {
     use dispatch::OutcomeCounters;
     use load::policy::{ActiveLimits, Gauge, LoadLimits, LoadSample};
     use mail::{Histogram, Timestamp};
+    use sender_auth::srs::SrsCounters;
 
     use super::*;
     use crate::sample;
@@ -338,6 +346,7 @@ mod tests {
             refusals: vec![("load", 2), ("disk", 0)],
             access: vec![("listed".into(), 3), ("rule 2".into(), 0)],
             lists_unanswered: 1,
+            srs: Some(SrsCounters::default().by_result()),
             signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),
             sender_auth: Some(Arc::default()),
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],

@@ -132,6 +132,7 @@ fn envelope(sender: Option<&str>, to: &[&str], accepted_at: Timestamp) -> Envelo
         original: None,
         notify: DsnNotify::default(),
         orcpt: None,
+        is_forwarded: false,
     };
     Envelope {
         sender: sender.map(|sender| sender.parse().unwrap()),

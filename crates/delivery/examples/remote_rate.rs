@@ -74,6 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         body: bodies[(ticket % MESSAGES_STORED) as usize].clone(),
         next_hop: hop.clone(),
         verp: false,
+        forwarded_sender: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (begun, cpu_before) = (Instant::now(), cpu_time()?);
@@ -127,8 +128,13 @@ fn bodies(octets: u64) -> io::Result<Vec<Body>> {
 }
 
 fn envelope() -> Result<Envelope, Box<dyn Error>> {
-    let recipient =
-        Recipient { address: "bob@example.net".parse()?, original: None, notify: DsnNotify::UNSET, orcpt: None };
+    let recipient = Recipient {
+        address: "bob@example.net".parse()?,
+        original: None,
+        notify: DsnNotify::UNSET,
+        orcpt: None,
+        is_forwarded: false,
+    };
     Ok(Envelope {
         sender: Some("alice@example.org".parse()?),
         recipients: vec![recipient],

@@ -35,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Body, Envelope, HostTls, QueueId, Reply, TlsProof};
+use mail::{Address, Body, Envelope, HostTls, QueueId, Reply, TlsProof};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
@@ -186,6 +186,8 @@ pub struct RemoteTask<T> {
     pub next_hop: Arc<NextHop>,
     /// Use a VERP sender address ([`crate::verp`]); the task then has only one recipient.
     pub verp: bool,
+    /// The sender for recipients with [`mail::Recipient::is_forwarded`]. None: that of the envelope.
+    pub forwarded_sender: Option<Address>,
 }
 
 /// What [`RemoteDelivery`] reports, in the order in which it happens.

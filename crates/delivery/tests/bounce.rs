@@ -21,7 +21,7 @@ fn address(text: &str) -> Address {
 }
 
 fn recipient(text: &str) -> Recipient {
-    Recipient { address: address(text), original: None, notify: DsnNotify::UNSET, orcpt: None }
+    Recipient { address: address(text), original: None, notify: DsnNotify::UNSET, orcpt: None, is_forwarded: false }
 }
 
 fn envelope(recipients: Vec<Recipient>) -> Envelope {

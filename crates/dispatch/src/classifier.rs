@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lookup::{LookupAnswer, Table};
-use mail::{Address, Timestamp};
+use mail::{Address, SenderRewriter, Timestamp};
 use queue::{AdmittedMessage, DestinationId, PendingRecipient, QueueNumber};
 use spool::{LiveMessage, RecipientState};
 
@@ -59,6 +59,8 @@ pub struct ClassifierRules {
     /// Senders whose messages go out one recipient at a time, with the recipient in the return path
     /// (VERP).
     pub verp_senders: HashSet<Box<str>>,
+    /// Rewrites the senders of forwarded mail; None: they stay.
+    pub sender_rewriter: Option<Arc<dyn SenderRewriter>>,
 }
 
 impl ClassifierRules {
@@ -77,6 +79,7 @@ impl ClassifierRules {
             has_domain_tables: false,
             shared_domains: Vec::new(),
             verp_senders: HashSet::new(),
+            sender_rewriter: None,
         }
     }
 

@@ -335,6 +335,7 @@ mod tests {
             original: None,
             notify: DsnNotify::UNSET,
             orcpt: None,
+            is_forwarded: false,
         };
         let envelope = Envelope {
             sender: None,

@@ -348,9 +348,15 @@ impl DsnSender {
         progress: &mut NoticeProgress,
         unavailable: &mut Option<String>,
     ) -> Result<Vec<Recipient>, SenderUnresolved> {
-        let recipient = |address, original| Recipient { address, original, notify: DsnNotify::NEVER, orcpt: None };
+        let recipient = |address, original| Recipient {
+            address,
+            original,
+            notify: DsnNotify::NEVER,
+            orcpt: None,
+            is_forwarded: false,
+        };
         match self.runtime.block_on(self.parts.directory.resolve(sender)) {
-            AddressResolution::Local(finals) => {
+            AddressResolution::Local(finals) | AddressResolution::Returned(finals) => {
                 Ok(finals.into_iter().map(|found| recipient(found.address, found.original)).collect())
             }
             AddressResolution::Remote(address) => Ok(vec![recipient(address, None)]),
@@ -362,7 +368,10 @@ impl DsnSender {
                 *unavailable = Some(why);
                 Ok(Vec::new())
             }
-            AddressResolution::Unknown | AddressResolution::TooDeep | AddressResolution::TooMany => Ok(Vec::new()),
+            AddressResolution::Unknown
+            | AddressResolution::NotReturned(_)
+            | AddressResolution::TooDeep
+            | AddressResolution::TooMany => Ok(Vec::new()),
         }
     }
 }
@@ -411,6 +420,7 @@ mod tests {
                 original: None,
                 notify: DsnNotify::UNSET,
                 orcpt: None,
+                is_forwarded: false,
             };
             let envelope = Envelope {
                 sender: Some("alice@example.org".parse().expect("an address")),

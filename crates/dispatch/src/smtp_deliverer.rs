@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use delivery::remote::{self, NextHop, RemoteDelivery, RemoteEvent, RemoteTask};
+use mail::{Address, Envelope};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
@@ -28,7 +29,7 @@ const QUIT_TIME_MAX: Duration = Duration::from_secs(2);
 pub(super) struct SmtpJob {
     pub(super) attempt: Attempt,
     pub(super) hop: Arc<NextHop>,
-    /// Names the senders whose messages use VERP.
+    /// Says which senders change: those of VERP, and of forwarded mail.
     pub(super) rules: Arc<ClassifierRules>,
 }
 
@@ -130,8 +131,16 @@ fn task(job: SmtpJob, message: Arc<CachedMessage>) -> RemoteTask<SmtpJobContext>
         body: message.body.clone(),
         next_hop: hop,
         verp: rules.is_verp(message.envelope.sender.as_ref()),
+        forwarded_sender: forwarded_sender(&rules, &message.envelope, &attempt.recipients),
         ticket: SmtpJobContext { attempt, message },
     }
+}
+
+/// The sender for forwarded recipients, if there are any and it changes.
+fn forwarded_sender(rules: &ClassifierRules, envelope: &Envelope, recipients: &[u32]) -> Option<Address> {
+    let is_forwarded = |ordinal: &u32| envelope.recipients[*ordinal as usize].is_forwarded;
+    let rewriter = rules.sender_rewriter.as_ref().filter(|_| recipients.iter().any(is_forwarded))?;
+    rewriter.forward(envelope.sender.as_ref()?)
 }
 
 /// Forwards the events gathered since the last time: many attempts need one message and one wake-up

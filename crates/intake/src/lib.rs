@@ -11,6 +11,7 @@
 //! | | access rules, owner of the sender | 550 5.7.1, 553 5.7.1, 451 4.3.0 |
 //! | RCPT | access rules, relaying | 550 5.7.1, 454 4.7.1, 550 5.1.2 |
 //! | | directory, alias expansion | 550 5.1.1, 451 4.3.0, 452 4.5.3 |
+//! | | senders of forwarded mail (SRS) | 550 5.1.1, 550 5.7.1 |
 //! | | quota | 452 4.2.2, 552 5.2.2 |
 //! | DATA | memory for the body | 452 4.3.1 |
 //! | end of data | the spool | 452 4.3.1, 451 4.3.0, 552 5.3.4, 421 4.3.2 |
@@ -108,6 +109,9 @@ pub struct IntakeContext {
     /// Single-label domains, like `backup`, that are not local but have a route in the
     /// configuration. Mail to other single-label domains is refused.
     pub routed_domains: DomainMatcher,
+    /// The domains of strangers whose address as the sender is rewritten when an alias or a check sends
+    /// their mail on to another domain, unless they are local ones; None: no sender is rewritten.
+    pub rewritten_senders: Option<DomainMatcher>,
     /// Checks quotas; None if no quota is configured.
     pub quota_check: Option<Arc<dyn QuotaCheck>>,
     /// The name of this server, in Received lines.

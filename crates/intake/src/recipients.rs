@@ -71,14 +71,21 @@ impl RecipientList {
         self.list.iter()
     }
 
-    /// All recipients, in the order in which they were added.
+    /// All recipients, in the order in which they were added. Those outside our domains are marked as
+    /// forwarded.
     pub(crate) fn into_list(self) -> Vec<Recipient> {
         self.list
     }
 }
 
 fn recipient(found: ResolvedRecipient, request: &RcptRequest) -> Recipient {
-    Recipient { address: found.address, original: found.original, notify: request.notify, orcpt: request.orcpt.clone() }
+    Recipient {
+        address: found.address,
+        original: found.original,
+        notify: request.notify,
+        orcpt: request.orcpt.clone(),
+        is_forwarded: !found.local,
+    }
 }
 
 #[cfg(test)]

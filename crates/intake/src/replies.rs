@@ -1,6 +1,6 @@
 //! Replies that intake sends itself.
 
-use mail::{Address, EnhancedCode, QueueId, Reply};
+use mail::{Address, EnhancedCode, QueueId, Reply, ReturnRefusal};
 use spool::CommitError;
 
 pub(crate) const LOAD_HIGH: Reply = Reply::constant(421, EnhancedCode(4, 3, 2), "Load too high, try again later");
@@ -47,6 +47,21 @@ pub(crate) const BODY_UNWRITABLE: Reply = Reply::constant(451, EnhancedCode(4, 3
 
 pub(crate) fn unknown_user(address: &Address) -> Reply {
     Reply::new(550, EnhancedCode(5, 1, 1), format!("<{address}>: no such user here"))
+}
+
+/// The address may be a rewritten sender of another host, or an old one.
+pub(crate) fn not_returned(address: &Address, refusal: ReturnRefusal) -> Reply {
+    let why = match refusal {
+        ReturnRefusal::Forged => "not an SRS address of this host",
+        ReturnRefusal::Expired => "the SRS address has expired",
+    };
+    Reply::new(550, EnhancedCode(5, 1, 1), format!("<{address}>: {why}"))
+}
+
+/// Mail with a sender, to the rewritten sender of another message.
+pub(crate) fn only_notices(address: &Address) -> Reply {
+    let text = format!("<{address}>: SRS addresses are only for bounces, with the sender <>");
+    Reply::new(550, EnhancedCode(5, 7, 1), text)
 }
 
 /// RFC 6409 section 6.1.

@@ -220,7 +220,11 @@ impl IntakeSession {
             helo: self.session.helo().into(),
             trusted: self.is_trusted(),
         };
-        let envelope = transaction.into_envelope(client, now);
+        let is_forwarded = match transaction.is_forwarded(&self.context, client.trusted).await {
+            Ok(is_forwarded) => is_forwarded,
+            Err(reply) => return reply,
+        };
+        let envelope = transaction.into_envelope(client, is_forwarded, now);
         if let Some(check) = disposition.discarded_by {
             self.context.log_discarded(id, &envelope, check);
             return replies::queued(id);

@@ -96,6 +96,10 @@ impl Transaction {
             AddressResolution::Local(resolved) => resolved,
             AddressResolution::Unknown => return Err(replies::unknown_user(&request.address).into()),
             AddressResolution::Remote(address) => vec![context.remote_recipient(address, trusted)?],
+            AddressResolution::Returned(resolved) => self.returned_recipients(context, resolved, &request.address)?,
+            AddressResolution::NotReturned(refusal) => {
+                return Err(replies::not_returned(&request.address, refusal).into());
+            }
             AddressResolution::Unavailable(why) => return Err(unavailable(recipient, why)),
             AddressResolution::TooDeep => return Err(replies::ALIAS_TOO_DEEP.into()),
             AddressResolution::TooMany => return Err(RecipientRefusal::TooMany(replies::ALIAS_TOO_MANY)),
@@ -109,6 +113,38 @@ impl Transaction {
         }
         let added = self.recipients.add(resolved, request, context.expanded_recipients_max);
         added.map_err(|TooManyRecipients| RecipientRefusal::TooMany(replies::RECIPIENTS_FULL))
+    }
+
+    /// The recipients of a notice to the rewritten sender `address`. Anything but a notice has another
+    /// way to the original sender, and would make us a relay for everyone who knows the address.
+    fn returned_recipients(
+        &self,
+        context: &IntakeContext,
+        resolved: Vec<ResolvedRecipient>,
+        address: &Address,
+    ) -> Result<Vec<ResolvedRecipient>, Reply> {
+        if self.mail.sender.is_some() {
+            return Err(replies::only_notices(address));
+        }
+        resolved.iter().filter(|found| !found.local).try_for_each(|found| context.check_qualified(&found.address))?;
+        Ok(resolved)
+    }
+
+    /// Whether the sender is rewritten for recipients in other domains: the message is a stranger's,
+    /// and an alias or a check sends it on.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot say whether the domain of the sender is ours.
+    pub(crate) async fn is_forwarded(&self, context: &IntakeContext, trusted: bool) -> Result<bool, Reply> {
+        let (Some(is_rewritten), Some(sender)) = (&context.rewritten_senders, &self.mail.sender) else {
+            return Ok(false);
+        };
+        if trusted || !is_rewritten(sender.domain()) || !self.recipients().any(|recipient| recipient.is_forwarded) {
+            return Ok(false);
+        }
+        let ours = context.directory.domain(sender.domain()).await.map(|domain| domain.is_some());
+        ours.map(|ours| !ours).map_err(|why| unavailable(sender, why).into_reply(context))
     }
 
     /// The recipients so far.
@@ -138,10 +174,11 @@ impl Transaction {
         ReceivedLine { source, hostname: &context.hostname, protocol, id: self.id, recipient, now }
     }
 
-    /// The envelope of the complete message.
-    pub(crate) fn into_envelope(self, client: ClientInfo, now: Timestamp) -> Envelope {
+    /// The envelope of the complete message; `is_forwarded` as [`Transaction::is_forwarded`] says.
+    pub(crate) fn into_envelope(self, client: ClientInfo, is_forwarded: bool, now: Timestamp) -> Envelope {
         let MailRequest { sender, size: _, body_type, smtputf8, ret, envid } = self.mail;
-        let recipients = self.recipients.into_list();
+        let mut recipients = self.recipients.into_list();
+        recipients.iter_mut().for_each(|recipient| recipient.is_forwarded &= is_forwarded);
         Envelope { sender, recipients, accepted_at: now, client, body_type, smtputf8, ret, envid }
     }
 }
@@ -199,10 +236,15 @@ impl IntakeContext {
         if !trusted {
             return Err(if self.relaying_is_deferred { replies::RELAY_DEFERRED } else { replies::RELAY_DENIED });
         }
-        if recipient_lookup::is_dotless(&address) && !(self.routed_domains)(address.domain()) {
-            return Err(replies::NOT_QUALIFIED);
-        }
+        self.check_qualified(&address)?;
         Ok(ResolvedRecipient { address, original: None, local: false })
+    }
+
+    fn check_qualified(&self, address: &Address) -> Result<(), Reply> {
+        match recipient_lookup::is_dotless(address) && !(self.routed_domains)(address.domain()) {
+            true => Err(replies::NOT_QUALIFIED),
+            false => Ok(()),
+        }
     }
 
     /// Refuses source routes through a domain we relay for, such as `victim%elsewhere.example@ours`

@@ -5,6 +5,7 @@
 mod access_rules;
 mod both_ways;
 mod content_checks;
+mod forwarded;
 mod logins;
 mod server;
 mod trusted;

@@ -18,6 +18,9 @@
 //! resolved, opening each address once; loops without one end at the depth limit. Unknown local
 //! targets are dropped; if none remain the address is Unknown.
 //!
+//! Before all that, an address that we made of the sender of a forwarded message (SRS) stands for that
+//! sender.
+//!
 //! A domain is local if the configuration or a table of domain names lists it. A domain's table of
 //! hosts, if any, says which host stores a mailbox. Addresses in relayed domains keep their
 //! spelling: folding and tag removal only affect table keys.
@@ -28,7 +31,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mail::Address;
+use mail::{Address, ReturnRefusal, SenderRewriter};
 
 use domains::{DomainLookup, LocalDomains, to_a_labels};
 pub use domains::{LocalDomainTable, other_idn_form};
@@ -80,6 +83,8 @@ pub struct RecipientDirectory {
     domains: LocalDomains,
     limits: AliasLimits,
     hostname: Box<str>,
+    /// Finds the senders of forwarded mail; None: no sender is rewritten.
+    sender_rewriter: Option<Arc<dyn SenderRewriter>>,
 }
 
 /// The result of resolving an address.
@@ -89,6 +94,11 @@ pub enum AddressResolution {
     Local(Vec<ResolvedRecipient>),
     /// The domain is not local.
     Remote(Address),
+    /// The rewritten sender of mail that we forwarded (SRS), with the recipients of a notice to it: at
+    /// least one. Only notices may go there.
+    Returned(Vec<ResolvedRecipient>),
+    /// It looks like such a sender, but leads nowhere.
+    NotReturned(ReturnRefusal),
     /// The domain is local, but the address has no recipient.
     Unknown,
     /// A table is unavailable. Holds the reason, for the log.
@@ -145,7 +155,12 @@ impl RecipientDirectory {
     /// Creates the directory of these domains. Of two domains with the same name the later one
     /// applies.
     pub fn new(domains: Vec<LocalDomain>, limits: AliasLimits) -> Self {
-        RecipientDirectory { domains: LocalDomains::new(domains), limits, hostname: Box::default() }
+        RecipientDirectory {
+            domains: LocalDomains::new(domains),
+            limits,
+            hostname: Box::default(),
+            sender_rewriter: None,
+        }
     }
 
     /// Adds domains whose names are in tables. Names in the configuration have precedence.
@@ -157,6 +172,11 @@ impl RecipientDirectory {
     /// Sets this host's name, so that mailboxes stored on it are recognized as local.
     pub fn with_hostname(self, hostname: &str) -> Self {
         RecipientDirectory { hostname: fold_key(hostname).into(), ..self }
+    }
+
+    /// Resolves the rewritten senders of forwarded mail. These addresses have precedence over tables.
+    pub fn with_sender_rewriter(self, sender_rewriter: Option<Arc<dyn SenderRewriter>>) -> Self {
+        RecipientDirectory { sender_rewriter, ..self }
     }
 
     /// The local domain with this name, in lower case as in an [`Address`], as Unicode or A-labels.
@@ -186,6 +206,14 @@ impl RecipientDirectory {
 
     /// Resolves `address` to its recipients.
     pub async fn resolve(&self, address: &Address) -> AddressResolution {
+        match self.sender_rewriter.as_ref().and_then(|rewriter| rewriter.reverse(address)) {
+            None => self.resolve_by_tables(address).await,
+            Some(Err(refusal)) => AddressResolution::NotReturned(refusal),
+            Some(Ok(sender)) => returned(address, self.resolve_by_tables(&sender).await),
+        }
+    }
+
+    async fn resolve_by_tables(&self, address: &Address) -> AddressResolution {
         self.try_resolve(address).await.unwrap_or_else(|TableUnavailable(why)| AddressResolution::Unavailable(why))
     }
 
@@ -261,6 +289,20 @@ impl RecipientDirectory {
     fn is_this_host(&self, host: &str) -> bool {
         let name = host.split_once(':').map_or(host, |(name, _)| name);
         !self.hostname.is_empty() && name.trim_end_matches('.') == &*self.hostname
+    }
+}
+
+/// What the rewritten sender `address` resolves to: the same as its original.
+fn returned(address: &Address, original: AddressResolution) -> AddressResolution {
+    let recipient =
+        |address_found, local| ResolvedRecipient { address: address_found, original: Some(address.clone()), local };
+    match original {
+        AddressResolution::Local(found) => {
+            let found = found.into_iter().map(|one| recipient(one.address, one.local));
+            AddressResolution::Returned(found.collect())
+        }
+        AddressResolution::Remote(sender) => AddressResolution::Returned(vec![recipient(sender, false)]),
+        other => other,
     }
 }
 

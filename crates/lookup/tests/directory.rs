@@ -12,7 +12,7 @@ use lookup::directory::{
     ResolvedRecipient,
 };
 use lookup::{LookupAnswer, LookupFuture, Table};
-use mail::Address;
+use mail::{Address, ReturnRefusal, SenderRewriter};
 use proptest::prelude::*;
 
 /// A scripted table that records its keys.
@@ -562,4 +562,45 @@ fn an_address_without_alias_before_an_outage_is_still_a_mailbox() {
     assert_eq!(resolve(catching(), "ann+tag@x.org"), down(), "the tagged address may have its own alias by now");
     let gone = ScriptedTable::new(&[("bob@x.org", "GONE")]);
     assert_eq!(resolve(domain("x.org", &gone, &ScriptedTable::new(&[("@x.org", "carol@z.org")])), "bob@x.org"), down());
+}
+
+/// Takes `back=LOCAL@srs.x` for the sender `LOCAL@x.org` or `LOCAL@y.org`, and knows a forged one.
+struct Rewriter;
+
+impl SenderRewriter for Rewriter {
+    fn forward(&self, _sender: &Address) -> Option<Address> {
+        None
+    }
+
+    fn reverse(&self, recipient: &Address) -> Option<Result<Address, ReturnRefusal>> {
+        let (kind, local) = recipient.local_part().split_once('=')?;
+        match kind {
+            "x" | "y" => Some(Ok(address(&format!("{local}@{kind}.org")))),
+            _ => Some(Err(ReturnRefusal::Forged)),
+        }
+    }
+}
+
+#[test]
+fn a_rewritten_sender_stands_for_the_original_before_any_table_is_asked() {
+    let domain = domain_x_org(&["bob", "y=eve", "z=eve"], &[("list", "bob@x.org, eve@y.org")]);
+    let directory = RecipientDirectory::new(vec![domain], AliasLimits::default());
+    let directory = directory.with_sender_rewriter(Some(Arc::new(Rewriter)));
+    let returned = |text: &str, addresses: &[(&str, bool)]| {
+        let found = |(to, local): &(&str, bool)| ResolvedRecipient {
+            address: address(to),
+            original: Some(address(text)),
+            local: *local,
+        };
+        assert_eq!(
+            resolve_in(&directory, text),
+            AddressResolution::Returned(addresses.iter().map(found).collect()),
+            "{text}"
+        );
+    };
+    returned("y=eve@x.org", &[("eve@y.org", false)]);
+    returned("x=bob@x.org", &[("bob@x.org", true)]);
+    assert_eq!(resolve_in(&directory, "x=nobody@x.org"), AddressResolution::Unknown);
+    assert_eq!(resolve_in(&directory, "z=eve@x.org"), AddressResolution::NotReturned(ReturnRefusal::Forged));
+    assert_eq!(resolve_in(&directory, "bob@x.org"), local(&["bob@x.org"], None));
 }

@@ -37,6 +37,9 @@ pub struct Recipient {
     pub notify: DsnNotify,
     /// ORCPT= (RFC 3461), as received (`type;xtext`).
     pub orcpt: Option<Box<str>>,
+    /// A stranger's message leaves our domains here, because an alias or a check sends it on. The
+    /// next hop gets it with a rewritten sender ([`crate::SenderRewriter`]).
+    pub is_forwarded: bool,
 }
 
 /// The client that sent the message to us.

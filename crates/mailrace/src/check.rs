@@ -41,10 +41,10 @@ pub struct ConfigCheck {
 ///
 /// # Errors
 ///
-/// Certificates or signing keys that cannot be used.
+/// Certificates, signing keys or secrets of SRS that cannot be used.
 pub fn check(loaded: &LoadedConfig) -> Result<ConfigCheck, ConfigErrors> {
     let mut doubts = config::check_certificates(loaded, SystemTime::now())?;
-    doubts.extend(config::check_signing_keys(loaded)?);
+    doubts.extend(config::check_secret_files(loaded)?);
     let mut opener = TableOpener::new(&loaded.config, TablePurpose::Query, Arc::new(|_| {}));
     let tables = loaded.config.tables.iter();
     let broken_tables = tables.filter_map(|table| opener.get_or_open(&table.name).err()).collect();
@@ -90,6 +90,10 @@ impl fmt::Display for ConfigSummary<'_> {
         }
         for key in &config.signing.keys {
             writeln!(f, "  signing    {}: selector {}, {}", key.domain, key.selector, key.file.display())?;
+        }
+        if let Some(srs) = &config.srs {
+            let secrets: Vec<String> = srs.secrets.iter().map(|secret| secret.path.display().to_string()).collect();
+            writeln!(f, "  srs        {}: {}, for {} days", srs.domain, secrets.join(", "), srs.days)?;
         }
         for table in &config.tables {
             writeln!(f, "  table      {}: {}", table.name, describe_table(&table.kind))?;

@@ -4,6 +4,7 @@
 
 mod access;
 mod sender_auth;
+mod srs;
 
 use std::fmt;
 use std::io;
@@ -19,7 +20,7 @@ use delivery::remote::RemoteDeliveryConfig;
 use filter::access::AccessRules;
 use intake::{DomainMatcher, IntakeContext, ThrottledLog};
 use lookup::directory::{self, RecipientDirectory};
-use mail::{Address, LogLevel, OperatorLog, ServerLog};
+use mail::{Address, LogLevel, OperatorLog, SenderRewriter, ServerLog};
 use mta_sts::{FetchConfig, PolicyCache};
 use net::{TlsClient, TlsServer, TlsServerError, TrustedRoots};
 use nix::ifaddrs::getifaddrs;
@@ -30,6 +31,7 @@ use queue::{NextHopLimits, QueueNumber};
 use crate::relay_logins::relay_logins;
 use crate::retrieval_parts::RetrievalParts;
 use crate::tables::OpenTables;
+use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
 use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageCounter};
@@ -37,6 +39,7 @@ use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
 
 pub use self::sender_auth::sender_auth;
+pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
 
 /// What sessions accept beyond RFC 5321.
@@ -160,8 +163,13 @@ pub fn outbound_connections_max(config: &Config, smtp_threads: usize) -> usize {
     slots + smtp_threads * waiting
 }
 
-/// The rules that choose queues; `queues` have their numbers.
-pub fn classifier_rules(config: &Config, tables: &OpenTables, queues: &queue::SchedulerConfig) -> ClassifierRules {
+/// The rules that choose queues, which have their numbers in `queues`, and what rewrites senders.
+pub fn classifier_rules(
+    config: &Config,
+    tables: &OpenTables,
+    queues: &queue::SchedulerConfig,
+    srs: Option<&Arc<SrsRewriter>>,
+) -> ClassifierRules {
     let number_of = |name: &str| (0..).map(QueueNumber).zip(&queues.queues).find(|(_, queue)| &*queue.name == name);
     let number_of = |name: &str| number_of(name).map(|(number, _)| number);
     let numbered = || config.queues.iter().filter_map(|queue| Some((number_of(&queue.name)?, queue)));
@@ -182,6 +190,7 @@ pub fn classifier_rules(config: &Config, tables: &OpenTables, queues: &queue::Sc
         has_domain_tables: !config.domain_tables.is_empty(),
         shared_domains: config.domains.iter().filter(|domain| domain.hosts.is_some()).map(pattern).collect(),
         verp_senders: config.bounce.verp.iter().map(|sender| sender.as_str().to_lowercase().into()).collect(),
+        sender_rewriter: srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>),
     }
 }
 
@@ -376,7 +385,7 @@ pub fn notice_config(config: &Config, seed: u64, signer: Option<Arc<dyn NoticeSi
 }
 
 /// The directory: our domains, aliases and mailboxes.
-pub fn recipient_directory(config: &Config, tables: &OpenTables) -> RecipientDirectory {
+pub fn recipient_directory(config: &Config, tables: &OpenTables, srs: Option<&Arc<SrsRewriter>>) -> RecipientDirectory {
     let table = |name: &Option<Box<str>>| name.as_ref().and_then(|name| tables.find(name)).cloned();
     let domain = |domain: &config::DomainSettings| directory::LocalDomain {
         name: domain.name.clone(),
@@ -396,21 +405,22 @@ pub fn recipient_directory(config: &Config, tables: &OpenTables) -> RecipientDir
     RecipientDirectory::new(domains, directory::AliasLimits::default())
         .with_domain_tables(config.domain_tables.iter().filter_map(tabled).collect())
         .with_hostname(&config.hostname)
+        .with_sender_rewriter(srs.map(|srs| srs.clone() as Arc<dyn SenderRewriter>))
 }
 
-/// Explains where mail for an address goes; `queues` have their numbers, and `quotas` belong to the
-/// same configuration.
+/// Explains where mail for an address goes; `rules` and `quotas` belong to the same configuration.
 pub fn address_explainer(
     config: &Config,
     tables: &OpenTables,
     directory: Arc<RecipientDirectory>,
-    queues: &queue::SchedulerConfig,
+    rules: ClassifierRules,
     router_config: route::Config,
     quotas: Option<Arc<MailboxQuotaChecker>>,
 ) -> AddressExplainer {
     AddressExplainer {
         directory,
-        rules: classifier_rules(config, tables, queues),
+        rules,
+        rewritten_senders: rewritten_senders(config),
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
         router_config,
         transports: transports(config, tables),
@@ -442,6 +452,7 @@ pub fn control_parts(
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),
         signatures: None,
+        srs: None,
     }
 }
 
@@ -479,7 +490,7 @@ mod tests {
         assert_eq!(shown(&second), ["a-", "b", "c"]);
         let third = updated_scheduler_config(&of(&["a"]), &second).unwrap();
         assert_eq!(shown(&third), ["a", "b-", "c-"]);
-        let rules = classifier_rules(&of(&["a"]), &OpenTables::default(), &third);
+        let rules = classifier_rules(&of(&["a"]), &OpenTables::default(), &third, None);
         assert_eq!((rules.default_queue, rules.local.1), (QueueNumber(1), QueueNumber(0)));
     }
 

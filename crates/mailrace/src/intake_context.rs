@@ -69,6 +69,7 @@ pub fn create(
         message_wait_max: limits.message_wait_max,
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
+        rewritten_senders: from_config::rewritten_senders(config),
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }
@@ -99,6 +100,7 @@ pub fn reload(previous: &IntakeContext, config: &Config, policy: IntakeContextPa
         message_wait_max: limits.message_wait_max,
         postmaster: policy.postmaster,
         routed_domains: from_config::routed_domains(config),
+        rewritten_senders: from_config::rewritten_senders(config),
         quota_check: policy.quota,
         hostname: config.hostname.clone(),
     }

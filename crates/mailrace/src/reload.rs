@@ -46,6 +46,7 @@ use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use sender_auth::SenderAuth;
+use sender_auth::srs::SrsRewriter;
 use tokio::runtime::Runtime;
 
 use crate::certificates::{self, CertificateWatchHandle, WatchConfig};
@@ -90,6 +91,8 @@ pub struct RunningServer {
     pub sts_policies: Option<Arc<PolicyCache>>,
     /// What signs.
     pub signing: SigningParts,
+    /// What rewrites senders of forwarded mail.
+    pub srs: Option<Arc<SrsRewriter>>,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
     /// What sessions of retrieval use.
@@ -125,6 +128,7 @@ struct PreparedReload {
     quota_counter: Option<UsageCounter>,
     sts_policies: Option<Arc<PolicyCache>>,
     signing: SigningParts,
+    srs: Option<Arc<SrsRewriter>>,
     policy: IntakeContextParts,
     retrieval: RetrievalParts,
     sockets: Vec<Arc<ListenerSocket>>,
@@ -162,19 +166,21 @@ impl RunningServer {
         };
         let loaded = config::load(file)?;
         let mut doubts = config::check_certificates(&loaded, SystemTime::now())?;
-        doubts.extend(config::check_signing_keys(&loaded)?);
+        doubts.extend(config::check_secret_files(&loaded)?);
         let differences = differences(&self.loaded.config, &loaded.config);
         refuse_what_needs_a_restart(&differences)?;
         let tables = self.tables.reopen_changed(&loaded.config, tables::table_event_logger(self.log.clone()))?;
         doubts.iter().for_each(|doubt| self.log.event(LogLevel::Warning, doubt, &[]));
         if differences.is_empty() && self.tables.is_same(&tables) {
             let has_new_keys = self.signing.reload_keys(&loaded.config, &self.tables)?;
+            let has_new_secrets = from_config::reload_srs_secrets(&loaded.config, self.srs.as_deref())?;
             let acceptor = self.certificate_watch.current().acceptor;
             let has_fresh = acceptor.is_some_and(|acceptor| certificates::reload_now(&acceptor, &self.log));
             self.loaded = loaded;
             let mut report: Vec<String> = Vec::new();
             report.extend(has_fresh.then(|| "certificates".into()));
             report.extend(has_new_keys.then(|| "signing keys".into()));
+            report.extend(has_new_secrets.then(|| "secrets of SRS".into()));
             if report.is_empty() {
                 report.push("nothing has changed".into());
             }
@@ -203,6 +209,7 @@ impl RunningServer {
             quota_counter: self.quota_counter.as_ref(),
             sts_policies: self.sts_policies.as_ref(),
             signing: &self.signing,
+            srs: self.srs.as_deref(),
             logins: self.intake.logins.as_ref(),
             retrieval: &self.retrieval,
         };
@@ -217,6 +224,7 @@ impl RunningServer {
             quota_counter,
             sts_policies,
             signing,
+            srs,
             dispatcher,
             intake,
             retrieval,
@@ -248,6 +256,7 @@ impl RunningServer {
             quota_counter,
             sts_policies,
             signing,
+            srs,
             policy: intake,
             retrieval,
             sockets,
@@ -273,6 +282,7 @@ impl RunningServer {
             quota_counter,
             sts_policies,
             signing,
+            srs,
             policy,
             mut retrieval,
             sockets,
@@ -293,7 +303,8 @@ impl RunningServer {
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
         let signatures = signing.counters_if_signing();
-        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..parts };
+        let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
+        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..parts };
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));
@@ -329,7 +340,8 @@ impl RunningServer {
         drop_when_unused(self.dnsbl_lists.iter(), |list| lists.iter().any(|new| Arc::ptr_eq(new, list)));
         (self.loaded, self.tables, self.dnsbl_lists, self.queues) = (loaded, tables, lists, queues);
         (self.access_rules, self.quota_counter) = (access_rules, quota_counter);
-        (self.sender_auth, self.sts_policies, self.signing) = (sender_auth, sts_policies, signing);
+        (self.sender_auth, self.sts_policies) = (sender_auth, sts_policies);
+        (self.signing, self.srs) = (signing, srs);
         (self.intake, self.retrieval) = (intake, retrieval);
     }
 

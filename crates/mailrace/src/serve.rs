@@ -78,7 +78,7 @@ pub fn run(loaded: &LoadedConfig, drain_only: bool) -> anyhow::Result<()> {
     }
     server_parts::log_config_warnings(config, sessions, &log);
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
-    let doubts = config::check_signing_keys(loaded)?;
+    let doubts = config::check_secret_files(loaded)?;
     doubts.iter().for_each(|doubt| log.event(LogLevel::Warning, doubt, &[]));
     let secret = logins::load_or_create_secret(config)?;
     let (reload_sender, mut reload_requests) = unbounded_channel();
@@ -258,6 +258,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         quota_counter,
         sts_policies,
         signing,
+        srs,
         dispatcher,
         intake,
         retrieval,
@@ -276,7 +277,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
     let signatures = signing.counters_if_signing();
-    let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..control_parts };
+    let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
+    let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..control_parts };
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
@@ -303,6 +305,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         quota_counter,
         sts_policies,
         signing,
+        srs,
         intake,
         retrieval,
         commit_notifiers,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use config::Config;
 use control::{AdaptiveValue, AddressExplainer, Bounds};
-use dispatch::{DispatcherConfig, NoticeConfig};
+use dispatch::{ClassifierRules, DispatcherConfig, NoticeConfig};
 use filter::access::AccessRules;
 use intake::drop_folder::{self, DropFolderConfig, DropSubmitter};
 use intake::{IntakeContext, LoginPolicy};
@@ -17,6 +17,7 @@ use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
 use sender_auth::SenderAuth;
+use sender_auth::srs::SrsRewriter;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -51,6 +52,8 @@ pub struct ServerParts {
     pub sts_policies: Option<Arc<PolicyCache>>,
     /// What signs.
     pub signing: SigningParts,
+    /// What rewrites senders of forwarded mail.
+    pub srs: Option<Arc<SrsRewriter>>,
     /// What happens to messages after their commit.
     pub dispatcher: DispatcherConfig,
     /// What sessions use.
@@ -83,6 +86,8 @@ pub struct PreviousParts<'a> {
     pub sts_policies: Option<&'a Arc<PolicyCache>>,
     /// What signs for it.
     pub signing: &'a SigningParts,
+    /// What rewrites senders for it.
+    pub srs: Option<&'a SrsRewriter>,
     /// Its logins.
     pub logins: Option<&'a LoginPolicy>,
     /// Its parts of retrieval.
@@ -115,7 +120,9 @@ impl ServerParts {
     ) -> anyhow::Result<ServerParts> {
         let queues = queues(config, before)?;
         let dnsbl_lists = dnsbl_lists(config, before, log)?;
-        let directory = Arc::new(from_config::recipient_directory(config, &tables));
+        let srs = from_config::srs_rewriter(config, before.and_then(|before| before.srs))?;
+        let rules = || from_config::classifier_rules(config, &tables, &queues, srs.as_ref());
+        let directory = Arc::new(from_config::recipient_directory(config, &tables, srs.as_ref()));
         let quota_counter = from_config::quota_counter(config, before.and_then(|before| before.quota_counter));
         let quota_counter = quota_counter.context("starting")?;
         let sts_policies = from_config::sts_policies(config, before.and_then(|before| before.sts_policies), log);
@@ -125,7 +132,7 @@ impl ServerParts {
         let notices = from_config::notice_config(config, random(), notice_signer);
         let counter = quota_counter.as_ref();
         let dispatcher =
-            dispatcher_config(config, &tables, directory.clone(), &queues, router.clone(), counter, notices);
+            dispatcher_config(config, &tables, directory.clone(), rules(), router.clone(), counter, notices);
         let quotas = from_config::quota_checker(&dispatcher.local_transports, &directory, log).map(Arc::new);
         let access_rules = from_config::compile_access_rules(config, &tables, &dnsbl_lists);
         let rules_before = before.and_then(|before| before.access_rules);
@@ -152,7 +159,7 @@ impl ServerParts {
         let problems = || Arc::new(from_config::throttled_log(log.clone())) as Arc<dyn OperatorLog>;
         let retrieval =
             RetrievalParts::build(config, Arc::new(mailboxes), sessions.reading, before_retrieval, problems)?;
-        let explainer = from_config::address_explainer(config, &tables, directory, &queues, router, quotas);
+        let explainer = from_config::address_explainer(config, &tables, directory, rules(), router, quotas);
         Ok(ServerParts {
             tables,
             dnsbl_lists,
@@ -162,6 +169,7 @@ impl ServerParts {
             quota_counter,
             sts_policies,
             signing,
+            srs,
             dispatcher,
             intake,
             retrieval,
@@ -298,7 +306,7 @@ fn dispatcher_config(
     config: &Config,
     tables: &OpenTables,
     directory: Arc<RecipientDirectory>,
-    queues: &queue::SchedulerConfig,
+    rules: ClassifierRules,
     router: route::Config,
     quota_counter: Option<&UsageCounter>,
     notices: NoticeConfig,
@@ -306,7 +314,7 @@ fn dispatcher_config(
     DispatcherConfig {
         directory,
         tables: tables.iter().map(|(_, table)| table.clone()).collect(),
-        rules: Arc::new(from_config::classifier_rules(config, tables, queues)),
+        rules: Arc::new(rules),
         router,
         transports: from_config::transports(config, tables),
         local_transports: from_config::local_transports(config, tables, quota_counter),

@@ -55,7 +55,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let tables =
             OpenTables::open(&config, Arc::new(|_| {})).unwrap_or_else(|error| panic!("{error}\n{}", import.text));
-        let directory = from_config::recipient_directory(&config, &tables);
+        let directory = from_config::recipient_directory(&config, &tables, None);
         let routes = route::Config { resolver: no_dns(), ..from_config::routing_config(&config, None) };
         let router = Router::new(routes).unwrap().with_tables(tables.iter().map(|(_, table)| table.clone()));
         Server { import, config, directory, router, runtime, _folder: folder }

@@ -12,13 +12,20 @@
 //! it) covers the whole day, so that an address does not come back to life when its two characters
 //! for the day do. It covers letters in lower case, since hosts on the way may change their case.
 
+mod rewriter;
+mod secret_file;
+
 use hmac::{Hmac, KeyInit, Mac};
 use mail::{Address, Timestamp};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
+pub use rewriter::{SrsCounters, SrsRewriter};
+pub use secret_file::{SecretFileError, load_secret};
+
 /// Rewrites senders, and finds them again.
+#[derive(PartialEq, Eq)]
 pub struct Srs {
     /// Of the rewritten addresses.
     domain: Box<str>,
@@ -221,8 +228,8 @@ const CODE_CHARS: usize = 8;
 const DAY_CHARS: usize = 2;
 /// How many days two characters tell apart.
 const DAY_RANGE: u64 = 1 << 10;
-/// The longest lifetime, well below [`DAY_RANGE`].
-const DAYS_MAX: u16 = 366;
+/// The longest lifetime, well below the days that two characters tell apart.
+pub const DAYS_MAX: u16 = 366;
 /// A secret has at least 128 bits.
 const SECRET_OCTETS_MIN: usize = 16;
 

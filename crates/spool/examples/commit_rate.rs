@@ -53,6 +53,7 @@ fn envelope() -> Result<Envelope, mail::AddressError> {
             original: None,
             notify: DsnNotify::UNSET,
             orcpt: None,
+            is_forwarded: false,
         }],
         accepted_at: Timestamp(0),
         client: ClientInfo { address: None, helo: "localhost".into(), trusted: true },

@@ -239,6 +239,9 @@ fn read_state(reader: &mut ByteReader<'_>) -> Option<RecipientState> {
     })
 }
 
+/// Of the octet with NOTIFY, whose bits are the lower four. Versions before this bit ignore it.
+const FORWARDED_BIT: u8 = 4;
+
 fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
     put_u64(out, envelope.accepted_at.0);
     let bits = u8::from(envelope.body_type == BodyType::EightBitMime)
@@ -260,7 +263,7 @@ fn write_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
         put_text(out, recipient.address.as_str());
         put_optional_text(out, recipient.original.as_ref().map(Address::as_str));
         put_optional_text(out, recipient.orcpt.as_deref());
-        out.push(recipient.notify.bits());
+        out.push(recipient.notify.bits() | u8::from(recipient.is_forwarded) << FORWARDED_BIT);
     }
 }
 
@@ -290,12 +293,12 @@ fn read_envelope(reader: &mut ByteReader<'_>) -> Option<Envelope> {
 }
 
 fn read_recipient(reader: &mut ByteReader<'_>) -> Option<Recipient> {
-    Some(Recipient {
-        address: reader.text()?.parse().ok()?,
-        original: read_address(reader.optional_text()?)?,
-        orcpt: reader.optional_text()?.map(Box::from),
-        notify: DsnNotify::from_bits(reader.u8()?),
-    })
+    let address = reader.text()?.parse().ok()?;
+    let original = read_address(reader.optional_text()?)?;
+    let orcpt = reader.optional_text()?.map(Box::from);
+    let bits = reader.u8()?;
+    let is_forwarded = bits & 1 << FORWARDED_BIT != 0;
+    Some(Recipient { address, original, notify: DsnNotify::from_bits(bits), orcpt, is_forwarded })
 }
 
 /// The outer None means invalid text.
@@ -322,12 +325,14 @@ mod tests {
                     original: Some("c@example.org".parse().unwrap()),
                     notify: DsnNotify::FAILURE.with(DsnNotify::DELAY),
                     orcpt: Some("rfc822;c@example.org".into()),
+                    is_forwarded: false,
                 },
                 Recipient {
                     address: "\"d d\"@example.org".parse().unwrap(),
                     original: None,
                     notify: DsnNotify::UNSET,
                     orcpt: None,
+                    is_forwarded: true,
                 },
             ],
             accepted_at: Timestamp(1_763_000_000_000),

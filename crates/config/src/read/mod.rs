@@ -12,6 +12,7 @@ mod retrieval;
 mod routing;
 mod sender_auth;
 mod signing;
+mod srs;
 mod storage;
 mod tables;
 mod tls;
@@ -102,6 +103,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         scheduler: queues::scheduler(&mut document),
         bounce: limits::bounce(&mut document),
         signing: signing::signing(&mut document, &table_names, &data_dir),
+        srs: srs::srs(&mut document, &hostname, &data_dir),
         spool: storage::spool(&mut document, &data_dir, limits.spill_above, &mut load.limits),
         log: storage::log(&mut document, &data_dir),
         admin: storage::admin(&mut document, &data_dir),

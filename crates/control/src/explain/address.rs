@@ -5,9 +5,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use intake::DomainMatcher;
 use lookup::Table;
 use lookup::directory::{AddressResolution, MailboxLocation, RecipientDirectory};
-use mail::{Address, HostTls, Timestamp};
+use mail::{Address, HostTls, ReturnRefusal, Timestamp};
 use queue::{BlockReason, NextHopLimits, NextHopView, QueueNumber, Queues};
 use route::{Endpoint, Host, NextHopHosts, Route, RouteAnswer, Router};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub struct AddressExplainer {
     pub transports: Transports,
     /// The quotas of mailboxes, if any has one.
     pub quotas: Option<Arc<MailboxQuotaChecker>>,
+    /// The domains of strangers whose senders are rewritten; None: none.
+    pub rewritten_senders: Option<DomainMatcher>,
 }
 
 /// The result, before the queues are asked.
@@ -45,6 +48,8 @@ pub(in super::super) struct AddressTrace {
     pub(in super::super) recipients: Vec<RecipientRoute>,
     /// Addresses that are not traced.
     omitted: usize,
+    /// What the sender becomes, if a stranger's message is forwarded.
+    forwarded_sender: Option<String>,
 }
 
 /// Whether mail for an address would be delivered, as far as this can be told without sending any.
@@ -89,6 +94,12 @@ impl AddressExplainer {
         resolution: AddressResolution,
         sender: Option<&Address>,
     ) -> AddressTrace {
+        let forwarded_sender = match &resolution {
+            AddressResolution::Local(found) if found.iter().any(|one| !one.local) => {
+                self.forwarded_sender(sender).await
+            }
+            _ => None,
+        };
         let DirectoryAnswer { resolution, verdict, addresses } = directory_answer(resolution);
         let router = Router::new(self.router_config.clone()).map_err(|error| error.to_string());
         let router = router.map(|router| router.with_tables(self.tables.iter().cloned()));
@@ -96,7 +107,22 @@ impl AddressExplainer {
         for address in addresses.iter().take(RECIPIENTS_MAX) {
             recipients.push(self.recipient_route(address, sender, &router).await);
         }
-        AddressTrace { resolution, verdict, recipients, omitted: addresses.len().saturating_sub(RECIPIENTS_MAX) }
+        let omitted = addresses.len().saturating_sub(RECIPIENTS_MAX);
+        AddressTrace { resolution, verdict, recipients, omitted, forwarded_sender }
+    }
+
+    /// What becomes of this sender in other domains. None: it stays.
+    async fn forwarded_sender(&self, sender: Option<&Address>) -> Option<String> {
+        let (is_rewritten, rewriter) = self.rewritten_senders.as_ref().zip(self.rules.sender_rewriter.as_ref())?;
+        let sender = sender.filter(|sender| is_rewritten(sender.domain()))?;
+        match self.directory.domain(sender.domain()).await {
+            Ok(None) => Some(match rewriter.forward(sender) {
+                Some(rewritten) => format!("{rewritten}, if a stranger sends it"),
+                None => format!("{sender}, which is too long for SRS"),
+            }),
+            Ok(Some(_)) => None,
+            Err(why) => Some(format!("unknown: {why}")),
+        }
     }
 
     async fn recipient_route(
@@ -178,6 +204,9 @@ impl AddressExplainer {
             writeln!(out, "{address}: the postmaster of this host, {meant}")?;
         }
         writeln!(out, "{meant}: {}", trace.resolution)?;
+        if let Some(sender) = &trace.forwarded_sender {
+            writeln!(out, "  sender in other domains: {sender}")?;
+        }
         for (recipient, queue_state) in trace.recipients.iter().zip(queue_states) {
             writeln!(out, "{}", recipient.address)?;
             writeln!(out, "  queue: {}, {}", queue_state.queue, recipient.rule)?;
@@ -345,6 +374,12 @@ fn directory_answer(resolution: AddressResolution) -> DirectoryAnswer {
             let resolution = "remote: not one of our domains".into();
             DirectoryAnswer { resolution, verdict: None, addresses: vec![address] }
         }
+        AddressResolution::NotReturned(ReturnRefusal::Forged) => never("not an SRS address of this host"),
+        AddressResolution::NotReturned(ReturnRefusal::Expired) => never("an SRS address that has expired"),
+        AddressResolution::Returned(found) => {
+            let resolution = "the sender of forwarded mail (SRS), only for bounces".into();
+            DirectoryAnswer { resolution, verdict: None, addresses: found.into_iter().map(|one| one.address).collect() }
+        }
         AddressResolution::Local(finals) => {
             let addresses: Vec<_> = finals.iter().map(|found| found.address.clone()).collect();
             let is_alias = finals.iter().any(|found| found.original.is_some());
@@ -423,6 +458,7 @@ mod tests {
             router_config: router_config(resolver),
             transports: transports(),
             quotas: None,
+            rewritten_senders: None,
         }
     }
 
@@ -440,6 +476,7 @@ mod tests {
             has_domain_tables: false,
             shared_domains: Vec::new(),
             verp_senders: HashSet::new(),
+            sender_rewriter: None,
         }
     }
 

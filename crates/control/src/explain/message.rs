@@ -78,7 +78,8 @@ impl MessageState {
         writeln!(out, "  {} bytes, accepted {} ({age} ago)", stored.body.len(), envelope.accepted_at.to_rfc3339())?;
         let all = (0..).zip(&envelope.recipients);
         for (ordinal, recipient) in all.clone().take(RECIPIENTS_MAX) {
-            writeln!(out, "  <{}>: {}", recipient.address, self.state(ordinal, stored, now))?;
+            let forwarded = if recipient.is_forwarded { "; forwarded, with a rewritten sender" } else { "" };
+            writeln!(out, "  <{}>: {}{forwarded}", recipient.address, self.state(ordinal, stored, now))?;
         }
         let more = envelope.recipients.len().saturating_sub(RECIPIENTS_MAX);
         if more > 0 {

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mail::{BodyError, BodyType, Outcome, TlsProof};
+use mail::{Address, BodyError, BodyType, Outcome, Recipient, TlsProof};
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
     TransactionRecipient,
@@ -295,23 +295,20 @@ impl<'a, T> TaskRun<'a, T> {
     }
 
     /// The next transaction, with as many of the remaining recipients as this server accepts at
-    /// once.
+    /// once, and as have the same sender.
     async fn next_transaction(&mut self, connection: &RemoteConnection) -> Result<Transaction, UnconvertedMessage> {
         let (task, extensions) = (self.task, connection.client().extensions());
         let envelope = &*task.envelope;
         let left = task.recipients[self.outcomes.len()..].iter().map(|ordinal| &envelope.recipients[*ordinal as usize]);
+        let first = left.clone().next();
+        let is_forwarded = first.is_some_and(|first| first.is_forwarded);
+        let left = left.take_while(|recipient| recipient.is_forwarded == is_forwarded);
         let count = extensions.fitting_recipient_count(left.clone().map(|recipient| &recipient.address));
         let recipients: Vec<TransactionRecipient> = left.take(count).map(recipient).collect();
-        let first = recipients.first().filter(|_| task.verp);
-        let named = envelope
-            .sender
-            .as_ref()
-            .zip(first)
-            .and_then(|(sender, first)| verp::sender_address(sender, &first.address));
-        let sender = named.or_else(|| envelope.sender.clone());
+        let sender = first.and_then(|first| transaction_sender(task, first));
         let eight_bit = task.body.flags().eight_bit;
         let addresses = recipients.iter().map(|recipient| &recipient.address).chain(&sender);
-        let is_ascii = addresses.into_iter().all(mail::Address::is_ascii);
+        let is_ascii = addresses.into_iter().all(Address::is_ascii);
         let smtputf8 = !is_ascii || envelope.smtputf8 && eight_bit;
         let (content, body_type) = self.describe_content(connection, sender.is_none(), smtputf8).await?;
         Ok(Transaction {
@@ -353,6 +350,17 @@ impl<'a, T> TaskRun<'a, T> {
         let body_type = if is_sent_anyway { BodyType::SevenBit } else { BodyType::EightBitMime };
         Ok((self.content.describe(form).await?, body_type))
     }
+}
+
+/// The sender of a transaction with this first recipient.
+fn transaction_sender<T>(task: &RemoteTask<T>, first: &Recipient) -> Option<Address> {
+    let sender = task.envelope.sender.as_ref()?;
+    let changed = match first.is_forwarded {
+        true => task.forwarded_sender.clone(),
+        false if task.verp => verp::sender_address(sender, &first.address),
+        false => None,
+    };
+    changed.or_else(|| Some(sender.clone()))
 }
 
 /// The server closed an idle connection before the message arrived: it answered nothing, or only

@@ -316,6 +316,34 @@ fn what_was_asked_for_is_passed_on() {
 }
 
 #[test]
+fn forwarded_recipients_get_another_sender_in_transactions_of_their_own() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let hop = hop(config(), &[serve_all(&seen, PLAIN).await]);
+        let mut task = task(&hop, 1, &["a@example.net", "b@example.net", "c@example.net", "d@example.net"], body(TEXT));
+        let envelope = Arc::make_mut(&mut task.envelope);
+        (envelope.recipients[1].is_forwarded, envelope.recipients[2].is_forwarded) = (true, true);
+        task.forwarded_sender = Some("SRS0=x=y=example.org=alice@us.example".parse().unwrap());
+        let mut sender = TestDelivery::new();
+        sender.remote.start_task(task);
+        assert_eq!(summary(&sender.end().await), ["relayed"; 4]);
+        let envelopes: Vec<_> = seen.messages.take().into_iter().map(|message| message.envelope).collect();
+        assert_eq!(
+            envelopes,
+            [
+                vec!["MAIL FROM:<alice@example.org>", "RCPT TO:<a@example.net>"],
+                vec![
+                    "MAIL FROM:<SRS0=x=y=example.org=alice@us.example>",
+                    "RCPT TO:<b@example.net>",
+                    "RCPT TO:<c@example.net>"
+                ],
+                vec!["MAIL FROM:<alice@example.org>", "RCPT TO:<d@example.net>"],
+            ]
+        );
+    });
+}
+
+#[test]
 fn a_first_address_beyond_ascii_keeps_no_message_back() {
     run_test(async {
         let seen = ServerActivity::default();

@@ -328,6 +328,7 @@ pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: B
         original: None,
         notify: DsnNotify::UNSET,
         orcpt: None,
+        is_forwarded: false,
     };
     let envelope = Envelope {
         sender: Some("alice@example.org".parse().unwrap()),
@@ -347,6 +348,7 @@ pub(crate) fn task(hop: &Arc<NextHop>, ticket: u32, recipients: &[&str], body: B
         body,
         next_hop: hop.clone(),
         verp: false,
+        forwarded_sender: None,
     }
 }
 

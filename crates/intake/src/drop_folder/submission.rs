@@ -151,7 +151,7 @@ impl DropSubmitter {
         let check = (&mut prefix, &mut flags, &mut content);
         let disposition = self.check_message(&mut transaction, &mut refused, check).await?;
         let client = ClientInfo { address: None, helo: format!("uid-{uid}").into(), trusted: true };
-        let mut envelope = transaction.into_envelope(client, now);
+        let mut envelope = transaction.into_envelope(client, false, now);
         envelope.smtputf8 |= is_international(&envelope);
         Ok(ResolvedMessage { id, envelope, refused, prefix, content, disposition, flags })
     }
@@ -247,17 +247,26 @@ impl DropSubmitter {
 
     /// The recipients of a notice. None if there is no such user; then the failure is only logged.
     async fn notice_recipients(&self, sender: &Address) -> Result<Vec<Recipient>, DropSubmitError> {
-        let recipient = |address, original| Recipient { address, original, notify: DsnNotify::NEVER, orcpt: None };
+        let recipient = |address, original| Recipient {
+            address,
+            original,
+            notify: DsnNotify::NEVER,
+            orcpt: None,
+            is_forwarded: false,
+        };
         let asked = self.intake.normalize_address(sender, None).await;
         match self.intake.resolve_recipient(&asked).await {
-            AddressResolution::Local(finals) => {
+            AddressResolution::Local(finals) | AddressResolution::Returned(finals) => {
                 Ok(finals.into_iter().map(|to| recipient(to.address, to.original)).collect())
             }
             AddressResolution::Remote(address) => Ok(vec![recipient(address, None)]),
             AddressResolution::Unavailable(why) => {
                 Err(DropSubmitError::Temporary(format!("cannot look up the sender <{sender}>: {why}")))
             }
-            AddressResolution::Unknown | AddressResolution::TooDeep | AddressResolution::TooMany => Ok(Vec::new()),
+            AddressResolution::Unknown
+            | AddressResolution::NotReturned(_)
+            | AddressResolution::TooDeep
+            | AddressResolution::TooMany => Ok(Vec::new()),
         }
     }
 
@@ -332,7 +341,7 @@ impl RefusedRecipients {
 
     fn push(&mut self, request: RcptRequest, reply: Reply) {
         let RcptRequest { address, notify, orcpt } = request;
-        self.recipients.push(Recipient { address, original: None, notify, orcpt });
+        self.recipients.push(Recipient { address, original: None, notify, orcpt, is_forwarded: false });
         self.replies.push(reply);
     }
 

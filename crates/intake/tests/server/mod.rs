@@ -277,7 +277,7 @@ fn context(
     let config = spool::Config { segment_bytes: 4 << 20, spare_segments: 0, ..spool::Config::default() };
     IntakeContext {
         spool: Arc::new(spool::open(vec![disk], config, 7, &mut |_| {}).unwrap()),
-        directory: directory(),
+        directory: Arc::new(directory()),
         event_log: events,
         operator_log: Arc::new(ThrottledLog::new(move |what, _| log_lines.lock().unwrap().push(what.to_owned()))),
         load,
@@ -297,6 +297,7 @@ fn context(
         message_wait_max: Duration::ZERO,
         postmaster: "postmaster@example.org".parse().unwrap(),
         routed_domains: Arc::new(|domain| domain == "backup"),
+        rewritten_senders: None,
         quota_check: None,
         hostname: "mx.example.org".into(),
     }
@@ -398,7 +399,7 @@ impl GaugeReader for Gauges {
 /// Bob and Carol have mailboxes at example.org; down.example is unavailable. We relay for
 /// onward.example, and for listed.example, where we know that `a%b` exists. The aliases of
 /// loops.example form a loop.
-fn directory() -> Arc<RecipientDirectory> {
+pub(crate) fn directory() -> RecipientDirectory {
     let people = |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}{n}@open.example")).collect();
     let found = |values: &[&str]| LookupAnswer::Found(values.iter().map(|&value| value.to_owned()).collect());
     let aliases = HashMap::from([
@@ -407,6 +408,7 @@ fn directory() -> Arc<RecipientDirectory> {
         ("bob@example.org", found(&["bob@example.org"])),
         ("robert@example.org", found(&["bob@example.org"])),
         ("away@example.org", found(&["away@elsewhere.example"])),
+        ("both@example.org", found(&["bob@example.org", "both@elsewhere.example", "both@onward.example"])),
         ("six@example.org", LookupAnswer::Found(people("six", 6))),
         ("way@example.org", found(&["a%b@onward.example"])),
         ("here@example.org", found(&["there@example.org"])),
@@ -441,7 +443,7 @@ fn directory() -> Arc<RecipientDirectory> {
         onward("onward.example", None),
         onward("listed.example", Some(Arc::new(listed))),
     ];
-    Arc::new(RecipientDirectory::new(domains, directory::AliasLimits::default()))
+    RecipientDirectory::new(domains, directory::AliasLimits::default())
 }
 
 /// A table with fixed answers.

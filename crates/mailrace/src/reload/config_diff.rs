@@ -42,7 +42,7 @@ fn restart_keys(old: &Config, new: &Config) -> [(&'static str, bool); 12] {
 }
 
 /// All other settings. A new field of the configuration does not compile here until it is handled.
-fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
+fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 29] {
     let Config {
         data_dir: _,
         user: _,
@@ -78,6 +78,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
         load,
         bounce,
         signing,
+        srs,
         spool: _,
     } = new;
     // Their keys are in [spool].
@@ -111,6 +112,7 @@ fn reload_keys(old: &Config, new: &Config) -> [(&'static str, bool); 28] {
         ("[queues]", *scheduler != old.scheduler),
         ("[bounce]", *bounce != old.bounce),
         ("[signing]", *signing != old.signing),
+        ("[srs]", *srs != old.srs),
         ("[log] subject", log.subject != old.log.subject),
         ("[spool] space_min, inodes_min", (load.limits.space_min, load.limits.inodes_min) != (space_min, inodes_min)),
     ]
@@ -196,6 +198,7 @@ mod tests {
             ("[spool]\nspace_min = \"1GiB\"\n", "[spool] space_min, inodes_min"),
             ("[log]\nsubject = true\n", "[log] subject"),
             ("[signing]\nexpires_after = \"7d\"\n", "[signing]"),
+            ("[srs]\nsecret_file = \"/a\"\n", "[srs]"),
         ] {
             let told = told("", text);
             assert!(told.contains(&(key, false)), "{text}: {told:?}");

@@ -68,7 +68,7 @@ fn place(slot: SegmentSlot, unit: u64) -> RecordPlace {
 }
 
 fn recipient(address: &Address) -> Recipient {
-    Recipient { address: address.clone(), original: None, notify: DsnNotify::UNSET, orcpt: None }
+    Recipient { address: address.clone(), original: None, notify: DsnNotify::UNSET, orcpt: None, is_forwarded: false }
 }
 
 fn message(sequence: u64, recipients: usize) -> MessageHead {

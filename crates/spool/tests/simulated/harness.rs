@@ -339,6 +339,7 @@ pub(crate) fn envelope(recipients: usize) -> Envelope {
         original: (ordinal % 2 == 1).then(|| "alias@example.org".parse().expect("an address")),
         notify: DsnNotify::UNSET,
         orcpt: None,
+        is_forwarded: false,
     };
     Envelope {
         sender: Some("sender@example.com".parse().expect("an address")),
