@@ -21,6 +21,8 @@
 //! | `load` | gauges, limits and refusals, as text |
 //! | `adaptive` | an object for each value that the server adapts itself |
 //! | `status` | metrics in the Prometheus text format |
+//! | `reports-show` | an object for each report that is being counted |
+//! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
 //! | `reload` | an object: the command's exit code and its output |
 
 mod adaptive;
@@ -36,6 +38,8 @@ mod metrics;
 mod pattern;
 mod recipient_filter;
 mod reload_request;
+mod reports;
+pub mod reports_text;
 pub mod request;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -66,6 +70,7 @@ pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use recipient_filter::RecipientFilter;
+pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
 pub use server::ControlServer;
 
@@ -114,6 +119,8 @@ pub struct ControlParts {
     pub chosen: Vec<AdaptiveValue>,
     /// The DKIM signatures that were made; None: there are no keys.
     pub signatures: Option<Arc<SigningCounters>>,
+    /// The sender of reports; None: no reports are sent.
+    pub reports: Option<ReportParts>,
 }
 
 impl ControlHandler {

@@ -3,6 +3,7 @@
 //! addresses are read.
 
 mod access;
+mod reports;
 mod sender_auth;
 
 use std::fmt;
@@ -37,6 +38,7 @@ use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
 
 pub use self::sender_auth::sender_auth;
+pub use self::reports::{report_collector, report_context};
 pub use access::{DnsblLists, compile_access_rules};
 
 /// What sessions accept beyond RFC 5321.
@@ -442,6 +444,7 @@ pub fn control_parts(
         relaxed_durability: config.spool.durability != spool::Durability::Commit,
         chosen: Vec::new(),
         signatures: None,
+        reports: None,
     }
 }
 

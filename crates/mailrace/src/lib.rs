@@ -34,6 +34,7 @@ pub mod privileges;
 pub mod relay_logins;
 pub mod reload;
 pub mod report_command;
+pub mod report_sender;
 pub mod retrieval_parts;
 pub mod serve;
 pub mod server_parts;

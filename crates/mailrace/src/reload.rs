@@ -54,6 +54,7 @@ use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
+use crate::report_sender::{ReportContext, RunningReports};
 use crate::retrieval_parts::RetrievalParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::signing::SigningParts;
@@ -90,6 +91,8 @@ pub struct RunningServer {
     pub sts_policies: Option<Arc<PolicyCache>>,
     /// What signs.
     pub signing: SigningParts,
+    /// Counts and sends reports to the owners of other domains, if any are sent.
+    pub reports: Option<RunningReports>,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
     /// What sessions of retrieval use.
@@ -134,6 +137,7 @@ struct PreparedReload {
     explainer: AddressExplainer,
     chosen: Vec<AdaptiveValue>,
     drop_runtime: Runtime,
+    report_context: Option<ReportContext>,
 }
 
 impl RunningServer {
@@ -207,7 +211,8 @@ impl RunningServer {
             retrieval: &self.retrieval,
         };
         let secret = logins::load_or_create_secret(new)?;
-        let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
+        let collector = self.reports.as_ref().map(|reports| &reports.collector);
+        let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), collector, &self.log)?;
         let ServerParts {
             tables,
             dnsbl_lists,
@@ -223,6 +228,10 @@ impl RunningServer {
             explainer,
             chosen,
         } = parts;
+        let directory = intake.directory.clone();
+        let report_context = self.reports.as_ref();
+        let report_context =
+            report_context.map(|_| from_config::report_context(new, directory, &signing, &self.log)).transpose()?;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -257,6 +266,7 @@ impl RunningServer {
             explainer,
             chosen,
             drop_runtime,
+            report_context,
         })
     }
 
@@ -282,10 +292,14 @@ impl RunningServer {
             explainer,
             chosen,
             drop_runtime,
+            report_context,
         } = next;
         let config = &loaded.config;
         retrieval.continue_from(&self.retrieval);
         self.flow.apply_change(change);
+        if let (Some(reports), Some(context)) = (&self.reports, report_context) {
+            reports.sender.reconfigure(context);
+        }
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
@@ -293,7 +307,8 @@ impl RunningServer {
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
         let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
         let signatures = signing.counters_if_signing();
-        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..parts };
+        let reports = self.reports.as_ref().map(RunningReports::control_parts);
+        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, reports, ..parts };
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -25,6 +25,7 @@ use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
 use mail::{LogLevel, ServerLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
+use sender_auth::reports::ReportCollector;
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,6 +37,7 @@ use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
+use crate::report_sender::{ReportSenderParts, RunningReports};
 use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
 use crate::signing::SigningParts;
@@ -157,8 +159,17 @@ fn log_drained(held: usize, log: &Log) {
 
 /// Stops everything, from the listeners to the spool. Returns the number of messages in the spool.
 fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
-    let RunningServer { intake, workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } =
-        running;
+    let RunningServer {
+        intake,
+        reports,
+        workers,
+        flow,
+        control_server,
+        control_context: context,
+        drop_scanner,
+        gauges,
+        ..
+    } = running;
     let spool = intake.spool.clone();
     drop(intake);
     if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
@@ -166,6 +177,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     }
     workers.abort();
     drop_scanner.into_iter().for_each(DropFolderScanner::stop);
+    reports.into_iter().for_each(RunningReports::stop);
     if !flow.stop() {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
@@ -248,7 +260,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
-    let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
+    let collector = from_config::report_collector(config, &log)?;
+    let parts = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let ServerParts {
         tables,
         dnsbl_lists,
@@ -276,7 +289,10 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
     let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
     let signatures = signing.counters_if_signing();
-    let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, ..control_parts };
+    let reports = collector.map(|collector| start_reports(config, collector, &intake, &signing, &log)).transpose()?;
+    let of_reports = reports.as_ref().map(RunningReports::control_parts);
+    let control_parts =
+        ControlParts { chosen, sender_auth: verdicts, signatures, reports: of_reports, ..control_parts };
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
@@ -303,6 +319,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         quota_counter,
         sts_policies,
         signing,
+        reports,
         intake,
         retrieval,
         commit_notifiers,
@@ -315,6 +332,24 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         certificate_watch: CertificateWatchHandle::new(watched),
         log,
     })
+}
+
+/// Sends reports to the owners of other domains.
+fn start_reports(
+    config: &Config,
+    collector: ReportCollector,
+    intake: &Arc<IntakeContext>,
+    signing: &SigningParts,
+    log: &Arc<Log>,
+) -> anyhow::Result<RunningReports> {
+    let context = from_config::report_context(config, intake.directory.clone(), signing, log)?;
+    let parts = ReportSenderParts {
+        collector,
+        spool: intake.spool.clone(),
+        settings: config.reports.clone(),
+        log: log.clone(),
+    };
+    parts.start(context).context("starting the thread that sends reports")
 }
 
 /// Takes the mail of local programs.
