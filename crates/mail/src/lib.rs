@@ -21,6 +21,7 @@ mod reply;
 mod scram;
 mod time;
 mod tls_info;
+mod tls_session;
 pub mod units;
 
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
@@ -42,3 +43,4 @@ pub use reply::{EnhancedCode, InvalidReply, Reply};
 pub use scram::ScramKeys;
 pub use time::Timestamp;
 pub use tls_info::TlsInfo;
+pub use tls_session::{TlsFailure, TlsSession, TlsSessionLog};

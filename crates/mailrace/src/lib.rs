@@ -44,6 +44,7 @@ pub mod spool_commands;
 mod stderr;
 mod sys;
 pub mod tables;
+mod tls_reports;
 pub mod tune_apply;
 pub mod tune_command;
 pub mod tune_runs;

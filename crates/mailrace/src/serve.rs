@@ -23,7 +23,7 @@ use dispatch::{
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
-use mail::{LogLevel, ServerLog};
+use mail::{LogLevel, ServerLog, TlsSessionLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
 use sender_auth::reports::ReportCollector;
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
@@ -44,6 +44,7 @@ use crate::signing::SigningParts;
 use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
+use crate::tls_reports::TlsReports;
 use crate::{exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
 
@@ -278,7 +279,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
+    let tls_sessions = collector.clone().filter(|_| config.reports.tls);
+    let tls_sessions = tls_sessions.map(|collector| Arc::new(TlsReports(collector)) as Arc<dyn TlsSessionLog>);
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls_sessions, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -370,6 +373,7 @@ fn start_dispatcher(
     queue_config: &queue::SchedulerConfig,
     limits: ProcessLimits,
     outcome_counters: &Arc<OutcomeCounters>,
+    tls_sessions: Option<Arc<dyn TlsSessionLog>>,
     log: &Arc<Log>,
 ) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
@@ -386,6 +390,7 @@ fn start_dispatcher(
         config: dispatcher,
         smtp_threads: limits.threads,
         outcome_counters: outcome_counters.clone(),
+        tls_sessions,
         log: log.clone(),
     };
     Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))

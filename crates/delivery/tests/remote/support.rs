@@ -270,6 +270,7 @@ impl TestDelivery {
             match self.reports.recv().await.unwrap() {
                 RemoteEvent::Finished(end) => return (end, slow),
                 RemoteEvent::Slow { .. } => slow += 1,
+                RemoteEvent::Tls(_) => {}
             }
         }
     }
