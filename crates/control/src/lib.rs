@@ -70,8 +70,8 @@ pub use explain::{AddressExplainer, Deliverability};
 pub use handler::ControlHandler;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use recipient_filter::RecipientFilter;
-pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
+pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use server::ControlServer;
 
 /// The longest request, with its line end.

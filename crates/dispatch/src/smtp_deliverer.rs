@@ -11,8 +11,8 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use mail::TlsSessionLog;
 use delivery::remote::{self, NextHop, RemoteDelivery, RemoteEvent, RemoteTask};
+use mail::TlsSessionLog;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};

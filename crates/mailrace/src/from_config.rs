@@ -37,8 +37,8 @@ use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageC
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
 
-pub use self::sender_auth::sender_auth;
 pub use self::reports::{report_collector, report_context};
+pub use self::sender_auth::sender_auth;
 pub use access::{DnsblLists, compile_access_rules};
 
 /// What sessions accept beyond RFC 5321.

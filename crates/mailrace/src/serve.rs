@@ -281,7 +281,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let outcome_counters = Arc::new(OutcomeCounters::default());
     let tls_sessions = collector.clone().filter(|_| config.reports.tls);
     let tls_sessions = tls_sessions.map(|collector| Arc::new(TlsReports(collector)) as Arc<dyn TlsSessionLog>);
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls_sessions, &log)?;
+    let (spool, flow, scheduler) =
+        start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls_sessions, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use mail::{DaneMatching, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy};
+use mail::{
+    DaneMatching, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy,
+};
 use sender_auth::reports::{Observation, ReportCollector, ReportKind, ReportRow, ReportSubject, TlsRow};
 
 /// Has sessions counted.

@@ -12,9 +12,9 @@ use std::io;
 use std::sync::Arc;
 
 use mail::{DanePolicy, TlsFailure};
-use rustls::{CertificateError, ClientConfig};
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;

@@ -361,7 +361,8 @@ impl SenderAuth {
             dmarc::CheckedDomain { method: dmarc::AlignedMethod::Dkim, domain, has_passed: *has_passed }
         }));
         let checked: Vec<dmarc::CheckedDomain<'_>> = checked.collect();
-        let judged = tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked, self.reports.is_some()));
+        let judged =
+            tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked, self.reports.is_some()));
         let judged = judged.await;
         judged.unwrap_or_else(|_| unanswered_policy(author))
     }

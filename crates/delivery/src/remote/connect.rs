@@ -253,8 +253,9 @@ async fn start_session(
         match dialogue.next_event(None, slow_detector).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
-                let tls_client = tls_client_for(config, peer)
-                    .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}")), TlsFailure::Other))?;
+                let tls_client = tls_client_for(config, peer).map_err(|why| {
+                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}")), TlsFailure::Other)
+                })?;
                 let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
                 dialogue = secured.map_err(|error| handshake_failure(&error, peer))?;
             }

@@ -59,7 +59,10 @@ impl ReportCollector {
 
     /// Runs `work` on the thread, after all that was submitted before, and waits for it. None if the thread
     /// has stopped.
-    pub fn with_store<T: Send + 'static>(&self, work: impl FnOnce(&mut ReportStore) -> T + Send + 'static) -> Option<T> {
+    pub fn with_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut ReportStore) -> T + Send + 'static,
+    ) -> Option<T> {
         let (sender, receiver) = mpsc::channel();
         // The caller waits, so only a stopped thread drops what is sent.
         let work: StoreWork = Box::new(move |store| drop(sender.send(work(store))));

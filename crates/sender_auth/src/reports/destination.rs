@@ -187,7 +187,8 @@ mod tests {
             ("mailto:a@b.example!99999999999999999999t", vec![of("a@b.example", Some(u64::MAX))]),
             ("mailto:a@b.example,mailto:a@b.example", vec![of("a@b.example", None)]),
         ] {
-            let quoted: Vec<_> = expected.into_iter().map(|(a, n)| (a.parse::<Address>().map(|a| a.to_string()), n)).collect();
+            let quoted: Vec<_> =
+                expected.into_iter().map(|(a, n)| (a.parse::<Address>().map(|a| a.to_string()), n)).collect();
             let found: Vec<_> = listed(list).into_iter().map(|(a, n)| (Ok(a), n)).collect();
             assert_eq!(found, quoted, "{list}");
         }

@@ -58,7 +58,10 @@ pub fn compose_report(
     line(format_args!("Date: {}", now.to_rfc5322()));
     line(format_args!("From: {}<{}>", display_name(&reporter.organization), reporter.contact));
     line(format_args!("To: <{to}>"));
-    line(format_args!("Subject: Report Domain: {domain}\r\n Submitter: {host}\r\n Report-ID: <{}@{host}>", report.local_id()));
+    line(format_args!(
+        "Subject: Report Domain: {domain}\r\n Submitter: {host}\r\n Report-ID: <{}@{host}>",
+        report.local_id()
+    ));
     line(format_args!("Message-ID: <{id}@{host}>"));
     // RFC 3834 section 5: automatic responders do not answer this.
     line(format_args!("Auto-Submitted: auto-generated"));

@@ -71,8 +71,7 @@ impl ReportStore {
     /// The folder cannot be created, or a file in it not be read.
     pub fn open(folder: &Path, limits: CountLimits, now: Timestamp) -> io::Result<ReportStore> {
         fs::create_dir_all(folder)?;
-        let mut store =
-            ReportStore { folder: folder.to_owned(), limits, days: BTreeMap::new(), unreadable: 0 };
+        let mut store = ReportStore { folder: folder.to_owned(), limits, days: BTreeMap::new(), unreadable: 0 };
         let today = UtcDay::of(now);
         for day in (0..=DAYS_KEPT).map(|days| today.before(days)) {
             let mut file = DayFile::new(day_path(folder, &day.to_string()));

@@ -55,7 +55,8 @@ fn policy_json(
     }
     policy["mx-host"] = json!(sessions.hosts);
     let failed: u64 = sessions.failures.iter().map(|(.., count)| count).sum();
-    let summary = json!({ "total-successful-session-count": sessions.successes, "total-failure-session-count": failed });
+    let summary =
+        json!({ "total-successful-session-count": sessions.successes, "total-failure-session-count": failed });
     let mut entry = json!({ "policy": policy, "summary": summary });
     if !sessions.failures.is_empty() {
         entry["failure-details"] = sessions.failures.iter().map(failure_json).collect();
