@@ -226,7 +226,7 @@ impl SendingThread {
                     [("kind", &kind.as_str()), ("domain", &due.report.subject.domain), ("error", &why)];
                 log.event(LogLevel::Warning, "cannot send a report now", &fields);
                 // If the collector has stopped, the next start tries it.
-                drop(self.parts.collector.with_store(move |store| store.postpone(&due, now() + RETRY_AFTER)));
+                let _ = self.parts.collector.with_store(move |store| store.postpone(&due, now() + RETRY_AFTER));
                 vec![sent(None, "postponed")]
             }
         }

@@ -9,7 +9,7 @@ use mail::{
 use sender_auth::reports::{Observation, ReportCollector, ReportKind, ReportRow, ReportSubject, TlsRow};
 
 /// Has sessions counted.
-pub struct TlsReports(pub ReportCollector);
+pub(crate) struct TlsReports(pub(crate) ReportCollector);
 
 impl TlsSessionLog for TlsReports {
     fn record(&self, session: TlsSession) {
@@ -64,8 +64,10 @@ fn tlsa_text(record: &DaneRecord) -> Box<str> {
         DaneMatching::Sha512 => 2,
     };
     let mut text = format!("{usage} {selector} {matching} ");
-    // Writing into a string cannot fail.
-    record.data.iter().for_each(|octet| drop(write!(text, "{octet:02x}")));
+    for octet in &record.data {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{octet:02x}");
+    }
     text.into()
 }
 

@@ -93,7 +93,7 @@ fn write_results(xml: &mut XmlText, row: &DmarcRow) {
         xml.element("result", &signature.result);
         xml.close("dkim");
     }
-    for spf in &row.spf {
+    if let Some(spf) = &row.spf {
         xml.open("spf");
         xml.element("domain", &spf.domain);
         xml.element("scope", "mfrom");
