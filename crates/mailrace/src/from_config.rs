@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
@@ -29,7 +30,9 @@ use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
 use crate::relay_logins::relay_logins;
+use crate::report_sender::RunningReports;
 use crate::retrieval_parts::RetrievalParts;
+use crate::signing::SigningParts;
 use crate::tables::OpenTables;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
 use dispatch::{ClassifierRules, LocalTransport, NoticeConfig, TransportConfig, Transports};
@@ -445,6 +448,21 @@ pub fn control_parts(
         chosen: Vec::new(),
         signatures: None,
         reports: None,
+    }
+}
+
+/// Adds the counters that the metrics show, and the sender of reports.
+pub fn with_counters(
+    parts: ControlParts,
+    sender_auth: Option<&SenderAuth>,
+    signing: &SigningParts,
+    reports: Option<&RunningReports>,
+) -> ControlParts {
+    ControlParts {
+        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
+        signatures: signing.counters_if_signing(),
+        reports: reports.map(RunningReports::control_parts),
+        ..parts
     }
 }
 

@@ -41,6 +41,7 @@ use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use lookup::Table;
+use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
@@ -228,10 +229,7 @@ impl RunningServer {
             explainer,
             chosen,
         } = parts;
-        let directory = intake.directory.clone();
-        let report_context = self.reports.as_ref();
-        let report_context =
-            report_context.map(|_| from_config::report_context(new, directory, &signing, &self.log)).transpose()?;
+        let report_context = self.report_context(new, &intake.directory, &signing)?;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -270,6 +268,19 @@ impl RunningServer {
         })
     }
 
+    /// What sends reports next, if any are sent.
+    fn report_context(
+        &self,
+        new: &Config,
+        directory: &Arc<RecipientDirectory>,
+        signing: &SigningParts,
+    ) -> anyhow::Result<Option<ReportContext>> {
+        match self.reports {
+            Some(_) => from_config::report_context(new, directory.clone(), signing, &self.log).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Switches to the next configuration; nothing here can fail. Listeners come last, since their
     /// mail goes to the new queues.
     fn commit(&mut self, next: PreparedReload) {
@@ -305,10 +316,8 @@ impl RunningServer {
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-        let signatures = signing.counters_if_signing();
-        let reports = self.reports.as_ref().map(RunningReports::control_parts);
-        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, reports, ..parts };
+        let parts = ControlParts { chosen, ..parts };
+        let parts = from_config::with_counters(parts, sender_auth.as_deref(), &signing, self.reports.as_ref());
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

@@ -44,7 +44,7 @@ use crate::signing::SigningParts;
 use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
-use crate::tls_reports::TlsReports;
+use crate::tls_reports;
 use crate::{exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
 
@@ -261,7 +261,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
-    let collector = from_config::report_collector(config, &log)?;
+    // A server that drains its queue makes no mail of its own.
+    let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };
     let parts = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let ServerParts {
         tables,
@@ -279,10 +280,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let tls_sessions = collector.clone().filter(|_| config.reports.tls);
-    let tls_sessions = tls_sessions.map(|collector| Arc::new(TlsReports(collector)) as Arc<dyn TlsSessionLog>);
-    let (spool, flow, scheduler) =
-        start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls_sessions, &log)?;
+    let tls = tls_reports::session_log(config, collector.as_ref());
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -291,12 +290,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
-    let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-    let signatures = signing.counters_if_signing();
     let reports = collector.map(|collector| start_reports(config, collector, &intake, &signing, &log)).transpose()?;
-    let of_reports = reports.as_ref().map(RunningReports::control_parts);
-    let control_parts =
-        ControlParts { chosen, sender_auth: verdicts, signatures, reports: of_reports, ..control_parts };
+    let control_parts = ControlParts { chosen, ..control_parts };
+    let control_parts = from_config::with_counters(control_parts, sender_auth.as_deref(), &signing, reports.as_ref());
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };

@@ -1,15 +1,23 @@
 //! Sessions with the hosts of other domains, as rows of SMTP TLS reports (RFC 8460).
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::Config;
 use mail::{
     DaneMatching, DaneRecord, DaneSelector, DaneUsage, HostTls, TlsFailure, TlsSession, TlsSessionLog, VerifiedBy,
 };
 use sender_auth::reports::{Observation, ReportCollector, ReportKind, ReportRow, ReportSubject, TlsRow};
 
+/// What takes sessions; None if they are not reported.
+pub(crate) fn session_log(config: &Config, collector: Option<&ReportCollector>) -> Option<Arc<dyn TlsSessionLog>> {
+    let collector = collector.filter(|_| config.reports.tls)?;
+    Some(Arc::new(TlsReports(collector.clone())))
+}
+
 /// Has sessions counted.
-pub(crate) struct TlsReports(pub(crate) ReportCollector);
+struct TlsReports(ReportCollector);
 
 impl TlsSessionLog for TlsReports {
     fn record(&self, session: TlsSession) {
@@ -73,8 +81,6 @@ fn tlsa_text(record: &DaneRecord) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use mail::{DanePolicy, VerifiedNames};
 
     use super::*;
