@@ -98,7 +98,7 @@ pub async fn tls_reports_to(dns: &dyn DnsLookup, domain: &str) -> Result<Option<
 }
 
 /// `v=TLSRPTv1; rua=...`
-fn tls_record(text: &[u8]) -> Option<Box<str>> {
+pub(crate) fn tls_record(text: &[u8]) -> Option<Box<str>> {
     let text = std::str::from_utf8(text).ok()?;
     let mut tags = text.split(';').filter_map(|part| part.split_once('='));
     let trimmed = |(name, value): (&str, &str)| (name.trim().to_owned(), value.trim().to_owned());
