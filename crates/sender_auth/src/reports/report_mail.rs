@@ -130,7 +130,7 @@ mod tests {
     fn the_file_of_a_report_can_be_read_again() {
         for (kind, expected) in [(ReportKind::Dmarc, "<feedback"), (ReportKind::Tls, "\"policies\":[]")] {
             let message = compose(kind, "Example");
-            let body = message.split("\r\n\r\n").nth(3).unwrap();
+            let body = message.split("\r\n\r\n").nth(4).unwrap();
             let base64: String = body.split("\r\n--").next().unwrap().lines().collect();
             let mut text = String::new();
             GzDecoder::new(&*STANDARD.decode(base64).unwrap()).read_to_string(&mut text).unwrap();
