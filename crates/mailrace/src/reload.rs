@@ -32,7 +32,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use config::{self, ConfigSource, LoadedConfig};
+use config::{self, Config, ConfigSource, LoadedConfig};
 use control::{
     AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
 };
