@@ -3,6 +3,7 @@ reports about hosts to which mail went. They are sent by a command, and read as 
 them: from the mailbox, by Python's parsers for messages, gzip, XML and JSON.
 """
 
+import datetime
 import email
 import email.policy
 import gzip
@@ -32,6 +33,12 @@ attempts = 1
 dmarc = true
 organization = "Bench & Test"
 contact = "reports@mx.bench.test"
+spread = "1s"
+
+[[signing.key]]
+domain = "bench.test"
+selector = "s1"
+file = "{key}"
 """
 NAMESPACE = "{urn:ietf:params:xml:ns:dmarc-2.0}"
 # RFC 9990 appendix A: the elements of each element in their order; those after "?" may be missing, those
@@ -129,14 +136,19 @@ class DmarcReports(ServerCase):
             "small.test": "p=none; rua=mailto:alice@bench.test!1k",
             "foreign.test": "p=none; rua=mailto:bob@bench.test,https://foreign.test/",
             "again.test": "p=none; rua=mailto:alice@bench.test",
+            "daily.test": "p=none; rua=mailto:alice@bench.test",
             "quiet.test": "p=none",
         }.items():
             cls.names.txt(f"_dmarc.{domain}", f"v=DMARC1; {tags}")
             cls.names.txt(domain, f"v=spf1 ip4:{PASSED} -all")
             if domain != "foreign.test":
                 cls.names.txt(f"{domain}._report._dmarc.bench.test", "v=DMARC1")
-        extra = SETTINGS.format(servers=cls.names.target)
-        cls.server = Mailrace(pathlib.Path(cls.folder.name), users=["alice", "bob", "carol"], extra=extra)
+        root = pathlib.Path(cls.folder.name)
+        argv = ["openssl", "genrsa", "-out", str(root / "key.pem"), "2048"]
+        subprocess.run(argv, check=True, capture_output=True)
+        (root / "key.pem").chmod(0o644)  # the server may run as another user
+        extra = SETTINGS.format(servers=cls.names.target, key=root / "key.pem")
+        cls.server = Mailrace(root, users=["alice", "bob", "carol"], extra=extra)
         cls.addClassCleanup(cls.server.stop)
         cls.server.start()
 
@@ -164,8 +176,9 @@ class DmarcReports(ServerCase):
         self.assertEqual((sent["kind"], sent["result"], sent["to"]), ("dmarc", "sent", "alice@bench.test"))
         self.assertEqual(self.counted("good.test"), [])
         message, file, text = received_report(self, self.server, "alice", "Report Domain: good.test")
-        self.assertEqual(message["from"], '"Bench & Test" <reports@mx.bench.test>')
+        self.assertEqual(message["from"], "Bench & Test <reports@mx.bench.test>")
         self.assertEqual(message["return-path"], "<>")
+        self.assertIn("d=bench.test;", message["dkim-signature"])
         self.assertEqual(file.get_content_type(), "application/gzip")
         root = xml.etree.ElementTree.fromstring(text)
         self.assertEqual(list(faults(root)), [], text.decode())
@@ -205,6 +218,19 @@ class DmarcReports(ServerCase):
         self.assertEqual(self.send("again.test"), 250)
         self.assertEqual(self.counted("again.test"), [(1, 2)])
 
+    def test_the_reports_of_a_day_are_sent_after_it(self):
+        self.assertEqual(self.send("daily.test"), 250)
+        self.assertEqual(self.server.terminate(), 0)
+        (counts,) = (self.server.data / "reports").glob("*.jsonl")
+        yesterday = datetime.date.fromisoformat(counts.stem) - datetime.timedelta(days=1)
+        counts.rename(counts.with_stem(yesterday.isoformat()))
+        self.server.start()
+        _, _, text = received_report(self, self.server, "alice", "Report Domain: daily.test")
+        root = xml.etree.ElementTree.fromstring(text)
+        begin, end = (int(root.findtext(f".//{NAMESPACE}{name}")) for name in ("begin", "end"))
+        self.assertEqual((begin % 86400, end - begin), (0, 86399))
+        await_that(lambda: not self.counted("daily.test"), "the end of the report", self.server)
+
     def test_a_domain_without_counts_is_refused(self):
         with self.assertRaisesRegex(AssertionError, "nothing was counted"):
             reports(self.server, "send", "nobody.test")
@@ -218,7 +244,7 @@ class TlsReports(OutboundCase):
         names.txt("_smtp._tls.dest.test", "v=TLSRPTv1; rua=mailto:alice@bench.test")
         server = self.start(names=names, smtp=f"port = {host.port}", extra="[reports]\ntls = true\n")
         send(server, "bob@dest.test")
-        await_event(server, "delivered", to="bob@dest.test")
+        await_event(server, "delivered", to="<bob@dest.test>")
         (sent,) = reports(server, "send", "dest.test")
         self.assertEqual((sent["kind"], sent["result"], sent["to"]), ("tls", "sent", "alice@bench.test"))
         message, file, text = received_report(self, server, "alice", "Report Domain: dest.test")

@@ -195,7 +195,7 @@ mod tests {
         for hostile in ["", "mailto:", "mailto:a", "mailto:a@b.example!x", "mailto:%zz@b.example", "mailto:a%0d%0a@b"] {
             assert_eq!(listed(hostile), [], "{hostile}");
         }
-        assert_eq!(listed(&"mailto:\u{e4}@x,".repeat(100_000)).len(), 1);
+        assert_eq!(listed(&"mailto:\u{e4}@x.example,".repeat(100_000)), []);
     }
 
     #[tokio::test]
