@@ -114,6 +114,8 @@ pub struct Config {
     pub access: Vec<AccessRule>,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
+    /// Reports to the owners of other domains.
+    pub reports: sender_auth::reports::ReportSettings,
     /// Settings of the SMTP protocol.
     pub smtp: SmtpServerSettings,
     /// Settings of POP3.

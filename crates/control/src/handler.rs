@@ -28,10 +28,10 @@ use super::selection::{self, DestinationName, RecipientId, SelectedRecipients, S
 use super::summary::{self, RecipientTally};
 use super::tables::{self, LookupReport};
 use super::wait::unless_stopping;
-use super::{list, load, message};
+use super::{list, load, message, reports};
 use crate::metrics::{self, MetricsSnapshot, QueueMetrics, SignatureCounts};
 use crate::reload_request::{ReloadAnswer, ReloadRequest};
-use crate::{ControlParts, SharedControlState};
+use crate::{ControlParts, ReportParts, SharedControlState};
 
 /// Handles requests.
 pub struct ControlHandler {
@@ -98,6 +98,8 @@ impl ControlHandler {
             ControlRequest::TableGet { table, key } => self.table_get(&table, &key)?.write(out)?,
             ControlRequest::TableStats { table } => write_rows(&self.table_stats(table.as_deref())?, out)?,
             ControlRequest::TableAccept { table } => self.table_accept(&table)?,
+            ControlRequest::ReportsShow => write_rows(&self.pending_reports()?, out)?,
+            ControlRequest::ReportsSend { domain } => write_rows(&self.send_reports(&domain)?, out)?,
             ControlRequest::Reload => self.reload(out)?,
             ControlRequest::Load => out.write_all(self.load().as_bytes())?,
             ControlRequest::Adaptive => write_rows(&self.adaptive_values()?, out)?,
@@ -348,6 +350,24 @@ impl ControlHandler {
         }
     }
 
+    fn reports(&self) -> ControlResult<&ReportParts> {
+        let refused = || ControlError::Refused("no reports are sent: see [reports] in the configuration".into());
+        self.parts.reports.as_ref().ok_or_else(refused)
+    }
+
+    fn pending_reports(&self) -> ControlResult<Vec<Value>> {
+        let pending = self.reports()?.operator.pending().ok_or(ControlError::Stopping)?;
+        Ok(pending.iter().map(reports::summary_json).collect())
+    }
+
+    fn send_reports(&self, domain: &str) -> ControlResult<Vec<Value>> {
+        let sent = self.reports()?.operator.send_now(domain).ok_or(ControlError::Stopping)?;
+        if sent.is_empty() {
+            return Err(ControlError::Refused(format!("nothing was counted about {domain:?}")));
+        }
+        Ok(sent.iter().map(reports::sent_json).collect())
+    }
+
     /// The main thread reloads, one request at a time.
     fn reload(&self, out: &mut impl Write) -> ControlResult<()> {
         let (reload_request, reply_receiver) = ReloadRequest::new();
@@ -395,6 +415,7 @@ impl ControlHandler {
             srs: self.parts.srs.as_deref().map(SrsCounters::by_result),
             lists_unanswered: self.parts.access_rules.as_deref().map_or(0, AccessRules::unanswered_dnsbl_queries),
             sender_auth: self.parts.sender_auth.clone(),
+            reports: self.parts.reports.as_ref().map(|reports| reports.counters.clone()),
             handshakes: self.parts.intake.tls_handshakes.counts(),
             logins: self.parts.intake.logins.as_ref().map(|logins| logins.credentials.stats()),
             load: self.parts.intake.load.report(),

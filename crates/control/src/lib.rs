@@ -21,6 +21,8 @@
 //! | `load` | gauges, limits and refusals, as text |
 //! | `adaptive` | an object for each value that the server adapts itself |
 //! | `status` | metrics in the Prometheus text format |
+//! | `reports-show` | an object for each report that is being counted |
+//! | `reports-send {"domain": DOMAIN}` | an object for each report and destination: what became of it |
 //! | `reload` | an object: the command's exit code and its output |
 
 mod adaptive;
@@ -36,6 +38,8 @@ mod metrics;
 mod pattern;
 mod recipient_filter;
 mod reload_request;
+mod reports;
+pub mod reports_text;
 pub mod request;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -68,6 +72,7 @@ pub use handler::ControlHandler;
 pub use pattern::{AddressPattern, DestinationPattern, InvalidPattern, SubstringPattern};
 pub use recipient_filter::RecipientFilter;
 pub use reload_request::{ReloadAnswer, ReloadRequest, ReloadSender};
+pub use reports::{ReportOperator, ReportParts, SentReport};
 pub use server::ControlServer;
 
 /// The longest request, with its line end.
@@ -117,6 +122,8 @@ pub struct ControlParts {
     pub signatures: Option<Arc<SigningCounters>>,
     /// The senders of forwarded mail; None: they are not rewritten.
     pub srs: Option<Arc<SrsCounters>>,
+    /// The sender of reports; None: no reports are sent.
+    pub reports: Option<ReportParts>,
 }
 
 impl ControlHandler {

@@ -13,6 +13,7 @@ use mail::TlsProof;
 use queue::Queues;
 use retrieval::RetrievalStats;
 use sender_auth::VerdictCounters;
+use sender_auth::reports::ReportCounters;
 use sender_auth::signing::{KeyAlgorithm, SigningCounters};
 use spool::Stats;
 
@@ -123,6 +124,8 @@ pub(crate) struct MetricsSnapshot {
     pub lists_unanswered: u64,
     /// What was found about the senders of mail.
     pub sender_auth: Option<Arc<VerdictCounters>>,
+    /// Reports, if any are sent.
+    pub reports: Option<Arc<ReportCounters>>,
     /// TLS handshakes, by version, or failed.
     pub handshakes: [(&'static str, u64); 3],
     /// Logins, if `[auth]` is configured.
@@ -162,6 +165,7 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
         out.counter("mailrace_access_lists_unanswered_total", help, snapshot.lists_unanswered);
     }
     snapshot.sender_auth.iter().for_each(|counters| write_sender_auth(counters, &mut out));
+    snapshot.reports.iter().for_each(|counters| write_reports(counters, &mut out));
     snapshot.signatures.iter().for_each(|counts| write_signatures(counts, &mut out));
     if let Some(results) = &snapshot.srs {
         let help = "Senders of forwarded mail that were rewritten (SRS), and addresses that were taken back to them";
@@ -181,6 +185,15 @@ pub(crate) fn render(snapshot: &MetricsSnapshot) -> String {
     write_spool(&snapshot.spool, &mut out);
     tables::write_tables(&snapshot.tables, &mut out);
     out.into()
+}
+
+fn write_reports(counters: &ReportCounters, out: &mut MetricsText) {
+    let help = "Reports to the owners of domains, by what became of them at each destination";
+    out.family("mailrace_reports_total", help, "counter");
+    counters.reports().for_each(|(result, count)| out.sample(&[("result", result)], count));
+    let help = "What is in no report, by the limit that was reached";
+    out.family("mailrace_reports_dropped_total", help, "counter");
+    counters.dropped().for_each(|(limit, count)| out.sample(&[("limit", limit)], count));
 }
 
 fn write_signatures(counts: &SignatureCounts, out: &mut MetricsText) {
@@ -349,6 +362,7 @@ mod tests {
             srs: Some(SrsCounters::default().by_result()),
             signatures: Some(SignatureCounts { made: [("rsa-sha256", 12), ("ed25519-sha256", 13)], deferred: 1 }),
             sender_auth: Some(Arc::default()),
+            reports: Some(Arc::default()),
             handshakes: [("TLSv1.2", 1), ("TLSv1.3", 2), ("failed", 0)],
             logins: Some(CredentialStats {
                 accepted: 5,

@@ -111,6 +111,13 @@ pub enum ControlRequest {
     Load,
     /// Shows the values that the server adapts itself.
     Adaptive,
+    /// Shows what is counted for reports.
+    ReportsShow,
+    /// Sends the reports about a domain now.
+    ReportsSend {
+        /// The domain.
+        domain: String,
+    },
     /// Shows metrics.
     Status,
     /// Reloads the configuration.
@@ -166,6 +173,7 @@ impl ControlRequest {
             ControlRequest::Pause { .. }
             | ControlRequest::Resume { .. }
             | ControlRequest::TableAccept { .. }
+            | ControlRequest::ReportsSend { .. }
             | ControlRequest::Reload => true,
             _ => false,
         }
@@ -249,6 +257,8 @@ mod tests {
             ControlRequest::TableStats { table: None },
             ControlRequest::TableStats { table: Some(name()) },
             ControlRequest::TableAccept { table: name() },
+            ControlRequest::ReportsShow,
+            ControlRequest::ReportsSend { domain: name() },
             ControlRequest::Load,
             ControlRequest::Adaptive,
             ControlRequest::Status,

@@ -35,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{Address, Body, Envelope, HostTls, QueueId, Reply, TlsProof};
+use mail::{Address, Body, Envelope, HostTls, QueueId, Reply, TlsProof, TlsSession};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client;
 
@@ -195,6 +195,8 @@ pub struct RemoteTask<T> {
 pub enum RemoteEvent<T> {
     /// A task is finished.
     Finished(RemoteTaskResult<T>),
+    /// A session was opened with a host that the domain of the recipients names, or TLS with it failed.
+    Tls(TlsSession),
     /// A task waits for one reply longer than [`RemoteDeliveryConfig::slow_after`], and continues.
     /// Sent once per task.
     Slow {

@@ -42,7 +42,7 @@ use delivery::remote::NextHop;
 use load::AllowedDeliveries;
 use lookup::Table;
 use lookup::directory::RecipientDirectory;
-use mail::{MailEvent, Timestamp, TlsProof};
+use mail::{MailEvent, Timestamp, TlsProof, TlsSessionLog};
 use parking_lot::Mutex;
 use queue::{ContactResult, DestinationId, NextHopRoute, RecipientVerdict};
 use spool::{CommitError, LiveMessage, ReadError, Spool};
@@ -177,6 +177,8 @@ pub struct DispatcherParts {
     pub smtp_threads: usize,
     /// Counters of outcomes.
     pub outcome_counters: Arc<OutcomeCounters>,
+    /// Takes how TLS went with the hosts of other domains; None: nobody wants to know.
+    pub tls_sessions: Option<Arc<dyn TlsSessionLog>>,
     /// The log.
     pub log: Arc<dyn ServerLog>,
 }
@@ -258,7 +260,8 @@ impl Dispatcher {
         scheduler: SchedulerHandle,
         receiver: SchedulerReceiver,
     ) -> io::Result<Dispatcher> {
-        let DispatcherParts { spool, queues, config, smtp_threads, outcome_counters: attempts, log } = parts;
+        let DispatcherParts { spool, queues, config, smtp_threads, outcome_counters: attempts, tls_sessions, log } =
+            parts;
         let DispatcherConfig { directory, tables, rules, router, transports, local_transports, notices, hostname } =
             config;
         let (alive, ended) = mpsc::channel();
@@ -284,7 +287,7 @@ impl Dispatcher {
         let dsn_sender = dsn_sender_parts.start(notices, hostname.clone(), log.clone(), alive.clone())?;
         let workers = SchedulerWorkers {
             local_deliverers,
-            smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive)?,
+            smtp_deliverers: SmtpDeliverers::start(smtp_threads, &messages, &scheduler, &alive, tls_sessions.as_ref())?,
             route_resolver,
             classifier_worker: ClassifierWorker::start(
                 rules.clone(),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use delivery::remote::{self, NextHop, RemoteDelivery, RemoteEvent, RemoteTask};
-use mail::{Address, Envelope};
+use mail::{Address, Envelope, TlsSessionLog};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
@@ -52,10 +52,12 @@ impl SmtpDeliverers {
         messages: &MessageCache,
         scheduler: &SchedulerHandle,
         alive: &Sender<()>,
+        tls_sessions: Option<&Arc<dyn TlsSessionLog>>,
     ) -> io::Result<Self> {
         let start = |number| {
             let (sender, jobs) = mpsc::unbounded_channel();
-            let deliverer = SmtpDeliverer { messages: messages.clone(), scheduler: scheduler.clone() };
+            let (messages, scheduler) = (messages.clone(), scheduler.clone());
+            let deliverer = SmtpDeliverer { messages, scheduler, tls_sessions: tls_sessions.cloned() };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .max_blocking_threads(super::BLOCKING_THREADS_MAX)
@@ -84,6 +86,7 @@ impl SmtpDeliverers {
 struct SmtpDeliverer {
     messages: MessageCache,
     scheduler: SchedulerHandle,
+    tls_sessions: Option<Arc<dyn TlsSessionLog>>,
 }
 
 impl SmtpDeliverer {
@@ -91,7 +94,12 @@ impl SmtpDeliverer {
         let (reports, wakeup) = (RemoteEvents::default(), Rc::new(Notify::new()));
         let remote = {
             let (reports, wakeup) = (reports.clone(), wakeup.clone());
+            let tls_sessions = self.tls_sessions.clone();
             Rc::new(RemoteDelivery::new(move |report| {
+                if let RemoteEvent::Tls(session) = report {
+                    tls_sessions.iter().for_each(|log| log.record(session.clone()));
+                    return;
+                }
                 reports.borrow_mut().push(report);
                 wakeup.notify_one();
             }))
@@ -156,6 +164,8 @@ fn send_events(scheduler: &SchedulerHandle, reports: Vec<RemoteEvent<SmtpJobCont
     let mut ended = Vec::with_capacity(reports.len());
     for report in reports {
         match report {
+            // It was recorded when it came.
+            RemoteEvent::Tls(_) => {}
             RemoteEvent::Slow { next_hop } => scheduler.send(SchedulerMsg::NextHopSlow(next_hop)),
             RemoteEvent::Finished(report) => ended.push(EndedAttempt {
                 attempt: report.ticket.attempt,

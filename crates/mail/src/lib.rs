@@ -22,6 +22,7 @@ mod scram;
 mod sender_rewriter;
 mod time;
 mod tls_info;
+mod tls_session;
 pub mod units;
 
 pub use address::{Address, AddressError, DOMAIN_OCTETS_MAX, LOCAL_PART_OCTETS_MAX, PATH_OCTETS_MAX};
@@ -44,3 +45,4 @@ pub use scram::ScramKeys;
 pub use sender_rewriter::{ReturnRefusal, SenderRewriter};
 pub use time::Timestamp;
 pub use tls_info::TlsInfo;
+pub use tls_session::{TlsFailure, TlsSession, TlsSessionLog};

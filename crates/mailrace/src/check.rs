@@ -21,6 +21,7 @@ use ldap::{LdapBindMethod, LdapUrl};
 use mail::Network;
 use net::TrustedRoots;
 use protocol::TlsMode;
+use sender_auth::Method;
 use server_log::LogTarget;
 use spool::Durability;
 
@@ -174,6 +175,7 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
             .map(|url| format!("[auth] bind sends users' passwords to {url} without TLS: they can be intercepted")),
     );
     warnings.extend(open_signing_warning(config));
+    warnings.extend(report_warnings(config));
     warnings.extend(cleartext_relay_warnings(config));
     warnings.extend(missing_login_warnings(config));
     warnings.extend(config.transports.iter().filter_map(ca_file_warning));
@@ -183,6 +185,15 @@ pub fn startup_warnings(config: &Config) -> Vec<String> {
         warnings.push("allow_root is set without `user`: if started as root, the server stays root".into());
     }
     warnings
+}
+
+/// Reports that would be empty, or that nobody accepts.
+fn report_warnings(config: &Config) -> impl Iterator<Item = String> {
+    let is_unchecked = config.reports.dmarc && !config.sender_auth.is_on(Method::Dmarc);
+    let empty = is_unchecked.then_some("[reports] dmarc is set, but [sender_auth] dmarc is off: nothing is reported");
+    let is_unsigned = config.reports.tls && !(config.signing.has_keys() && config.signing.notices);
+    let text = "[reports] tls is set, but [signing] signs no notices: receivers ignore reports without a signature";
+    empty.into_iter().chain(is_unsigned.then_some(text)).map(str::to_owned)
 }
 
 /// Nobody can be verified without CA certificates, so all mail of the transport would wait.
@@ -374,6 +385,16 @@ mod tests {
         }
         let relaxed = Config::parse("[spool]\ndurability = \"relaxed\"\n", "text", "host.example").unwrap();
         assert_eq!((all_warnings(&relaxed).len(), startup_warnings(&relaxed).len()), (1, 0));
+    }
+
+    #[test]
+    fn reports_that_are_empty_or_unsigned_are_told() {
+        let told = |text: &str| startup_warnings(&Config::parse(text, "text", "host.example").unwrap());
+        let empty = told("[reports]\ndmarc = true\n[sender_auth]\ndmarc = \"off\"\n");
+        assert!(empty.len() == 1 && empty[0].contains("nothing is reported"), "{empty:?}");
+        let unsigned = told("[reports]\ntls = true\n");
+        assert!(unsigned.len() == 1 && unsigned[0].contains("without a signature"), "{unsigned:?}");
+        assert_eq!(told("[reports]\ndmarc = true\n"), [""; 0]);
     }
 
     #[test]

@@ -158,6 +158,9 @@ pub enum Command {
     /// Make, show and check keys for DKIM signatures
     #[command(subcommand)]
     Dkim(DkimCommand),
+    /// Show and send what is reported to the owners of other domains
+    #[command(subcommand)]
+    Reports(ReportsCommand),
     /// Inject a message from standard input, like `sendmail`
     #[command(after_help = INJECT_HELP)]
     Inject {
@@ -184,6 +187,28 @@ pub enum Command {
     Completions {
         /// The shell
         shell: Shell,
+    },
+}
+
+/// Commands for reports to the owners of other domains.
+#[derive(Debug, Subcommand)]
+pub enum ReportsCommand {
+    /// Show what has been counted and is not reported yet
+    Show {
+        /// Print a JSON object for each report
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send the reports about a domain now, with what has been counted so far
+    ///
+    /// They are sent as at the end of the day: to the destinations that the domain names and that have
+    /// agreed. What is counted afterwards is in another report.
+    Send {
+        /// The domain
+        domain: String,
+        /// Print a JSON object for each report and destination
+        #[arg(long)]
+        json: bool,
     },
 }
 

@@ -10,8 +10,8 @@ use queue::OperatorAction;
 
 use crate::check::{self, ConfigCheck, ConfigSummary};
 use crate::cli::{
-    BenchCommand, Cli, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, SpoolCommand,
-    TableCommand, TuneCommand,
+    BenchCommand, Cli, Command, DkimCommand, ImportCommand, LaneArgs, LogCommand, QueueCommand, ReportsCommand,
+    SpoolCommand, TableCommand, TuneCommand,
 };
 use crate::exit::{self, ExitError};
 use crate::output::{is_output_closed, output};
@@ -77,6 +77,12 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             dkim_command::show(&config::load(config)?.config, domain.as_deref())
         }
         Command::Dkim(DkimCommand::Check { domain }) => dkim_command::check(&config::load(config)?.config, domain),
+        Command::Reports(ReportsCommand::Show { json }) => {
+            control_client::show_reports(&config::load(config)?.config, *json)
+        }
+        Command::Reports(ReportsCommand::Send { domain, json }) => {
+            control_client::send_reports(&config::load(config)?.config, domain, *json)
+        }
         Command::Man { folder } => Ok(manual::write(folder)?),
         Command::Completions { shell } => Ok(manual::print_completion_script(*shell, &mut output())?),
     }

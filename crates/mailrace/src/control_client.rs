@@ -4,6 +4,7 @@
 
 mod mailq;
 mod message;
+mod reports;
 mod tables;
 
 use std::io::{self, BufWriter, Read, Write};
@@ -27,6 +28,7 @@ use mail::printable;
 
 pub use mailq::mailq;
 pub use message::print_message;
+pub use reports::{send_reports, show_reports};
 pub use tables::{accept_table_removals, table_get, table_stats};
 
 /// `mailrace queue list`.

@@ -3,6 +3,7 @@
 //! addresses are read.
 
 mod access;
+mod reports;
 mod sender_auth;
 mod srs;
 
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::sender_auth::SenderAuth;
 use anyhow::Context;
 use control::{AddressExplainer, ControlParts, ControlTables};
 use delivery::bounce::{NoticeLimiter, NoticeLimits, NoticeSigner};
@@ -29,7 +31,9 @@ use protocol::smtp::server as smtp;
 use queue::{NextHopLimits, QueueNumber};
 
 use crate::relay_logins::relay_logins;
+use crate::report_sender::RunningReports;
 use crate::retrieval_parts::RetrievalParts;
+use crate::signing::SigningParts;
 use crate::tables::OpenTables;
 use ::sender_auth::srs::SrsRewriter;
 use config::{self, Config, DomainPattern, QueueSettings, SmtpTransportSettings, TransportKind};
@@ -38,6 +42,7 @@ use mailbox::quota::{MailboxQuotaChecker, QuotaTransport, TransportQuota, UsageC
 use mailbox::{MailboxPathResolver, MailboxPathTable};
 use server_log::Log;
 
+pub use self::reports::{report_collector, report_context};
 pub use self::sender_auth::sender_auth;
 pub use self::srs::{reload_srs_secrets, rewritten_senders, srs_rewriter};
 pub use access::{DnsblLists, compile_access_rules};
@@ -453,6 +458,24 @@ pub fn control_parts(
         chosen: Vec::new(),
         signatures: None,
         srs: None,
+        reports: None,
+    }
+}
+
+/// Adds the counters that the metrics show, and the sender of reports.
+pub fn with_counters(
+    parts: ControlParts,
+    sender_auth: Option<&SenderAuth>,
+    signing: &SigningParts,
+    srs: Option<&SrsRewriter>,
+    reports: Option<&RunningReports>,
+) -> ControlParts {
+    ControlParts {
+        sender_auth: sender_auth.map(|check| check.state.counters.clone()),
+        signatures: signing.counters_if_signing(),
+        srs: srs.map(|srs| srs.counters().clone()),
+        reports: reports.map(RunningReports::control_parts),
+        ..parts
     }
 }
 

@@ -32,7 +32,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use config::{self, ConfigSource, LoadedConfig};
+use config::{self, Config, ConfigSource, LoadedConfig};
 use control::{
     AdaptiveValue, AddressExplainer, ControlHandler, ControlParts, ControlServer, ReloadAnswer, SharedControlState,
 };
@@ -41,6 +41,7 @@ use filter::access::AccessRules;
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use lookup::Table;
+use lookup::directory::RecipientDirectory;
 use mail::{LogLevel, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
@@ -55,6 +56,7 @@ use crate::from_config::DnsblLists;
 use crate::intake_context::{self, IntakeContextParts};
 use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
+use crate::report_sender::{ReportContext, RunningReports};
 use crate::retrieval_parts::RetrievalParts;
 use crate::server_parts::{self, PreviousParts, ProcessLimits, ServerParts};
 use crate::signing::SigningParts;
@@ -93,6 +95,8 @@ pub struct RunningServer {
     pub signing: SigningParts,
     /// What rewrites senders of forwarded mail.
     pub srs: Option<Arc<SrsRewriter>>,
+    /// Counts and sends reports to the owners of other domains, if any are sent.
+    pub reports: Option<RunningReports>,
     /// What sessions use.
     pub intake: Arc<IntakeContext>,
     /// What sessions of retrieval use.
@@ -138,6 +142,7 @@ struct PreparedReload {
     explainer: AddressExplainer,
     chosen: Vec<AdaptiveValue>,
     drop_runtime: Runtime,
+    report_context: Option<ReportContext>,
 }
 
 impl RunningServer {
@@ -214,7 +219,8 @@ impl RunningServer {
             retrieval: &self.retrieval,
         };
         let secret = logins::load_or_create_secret(new)?;
-        let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), &self.log)?;
+        let collector = self.reports.as_ref().map(|reports| &reports.collector);
+        let parts = ServerParts::build(new, tables, secret, self.limits, Some(&before), collector, &self.log)?;
         let ServerParts {
             tables,
             dnsbl_lists,
@@ -231,6 +237,7 @@ impl RunningServer {
             explainer,
             chosen,
         } = parts;
+        let report_context = self.report_context(new, &intake.directory, &signing)?;
         let acceptor = match self.certificate_watch.current().acceptor {
             Some(same) if is_same_tls(old, new) && from_config::has_tls(new) => Some(same),
             _ => from_config::load_tls_acceptor(new)?.map(Arc::new),
@@ -266,7 +273,21 @@ impl RunningServer {
             explainer,
             chosen,
             drop_runtime,
+            report_context,
         })
+    }
+
+    /// What sends reports next, if any are sent.
+    fn report_context(
+        &self,
+        new: &Config,
+        directory: &Arc<RecipientDirectory>,
+        signing: &SigningParts,
+    ) -> anyhow::Result<Option<ReportContext>> {
+        match self.reports {
+            Some(_) => from_config::report_context(new, directory.clone(), signing, &self.log).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Switches to the next configuration; nothing here can fail. Listeners come last, since their
@@ -292,19 +313,21 @@ impl RunningServer {
             explainer,
             chosen,
             drop_runtime,
+            report_context,
         } = next;
         let config = &loaded.config;
         retrieval.continue_from(&self.retrieval);
         self.flow.apply_change(change);
+        if let (Some(reports), Some(context)) = (&self.reports, report_context) {
+            reports.sender.reconfigure(context);
+        }
         self.gauges.reconfigure(config.load.limits.clone(), config.load.every);
         let intake = Arc::new(intake_context::reload(&self.intake, config, policy));
         let context = self.control_context.clone();
         let rules = access_rules.clone();
         let parts = from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, &lists);
-        let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-        let signatures = signing.counters_if_signing();
-        let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
-        let parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..parts };
+        let parts = ControlParts { chosen, ..parts };
+        let parts = from_config::with_counters(parts, sender_auth.as_deref(), &signing, srs.as_deref(), self.reports.as_ref());
         self.control_server.set_handler(ControlHandler::new(parts, context));
         if let Some(scanner) = &self.drop_scanner {
             scanner.reconfigure(server_parts::drop_folder_config(config, &intake, &signing, &self.log, drop_runtime));

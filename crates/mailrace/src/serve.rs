@@ -23,8 +23,9 @@ use dispatch::{
 use intake::drop_folder::DropFolderScanner;
 use intake::{CommitNotifier, IntakeContext};
 use load::{LoadMonitor, MachineGaugeReader};
-use mail::{LogLevel, ServerLog};
+use mail::{LogLevel, ServerLog, TlsSessionLog};
 use net::{BoundListener, InheritedSockets, ListenerSocket, SessionWorkers, TlsServer, session_runtime};
+use sender_auth::reports::ReportCollector;
 use spool::{Disk, Durability, FolderDisk, LiveMessage, Spool};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,12 +37,14 @@ use crate::listeners::{self, SessionParts};
 use crate::logins::{self, ServerSecret};
 use crate::privileges::{self, PrivilegesError, ProcessUser};
 use crate::reload::RunningServer;
+use crate::report_sender::{ReportSenderParts, RunningReports};
 use crate::server_parts::{self, ProcessLimits, ServerParts};
 use crate::service::{ServiceManager, ServiceState};
 use crate::signing::SigningParts;
 use crate::stderr::print_stderr;
 use crate::sys::ProgramPages;
 use crate::tables::{self, OpenTables};
+use crate::tls_reports;
 use crate::{exit, from_config, intake_context};
 use server_log::{Log, LogTarget};
 
@@ -157,8 +160,17 @@ fn log_drained(held: usize, log: &Log) {
 
 /// Stops everything, from the listeners to the spool. Returns the number of messages in the spool.
 fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
-    let RunningServer { intake, workers, flow, control_server, control_context: context, drop_scanner, gauges, .. } =
-        running;
+    let RunningServer {
+        intake,
+        reports,
+        workers,
+        flow,
+        control_server,
+        control_context: context,
+        drop_scanner,
+        gauges,
+        ..
+    } = running;
     let spool = intake.spool.clone();
     drop(intake);
     if !runtime.block_on(workers.drain(STOP_TIME_MAX)) {
@@ -166,6 +178,7 @@ fn stop(running: RunningServer, runtime: &Runtime, log: &Log) -> u64 {
     }
     workers.abort();
     drop_scanner.into_iter().for_each(DropFolderScanner::stop);
+    reports.into_iter().for_each(RunningReports::stop);
     if !flow.stop() {
         log.event(LogLevel::Warning, "cut off deliveries that took too long to finish", &[]);
     }
@@ -248,7 +261,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let StartInputs { sockets, acceptor, secret, limits, reload_sender, drain_only } = inputs;
     let config = &loaded.config;
     let tables = OpenTables::open(config, tables::table_event_logger(log.clone()))?;
-    let parts = ServerParts::build(config, tables, secret, limits, None, &log)?;
+    // A server that drains its queue makes no mail of its own.
+    let collector = if drain_only { None } else { from_config::report_collector(config, &log)? };
+    let parts = ServerParts::build(config, tables, secret, limits, None, collector.as_ref(), &log)?;
     let ServerParts {
         tables,
         dnsbl_lists,
@@ -266,7 +281,8 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         chosen,
     } = parts;
     let outcome_counters = Arc::new(OutcomeCounters::default());
-    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, &log)?;
+    let tls = tls_reports::session_log(config, collector.as_ref());
+    let (spool, flow, scheduler) = start_dispatcher(config, dispatcher, &queues, limits, &outcome_counters, tls, &log)?;
     let monitor = monitor(config, scheduler.clone(), log.clone());
     let intake = Arc::new(intake_context::create(config, intake, spool, monitor.handle(), log.clone()));
     let gauges = monitor.start(config.load.every)?;
@@ -275,10 +291,9 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
     let (rules, lists) = (access_rules.clone(), &dnsbl_lists);
     let control_parts =
         from_config::control_parts(config, explainer, intake.clone(), &retrieval, rules, &tables, lists);
-    let verdicts = sender_auth.as_ref().map(|check| check.state.counters.clone());
-    let signatures = signing.counters_if_signing();
-    let forwarded = srs.as_ref().map(|srs| srs.counters().clone());
-    let control_parts = ControlParts { chosen, sender_auth: verdicts, signatures, srs: forwarded, ..control_parts };
+    let reports = collector.map(|collector| start_reports(config, collector, &intake, &signing, &log)).transpose()?;
+    let control_parts = ControlParts { chosen, ..control_parts };
+    let control_parts = from_config::with_counters(control_parts, sender_auth.as_deref(), &signing, srs.as_deref(), reports.as_ref());
     let control_server = start_control_server(&config.admin.socket, control_parts, &control_context)?;
     let drop_scanner = (!drain_only).then(|| start_drop_scanner(config, &intake, &signing, &log)).transpose()?;
     let watched = WatchConfig { acceptor: acceptor.clone(), interval: config.tls.reload_every };
@@ -306,6 +321,7 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         sts_policies,
         signing,
         srs,
+        reports,
         intake,
         retrieval,
         commit_notifiers,
@@ -318,6 +334,24 @@ fn start(loaded: &LoadedConfig, inputs: StartInputs, log: Arc<Log>) -> anyhow::R
         certificate_watch: CertificateWatchHandle::new(watched),
         log,
     })
+}
+
+/// Sends reports to the owners of other domains.
+fn start_reports(
+    config: &Config,
+    collector: ReportCollector,
+    intake: &Arc<IntakeContext>,
+    signing: &SigningParts,
+    log: &Arc<Log>,
+) -> anyhow::Result<RunningReports> {
+    let context = from_config::report_context(config, intake.directory.clone(), signing, log)?;
+    let parts = ReportSenderParts {
+        collector,
+        spool: intake.spool.clone(),
+        settings: config.reports.clone(),
+        log: log.clone(),
+    };
+    parts.start(context).context("starting the thread that sends reports")
 }
 
 /// Takes the mail of local programs.
@@ -338,6 +372,7 @@ fn start_dispatcher(
     queue_config: &queue::SchedulerConfig,
     limits: ProcessLimits,
     outcome_counters: &Arc<OutcomeCounters>,
+    tls_sessions: Option<Arc<dyn TlsSessionLog>>,
     log: &Arc<Log>,
 ) -> anyhow::Result<(Arc<Spool>, Dispatcher, SchedulerHandle)> {
     let (scheduler, receiver): (SchedulerHandle, SchedulerReceiver) = dispatch::scheduler_channel();
@@ -354,6 +389,7 @@ fn start_dispatcher(
         config: dispatcher,
         smtp_threads: limits.threads,
         outcome_counters: outcome_counters.clone(),
+        tls_sessions,
         log: log.clone(),
     };
     Ok((spool, Dispatcher::start(parts, scheduler.clone(), receiver)?, scheduler))

@@ -17,6 +17,7 @@ use mail::{LogLevel, OperatorLog, QuotaCheck, ServerLog};
 use mailbox::quota::UsageCounter;
 use mta_sts::PolicyCache;
 use sender_auth::SenderAuth;
+use sender_auth::reports::ReportCollector;
 use sender_auth::srs::SrsRewriter;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -116,6 +117,7 @@ impl ServerParts {
         secret: Option<ServerSecret>,
         limits: ProcessLimits,
         before: Option<&PreviousParts<'_>>,
+        reports: Option<&ReportCollector>,
         log: &Arc<Log>,
     ) -> anyhow::Result<ServerParts> {
         let queues = queues(config, before)?;
@@ -138,7 +140,7 @@ impl ServerParts {
         let rules_before = before.and_then(|before| before.access_rules);
         let access_rules = access_rules.map(|rules| Arc::new(rules.with_counters_from(rules_before)));
         let auth_before = before.and_then(|before| Some((before.config, before.sender_auth?)));
-        let sender_auth = from_config::sender_auth(config, auth_before)?;
+        let sender_auth = from_config::sender_auth(config, auth_before, reports)?;
         let sessions = session_limits(config, limits)?;
         let intake = IntakeContextParts {
             directory: directory.clone(),

@@ -49,7 +49,7 @@ pub use proxy::{ProxyError, ProxyHeader, parse_proxy_header};
 pub use server_stream::ServerStream;
 pub use service::{AdmissionRefusal, AdmittedClient, Service, serve_connection};
 pub use stop::{StopReceiver, StopSender};
-pub use tls_client::TlsClient;
+pub use tls_client::{TlsClient, tls_failure};
 pub use tls_handshakes::TlsHandshakeCounters;
 pub use tls_server::{TlsServer, TlsServerError, TlsVersion};
 pub use trusted_roots::{TrustedRoots, TrustedRootsError};

@@ -7,13 +7,14 @@
 //! Sessions are resumed only by clients that verify nobody: a resumed session proves what was
 //! demanded when it began, which may be less than what this connection demands.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use mail::DanePolicy;
-use rustls::ClientConfig;
+use mail::{DanePolicy, TlsFailure};
 use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -33,8 +34,8 @@ pub(crate) type ClientTlsStream = TlsStream<TcpStream>;
 #[derive(Clone)]
 pub struct TlsClient(TlsConnector);
 
-impl std::fmt::Debug for TlsClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TlsClient")
     }
 }
@@ -78,16 +79,55 @@ impl TlsClient {
     /// certificate (SNI).
     pub(crate) async fn handshake(&self, stream: TcpStream, name: &str) -> io::Result<ClientTlsStream> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        self.0.connect(name, stream).await.map_err(shorten)
+        self.0.connect(name, stream).await.map_err(HandshakeError::wrap)
     }
 }
 
-/// Cuts the text of an error that is too long to be kept with each message.
-fn shorten(error: io::Error) -> io::Error {
-    let mut text = error.to_string();
-    if text.len() <= ERROR_OCTETS_MAX {
-        return error;
+/// Why a handshake failed: the error of rustls without what would be too long to be kept with each message.
+#[derive(Debug)]
+struct HandshakeError {
+    text: String,
+    failure: TlsFailure,
+}
+
+impl HandshakeError {
+    /// The same error in short, if it is one of rustls.
+    fn wrap(error: io::Error) -> io::Error {
+        let Some(of_rustls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+            return error;
+        };
+        let (mut text, failure) = (error.to_string(), failure_of(of_rustls));
+        if text.len() > ERROR_OCTETS_MAX {
+            text.truncate(text.floor_char_boundary(ERROR_OCTETS_MAX));
+            text.push_str("...");
+        }
+        io::Error::new(error.kind(), HandshakeError { text, failure })
     }
-    text.truncate(text.floor_char_boundary(ERROR_OCTETS_MAX));
-    io::Error::new(error.kind(), text + "...")
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+/// What a failed [`crate::OutboundConnection::start_tls`] says about the server.
+pub fn tls_failure(error: &io::Error) -> TlsFailure {
+    let failed = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeError>());
+    failed.map_or(TlsFailure::Other, |failed| failed.failure)
+}
+
+fn failure_of(error: &rustls::Error) -> TlsFailure {
+    let rustls::Error::InvalidCertificate(why) = error else { return TlsFailure::Other };
+    match why {
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => TlsFailure::Expired,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => TlsFailure::HostMismatch,
+        CertificateError::UnknownIssuer => TlsFailure::Untrusted,
+        _ => TlsFailure::Other,
+    }
 }

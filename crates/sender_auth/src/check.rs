@@ -18,7 +18,7 @@ use filter::{
     Check, CheckFactory, CheckFuture, CheckOrder, CheckedMessage, Decision, Edit, Origin, Refusal, SessionInfo, Stage,
     Stages, Verdict,
 };
-use mail::{EnhancedCode, Networks, Rate, Reply};
+use mail::{Address, EnhancedCode, Networks, Rate, Reply};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::DnsLookup;
@@ -31,6 +31,7 @@ use crate::dmarc::{self, DmarcCheck, DmarcResult};
 use crate::header_reader::read_header;
 use crate::message_header::MessageHeader;
 use crate::query_limits::{ClientQueries, MessageDns};
+use crate::reports::ReportCollector;
 use crate::results::forged::forged_fields;
 use crate::sender_check::{SenderCheckTask, SenderDns, SenderIdentity, SenderVerdicts, check_sender};
 use crate::settings::{Method, VerificationSettings};
@@ -57,6 +58,8 @@ pub struct SenderAuth {
     pub dns: Arc<dyn DnsLookup>,
     /// What all sessions share.
     pub state: VerificationState,
+    /// What counts for reports; None: no reports are sent.
+    pub reports: Option<ReportCollector>,
 }
 
 /// What all verifications share.
@@ -157,7 +160,7 @@ impl Check for SenderAuthCheck {
         let sender = std::mem::replace(&mut self.sender, SenderState::Unchecked);
         match self.auth.is_exempt(session) {
             true => Box::pin(self.auth.clean_message(session.client, message)),
-            false => Box::pin(self.auth.check_message(sender, session.client, message)),
+            false => Box::pin(self.auth.check_message(sender, session, message)),
         }
     }
 }
@@ -230,9 +233,10 @@ impl SenderAuth {
     async fn check_message(
         &self,
         sender: SenderState,
-        client: Option<IpAddr>,
+        session: &SessionInfo<'_>,
         message: &mut dyn CheckedMessage,
     ) -> Verdict {
+        let client = session.client;
         let Ok((header, body_start)) = read_header(message).await else { return unreadable() };
         let header = Arc::new(header);
         let removal = self.removal(&header, client);
@@ -245,7 +249,13 @@ impl SenderAuth {
             None => self.leave_open(work, found, sender).await,
         };
         let verdicts = MessageVerdicts { sender, signatures, dmarc };
-        let context = VerdictContext { settings: &self.settings, authserv_id: &self.authserv_id, client };
+        let context = VerdictContext {
+            settings: &self.settings,
+            authserv_id: &self.authserv_id,
+            client,
+            envelope_from: session.sender.flatten().map_or("", Address::domain),
+            reports: self.reports.as_ref(),
+        };
         verdicts.into_verdict(&context, &header, &chain, removal, &self.state.counters)
     }
 
@@ -353,7 +363,9 @@ impl SenderAuth {
             dmarc::CheckedDomain { method: dmarc::AlignedMethod::Dkim, domain, has_passed: *has_passed }
         }));
         let checked: Vec<dmarc::CheckedDomain<'_>> = checked.collect();
-        let judged = tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked)).await;
+        let judged =
+            tokio::time::timeout_at(deadline.into(), dmarc::judge(dns, discovery, &checked, self.reports.is_some()));
+        let judged = judged.await;
         judged.unwrap_or_else(|_| unanswered_policy(author))
     }
 }

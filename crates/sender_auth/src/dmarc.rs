@@ -16,7 +16,7 @@ pub(crate) mod discovery;
 pub(crate) mod record;
 
 use crate::DnsLookup;
-use discovery::{Discovery, OrganizationalDomains};
+use discovery::{Discovery, OrganizationalDomains, ReportedPolicy};
 use record::{Alignment, Policy};
 
 /// What the check says (RFC 9989 section 4.11, in the words of RFC 8601).
@@ -58,11 +58,23 @@ pub struct DmarcCheck {
     pub author_domain: Option<Box<str>>,
     /// What the owner of the domain wants done with mail that fails; None without a policy.
     pub policy: Option<Policy>,
+    /// For the report about it; None: nobody wants one.
+    pub(crate) reported: Option<Box<ReportedCheck>>,
+}
+
+/// What a report says of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReportedCheck {
+    pub(crate) policy: ReportedPolicy,
+    /// A signature of an aligned domain is valid.
+    pub(crate) dkim_aligned: bool,
+    /// SPF has passed for an aligned domain.
+    pub(crate) spf_aligned: bool,
 }
 
 impl DmarcCheck {
     pub(crate) fn new(result: DmarcResult, reason: &'static str) -> DmarcCheck {
-        DmarcCheck { result, reason: Some(reason), author_domain: None, policy: None }
+        DmarcCheck { result, reason: Some(reason), author_domain: None, policy: None, reported: None }
     }
 }
 
@@ -84,20 +96,32 @@ pub(crate) enum AlignedMethod {
 }
 
 /// Judges a message by its policy and the domains that have passed, or have no result for lack of
-/// an answer.
-pub(crate) async fn judge(dns: &dyn DnsLookup, discovery: &Discovery, checked: &[CheckedDomain<'_>]) -> DmarcCheck {
+/// an answer. If `reports`, both methods are judged where the owner of the policy wants reports, else only
+/// until one has passed.
+pub(crate) async fn judge(
+    dns: &dyn DnsLookup,
+    discovery: &Discovery,
+    checked: &[CheckedDomain<'_>],
+    reports: bool,
+) -> DmarcCheck {
     let verdict = |result, reason| DmarcCheck {
         result,
         reason,
         author_domain: Some(discovery.author_domain.clone()),
         policy: discovery.policy.as_ref().map(|policy| policy.action),
+        reported: None,
     };
     let Some(policy) = &discovery.policy else { return verdict(DmarcResult::None, None) };
     let mut organizations = OrganizationalDomains::new(dns, discovery);
-    let mut is_unsure = false;
+    let reported = policy.reported.as_ref().filter(|_| reports);
+    let (mut aligned, mut is_unsure) = (AlignedMethods::default(), false);
     // Those that passed come first.
     let passed = checked.iter().filter(|domain| domain.has_passed);
     for domain in passed.chain(checked.iter().filter(|domain| !domain.has_passed)) {
+        let is_decided = aligned.any() && (reported.is_none() || !domain.has_passed);
+        if is_decided || aligned.includes(domain.method) {
+            continue;
+        }
         let alignment = match domain.method {
             AlignedMethod::Spf => policy.spf_alignment,
             AlignedMethod::Dkim => policy.dkim_alignment,
@@ -107,13 +131,44 @@ pub(crate) async fn judge(dns: &dyn DnsLookup, discovery: &Discovery, checked: &
             Alignment::Relaxed => organizations.are_aligned(domain.domain).await,
         };
         match is_aligned {
-            Some(true) if domain.has_passed => return verdict(DmarcResult::Pass, None),
+            Some(true) if domain.has_passed => aligned.add(domain.method),
             Some(false) => {}
             Some(true) | None => is_unsure = true,
         }
     }
-    match is_unsure {
-        true => verdict(DmarcResult::TempError, Some("no answer for an aligned domain")),
-        false => verdict(DmarcResult::Fail, None),
+    let check = match (aligned.any(), is_unsure) {
+        (true, _) => verdict(DmarcResult::Pass, None),
+        (false, true) => return verdict(DmarcResult::TempError, Some("no answer for an aligned domain")),
+        (false, false) => verdict(DmarcResult::Fail, None),
+    };
+    let AlignedMethods { spf: spf_aligned, dkim: dkim_aligned } = aligned;
+    let reported = reported.map(|policy| ReportedCheck { policy: policy.clone(), dkim_aligned, spf_aligned });
+    DmarcCheck { reported: reported.map(Box::new), ..check }
+}
+
+/// The methods that have passed for an aligned domain.
+#[derive(Clone, Copy, Default)]
+struct AlignedMethods {
+    spf: bool,
+    dkim: bool,
+}
+
+impl AlignedMethods {
+    fn any(self) -> bool {
+        self.spf || self.dkim
+    }
+
+    fn includes(self, method: AlignedMethod) -> bool {
+        match method {
+            AlignedMethod::Spf => self.spf,
+            AlignedMethod::Dkim => self.dkim,
+        }
+    }
+
+    fn add(&mut self, method: AlignedMethod) {
+        match method {
+            AlignedMethod::Spf => self.spf = true,
+            AlignedMethod::Dkim => self.dkim = true,
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::dkim::{self, verify};
 use crate::dmarc::author;
 use crate::dmarc::record::DmarcRecord;
 use crate::message_header::MessageHeader;
+use crate::reports::destination::{parse_destinations, tls_record};
 use crate::results::ResultsField;
 use crate::results::forged::{claims_id, forged_fields};
 
@@ -40,10 +41,13 @@ pub fn arc_set(bytes: &[u8]) {
     }
 }
 
-/// A policy, and a From field.
+/// A policy, a From field, and destinations of reports.
 pub fn dmarc_record(bytes: &[u8]) {
     let _ = DmarcRecord::parse(bytes);
     let _ = author::address_domain(bytes);
+    let list = tls_record(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into());
+    let destinations = parse_destinations(&list, 4);
+    assert!(destinations.len() <= 4 && destinations.iter().all(|it| it.address.is_ascii()), "more than asked for");
 }
 
 /// A field that may be forged; and values from outside in a field of ours, which cannot leave it.

@@ -6,6 +6,7 @@
 //! domain in From (RFC 9989). [`SenderAuth`] does it for incoming mail, as a check of `filter`.
 //! [`signing`] signs mail that goes out (RFC 6376). [`srs`] makes senders of forwarded mail that pass
 //! SPF, and finds the real ones again.
+//! [`reports`] tells the owners of domains what was found about mail in their name.
 //!
 //! All questions to the DNS go through [`DnsLookup`], so that tests answer them from a map. An answer
 //! that is missing is a temporary error, never a failure. Everything that comes from outside is
@@ -27,6 +28,7 @@ mod header_reader;
 pub mod iprev;
 mod message_header;
 mod query_limits;
+pub mod reports;
 mod results;
 mod sender_check;
 mod settings;

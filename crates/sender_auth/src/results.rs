@@ -167,7 +167,13 @@ mod tests {
         };
         field.push_dkim(&DkimCheck { result: DkimResult::Fail, reason: Some("the body has changed"), label });
         let author_domain = Some("a.example".into());
-        let dmarc = DmarcCheck { result: DmarcResult::Pass, reason: None, author_domain, policy: Some(Policy::Reject) };
+        let dmarc = DmarcCheck {
+            result: DmarcResult::Pass,
+            reason: None,
+            author_domain,
+            policy: Some(Policy::Reject),
+            reported: None,
+        };
         field.push_dmarc(&dmarc, None);
         field.push_iprev("pass", "2001:db8::1", Some("mail.a.example"));
         let expected = "mx.example.org;\r\n\tspf=pass\r\n\t smtp.mailfrom=ann@a.example;\

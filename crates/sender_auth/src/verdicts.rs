@@ -2,16 +2,21 @@
 //! findings for later checks, and the action of the strictest method that is enforced.
 
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use filter::{Decision, Edit, Field, Finding, Refusal, Verdict};
 use mail::{EnhancedCode, Reply};
 
 use crate::arc::{ArcCheck, ArcResult, vouches_for};
 use crate::counters::VerdictCounters;
-use crate::dkim::{DkimResult, message_result};
+use crate::dkim::{DkimCheck, DkimResult, message_result};
 use crate::dmarc::record::Policy;
 use crate::dmarc::{DmarcCheck, DmarcResult};
 use crate::message_header::MessageHeader;
+use crate::reports::{
+    Disposition, DkimSignatureResult, DmarcRow, Observation, OverrideReason, ReportCollector, ReportKind, ReportRow,
+    ReportSubject, SpfDomainResult,
+};
 use crate::results::ResultsField;
 use crate::sender_check::SenderVerdicts;
 use crate::settings::{Method, MethodMode, VerdictAction, VerificationSettings};
@@ -29,6 +34,10 @@ pub(crate) struct VerdictContext<'a> {
     pub(crate) settings: &'a VerificationSettings,
     pub(crate) authserv_id: &'a str,
     pub(crate) client: Option<IpAddr>,
+    /// The domain of the sender; empty for the null sender.
+    pub(crate) envelope_from: &'a str,
+    /// What counts for reports; None: nothing is reported.
+    pub(crate) reports: Option<&'a ReportCollector>,
 }
 
 /// A set of ARC: who sealed it, and the number of the field with its results.
@@ -66,6 +75,11 @@ impl MessageVerdicts {
         let vouching = self.vouching_sealer(context.settings, header, chain);
         let judged = self.judge(context.settings, vouching);
         judged.iter().for_each(|judged| counters.count(judged.method, judged.result));
+        if let Some(reports) = context.reports
+            && let Some(observation) = self.observation(context, &judged, vouching.is_some())
+        {
+            reports.submit(SystemTime::now().into(), observation);
+        }
         let strictest = judged.iter().max_by_key(|judged| judged.action);
         let action = strictest.map_or(VerdictAction::Accept, |judged| judged.action);
         let decision = match (action, strictest) {
@@ -143,6 +157,55 @@ impl MessageVerdicts {
             true => action.max(settings.actions.action(method, "fail").min(VerdictAction::Defer)),
             false => action,
         }
+    }
+
+    /// What the owner of the policy wants to know; None: nothing, or the message is deferred and comes again.
+    fn observation(&self, context: &VerdictContext<'_>, judged: &[Judged], is_vouched: bool) -> Option<Observation> {
+        let check = self.dmarc.as_ref()?;
+        let reported = check.reported.as_deref()?;
+        let action = judged.iter().find(|judged| judged.method == Method::Dmarc)?.action;
+        let disposition = match (check.result, action) {
+            (_, VerdictAction::Defer) => return None,
+            (DmarcResult::Pass, _) => Disposition::Pass,
+            (_, VerdictAction::Refuse) => Disposition::Reject,
+            (_, VerdictAction::Tag | VerdictAction::Hold) => Disposition::Quarantine,
+            (_, VerdictAction::Accept) => Disposition::None,
+        };
+        let wanted = match check.policy {
+            _ if check.result == DmarcResult::Pass => Disposition::Pass,
+            Some(Policy::Reject) => Disposition::Reject,
+            Some(Policy::Quarantine) => Disposition::Quarantine,
+            Some(Policy::None) | None => Disposition::None,
+        };
+        let reason = if is_vouched { OverrideReason::TrustedSeal } else { OverrideReason::LocalPolicy };
+        let row = DmarcRow {
+            source: context.client?.to_canonical(),
+            disposition,
+            dkim_aligned: reported.dkim_aligned,
+            spf_aligned: reported.spf_aligned,
+            reason: (disposition != wanted).then_some(reason),
+            header_from: check.author_domain.clone()?,
+            envelope_from: context.envelope_from.into(),
+            dkim: self.signature_results(),
+            spf: self.sender.mail_from.as_ref().map(|check| SpfDomainResult {
+                domain: check.domain.chars().take(REPLY_TEXT_OCTETS_MAX).collect::<String>().into(),
+                result: check.result.as_str().into(),
+            }),
+        };
+        let subject = ReportSubject { kind: ReportKind::Dmarc, domain: reported.policy.domain.clone() };
+        Some(Observation { subject, policy: Some(reported.policy.published.clone()), row: ReportRow::Dmarc(row) })
+    }
+
+    /// The signatures whose domain and selector are names.
+    fn signature_results(&self) -> Vec<DkimSignatureResult> {
+        let result = |check: &DkimCheck| {
+            Some(DkimSignatureResult {
+                domain: dns::to_ascii(check.label.domain.as_deref()?)?,
+                selector: dns::to_ascii(check.label.selector.as_deref()?)?,
+                result: check.result.as_str().into(),
+            })
+        };
+        self.signatures.dkim.iter().flat_map(|(checks, _)| checks).filter_map(result).collect()
     }
 
     /// For later checks: one for each method, and for each domain that has signed the message.
@@ -249,5 +312,5 @@ fn reply_text(text: &str) -> String {
     text.chars().filter(char::is_ascii_graphic).take(REPLY_TEXT_OCTETS_MAX).collect()
 }
 
-/// A domain.
+/// A domain, in a reply or a report.
 const REPLY_TEXT_OCTETS_MAX: usize = 253;

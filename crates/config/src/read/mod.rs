@@ -8,6 +8,7 @@ mod domains;
 mod limits;
 mod queues;
 mod relay_auth;
+mod reports;
 mod retrieval;
 mod routing;
 mod sender_auth;
@@ -94,6 +95,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
         sender_auth,
+        reports: reports::reports(&mut document),
         smtp: smtp(&mut document),
         pop3,
         proxy: retrieval::proxy(&mut document, &data_dir, &listeners),

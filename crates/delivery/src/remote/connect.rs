@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mail::{EnhancedCode, HostTls, Outcome, Reply, VerifiedBy};
+use mail::{EnhancedCode, HostTls, Outcome, Reply, TlsFailure, TlsProof, VerifiedBy};
 use net::{Endpoint, OutboundConnection, TlsClient};
 use protocol::smtp::client::{
     self, CloseReason, MissingCapability, SmtpClientEvent, SmtpCredentials, SmtpStage, SmtpViolation, TlsPolicy,
@@ -55,12 +55,12 @@ enum HostFailure {
     /// It refused the session.
     Refused(Reply),
     /// The TLS handshake failed.
-    TlsFailed(Reply),
+    TlsFailed(Reply, TlsFailure),
     /// It refused the login, or gets none.
     LoginFailed(LoginFailure),
     /// It does not prove what the policy of the destination demands. Other destinations may demand
     /// less of the same host, so this is not held against the next hop.
-    Unproved(Reply),
+    Unproved(Reply, TlsFailure),
     /// It was not contacted: a resource is missing on this host.
     LocalError(Reply),
 }
@@ -75,20 +75,30 @@ struct LoginFailure {
     is_refused: bool,
 }
 
-/// Opens a session with one of the hosts.
+/// Opens a session with one of the hosts. `tell_tls` gets to know how TLS went with each that was tried.
 pub(super) async fn open_session(
     next_hop: &NextHop,
     rotation: &AddressRotation,
     slow_detector: &mut SlowDetector<'_>,
+    tell_tls: &dyn Fn(&RemotePeer, Option<TlsFailure>),
 ) -> Result<Box<RemoteConnection>, ConnectFailure> {
     let choice = rotation.choose_addresses(next_hop);
     let mut so_far: Option<ConnectFailure> = None;
     for target in &choice.targets {
         let peer = RemotePeer(Arc::new((*target).clone()));
-        let failure = match open_session_with(&next_hop.config, &peer, slow_detector).await {
-            Ok(dialogue) => return Ok(dialogue),
+        let mut tls_failure = None;
+        let opened = open_session_with(&next_hop.config, &peer, slow_detector, &mut tls_failure).await;
+        let failure = match opened {
+            Ok(dialogue) => {
+                let is_clear = dialogue.proof() == TlsProof::Clear;
+                tell_tls(&peer, is_clear.then(|| tls_failure.unwrap_or(TlsFailure::NotSupported)));
+                return Ok(dialogue);
+            }
             Err(failure) => failure,
         };
+        if let HostFailure::TlsFailed(_, why) | HostFailure::Unproved(_, why) = &failure {
+            tell_tls(&peer, Some(*why));
+        }
         let is_refused = matches!(&failure, HostFailure::LoginFailed(login) if login.is_refused);
         let merged = merge_failure(so_far, failure, peer);
         if is_refused {
@@ -138,12 +148,12 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
             ConnectFailure { outcome, feedback: NextHopFeedback::Busy, peer: Some(peer) }
         }
         HostFailure::LocalError(reply)
-        | HostFailure::Unproved(reply)
+        | HostFailure::Unproved(reply, _)
         | HostFailure::LoginFailed(LoginFailure { reply, is_of_sender: true, .. }) => {
             ConnectFailure { outcome: Outcome::Deferred(reply), feedback: NextHopFeedback::Unknown, peer: None }
         }
         HostFailure::Unreachable(reply)
-        | HostFailure::TlsFailed(reply)
+        | HostFailure::TlsFailed(reply, _)
         | HostFailure::LoginFailed(LoginFailure { reply, is_of_sender: false, .. }) => ConnectFailure {
             outcome: Outcome::Deferred(reply.clone()),
             feedback: NextHopFeedback::Failed(reply),
@@ -164,10 +174,12 @@ fn merge_failure(so_far: Option<ConnectFailure>, failure: HostFailure, peer: Rem
     ConnectFailure { outcome, feedback: contact, peer }
 }
 
+/// Sets `tls_failure` if TLS fails and the session goes on in clear text.
 async fn open_session_with(
     config: &RemoteDeliveryConfig,
     peer: &RemotePeer,
     slow_detector: &mut SlowDetector<'_>,
+    tls_failure: &mut Option<TlsFailure>,
 ) -> Result<Box<RemoteConnection>, HostFailure> {
     let client = &config.client;
     if client.credentials.is_some() && !may_log_in(config, peer) {
@@ -187,7 +199,8 @@ async fn open_session_with(
         return start_session(config, without_tls(client), peer, slow_detector).await;
     }
     match start_session(config, client.clone(), peer, slow_detector).await {
-        Err(HostFailure::TlsFailed(_)) if client.tls == TlsPolicy::Offered => {
+        Err(HostFailure::TlsFailed(_, why)) if client.tls == TlsPolicy::Offered => {
+            *tls_failure = Some(why);
             start_session(config, without_tls(client), peer, slow_detector).await
         }
         greeted => greeted,
@@ -219,11 +232,11 @@ impl HostFailure {
     /// The same failure at a host that must prove something. A transport that demands it does so for
     /// all mail of the next hop; any other policy is that of a destination.
     fn with_policy(self, peer: &RemotePeer) -> HostFailure {
-        let HostFailure::TlsFailed(mut reply) = self else { return self };
+        let HostFailure::TlsFailed(mut reply, why) = self else { return self };
         reply.text = format!("{} (TLS: {})", reply.text, peer.tls()).into();
         match peer.tls() {
-            HostTls::Verified(verified) if verified.by == VerifiedBy::Transport => HostFailure::TlsFailed(reply),
-            _ => HostFailure::Unproved(reply),
+            HostTls::Verified(verified) if verified.by == VerifiedBy::Transport => HostFailure::TlsFailed(reply, why),
+            _ => HostFailure::Unproved(reply, why),
         }
     }
 }
@@ -262,13 +275,11 @@ async fn start_session(
         match dialogue.next_event(None, slow_detector).await {
             ConnectionEvent::Session(SmtpClientEvent::Ready) => return Ok(dialogue),
             ConnectionEvent::Session(SmtpClientEvent::StartTls) => {
-                let tls_client = tls_client_for(config, peer)
-                    .await
-                    .map_err(|why| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}"))))?;
-                let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
-                dialogue = secured.map_err(|error| {
-                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {}", without_errno(&error))))
+                let tls_client = tls_client_for(config, peer).await.map_err(|why| {
+                    HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {why}")), TlsFailure::Other)
                 })?;
+                let secured = dialogue.start_tls(&tls_client, handshake_time, slow_detector).await;
+                dialogue = secured.map_err(|error| handshake_failure(&error, peer))?;
             }
             ConnectionEvent::Session(SmtpClientEvent::ComputeProof(work)) => {
                 let proof = slow_detector.watch(login::compute_proof(work)).await;
@@ -292,10 +303,16 @@ async fn secured(
     timeout: Duration,
     slow_detector: &mut SlowDetector<'_>,
 ) -> Result<OutboundConnection, HostFailure> {
-    let failed = |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")));
-    let tls_client = tls_client_for(config, peer).await.map_err(&failed)?;
+    let unavailable =
+        |why: String| HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: TLS: {why}")), TlsFailure::Other);
+    let tls_client = tls_client_for(config, peer).await.map_err(unavailable)?;
     let handshake = outbound.start_tls(&tls_client, server_name(peer), Instant::now() + timeout);
-    slow_detector.watch(handshake).await.map_err(|error| failed(without_errno(&error).to_string()))
+    slow_detector.watch(handshake).await.map_err(|error| handshake_failure(&error, peer))
+}
+
+fn handshake_failure(error: &io::Error, peer: &RemotePeer) -> HostFailure {
+    let reply = tls_failed_reply(format!("{peer}: TLS: {}", without_errno(error)));
+    HostFailure::TlsFailed(reply, net::tls_failure(error))
 }
 
 async fn connect(config: &RemoteDeliveryConfig, endpoint: &Endpoint) -> io::Result<OutboundConnection> {
@@ -334,16 +351,18 @@ fn session_failure(closed: CloseReason, config: &RemoteDeliveryConfig, peer: &Re
             HostFailure::Refused(reply)
         }
         CloseReason::Refused { stage: stage @ SmtpStage::StartTls, reply } => {
-            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
+            let reply = tls_failed_reply(format!("{peer}: {stage}: {reply}"));
+            HostFailure::TlsFailed(reply, TlsFailure::NotSupported)
         }
         CloseReason::Refused { stage, reply } => {
             HostFailure::Unreachable(tls_failed_reply(format!("{peer}: {stage}: {reply}")))
         }
         CloseReason::Lacks(MissingCapability::StartTls) => {
-            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", MissingCapability::StartTls)))
+            let reply = tls_failed_reply(format!("{peer}: {}", MissingCapability::StartTls));
+            HostFailure::TlsFailed(reply, TlsFailure::NotSupported)
         }
         CloseReason::Ended(SmtpStage::StartTls) => {
-            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", close_reason(&closed))))
+            HostFailure::TlsFailed(tls_failed_reply(format!("{peer}: {}", close_reason(&closed))), TlsFailure::Other)
         }
         closed => HostFailure::Unreachable(lost_reply(format!("{peer}: {}", close_reason(&closed)))),
     }

@@ -8,7 +8,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mail::{Address, BodyError, BodyType, Outcome, Recipient, TlsProof};
+use mail::{Address, BodyError, BodyType, Outcome, Recipient, TlsFailure, TlsProof, TlsSession};
+use net::Endpoint;
 use protocol::smtp::client::{
     CloseReason, CommandArgument, ContentSize, RecipientOutcome, SmtpClientEvent, SmtpStage, Transaction,
     TransactionRecipient,
@@ -16,7 +17,7 @@ use protocol::smtp::client::{
 use tokio::time::Instant;
 
 use super::address_rotation::AddressRotation;
-use super::connect::open_session;
+use super::connect::{ConnectFailure, open_session};
 use super::connection::{ConnectionEvent, RemoteConnection, SlowDetector};
 use super::content::ContentSender;
 use super::login;
@@ -68,7 +69,11 @@ async fn run<T>(pool: Rc<SmtpConnectionPool<T>>, mut task: Box<RemoteTask<T>>) {
     let mut reused = None;
     loop {
         let tell_slow = || pool.report(RemoteEvent::Slow { next_hop: task.next_hop.clone() });
-        let (end, kept) = TaskRun::new(&task, &pool.rotation, &tell_slow).run(reused).await;
+        let tell_tls = |peer: &RemotePeer, failure| {
+            tls_session(&task, peer, failure).into_iter().for_each(|session| pool.report(RemoteEvent::Tls(session)));
+        };
+        let observer = TaskObserver { slow: &tell_slow, tls: &tell_tls };
+        let (end, kept) = TaskRun::new(&task, &pool.rotation, observer).run(reused).await;
         let hop = task.next_hop.clone();
         let ConnectionConfig { messages_per_connection_max, idle_connections_max, idle_time_max, .. } =
             hop.config.connections;
@@ -114,12 +119,37 @@ impl TaskEnd {
     }
 }
 
+/// What a task tells before it ends.
+struct TaskObserver<'a> {
+    /// It waits for a reply for a long time.
+    slow: &'a dyn Fn(),
+    /// How TLS went with a host.
+    tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
+}
+
+/// How TLS went with a host that the domain of the recipients names; None if the operator has named it.
+fn tls_session<T>(task: &RemoteTask<T>, peer: &RemotePeer, failure: Option<TlsFailure>) -> Option<TlsSession> {
+    let Endpoint::Tcp(address) = peer.endpoint() else { return None };
+    if task.next_hop.is_configured {
+        return None;
+    }
+    let recipient = task.envelope.recipients.get(*task.recipients.first()? as usize)?;
+    Some(TlsSession {
+        domain: recipient.address.domain().into(),
+        host: peer.host().into(),
+        address: Some(address.ip()),
+        demand: peer.tls().clone(),
+        failure,
+    })
+}
+
 /// A running task.
 struct TaskRun<'a, T> {
     task: &'a RemoteTask<T>,
     rotation: &'a AddressRotation,
     content: ContentSender,
     slow_detector: SlowDetector<'a>,
+    tell_tls: &'a dyn Fn(&RemotePeer, Option<TlsFailure>),
     /// The outcomes of the first recipients of the task.
     outcomes: Vec<Outcome>,
 }
@@ -137,12 +167,13 @@ enum TransactionEnd {
 }
 
 impl<'a, T> TaskRun<'a, T> {
-    fn new(task: &'a RemoteTask<T>, rotation: &'a AddressRotation, tell_slow: &'a dyn Fn()) -> Self {
+    fn new(task: &'a RemoteTask<T>, rotation: &'a AddressRotation, observer: TaskObserver<'a>) -> Self {
         TaskRun {
             task,
             rotation,
             content: ContentSender::new(task.body.clone()),
-            slow_detector: SlowDetector::new(task.next_hop.config.slow_after, tell_slow),
+            slow_detector: SlowDetector::new(task.next_hop.config.slow_after, observer.slow),
+            tell_tls: observer.tls,
             outcomes: Vec::with_capacity(task.recipients.len()),
         }
     }
@@ -153,8 +184,7 @@ impl<'a, T> TaskRun<'a, T> {
             let is_used = reused.is_some();
             let mut connection = match reused.take() {
                 Some(connection) => connection,
-                None => match Box::pin(open_session(&self.task.next_hop, self.rotation, &mut self.slow_detector)).await
-                {
+                None => match self.open_session().await {
                     Ok(connection) => connection,
                     Err(unopened) => {
                         let result = self.fill_outcomes(unopened.outcome);
@@ -185,6 +215,11 @@ impl<'a, T> TaskRun<'a, T> {
                 }
             }
         }
+    }
+
+    async fn open_session(&mut self) -> Result<Box<RemoteConnection>, ConnectFailure> {
+        let (next_hop, slow_detector) = (&self.task.next_hop, &mut self.slow_detector);
+        Box::pin(open_session(next_hop, self.rotation, slow_detector, self.tell_tls)).await
     }
 
     fn is_done(&self) -> bool {

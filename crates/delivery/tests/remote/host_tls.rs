@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use delivery::remote::{NextHop, NextHopFeedback, RemoteDeliveryConfig};
-use mail::{DanePolicy, DaneRecord, HostTls, Outcome, TlsProof, VerifiedBy, VerifiedNames};
+use mail::{DanePolicy, DaneRecord, HostTls, Outcome, TlsFailure, TlsProof, VerifiedBy, VerifiedNames};
 use net::{Endpoint, TlsClient, TrustedRoots};
 use protocol::smtp::client::{self, TlsPolicy};
 
@@ -164,5 +164,55 @@ fn a_connection_that_proved_something_else_is_not_used() {
         }
         let other = demanding_hop(&dane(&[1]), &[endpoint]);
         assert_eq!(summary(&sender.send(&other, TO, body(TEXT)).await), ["deferred 451 4.7.5"]);
+    });
+}
+
+#[test]
+fn how_tls_went_is_told_for_each_session_with_a_host_that_the_domain_names() {
+    let mismatch = verified("mx0.example", VerifiedBy::MtaSts);
+    for (tls, is_configured, expected) in [
+        (HostTls::Transport, false, vec![None]),
+        (dane(&certificate()), false, vec![None]),
+        (mismatch, false, vec![Some(TlsFailure::HostMismatch)]),
+        (dane(&[1]), false, vec![Some(TlsFailure::Other)]),
+        (dane(&[1]), true, vec![]),
+    ] {
+        run_test(async move {
+            let seen = ServerActivity::default();
+            let mut hop = Arc::unwrap_or_clone(demanding_hop(&tls, &[server(&seen).await]));
+            hop.is_configured = is_configured;
+            let (hop, mut delivery) = (Arc::new(hop), TestDelivery::new());
+            // The second message goes over the same connection, if there is one: that is no other session.
+            delivery.send(&hop, TO, body(TEXT)).await;
+            let told: Vec<_> = delivery.tls_sessions.iter().map(|session| session.failure).collect();
+            assert_eq!(told, expected, "{tls}");
+            if expected == [None] {
+                delivery.send(&hop, TO, body(TEXT)).await;
+                assert_eq!(delivery.tls_sessions.len(), 1, "{tls}");
+            }
+            let domains = delivery.tls_sessions.iter().map(|session| &*session.domain);
+            assert!(domains.eq(expected.iter().map(|_| "example.net")), "{tls}");
+        });
+    }
+}
+
+#[test]
+fn a_session_in_clear_text_is_told_as_one_without_tls() {
+    run_test(async {
+        let seen = ServerActivity::default();
+        let inner = seen.clone();
+        let endpoint = serve(&seen, move |mut connection, _| {
+            let seen = inner.clone();
+            async move {
+                connection.greet("250 mx\r\n").await;
+                serve_messages(&mut connection, &seen).await;
+            }
+        });
+        let mut hop = Arc::unwrap_or_clone(demanding_hop(&HostTls::Transport, &[endpoint.await]));
+        hop.is_configured = false;
+        let mut delivery = TestDelivery::new();
+        delivery.send(&Arc::new(hop), TO, body(TEXT)).await;
+        let told: Vec<_> = delivery.tls_sessions.iter().map(|session| session.failure).collect();
+        assert_eq!(told, [Some(TlsFailure::NotSupported)]);
     });
 }

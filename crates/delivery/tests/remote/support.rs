@@ -18,7 +18,7 @@ use delivery::remote::{
 };
 use mail::{
     Body, BodyFlags, BodyType, ByteSource, ClientInfo, DsnNotify, Envelope, HostTls, Outcome, QueueId, Recipient,
-    SpoolId,
+    SpoolId, TlsSession,
 };
 use net::Endpoint;
 use protocol::smtp::MailProtocol;
@@ -251,12 +251,15 @@ impl TestConnection {
 pub(crate) struct TestDelivery {
     pub(crate) remote: RemoteDelivery<u32>,
     reports: UnboundedReceiver<RemoteEvent<u32>>,
+    /// How TLS went, as far as it was told.
+    pub(crate) tls_sessions: Vec<TlsSession>,
 }
 
 impl TestDelivery {
     pub(crate) fn new() -> Self {
         let (sender, reports) = unbounded_channel();
-        TestDelivery { remote: RemoteDelivery::new(move |report| sender.send(report).unwrap()), reports }
+        let remote = RemoteDelivery::new(move |report| sender.send(report).unwrap());
+        TestDelivery { remote, reports, tls_sessions: Vec::new() }
     }
 
     pub(crate) fn start(&self, hop: &Arc<NextHop>, ticket: u32, body: Body) {
@@ -270,6 +273,7 @@ impl TestDelivery {
             match self.reports.recv().await.unwrap() {
                 RemoteEvent::Finished(end) => return (end, slow),
                 RemoteEvent::Slow { .. } => slow += 1,
+                RemoteEvent::Tls(session) => self.tls_sessions.push(session),
             }
         }
     }

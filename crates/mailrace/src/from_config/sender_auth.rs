@@ -6,15 +6,20 @@ use std::thread;
 use anyhow::Context;
 use config::Config;
 use dns::Resolver;
+use sender_auth::reports::ReportCollector;
 use sender_auth::{DnsLookup, DnsThread, SenderAuth, VerificationState};
 
 /// The check; None if every method is off. Keeps the cache of the DNS if its settings are the same,
-/// and the counters.
+/// and the counters. Adds to `reports` what owners of domains want to know.
 ///
 /// # Errors
 ///
 /// The system configures no name server, or cannot create a thread.
-pub fn sender_auth(config: &Config, before: Option<(&Config, &SenderAuth)>) -> anyhow::Result<Option<Arc<SenderAuth>>> {
+pub fn sender_auth(
+    config: &Config,
+    before: Option<(&Config, &SenderAuth)>,
+    reports: Option<&ReportCollector>,
+) -> anyhow::Result<Option<Arc<SenderAuth>>> {
     let settings = config.sender_auth.clone();
     if settings.is_off() {
         return Ok(None);
@@ -31,6 +36,7 @@ pub fn sender_auth(config: &Config, before: Option<(&Config, &SenderAuth)>) -> a
         dns,
         state: VerificationState::new(&settings, processors, before.map(|(_, check)| &check.state)),
         settings,
+        reports: reports.filter(|_| config.reports.dmarc).cloned(),
     })))
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dns::{DnsAnswer, QueryType};
 
-use super::record::{Alignment, DmarcRecord, Policy, PolicyScope, PublicSuffix};
+use super::record::{Alignment, DmarcRecord, Policy, PolicyScope, PublicSuffix, PublishedPolicy};
 use crate::DnsLookup;
 use crate::dkim::signature::is_or_is_below;
 
@@ -21,6 +21,16 @@ pub(crate) struct DiscoveredPolicy {
     pub(crate) action: Policy,
     pub(crate) dkim_alignment: Alignment,
     pub(crate) spf_alignment: Alignment,
+    /// What reports say of it; None: nobody wants any.
+    pub(crate) reported: Option<ReportedPolicy>,
+}
+
+/// A policy that is reported about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReportedPolicy {
+    /// The domain of the record.
+    pub(crate) domain: Box<str>,
+    pub(crate) published: PublishedPolicy,
 }
 
 /// What the DNS says about the domain in From.
@@ -64,7 +74,9 @@ pub(crate) async fn discover(dns: &dyn DnsLookup, author_domain: &str) -> Result
                 false => PolicyScope::Subdomains,
             };
             let (dkim_alignment, spf_alignment) = (record.dkim_alignment, record.spf_alignment);
-            Some(DiscoveredPolicy { action: record.policy_for(scope), dkim_alignment, spf_alignment })
+            let published = record.published(&organizational_domain);
+            let reported = published.map(|published| ReportedPolicy { domain: domain.clone(), published });
+            Some(DiscoveredPolicy { action: record.policy_for(scope), dkim_alignment, spf_alignment, reported })
         }
     };
     Ok(Discovery { author_domain: author_domain.into(), organizational_domain, policy })

@@ -1,10 +1,16 @@
 //! Policy records (RFC 9989 section 4.7). What is unknown or invalid in one is ignored, so that only
 //! the rest of it counts.
 
+use serde::{Deserialize, Serialize};
+
 use crate::tag_list::is_white_space;
 
+/// The longest list of destinations of reports that is read; a longer one counts as none.
+const REPORTS_TO_OCTETS_MAX: usize = 2000;
+
 /// What the owner of a domain wants done with mail that fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// Nothing.
     None,
@@ -39,6 +45,27 @@ impl Policy {
     }
 }
 
+/// A DMARC policy record, as far as reports repeat it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedPolicy {
+    /// `rua`: where reports go.
+    pub reports_to: Box<str>,
+    /// The organizational domain: destinations in it need not be verified.
+    pub organization: Box<str>,
+    /// `p`.
+    pub policy: Policy,
+    /// `sp`.
+    pub subdomain_policy: Option<Policy>,
+    /// `np`.
+    pub nonexistent_policy: Option<Policy>,
+    /// `adkim=s`.
+    pub strict_dkim: bool,
+    /// `aspf=s`.
+    pub strict_spf: bool,
+    /// `t=y`.
+    pub is_testing: bool,
+}
+
 /// How similar two domains must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Alignment {
@@ -69,6 +96,8 @@ pub(crate) struct DmarcRecord {
     pub(crate) dkim_alignment: Alignment,
     pub(crate) spf_alignment: Alignment,
     pub(crate) public_suffix: PublicSuffix,
+    /// Where aggregate reports go, as it is written; None: nowhere.
+    pub(crate) reports_to: Option<Box<str>>,
 }
 
 /// Which domains a record is applied to.
@@ -112,8 +141,23 @@ impl DmarcRecord {
             "pct" => self.is_testing |= is("0"),
             "psd" if is("y") => self.public_suffix = PublicSuffix::Yes,
             "psd" if is("n") => self.public_suffix = PublicSuffix::No,
+            "rua" if value.len() <= REPORTS_TO_OCTETS_MAX => self.reports_to = Some(value.into()),
             _ => {}
         }
+    }
+
+    /// What a report says of the record; None: its owner wants no reports.
+    pub(crate) fn published(&self, organization: &str) -> Option<PublishedPolicy> {
+        Some(PublishedPolicy {
+            reports_to: self.reports_to.clone()?,
+            organization: organization.into(),
+            policy: self.policy.unwrap_or(Policy::None),
+            subdomain_policy: self.subdomain_policy,
+            nonexistent_policy: self.nonexistent_policy,
+            strict_dkim: self.dkim_alignment == Alignment::Strict,
+            strict_spf: self.spf_alignment == Alignment::Strict,
+            is_testing: self.is_testing,
+        })
     }
 
     /// Whether domains below it that do not exist are treated in another way than the others.

@@ -223,6 +223,7 @@ async fn a_message_without_signatures_asks_only_for_its_policy() {
         hostname: auth.hostname.clone(),
         relay_networks: auth.relay_networks.clone(),
         state: auth.state.clone(),
+        reports: None,
     });
     let checked = check(&auth, b"From: a@a.example\r\n\r\nx\r\n").await;
     assert_eq!((checked.result("dkim"), dns.queries.load(Relaxed)), ("none", 0));

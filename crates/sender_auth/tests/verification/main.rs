@@ -7,5 +7,6 @@ mod dkim;
 mod dmarc;
 mod dns_map;
 mod limits;
+mod reports;
 mod session;
 mod vectors;

@@ -96,6 +96,7 @@ pub(crate) fn sender_auth(dns: DnsMap, settings: VerificationSettings) -> Arc<Se
         dns: Arc::new(dns),
         state: VerificationState::new(&settings, 2, None),
         settings,
+        reports: None,
     })
 }
 
