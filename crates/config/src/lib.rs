@@ -109,6 +109,8 @@ pub struct Config {
     pub relay: RelaySettings,
     /// Access rules, in the order in which they are checked.
     pub access: Vec<AccessRule>,
+    /// Milters, in the order in which they are asked, with unique names.
+    pub milters: Vec<filter::milter::MilterSettings>,
     /// How the senders of incoming mail are checked.
     pub sender_auth: sender_auth::VerificationSettings,
     /// Settings of the SMTP protocol.

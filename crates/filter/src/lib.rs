@@ -14,7 +14,10 @@ mod chain;
 mod check;
 mod edit;
 pub mod header;
+pub mod milter;
 mod replies;
+mod service;
+mod service_scope;
 mod stage;
 
 pub use chain::{CheckChain, Disposition, MessageCheckError, RecipientEffects, SessionChecks};
@@ -23,4 +26,6 @@ pub use check::{
     SessionInfo, Submitter, Verdict,
 };
 pub use edit::{Edit, Field, InvalidField};
+pub use service::{InvalidServiceAddress, ServiceAddress};
+pub use service_scope::{FailureAction, ServiceScope};
 pub use stage::{Stage, Stages};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use filter::access::{AccessCheck, AccessRules, VerdictRules};
+use filter::milter::Milter;
 use filter::{CheckChain, CheckFactory};
 use intake::{BodyMemoryBudget, IntakeContext, LoginPolicy};
 use lookup::directory::RecipientDirectory;
@@ -27,6 +28,8 @@ pub struct IntakeContextParts {
     pub access_rules: Option<Arc<AccessRules>>,
     /// The check of senders; None if it is off.
     pub sender_auth: Option<Arc<SenderAuth>>,
+    /// The milters.
+    pub milters: Vec<Arc<Milter>>,
     /// What signs.
     pub signing: SigningParts,
     /// How users log in.
@@ -112,8 +115,9 @@ fn check_chain(config: &Config, policy: &IntakeContextParts, log: &Arc<dyn Opera
         [check.clone() as Arc<dyn CheckFactory>, Arc::new(VerdictRules(check))]
     });
     let senders = policy.sender_auth.clone().map(|check| check as Arc<dyn CheckFactory>);
+    let milters = policy.milters.iter().map(|milter| milter.clone() as Arc<dyn CheckFactory>);
     let signing = policy.signing.checks(config, policy.logins.as_ref(), log);
-    CheckChain::new(access.chain(senders).chain(signing).collect())
+    CheckChain::new(access.chain(senders).chain(milters).chain(signing).collect())
 }
 
 fn connection_limits(config: &Config, sessions_max: usize) -> ConnectionLimits {

@@ -7,6 +7,7 @@
 pub mod backend_login;
 pub mod http;
 pub mod imap;
+pub mod milter;
 pub mod mime;
 pub mod pop3;
 pub mod sasl;

@@ -5,6 +5,7 @@
 mod access;
 mod auth;
 mod domains;
+mod external;
 mod limits;
 mod queues;
 mod relay_auth;
@@ -92,6 +93,7 @@ fn read_document(mut document: Section<'_, '_>, machine: &str) -> Config {
         missing_addresses,
         relay: relay(&mut document),
         access: access::rules(&mut document, &table_names, &sender_auth),
+        milters: external::milters(&mut document, &listeners),
         sender_auth,
         smtp: smtp(&mut document),
         pop3,
